@@ -22,13 +22,16 @@ from typing import Any, Final, NamedTuple
 from perdure.ledger import SupervisorUnreachable
 from perdure.policies import Target, from_here, in_turns
 from perdure.scenarios.stories.loss import Loss
+from perdure.scenarios.stories.onlooker import NotServed
 from perdure.scenarios.stories.strikes import Ground, aimed, in_detail, kind_of
 from perdure.scenarios.stories.victims import Victim
 
 LOOK_S: Final = 0.25
 LIVE_MAX: Final = 1_000  # runs that are looked at
 GONE_S: Final = 20.0  # without anybody who serves the directory, until the drill is over
-RAY_GONE_S: Final = 120.0  # the same if Ray itself is struck, which takes a while to start
+MUTE_S: Final = (
+    120.0  # the same while somebody might still answer, and if Ray itself is struck, which takes a while to start
+)
 ARTICLES: Final = {Target.SUPERVISOR: "the ", Target.AGENT: "an agent's ", Target.RAY: "Ray's "}
 MAIL: Final = ("enqueued", "delivered", "superseded", "suppressed", "parked", "pending")
 NAMED_MAX: Final = 3
@@ -84,6 +87,7 @@ class Chaos:
         self.is_over = False
         self._ground, self._plan, self._tell, self._vital = ground, plan, tell, vital
         self._silent_s: float | None = None  # since when nobody answers
+        self._gone_s: float | None = None  # since when nothing serves the directory
         self._why = ""
 
     async def play(self) -> None:
@@ -122,9 +126,11 @@ class Chaos:
                 if way := await self._ground.kill(victim):
                     hit[victim] = way
         except SupervisorUnreachable as problem:
-            self._tell(f"strike {number} met nobody: {problem}")
+            why = str(problem)
+        else:
+            why = "nobody is there any more to be struck"
         if not hit:
-            self._tell(f"strike {number}: nobody is there any more to be struck")
+            self._tell(f"strike {number}: {why}")
             return
         loss = Loss.of(kind_of(target), {each.name for each in hit}, overview)
         self._tell(f"strike {number}: {ARTICLES.get(target, '')}{', '.join(map(in_detail, hit))}: {loss.told}")
@@ -158,14 +164,15 @@ class Chaos:
         try:
             overview: dict[str, Any] = await self._ground.ask("ps", LIVE_MAX)
         except SupervisorUnreachable as problem:
-            self._nobody_answers(asked_s, str(problem))
+            self._nobody_answers(asked_s, problem)
             return None
         now_s = self._ground.now_s()
         if self._silent_s is not None:
             self._tell(
                 f"the supervisor answers again after {now_s - self._silent_s:.1f} s, in life {overview['epoch']}"
             )
-            self._silent_s = None
+            self._silent_s = self._gone_s = None
+            self._why = ""
         for strike in self._open:
             strike.left = strike.loss.left(overview)
             if not strike.left:
@@ -175,13 +182,17 @@ class Chaos:
         self._overview = overview
         return overview
 
-    def _nobody_answers(self, asked_s: float, why: str) -> None:
+    def _nobody_answers(self, asked_s: float, problem: SupervisorUnreachable) -> None:
         if self._silent_s is None:
             self._silent_s = asked_s
-        if why != self._why:
-            self._tell(why)
-        self._why = why
-        if self._ground.now_s() - self._silent_s > (RAY_GONE_S if Target.RAY in self._plan.targets else GONE_S):
+        if str(problem) != self._why:
+            self._tell(str(problem))
+        self._why = str(problem)
+        is_gone = isinstance(problem, NotServed) and Target.RAY not in self._plan.targets
+        since_s = asked_s if self._gone_s is None else self._gone_s
+        self._gone_s = since_s if is_gone else None
+        now_s = self._ground.now_s()
+        if now_s - self._silent_s > MUTE_S or (self._gone_s is not None and now_s - self._gone_s > GONE_S):
             raise Over
 
     @property

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 PATIENCE_S: Final = 2.0  # for an answer
 
 
+class NotServed(SupervisorUnreachable):
+    """Nothing serves the directory: there is nobody who might answer later."""
+
+
 class Onlooker:
     """One who looks at a directory. Use it as an async context, within one event loop."""
 
@@ -51,11 +55,12 @@ class Onlooker:
         except TimeoutError:
             if not await asyncio.to_thread(self._is_still_there, runtime):
                 await self._let_go()
-                raise SupervisorUnreachable(f"what served {self._data} has ended") from None
+                raise NotServed(f"what served {self._data} has ended") from None
             raise SupervisorUnreachable(f"the supervisor of {self._data} does not answer") from None
         except (SupervisorUnreachable, NoLongerServed) as problem:
             await self._let_go()
-            raise SupervisorUnreachable(str(problem)) from problem
+            kind = NotServed if isinstance(problem, NoLongerServed) else SupervisorUnreachable
+            raise kind(str(problem)) from problem
 
     async def kill(self, victim: Victim) -> str:
         """Kill a process wherever it runs, and say how; empty if it has ended since."""
@@ -72,6 +77,8 @@ class Onlooker:
 
     async def _joined(self) -> Runtime:
         if self._runtime is None:
+            if await asyncio.to_thread(read_record, self._data) is None:
+                raise NotServed(f"nothing serves {self._data}")
             runtime = actors.Runtime(self._data, may_start=False)
             opening = asyncio.ensure_future(asyncio.to_thread(runtime.open))
             try:
@@ -82,7 +89,7 @@ class Onlooker:
                 await asyncio.to_thread(runtime.close)
                 raise
             except NoLongerServed as problem:
-                raise SupervisorUnreachable(str(problem)) from problem
+                raise NotServed(str(problem)) from problem
             self._runtime = runtime
         return self._runtime
 

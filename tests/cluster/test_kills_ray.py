@@ -126,7 +126,7 @@ def at_work(data: Path) -> list[dict[str, Any]]:
 
     def look() -> list[dict[str, Any]]:
         live: list[dict[str, Any]] = perdure(data, "ps")["live"]
-        return live if all(row["status"] == "running" and row["host"] for row in live) else []
+        return live if len(live) == PAGES and all(row["status"] == "running" and row["host"] for row in live) else []
 
     return soon(look)
 
@@ -157,6 +157,7 @@ def test_whatever_is_killed_the_work_of_another_process_goes_on(data: Path) -> N
     up = [each["host"] for each in perdure(data, "ps")["hosts"] if each["up"]]
     told = perdure(data, "kill", "--fraction", "0.4", "--seed", "7", *wait)
     assert 1 <= len(told["killed"]) <= len(up)
+    at_work(data)
     told = perdure(data, "kill", "--all-hosts", *wait)
     assert told["left"] == []
     assert len(told["runs"]) == PAGES
@@ -170,9 +171,12 @@ def test_the_host_of_an_agent_is_killed_by_the_agents_name_and_one_that_sleeps_h
         runtime.agent(Book, "book").pages()
         return [agent for agent, host, _ in runtime.ps()["agents"] if host and agent.startswith("book@")]
 
+    name = at_work(data)[0]["run_id"]
+    told = perdure(data, "kill", "agent", name, "--wait", "60s")
+    assert name in told["runs"]
+    assert name in [agent.partition("@")[0] for agent in told["agents"]]
+
     (address,) = soon(wake)
-    told = perdure(data, "kill", "agent", "book", "--wait", "60s")
-    assert address in told["agents"]
     assert runtime.agent(Book, "book").pages() == 0
     soon(lambda: not any(agent == address for agent, _, _ in runtime.ps()["agents"]))
     assert refused(data, "agent", address) == f"agent: {address} is asleep, so no process carries it"

@@ -13,8 +13,9 @@ from perdure.actors import Agent, Client, Detached, RunContext, RunInfo, RunResu
 from perdure.ledger import BadRequest, SupervisorUnreachable
 from perdure.policies import Target
 from perdure.scenarios.cli import app
-from perdure.scenarios.stories.chaos import GONE_S, Chaos, Plan
+from perdure.scenarios.stories.chaos import GONE_S, MUTE_S, Chaos, Plan
 from perdure.scenarios.stories.loss import Loss
+from perdure.scenarios.stories.onlooker import NotServed
 from perdure.scenarios.stories.stage import SimStage
 from perdure.scenarios.stories.victims import Victim
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -113,8 +114,10 @@ class Told:
         *overviews: dict[str, Any] | None,
         after_kill: dict[str, Any] | None = None,
         parked: tuple[str, ...] = (),
+        problem: SupervisorUnreachable | None = None,
     ) -> None:
         self._overviews, self._after_kill, self._parked = list(overviews), after_kill, parked
+        self._problem = problem or NotServed("nothing serves it")
         self.killed: list[str] = []
 
     def now_s(self) -> float:
@@ -128,7 +131,7 @@ class Told:
             return {**audit(), "parked_mail": parked}
         found = self._overviews.pop(0) if len(self._overviews) > 1 else self._overviews[0]
         if found is None:
-            raise SupervisorUnreachable("nothing serves it")
+            raise self._problem
         return found
 
     async def kill(self, victim: Victim) -> str:
@@ -206,9 +209,18 @@ def test_a_supervisor_that_answers_again_is_told_and_the_strike_comes_then() -> 
 def test_a_directory_that_nobody_serves_any_more_ends_the_drill() -> None:
     drill, said = drilled(Told(overview(), None))
     assert drill.is_over
-    assert drill.seconds >= GONE_S
+    assert GONE_S <= drill.seconds < MUTE_S
     assert said[-1] == "nothing serves the directory any more (nothing serves it), so the drill is over"
     assert drill.judge(overview(), audit(parked_mail=[]))["verified"]
+
+
+def test_a_supervisor_that_only_takes_its_time_is_waited_for_longer() -> None:
+    drill, said = drilled(Told(overview(), None, problem=SupervisorUnreachable("it does not answer")))
+    assert drill.is_over
+    assert drill.seconds >= MUTE_S
+    assert said[0] == "it does not answer"
+    drill, _ = drilled(Told(overview(), *[None] * 300, overview(), problem=SupervisorUnreachable("it does not answer")))
+    assert not drill.is_over
 
 
 def test_one_who_stops_the_drill_gets_the_account_at_once() -> None:
