@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from perdure.actors.serve.listening import bound, check_certificate
     from perdure.actors.serve.plan import ServePlan
     from perdure.actors.supervisor.supervisor import Supervisor
+    from perdure.actors.telemetry.telemetry import Telemetry
     from perdure.policies import ChatRecovery, FiberResult, FiberRetry, Retries
 
 __getattr__, __dir__ = lazy_names(globals())

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple, Protocol, TypeVar
 
 from perdure.actors.events.observability import Metrics, NoMetrics
+from perdure.actors.telemetry.telemetry import OFF, Telemetry
 from perdure.policies import Rank
 
 T = TypeVar("T")
@@ -171,7 +172,7 @@ class Fleet(Protocol):
 
 
 class World(NamedTuple):
-    """What every process of Perdure is given: its clock, dice, threads, faults, vitals and turns, and where its numbers go."""
+    """What every process of Perdure is given: its clock, dice, threads, faults, vitals and turns, and where its numbers and spans go."""
 
     clock: Clock
     dice: Dice
@@ -180,3 +181,4 @@ class World(NamedTuple):
     vitals: Vitals
     metrics: Metrics = NoMetrics()
     turns: Turns = NoTurns()
+    telemetry: Telemetry = OFF

@@ -34,6 +34,7 @@
 | `turns` | whose turn is it on a host? |
 | `agents_client` | what do the frames of Cloudflare's clients ask for, and what are they told? |
 | `turn_size` | how many messages does the supervisor decide at once? |
+| `spans` | how is a span named, by whichever process tells it? |
 """
 
 from perdure.policies.agents_client import (
@@ -159,6 +160,26 @@ from perdure.policies.schedule import (
     interval_ms,
     moment_ms,
     next_tick,
+)
+from perdure.policies.spans import (
+    CHAT,
+    CONTENT_MAX,
+    EXECUTE_TOOL,
+    INVOKE_AGENT,
+    OPERATION,
+    OURS,
+    PROVIDER,
+    Attribute,
+    Span,
+    TraceContext,
+    call_span,
+    context_of,
+    error_type,
+    run_span,
+    spoken_content,
+    trace_of,
+    turn_span,
+    within,
 )
 from perdure.policies.strikes import Carrier, Target, carriers, from_here, in_turns, share_of, victims
 from perdure.policies.transitions import Cell, IllegalTransition, Transitions

@@ -13,6 +13,7 @@ from perdure.actors.chat.store import ChatStore, Transcript
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.tools import Tool, Toolset
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn
+from perdure.actors.chat.turn_spans import TurnSpans
 from perdure.actors.code.author_call import result_of
 from perdure.actors.events.observability import emit
 from perdure.actors.host.tenant import Tenant
@@ -63,6 +64,7 @@ class ConversationState:
         streams: the streams of open turns, by the ids of the turns.
         runs: the attempts at runs that open turns answer, by the ids of the turns.
         ours: the ids of the turns that this life has begun or recovered.
+        spans: tells of the turns where telemetry is on.
         freed_at_ms: when a turn last made room for the next one, in this life.
     """
 
@@ -76,6 +78,7 @@ class ConversationState:
         self.streams: dict[str, Stream] = {}
         self.runs: dict[str, RunContext] = {}
         self.ours: set[str] = set()
+        self.spans = TurnSpans(tenant, self.runs.get)
         self._toolset: Toolset | None = None
         self._model: tuple[object, Model] | None = None
 

@@ -31,6 +31,7 @@ from perdure.actors.code.author_call import in_words, result_of, tried
 from perdure.actors.life.activity import CALL
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.ports import KillPoint
+from perdure.actors.telemetry.telemetry import TOOL
 from perdure.ledger import Cancel, Status, derived_run_id
 from perdure.policies import (
     Event,
@@ -294,6 +295,7 @@ class LiveTurn:
 
     async def _child(self, part: Part, tool: Tool) -> None:
         assert tool.agent_class is not None
+        TOOL.set(tool.name)
         call_id = part["toolCallId"]
         given, problem = await tried(result_of(lambda: tool.agent_input(part.get("input"))))
         if problem is not None:
@@ -327,14 +329,19 @@ class LiveTurn:
     async def _inline(self, part: Part, tool: Tool) -> None:
         call_id = part["toolCallId"]
         CALL.set(self.run_id(call_id))
-        known = self._state.store.calls(self.turn.request_id).get(call_id)
+        known, spans = self._state.store.calls(self.turn.request_id).get(call_id), self._state.spans
+        if known is not None:
+            spans.lost_tool(self.turn, part, known["attempt"], known["at_ms"])
         context = self._context(call_id, self.turn.run_id, 1 if known is None else known["attempt"] + 1)
         if known is not None and tool.effect == "once":
             await self._died(part, tool, None, context)
             return
         if tool.effect != "pure":
             self.stream.flush(calls=[(call_id, {"attempt": context.attempt, "at_ms": self._state.tenant.now_ms()})])
-        self._settled(part, tool, await execute(self._tenant, tool, part.get("input"), context, self._timeout_ms(tool)))
+        with spans.tool(self.turn, part, context.attempt) as ended:
+            end = await execute(self._tenant, tool, part.get("input"), context, self._timeout_ms(tool))
+            ended(end)
+        self._settled(part, tool, end)
 
     def _context(self, call_id: str, run_id: str, attempt: int = 1) -> ToolContext:
         return ToolContext(

@@ -22,6 +22,7 @@ from perdure.actors.chat.failures import ModelFailed, failure_of
 from perdure.actors.chat.model_lookup import LIBRARY_TIMEOUT_S, UnusableModel, resolve_model
 from perdure.actors.chat.tools import ToolSpec
 from perdure.actors.chat.watchdog import Stalled, Watchdog
+from perdure.actors.telemetry.telemetry import TRACE
 from perdure.ledger import PerdureError
 from perdure.policies import Event, JsonObject, Message
 
@@ -166,7 +167,11 @@ def _send(
     ours: dict[str, object] = {"timeout": LIBRARY_TIMEOUT_S, **(settings or {}), "max_retries": 0}
     known = {name: value for name, value in ours.items() if name not in model.unsupported_settings}
     return model_request_stream(
-        model, history, model_settings=cast("ModelSettings", known), model_request_parameters=parameters
+        model,
+        history,
+        model_settings=cast("ModelSettings", known),
+        model_request_parameters=parameters,
+        instrument=False if TRACE.get() else None,  # the turn tells of its requests itself
     )
 
 

@@ -28,6 +28,7 @@ from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.model import stream_model
 from perdure.actors.chat.turn_ends import Outcome
 from perdure.actors.chat.turn_recovery import TurnRecovery, abort
+from perdure.actors.chat.turn_spans import Source
 from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.actors.code.author_call import result_of, tried
 from perdure.actors.ports import Faults, KillPoint
@@ -35,9 +36,7 @@ from perdure.policies import FAILURES_MAX, Event, Failure, Part, TurnEvent
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
-
-Source = Callable[[Watchdog], AsyncGenerator[Event | Finished]]
-"""Sends a request, under a watchdog that begins with it."""
+    from pydantic_ai.models import Model
 
 STALL_MS, FIRST_TOKEN_MS = 90_000, 600_000
 """The limits of silence, unless an author has others: a model may think for minutes before it speaks, but hardly between two words."""
@@ -49,7 +48,7 @@ class Play:
     def __init__(self, state: ConversationState, live: LiveTurn, history: History, recovery: TurnRecovery) -> None:
         self.live = live
         self._state, self._agent, self._tenant = state, state.agent, state.tenant
-        self._history, self._recovery = history, recovery
+        self._history, self._recovery, self._spans = history, recovery, state.spans
         self._task: asyncio.Task[Outcome | None] | None = None
 
     async def within(self, job: Coroutine[object, None, Outcome | None]) -> Outcome | None:
@@ -102,13 +101,16 @@ class Play:
     async def _by_library(self, library: LibraryAgent[Any, Any]) -> Outcome:
         """The same, decided by an agent of pydantic-ai."""
         model, before = await self._state.model(), self._history.before(self.live)
-        turn = LibraryTurn(library, self._agent, self._tenant, self.live, before, model, self._asked)
+        turn = LibraryTurn(library, self._agent, self._tenant, self.live, before, model, partial(self._asked, model))
         return await turn.play()
 
-    async def _asked(self, source: Source) -> Outcome | None:
+    async def _asked(self, model: Model, source: Source) -> Outcome | None:
         """Take the answer of one request, and recover. Returns an outcome if the turn is over."""
+        said = partial(self._history.request_messages, self.live)
         try:
-            failure = await self._take(source, lambda _: None)
+            failure = await self._take(
+                self._spans.observed(self.live.stream, model, None, said, source), lambda _: None
+            )
         except Stalled as problem:
             return await self._recovery.stalled(self.live, problem.waited_ms)
         return None if failure is None else await self._recovery.failed(self.live, failure)
@@ -122,16 +124,17 @@ class Play:
             return problem.failure
         if model is None or problem is not None:
             raise problem or AssertionError("there is neither a model nor a reason")
-        request = partial(
-            stream_model,
-            model,
-            self._history.request_messages(self.live),
-            tools=self.live.tools.specs(),
-            instructions=await result_of(self._agent.get_instructions),
-            settings=await result_of(self._agent.get_model_settings),
-            last_word=self._history.last_word(self.live),
-        )
-        return await self._take(lambda watchdog: request(watchdog=watchdog), self.live.announced)
+        messages, specs = self._history.request_messages(self.live), self.live.tools.specs()
+        instructions = await result_of(self._agent.get_instructions)
+        settings = await result_of(self._agent.get_model_settings)
+        last_word = self._history.last_word(self.live)
+
+        def sent(watchdog: Watchdog) -> AsyncGenerator[Event | Finished]:
+            how: dict[str, Any] = {"instructions": instructions, "settings": settings, "last_word": last_word}
+            return stream_model(model, messages, tools=specs, watchdog=watchdog, **how)
+
+        source = self._spans.observed(self.live.stream, model, settings, lambda: messages, sent)
+        return await self._take(source, self.live.announced)
 
     async def _take(self, source: Source, announced: Callable[[str], object]) -> Failure | None:
         """Write an answer into the stream. Returns the failure of its request, or None."""

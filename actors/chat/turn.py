@@ -66,6 +66,9 @@ class Turn(StoredRow):
         incident: its interruptions, for `policies.chat_recovery`.
         is_overlapping: whether it came while another turn was open.
         finish_reason: why the provider ended the last answer.
+        trace: the place in a trace of whoever asked for it; empty if the request carried none.
+        attempt_at_ms: when the present attempt began.
+        asked_at_ms: when the request to the model was sent that is under way; 0 if there is none, and while nobody traces turns.
         cancelled: the reason of its cancellation, or None.
     """
 
@@ -102,6 +105,9 @@ class Turn(StoredRow):
     reason: str = ""
     is_overlapping: bool = False
     finish_reason: str = ""
+    trace: str = ""
+    attempt_at_ms: int = 0
+    asked_at_ms: int = 0
 
     @property
     def is_over(self) -> bool:

@@ -113,6 +113,7 @@ class TurnRecovery:
             return await self._first(live)
         if turn.request_id in self._state.ours:
             return None
+        self._state.spans.lost_request(turn)
         return await self._interrupted(live, PROCESS_LOST)
 
     async def _first(self, live: LiveTurn) -> Outcome | None:
@@ -143,7 +144,7 @@ class TurnRecovery:
         self._state.add_now(stream, [*late, *turn.messages])
         turn.apply(TurnEvent.BEGUN)
         turn.attempt, turn.messages = 1, []
-        turn.started_at_ms = turn.progress_at_ms = self._state.tenant.now_ms()
+        turn.started_at_ms = turn.attempt_at_ms = turn.progress_at_ms = self._state.tenant.now_ms()
         turn.user_message_id = self._state.transcript.newest_user_id
         self._state.ours.add(turn.request_id)
         stream.add({"type": "start", "messageId": turn.message_id})
@@ -177,11 +178,14 @@ class TurnRecovery:
             return await self._exhausted(live, seen.incident, config, cause)
         declined = await self._asked(live, seen.incident, cause)
         turn.apply(TurnEvent.CUT_OFF)
+        begun_ms, turn.attempt_at_ms = turn.attempt_at_ms, self._state.tenant.now_ms()
         turn.attempt += 1
         self._state.ours.add(turn.request_id)
+        if declined is None:
+            stream.flush()
+        self._state.spans.broke_off(turn, begun_ms, cause)
         if declined is not None:
             return declined
-        stream.flush()
         await asyncio.sleep(recovery_pause_ms(seen.incident, self._state.tenant.dice.roll()) / 1000)
         told = {"attempt": turn.attempt, "cause": cause, "kind": kind}
         stream.add({"type": "data-attempt", "transient": True, "data": told})

@@ -83,6 +83,7 @@ class Turns:
             if run is not None:
                 self._resume_run(known, run)
             return known
+        self.state.spans.accepted(turn, run)
         turn.is_overlapping = self._is_overlapping(turn)
         self._number = turn.number = max(self._number + 1, self.state.tenant.now_ms())
         turn.accepted_at_ms = self.state.tenant.now_ms()
@@ -210,6 +211,7 @@ class Turns:
     async def _play(self, turn: Turn) -> None:
         run = self._run_of(turn)
         ACTIVITY.set(Activity(f"turn/{turn.request_id}", run_id=turn.run_id, run=run))
+        self.state.spans.enter(turn)
         live = LiveTurn(self.state, turn)
         play = self.playing = Play(self.state, live, self.history, self._recovery)
         outcome, problem = await tried(play.within(self._outcome(play)))
@@ -269,6 +271,7 @@ class Turns:
             self.state.emit(name, turn, payload)
         self.answers.watch(turn)
         if turn.is_over:
+            self.state.spans.ended(turn)
             self._release(turn)
             self._response_hook.ended(turn, placed[0][1] if placed else None)
 

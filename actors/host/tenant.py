@@ -37,6 +37,7 @@ from perdure.actors.life.state_watch import StateWatch
 from perdure.actors.link.messages import Report
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import KillPoint
+from perdure.actors.telemetry.telemetry import CARRIED
 from perdure.ledger import COLLECTED_NOTHING, Awake, PerdureError, Released, Unstarted, agent_id, check_id, type_of
 from perdure.ledger.storage.cabinet import FIBER, QUEUED, SCHEDULE, State
 from perdure.policies import Rank
@@ -190,7 +191,7 @@ class Tenant(Life):
         """Begin one attempt."""
         self._runs[run_id] = None
         self._is_first_life = attempt == 1
-        run = RunContext(self, run_id, attempt, self.incarnation, options.get("tool_call"))
+        run = RunContext(self, run_id, attempt, self.incarnation, options.get("tool_call"), options.get(CARRIED, ""))
         self.spawn(self._carry(run, body, after, collect=collect), Rank.OPENING)
 
     async def _carry(self, run: RunContext, body: bytes, after: int, *, collect: bool) -> None:

@@ -38,7 +38,7 @@ from perdure.ledger import (
     pack,
     unpack,
 )
-from perdure.policies import Rank
+from perdure.policies import Rank, run_span
 
 
 class Outcome(NamedTuple):
@@ -112,6 +112,9 @@ async def _run(life: Life, run: RunContext, value: object) -> Ended | None:
     life.services.soon_up(Up(run.run_id, life.incarnation))
     RANK.set(Rank.WORK)
     ACTIVITY.set(Activity(run.run_id, run_id=run.run_id, run=run))
+    telemetry = life.services.world.telemetry
+    if telemetry.is_on:
+        telemetry.enter(run_span(run.above, run.run_id, run.attempt))
     life.faults.at(KillPoint.BEFORE_RUN, run.run_id)
     outcome = await _execute(life, run, value)
     run.close()

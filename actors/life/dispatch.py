@@ -28,6 +28,7 @@ from perdure.actors.life.results import (
 )
 from perdure.actors.link.messages import Fields, Inspect, Known, ListRuns, Plain
 from perdure.actors.tasks import Pending
+from perdure.actors.telemetry.telemetry import carried_by_run
 from perdure.ledger import (
     AdmissionRefused,
     AwaitedInsideHandler,
@@ -246,7 +247,11 @@ class Dispatch:
         life = self._life
         body = encoded_input(agent_class, input, life.limits.input_bytes_max)
         agent_type, digest = type_name(agent_class, life.code_dir), digest_of(body)
-        options = class_options(agent_class, life.agent, life.services.package) | preview(body, life.limits)
+        options = (
+            class_options(agent_class, life.agent, life.services.package)
+            | preview(body, life.limits)
+            | carried_by_run()
+        )
         if detached:
             options.update(self._detached_options(detached if isinstance(detached, Detached) else PLAIN))
         for key, value in (("tool_call", parent_tool_call_id), ("display", display), ("preview", input_preview)):

@@ -10,7 +10,9 @@ from typing import Any
 from perdure.actors.life.life import Life
 from perdure.actors.life.steps import RemembersSteps, plain
 from perdure.actors.ports import KillPoint
-from perdure.ledger import BadRequest, Chunk, Milestone, Progress, TooLarge, check_number, unpack
+from perdure.actors.telemetry.names import over_attempts
+from perdure.ledger import BadRequest, Chunk, Milestone, Progress, TooLarge, check_number, type_of, unpack
+from perdure.policies import TraceContext
 
 STASH = "\x00stash"
 PIECES_S = 0.002
@@ -25,8 +27,11 @@ class RunContext(RemembersSteps):
         parent_tool_call_id: the model's tool call that asked for it, if one did.
     """
 
-    def __init__(self, life: Life, run_id: str, attempt: int, incarnation: int, tool_call: str | None) -> None:
+    def __init__(
+        self, life: Life, run_id: str, attempt: int, incarnation: int, tool_call: str | None, trace: str = ""
+    ) -> None:
         self.run_id, self.attempt, self.parent_tool_call_id = run_id, attempt, tool_call
+        self._trace = trace  # what the request carried
         self._life, self._incarnation = life, incarnation
         self._latest: bytes | None = None
         self._sent_s = -math.inf
@@ -34,6 +39,12 @@ class RunContext(RemembersSteps):
         self._occurrences: dict[tuple[str, str], int] = {}
         self._chunks = 0
         self._pieces: list[bytes] = []
+
+    @property
+    def above(self) -> TraceContext:
+        """What is above the spans of the run's attempts, where telemetry is on."""
+        above = self._life.services.world.telemetry.above(self._trace, "run", self.run_id)
+        return over_attempts(above, self.run_id, type_of(self._life.agent_id), self.parent_tool_call_id)
 
     @property
     def stashed(self) -> Any:

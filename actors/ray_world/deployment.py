@@ -35,6 +35,7 @@ class Deployment(NamedTuple):
         own: this machine's Ray was started by us, for this directory.
         implementations: the classes that are run.
         package: the package with the code of a host's agents; empty if that is installed.
+        telemetry: the variables of OpenTelemetry in the environment of who started it; none if telemetry was off there.
     """
 
     data: Path
@@ -42,6 +43,7 @@ class Deployment(NamedTuple):
     own: bool = False
     implementations: Implementations = Implementations()
     package: str = ""
+    telemetry: tuple[tuple[str, str], ...] = ()
 
     @property
     def key(self) -> str:

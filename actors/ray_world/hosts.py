@@ -37,6 +37,7 @@ from perdure.actors.ray_world.named_actors import (
 from perdure.actors.ray_world.os_processes import ProcessInfo, children, parent_process, this_process_info
 from perdure.actors.ray_world.os_processes import kill as kill_processes
 from perdure.actors.ray_world.parent_death import die_with_parent
+from perdure.actors.ray_world.process_telemetry import begin_telemetry
 from perdure.actors.ray_world.processes import HostProcess
 from perdure.actors.ray_world.ray_internals import IDLE_WORKER, LOST
 from perdure.actors.ray_world.system import system_world
@@ -57,7 +58,8 @@ class RayHost(HostProcess):
             prefer_pinned(deployment.package, deployment.code_dir)
         elif deployment.package:
             prefer_sent(Path(os.environ["PYTHONPATH"].partition(os.pathsep)[0]))
-        world = system_world(threads_max=deployment.limits.threads_max)
+        telemetry, metrics = begin_telemetry(deployment, host_id)
+        world = system_world(metrics, threads_max=deployment.limits.threads_max, telemetry=telemetry)
         super().__init__(deployment, world, RayCourier(functools.partial(find_supervisor, deployment)), host_id)
 
 

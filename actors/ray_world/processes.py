@@ -32,7 +32,8 @@ class Process:
 
     _life: asyncio.Task[object]
 
-    def __init__(self, deployment: Deployment, name: str) -> None:
+    def __init__(self, deployment: Deployment, name: str, world: World) -> None:
+        self._telemetry = world.telemetry
         self._finish_log = listen(ProcessLog(deployment.logs_dir, name, deployment.limits.logs_bytes_max))
         here = this_process_info()
         log.info("process %d on %s begins", here.pid, here.node)
@@ -52,6 +53,12 @@ class Process:
         """Cancel the life and wait until it has closed everything."""
         self._life.cancel()
         await asyncio.wait({self._life})
+        await self._close_telemetry()
+
+    async def _close_telemetry(self) -> None:
+        """Send what waits for the collector, for a moment at most."""
+        if self._telemetry.is_on:
+            await asyncio.to_thread(self._telemetry.close)
 
 
 def _error_of(life: asyncio.Task[object]) -> BaseException | None:
@@ -70,7 +77,7 @@ class SupervisorProcess(Process):
     """
 
     def __init__(self, deployment: Deployment, world: World, fleet: Fleet) -> None:
-        super().__init__(deployment, SUPERVISOR)
+        super().__init__(deployment, SUPERVISOR, world)
         self._deployment, self._world, self._fleet = deployment, world, fleet
         self._proven = False
         self._begin()
@@ -130,7 +137,7 @@ class HostProcess(Process):
     """A host. The process exits with it."""
 
     def __init__(self, deployment: Deployment, world: World, courier: Courier, host_id: str) -> None:
-        super().__init__(deployment, host_id)
+        super().__init__(deployment, host_id, world)
         self._watch = LoopWatch()
         keep_last_words(deployment.last_words(host_id))
         self._life = awaited(self._live(deployment, world._replace(turns=Turnstile()), courier, host_id))
@@ -146,7 +153,11 @@ class HostProcess(Process):
         if error is not None:
             traceback.print_exception(error)
         self._finish_log()
-        _leave(FAREWELL_S, 0 if error is None else 1)
+        code = 0 if error is None else 1
+        if self._telemetry.is_on:
+            awaited(self._close_telemetry()).add_done_callback(lambda _: _leave(FAREWELL_S, code))
+        else:
+            _leave(FAREWELL_S, code)
 
     async def pulse(self) -> Pulse:
         """How the event loop is. It is answered on another one."""

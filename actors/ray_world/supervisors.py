@@ -15,7 +15,8 @@ from perdure.actors.ray_world.fleet import ActorFleet
 from perdure.actors.ray_world.hosts import RayActors
 from perdure.actors.ray_world.named_actors import Handle, create
 from perdure.actors.ray_world.parent_death import die_with_parent
-from perdure.actors.ray_world.processes import SupervisorProcess
+from perdure.actors.ray_world.process_telemetry import begin_telemetry, several
+from perdure.actors.ray_world.processes import SUPERVISOR, SupervisorProcess
 from perdure.actors.ray_world.ray_metrics import RayMetrics
 from perdure.actors.ray_world.system import system_world
 from perdure.ledger import NoLongerServed, SupervisorUnreachable
@@ -28,7 +29,9 @@ class RaySupervisor(SupervisorProcess):
 
     def __init__(self, deployment: Deployment) -> None:
         die_with_parent()  # or it would hold the ledger for a while after its raylet has died
-        super().__init__(deployment, system_world(RayMetrics()), ActorFleet(RayActors(deployment)))
+        telemetry, metrics = begin_telemetry(deployment, SUPERVISOR)
+        world = system_world(several(RayMetrics(), metrics), telemetry=telemetry)
+        super().__init__(deployment, world, ActorFleet(RayActors(deployment)))
 
 
 def ensure_supervisor(deployment: Deployment) -> Handle:

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from perdure.actors.events.observability import Metrics, NoMetrics
 from perdure.actors.ports import Faults, KillPoint, World
 from perdure.actors.ray_world.os_processes import resident_mb
+from perdure.actors.telemetry.telemetry import OFF, Telemetry
 from perdure.actors.threads import Crew
 from perdure.ledger import BadRequest
 from perdure.policies import Rank
@@ -160,7 +161,7 @@ class SystemVitals:
         return resident_mb()
 
 
-def system_world(metrics: Metrics | None = None, *, threads_max: int = 4) -> World:
+def system_world(metrics: Metrics | None = None, *, threads_max: int = 4, telemetry: Telemetry | None = None) -> World:
     """What a real process is given; a host needs as many threads as `Limits` says. `PERDURE_KILL` is read once, here."""
     return World(
         SystemClock(),
@@ -169,4 +170,5 @@ def system_world(metrics: Metrics | None = None, *, threads_max: int = 4) -> Wor
         faults_from(os.environ.get(KILL, "")),
         SystemVitals(),
         metrics or NoMetrics(),
+        telemetry=telemetry or OFF,
     )

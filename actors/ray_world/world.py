@@ -24,6 +24,7 @@ from perdure.actors.ray_world.lifetime import on_own_thread
 from perdure.actors.ray_world.named_actors import call, infos, kill, names, wait_for
 from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, wait_until_gone, with_command
 from perdure.actors.ray_world.os_processes import kill as kill_processes
+from perdure.actors.ray_world.process_telemetry import traced_program
 from perdure.actors.ray_world.ray_internals import GCS, RAYLET
 from perdure.actors.ray_world.strikes import SUPERVISOR, Struck, processes_of, strike_processes
 from perdure.actors.ray_world.supervisors import ensure_supervisor, find_again, find_served, no_longer_served
@@ -67,7 +68,10 @@ class RayCluster:
         """
         refuse_while_loading()
         deployment = Deployment(
-            data.resolve(), limits or Limits(), implementations=implementations or Implementations()
+            data.resolve(),
+            limits or Limits(),
+            implementations=implementations or Implementations(),
+            telemetry=traced_program(),
         )
         member = Member(deployment.data, lambda own: ensure_supervisor(deployment._replace(own=own)))
         exit_on_sigterm()

@@ -43,6 +43,7 @@ from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Courier, World
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, Tasks
+from perdure.actors.telemetry.telemetry import carried
 from perdure.ledger import (
     Adopt,
     BadRequest,
@@ -180,7 +181,7 @@ class Client:
             "",
             digest_of(body),
             body,
-            class_options(agent_class, None, self._package_for(agent_class)) | preview(body, self.limits),
+            class_options(agent_class, None, self._package_for(agent_class)) | preview(body, self.limits) | carried(),
             0,
             wait,
         )

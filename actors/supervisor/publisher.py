@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -9,9 +10,15 @@ from perdure.actors.events.happenings import happening_of
 from perdure.actors.events.observability import Channel, EventType, Metrics
 from perdure.actors.link.messages import Fields, FromSupervisor, Happened, Observed, Plain, RunEvent, Signal
 from perdure.actors.supervisor.sessions import Session, Sessions
-from perdure.ledger import FactRow, MilestoneReached, View, about, decode, frame_of, unpack
+from perdure.ledger import FactRow, MilestoneReached, Status, View, about, counts, decode, frame_of, unpack
 
 SIGNALS = {"ProgressReported", "MilestoneReached"}
+ENDS = {
+    "RunCompleted": Status.COMPLETED,
+    "RunFailed": Status.ERROR,
+    "RunAborted": Status.ABORTED,
+    "RunInterrupted": Status.INTERRUPTED,
+}
 
 
 class Publisher:
@@ -25,6 +32,8 @@ class Publisher:
         self.followers: dict[str, dict[str, None]] = {}
         self.observers: dict[str, None] = {}
         self.booted: Fields = {}
+        self._ended: Counter[Status] = Counter()
+        self._recoveries = 0
 
     def follow(self, peer_id: str, topic: str) -> None:
         """Send this peer the events of a run, or of all runs of a parent (`topic` is its address), from now on."""
@@ -86,11 +95,23 @@ class Publisher:
         metrics.gauge("hosts_up", sum(host.up for host in view.hosts.values()))
         metrics.gauge("agents_awake", sum(len(host.tenants) for host in view.hosts.values()))
         metrics.gauge("facts", view.seq)
+        for status, count in counts(view).items():
+            metrics.gauge("runs", count, {"status": status})
         for state, count in view.tally.items():
             metrics.gauge("mail", count, {"state": state})
+        for status, count in self._ended.items():
+            metrics.count("runs_ended", count, {"status": status})
+        if self._recoveries:
+            metrics.count("recoveries", self._recoveries)
+        self._ended, self._recoveries = Counter(), 0
 
     def publish(self, rows: list[FactRow]) -> None:
         """Tell whoever wants to know what these rows say. They are durable."""
+        for row in rows:
+            if row.kind in ENDS:
+                self._ended[ENDS[row.kind]] += 1
+            elif row.kind == "AttemptStarted" and row.frame is not None:  # it is an event from the second attempt on
+                self._recoveries += 1
         if not (self.followers or self.observers):
             for row in rows:
                 if row.kind in SIGNALS:

@@ -36,6 +36,7 @@ from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.actors.supervisor.ways import Ways
 from perdure.actors.supervisor.winding_down import WindingDown
 from perdure.actors.tasks import Tasks
+from perdure.actors.telemetry.run_spans import RunSpans
 from perdure.ledger import (
     BadRequest,
     Ended,
@@ -112,6 +113,8 @@ class Supervisor:
         self._anchor_s = asyncio.get_running_loop().time()
         self.view.awake_at_ms = self._anchor_ms
         self.view.code_due_ms = self._anchor_ms + CODE_WAIT_MS
+        self.run_spans = RunSpans(self.view, self.world.telemetry)
+        self.run_spans.take_up(boot.facts)
         self.publisher = Publisher(self.view, self.sessions, self.now_ms)
         world, view, sessions = self.world, self.view, self.sessions
         place = (world, self._tasks, self.now_ms, view, sessions, self.store, self.limits)
@@ -196,6 +199,8 @@ class Supervisor:
         self.sessions.seq = self.view.seq
         self.publisher.publish(rows)
         self.changes.note(rows)
+        if self.world.telemetry.is_on:
+            self.run_spans.see(rows)
         self.calls.hosts_changed()
         self.calls.seen(touched)
         if not self.winding_down.is_on:

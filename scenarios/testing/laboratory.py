@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from typing import Any, Self, TypeVar, cast
 
-from perdure.actors import Address, Agent, Client, Courier, Fleet, Handle, Host, KillPoint, Supervisor, World
+from perdure.actors import Address, Agent, Client, Courier, Fleet, Handle, Host, KillPoint, Supervisor, Telemetry, World
 from perdure.actors.sim_world.world import Simulation, Weather, on_death
 from perdure.ledger.storage.cabinet import Cabinet, MemoryDisk
 from perdure.policies import Limits
@@ -61,7 +61,7 @@ class Laboratory:
     Invariants are looked at after every `step_stride` steps of the loop if a new fact has become durable since; with `checked=False` only
     what is free is checked. `diaries=True` says that every handler of every parent writes `run.delivery_id` into a table `told` of its
     storage: then `verify` holds these rows against the account, too. One that took effect twice is found even if the runtime believes
-    its own inbox wrongly.
+    its own inbox wrongly. `telemetry` is told the spans of all processes.
     """
 
     def __init__(
@@ -72,9 +72,10 @@ class Laboratory:
         *,
         checked: bool = True,
         diaries: bool = False,
+        telemetry: Telemetry | None = None,
         **simulation: Any,
     ) -> None:
-        self.limits = limits
+        self.limits, self._telemetry = limits, telemetry or Telemetry()
         self._diaries = diaries
         self._client: Client | None = None
         self.store = Ledger()
@@ -89,7 +90,7 @@ class Laboratory:
     def _supervisor(self, world: World, fleet: Fleet) -> Wiretap:
         cabinet = Cabinet(self.disk)
         on_death(cabinet.crash)
-        supervisor = Supervisor(world, fleet, self.store, cabinet, self.limits)
+        supervisor = Supervisor(world._replace(telemetry=self._telemetry), fleet, self.store, cabinet, self.limits)
         self.supervisors.append(supervisor)
         on_death(lambda: self.supervisors.remove(supervisor))
         return Wiretap(supervisor, self.store)
@@ -97,6 +98,7 @@ class Laboratory:
     def _host(self, world: World, courier: Courier, host_id: str) -> Host:
         cabinet = Cabinet(self.disk, lambda when: world.faults.at(KillPoint.MID_STORAGE, when))
         on_death(cabinet.crash)
+        world = world._replace(telemetry=self._telemetry)
         host = self.hosts[host_id] = Host(world, courier, cabinet, host_id, self.limits)
         on_death(lambda: self.hosts.pop(host_id).relay.want(False))
         return host

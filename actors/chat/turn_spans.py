@@ -1,0 +1,296 @@
+"""The spans of turns: of each attempt, each request to a model, and each inline tool. Those of tools in runs are the supervisor's.
+
+The turn of a run has no span of its own: the run's is the same work of the same agent.
+
+An attempt that died is told by the next life, which finds it in the turn's row. So is the request to a model that was under way then, if
+the row that was written last says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from perdure.actors.chat.answer_stream import Finished
+from perdure.actors.chat.failures import ModelFailed
+from perdure.actors.chat.stream import Stream
+from perdure.actors.chat.tool_run import ToolEnd
+from perdure.actors.chat.turn import Turn
+from perdure.actors.chat.watchdog import Stalled, Watchdog
+from perdure.actors.host.tenant import Tenant
+from perdure.actors.life.run_context import RunContext
+from perdure.actors.telemetry.instruments import MODEL_REQUEST_MS, MODEL_TOKENS
+from perdure.actors.telemetry.names import class_of
+from perdure.ledger import type_of
+from perdure.policies import (
+    CHAT,
+    CONTENT_MAX,
+    EXECUTE_TOOL,
+    INVOKE_AGENT,
+    OPERATION,
+    OURS,
+    PROVIDER,
+    Attribute,
+    Event,
+    Message,
+    Part,
+    Span,
+    TraceContext,
+    TurnStatus,
+    run_span,
+    spoken_content,
+    tool_name,
+    turn_span,
+    within,
+)
+
+if TYPE_CHECKING:
+    from pydantic_ai.models import Model
+
+Source = Callable[[Watchdog], AsyncGenerator[Event | Finished]]
+"""Sends a request, under a watchdog that begins with it."""
+Said = Callable[[], list[Message]]
+
+LOST: Final = "process_lost"
+
+
+@dataclass
+class Asked:
+    """A request to a model: which model, and how it ended."""
+
+    model: Model
+    settings: Mapping[str, Any]
+    end: Finished | None = None
+    error: str = ""
+
+    def heard(self, item: Event | Finished, turn: Turn) -> None:
+        """A piece of the answer came. With the last one the request is over, before its end becomes durable."""
+        if isinstance(item, Finished):
+            self.end, turn.asked_at_ms = item, 0
+
+
+class TurnSpans:
+    """Tells of the turns of one chat agent, in one life of it."""
+
+    def __init__(self, tenant: Tenant, run_of: Callable[[str], RunContext | None]) -> None:
+        self._tenant, self._run_of = tenant, run_of
+        self._telemetry = tenant.services.world.telemetry
+
+    @property
+    def are_told(self) -> bool:
+        """Whether telemetry is on."""
+        return self._telemetry.is_on
+
+    # a turn
+
+    def accepted(self, turn: Turn, run: RunContext | None) -> None:
+        """A turn was asked for, by a run perhaps; where it stands in a trace becomes durable with it."""
+        if self.are_told and run is not None:
+            turn.trace = run.above.text
+
+    def place(self, turn: Turn, before: int = 0) -> TraceContext:
+        """The span of the present attempt at a turn, or of that of the run if the turn is one's; `before` counts attempts backwards."""
+        above, run = self._above(turn), self._run_of(turn.request_id)
+        if turn.run_id:
+            return run_span(above, turn.run_id, (turn.attempt if run is None else run.attempt) - before)
+        return turn_span(above, self._tenant.agent_id, turn.request_id, turn.attempt - before)
+
+    def _above(self, turn: Turn) -> TraceContext:
+        return self._telemetry.above(turn.trace, "turn", self._tenant.agent_id, turn.request_id)
+
+    def enter(self, turn: Turn) -> None:
+        """What is done from now on in this task is done for the present attempt at the turn."""
+        if self.are_told:
+            self._telemetry.enter(self.place(turn))
+
+    def broke_off(self, turn: Turn, begun_ms: int, cause: str) -> None:
+        """The attempt before the present one was cut off."""
+        if self.are_told:
+            self._attempt(turn, 1, begun_ms, "interrupted", cause)
+            self.enter(turn)
+
+    def ended(self, turn: Turn) -> None:
+        """A turn has ended. It is durable."""
+        if self.are_told:
+            error = "" if turn.status in (TurnStatus.COMPLETED, TurnStatus.SKIPPED) else turn.reason or str(turn.status)
+            self._attempt(turn, 0, turn.attempt_at_ms or turn.accepted_at_ms, str(turn.status), error)
+
+    def _attempt(self, turn: Turn, before: int, begun_ms: int, status: str, error: str) -> None:
+        if turn.run_id:
+            return
+        name, attempt = class_of(type_of(self._tenant.agent_id)), turn.attempt - before
+        told = {
+            **self._agent(INVOKE_AGENT),
+            "gen_ai.agent.name": name,
+            "gen_ai.agent.id": self._tenant.agent_id,
+            PROVIDER: OURS,
+            "perdure.turn.request_id": turn.request_id,
+            "perdure.turn.trigger": turn.trigger,
+            "perdure.turn.attempt": attempt,
+            "perdure.turn.status": status,
+        }
+        links = (self.place(turn, before + 1),) if attempt > 1 else ()
+        place, times = self.place(turn, before), (begun_ms, self._tenant.now_ms())
+        self._telemetry.tell(
+            Span(f"{INVOKE_AGENT} {name}", place, self._above(turn).span_id, *times, told, links, error)
+        )
+
+    def _agent(self, operation: str) -> dict[str, Attribute]:
+        return {OPERATION: operation, "gen_ai.conversation.id": self._tenant.agent_id}
+
+    # a request to a model
+
+    def observed(
+        self, stream: Stream, model: Model, settings: Mapping[str, Any] | None, said: Said, source: Source
+    ) -> Source:
+        """The same request, told of when it is over. While nobody traces, this is the request itself."""
+        if not self.are_told:
+            return source
+        asked = Asked(model, settings or {})
+
+        async def told(watchdog: Watchdog) -> AsyncGenerator[Event | Finished]:
+            with self._watched(stream, asked, said):
+                async with aclosing(source(watchdog)) as answer:
+                    async for item in answer:
+                        asked.heard(item, stream.turn)
+                        yield item
+
+        return told
+
+    @contextmanager
+    def _watched(self, stream: Stream, asked: Asked, said: Said) -> Iterator[None]:
+        """Tell of a request when the block is left, however it is."""
+        stream.turn.asked_at_ms = begun_ms = self._tenant.now_ms()
+        shown = _shown(spoken_content(said())) if self._telemetry.tells_content else ""
+        error = "cancelled"
+        try:
+            yield
+            error = ""
+        except ModelFailed as problem:
+            error = str(problem.failure.kind)
+            raise
+        except Stalled:
+            error = "stalled"
+            raise
+        finally:
+            stream.turn.asked_at_ms = 0
+            asked.error = "" if asked.end is not None else error
+            self._request(stream, asked, begun_ms, shown)
+
+    def _request(self, stream: Stream, asked: Asked, begun_ms: int, shown: str) -> None:
+        turn, end, now_ms = stream.turn, asked.end, self._tenant.now_ms()
+        told = _of_model(asked.model, asked.settings)
+        if end is not None:
+            told |= {"gen_ai.response.finish_reasons": [end.reason], "gen_ai.response.id": end.response_id or ""}
+            told |= {f"gen_ai.usage.{name}": count for name, count in _counted(end.usage).items()}
+        if self._telemetry.tells_content:
+            said: Message = {"id": "", "role": "assistant", "parts": stream.last_step}
+            told |= {"gen_ai.input.messages": shown, "gen_ai.output.messages": _shown(spoken_content([said]))}
+        self._tell_request(turn, begun_ms, now_ms, told, asked.error)
+        self._measure(asked, now_ms - begun_ms)
+
+    def _measure(self, asked: Asked, took_ms: int) -> None:
+        metrics = self._tenant.services.world.metrics
+        tags = {
+            OPERATION: CHAT,
+            PROVIDER: asked.model.system,
+            "gen_ai.request.model": asked.model.model_name,
+        }
+        metrics.observe(MODEL_REQUEST_MS, took_ms, {**tags, "error.type": asked.error})
+        for kind in ("input", "output") if asked.end is not None else ():
+            count = asked.end.usage.get(f"{kind}_tokens", 0) if asked.end is not None else 0
+            if count:
+                metrics.observe(MODEL_TOKENS, count, {**tags, "gen_ai.token.type": kind})
+
+    def lost_request(self, turn: Turn) -> None:
+        """An earlier life died while a request to a model was under way."""
+        if self.are_told and turn.asked_at_ms:
+            lives_before = int(bool(turn.run_id and self._run_of(turn.request_id)))
+            self._tell_request(turn, turn.asked_at_ms, self._tenant.now_ms(), {}, LOST, lives_before)
+        turn.asked_at_ms = 0
+
+    def _tell_request(
+        self, turn: Turn, begun_ms: int, now_ms: int, told: Mapping[str, Attribute], error: str, before: int = 0
+    ) -> None:
+        place = self.place(turn, before)
+        number = f"{turn.attempt}/{begun_ms}"
+        context = within(place, "request", self._tenant.agent_id, turn.request_id, number)
+        name = f"{CHAT} {told.get('gen_ai.request.model', '')}".strip()
+        about = {**self._agent(CHAT), "perdure.turn.request_id": turn.request_id, **told}
+        self._telemetry.tell(Span(name, context, place.span_id, begun_ms, now_ms, about, (), error, "client"))
+
+    # an inline tool
+
+    @contextmanager
+    def tool(self, turn: Turn, part: Part, attempt: int) -> Iterator[Callable[[ToolEnd], None]]:
+        """What is done in the block is done for an inline call. What this gives is told its end; without one it was cancelled."""
+        if not self.are_told:
+            yield lambda _end: None
+            return
+        self._telemetry.enter(self._tool_place(turn, part, attempt))
+        begun_ms, ends = self._tenant.now_ms(), list[ToolEnd]()
+        try:
+            yield ends.append
+        finally:
+            end: ToolEnd = ends[0] if ends else {"ok": False, "kind": "cancelled"}
+            self._tool(turn, part, attempt, begun_ms, "" if end["ok"] else end["kind"], end.get("output"))
+
+    def lost_tool(self, turn: Turn, part: Part, attempt: int, begun_ms: int) -> None:
+        """An inline call died with an earlier life of the turn."""
+        if self.are_told:
+            self._tool(turn, part, attempt, begun_ms, LOST)
+
+    def _tool_place(self, turn: Turn, part: Part, attempt: int) -> TraceContext:
+        return within(self.place(turn), "tool", self._tenant.agent_id, turn.request_id, part["toolCallId"], attempt)
+
+    def _tool(self, turn: Turn, part: Part, attempt: int, begun_ms: int, error: str, output: object = None) -> None:
+        name, above = tool_name(part), self.place(turn, int(error == LOST))
+        told = {
+            **self._agent(EXECUTE_TOOL),
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.type": "function",
+            "gen_ai.tool.call.id": part["toolCallId"],
+            "perdure.tool.attempt": attempt,
+        }
+        content = {"arguments": part.get("input"), "result": output} if self._telemetry.tells_content else {}
+        told |= {f"gen_ai.tool.call.{name}": _shown(value) for name, value in content.items() if value is not None}
+        links = (self._tool_place(turn, part, attempt - 1),) if attempt > 1 else ()
+        context, now_ms = self._tool_place(turn, part, attempt), self._tenant.now_ms()
+        self._telemetry.tell(
+            Span(f"{EXECUTE_TOOL} {name}", context, above.span_id, begun_ms, now_ms, told, links, error)
+        )
+
+
+_SETTINGS: Final = ("temperature", "max_tokens", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
+
+
+def _of_model(model: Model, settings: Mapping[str, Any]) -> dict[str, Attribute]:
+    told: dict[str, Attribute] = {PROVIDER: model.system, "gen_ai.request.model": model.model_name}
+    for name in _SETTINGS:
+        value = settings.get(name)
+        if isinstance(value, int | float):
+            told[f"gen_ai.request.{name}"] = value
+    place = urlsplit(model.base_url or "")
+    if place.hostname:
+        told["server.address"] = place.hostname
+        told |= {"server.port": place.port} if place.port else {}
+    return told
+
+
+def _counted(usage: Mapping[str, int]) -> dict[str, int]:
+    """The counts of tokens by the conventions' names."""
+    names = {
+        "input_tokens": "input_tokens",
+        "output_tokens": "output_tokens",
+        "cache_read_tokens": "cache_read.input_tokens",
+        "cache_write_tokens": "cache_creation.input_tokens",
+    }
+    return {name: usage[ours] for ours, name in names.items() if ours in usage}
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value, default=str, ensure_ascii=False)[:CONTENT_MAX]

@@ -1,0 +1,1 @@
+"""What is told to a collector of OpenTelemetry: spans of turns, requests to models, tools and runs, metrics, and logs."""

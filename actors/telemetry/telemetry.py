@@ -1,0 +1,95 @@
+"""The port by which spans leave a process, and the place in a trace of the code that runs here.
+
+Nothing in Perdure depends on a span: it is told after the fact, in one piece, when what it is about has ended. A span is never begun at a
+collector, so none stays open there. What a process had under way when it died is told by whoever tells its end:
+
+    an attempt at a run     the supervisor, from the facts of the ledger: it sees the death of a host
+    an attempt at a turn    the agent's next life, from the turn's row
+    a request to a model    the agent's next life, if the turn's row says that one was under way
+    an inline tool          the agent's next life, from the record of the call
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Final
+
+from perdure.policies import Span, TraceContext, context_of, trace_of
+
+TRACE: Final[ContextVar[TraceContext | None]] = ContextVar("perdure_trace", default=None)
+"""The span to which the code that runs here belongs. It is set only where telemetry is on."""
+
+TOOL: Final[ContextVar[str]] = ContextVar("perdure_traced_tool", default="")
+"""The name of the tool by which a model asks for what is requested here."""
+
+CARRIED, CARRIED_TOOL = "trace", "trace_tool"
+"""The options in which a request carries the context of whoever made it, and of a run of an agent the name of the tool."""
+
+_outer: list[Callable[[], TraceContext | None]] = []
+
+
+class Telemetry:
+    """Where spans go. This one drops them all: telemetry is off.
+
+    Attributes:
+        is_on: whether spans are told at all; whoever would make one asks this first.
+        tells_content: whether messages, and the arguments and results of tools, are told too.
+    """
+
+    is_on = False
+    tells_content = False
+
+    def tell(self, span: Span) -> None:
+        """Tell of a span that has ended."""
+
+    def samples(self, trace_id: str) -> bool:
+        """Whether a trace that begins here is told."""
+        return True
+
+    def enter(self, context: TraceContext) -> None:
+        """From now on the current task belongs to this span."""
+        TRACE.set(context)
+
+    def close(self) -> None:
+        """Send what waits, as far as the collector takes it in a moment."""
+
+    def above(self, carried: object, *ids: str) -> TraceContext:
+        """What the first spans of something belong to: the context that came with its request, or a trace of its own."""
+        known = context_of(carried)
+        if known is not None:
+            return known
+        trace_id = trace_of(*ids)
+        return TraceContext(trace_id, sampled=self.samples(trace_id))
+
+
+OFF: Final = Telemetry()
+
+
+def carried() -> dict[str, str]:
+    """The option that a request carries: nothing where there is no trace."""
+    here = (_outer[0]() if _outer else None) or TRACE.get()
+    return {CARRIED: here.text} if here is not None else {}
+
+
+def carried_by_run() -> dict[str, str]:
+    """The same for a run, with the tool by which a model asks for it."""
+    told, tool = carried(), TOOL.get()
+    return {**told, CARRIED_TOOL: tool} if told and tool else told
+
+
+def heed_callers() -> None:
+    """From now on spans that the program itself has begun with OpenTelemetry are above what it asks for. It is not imported for that."""
+    if not _outer:
+        _outer.append(_current_of_program)
+
+
+def _current_of_program() -> TraceContext | None:
+    library = sys.modules.get("opentelemetry.trace")
+    if library is None or not hasattr(library, "get_current_span"):
+        return None
+    here = library.get_current_span().get_span_context()
+    if not here.is_valid:
+        return None
+    return TraceContext(f"{here.trace_id:032x}", f"{here.span_id:016x}", bool(here.trace_flags.sampled))

@@ -1,0 +1,122 @@
+"""Names of spans: ids that derive from durable ids, and the words of OpenTelemetry's conventions for generative AI.
+
+A span is named by what it is about (a run and its attempt, a turn and its attempt, a call), never by chance. So whichever process knows
+these ids can name a span that another process tells, or told before it died: as the parent of a span, or as the attempt before it.
+
+A request carries the context of whoever made it in the form of the W3C's `traceparent`. What no request carried has a trace of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from perdure.policies.repair import is_tool_part, tool_name
+from perdure.policies.ui_messages import Message, Part
+
+Attribute = str | int | float | bool | list[str]
+
+INVOKE_AGENT, EXECUTE_TOOL, CHAT = "invoke_agent", "execute_tool", "chat"
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+OURS = "perdure"
+NO_SPAN = "0" * 16
+CONTENT_MAX = 16_000
+"""How many characters of one piece of content a span carries."""
+
+_TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_ERROR_NAME = re.compile(r"[A-Za-z_][\w.]{0,99}(?=:|$)")
+
+
+class TraceContext(NamedTuple):
+    """A place in a trace: the trace, the span in it, and whether it is told at all. Without a span it is the top of the trace."""
+
+    trace_id: str
+    span_id: str = ""
+    sampled: bool = True
+
+    @property
+    def text(self) -> str:
+        """The context as it travels."""
+        return f"00-{self.trace_id}-{self.span_id or NO_SPAN}-{'01' if self.sampled else '00'}"
+
+
+class Span(NamedTuple):
+    """A span that has ended. Instants are milliseconds since the epoch; `parent` is a span of the same trace, or empty.
+
+    `error` is the type of what went wrong, in one word; `kind` is `internal` or `client`.
+    """
+
+    name: str
+    context: TraceContext
+    parent: str
+    start_ms: int
+    end_ms: int
+    attributes: Mapping[str, Attribute]
+    links: tuple[TraceContext, ...] = ()
+    error: str = ""
+    kind: str = "internal"
+
+
+def context_of(text: object) -> TraceContext | None:
+    """The context that a request carries; None if it carries none, or something else."""
+    found = _TRACEPARENT.fullmatch(text) if isinstance(text, str) else None
+    if found is None or not int(found[1], 16):
+        return None
+    return TraceContext(found[1], "" if found[2] == NO_SPAN else found[2], bool(int(found[3], 16) & 1))
+
+
+def trace_of(*ids: str) -> str:
+    """The id of the trace that begins with something of these ids."""
+    return blake2b("\0".join(ids).encode(errors="surrogatepass"), digest_size=16, person=b"trace").hexdigest()
+
+
+def within(above: TraceContext, *ids: object) -> TraceContext:
+    """The span of something of these ids, in the trace of what is above it."""
+    told = "\0".join((above.trace_id, *map(str, ids)))
+    return above._replace(
+        span_id=blake2b(told.encode(errors="surrogatepass"), digest_size=8, person=b"span").hexdigest()
+    )
+
+
+def run_span(above: TraceContext, run_id: str, attempt: int) -> TraceContext:
+    """The span of an attempt at a run."""
+    return within(above, "run", run_id, attempt)
+
+
+def call_span(above: TraceContext, run_id: str) -> TraceContext:
+    """The span of the tool call that asked for a run."""
+    return within(above, "call", run_id)
+
+
+def turn_span(above: TraceContext, agent: str, request_id: str, attempt: int) -> TraceContext:
+    """The span of an attempt at a turn."""
+    return within(above, "turn", agent, request_id, attempt)
+
+
+def error_type(text: str, otherwise: str) -> str:
+    """The type of an error by its words, `ValueError: …`. The words themselves may hold what a person wrote."""
+    found = _ERROR_NAME.match(text)
+    return found[0] if found is not None else otherwise
+
+
+# --- content, which is told only on demand ---------------------------------------------------------------------------
+
+
+def spoken_content(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages in the form of the conventions: `[{role, parts: [{type, …}]}]`."""
+    return [{"role": each["role"], "parts": list(_content(each["parts"]))} for each in messages]
+
+
+def _content(parts: Sequence[Part]) -> Iterator[dict[str, Any]]:
+    for part in parts:
+        if part["type"] in ("text", "reasoning"):
+            yield {"type": part["type"], "content": part.get("text", "")}
+        elif is_tool_part(part):
+            call = {"id": part["toolCallId"], "name": tool_name(part)}
+            yield {"type": "tool_call", **call, "arguments": part.get("input")}
+            result = part.get("output", part.get("errorText"))
+            if result is not None:
+                yield {"type": "tool_call_response", "id": part["toolCallId"], "response": result}

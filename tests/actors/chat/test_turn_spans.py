@@ -1,0 +1,169 @@
+"""Spans of turns: each attempt, each request to a model and each tool, below one another and linked across deaths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.actors import agent_tool
+from perdure.policies import Span
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
+from perdure.scenarios.provider.script import Call, Question, Round, Script
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside, in_third_answer
+from tests.actors.chat.room import SLOW, Room, visit
+from tests.actors.traces import Recorder, tree
+from tests.kit import address
+
+ADDS = ["execute_tool add"] * 3
+
+
+class Head(Adder):
+    """Has another chat as a tool."""
+
+    def tools(self) -> list[Any]:
+        return [agent_tool(Adder, name="ask_adder", description="Ask another chat.")]
+
+
+ASKS = Call(name="ask_adder", arguments={"message": "sum please"})
+FAMILY = Script(questions=(Question(asks="family", rounds=(Round(calls=(ASKS,)),)), *SCRIPT.questions))
+
+
+async def _asked(room: Room) -> Any:
+    return await room.do("chat", "sum", request_id="asked")
+
+
+def _turns(recorder: Recorder, agent: str = "Adder") -> list[Span]:
+    return recorder.named(f"invoke_agent {agent}")
+
+
+def _requests(recorder: Recorder) -> list[Span]:
+    return [span for span in recorder.spans if span.attributes["gen_ai.operation.name"] == "chat"]
+
+
+def _names(recorder: Recorder) -> list[str]:
+    return sorted("chat" if span.name.startswith("chat") else span.name for span in recorder.spans)
+
+
+def test_a_turn_has_its_requests_and_tools_below_it() -> None:
+    recorder = Recorder()
+    visit(Adder, _asked, telemetry=recorder)
+    ((name, below),) = tree(recorder.spans)
+    assert name == "invoke_agent Adder"
+    assert all(isinstance(each, str) for each in below)
+    assert _names(recorder) == sorted(["invoke_agent Adder", *["chat"] * 3, *ADDS, "execute_tool double"])
+    (turn,) = _turns(recorder)
+    assert turn.attributes["gen_ai.conversation.id"] == address(Adder, "somebody")
+    assert (turn.attributes["perdure.turn.request_id"], turn.attributes["perdure.turn.status"]) == (
+        "asked",
+        "completed",
+    )
+    assert {span.context.trace_id for span in recorder.spans} == {turn.context.trace_id}
+    assert not any(span.error for span in recorder.spans)
+
+
+def test_a_request_tells_its_model_and_its_tokens() -> None:
+    recorder = Recorder()
+    visit(Adder, _asked, telemetry=recorder)
+    for span in _requests(recorder):
+        told = span.attributes
+        assert span.kind == "client"
+        assert told["gen_ai.provider.name"] == Outside.model.system
+        assert span.name == f"chat {told['gen_ai.request.model']}"
+        assert isinstance(told["gen_ai.usage.input_tokens"], int)
+        assert isinstance(told["gen_ai.usage.output_tokens"], int)
+    reasons = [span.attributes["gen_ai.response.finish_reasons"] for span in _requests(recorder)]
+    assert reasons == [["tool_call"], ["tool_call"], ["stop"]]
+
+
+def test_no_message_argument_or_result_is_told_unless_it_is_asked_for() -> None:
+    silent, talkative = Recorder(), Recorder(tells_content=True)
+    visit(Adder, _asked, telemetry=silent)
+    visit(Adder, _asked, telemetry=talkative)
+    for words in ("sum", "Let me add first", '"a"', "Done: 4 results"):
+        assert words not in str([span.attributes for span in silent.spans])
+    first, *_, last = _requests(talkative)
+    assert "sum" in str(first.attributes["gen_ai.input.messages"])
+    assert "Let me add first" in str(first.attributes["gen_ai.output.messages"])
+    assert "Done: 4 results" in str(last.attributes["gen_ai.output.messages"])
+    assert talkative.one("execute_tool double").attributes["gen_ai.tool.call.arguments"] == '{"a": 7}'
+    assert talkative.one("execute_tool double").attributes["gen_ai.tool.call.result"] == '"14"'
+    results = {str(span.attributes["gen_ai.tool.call.result"]) for span in talkative.named("execute_tool add")}
+    assert results == {'"2"', '"3"', '"4"'}
+
+
+def test_a_turn_that_dies_is_ended_by_the_next_life_and_linked() -> None:
+    recorder, struck = Recorder(), list[str]()
+    visit(Adder, _asked, kill_when=in_third_answer(struck), telemetry=recorder)
+    first, second = _turns(recorder)
+    assert (first.error, first.attributes["perdure.turn.status"]) == ("process_lost", "interrupted")
+    assert (second.error, second.attributes["perdure.turn.status"]) == ("", "completed")
+    assert second.links == (first.context,)
+    assert first.end_ms <= second.start_ms + 1
+    assert first.parent == second.parent == ""
+    assert first.context.trace_id == second.context.trace_id
+    tree(recorder.spans)
+
+
+def test_the_request_that_was_under_way_at_a_death_is_ended_too() -> None:
+    """Somebody follows the turn, so the row that says that the request was sent is durable at once."""
+    recorder, struck = Recorder(), list[str]()
+
+    async def story(room: Room) -> Any:
+        return await room.follow("chat", "sum", request_id="asked", follow=True)
+
+    result, _ = visit(Adder, story, pace=SLOW, kill_when=in_third_answer(struck), telemetry=recorder)
+    assert result.text == WHOLE
+    lost = [span for span in _requests(recorder) if span.error == "process_lost"]
+    assert [span.parent for span in lost] == [_turns(recorder)[0].context.span_id]
+
+
+def test_a_stalled_request_ends_its_attempt_in_the_same_life() -> None:
+    recorder = Recorder()
+    plan = FaultPlan.at({2: Fault(kind=FaultKind.STALL)})
+    visit(Adder, _asked, plan=plan, telemetry=recorder)
+    first, second = _turns(recorder)
+    assert (first.error, second.error, second.links) == ("stall", "", (first.context,))
+    assert [span.error for span in _requests(recorder)] == ["", "stalled", "", ""]
+    assert [span.parent == first.context.span_id for span in _requests(recorder)] == [True, True, False, False]
+    tree(recorder.spans)
+
+
+def test_a_refused_request_is_told_by_its_kind() -> None:
+    recorder = Recorder()
+    plan = FaultPlan.at({1: Fault(kind=FaultKind.RESET, event=1)})
+    visit(Adder, _asked, plan=plan, telemetry=recorder)
+    broken, *others = _requests(recorder)
+    assert broken.error
+    assert " " not in broken.error
+    assert not any(span.error for span in others)
+
+
+@pytest.mark.parametrize("victim", ["nobody", "parent", "child"])
+def test_a_chat_that_asks_another_is_one_tree_whoever_dies(victim: str) -> None:
+    recorder = Recorder()
+
+    async def story(room: Room) -> Any:
+        waiting = room.soon("chat", "family", request_id="asked")
+        if victim != "nobody":
+            await room.until(lambda: Outside.effects["add", 0])
+            activations = room.view.agents
+            host = activations[address(Head, "somebody")].host_id
+            (run,) = [run for run in room.view.runs.values() if run.agent_type.endswith(":Adder")]
+            room.laboratory.simulation.kill(host if victim == "parent" else run.host_id)
+        return await waiting
+
+    result = visit(Head, story, FAMILY, telemetry=recorder)
+    assert result.ok
+    tree(recorder.spans)
+    assert len({span.context.trace_id for span in recorder.spans}) == 1
+    turns, runs = _turns(recorder, "Head"), _turns(recorder)
+    call = recorder.one("execute_tool ask_adder")
+    assert call.parent == turns[0].context.span_id
+    assert {span.parent for span in runs} == {call.context.span_id}
+    assert len(turns) == (2 if victim == "parent" else 1)
+    assert len(runs) == (2 if victim == "child" else 1)
+    for later in [*turns[1:], *runs[1:]]:
+        assert later.links
+    adds = recorder.named("execute_tool add")
+    assert {span.parent for span in adds} <= {span.context.span_id for span in runs}
