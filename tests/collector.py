@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
@@ -40,17 +39,14 @@ class Collector:
         self._changed = threading.Condition()
         self._spans: dict[str, Received] = {}
         self._metrics: dict[str, list[Any]] = {}
-        self._logs: list[tuple[str, dict[str, Any]]] = []
 
     def take(self, path: str, body: bytes) -> None:
         with self._changed:
             self.bodies.append(body)
             if path.endswith("/traces"):
                 self._take_spans(ExportTraceServiceRequest.FromString(body))
-            elif path.endswith("/metrics"):
-                self._take_metrics(ExportMetricsServiceRequest.FromString(body))
             else:
-                self._take_logs(ExportLogsServiceRequest.FromString(body))
+                self._take_metrics(ExportMetricsServiceRequest.FromString(body))
             self._changed.notify_all()
 
     def _take_spans(self, request: Any) -> None:
@@ -67,15 +63,6 @@ class Collector:
         ):
             points = getattr(metric, metric.WhichOneof("data")).data_points
             self._metrics[metric.name] = list(points)
-
-    def _take_logs(self, request: Any) -> None:
-        for each in (
-            record
-            for resource in request.resource_logs
-            for scope in resource.scope_logs
-            for record in scope.log_records
-        ):
-            self._logs.append((each.body.string_value, _plain(each.attributes)))
 
     def wait_for(self, found: Any, timeout_s: float = 60.0) -> Any:
         """Wait until `found(self)` is true, and return that."""
@@ -99,12 +86,6 @@ class Collector:
         """The newest points of each metric."""
         with self._changed:
             return dict(self._metrics)
-
-    @property
-    def logs(self) -> list[tuple[str, dict[str, Any]]]:
-        """The bodies of log records, with their attributes."""
-        with self._changed:
-            return list(self._logs)
 
 
 def _received(each: Any, process: str) -> Received:

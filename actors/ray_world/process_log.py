@@ -24,6 +24,7 @@ from typing import Any, Final, TextIO, TypeVar, cast
 
 from perdure.actors.code.author_call import without_middle
 from perdure.actors.life.activity import LENT, STARTER, Whose, whose
+from perdure.actors.telemetry.telemetry import TRACE
 from perdure.ledger import Struck, without_secrets
 
 T = TypeVar("T")
@@ -107,11 +108,13 @@ class ProcessLog:
     def record(
         self, at_s: float, level: str, logger: str, text: str, who: Whose | None = None, about: Sequence[str] = ()
     ) -> str:
-        """One record as a line. `about` are agents whom it concerns besides."""
+        """One record as a line. `about` are agents whom it concerns besides. Where telemetry is on, it names its trace and span."""
         agent, run, work = who or Whose()
         told = {"at_ms": int(at_s * 1000), "level": level, "logger": logger, "host": self.name}
         told |= {"agent": agent, "run": run, "work": work} if agent else {}
         told |= {"about": list(about)} if about else {}
+        place = TRACE.get()
+        told |= {"trace": place.trace_id, "span": place.span_id} if place is not None else {}
         return json.dumps({**told, "text": without_middle(text, TEXT_MAX)}) + "\n"
 
 

@@ -18,28 +18,27 @@ class TelemetrySettings:
     """What is exported.
 
     Attributes:
-        traces, metrics, logs: whether these are sent. Logs are sent only if `OTEL_LOGS_EXPORTER` says `otlp`.
+        traces, metrics: whether these are sent.
         tells_content: whether spans carry messages, and the arguments and results of tools.
         unfit: why nothing is exported although an endpoint is named; empty if nothing is wrong.
     """
 
     traces: bool = False
     metrics: bool = False
-    logs: bool = False
     tells_content: bool = False
     unfit: str = ""
 
     @property
     def is_on(self) -> bool:
         """Whether anything is exported."""
-        return not self.unfit and (self.traces or self.metrics or self.logs)
+        return not self.unfit and (self.traces or self.metrics)
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> TelemetrySettings:
         """The settings in an environment. An endpoint turns telemetry on; `OTEL_SDK_DISABLED=true` turns it off."""
         if _word(environ, "OTEL_SDK_DISABLED") == "true":
             return cls()
-        wanted = {name: _is_wanted(environ, name) for name in ("traces", "metrics", "logs")}
+        wanted = {name: _is_wanted(environ, name) for name in ("traces", "metrics")}
         protocols = {
             environ.get(f"OTEL_EXPORTER_OTLP_{name.upper()}_PROTOCOL") or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
             for name in wanted
@@ -51,7 +50,7 @@ class TelemetrySettings:
 
 
 def _is_wanted(environ: Mapping[str, str], name: str) -> bool:
-    chosen = _word(environ, f"OTEL_{name.upper()}_EXPORTER") or ("none" if name == "logs" else "otlp")
+    chosen = _word(environ, f"OTEL_{name.upper()}_EXPORTER") or "otlp"
     has_place = environ.get(ENDPOINT) or environ.get(f"OTEL_EXPORTER_OTLP_{name.upper()}_ENDPOINT")
     return bool(has_place) and "otlp" in chosen.split(",")
 

@@ -151,7 +151,6 @@ def test_no_collector_holds_anybody_up_or_fills_the_memory(
         ({"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": "http://c/v1/metrics"}, {"metrics": True}),
         ({ENDPOINT: "http://c", "OTEL_TRACES_EXPORTER": "none"}, {"metrics": True}),
         ({ENDPOINT: "http://c", "OTEL_METRICS_EXPORTER": "none"}, {"traces": True}),
-        ({ENDPOINT: "http://c", "OTEL_LOGS_EXPORTER": "otlp"}, {"traces": True, "metrics": True, "logs": True}),
         ({ENDPOINT: "http://c", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}, {"traces": True, "metrics": True}),
     ],
 )

@@ -1,0 +1,176 @@
+"""Telemetry under a real Ray: one tree of spans across processes, some of which are killed, and nothing in it that was not asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from opentelemetry import trace
+from pydantic_ai.messages import ModelMessage, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
+
+from perdure.actors import Agent, ChatAgent, RunContext, Runtime, agent_tool, exposed, tool
+from perdure.ledger import Secret
+from tests.collector import Collector, Received, collector
+
+KEY, QUESTION, TOPIC, FOUND = "PERDURE_TEST_KEY", "Where is Atlantis?", "the-lost-island", "below-the-waves"
+
+
+async def answer(messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[Any]:
+    """Look it up and have it researched; then tell what came of it."""
+    results = [part for each in messages for part in each.parts if isinstance(part, ToolReturnPart)]
+    if results:
+        yield " ".join(str(part.content) for part in results)
+        return
+    yield {
+        0: DeltaToolCall(name="look_up", json_args=f'{{"topic": "{TOPIC}"}}', tool_call_id="call-1"),
+        1: DeltaToolCall(name="research", json_args=f'{{"input": "{TOPIC}"}}', tool_call_id="call-2"),
+    }
+
+
+@tool
+async def look_up(topic: str) -> str:
+    """Look a topic up."""
+    return f"{FOUND} {topic} {Secret(KEY).reveal()}"
+
+
+class Researcher(Agent):
+    """Says in which process it is, and in its first attempt waits to be killed there."""
+
+    async def run(self, input: str, run: RunContext) -> str:
+        place = Path(os.environ["PERDURE_TEST_PLACE"])
+        (place / f"attempt-{run.attempt}").write_text(str(os.getpid()))
+        while run.attempt == 1:
+            await asyncio.sleep(60)
+        with trace.get_tracer("researcher").start_as_current_span("reading"):
+            return FOUND
+
+
+class Head(ChatAgent):
+    """Has a tool and a child."""
+
+    model: ClassVar[Any] = FunctionModel(stream_function=answer)
+
+    def tools(self) -> list[Any]:
+        return [look_up, agent_tool(Researcher, name="research", description="Research a topic.", input=str)]
+
+    @exposed
+    async def process(self) -> int:
+        """In which process it is."""
+        return os.getpid()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("telemetry")
+
+
+@pytest.fixture(scope="module")
+def key() -> str:
+    return "sk-" + secrets.token_hex(16)
+
+
+@pytest.fixture(scope="module")
+def received(place: Path, key: str) -> Iterator[Collector]:
+    """What a collector received of one conversation, of which the agent's own process and that of its child are killed."""
+    with pytest.MonkeyPatch.context() as patch, collector() as held:
+        patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", held.url)
+        patch.setenv("OTEL_EXPORTER_OTLP_HEADERS", f"api-key={key[::-1]}")
+        patch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "500")
+        patch.setenv("PERDURE_TEST_PLACE", str(place))
+        patch.setenv(KEY, key)
+        _converse(place, held)
+        yield held
+
+
+ABOVE = trace.SpanContext(int("ab" * 16, 16), int("cd" * 8, 16), is_remote=False, trace_flags=trace.TraceFlags(1))
+
+
+def _converse(place: Path, held: Collector) -> None:
+    with Runtime(place / "data") as runtime:
+        head = runtime.agent(Head, "head")
+        with trace.use_span(trace.NonRecordingSpan(ABOVE)):
+            asked = head.submit_messages(QUESTION)
+        _until(lambda: (place / "attempt-1").exists() and (place / "attempt-1").read_text())
+        held.wait_for(lambda it: any(name.startswith("chat") for name in it.names))
+        held.wait_for(lambda it: "execute_tool look_up" in it.names)
+        own, child = head.process(), int((place / "attempt-1").read_text())
+        assert own != child
+        for pid in (own, child):
+            os.kill(pid, signal.SIGKILL)
+        told = head.attach(asked["request_id"])
+        while told.status == "interrupted":
+            told = head.attach(asked["request_id"], first=told.next_event)
+        assert told.ok, told
+        assert FOUND in told.text
+
+
+def _until(condition: Callable[[], object]) -> None:
+    end_s = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
+def _named(received: Collector, name: str) -> list[Received]:
+    return [span for span in received.spans if span.name == name]
+
+
+def test_all_processes_tell_one_tree(received: Collector) -> None:
+    spans = received.spans
+    assert {span.trace_id for span in spans} == {"ab" * 16}
+    ids = {span.span_id for span in spans} | {"cd" * 8}
+    assert [span for span in spans if span.parent not in ids] == []
+    assert all(span.end_ms >= span.start_ms > 0 for span in spans)
+    turns = _named(received, "invoke_agent Head")
+    assert {span.parent for span in turns} == {"cd" * 8}
+    (call,) = _named(received, "execute_tool research")
+    assert call.parent == turns[0].span_id
+    assert {span.parent for span in _named(received, "invoke_agent Researcher")} == {call.span_id}
+    (look,) = _named(received, "execute_tool look_up")
+    assert look.parent == turns[0].span_id
+    assert len({span.process for span in spans}) >= 3
+
+
+def test_attempts_that_were_killed_are_ended_and_linked(received: Collector) -> None:
+    for name, error in (("invoke_agent Head", "process_lost"), ("invoke_agent Researcher", "host_lost")):
+        first, second = _named(received, name)
+        assert (first.is_error, first.attributes["error.type"]) == (True, error)
+        assert not second.is_error
+        assert second.links == [first.span_id]
+
+
+def test_what_an_author_traces_stands_below_the_attempt(received: Collector) -> None:
+    (reading,) = _named(received, "reading")
+    assert reading.parent == _named(received, "invoke_agent Researcher")[1].span_id
+
+
+def test_neither_content_nor_a_secret_reaches_the_collector(received: Collector, key: str) -> None:
+    for words in (QUESTION, TOPIC, FOUND, key, key[::-1]):
+        assert all(words.encode() not in body for body in received.bodies), words
+
+
+def test_metrics_of_supervisor_and_hosts_arrive(received: Collector) -> None:
+    expected = {
+        "gen_ai.client.token.usage",
+        "gen_ai.client.operation.duration",
+        "perdure.commit.duration",
+        "perdure.runs",
+        "perdure.runs.live",
+        "perdure.runs.ended",
+        "perdure.recoveries",
+    }
+    assert expected <= received.metrics.keys()
+
+
+def test_neither_logs_nor_data_hold_the_key_of_the_collector(received: Collector, place: Path, key: str) -> None:
+    files = [path for path in (place / "data").rglob("*") if path.is_file()]
+    assert files
+    assert [path for path in files if key[::-1].encode() in path.read_bytes()] == []
