@@ -22,6 +22,24 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors/telemetry/run_spans.py", "links = (run_span(above, run.run_id, begun.attempt - 1),)", "links = ()",
+           "an attempt has a link to the one before it", "actors/test_run_spans.py"
+           "::test_an_attempt_whose_host_dies_is_ended_and_the_next_one_has_a_link_to_it"),
+    Mutant("actors/supervisor/supervisor.py", "self.run_spans.take_up(boot.facts)", "pass",
+           "a supervisor tells of what the one before it may not have told", "actors/test_run_spans.py"
+           "::test_a_supervisor_that_dies_after_a_commit_has_its_spans_told_by_the_next_one"),
+    Mutant("actors/life/dispatch.py", "| carried_by_run()", "| {}",
+           "a child's span is below that of whoever asked for it",
+           "actors/test_run_spans.py::test_a_child_stands_below_the_attempt_that_asked_for_it"),
+    Mutant("actors/chat/turn_recovery.py", "self._state.spans.lost_request(turn)", "pass",
+           "a request to a model that died with its process is told by the next life", "actors/chat/test_turn_spans.py"
+           "::test_the_request_that_was_under_way_at_a_death_is_ended_too"),
+    Mutant("actors/telemetry/otlp.py", "name: plain_without_secrets(value)", "name: value",
+           "no secret is told to a collector",
+           "actors/test_otlp.py::test_a_secret_is_struck_out_of_every_part_of_a_span"),
+    Mutant("actors/life/attempt.py", "if telemetry.is_on:", "if True:",
+           "telemetry that is off is asked for nothing",
+           "actors/test_telemetry_off.py::test_nothing_is_asked_of_it_and_nothing_of_it_is_kept"),
     Mutant("actors/chat/model_lookup.py", "with IMPORTING:", "with contextlib.suppress():",
            "two threads do not import parts of one package at once",
            "actors/test_code.py::test_two_threads_import_one_after_the_other"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import signal
@@ -46,6 +47,7 @@ class Researcher(Agent):
 
     async def run(self, input: str, run: RunContext) -> str:
         place = Path(os.environ["PERDURE_TEST_PLACE"])
+        print("at the library")  # noqa: T201 - its record is looked at
         (place / f"attempt-{run.attempt}").write_text(str(os.getpid()))
         while run.attempt == 1:
             await asyncio.sleep(60)
@@ -168,6 +170,17 @@ def test_metrics_of_supervisor_and_hosts_arrive(received: Collector) -> None:
         "perdure.recoveries",
     }
     assert expected <= received.metrics.keys()
+    assert sum(point.as_int + point.as_double for point in received.metrics["perdure.recoveries"]) >= 1
+    ends = {point.attributes[0].value.string_value: point for point in received.metrics["perdure.runs.ended"]}
+    assert ends["completed"].as_int + ends["completed"].as_double == 2
+
+
+def test_a_record_of_the_log_names_its_span(received: Collector, place: Path) -> None:
+    lines = [line for path in (place / "data" / "logs").glob("*.jsonl") for line in path.read_text().splitlines()]
+    said = [record for record in map(json.loads, lines) if record["text"] == "at the library"]
+    attempts = {span.span_id for span in _named(received, "invoke_agent Researcher")}
+    assert {record["trace"] for record in said} == {"ab" * 16}
+    assert {record["span"] for record in said} == attempts
 
 
 def test_neither_logs_nor_data_hold_the_key_of_the_collector(received: Collector, place: Path, key: str) -> None:

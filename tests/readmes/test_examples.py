@@ -16,9 +16,12 @@ from typing import Any, Self
 import pytest
 
 from perdure import actors, messengers
-from perdure.actors import Agent, Client
+from perdure.actors import Agent, Client, KillPoint
 from perdure.ledger import Secret
+from perdure.policies import Span
 from perdure.scenarios.testing.laboratory import Laboratory
+from tests.actors.traces import Recorder
+from tests.kit import ROOMY
 from tests.readmes.pages import GUIDE, LIMITS, PAGES, PYTHON, Page, example, module_of, modules
 
 DAY_MS = 86_400_000.0
@@ -101,6 +104,7 @@ def test_a_module_of_the_examples_stands_on_one_page() -> None:
 def test_every_module_is_played_here() -> None:
     played = set(builtins.filter(None, map(module_of, PYTHON)))
     assert played == {
+        "atlas",
         "board",
         "bot",
         "following",
@@ -133,6 +137,33 @@ def test_a_script_prints_what_is_shown(
         runpy.run_path(module.__file__, run_name="__main__")
         laboratory.settle()
     assert capsys.readouterr().out == shown
+
+
+def test_the_spans_of_a_tree_whose_host_dies_are_those_that_are_shown() -> None:
+    """A surveyor's host is killed when it is about to begin."""
+    recorder, struck = Recorder(), list[str]()
+
+    def rule(_process: str, point: KillPoint, run_id: str) -> bool:
+        if point is not KillPoint.BEFORE_RUN or run_id == "first" or struck:
+            return False
+        struck.append(run_id)
+        return True
+
+    with Laboratory(1, limits=ROOMY, kill_when=rule, telemetry=recorder) as laboratory:
+        asked = example("atlas").Atlas, ["Oslo", "Rome"]
+        assert laboratory.play(lambda client: client.run(*asked, run_id="first")).output == 8
+        laboratory.settle()
+    (shown,) = [block for block in GUIDE.blocks("text") if block.startswith("invoke_agent Atlas")]
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert sorted(lines) == sorted(map(_in_words, recorder.spans))
+    assert [line.startswith("    ") for line in shown.splitlines()] == [False, True, True, True]
+    (atlas,) = recorder.named("invoke_agent Atlas")
+    assert {span.parent for span in recorder.named("invoke_agent Surveyor")} == {atlas.context.span_id}
+
+
+def _in_words(span: Span) -> str:
+    words = f"{span.name} attempt {span.attributes['perdure.run.attempt']}"
+    return words + (f", {span.error}" if span.error else "") + (", with a link to the one before" if span.links else "")
 
 
 def test_every_script_shows_its_output() -> None:
