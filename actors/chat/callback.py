@@ -29,7 +29,6 @@ from perdure.actors.chat.turn import TurnResult
 from perdure.actors.code.author_call import is_async, tried
 from perdure.actors.ports import Threads
 from perdure.actors.tasks import awaited
-from perdure.actors.telemetry.telemetry import carried
 from perdure.ledger import BadRequest, PerdureError, check_whole
 from perdure.policies import TURN_ENDED, Json, JsonObject, TurnStatus
 
@@ -117,7 +116,7 @@ async def ask_and_follow(
     """Ask for a turn under an id that is known here, so that it can be asked for again, and follow it."""
     request_id = options.pop("request_id", None) or caller.token()
     to_the_end = options.pop("follow", None)
-    told = await caller.call("_perdure_begin_turn", trigger, messages, request_id, {**options, **carried()})
+    told = await caller.call("_perdure_begin_turn", trigger, messages, request_id, options)
     if told["reason"] != "dropped":
         return await follow_turn(caller, request_id, callback, follow=to_the_end, opening=told)
     runner = CallbackRunner(callback, caller.threads)
@@ -141,8 +140,7 @@ async def submit(caller: Caller, messages: Messages, **options: Unpack[TurnOptio
     request_id = options.pop("request_id", None)
     if request_id is None and not options.get("idempotency_key"):
         request_id = caller.token()
-    given = {**options, **carried()}
-    told: dict[str, Any] = await caller.call("_perdure_accept_turn", "submission", messages, request_id, given)
+    told: dict[str, Any] = await caller.call("_perdure_accept_turn", "submission", messages, request_id, options)
     return told
 
 

@@ -18,7 +18,7 @@ from perdure.actors.jobs.schedule_requests import chosen
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.results import RunInfo
 from perdure.actors.tasks import awaited
-from perdure.actors.telemetry.telemetry import CARRIED
+from perdure.actors.telemetry.telemetry import CARRIED, carried
 from perdure.ledger import BadRequest, ConflictingRequest, check_id, check_number, check_whole, digest_of, pack
 from perdure.policies import TURN_ENDED, Event, JsonObject, Message, Role, TurnStatus
 
@@ -59,7 +59,7 @@ class Conversation:
 
     def request(self, trigger: str, messages: object, request_id: object, options: Mapping[str, Any]) -> Turn:
         """The turn for a request, not accepted yet."""
-        unknown = options.keys() - OPTIONS - {CARRIED}
+        unknown = options.keys() - OPTIONS
         if unknown:
             raise BadRequest(min(unknown), f"is not an option; there are {', '.join(sorted(OPTIONS))}")
         limit, key = self.tenant.limits.id_max, options.get("idempotency_key") or ""
@@ -94,7 +94,7 @@ class Conversation:
             options=cast("TurnSettings", told),
             metadata=metadata,
             idempotency_key=key,
-            trace=str(options.get(CARRIED, "")),
+            trace=carried().get(CARRIED, ""),
         )
 
     def _check_roles(self, messages: Sequence[Message]) -> None:

@@ -230,7 +230,7 @@ class Host:
             self.peer.push(CallAstray(ref))
         else:
             calls.begin(ref)
-            task = tenant.spawn(tenant.answer(ref, said.method, said.body), Rank.CALL)
+            task = tenant.spawn(tenant.answer(ref, said.method, said.body, said.trace), Rank.CALL)
             task.add_done_callback(partial(self._call_over, ref))
 
     def _call_over(self, ref: str, task: asyncio.Task[Any]) -> None:

@@ -40,7 +40,7 @@ from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import CARRIED
 from perdure.ledger import COLLECTED_NOTHING, Awake, PerdureError, Released, Unstarted, agent_id, check_id, type_of
 from perdure.ledger.storage.cabinet import FIBER, QUEUED, SCHEDULE, State
-from perdure.policies import Rank
+from perdure.policies import Rank, context_of
 
 JOBS = (("fibers", FIBER), ("schedules", SCHEDULE), ("callback_queue", QUEUED))
 
@@ -247,8 +247,11 @@ class Tenant(Life):
 
     # calls and signals
 
-    async def answer(self, ref: str, method_name: str, body: bytes) -> None:
-        """Answer a call from outside."""
+    async def answer(self, ref: str, method_name: str, body: bytes, trace: str = "") -> None:
+        """Answer a call from outside. Where telemetry is on, what it does stands where the caller does in a trace."""
+        place = context_of(trace) if self.services.world.telemetry.is_on else None
+        if place is not None:
+            self.services.world.telemetry.enter(place)
         reply, problem = await tried(self._answer(ref, method_name, body))
         if problem is None:
             self.services.answer(ref, True, reply)

@@ -19,6 +19,7 @@ from perdure.actors.link.keeping import ShowAgent
 from perdure.actors.link.messages import Call, HostNeeds
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Dice
+from perdure.actors.telemetry.telemetry import carried
 from perdure.ledger import BadRequest, Standalone, Tell, agent_id, pack, unpack
 from perdure.policies import Limits
 
@@ -113,7 +114,9 @@ class AgentCaller:
     ) -> bytes:
         """Make a call whose arguments are encoded; the answer is, too."""
         heard = self.supervisor.peer.heard
-        call = Call(agent, method, body, home, repeatable, self._sender, heard, again=False, standalone=standalone)
+        call = Call(
+            agent, method, body, home, repeatable, self._sender, heard, again=False, standalone=standalone, **carried()
+        )
         return cast("bytes", await self.supervisor.ask(call))
 
     def encoded(

@@ -185,7 +185,7 @@ class Stop(NamedTuple):
 
 
 class MakeCall(NamedTuple):
-    """Call a method of an agent. With `lost`, another life of it may have begun the call before."""
+    """Call a method of an agent. With `lost`, another life of it may have begun the call before. `trace` is that of the `Call`."""
 
     agent_id: str
     incarnation: int
@@ -194,6 +194,7 @@ class MakeCall(NamedTuple):
     body: bytes
     repeatable: bool
     lost: bool
+    trace: str = ""
 
 
 class Signal(NamedTuple):
@@ -270,7 +271,7 @@ class RunEvent(NamedTuple):
 
 class Call(NamedTuple):
     """Call a method of an agent, at most once unless it is repeatable. `heard` is the last fact that the caller knew of; `again` says that
-    another life of the supervisor was asked before. `standalone` is what the class says (`ledger.reach`)."""
+    another life of the supervisor was asked before. `standalone` is what the class says (`ledger.reach`), `trace` that of the caller."""
 
     agent_id: str
     method: str
@@ -281,6 +282,7 @@ class Call(NamedTuple):
     heard: int
     again: bool
     standalone: str
+    trace: str = ""
 
 
 class Abort(NamedTuple):

@@ -42,6 +42,7 @@ class OpenCall:
     repeatable: bool
     sender: str = ""
     home: list[Plain] | None = None
+    trace: str = ""
     is_doubtful: bool = False
     suspect: int = 0
     host_id: str = ""
@@ -79,7 +80,7 @@ class Calls:
             return
         agent = asked.agent_id
         call = self._calls[ref] = OpenCall(
-            session.peer_id, agent, asked.method, asked.body, asked.repeatable, asked.sender, asked.home
+            session.peer_id, agent, asked.method, asked.body, asked.repeatable, asked.sender, asked.home, asked.trace
         )
         if asked.again:
             activation = self._view.agents.get(agent)
@@ -188,7 +189,7 @@ class Calls:
             call.host_id, call.incarnation = activation.host_id, activation.incarnation
             self._handed.setdefault(call.host_id, {})[ref] = None
             life = call.agent_id, call.incarnation
-            session.say(MakeCall(*life, ref, call.method, call.body, call.repeatable, call.may_be_lost))
+            session.say(MakeCall(*life, ref, call.method, call.body, call.repeatable, call.may_be_lost, call.trace))
 
     def hosts_changed(self) -> None:
         """Hosts may be gone: tell the callers of the calls that were with them, or hand the repeatable ones over again."""

@@ -18,6 +18,7 @@ from tests.actors.traces import Recorder, tree
 from tests.kit import ROOMY, Stage
 
 FAMILY = {"wait": ["Boss", {"wait": ["Sleeper", 4_000, "s"]}, "c"]}
+ABOVE = f"00-{'ab' * 16}-{'cd' * 8}-01"
 WHOLE = [("invoke_agent Boss", [("invoke_agent Boss", ["invoke_agent Sleeper"])])]
 
 
@@ -33,7 +34,9 @@ def traced(story: Callable[[Stage], Awaitable[Any]], **simulation: Any) -> Recor
 
         laboratory.play(main)
         laboratory.heal()
-        laboratory.settle()
+        laboratory.rest()
+        laboratory.play(lambda _client: asyncio.sleep(1))  # a span is told a moment after its fact is durable
+        laboratory.verify()
         laboratory.simulation.raise_errors()
     return recorder
 
@@ -155,10 +158,8 @@ def test_what_happens_after_a_parent_has_given_up_is_told_with_a_link() -> None:
 
 
 def test_a_run_belongs_to_the_trace_that_its_request_carries() -> None:
-    above = f"00-{'ab' * 16}-{'cd' * 8}-01"
-
     async def story(stage: Stage) -> None:
-        TRACE.set(context_of(above))
+        TRACE.set(context_of(ABOVE))
         await family(stage)
 
     recorder = traced(story)
@@ -166,11 +167,23 @@ def test_a_run_belongs_to_the_trace_that_its_request_carries() -> None:
     assert recorder.named("invoke_agent Boss")[0].parent == "cd" * 8
 
 
-def test_what_a_handler_asks_for_is_found_by_its_own_run_alone() -> None:
-    """A call is no span, so what it asks for begins a trace."""
-
+def test_what_a_call_asks_for_stands_where_its_caller_does() -> None:
     async def story(stage: Stage) -> None:
-        assert (await stage.call(Boss, "wait_for", "Sleeper", 10, "w"))["status"] == "completed"
+        assert (await stage.call(Boss, "wait_for", "Sleeper", 10, "alone"))["status"] == "completed"
+        TRACE.set(context_of(ABOVE))
+        assert (await stage.call(Boss, "wait_for", "Sleeper", 20, "below"))["status"] == "completed"
 
-    span = traced(story).one("invoke_agent Sleeper")
-    assert (span.context.trace_id, span.parent) == (trace_of("run", "w"), "")
+    alone, below = traced(story).named("invoke_agent Sleeper")
+    assert (alone.context.trace_id, alone.parent) == (trace_of("run", "alone"), "")
+    assert (below.context.trace_id, below.parent) == ("ab" * 16, "cd" * 8)
+
+
+def test_a_run_that_is_tried_again_goes_on_with_its_attempts() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.client.run(Failing, "no", run_id="f")
+        await stage.client.ask("retry", "f")
+        await stage.until(lambda: stage.run("f").has_ended and stage.run("f").attempt == 2)
+
+    first, second = traced(story).named("invoke_agent Failing")
+    assert [span.attributes["perdure.run.attempt"] for span in (first, second)] == [1, 2]
+    assert second.links == (first.context,)
