@@ -23,6 +23,7 @@ from perdure.actors.ray_world.driver import DRIVER
 from perdure.actors.ray_world.lifetime import on_own_thread
 from perdure.actors.ray_world.named_actors import Handle, Remote, call, create, kill
 from perdure.actors.ray_world.parent_death import die_with_parent
+from perdure.actors.ray_world.process_telemetry import take_variables
 from perdure.actors.ray_world.processes import Process
 from perdure.actors.ray_world.ray_internals import LOST
 from perdure.actors.ray_world.strikes import strike_processes
@@ -42,6 +43,7 @@ class RayGateway(Process):
 
     def __init__(self, deployment: Deployment, name: str, plan: object, is_local: bool) -> None:
         die_with_parent()
+        take_variables(deployment)
         super().__init__(deployment, name)
         courier = RayCourier(functools.partial(find_again, deployment))
         self._server: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -15,8 +15,9 @@ from importlib.util import find_spec
 
 from perdure.actors.events.observability import Metrics, NoMetrics, Tags
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.telemetry.settings import TelemetrySettings, variables
+from perdure.actors.telemetry.settings import TelemetrySettings, secrets_in, variables
 from perdure.actors.telemetry.telemetry import OFF, Telemetry, heed_callers
+from perdure.ledger import strike
 
 IMPLEMENTATION = "perdure.actors.telemetry.otlp"
 MISSING = "no telemetry: %s; `pip install 'perdure[telemetry]'` brings it"
@@ -33,10 +34,17 @@ def traced_program() -> tuple[tuple[str, str], ...]:
     return tuple(sorted(found.items()))
 
 
-def begin_telemetry(deployment: Deployment, name: str) -> tuple[Telemetry, Metrics]:
-    """Telemetry of this process, if the environment turns it on. What is wrong with it is logged, and it is off then."""
+def take_variables(deployment: Deployment) -> None:
+    """Take the program's variables into this process. The keys in them are struck out of what it says from now on."""
     for variable, value in deployment.telemetry:
         os.environ.setdefault(variable, value)
+    for secret in secrets_in(os.environ):
+        strike(secret)
+
+
+def begin_telemetry(deployment: Deployment, name: str) -> tuple[Telemetry, Metrics]:
+    """Telemetry of this process, if the environment turns it on. What is wrong with it is logged, and it is off then."""
+    take_variables(deployment)
     settings = TelemetrySettings.of(os.environ)
     if settings.unfit:
         _say("no telemetry: %s", settings.unfit)

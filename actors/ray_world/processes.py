@@ -19,6 +19,7 @@ from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, strike
 from perdure.actors.ray_world.process_log import ProcessLog, listen
 from perdure.actors.ray_world.turnstile import Turnstile
 from perdure.actors.tasks import awaited
+from perdure.actors.telemetry.telemetry import OFF, Telemetry
 from perdure.ledger import LedgerError, SupervisorUnreachable
 
 BREATH_S: Final = 1.0  # the least time between two lives, of which the second would fail like the first
@@ -32,8 +33,8 @@ class Process:
 
     _life: asyncio.Task[object]
 
-    def __init__(self, deployment: Deployment, name: str, world: World) -> None:
-        self._telemetry = world.telemetry
+    def __init__(self, deployment: Deployment, name: str, telemetry: Telemetry = OFF) -> None:
+        self._telemetry = telemetry
         self._finish_log = listen(ProcessLog(deployment.logs_dir, name, deployment.limits.logs_bytes_max))
         here = this_process_info()
         log.info("process %d on %s begins", here.pid, here.node)
@@ -77,7 +78,7 @@ class SupervisorProcess(Process):
     """
 
     def __init__(self, deployment: Deployment, world: World, fleet: Fleet) -> None:
-        super().__init__(deployment, SUPERVISOR, world)
+        super().__init__(deployment, SUPERVISOR, world.telemetry)
         self._deployment, self._world, self._fleet = deployment, world, fleet
         self._proven = False
         self._begin()
@@ -137,7 +138,7 @@ class HostProcess(Process):
     """A host. The process exits with it."""
 
     def __init__(self, deployment: Deployment, world: World, courier: Courier, host_id: str) -> None:
-        super().__init__(deployment, host_id, world)
+        super().__init__(deployment, host_id, world.telemetry)
         self._watch = LoopWatch()
         keep_last_words(deployment.last_words(host_id))
         self._life = awaited(self._live(deployment, world._replace(turns=Turnstile()), courier, host_id))

@@ -24,6 +24,7 @@ from perdure.actors.gateway.registry import Registry
 from perdure.actors.gateway.security import Authenticate, Security, names
 from perdure.actors.protocols import ag_ui, agents_client, ai_sdk, rest
 from perdure.actors.serve.guard import Guard
+from perdure.actors.serve.traced import traced
 from perdure.actors.tray import page
 
 PROTOCOLS = (rest.routes, ai_sdk.routes, ag_ui.routes, agents_client.routes, page.routes)
@@ -81,7 +82,7 @@ class Gateway:
         self.backend = Backend(Registry(agents), security, opener, may_address, striker=striker, storages=storages)
         self._app = Starlette(
             routes=[route for routes in PROTOCOLS for route in routes(self.backend)],
-            middleware=[*_cors(security), Middleware(Guard, security=security, limits=self.limits)],
+            middleware=[*_cors(security), Middleware(Guard, security=security, limits=self.limits), *traced()],
             lifespan=self._lifespan,
         )
 

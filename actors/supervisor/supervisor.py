@@ -103,7 +103,10 @@ class Supervisor:
             for job in (self._turns(), self._sweeps(), self._timers(), self.pool.heartbeat.serve()):
                 self._tasks.start(job)
             self._ready.set()
-            await self._tasks.over()
+            try:
+                await self._tasks.over()
+            finally:
+                self.publisher.measure(self.world.metrics)
 
     async def _boot(self) -> None:
         boot = await self.world.threads.commit(self.store.boot)

@@ -29,9 +29,9 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, S
 
 from perdure.actors.events.observability import Tags
 from perdure.actors.telemetry.instruments import INSTRUMENTS, Instrument
-from perdure.actors.telemetry.settings import TelemetrySettings, secrets_in
+from perdure.actors.telemetry.settings import TelemetrySettings
 from perdure.actors.telemetry.telemetry import TRACE, Telemetry
-from perdure.ledger import plain_without_secrets, strike
+from perdure.ledger import plain_without_secrets
 from perdure.policies import Span, TraceContext
 
 EVERY_MS: Final = 500
@@ -53,8 +53,6 @@ class OtlpTelemetry(Telemetry):
     is_on = True
 
     def __init__(self, settings: TelemetrySettings, name: str) -> None:
-        for secret in secrets_in(os.environ):
-            strike(secret)
         self.tells_content = settings.tells_content
         for noisy in ("opentelemetry.exporter", "opentelemetry.sdk"):
             logging.getLogger(noisy).setLevel(logging.CRITICAL)  # `_Complaints` says it, once a minute

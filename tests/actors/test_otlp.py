@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -139,6 +140,10 @@ def test_no_collector_holds_anybody_up_or_fills_the_memory(
     assert received.spans == []
     said = [each for each in caplog.records if each.levelname != "DEBUG"]
     assert [each.name for each in said] in ([], ["perdure.telemetry"]), "it is said once a minute"
+    received.go_on.set()
+    for thread in threading.enumerate():  # what is left behind would complain in the next test
+        if thread.name.startswith("OtelBatch"):
+            thread.join(60)
 
 
 @pytest.mark.parametrize(

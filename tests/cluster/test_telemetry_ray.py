@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import ray
 from opentelemetry import trace
 from pydantic_ai.messages import ModelMessage, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from perdure.actors import Agent, ChatAgent, RunContext, Runtime, agent_tool, exposed, tool
 from perdure.ledger import Secret
+from tests.actors.secret_cast import found_in
 from tests.collector import Collector, Received, collector
 
 KEY, QUESTION, TOPIC, FOUND = "PERDURE_TEST_KEY", "Where is Atlantis?", "the-lost-island", "below-the-waves"
@@ -97,6 +99,8 @@ ABOVE = trace.SpanContext(int("ab" * 16, 16), int("cd" * 8, 16), is_remote=False
 
 def _converse(place: Path, held: Collector) -> None:
     with Runtime(place / "data") as runtime:
+        session = ray._private.worker.global_worker.node.get_session_dir_path()  # noqa: SLF001 - nothing public tells
+        (place / "session").symlink_to(session)
         head = runtime.agent(Head, "head")
         with trace.use_span(trace.NonRecordingSpan(ABOVE)):
             asked = head.submit_messages(QUESTION)
@@ -104,14 +108,15 @@ def _converse(place: Path, held: Collector) -> None:
         held.wait_for(lambda it: any(name.startswith("chat") for name in it.names))
         held.wait_for(lambda it: "execute_tool look_up" in it.names)
         own, child = head.process(), int((place / "attempt-1").read_text())
-        assert own != child
-        for pid in (own, child):
+        for pid in {own, child}:
             os.kill(pid, signal.SIGKILL)
         told = head.attach(asked["request_id"])
         while told.status == "interrupted":
             told = head.attach(asked["request_id"], first=told.next_event)
         assert told.ok, told
         assert FOUND in told.text
+        held.wait_for(lambda it: _ended(it) == 2 and "perdure.recoveries" in it.metrics)
+        held.wait_for(lambda it: it.names.count("invoke_agent Head") == 2 and "reading" in it.names)
 
 
 def _until(condition: Callable[[], object]) -> None:
@@ -143,15 +148,15 @@ def test_all_processes_tell_one_tree(received: Collector) -> None:
 
 def test_attempts_that_were_killed_are_ended_and_linked(received: Collector) -> None:
     for name, error in (("invoke_agent Head", "process_lost"), ("invoke_agent Researcher", "host_lost")):
-        first, second = _named(received, name)
+        first, *later = _named(received, name)
         assert (first.is_error, first.attributes["error.type"]) == (True, error)
-        assert not second.is_error
-        assert second.links == [first.span_id]
+        assert not later[-1].is_error
+        assert [span.links for span in later] == [[span.span_id] for span in [first, *later][:-1]]
 
 
 def test_what_an_author_traces_stands_below_the_attempt(received: Collector) -> None:
     (reading,) = _named(received, "reading")
-    assert reading.parent == _named(received, "invoke_agent Researcher")[1].span_id
+    assert reading.parent == _named(received, "invoke_agent Researcher")[-1].span_id
 
 
 def test_neither_content_nor_a_secret_reaches_the_collector(received: Collector, key: str) -> None:
@@ -171,8 +176,14 @@ def test_metrics_of_supervisor_and_hosts_arrive(received: Collector) -> None:
     }
     assert expected <= received.metrics.keys()
     assert sum(point.as_int + point.as_double for point in received.metrics["perdure.recoveries"]) >= 1
-    ends = {point.attributes[0].value.string_value: point for point in received.metrics["perdure.runs.ended"]}
-    assert ends["completed"].as_int + ends["completed"].as_double == 2
+    assert _ended(received) == 2
+
+
+def _ended(received: Collector) -> float:
+    """How many runs have completed, as the newest point says."""
+    points = received.metrics.get("perdure.runs.ended", ())
+    ends = {point.attributes[0].value.string_value: point.as_int + point.as_double for point in points}
+    return ends.get("completed", 0.0)
 
 
 def test_a_record_of_the_log_names_its_span(received: Collector, place: Path) -> None:
@@ -180,10 +191,11 @@ def test_a_record_of_the_log_names_its_span(received: Collector, place: Path) ->
     said = [record for record in map(json.loads, lines) if record["text"] == "at the library"]
     attempts = {span.span_id for span in _named(received, "invoke_agent Researcher")}
     assert {record["trace"] for record in said} == {"ab" * 16}
-    assert {record["span"] for record in said} == attempts
+    assert {record["span"] for record in said} <= attempts
+    assert said
 
 
 def test_neither_logs_nor_data_hold_the_key_of_the_collector(received: Collector, place: Path, key: str) -> None:
-    files = [path for path in (place / "data").rglob("*") if path.is_file()]
-    assert files
-    assert [path for path in files if key[::-1].encode() in path.read_bytes()] == []
+    for folder in (place / "data", Path((place / "session").readlink())):
+        assert found_in(folder, "INFO")
+        assert found_in(folder, key[::-1]) == []
