@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 from perdure.actors import Agent, ChatAgent, exposed
@@ -32,6 +33,16 @@ class Counter(Agent):
     def fail(self) -> None:
         """Raise."""
         raise ValueError("as asked")
+
+
+class Gated(Agent):
+    """Gets half of the way, and the rest when a file is there."""
+
+    async def run(self, input: str) -> str:
+        await self.report_progress(fraction=0.5, message="at the gate")
+        while not await asyncio.to_thread(Path(input).exists):
+            await asyncio.sleep(0.05)
+        return "there"
 
 
 class Walker(Agent):

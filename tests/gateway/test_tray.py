@@ -13,8 +13,8 @@ from playwright.sync_api import Locator, Page, expect
 from tests.gateway.browser import PATIENCE_MS, browser_page
 from tests.gateway.real import RealGateway, client, real_gateway
 
-AGENTS = ["tests.gateway.cast:Walker", "tests.gateway.cast:Talker", "tests.gateway.cast:Counter"]
-WALKER = "tests.gateway.cast:Walker"
+GATED = "tests.gateway.cast:Gated"
+AGENTS = [GATED, "tests.gateway.cast:Talker"]
 
 expect.set_options(timeout=PATIENCE_MS)
 
@@ -26,11 +26,11 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealGateway]:
         yield started
 
 
-def begin(gateway: RealGateway, run_id: str, steps: int) -> None:
-    """Start a run that takes a second for each step."""
+def begin(gateway: RealGateway, run_id: str, gate: Path) -> None:
+    """Start a run that waits for a file."""
     with client(gateway) as asked:
-        told = asked.post("/api/runs", json={"type": WALKER, "input": steps, "run_id": run_id})
-        assert told.status_code in {200, 201, 202}, told.text
+        told = asked.post("/api/runs", json={"type": GATED, "input": str(gate), "run_id": run_id})
+        assert told.is_success, told.text
 
 
 def row(page: Page, run_id: str) -> Locator:
@@ -45,8 +45,9 @@ def notes(page: Page) -> list[str]:
     return [item.removeprefix(time) for item, time in zip(items, times, strict=True)]
 
 
-def test_a_run_is_shown_from_its_beginning_to_its_end_and_by_keys_alone(gateway: RealGateway) -> None:
-    begin(gateway, "shown", 4)
+def test_a_run_is_shown_from_its_beginning_to_its_end_and_by_keys_alone(gateway: RealGateway, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    begin(gateway, "shown", gate)
     with browser_page() as page:
         page.goto(gateway.url)
         expect(page.locator("#line")).to_have_class("up")
@@ -55,7 +56,8 @@ def test_a_run_is_shown_from_its_beginning_to_its_end_and_by_keys_alone(gateway:
         page.keyboard.press("j")
         expect(row(page, "shown")).to_be_focused()
         page.keyboard.press("Enter")
-        expect(page.locator("h1")).to_contain_text("Walker")
+        expect(page.locator("h1")).to_contain_text("Gated")
+        gate.touch()
         expect(page.locator("main .state")).to_have_text("completed")
         expect(page.locator("pre").filter(has_text="there")).to_be_visible()
         assert notes(page) == ["requested", "completed"]
@@ -65,8 +67,11 @@ def test_a_run_is_shown_from_its_beginning_to_its_end_and_by_keys_alone(gateway:
         expect(row(page, "shown").locator(".state")).to_have_text("completed")
 
 
-def test_the_page_goes_on_after_the_gateway_was_killed_and_tells_nothing_twice(gateway: RealGateway) -> None:
-    begin(gateway, "long", 8)
+def test_the_page_goes_on_after_the_gateway_was_killed_and_tells_nothing_twice(
+    gateway: RealGateway, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    begin(gateway, "long", gate)
     with browser_page() as page:
         page.goto(f"{gateway.url}/#/runs/long")
         expect(page.locator("progress")).to_be_visible()
@@ -74,6 +79,7 @@ def test_the_page_goes_on_after_the_gateway_was_killed_and_tells_nothing_twice(g
         expect(page.locator("#line")).to_have_class("down")
         gateway.start()
         expect(page.locator("#line")).to_have_class("up")
+        gate.touch()
         expect(page.locator("main .state")).to_have_text("completed")
         told = notes(page)
         assert told[0] == "requested"
@@ -85,19 +91,19 @@ def test_the_page_goes_on_after_the_gateway_was_killed_and_tells_nothing_twice(g
         assert notes(page) == told
 
 
-def test_a_run_is_cancelled_and_found_in_the_history_by_its_status(gateway: RealGateway) -> None:
-    begin(gateway, "unwanted", 600)
+def test_a_run_is_cancelled_and_found_in_the_history_by_its_status(gateway: RealGateway, tmp_path: Path) -> None:
+    begin(gateway, "unwanted", tmp_path / "never")
     with browser_page() as page:
         page.goto(f"{gateway.url}/#/runs/unwanted")
         page.get_by_role("button", name="Cancel").click()
         expect(page.locator("main .state")).to_have_text("aborted")
         expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
         page.goto(f"{gateway.url}/#/runs")
-        page.get_by_label("Status").select_option("aborted")
+        page.get_by_label("Status", exact=True).select_option("aborted")
         expect(row(page, "unwanted")).to_be_visible()
-        page.get_by_label("Status").select_option("completed")
+        page.get_by_label("Status", exact=True).select_option("completed")
         expect(row(page, "unwanted")).to_have_count(0)
-        page.get_by_label("Status").select_option("")
+        page.get_by_label("Status", exact=True).select_option("")
         page.get_by_label("Agent type or run id").fill("unwant")
         expect(row(page, "unwanted")).to_be_visible()
 
