@@ -50,6 +50,8 @@ if TYPE_CHECKING:
         tell,
         tool,
     )
+    from perdure.actors.remote.client import connect_async
+    from perdure.actors.remote.sync import connect
     from perdure.ledger import (
         AdmissionRefused,
         AgentAborted,
@@ -143,6 +145,8 @@ __all__ = [
     "awaiting",
     "blocking",
     "client_tool",
+    "connect",
+    "connect_async",
     "exposed",
     "provide_secrets",
     "tell",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import Final
+from typing import Any, Final
 
 from starlette.responses import JSONResponse
 
@@ -91,8 +91,16 @@ def told(problem: Exception) -> dict[str, str]:
 
 
 def refusal(problem: Exception) -> JSONResponse:
-    """The answer to a request that failed: `{"error": {"type", "message", "field"?}}`."""
-    return JSONResponse({"error": told(problem)}, status_code=status_of(problem), headers=_advice(problem))
+    """The answer to a request that failed: `{"error": {"type", "message", "field"?, "args"?}}`."""
+    return JSONResponse(
+        {"error": told(problem) | _fields(problem)}, status_code=status_of(problem), headers=_advice(problem)
+    )
+
+
+def _fields(problem: Exception) -> dict[str, Any]:
+    """What an error of Perdure is made of, so that a client of Perdure raises it again as what it was."""
+    plain = isinstance(problem, PerdureError) and all(isinstance(each, str | int | float) for each in problem.args)
+    return {"args": list(problem.args)} if plain and status_of(problem) != INTERNAL else {}
 
 
 def _advice(problem: Exception) -> dict[str, str]:

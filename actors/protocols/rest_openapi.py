@@ -37,6 +37,7 @@ ERROR: Final = {
                 "type": {"type": "string", "description": "The class of the error, as in `perdure`."},
                 "message": {"type": "string"},
                 "field": {"type": "string"},
+                "args": {"type": "array", "description": "What the error is made of."},
             },
         }
     },

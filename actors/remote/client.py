@@ -1,0 +1,167 @@
+"""`perdure.connect_async(url)`: a gateway for async code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Self
+from uuid import uuid4
+
+import httpx
+
+from perdure.actors.remote import wishes
+from perdure.actors.remote.wishes import Ended, Place, Wish
+from perdure.ledger import OutcomeUnknown, SupervisorUnreachable
+
+TIMEOUT_S = 60.0
+
+
+def connect_async(url: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S) -> AsyncGateway:
+    """A client of the gateway at this address, for async code. Use it in `async with`. Nothing is asked yet.
+
+    Args:
+        url: such as `http://127.0.0.1:8787`.
+        token: who asks, if the gateway wants to know.
+        timeout_s: how long an answer is waited for; events are waited for without end.
+    """
+    return AsyncGateway(httpx.AsyncClient(base_url=url, headers=headers_of(token), timeout=timeout_s, trust_env=False))
+
+
+def headers_of(token: str | None) -> dict[str, str]:
+    """The headers that say who asks."""
+    return {} if token is None else {"authorization": f"Bearer {token}"}
+
+
+class AsyncGateway:
+    """A gateway. What may be repeated is repeated while nobody answers; errors are raised by their own classes."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave. What was started goes on."""
+        await self._http.aclose()
+
+    async def start(self, type: str, input: object = None, *, run_id: str | None = None) -> str:
+        """Begin a run of a class that the gateway serves, and return its id when it is durable. The same id with the same content is the
+        same run."""
+        told = await self._ask(wishes.start(type, input, uuid4().hex if run_id is None else run_id))
+        return str(told["run_id"])
+
+    async def run(self, type: str, input: object = None, *, run_id: str | None = None) -> Ended:
+        """Begin a run and wait for its end."""
+        return await self.result(await self.start(type, input, run_id=run_id))
+
+    async def result(self, run_id: str) -> Ended:
+        """Wait for the end of a run."""
+        async for _ in self.events(run_id):
+            pass
+        return wishes.ended(await self.show(run_id))
+
+    async def events(self, run_id: str, after: int = -1) -> AsyncGenerator[dict[str, Any], None]:
+        """The events of a run after a number until its end, each once and in order, over however many connections."""
+        place = Place(after)
+        while not place.is_over:
+            with place.connected():
+                async for frame in self._events(run_id, place):
+                    yield frame
+            if not place.is_over:
+                await asyncio.sleep(place.pause_s())
+
+    async def _events(self, run_id: str, place: Place) -> AsyncGenerator[dict[str, Any], None]:
+        path, after = f"{wishes.of_run(run_id).path}/events", {"after": place.after}
+        async with self._http.stream("GET", path, params=after, timeout=TIMEOUT_S) as answer:
+            if answer.status_code in wishes.AGAIN:
+                return
+            if answer.status_code >= wishes.REFUSED:
+                await answer.aread()
+                raise wishes.error_of(answer.status_code, _json_of(answer))
+            async for piece in answer.aiter_text():
+                for frame in place.take(piece):
+                    yield frame
+
+    async def show(self, run_id: str) -> dict[str, Any]:
+        """Everything about a run. Raises `UnknownRun`."""
+        return dict(await self._ask(wishes.of_run(run_id)))
+
+    async def explain(self, run_id: str) -> list[str]:
+        """Where a run stands and why, in lines."""
+        return list((await self._ask(wishes.of_run(run_id, "/explain")))["lines"])
+
+    async def runs(self, **which: Any) -> dict[str, Any]:
+        """A page of runs, newest first: `runs`, and `next` for `before`. Filters are `status`, `type`, `parent`, `q` and `limit`."""
+        return dict(await self._ask(wishes.listing(which)))
+
+    async def overview(self) -> dict[str, Any]:
+        """What `perdure ps` tells."""
+        return dict(await self._ask(Wish("GET", "/api/overview")))
+
+    async def cancel(self, run_id: str, reason: str = "cancelled by a client") -> str:
+        """Cancel a run, and return its status after that."""
+        told = await self._ask(wishes.of_run(run_id, "/cancel", method="POST", body={"reason": reason}))
+        return str(told["status"])
+
+    async def retry(self, run_id: str) -> str:
+        """Try a run again, and return its status after that. Raises `RetryRefused`."""
+        told = await self._ask(wishes.of_run(run_id, "/retry", method="POST", body={})._replace(repeatable=False))
+        return str(told["status"])
+
+    async def clear(self, run_id: str) -> None:
+        """Forget a run and its child's storage."""
+        await self._ask(wishes.of_run(run_id, method="DELETE")._replace(repeatable=False))
+
+    def agent(self, *address: str) -> AsyncRemoteAgent:
+        """An agent by its class and name, as they stand in its address: `gateway.agent("counter", "one")`. For a sub-agent follow `sub`,
+        its class and its name."""
+        return AsyncRemoteAgent(self._ask, address)
+
+    async def _ask(self, wish: Wish) -> Any:
+        for tries in range(wishes.TRIES + 1):
+            try:
+                answer = await self._http.request(wish.method, wish.path, json=wish.body, params=wish.query)
+            except httpx.TransportError as problem:
+                if not wish.repeatable and not isinstance(problem, httpx.ConnectError):
+                    raise OutcomeUnknown(wish.path, wish.method, str(problem)) from problem
+                if tries == wishes.TRIES:
+                    raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
+            else:
+                if answer.status_code < wishes.REFUSED:
+                    return answer.json()
+                if answer.status_code not in wishes.AGAIN or not wish.repeatable or tries == wishes.TRIES:
+                    raise wishes.error_of(answer.status_code, _json_of(answer))
+            await asyncio.sleep(wishes.pause_s(tries))
+        raise AssertionError("the last try returns or raises")
+
+
+class AsyncRemoteAgent:
+    """An agent behind a gateway. Its exposed methods are called as if it were here: `await agent.add(2)`."""
+
+    def __init__(self, ask: Callable[[Wish], Awaitable[Any]], address: tuple[str, ...]) -> None:
+        self._ask, self._address = ask, address
+
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
+        """An exposed method, called at most once."""
+        if method.startswith("__"):
+            raise AttributeError(method)
+
+        async def called(*args: object, **kwargs: object) -> Any:
+            return (await self._ask(wishes.call(self._address, "call", method, args, kwargs)))["value"]
+
+        return called
+
+    async def tell(self, method: str, *args: object, **kwargs: object) -> None:
+        """Have an exposed method called exactly once, some time soon; durable on return. It is not repeated if the line breaks."""
+        await self._ask(wishes.call(self._address, "tell", method, args, kwargs))
+
+
+def _json_of(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        return None

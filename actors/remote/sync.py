@@ -1,0 +1,146 @@
+"""`perdure.connect(url)`: a gateway for sync code."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Self
+from uuid import uuid4
+
+import httpx
+
+from perdure.actors.remote import wishes
+from perdure.actors.remote.client import TIMEOUT_S, headers_of
+from perdure.actors.remote.wishes import Ended, Place, Wish
+from perdure.ledger import OutcomeUnknown, SupervisorUnreachable
+
+
+def connect(url: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S) -> RemoteGateway:
+    """A client of the gateway at this address, for sync code; the arguments are those of `connect_async`."""
+    return RemoteGateway(httpx.Client(base_url=url, headers=headers_of(token), timeout=timeout_s, trust_env=False))
+
+
+class RemoteGateway:
+    """A gateway: `AsyncGateway` for sync code. Each method blocks."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave. What was started goes on."""
+        self._http.close()
+
+    def start(self, type: str, input: object = None, *, run_id: str | None = None) -> str:
+        """Begin a run of a class that the gateway serves, and return its id when it is durable."""
+        told = self._ask(wishes.start(type, input, uuid4().hex if run_id is None else run_id))
+        return str(told["run_id"])
+
+    def run(self, type: str, input: object = None, *, run_id: str | None = None) -> Ended:
+        """Begin a run and wait for its end."""
+        return self.result(self.start(type, input, run_id=run_id))
+
+    def result(self, run_id: str) -> Ended:
+        """Wait for the end of a run."""
+        for _ in self.events(run_id):
+            pass
+        return wishes.ended(self.show(run_id))
+
+    def events(self, run_id: str, after: int = -1) -> Iterator[dict[str, Any]]:
+        """The events of a run after a number until its end, each once and in order, over however many connections."""
+        place = Place(after)
+        while not place.is_over:
+            with place.connected():
+                yield from self._events(run_id, place)
+            if not place.is_over:
+                time.sleep(place.pause_s())
+
+    def _events(self, run_id: str, place: Place) -> Iterator[dict[str, Any]]:
+        path, after = f"{wishes.of_run(run_id).path}/events", {"after": place.after}
+        with self._http.stream("GET", path, params=after, timeout=TIMEOUT_S) as answer:
+            if answer.status_code in wishes.AGAIN:
+                return
+            if answer.status_code >= wishes.REFUSED:
+                answer.read()
+                raise wishes.error_of(answer.status_code, _json_of(answer))
+            for piece in answer.iter_text():
+                yield from place.take(piece)
+
+    def show(self, run_id: str) -> dict[str, Any]:
+        """Everything about a run. Raises `UnknownRun`."""
+        return dict(self._ask(wishes.of_run(run_id)))
+
+    def explain(self, run_id: str) -> list[str]:
+        """Where a run stands and why, in lines."""
+        return list(self._ask(wishes.of_run(run_id, "/explain"))["lines"])
+
+    def runs(self, **which: Any) -> dict[str, Any]:
+        """A page of runs, newest first: `runs`, and `next` for `before`. Filters are `status`, `type`, `parent`, `q` and `limit`."""
+        return dict(self._ask(wishes.listing(which)))
+
+    def overview(self) -> dict[str, Any]:
+        """What `perdure ps` tells."""
+        return dict(self._ask(Wish("GET", "/api/overview")))
+
+    def cancel(self, run_id: str, reason: str = "cancelled by a client") -> str:
+        """Cancel a run, and return its status after that."""
+        return str(self._ask(wishes.of_run(run_id, "/cancel", method="POST", body={"reason": reason}))["status"])
+
+    def retry(self, run_id: str) -> str:
+        """Try a run again, and return its status after that. Raises `RetryRefused`."""
+        told = self._ask(wishes.of_run(run_id, "/retry", method="POST", body={})._replace(repeatable=False))
+        return str(told["status"])
+
+    def clear(self, run_id: str) -> None:
+        """Forget a run and its child's storage."""
+        self._ask(wishes.of_run(run_id, method="DELETE")._replace(repeatable=False))
+
+    def agent(self, *address: str) -> RemoteAgent:
+        """An agent by its class and name, as they stand in its address. For a sub-agent follow `sub`, its class and its name."""
+        return RemoteAgent(self._ask, address)
+
+    def _ask(self, wish: Wish) -> Any:
+        for tries in range(wishes.TRIES + 1):
+            try:
+                answer = self._http.request(wish.method, wish.path, json=wish.body, params=wish.query)
+            except httpx.TransportError as problem:
+                if not wish.repeatable and not isinstance(problem, httpx.ConnectError):
+                    raise OutcomeUnknown(wish.path, wish.method, str(problem)) from problem
+                if tries == wishes.TRIES:
+                    raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
+            else:
+                if answer.status_code < wishes.REFUSED:
+                    return answer.json()
+                if answer.status_code not in wishes.AGAIN or not wish.repeatable or tries == wishes.TRIES:
+                    raise wishes.error_of(answer.status_code, _json_of(answer))
+            time.sleep(wishes.pause_s(tries))
+        raise AssertionError("the last try returns or raises")
+
+
+class RemoteAgent:
+    """An agent behind a gateway. Its exposed methods are called as if it were here: `agent.add(2)`."""
+
+    def __init__(self, ask: Callable[[Wish], Any], address: tuple[str, ...]) -> None:
+        self._ask, self._address = ask, address
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        """An exposed method, called at most once."""
+        if method.startswith("__"):
+            raise AttributeError(method)
+        return lambda *args, **kwargs: self._ask(wishes.call(self._address, "call", method, args, kwargs))["value"]
+
+    def tell(self, method: str, *args: object, **kwargs: object) -> None:
+        """Have an exposed method called exactly once, some time soon; durable on return. It is not repeated if the line breaks."""
+        self._ask(wishes.call(self._address, "tell", method, args, kwargs))
+
+
+def _json_of(answer: httpx.Response) -> Any:
+    try:
+        return answer.json()
+    except ValueError:
+        return None

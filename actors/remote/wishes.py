@@ -1,0 +1,138 @@
+"""What is asked of a gateway, as plain data, and what its answers mean. Pure: the same for sync and async code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import httpx
+
+from perdure.actors.gateway.security import Forbidden, Unauthenticated
+from perdure.actors.link.wire import remote_error
+from perdure.ledger import BadRequest, PerdureError, SupervisorUnreachable
+from perdure.ledger import errors as known_errors
+
+LAST: Final = frozenset({"finished", "error", "aborted", "cleared"})
+TRIES: Final = 60
+"""How often a request that may be repeated is made while nobody answers."""
+PAUSE_S: Final = 0.25
+PAUSE_S_MAX: Final = 2.0
+REFUSED: Final = 400
+RAISED: Final = 422
+AGAIN: Final = frozenset({429, 503})
+
+
+class Wish(NamedTuple):
+    """A request. `repeatable` says that it may be made again if nobody knows whether it was heard."""
+
+    method: str
+    path: str
+    body: Mapping[str, Any] | None = None
+    query: Mapping[str, Any] | None = None
+    repeatable: bool = True
+
+
+class Ended(NamedTuple):
+    """How a run ended: its status, and its output or its error."""
+
+    run_id: str
+    status: str
+    output: Any
+    error: str
+
+    @property
+    def ok(self) -> bool:
+        """Whether it has completed."""
+        return self.status == "completed"
+
+
+def of_run(run_id: str, then: str = "", *, method: str = "GET", body: Mapping[str, Any] | None = None) -> Wish:
+    """Something about a run."""
+    return Wish(method, f"/api/runs/{quote(run_id, safe='')}{then}", body)
+
+
+def start(type: str, input: Any, run_id: str) -> Wish:
+    """Begin a run, once."""
+    return Wish("POST", "/api/runs", {"type": type, "input": input, "run_id": run_id})
+
+
+def listing(given: Mapping[str, Any]) -> Wish:
+    """A page of runs."""
+    return Wish("GET", "/api/runs", query={name: value for name, value in given.items() if value is not None})
+
+
+def call(address: Sequence[str], how: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Wish:
+    """A call of an exposed method, which is never repeated."""
+    path = "/".join(quote(each, safe="") for each in address)
+    body = {"args": list(args), "kwargs": dict(kwargs)}
+    return Wish("POST", f"/api/agents/{path}/{how}/{quote(method, safe='')}", body, repeatable=False)
+
+
+def ended(told: Mapping[str, Any]) -> Ended:
+    """The end of a run, from what is told of it."""
+    return Ended(told["run_id"], told["status"], told["output"], told["error"] or told.get("reason") or "")
+
+
+def pause_s(tries: int) -> float:
+    """How long to wait before the next try."""
+    return float(min(PAUSE_S_MAX, PAUSE_S * 2 ** min(tries, 10)))
+
+
+def error_of(status: int, told: Any) -> Exception:
+    """The error that a refusal tells of, of the class that it had: one of Perdure's, or what the author's code raised."""
+    error = told.get("error") if isinstance(told, dict) else None
+    if not isinstance(error, dict):
+        return SupervisorUnreachable(f"the gateway answered {status}")
+    name, words, field = (str(error.get(key, "")) for key in ("type", "message", "field"))
+    if status == RAISED:
+        kind, _, said = words.partition(": ")
+        return remote_error(kind, said, "")
+    given = error.get("args")
+    kind_of = {"Forbidden": Forbidden, "Unauthenticated": Unauthenticated}.get(name) or getattr(
+        known_errors, name, None
+    )
+    if isinstance(kind_of, type) and issubclass(kind_of, PerdureError) and isinstance(given, list):
+        return kind_of(*given)
+    return (
+        BadRequest(field, words.removeprefix(f"{field}: ")) if field else PerdureError(words or f"refused by {status}")
+    )
+
+
+class Place:
+    """How far a watcher has come in the events of a run, over however many connections."""
+
+    def __init__(self, after: int) -> None:
+        self.after, self.is_over = after, False
+        self._tries, self._rest = 0, ""
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """While a connection lasts. That it broke is no error, unless nobody has answered for too long."""
+        self._rest = ""
+        try:
+            yield
+        except httpx.TransportError as problem:
+            if self._tries >= TRIES:
+                raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
+
+    def pause_s(self) -> float:
+        """How long to wait before the next connection."""
+        self._tries += 1
+        return pause_s(self._tries - 1)
+
+    def take(self, piece: str) -> Iterator[dict[str, Any]]:
+        """The events that are whole now."""
+        *blocks, self._rest = (self._rest + piece).split("\n\n")
+        for block in blocks:
+            lines = [line.partition(": ") for line in block.split("\n")]
+            if ("event", ": ", "end") in lines:
+                self.is_over = True
+                return
+            data = "".join(value for name, _, value in lines if name == "data")
+            if data:
+                frame = json.loads(data)
+                self.after, self._tries = frame["sequence"], 0
+                yield frame

@@ -1,0 +1,125 @@
+"""The Python client of a gateway: runs, events across a kill, exposed methods, errors of their own class; and no Ray in its process."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import perdure
+from tests.gateway.real import RealGateway, real_gateway
+from tests.tidy import IMPORT_PATH
+
+AGENTS = ["tests.gateway.cast:Walker", "tests.gateway.cast:Counter"]
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealGateway]:
+    with real_gateway(tmp_path_factory.mktemp("connect"), AGENTS) as started:
+        yield started
+
+
+def test_runs_are_started_watched_and_steered(gateway: RealGateway) -> None:
+    with perdure.connect(gateway.url) as remote:
+        ended = remote.run("walker", 1, run_id="short")
+        assert (ended.ok, ended.output) == (True, "there")
+        assert remote.start("walker", 1, run_id="short") == "short"
+        assert remote.show("short")["status"] == "completed"
+        assert remote.runs(q="short")["runs"][0]["run_id"] == "short"
+        assert remote.explain("short")
+        remote.start("walker", 600, run_id="long")
+        assert remote.cancel("long") == "aborted"
+        assert not remote.result("long").ok
+        remote.clear("long")
+        assert remote.overview()["runs"]["completed"] == 1
+
+
+def test_errors_are_raised_as_what_they_were(gateway: RealGateway) -> None:
+    with perdure.connect(gateway.url) as remote:
+        remote.start("walker", 0, run_id="taken")
+        with pytest.raises(perdure.ConflictingRequest) as conflict:
+            remote.start("walker", 5, run_id="taken")
+        assert conflict.value.field
+        with pytest.raises(perdure.UnknownRun):
+            remote.show("nobody")
+        with pytest.raises(perdure.UnknownRun):
+            next(remote.events("nobody"))
+        with pytest.raises(perdure.BadRequest):
+            remote.agent("counter", "errors").add("two")
+        with pytest.raises(ValueError, match="as asked"):
+            remote.agent("counter", "errors").fail()
+        assert remote.result("taken").ok
+        with pytest.raises(perdure.RetryRefused):
+            remote.retry("taken")
+
+
+def test_exposed_methods_are_called_and_told(gateway: RealGateway) -> None:
+    async def talk() -> None:
+        async with perdure.connect_async(gateway.url) as remote:
+            counter = remote.agent("counter", "called")
+            assert await counter.add(2) == 2
+            assert await counter.add(amount=3) == 5
+            await counter.tell("add", 5)
+            while await counter.add(0) != 10:
+                await asyncio.sleep(0.05)
+
+    asyncio.run(talk())
+
+
+def test_events_go_on_by_themselves_after_the_gateway_was_killed_none_lost_and_none_twice(gateway: RealGateway) -> None:
+    async def watch() -> list[int]:
+        async with perdure.connect_async(gateway.url) as remote:
+            await remote.start("walker", 4, run_id="watched")
+            numbers = []
+            async for frame in remote.events("watched"):
+                numbers.append(frame["sequence"])
+                if len(numbers) == 3:
+                    await asyncio.to_thread(again)
+            assert (await remote.result("watched")).output == "there"
+            return numbers
+
+    def again() -> None:
+        gateway.kill()
+        gateway.start()
+
+    numbers = asyncio.run(watch())
+    assert numbers == list(range(len(numbers)))
+    with perdure.connect(gateway.url) as remote:
+        assert [frame["sequence"] for frame in remote.events("watched", after=1)] == numbers[2:]
+
+
+WITHOUT_RAY = """
+import sys
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("ray", "duckdb"):
+            raise ImportError(name + " is not installed here")
+
+sys.meta_path.insert(0, Absent())
+import perdure
+
+with perdure.connect(sys.argv[1]) as remote:
+    print(remote.run("walker", 0).output, remote.agent("counter", "far").add(1))
+    try:
+        remote.show("nobody")
+    except perdure.UnknownRun:
+        print("unknown")
+"""
+
+
+def test_the_client_needs_neither_ray_nor_a_database(gateway: RealGateway, tmp_path: Path) -> None:
+    said = subprocess.run(
+        [sys.executable, "-c", WITHOUT_RAY, gateway.url],
+        cwd=tmp_path,
+        env={"PYTHONPATH": IMPORT_PATH},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert said.stdout.split() == ["there", "1", "unknown"], said.stderr
