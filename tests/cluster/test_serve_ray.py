@@ -1,0 +1,193 @@
+"""`perdure serve` as people run it: an answer is streamed over HTTP while host, supervisor and gateway are killed."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import psutil
+import pytest
+
+from perdure.actors import bound
+from perdure.scenarios.demo.agents import STORY
+from tests.tidy import IMPORT_PATH, ROOT
+
+PATIENCE_S = 60.0
+WHOLE: Final = f"{STORY}: 0 results.\nThat is all. ∎"
+
+
+class Served:
+    """A running `perdure serve`."""
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self._log = (data.parent / f"{data.name}.log").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "perdure.cli", "serve", "--data", str(data), "--port", "0", *options],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": IMPORT_PATH},
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        assert line.startswith("Perdure serves "), line + self.errors()
+        self.url = line.split(" at ")[1].split()[0]
+        self.port = int(self.url.rpartition(":")[2])
+
+    def errors(self) -> str:
+        self._log.seek(0)
+        return self._log.read()
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=PATIENCE_S, trust_env=False)
+
+    def holder(self, answer: httpx.Response) -> int:
+        """The process that holds the connection of an answer."""
+        mine = answer.extensions["network_stream"].get_extra_info("client_addr")[1]
+        ends = psutil.net_connections("tcp")
+        return next(
+            each.pid for each in ends if each.laddr.port == self.port and each.raddr and each.raddr.port == mine
+        )
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(PATIENCE_S)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+            assert self.process.stdout
+            self.process.stdout.close()
+            self._log.close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    it = Served(tmp_path_factory.mktemp("serve") / "data", "perdure.scenarios.demo.agents:AGENTS")
+    try:
+        yield it
+    finally:
+        if it.process.poll() is None:
+            it.stop()
+
+
+class Reader:
+    """A client that follows one answer to its end, over as many connections as it takes."""
+
+    def __init__(self, served: Served, chat_id: str) -> None:
+        self._served, self._chat_id = served, chat_id
+        self.text, self.is_finished, self.connections = "", False, 0
+        self.strike: Any = None
+        self.silence_s, self._struck_s = 0.0, 0.0  # the longest silence since the strike, and the last piece since then
+
+    def read(self) -> None:
+        until_s = time.monotonic() + PATIENCE_S
+        with self._served.client() as client:
+            with suppress(httpx.TransportError):
+                said = {"id": "q", "role": "user", "parts": [{"type": "text", "text": "Tell me a story."}]}
+                body = {"id": self._chat_id, "messages": [said], "trigger": "submit-message"}
+                self._follow(client.stream("POST", "/chat/assistant", json=body))
+            while not self.is_finished and time.monotonic() < until_s:
+                with suppress(httpx.TransportError):
+                    self._follow(client.stream("GET", f"/chat/assistant/{self._chat_id}/stream"))
+        assert self.is_finished, self._served.errors()
+
+    def _follow(self, opened: Any) -> None:
+        with opened as answer:
+            if answer.status_code == 204:
+                self.is_finished = True
+                return
+            assert answer.status_code == 200, answer.read()
+            self.connections += 1
+            self.text = ""
+            for line in answer.iter_lines():
+                if line.startswith("data: {"):
+                    self._take(json.loads(line.removeprefix("data: ")), answer)
+
+    def _take(self, chunk: dict[str, Any], answer: httpx.Response) -> None:
+        if self._struck_s and chunk["type"] == "text-delta":
+            now_s = time.monotonic()
+            self.silence_s, self._struck_s = max(self.silence_s, now_s - self._struck_s), now_s
+        self.text += chunk["delta"] if chunk["type"] == "text-delta" else ""
+        self.is_finished = self.is_finished or chunk["type"] == "finish"
+        if self.strike is not None and len(self.text) > 60:
+            victim, self.strike = self.strike(answer), None
+            os.kill(victim, signal.SIGKILL)
+            self._struck_s = time.monotonic()
+
+
+def host_of(served: Served, chat_id: str) -> int:
+    """The process of the host in which a chat agent is awake."""
+    with served.client() as client:
+        agents = client.get("/api/overview").json()["agents"]
+        hosts = client.get("/api/hosts").json()["hosts"]
+    home = next(host for agent, host, *_ in agents if agent.startswith(chat_id))
+    return next(int(each["pid"]) for each in hosts if each["host"] == home)
+
+
+def supervisor_of(served: Served) -> int:
+    with served.client() as client:
+        return int(client.get("/api/overview").json()["supervisor"]["pid"])
+
+
+@pytest.mark.parametrize("victim", ["nobody", "gateway", "host", "supervisor"])
+def test_whoever_dies_in_an_answer_its_reader_has_the_whole_answer_once(served: Served, victim: str) -> None:
+    reader = Reader(served, f"{victim}-dies")
+    reader.strike = {
+        "nobody": None,
+        "gateway": served.holder,
+        "host": lambda _: host_of(served, f"{victim}-dies"),
+        "supervisor": lambda _: supervisor_of(served),
+    }[victim]
+    reader.read()
+    assert reader.connections == (2 if victim == "gateway" else 1)
+    with served.client() as client:
+        messages = client.get(f"/chat/assistant/{victim}-dies/messages").json()
+    logging.getLogger(__name__).info("%s: the longest silence was %d ms", victim, reader.silence_s * 1000)
+    texts = ["".join(part.get("text", "") for part in each["parts"] if part["type"] == "text") for each in messages]
+    assert texts == ["Tell me a story.", WHOLE]
+    assert reader.text == WHOLE
+
+
+def test_at_its_end_it_drains_and_leaves_with_success(served: Served) -> None:
+    with served.client() as client, client.stream("GET", "/api/live") as answer:
+        lines = answer.iter_lines()
+        assert next(lines)
+        assert served.stop() == 0
+        with pytest.raises(httpx.RemoteProtocolError, match="incomplete"):
+            list(lines)
+    with pytest.raises(httpx.ConnectError), served.client() as client:
+        client.get("/")
+
+
+def test_what_cannot_be_served_is_told_at_once(tmp_path: Path) -> None:
+    def refused(*options: str) -> str:
+        command = [sys.executable, "-m", "perdure.cli", "serve", "--data", str(tmp_path / "data"), *options]
+        environment = os.environ | {"PYTHONPATH": IMPORT_PATH}
+        told = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        assert told.returncode == 2, told
+        return told.stderr
+
+    assert "name a module with agents" in refused()
+    assert "there is no module 'nowhere'" in refused("nowhere")
+    assert "give a token or an `authenticate` hook" in refused("tests.gateway.cast", "--host", "192.0.2.7")
+    assert "so it could be guessed" in refused("tests.gateway.cast", "--token", "short")
+    assert "no certificate" in refused("tests.gateway.cast", "--certfile", "nowhere.pem")
+    with bound("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        assert f"127.0.0.1:{port} cannot be listened on" in refused("tests.gateway.cast", "--port", port)
+    assert not (tmp_path / "data").exists()

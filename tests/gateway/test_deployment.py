@@ -1,0 +1,78 @@
+"""The recipes of the guide, held against what reads them, as far as that is here."""
+
+from __future__ import annotations
+
+import configparser
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+from typer.main import get_command
+
+from perdure.scenarios.cli import app
+from tests.tidy import ROOT
+
+PAGE = (ROOT / "actors/gateway/README.md").read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return [each.partition("\n```")[0] for each in PAGE.split(f"```{language}\n")[1:]]
+
+
+def served(words: list[str]) -> dict[str, Any]:
+    """The options of a `perdure serve`, as the command itself reads them."""
+    at = words.index("serve")
+    assert words[at - 1].rpartition("/")[2] == "perdure"
+    root = get_command(app)
+    assert isinstance(root, click.Group) or hasattr(root, "commands")
+    command: Any = root.commands["serve"]  # type: ignore[union-attr]
+    return dict(command.make_context("serve", words[at + 1 :]).params)
+
+
+def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
+    (text,) = blocks("ini")
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string(text)
+    given = served(unit["Service"]["ExecStart"].split())
+    assert (given["targets"], str(given["data"])) == (["my_agents:app"], "/var/lib/perdure")
+    if checker := shutil.which("systemd-analyze"):
+        here = text.replace("/srv/agents/venv/bin/perdure", sys.executable).replace("/srv/agents", str(tmp_path))
+        file = tmp_path / "perdure.service"
+        file.write_text(here.replace("User=perdure", "User=root"))
+        told = subprocess.run([checker, "verify", "--man=no", str(file)], capture_output=True, text=True, check=False)
+        assert "perdure.service" not in told.stderr, told.stderr
+
+
+def test_the_container_serves_beyond_itself_with_a_token() -> None:
+    (line,) = [line for block in blocks("text") for line in block.splitlines() if line.startswith("CMD ")]
+    given = served(yaml.safe_load(line.removeprefix("CMD ")))
+    assert (given["host"], str(given["token_file"])) == ("0.0.0.0", "/run/secrets/token")  # noqa: S104 - in a container
+
+
+def test_the_manifest_has_what_kuberay_requires() -> None:
+    (text,) = blocks("yaml")
+    job, service = yaml.safe_load_all(text)
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    given = served(job["spec"]["entrypoint"].split())
+    cluster = job["spec"]["rayClusterSpec"]
+    head = cluster["headGroupSpec"]
+    for group in cluster["workerGroupSpecs"]:
+        assert {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"} == set(group)
+        assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+    assert {"rayStartParams", "template"} == set(head)
+    for pod in (head["template"]["spec"], *(group["template"]["spec"] for group in cluster["workerGroupSpecs"])):
+        volumes = {each["name"] for each in pod["volumes"]}
+        (container,) = pod["containers"]
+        mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+        assert set(mounts) <= volumes
+        assert mounts["data"] == str(given["data"])
+        assert container["image"]
+    assert str(given["token_file"]).startswith("/secrets/")
+    names = {each["name"]: each["containerPort"] for each in head["template"]["spec"]["containers"][0]["ports"]}
+    assert names[service["spec"]["ports"][0]["targetPort"]] == given["port"]
+    assert service["spec"]["selector"] == head["template"]["metadata"]["labels"]
