@@ -18,7 +18,6 @@ import httpx
 import psutil
 import pytest
 
-from perdure.actors import bound
 from perdure.scenarios.demo.agents import STORY
 from tests.tidy import IMPORT_PATH, ROOT
 
@@ -171,23 +170,3 @@ def test_at_its_end_it_drains_and_leaves_with_success(served: Served) -> None:
             list(lines)
     with pytest.raises(httpx.ConnectError), served.client() as client:
         client.get("/")
-
-
-def test_what_cannot_be_served_is_told_at_once(tmp_path: Path) -> None:
-    def refused(*options: str) -> str:
-        command = [sys.executable, "-m", "perdure.cli", "serve", "--data", str(tmp_path / "data"), *options]
-        environment = os.environ | {"PYTHONPATH": IMPORT_PATH}
-        told = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        assert told.returncode == 2, told
-        return told.stderr
-
-    assert "name a module with agents" in refused()
-    assert "there is no module 'nowhere'" in refused("nowhere")
-    assert "give a token or an `authenticate` hook" in refused("tests.gateway.cast", "--host", "192.0.2.7")
-    assert "so it could be guessed" in refused("tests.gateway.cast", "--token", "short")
-    assert "no certificate" in refused("tests.gateway.cast", "--certfile", "nowhere.pem")
-    with bound("127.0.0.1", 0) as taken:
-        taken.listen()
-        port = str(taken.getsockname()[1])
-        assert f"127.0.0.1:{port} cannot be listened on" in refused("tests.gateway.cast", "--port", port)
-    assert not (tmp_path / "data").exists()
