@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from perdure.actors.gateway.limits import GatewayLimits
 from perdure.actors.gateway.registry import NoSuchAgent, kebab
 from perdure.actors.gateway.security import Forbidden, Principal, Scope, Unauthenticated, bearer
 from perdure.actors.serve.app import Gateway
 
-__all__ = ["Forbidden", "Gateway", "NoSuchAgent", "Principal", "Scope", "Unauthenticated", "bearer", "kebab"]
+__all__ = [
+    "Forbidden",
+    "Gateway",
+    "GatewayLimits",
+    "NoSuchAgent",
+    "Principal",
+    "Scope",
+    "Unauthenticated",
+    "bearer",
+    "kebab",
+]

@@ -13,7 +13,7 @@ from typing import get_type_hints
 import pydantic_ai
 import pytest
 
-from perdure import actors, ledger, messengers, policies, testing
+from perdure import actors, gateway, ledger, messengers, policies, testing
 from perdure.actors import Agent, ChatAgent, ChatRecovery, Detached, RunContext, RunInfo, Runtime
 from perdure.actors.chat.feed import TurnEnded
 from perdure.actors.life.child_types import RunOptions
@@ -142,6 +142,7 @@ def test_methods_and_errors_that_are_named_alone_exist() -> None:
         Limits,
         Runtime,
         actors,
+        gateway,
         ledger,
         messengers,
         policies,
