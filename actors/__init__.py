@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from perdure.actors.code.known_types import mistakable
     from perdure.actors.events.message_parts import apply_chunk
     from perdure.actors.events.reducer import AgentToolEvents
+    from perdure.actors.gateway.connection import joining
     from perdure.actors.gateway.security import token_digest
     from perdure.actors.host.host import Host
     from perdure.actors.jobs.fiber import FiberInspection, FiberPage
@@ -66,6 +67,8 @@ if TYPE_CHECKING:
     from perdure.actors.messenger.state import ChatState, key_shard, shard_of
     from perdure.actors.messenger.telegram import Telegram
     from perdure.actors.ports import Clock, Courier, Dice, Faults, Fleet, Killed, KillPoint, PoolSpec, Threads, World
+    from perdure.actors.protocols.mcp_offers import offers_of
+    from perdure.actors.protocols.mcp_stdio import serve_stdio
     from perdure.actors.ray_world.baseline import PlainRay
     from perdure.actors.ray_world.cluster_record import read_record
     from perdure.actors.ray_world.gateways import Gateways

@@ -29,6 +29,7 @@ HELP: Final = """Perdure: durable AI agents on Ray. Whichever process dies, ever
 \b
 Begin:    perdure run fan-out
 Serve:    serve                              agents over HTTP
+          mcp                                agents as tools, over stdio
 Play:     run, list                          scenarios, with kills
 Look:     ps, show, explain, audit, doctor   a directory, served or cold
           logs, inspect                      what agents printed, and keep
@@ -63,6 +64,7 @@ class Commands(LazyGroup):
     entries: ClassVar = {
         "list": Entry("perdure.scenarios.commands.catalog:list_scenarios", "Name the scenarios that `run` can play."),
         "serve": Entry("perdure.scenarios.commands.serve:serve", "Serve agents over HTTP, with what runs them."),
+        "mcp": Entry("perdure.scenarios.commands.mcp:mcp", "Offer agents as tools to an MCP client over stdio."),
         "ps": Entry("perdure.scenarios.commands.data:ps", "Show live runs, mail and hosts, or list runs."),
         "show": Entry("perdure.scenarios.commands.data:show", "Show everything about a run, or about the directory."),
         "explain": Entry("perdure.scenarios.commands.data:explain", "Say where a run is and why, and what comes next."),

@@ -31,7 +31,12 @@ SHARED = {
     "opentelemetry.proto": "opentelemetry-proto",
     "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",
 }
-EXTRAS = {"actors/telemetry/otlp.py": "telemetry"}  # modules that are loaded only where an extra is installed
+EXTRAS = {  # modules that are loaded only where an extra is installed
+    "actors/telemetry/otlp.py": "telemetry",
+    "actors/protocols/mcp_http.py": "mcp",
+    "actors/protocols/mcp_server.py": "mcp",
+    "actors/protocols/mcp_stdio.py": "mcp",
+}
 
 
 @cache

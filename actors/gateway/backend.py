@@ -66,13 +66,20 @@ class Backend:
         self._connection = Connection(opener)
         self._may_address = may_address
         self._feeds = RunFeeds()
+        self._at_end: list[Callable[[], Awaitable[None]]] = []
 
     async def client(self) -> Client:
         """The client of the runtime, on this loop."""
         return await self._connection.client()
 
+    def at_end(self, stop: Callable[[], Awaitable[None]]) -> None:
+        """Have something stopped before the runtime is left."""
+        self._at_end.append(stop)
+
     async def close(self) -> None:
-        """Leave the runtime."""
+        """Stop what was begun here, and leave the runtime."""
+        for stop in self._at_end:
+            await stop()
         await self._connection.close()
 
     def principal(self, connection: HTTPConnection, scope: Scope) -> Principal:

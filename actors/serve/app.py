@@ -22,7 +22,8 @@ from perdure.actors.gateway.connection import Opener, joining
 from perdure.actors.gateway.limits import GatewayLimits
 from perdure.actors.gateway.registry import Registry
 from perdure.actors.gateway.security import Authenticate, Security, names
-from perdure.actors.protocols import ag_ui, agents_client, ai_sdk, rest
+from perdure.actors.protocols import ag_ui, agents_client, ai_sdk, mcp, rest
+from perdure.actors.protocols.mcp_offers import Choice
 from perdure.actors.serve.guard import Guard
 from perdure.actors.serve.traced import traced
 from perdure.actors.tray import page
@@ -50,6 +51,7 @@ class Gateway:
         origins: pages elsewhere that may ask, as `https://example.org`.
         allows_kill: whether whoever has the scope `admin` may kill processes, to watch what recovers. It needs a `striker`.
         limits: how much is taken from those who ask, and how often.
+        mcp_tools: what is offered over MCP: classes of agents with a `run`, and exposed methods such as `Counter.add`.
         opener: opens the client in another way; for servers that are part of a cluster already, and for tests.
         striker: ends processes; `perdure serve` has one.
     """
@@ -66,22 +68,27 @@ class Gateway:
         origins: Iterable[str] = (),
         allows_kill: bool = False,
         limits: GatewayLimits | None = None,
+        mcp_tools: Iterable[Choice] = (),
         opener: Opener | None = None,
         striker: Striker | None = None,
     ) -> None:
         self._given: dict[str, Any] = {
             "data": data, "address": address, "authenticate": authenticate, "may_address": may_address,
             "hosts": tuple(hosts), "origins": tuple(origins), "allows_kill": allows_kill, "limits": limits,
-            "opener": opener, "striker": striker,
+            "mcp_tools": tuple(mcp_tools), "opener": opener, "striker": striker,
         }  # fmt: skip
         security = Security(authenticate, names(self._given["hosts"]), names(self._given["origins"]))
         opener = opener or joining(data, address=address)
         self.limits = limits or GatewayLimits()
+        self.mcp_tools: tuple[Choice, ...] = self._given["mcp_tools"]
         striker = striker if allows_kill else None
         storages = Path(data) / AGENTS
         self.backend = Backend(Registry(agents), security, opener, may_address, striker=striker, storages=storages)
         self._app = Starlette(
-            routes=[route for routes in PROTOCOLS for route in routes(self.backend)],
+            routes=[
+                *mcp.routes(self.backend, self.mcp_tools),
+                *(each for routes in PROTOCOLS for each in routes(self.backend)),
+            ],
             middleware=[*_cors(security), Middleware(Guard, security=security, limits=self.limits), *traced()],
             lifespan=self._lifespan,
         )

@@ -117,6 +117,7 @@ def test_every_module_is_played_here() -> None:
         "shelf",
         "shop",
         "test_research",
+        "tools",
         "watching",
     }
 
@@ -249,6 +250,12 @@ def test_the_bot_can_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
     (messenger,) = bot.Bot.messengers()
     assert messenger.webhook_path == "/messengers/telegram/webhook"
     assert actors.messenger_app(actors.Runtime("unused"), bot.Bot).routes
+
+
+def test_the_tools_are_offered_over_mcp() -> None:
+    tools = example("tools")
+    (offer,) = actors.offers_of(tools.app.mcp_tools).values()
+    assert (offer.name, list(offer.parameters["properties"])) == ("importer", ["rows"])
 
 
 def test_the_parents_that_wait_get_the_results() -> None:

@@ -1,0 +1,143 @@
+"""What an MCP server offers: chosen agents and methods, as tools with schemas.
+
+a class with a `run`      a run of it, named after the class in snake case
+a chat agent              the same: one turn, in a conversation of its own
+`Counter.add`             an exposed method of an agent: its arguments, and `agent`, the agent's name
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Final, cast
+
+from pydantic import TypeAdapter
+from pydantic.errors import PydanticUserError
+
+from perdure.actors.agent.agent import Agent
+from perdure.actors.chat.chat_agent import ChatAgent
+from perdure.actors.chat.delegated_tools import agent_tool
+from perdure.actors.chat.tool_schema import intake_of
+from perdure.actors.chat.tools import Tool
+from perdure.actors.code.schema import run_shapes, shapes_of
+from perdure.ledger import BadRequest
+from perdure.policies import JsonObject
+
+AGENT: Final = "agent"
+RESERVED: Final = frozenset({"start_run", "get_run", "cancel_run"})
+Choice = type[Agent] | Callable[..., Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """One tool. `method` is empty for a run; `wraps` says that the output is sent under the name `result`."""
+
+    name: str
+    description: str
+    parameters: JsonObject
+    output: JsonObject | None
+    wraps: bool
+    agent_class: type[Agent]
+    tool: Tool | None = None
+    method: str = ""
+    is_repeatable: bool = False
+
+    @property
+    def is_run(self) -> bool:
+        """Whether a call is a run."""
+        return not self.method
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether a call is a turn of a chat."""
+        return issubclass(self.agent_class, ChatAgent)
+
+    def structured(self, output: object) -> Any:
+        """An output in the shape that the schema says."""
+        return {"result": output} if self.wraps or not isinstance(output, dict) else output
+
+
+def offers_of(choices: Iterable[Choice]) -> dict[str, Offer]:
+    """The tools of these choices, by name. Raises `BadRequest` for a choice that is none, for two of one name, and without the SDK."""
+    found: dict[str, Offer] = {}
+    if find_spec("mcp") is None:
+        raise BadRequest("mcp_tools", "they need the SDK of MCP: pip install 'perdure[mcp]'")
+    for choice in choices:
+        offer = _run(choice) if isinstance(choice, type) else _method(choice)
+        if offer.name in found or offer.name in RESERVED:
+            raise BadRequest("mcp_tools", f"two tools would be named {offer.name!r}")
+        found[offer.name] = offer
+    return found
+
+
+def _run(agent_class: type[Any]) -> Offer:
+    if not issubclass(agent_class, Agent) or not callable(getattr(agent_class, "run", None)):
+        raise BadRequest("mcp_tools", f"{agent_class!r:.200} is no class of agents with a `run`")
+    described = inspect.getdoc(agent_class) if agent_class.__doc__ else None
+    tool = agent_tool(agent_class, description=described or f"Run {agent_class.__name__}.")
+    output, wraps = _output(run_shapes(agent_class)[1].annotation)
+    return Offer(
+        name=tool.name,
+        description=tool.spec.description,
+        parameters=tool.spec.parameters,
+        output=output,
+        wraps=wraps,
+        agent_class=agent_class,
+        tool=tool,
+    )
+
+
+def _method(method: Callable[..., Any]) -> Offer:
+    """`Counter.add`: the class is found by the name of the function."""
+    marks = getattr(method, "__perdure_exposed__", None)
+    owner, _, name = getattr(method, "__qualname__", "").rpartition(".")
+    holder: Any = sys.modules.get(getattr(method, "__module__", ""))
+    for part in owner.split("."):
+        holder = getattr(holder, part, None)
+    if marks is None or not (isinstance(holder, type) and issubclass(holder, Agent)):
+        raise BadRequest("mcp_tools", f"{method!r:.200} is neither a class of agents nor an exposed method of one")
+    schema: dict[str, Any] = dict(intake_of(_bound(method)).schema)
+    properties = cast("dict[str, Any]", schema.get("properties", {}))
+    if AGENT in properties:
+        raise BadRequest("mcp_tools", f"{owner}.{name} has a parameter {AGENT!r}, which names the agent")
+    schema["properties"] = {AGENT: {"type": "string", "description": "The name of the agent."}, **properties}
+    schema["required"] = [AGENT, *schema.get("required", [])]
+    output, wraps = _output(shapes_of(method)[1].annotation)
+    return Offer(
+        name=f"{agent_tool_name(holder)}_{name}",
+        description=inspect.getdoc(method) or f"Call {name} of {holder.__name__}.",
+        parameters=schema,
+        output=output,
+        wraps=wraps,
+        agent_class=holder,
+        method=name,
+        is_repeatable=bool(marks["repeatable"]),
+    )
+
+
+def _bound(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method without its receiver, for its schema."""
+    return cast("Callable[..., Any]", method.__get__(object()))
+
+
+def agent_tool_name(agent_class: type[Agent]) -> str:
+    """A class in snake case."""
+    return agent_tool(agent_class, description="-", input=JsonObject).name
+
+
+def _output(annotation: Any) -> tuple[JsonObject | None, bool]:
+    """The schema of an output, whose type has to be `object`, and whether it is wrapped for that. An untyped output has none."""
+    if annotation in (Any, None, type(None), inspect.Parameter.empty):
+        return None, False
+    try:
+        schema: JsonObject = TypeAdapter(annotation).json_schema(mode="serialization")
+    except (PydanticUserError, ValueError):  # a type that is no JSON has no schema; its output is told as text
+        return None, False
+    if schema.get("type") == "object":
+        return schema, False
+    definitions: Mapping[str, Any] = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
+    wrapped = {"type": "object", "properties": {"result": schema}, "required": ["result"], **definitions}
+    return cast("JsonObject", wrapped), True

@@ -1,0 +1,71 @@
+"""The official MCP client over stdio, with a server that is killed between two calls; and what `perdure mcp` refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client, StdioServerParameters
+from mcp.shared.exceptions import MCPError
+
+from perdure.actors import offers_of
+from perdure.ledger import BadRequest
+from perdure.scenarios.commands.mcp import mcp
+from tests.gateway.cast import Counter
+from tests.gateway.mcp_cast import Importer
+from tests.gateway.real import ROOT
+
+
+def server(data: Path) -> StdioServerParameters:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / ".src"), str(ROOT)])}
+    given = ["-m", "tests.gateway.mcp_stdio_server", str(data)]
+    return StdioServerParameters(command=sys.executable, args=given, env=dict(environment), cwd=ROOT)
+
+
+def test_a_server_over_stdio_that_is_killed_goes_on_with_its_runs(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    asked: dict[str, Any] = {"tool": "importer", "arguments": {"rows": 4, "gate": str(gate)}, "idempotency_key": "k"}
+
+    async def story() -> None:
+        async with asyncio.timeout(120):
+            async with Client(server(tmp_path)) as first:
+                assert "importer" in [each.name for each in (await first.list_tools()).tools]
+                begun = await first.call_tool("start_run", asked)
+                assert begun.structured_content is not None
+                os.kill(int((tmp_path / "pid").read_text("utf-8")), signal.SIGKILL)
+                with pytest.raises(MCPError):
+                    await first.call_tool("start_run", asked)
+            gate.touch()
+            async with Client(server(tmp_path)) as second:
+                again = await second.call_tool("start_run", asked)
+                assert again.structured_content is not None
+                assert again.structured_content["run"] == begun.structured_content["run"]
+                while True:
+                    found = await second.call_tool("get_run", {"run": begun.structured_content["run"]})
+                    assert found.structured_content is not None
+                    if found.structured_content["status"] == "completed":
+                        break
+                    await asyncio.sleep(0.05)
+                assert found.structured_content["output"]["rows"] == 4
+
+    asyncio.run(story())
+
+
+def test_what_can_be_no_tool_is_refused() -> None:
+    with pytest.raises(BadRequest, match="two tools would be named 'importer'"):
+        offers_of([Importer, Importer])
+    with pytest.raises(BadRequest, match="neither a class of agents nor an exposed method"):
+        offers_of([print])
+    with pytest.raises(BadRequest, match="no class of agents with a `run`"):
+        offers_of([Counter])
+
+
+def test_a_target_without_a_tool_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(BadRequest, match="no tool to offer"):
+        mcp(["tests.gateway.cast:Counter"])
