@@ -91,7 +91,7 @@ def test_a_module_of_an_extra_imports_only_what_that_adds() -> None:
     for file in [file for file in sources(*FOLDERS) if file.path in EXTRAS]:
         extra = declared(EXTRAS[file.path])
         assert not offences(imported([file]), declared() | extra)
-        assert extra <= imported([file]).keys()
+        assert extra - {"pydantic-ai-slim"} <= imported([file]).keys()  # which has its own way to MCP
 
 
 def test_the_tests_import_only_what_the_test_extra_adds() -> None:
