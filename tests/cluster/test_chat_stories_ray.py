@@ -92,7 +92,7 @@ def test_a_callback_hears_one_end_when_everything_is_killed(tmp_path: Path) -> N
             time.sleep(0.05)
         runtime.kill_everything()
         assert isinstance(asking.exception(60), SupervisorUnreachable)
-    deadline_s = time.monotonic() + 10
+    deadline_s = time.monotonic() + 60
     while not callback.ends and time.monotonic() < deadline_s:
         time.sleep(0.05)
     assert callback.ends == [("unknown", "connection")]

@@ -141,7 +141,7 @@ def test_code_travels_to_a_joined_cluster_and_is_there_after_every_death_and_bes
 
     processes = [ProcessId(*each) for each in told["processes"]]
     kill(processes)
-    assert not wait_until_gone(processes, 10.0)
+    assert not wait_until_gone(processes, 60.0)
     told = drive(harbour, second, data, harbour.address, signal_file)
 
     *files, name = told["where"]

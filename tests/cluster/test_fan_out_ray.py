@@ -17,7 +17,7 @@ COMMAND = [sys.executable, "-m", "perdure.scenarios.cli"]
 
 def perdure(*words: str | Path) -> dict[str, Any]:
     command = [*COMMAND, *map(str, words), "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told
@@ -51,7 +51,7 @@ def test_ctrl_c_stops_and_resume_carries_on(tmp_path: Path) -> None:
     try:
         _wait_until_under_way(tmp_path)
         running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=30)
+        _, said = running.communicate(timeout=120)
     finally:
         running.kill()
     assert running.returncode == 130
@@ -65,7 +65,7 @@ def test_ctrl_c_stops_and_resume_carries_on(tmp_path: Path) -> None:
 
 
 def _wait_until_under_way(data: Path) -> None:
-    record, end_s = data / "scenario.json", time.monotonic() + 40
+    record, end_s = data / "scenario.json", time.monotonic() + 120
     while time.monotonic() < end_s:
         if record.exists() and json.loads(record.read_text())["progress"]["before"] is not None:
             time.sleep(2.0)

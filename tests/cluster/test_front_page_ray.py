@@ -18,7 +18,7 @@ def test_the_first_agent_prints_what_is_shown(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": IMPORT_PATH}
     command = [sys.executable, "library.py"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == output.partition("\n")[2]

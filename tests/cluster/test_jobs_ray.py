@@ -34,7 +34,7 @@ from perdure.policies import Limits
 pytestmark = pytest.mark.shared_ray
 
 PATIENCE_S = 60.0
-LATE_MS_MAX = 5_000  # of a call after its time, or after the supervisor is back
+LATE_MS_MAX = 30_000  # on a busy machine, of a call after its time, or after the supervisor is back
 FOR_EVER_S = 3_600.0
 
 

@@ -18,7 +18,7 @@ import pytest
 import ray
 
 from perdure.actors import Agent, RunContext, Runtime
-from perdure.actors.ray_world.cluster_record import write_record
+from perdure.actors.ray_world.cluster_record import startup_lock, write_record
 from perdure.actors.ray_world.driver import SILENT_S
 from perdure.actors.ray_world.os_processes import ProcessId, descendants, is_alive, kill, process_of, wait_until_gone
 from perdure.actors.ray_world.ray_internals import workers_of
@@ -26,15 +26,16 @@ from perdure.ledger import BadRequest, SupervisorUnreachable
 from tests.tidy import IMPORT_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
-ORPHANS_S = 5.0
+ORPHANS_S = 60.0
+NAP_S = 3_600.0  # which whoever begins again need not sleep
 
 SCRIPT = """
 import os, sys, threading, time
 from perdure.actors import Runtime
-from tests.cluster.test_ray_death import Napper
+from tests.cluster.test_ray_death import NAP_S, Napper
 
 with Runtime(sys.argv[1]) as runtime:
-    runtime.start(Napper, 3.0, run_id="nap")
+    runtime.start(Napper, NAP_S, run_id="nap")
     while not any(run["status"] == "running" for run in runtime.list()):
         time.sleep(0.05)
     print(*(number for info in runtime.cluster.processes().values() for number in info.process), flush=True)
@@ -43,10 +44,10 @@ with Runtime(sys.argv[1]) as runtime:
 
 
 class Napper(Agent):
-    """Sleeps."""
+    """Sleeps in its first attempt."""
 
     async def run(self, input: float, run: RunContext) -> int:
-        await asyncio.sleep(input)
+        await asyncio.sleep(input if run.attempt == 1 else 0)
         return run.attempt
 
 
@@ -80,7 +81,7 @@ def test_a_killed_script_leaves_nothing_that_would_hinder_the_next_one(tmp_path:
         running.wait()
         assert wait_until_gone(actors, ORPHANS_S) == []
     with Runtime(tmp_path / "data") as runtime:
-        result = runtime.run(Napper, 3.0, run_id="nap")
+        result = runtime.run(Napper, NAP_S, run_id="nap")
         assert (result.status, result.output) == ("completed", 2)
 
 
@@ -119,16 +120,14 @@ def test_a_ray_that_is_too_slow_to_start_is_started_once_more_and_who_waits_is_t
 
 def test_ctrl_c_while_a_runtime_opens_ends_the_script_with_the_line_that_opens_it(tmp_path: Path) -> None:
     """And leaves nothing behind."""
-    script = f"from perdure.actors import Runtime\nprint(1, flush=True)\nwith Runtime({str(tmp_path)!r}):\n    pass"
+    script = f"from perdure.actors import Runtime\nwith Runtime({str(tmp_path)!r}):\n    pass"
     command, environment = [sys.executable, "-c", script], {**os.environ, "PYTHONPATH": IMPORT_PATH}
-    opening = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    assert opening.stdout is not None
-    opening.stdout.readline()
-    time.sleep(1.0)
-    os.killpg(opening.pid, signal.SIGINT)
-    _, said = opening.communicate(timeout=60)
+    with startup_lock(tmp_path):  # so that it is still opening when it says that this takes a while
+        opening = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        assert opening.stderr is not None
+        assert opening.stderr.readline().startswith("perdure: opening ")
+        os.killpg(opening.pid, signal.SIGINT)
+    _, said = opening.communicate(timeout=120)
     lines = [line for line in said.splitlines() if not line.startswith("perdure: ")]
     assert (lines[0], lines[-1]) == ("Traceback (most recent call last):", "KeyboardInterrupt"), said
     assert "driver.py" not in said
@@ -141,7 +140,7 @@ def test_a_script_that_is_asked_to_end_puts_everything_away_and_says_nothing(tmp
         assert script_process is not None
         family = descendants(script_process)
         running.send_signal(signal.SIGTERM)
-        _, said = running.communicate(timeout=30)
+        _, said = running.communicate(timeout=120)
         assert running.returncode == 143
         assert [line for line in said.splitlines() if not line.startswith("perdure: opening")] == []
         assert [each for each in family if is_alive(each)] == []
