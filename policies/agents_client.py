@@ -44,14 +44,15 @@ class Situation(NamedTuple):
         streams: a turn streams that this connection may have.
         is_owned_elsewhere: what streams is a continuation, and the connection that asked for it is alive and another one.
         continues_soon: this connection has answered a call, and the continuation has not begun.
-        has_failed: the last turn ended with an error that nobody has superseded.
+        has_unseen: a continuation that it has caused is over and was not shown here, or the last turn ended with an error that nobody
+            has superseded.
         is_accepted: a turn waits for its place.
     """
 
     streams: bool
     is_owned_elsewhere: bool
     continues_soon: bool
-    has_failed: bool
+    has_unseen: bool
     is_accepted: bool
 
 
@@ -61,7 +62,7 @@ def probe_answer(now: Situation) -> ProbeAnswer:
         (now.streams and now.is_owned_elsewhere, ProbeAnswer.OWNED),
         (now.streams, ProbeAnswer.RESUMING),
         (now.continues_soon, ProbeAnswer.PENDING),
-        (now.has_failed and not now.is_accepted, ProbeAnswer.RESUMING),
+        (now.has_unseen and not now.is_accepted, ProbeAnswer.RESUMING),
         (now.is_accepted, ProbeAnswer.PENDING),
         (True, ProbeAnswer.IDLE),
     )

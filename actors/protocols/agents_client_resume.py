@@ -36,6 +36,8 @@ class Attendance:
         self._held: dict[str, Turn] = {}
         self._waiting: set[str] = set()
         self._answered: set[str] = set()
+        self._owed = ""
+        """The continuation that this client has caused, and not asked for yet."""
         self._asked: deque[dict[str, Any]] = deque()
         self._woken = talk.attending[line.number] = asyncio.Event()
 
@@ -106,14 +108,15 @@ class Attendance:
         continuing = next((each for each in self._turns.values() if self._continues_soon(each)), None)
         owner = self._talk.owners.get(streaming.turn) if streaming is not None and streaming.is_continuation else None
         is_owned = owner is not None and owner != self._line.number and owner in self._talk.attending
+        unseen = self._held.get(self._owed) or self._failed
         now = Situation(
-            streaming is not None, is_owned, continuing is not None, self._failed is not None, accepted is not None
+            streaming is not None, is_owned, continuing is not None, unseen is not None, accepted is not None
         )
         match probe_answer(now):
             case ProbeAnswer.OWNED:
                 await self._line.send("cf_agent_stream_resume_none", reason="continuation-owned", **probe)
             case ProbeAnswer.RESUMING:
-                turn = streaming or self._failed
+                turn = streaming or unseen
                 assert turn is not None
                 await self._resume(turn, **probe)
             case ProbeAnswer.PENDING:
@@ -130,7 +133,7 @@ class Attendance:
     async def _resume(self, turn: Turn, **probe: str) -> None:
         """From here on nothing of the turn is sent until the client acknowledges."""
         self._live.discard(turn.turn)
-        self._held[turn.wire] = turn
+        self._held[turn.wire], self._owed = turn, ""
         await self._line.send("cf_agent_stream_resuming", id=turn.wire, **probe)
 
     async def _replay(self, wire: object) -> None:
@@ -212,7 +215,7 @@ class Attendance:
             self._waiting.discard(turn.turn)
             await self._resume(turn)
         elif turn.turn in self._answered:
-            self._held[turn.wire] = turn
+            self._held[turn.wire], self._owed = turn, turn.wire
         else:
             self._live.add(turn.turn)
             await self._send_kept(turn, replay=False)

@@ -306,6 +306,7 @@ class Talk:
             self.add(Entry("recovering", frame=recovering_frame(replace(known, is_recovering=False))))
 
     def _cleared(self) -> None:
+        self.later(self._settled())  # chunks that were under way to the tab that cleared have made a message there
         self.turns.clear()
         self._waiting.clear()
         self._unsettled.clear()

@@ -80,10 +80,13 @@ for (const [agent, name] of [["Nobody", "x"], ["Counter", "a/b"]]) {
 // the gateway is killed and comes again: the state stands, a buffered call is made once, a transmitted one is rejected
 const cut = failure(left.call("slow", [50]));
 await left.call("add", [0, 0]);
+const dropped = new Promise((resolve) => left.addEventListener("close", resolve, { once: true }));
 tell("kill", {});
+await dropped;
 tell("cut", await cut);
 const buffered = left.call("count");
-await left.ready;
+await until(() => left.identified, "the gateway is back");
+await until(() => left.state?.count === 3, "the state is told");
 tell("back", { value: await buffered, state: left.state });
 left.close();
 right.close();

@@ -1,0 +1,53 @@
+"""The chat agents of the tests of `@cloudflare/ai-chat` over real sockets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.actors import agent_tool, client_tool, tool
+from perdure.scenarios.provider.faults import Pace
+from perdure.scenarios.provider.script import Call, Question, Round, Script
+from tests.actors.chat.desk import SUM, WORDS, Adder, Outside
+
+COLOUR = Call(name="ask_colour", arguments={"about": "it"})
+RISK = Call(name="risky", arguments={"what": "it"})
+CHILD = Call(name="helper", arguments={"message": "words"})
+
+
+def script(first_ms: float = 0, between_ms: float = 0) -> None:
+    """Give the provider the script, at this pace."""
+    rounds = {"colour": COLOUR, "risk": RISK, "child": CHILD}
+    asked = [
+        Question(asks=asks, rounds=(Round(says="Wait. ", calls=(each,)),), concludes="Answered")
+        for asks, each in rounds.items()
+    ]
+    Outside.begin(Script(questions=(*asked, SUM, WORDS)), pace=Pace(first_ms=first_ms, between_ms=between_ms))
+
+
+class Talker(Adder):
+    """A chat agent with tools, over the scripted provider."""
+
+
+class Helper(Adder):
+    """A child that is a chat."""
+
+    stands_alone = False
+
+
+@tool(needs_approval=True)
+async def risky(what: str) -> str:
+    """Do something that somebody has to allow."""
+    return f"did {what}"
+
+
+class Asker(Adder):
+    """Asks the client, asks for approval, and asks a child."""
+
+    def tools(self) -> list[Any]:
+        """One of each."""
+        schema = {"type": "object", "properties": {"about": {"type": "string"}}}
+        return [
+            client_tool("ask_colour", description="Ask for a colour.", parameters=schema),
+            risky,
+            agent_tool(Helper, description="Have a helper do it."),
+        ]
