@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from perdure.actors.life.run_context import RunContext
     from perdure.actors.link.caller import Address
     from perdure.actors.link.wire import RemoteError
+    from perdure.actors.mcp_server.offers import offers_of
+    from perdure.actors.mcp_server.stdio import serve_stdio
     from perdure.actors.messenger.adapter import (
         Adapter,
         MalformedUpdate,
@@ -67,8 +69,6 @@ if TYPE_CHECKING:
     from perdure.actors.messenger.state import ChatState, key_shard, shard_of
     from perdure.actors.messenger.telegram import Telegram
     from perdure.actors.ports import Clock, Courier, Dice, Faults, Fleet, Killed, KillPoint, PoolSpec, Threads, World
-    from perdure.actors.protocols.mcp_offers import offers_of
-    from perdure.actors.protocols.mcp_stdio import serve_stdio
     from perdure.actors.ray_world.baseline import PlainRay
     from perdure.actors.ray_world.cluster_record import read_record
     from perdure.actors.ray_world.gateways import Gateways

@@ -1,6 +1,6 @@
 """What the frames of the npm packages `agents` and `@cloudflare/ai-chat` ask for, and what they are told (client protocols A.6 to A.9).
 
-Tables and pure functions; `actors.protocols.agents_client` acts by them.
+Tables and pure functions; `actors.agents_client` acts by them.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ SHARED = {
 }
 EXTRAS = {  # modules that are loaded only where an extra is installed
     "actors/telemetry/otlp.py": "telemetry",
-    "actors/protocols/mcp_http.py": "mcp",
-    "actors/protocols/mcp_server.py": "mcp",
-    "actors/protocols/mcp_stdio.py": "mcp",
+    "actors/mcp_server/http.py": "mcp",
+    "actors/mcp_server/server.py": "mcp",
+    "actors/mcp_server/stdio.py": "mcp",
 }
 
 

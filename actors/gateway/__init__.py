@@ -8,5 +8,6 @@
     streaming    event streams over HTTP
     backend      the parts together: what each protocol is given
 
-The protocols stand in `actors.protocols`, and `actors.serve` makes one ASGI application of all.
+Each protocol has a folder beside this one, with a function `routes.routes(backend)`: `rest`, `ai_sdk`, `agents_client`, `ag_ui`,
+`mcp_server`. `actors.serve` makes one ASGI application of all.
 """

@@ -16,14 +16,18 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
+from perdure.actors.ag_ui import routes as ag_ui
 from perdure.actors.agent.agent import Agent
+from perdure.actors.agents_client import routes as agents_client
+from perdure.actors.ai_sdk import routes as ai_sdk
 from perdure.actors.gateway.backend import Backend, MayAddress, Striker
 from perdure.actors.gateway.connection import Opener, joining
 from perdure.actors.gateway.limits import GatewayLimits
 from perdure.actors.gateway.registry import Registry
 from perdure.actors.gateway.security import Authenticate, Security, names
-from perdure.actors.protocols import ag_ui, agents_client, ai_sdk, mcp, rest
-from perdure.actors.protocols.mcp_offers import Choice
+from perdure.actors.mcp_server import routes as mcp
+from perdure.actors.mcp_server.offers import Choice
+from perdure.actors.rest import routes as rest
 from perdure.actors.serve.guard import Guard
 from perdure.actors.serve.traced import traced
 from perdure.actors.tray import page

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from perdure.actors.protocols.ai_sdk import encoded
-from perdure.actors.protocols.ai_sdk_chunks import FIELDS, REWRITTEN, Chunk, Translator, events_of
+from perdure.actors.ai_sdk.chunks import FIELDS, REWRITTEN, Chunk, Translator, events_of
+from perdure.actors.ai_sdk.routes import encoded
 from perdure.policies import Event
 from tests.gateway.ai_sdk_turn import RandomTurn
 from tests.gateway.npm import play

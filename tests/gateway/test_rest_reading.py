@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from perdure.actors import Agent, RunContext
-from perdure.actors.protocols import rest_models as models
+from perdure.actors.rest import models
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 from tests.gateway.cast import Walker
 from tests.gateway.door import Door

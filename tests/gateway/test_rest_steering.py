@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.actors.gateway.security import Principal, Scope, bearer
-from perdure.actors.protocols import rest_models as models
+from perdure.actors.rest import models
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.cast import Counter, Walker
 from tests.gateway.door import Door

@@ -1,0 +1,60 @@
+"""AG-UI: `POST /ag-ui/{class}`, for front ends over `@ag-ui/client` and whatever speaks its protocol.
+
+The thread is the name of a chat agent, and a run of AG-UI is a turn of it. A request that is closed leaves the turn to go on; the same run
+asked for again is told from its beginning. The library of its models is imported with the first request.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from perdure.actors.ag_ui.names import turn_id
+from perdure.actors.chat.chat_agent import ChatAgent
+from perdure.actors.gateway.backend import Backend, Reached, asked
+from perdure.actors.gateway.registry import NoSuchAgent
+from perdure.actors.gateway.security import Scope
+from perdure.actors.gateway.streaming import event_stream
+
+SERVING = "perdure.actors.ag_ui.turns"
+
+
+def routes(backend: Backend) -> list[BaseRoute]:
+    """The routes under `/ag-ui`."""
+    serving = _AgUi(backend)
+    return [
+        Route("/ag-ui/{agent}", serving.run, methods=["POST"]),
+        Route("/ag-ui/{agent}/{thread_id}/{run_id}/cancel", serving.cancel, methods=["POST"]),
+    ]
+
+
+class _AgUi:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def run(self, request: Request) -> Response:
+        """Begin a run or take one up, and stream its events."""
+        who = self._backend.principal(request, Scope.CHAT)
+        body = await request.body()
+        serving: Any = import_module(SERVING)
+        given = serving.input_of(body)
+        reached, _ = await self._backend.reach(who, [request.path_params["agent"], given.thread_id])
+        return event_stream(serving.serve(self._backend, _chat(reached), given))
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancel the turn of a run: AG-UI itself has no word for it, because closing a request ends the watching alone."""
+        who = self._backend.principal(request, Scope.CHAT)
+        names = request.path_params
+        reached, _ = await self._backend.reach(who, [names["agent"], names["thread_id"]])
+        was_open = await asked(_chat(reached).handle.cancel_chat(turn_id(reached.agent_id, names["run_id"])))
+        return JSONResponse({"cancelled": was_open})
+
+
+def _chat(reached: Reached) -> Reached:
+    if not issubclass(reached.agent_class, ChatAgent):
+        raise NoSuchAgent(f"{reached.agent_class.__name__} is no chat agent")
+    return reached

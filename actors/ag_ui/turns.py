@@ -1,0 +1,268 @@
+"""Serving one run of AG-UI: which turn it is, and its events as they come.
+
+    what the request brings                      what becomes of it
+    resume                                       the calls of a parked turn are answered, and that turn is told from there on
+    results of front-end tools at the end        the same
+    a run that is known                          its turn is told from the beginning
+    messages of the user at the end, new ones    a new turn
+    the same, but known here                     the turn under way that answers them, else another answer to them
+    none of these                                the conversation, and the turn under way, if there is one
+
+A refusal is a RUN_ERROR, because the client has begun its run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from typing import Any, NamedTuple
+
+from ag_ui.core import BaseEvent, RunAgentInput
+from ag_ui.encoder import EventEncoder
+
+from perdure.actors.ag_ui.names import turn_id
+from perdure.actors.ag_ui.requests import (
+    answers,
+    asking,
+    client_tools,
+    conversation,
+    earlier,
+    input_of,
+    metadata,
+    text_of,
+    value_of,
+)
+from perdure.actors.ag_ui.run import Run, interrupt_id, interrupt_of, waiting_calls
+from perdure.actors.ag_ui.watch import Framed, Item, Over, Said, TurnWatch
+from perdure.actors.gateway.backend import Backend, Reached, asked
+from perdure.actors.gateway.problems import is_known, told
+from perdure.ledger import BadRequest, PerdureError
+from perdure.policies import TURN_ENDED, TurnStatus
+
+__all__ = ["input_of", "serve"]
+
+ANSWERS = frozenset({"tool-approval-response", "tool-output-available", "tool-output-error", "tool-output-denied"})
+ENCODER = EventEncoder()
+
+
+class Target(NamedTuple):
+    """The turn of a run. With `calls` it is told from the first answer to one of them on; else from its beginning."""
+
+    request_id: str
+    calls: frozenset[str] = frozenset()
+
+
+async def serve(backend: Backend, reached: Reached, given: RunAgentInput) -> AsyncGenerator[bytes, None]:
+    """The events of a run, encoded. Ends by a terminal event, or by the error of a bug, which cuts the line."""
+    run = Run(given.thread_id, given.run_id, given.messages, (each.name for each in given.tools or ()))
+    yield encoded(run.begin(given.parent_run_id))
+    try:
+        async for events in _Serving(backend, reached, given, run).events():
+            if events:
+                yield encoded(events)
+    except PerdureError as problem:
+        if not is_known(problem):
+            raise
+        words = told(problem)
+        yield encoded(run.failed(words["message"], words["type"]))
+
+
+def encoded(events: Iterable[BaseEvent]) -> bytes:
+    """Events as they stand on the wire."""
+    return "".join(ENCODER.encode(each) for each in events).encode()
+
+
+class _Serving:
+    def __init__(self, backend: Backend, reached: Reached, given: RunAgentInput, run: Run) -> None:
+        self._backend, self._reached, self._given, self._run = backend, reached, given, run
+        self._handle = reached.handle
+        self._is_told = True
+
+    async def events(self) -> AsyncGenerator[list[BaseEvent], None]:
+        yield await self._state()
+        target = await self._target()
+        if target is None:
+            found, target = await self._shown()
+            yield found
+        if target is None:
+            yield self._run.succeeded()
+            return
+        self._is_told = not target.calls
+        items = TurnWatch(self._backend, self._reached, target.request_id).items()
+        try:
+            async for item in items:
+                yield await self._told(item, target)
+        finally:
+            await items.aclose()
+
+    async def _told(self, item: Item, target: Target) -> list[BaseEvent]:
+        match item:
+            case Said(event):
+                self._is_told = self._is_told or self._is_answer(event, target)
+                return self._said(event, target)
+            case Framed(frame, is_agent):
+                is_known = self._is_told and self._run.knows(str(frame.get("parent_tool_call_id")))
+                return self._run.frame(frame, is_agent=is_agent) if is_known else []
+            case Over():
+                return await self._state() + self._over(item, target)
+            case _:
+                return await self._state()
+
+    async def _state(self) -> list[BaseEvent]:
+        return self._run.state(await asked(self._handle._perdure_state()))  # noqa: SLF001 - ours
+
+    def _said(self, event: dict[str, Any], target: Target) -> list[BaseEvent]:
+        if event["type"] == "start":
+            own = f"{target.request_id}-answer"
+            self._run.turn(own if event.get("messageId") == own else target.request_id)
+        if self._is_told:
+            return self._run.chunk(event)
+        self._run.skip(event)
+        return []
+
+    @staticmethod
+    def _is_answer(event: dict[str, Any], target: Target) -> bool:
+        return event["type"] in ANSWERS and event.get("toolCallId") in target.calls
+
+    def _over(self, end: Over, target: Target) -> list[BaseEvent]:
+        match end.status:
+            case TurnStatus.PARKED:
+                return self._run.parked(target.request_id)
+            case TurnStatus.COMPLETED:
+                return self._run.succeeded()
+            case TurnStatus.ABORTED:
+                return self._run.cancelled()
+            case _:
+                return self._run.failed(end.error, end.reason or end.status)
+
+    # which turn it is
+
+    async def _target(self) -> Target | None:
+        if self._given.resume:
+            return await self._resumed()
+        executed = await self._executed()
+        if executed is not None:
+            return executed
+        request_id = turn_id(self._reached.agent_id, self._given.run_id)
+        if await asked(self._handle.inspect_turn(request_id)) is not None:
+            return Target(request_id)
+        messages = asking(self._given)
+        return await self._asked(request_id, messages) if messages else None
+
+    async def _asked(self, request_id: str, messages: list[dict[str, Any]]) -> Target:
+        """The turn that answers these messages."""
+        known = await asked(self._handle.get_messages())
+        if not known and (before := earlier(self._given)):
+            await asked(self._handle.add_messages(before))
+        options: dict[str, Any] = {"metadata": metadata(self._given)}
+        if tools := client_tools(self._given):
+            options["client_tools"] = tools
+        places = {message["id"]: at for at, message in enumerate(known)}
+        answer = next((each for each in known[places.get(messages[-1]["id"], len(known)) + 1 :]), None)
+        if answer is None or answer["role"] != "assistant":
+            accept = self._handle.submit_messages(messages, request_id=request_id, **options)
+        else:
+            for turn in await asked(self._handle.list_turns()):
+                if turn["message_id"] == answer["id"] and turn["status"] not in TURN_ENDED:
+                    return Target(turn["request_id"])
+            options["instead_of"] = answer["id"]
+            accept = self._handle._perdure_accept_turn("regenerate", None, request_id, options)  # noqa: SLF001 - ours
+        accepted = await asked(accept)
+        if accepted["reason"] == "dropped":
+            raise BadRequest("messages", accepted["error"])
+        return Target(request_id)
+
+    async def _shown(self) -> tuple[list[BaseEvent], Target | None]:
+        """The conversation for a client that asks for nothing, and the turn under way."""
+        turns = await asked(self._handle.list_turns())
+        turn = next((each for each in reversed(turns) if each["status"] not in TURN_ENDED), None)
+        known = await asked(self._handle.get_messages())
+        before = [each for each in known if turn is None or each["id"] != turn["message_id"]]
+        return self._run.replaced(conversation(before)), turn and Target(turn["request_id"])
+
+    # answers to calls
+
+    async def _resumed(self) -> Target:
+        """The answers of a person: all that a turn waits for, and nothing else."""
+        said = {each.interrupt_id: each for each in self._given.resume or ()}
+        named = {key: interrupt_of(key) for key in said}
+        turns = {each[0] for each in named.values() if each is not None}
+        if len(turns) != 1 or None in named.values():
+            raise BadRequest("resume", "names interrupts that are not of one run of this thread")
+        request_id = turns.pop()
+        waiting = await self._waiting(request_id)
+        calls = frozenset(each[1] for each in named.values() if each is not None)
+        if not waiting:
+            await self._check_answered(request_id, calls)
+            return Target(request_id, calls)
+        open_ids = {interrupt_id(request_id, call_id): part for call_id, part in waiting.items()}
+        if open_ids.keys() != said.keys():
+            missing, foreign = open_ids.keys() - said.keys(), said.keys() - open_ids.keys()
+            wrong = f"leaves {sorted(missing)} open" if missing else f"answers {sorted(foreign)}, which are not open"
+            raise BadRequest("resume", wrong)
+        for key, part in open_ids.items():
+            await self._answer(part, is_resolved=said[key].status == "resolved", payload=said[key].payload)
+        return Target(request_id, calls)
+
+    async def _check_answered(self, request_id: str, calls: frozenset[str]) -> None:
+        """The same answers were given before: whoever asks again is told what came of them."""
+        if await asked(self._handle.inspect_turn(request_id)) is None:
+            raise BadRequest("resume", "names a run that this thread does not know")
+        events = (await asked(self._handle._perdure_follow_turn(request_id, 0)))["events"]  # noqa: SLF001 - ours
+        if not calls <= {each.get("toolCallId") for each in events}:
+            raise BadRequest("resume", "names a call that the run has not made")
+
+    async def _answer(self, part: dict[str, Any], *, is_resolved: bool, payload: Any) -> None:
+        call_id = part["toolCallId"]
+        if part.get("state") == "approval-requested":
+            approved, reason = _verdict(payload) if is_resolved else (False, "cancelled")
+            await asked(self._handle.respond_to_approval(call_id, approved, reason))
+        elif is_resolved:
+            await asked(self._handle.resolve_tool_call(call_id, payload))
+        else:
+            await asked(self._handle.resolve_tool_call(call_id, error="The user has cancelled this call."))
+
+    async def _executed(self) -> Target | None:
+        """What the front end's tools have come to, for the turn that waits for them."""
+        given = answers(self._given)
+        if not given:
+            return None
+        known = await asked(self._handle.get_messages())
+        held = next((each for each in reversed(known) if given.keys() & _calls(each)), None)
+        turns = await asked(self._handle.list_turns())
+        turn = next((each for each in reversed(turns) if held and each["message_id"] == held["id"]), None)
+        if turn is None or asking(self._given):
+            return None
+        waiting = await self._waiting(turn["request_id"])
+        for call_id, message in given.items():
+            if call_id in waiting and waiting[call_id].get("state") != "approval-requested":
+                if message.error:
+                    await asked(
+                        self._handle.resolve_tool_call(call_id, error=message.error or text_of(message.content))
+                    )
+                else:
+                    await asked(self._handle.resolve_tool_call(call_id, value_of(message)))
+        return Target(turn["request_id"], frozenset(given))
+
+    async def _waiting(self, request_id: str) -> dict[str, Any]:
+        """The calls for which a parked turn waits."""
+        turn = await asked(self._handle.inspect_turn(request_id))
+        if turn is None or turn["status"] != TurnStatus.PARKED:
+            return {}
+        known = await asked(self._handle.get_messages())
+        parts = [part for message in known if message["id"] == turn["message_id"] for part in message["parts"]]
+        return {str(part["toolCallId"]): part for part in waiting_calls(parts)}
+
+
+def _calls(message: dict[str, Any]) -> set[str]:
+    return {part["toolCallId"] for part in message["parts"] if "toolCallId" in part}
+
+
+def _verdict(payload: Any) -> tuple[bool, str | None]:
+    """What a person has said of a call: a truth, or `{"approved", "reason"?}`; nothing more than `resolved` is a yes."""
+    if isinstance(payload, dict):
+        approved, reason = payload.get("approved", True), payload.get("reason")
+    else:
+        approved, reason = (True if payload is None else payload), None
+    if not isinstance(approved, bool) or not isinstance(reason, str | None):
+        raise BadRequest("resume.payload", f"{payload!r:.200} does not say whether the call is approved")
+    return approved, reason

@@ -1,0 +1,1 @@
+"""The protocol of the npm packages `agents` and `@cloudflare/ai-chat`."""

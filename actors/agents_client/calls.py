@@ -1,0 +1,127 @@
+"""What a client of the npm package `agents` does with any agent: it sets the state and calls methods (client protocols A.4, A.5)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Final
+
+from perdure.actors.agent.agent import Agent
+from perdure.actors.agents_client.line import Line, encoded, words_of
+from perdure.actors.code.schema import gives_bit_by_bit
+from perdure.actors.gateway.backend import Reached, asked
+from perdure.actors.gateway.state_feed import WatchedState
+from perdure.actors.life.state_watch import version_of
+from perdure.actors.link.caller import CallerSide
+from perdure.ledger import AgentUnreachable, PerdureError
+
+STATE, RPC, REFUSED = "cf_agent_state", "rpc", "cf_agent_state_error"
+
+
+class CallDesk:
+    """The state and the calls of one connection.
+
+    Args:
+        told: the version of the state that the client was told.
+    """
+
+    TYPES: Final = frozenset({STATE, RPC})
+
+    def __init__(self, line: Line, reached: Reached, caller: CallerSide, state: WatchedState, told: str) -> None:
+        self._line, self._reached, self._caller, self._state = line, reached, caller, state
+        self._told = self._shown = told
+        """The version that was looked at last, and the one that the client shows. Whatever the client sets it shows at once."""
+
+    async def take(self, frame: dict[str, Any]) -> None:
+        """Do what a frame asks."""
+        if frame["type"] == STATE:
+            await self._set_state(frame.get("state"))
+        elif _is_call(frame):
+            await self._line.beside(self._call(frame))
+
+    async def refuse(self, frame: dict[str, Any], why: str) -> None:
+        """Refuse what a frame asks."""
+        if frame["type"] == STATE:
+            await self._line.send(REFUSED, error=why)
+            await self._send_state()
+        elif _is_call(frame):
+            await self._line.send(RPC, id=frame["id"], success=False, error=why)
+
+    # the state
+
+    async def serve(self) -> None:
+        """Tell the client of every other state than the one that it shows, until the connection ends."""
+        while True:
+            self._told = await self._state.other_than(self._told)
+            if self._told != self._shown:
+                await self._send_state()
+
+    async def _send_state(self) -> None:
+        self._shown = self._state.version
+        await self._line.send(STATE, state=self._state.state)
+
+    async def _set_state(self, state: Any) -> None:
+        """The client shows its state already. If it is refused the client is told so, and then the state that counts."""
+        if isinstance(state, dict):
+            self._shown = version_of(state)
+        try:
+            await self._caller.call("_perdure_set_state", state)
+        except AgentUnreachable:
+            raise
+        except PerdureError as problem:
+            await self._line.send(REFUSED, error=words_of(problem))
+            await self._send_state()
+
+    # calls
+
+    async def _call(self, frame: dict[str, Any]) -> None:
+        call_id, method = frame["id"], frame["method"]
+        try:
+            function = self._function(method)
+            if isinstance(function, str):
+                await self._line.send(RPC, id=call_id, success=False, error=function)
+            elif gives_bit_by_bit(function):
+                await self._stream(call_id, method, frame["args"])
+            else:
+                result = await asked(getattr(self._reached.handle, method)(*frame["args"]))
+                await self._line.send_text(encoded(RPC, id=call_id, success=True, done=True, result=result))
+        except PerdureError as problem:
+            await self._line.send(RPC, id=call_id, success=False, error=words_of(problem))
+        except (TypeError, ValueError) as problem:  # the arguments do not fit, or the result has no JSON
+            await self._line.send(RPC, id=call_id, success=False, error=str(problem))
+
+    def _function(self, method: str) -> Any:
+        """The exposed method of this name; or why there is none, in the words of the original."""
+        agent_class: type[Agent] = self._reached.agent_class
+        function = None if method.startswith("_") else getattr(agent_class, method, None)
+        if function is None:
+            return f"Method {method} does not exist"
+        is_exposed = hasattr(function, "__perdure_exposed__") or hasattr(function, "__perdure_afar__")
+        return function if is_exposed else f"Method {method} is not callable"
+
+    async def _stream(self, call_id: str, method: str, args: list[Any]) -> None:
+        async with aclosing(self._values(method, args)) as values:
+            async for value in values:
+                await self._line.send_text(encoded(RPC, id=call_id, success=True, done=False, result=value))
+        await self._line.send(RPC, id=call_id, success=True, done=True)
+
+    async def _values(self, method: str, args: list[Any]) -> AsyncGenerator[Any, None]:
+        """What a generator of the agent gives. It goes on only when the client has taken what came."""
+        stream_id = await self._caller.call("_perdure_begin_stream", method, args, {})
+        try:
+            while True:
+                page = await asked(self._caller.call("_perdure_next_of_stream", stream_id))
+                for value in page["values"]:
+                    yield value
+                if page["is_over"]:
+                    return
+        finally:
+            await self._caller.call("_perdure_end_stream", stream_id)
+
+
+def _is_call(frame: dict[str, Any]) -> bool:
+    return (
+        isinstance(frame.get("id"), str)
+        and isinstance(frame.get("method"), str)
+        and isinstance(frame.get("args"), list)
+    )

@@ -1,0 +1,392 @@
+"""A watched conversation: one follower of its feed for each gateway, shared by all connections to it.
+
+The follower makes an entry of each event that connections may want to know of, with its frame encoded once. A connection has a place in the
+list of entries, and its own picture of the turns there. So it may be slow without costing memory; one that has fallen behind the oldest
+entry is closed, comes again, and resumes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from perdure.actors.agents_client.line import encoded, json_text
+from perdure.actors.chat.feed_follower import FeedCaller, Rest
+from perdure.actors.tasks import Pending, awaited
+from perdure.ledger import SupervisorUnreachable, TooLarge
+from perdure.policies import Event, TurnStatus, shown_chunk
+
+RESPONSE: Final = "cf_agent_use_chat_response"
+MESSAGES: Final = "cf_agent_chat_messages"
+ENTRIES_MAX: Final = 20_000
+CHARS_MAX: Final = 32_000_000
+SETTLE_S: Final = 0.15
+"""A tab works off its queue of chunks after the end of a stream; then it takes the transcript as it is told (client protocols A.8)."""
+PAGE: Final = 200
+AGAIN_S: Final = 1.0
+ANSWERS: Final = frozenset({"tool-output-available", "tool-output-error", "tool-approval-response"})
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn as a connection sees it, at one place of the list.
+
+    Attributes:
+        wire: the request id of its present stream: that of the turn, or after an answer of the client another one.
+        next: how many events it has.
+    """
+
+    turn: str
+    wire: str
+    status: TurnStatus
+    message_ids: tuple[str, ...] = ()
+    message_id: str = ""
+    next: int = 0
+    error: str = ""
+    is_continuation: bool = False
+    is_recovering: bool = False
+    is_overlapping: bool = False
+
+    @property
+    def streams(self) -> bool:
+        """Whether it is being played."""
+        return self.status is TurnStatus.RUNNING
+
+
+class Entry(NamedTuple):
+    """Something that happened: `accepted`, `begun`, `resumed` (after an answer of the client), `chunk`, `parked`, `ended`, `recovering`,
+    `snapshot`, `updated` or `cleared`. `turn` is the turn after it, `frame` what is told, `besides` the connection that is not told it,
+    `author` the connection that has asked for the turn."""
+
+    kind: str
+    turn: Turn | None = None
+    frame: str = ""
+    besides: int = -1
+    author: int = -1
+
+
+class Author(NamedTuple):
+    """Which connection has asked for a turn, and the place of the list at which it did."""
+
+    connection: int
+    place: int
+
+
+class Talk:
+    """A watched conversation."""
+
+    def __init__(self, caller: FeedCaller) -> None:
+        self.caller = caller
+        self.turns: dict[str, Turn] = {}
+        self.failed: Turn | None = None
+        self.authors: dict[str, Author] = {}
+        self._shown_at = -1
+        self.owners: dict[str, int] = {}
+        self.attending: dict[int, asyncio.Event] = {}
+        self.cleared_by = -1
+        self.problem: BaseException | None = None
+        self.base = 0
+        self._entries: deque[Entry] = deque()
+        self._chars = 0
+        self._waiting: dict[str, list[dict[str, Any]]] = {}
+        self._own_ids: deque[str] = deque(maxlen=1_000)
+        self._unsettled: set[str] = set()
+        self._jobs: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
+        self._begun = asyncio.Lock()
+        self._first = 0
+
+    # beginning and end
+
+    async def begin(self) -> None:
+        """Read how the conversation stands, and follow it from there. Raises what the call raises."""
+        async with self._begun:
+            if self._following is None:
+                standing = await self.caller.call("_perdure_standing")
+                self._first = standing["next"]
+                for told in standing["turns"]:
+                    turn = _seen(told)
+                    self.turns[turn.turn] = turn
+                    self._waiting[turn.turn] = told["waiting"]
+                    self._own_ids.extend([turn.message_id, *turn.message_ids])
+                last = standing["last"]
+                self.failed = _seen(last) if last is not None and last["status"] == TurnStatus.ERROR else None
+                self._following = awaited(self._follow())
+
+    async def stop(self) -> None:
+        """Follow no more."""
+        jobs = [*self._jobs, *([self._following] if self._following is not None else [])]
+        for each in jobs:
+            each.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*jobs, return_exceptions=True)
+
+    # the list
+
+    @property
+    def head(self) -> int:
+        """The place after the newest entry."""
+        return self.base + len(self._entries)
+
+    def at(self, place: int) -> Entry:
+        """The entry at a place."""
+        return self._entries[place - self.base]
+
+    def add(self, entry: Entry) -> None:
+        """Add an entry, and wake who attends."""
+        if entry.frame and entry.kind in ("accepted", "begun", "snapshot"):
+            self._shown_at = self.head
+        self._entries.append(entry)
+        self._chars += len(entry.frame)
+        while len(self._entries) > ENTRIES_MAX or (self._chars > CHARS_MAX and len(self._entries) > 1):
+            self._chars -= len(self._entries.popleft().frame)
+            self.base += 1
+        self.wake()
+
+    def wake(self) -> None:
+        """Wake who attends."""
+        for each in self.attending.values():
+            each.set()
+
+    # what is read of the conversation
+
+    async def transcript(self) -> list[dict[str, Any]]:
+        """The stored messages, and those of turns that have not begun."""
+        found = await transcript(self.caller)
+        known = {each["id"] for each in found}
+        return found + [each for told in self._waiting.values() for each in told if each["id"] not in known]
+
+    async def kept(self, turn: str, last: int) -> AsyncGenerator[tuple[int, Event], None]:
+        """The chunks of a turn before a number, each with its own. Raises `BadRequest` if the turn is forgotten."""
+        first = 0
+        while first < last:
+            page = await self.caller.call("_perdure_follow_turn", turn, first)
+            for number, event in enumerate(page["events"], first):
+                chunk = shown_chunk(event)
+                if chunk is not None and number < last:
+                    yield number, chunk
+            if page["next"] <= first:
+                return
+            first = page["next"]
+
+    async def show_all(self, besides: int = -1) -> None:
+        """Tell the transcript to every connection but one."""
+        if set(self.attending) - {besides}:
+            self.add(Entry("snapshot", frame=encoded(MESSAGES, messages=await self.transcript()), besides=besides))
+
+    # the feed
+
+    async def _follow(self) -> None:
+        rest = Rest(self.caller)
+        try:
+            while True:
+                try:
+                    page = await self.caller.call("_perdure_feed", self._first, rest.hold_s)
+                except SupervisorUnreachable:
+                    await asyncio.sleep(AGAIN_S)
+                    continue
+                await self._take(page["events"])
+                self._first = page["next"]
+                await rest.after(is_resting=page["is_resting"])
+        except Exception as problem:
+            self.problem = problem
+            raise
+        finally:
+            self.wake()
+
+    async def _take(self, events: list[dict[str, Any]]) -> None:
+        is_changed, written = False, set()
+        for event in events:
+            kind = event["type"]
+            if kind == "turn-accepted":
+                await self._accepted(event)
+            elif kind == "turn-begun":
+                await self._began(event)
+            elif kind == "event":
+                self._streamed(event)
+            elif kind == "turn-ended":
+                self._ended(event)
+            elif kind == "message":
+                written.add(event["message"]["id"])
+            elif kind == "cleared":
+                self._cleared()
+                is_changed = False
+            else:
+                is_changed = True
+        foreign = written - set(self._own_ids)
+        for turn in [each for each in self.turns.values() if each.streams and each.message_id in written]:
+            await self._look_whether_parked(turn)
+        if is_changed or foreign:
+            await self.show_all()
+
+    async def _accepted(self, event: dict[str, Any]) -> None:
+        turn, messages = event["turn"], event["messages"]
+        ids = tuple(each["id"] for each in messages)
+        is_overlapping = any(each.status is not TurnStatus.PARKED for each in self.turns.values())
+        seen = self.turns[turn] = Turn(turn, turn, TurnStatus.ACCEPTED, ids, is_overlapping=is_overlapping)
+        self.failed = None
+        self._waiting[turn] = messages
+        self._own_ids.extend(ids)
+        author, place = self.authors.get(turn, Author(-1, -1))
+        besides = -1 if self._shown_at >= place else author  # another transcript was told over what the author shows
+        is_told = bool(messages) and bool(set(self.attending) - {besides})
+        frame = encoded(MESSAGES, messages=await self.transcript()) if is_told else ""
+        self.add(Entry("accepted", seen, frame, besides, author))
+
+    async def _began(self, event: dict[str, Any]) -> None:
+        known = self.turns.get(event["turn"])
+        if known is None:
+            return
+        self._own_ids.append(event["message_id"])
+        is_continuation = not event["message_id"].startswith(f"{known.turn}-")
+        seen = replace(
+            known, status=TurnStatus.RUNNING, message_id=event["message_id"], is_continuation=is_continuation
+        )
+        self.turns[known.turn] = seen
+        frame = encoded(MESSAGES, messages=await self.transcript()) if known.is_overlapping else ""
+        self._waiting.pop(known.turn, None)
+        if known.is_overlapping or is_continuation:
+            self._unsettled.add(known.turn)
+        self.add(Entry("begun", seen, frame))
+
+    def _streamed(self, event: dict[str, Any]) -> None:
+        known, told = self.turns.get(event["turn"]), event["event"]
+        if known is None or event["event_number"] < known.next:
+            return
+        kind = told["type"]
+        if known.status is TurnStatus.PARKED and kind not in ANSWERS:
+            known = replace(known, status=TurnStatus.RUNNING, wire=f"{known.turn}~{known.next}", is_continuation=True)
+            self.turns[known.turn] = known
+            self._unsettled.add(known.turn)
+            self.add(Entry("resumed", known))
+        seen = self.turns[known.turn] = replace(known, next=event["event_number"] + 1)
+        if known.status is TurnStatus.PARKED:
+            return
+        if kind == "data-retract":
+            self._unsettled.add(known.turn)
+        self._recover(seen, _recovers(told))
+        chunk = shown_chunk(told)
+        if chunk is not None:
+            seen = self.turns[known.turn]
+            self.add(Entry("chunk", seen, chunk_frame(seen, event["event_number"], chunk)))
+
+    def _recover(self, seen: Turn, recovering: bool) -> None:
+        if seen.is_recovering != recovering:
+            seen = self.turns[seen.turn] = replace(seen, is_recovering=recovering)
+            self.add(Entry("recovering", seen, recovering_frame(seen)))
+
+    async def _look_whether_parked(self, turn: Turn) -> None:
+        """The answer of a turn was written, and the turn has not ended: it may wait for a person now."""
+        told = (await self.caller.call("_perdure_standing", turn.turn))["known"]
+        if told is not None and told["status"] == TurnStatus.PARKED and self.turns.get(turn.turn) == turn:
+            parked = self.turns[turn.turn] = replace(turn, status=TurnStatus.PARKED)
+            self.add(Entry("parked", parked))
+            self._settle(turn.turn)
+
+    def _ended(self, event: dict[str, Any]) -> None:
+        known = self.turns.pop(event["turn"], None)
+        self._waiting.pop(event["turn"], None)
+        if known is None:
+            return
+        status = TurnStatus(event["status"])
+        self._recover_end(known)
+        ended = replace(known, status=status, error=event["error"], is_recovering=False)
+        self.failed = ended if status is TurnStatus.ERROR else self.failed
+        self.add(Entry("ended", ended))
+        self.authors.pop(known.turn, None)
+        self.owners.pop(known.turn, None)
+        self._settle(known.turn)
+
+    def _recover_end(self, known: Turn) -> None:
+        if known.is_recovering:
+            self.add(Entry("recovering", frame=recovering_frame(replace(known, is_recovering=False))))
+
+    def _cleared(self) -> None:
+        self.later(self._settled())  # chunks that were under way to the tab that cleared have made a message there
+        self.turns.clear()
+        self._waiting.clear()
+        self._unsettled.clear()
+        self.failed = None
+        self.add(Entry("cleared", frame=encoded("cf_agent_chat_clear"), besides=self.cleared_by))
+        self.cleared_by = -1
+
+    # afterwards
+
+    def _settle(self, turn: str) -> None:
+        """Tell the transcript in a while, if what the tabs have made of the stream may not be what is stored."""
+        if turn in self._unsettled:
+            self._unsettled.discard(turn)
+            self.later(self._settled())
+
+    async def _settled(self) -> None:
+        await asyncio.sleep(SETTLE_S)
+        await self.show_all()
+
+    def later(self, job: Pending[None]) -> None:
+        """Do something beside the following; an error of it ends the following."""
+        task = awaited(job)
+        self._jobs.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._jobs.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.problem = self.problem or task.exception()
+            self.wake()
+
+
+async def transcript(caller: FeedCaller) -> list[dict[str, Any]]:
+    """All messages of a conversation, in pages of which none is too large for an answer."""
+    pages: list[list[dict[str, Any]]] = []
+    before, most = None, PAGE
+    while True:
+        try:
+            page = await caller.call("get_messages", most, before)
+        except TooLarge:
+            if most == 1:
+                raise
+            most //= 2
+            continue
+        pages.append(page)
+        if len(page) < most:
+            return [message for each in reversed(pages) for message in each]
+        before = page[0]["id"]
+
+
+def chunk_frame(turn: Turn, number: int, chunk: Event, *, replay: bool = False) -> str:
+    """A chunk of a turn as a frame. Pure."""
+    flags = {**({"continuation": True} if turn.is_continuation else {}), **({"replay": True} if replay else {})}
+    return encoded(RESPONSE, id=turn.wire, body=json_text(chunk), done=False, seq=number, **flags)
+
+
+def recovering_frame(turn: Turn) -> str:
+    """Whether a turn is being recovered, as a frame. Pure."""
+    return encoded("cf_agent_chat_recovering", recovering=turn.is_recovering, id=turn.wire)
+
+
+def _recovers(event: Event) -> bool:
+    """Whether a turn is being recovered after this event."""
+    if event["type"] == "data-interrupted":
+        return bool(event["data"].get("outcome") == "scheduled")
+    return event["type"] == "data-attempt"
+
+
+def _seen(told: dict[str, Any]) -> Turn:
+    """A turn from what its agent says of it."""
+    status, turn, parked = TurnStatus(told["status"]), str(told["request_id"]), told["parked_events"]
+    goes_on = parked > 0 and status is not TurnStatus.PARKED
+    return Turn(
+        turn,
+        f"{turn}~{parked}" if goes_on else turn,
+        status,
+        tuple(told["message_ids"]),
+        told["message_id"],
+        told["events"],
+        told["error"],
+        is_continuation=goes_on or told["is_continuation"],
+        is_recovering=told["is_recovering"],
+    )

@@ -1,0 +1,178 @@
+"""The AI SDK's `useChat` with its default transport, over HTTP (client protocols, part B).
+
+    POST /chat/{class}                  ask: the chat's id and the messages are in the body; the answer is an event stream
+    GET  /chat/{class}/{id}/stream      the answer that is under way, from its start; 204 if there is none
+    POST /chat/{class}/{id}/cancel      cancel what is under way
+    GET  /chat/{class}/{id}/messages    the conversation, to begin a page with
+    WS   /chat/{class}                  the client's own WebSocket transport (`socket`)
+
+If one class of chat agents is served, it also has the client's default, `/api/chat`. A chat's id is the name of its agent. `?ai=7` says
+that the client has this major of `ai`; without it only what the major before knows is sent.
+
+A client that leaves does not stop its answer. An answer that is not over never ends like one that is: the stream ends with an `error`
+chunk, or the line is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from pydantic_core import PydanticSerializationError, to_json
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from perdure.actors.ai_sdk.chunks import NEWEST, OLDEST, Chunk
+from perdure.actors.ai_sdk.socket import ChatSocket
+from perdure.actors.ai_sdk.stream import Pace, chunks_of
+from perdure.actors.ai_sdk.turns import UNDER_WAY, Following, Turns, Wish
+from perdure.actors.chat.plain_data import all_mended
+from perdure.actors.gateway.backend import Backend, Reached, asked
+from perdure.actors.gateway.bodies import json_object
+from perdure.actors.gateway.problems import status_of, told
+from perdure.actors.gateway.registry import NoSuchAgent
+from perdure.actors.gateway.security import Scope
+from perdure.actors.gateway.streaming import event, event_stream
+from perdure.ledger import BadRequest, PerdureError
+
+HEADERS: Final = {"x-vercel-ai-ui-message-stream": "v1"}
+DONE: Final = b"data: [DONE]\n\n"
+DEFAULT: Final = "/api/chat"
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def routes(backend: Backend) -> list[BaseRoute]:
+    """The routes of every class of chat agents."""
+    chats = _Chats(backend)
+    found: list[BaseRoute] = []
+    for prefix in ("/chat/{chat_class}", DEFAULT):
+        found.append(WebSocketRoute(prefix, chats.socket))
+        found += [
+            Route(prefix, in_words(chats.ask), methods=["POST"]),
+            Route(f"{prefix}/{{chat_id:path}}/stream", in_words(chats.resume), methods=["GET"]),
+            Route(f"{prefix}/{{chat_id:path}}/cancel", in_words(chats.cancel), methods=["POST"]),
+            Route(f"{prefix}/{{chat_id:path}}/messages", in_words(chats.messages), methods=["GET"]),
+        ]
+    return found
+
+
+def in_words(endpoint: Endpoint) -> Endpoint:
+    """The endpoint, with errors as plain text: the client shows the body of a refusal to people as it is."""
+
+    async def answered(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except PerdureError as problem:
+            return PlainTextResponse(told(problem)["message"], status_code=status_of(problem))
+
+    return answered
+
+
+def encoded(chunk: Chunk) -> bytes:
+    """A chunk as JSON."""
+    try:
+        return to_json(chunk, inf_nan_mode="null")
+    except PydanticSerializationError:  # half of a surrogate pair, from before such characters were mended
+        return to_json(all_mended(chunk), inf_nan_mode="null")
+
+
+def chat_class(backend: Backend, name: str | None) -> str:
+    """The name of the class that is asked for; without a name, of the only one. Raises `NoSuchAgent`."""
+    known = backend.registry.chat_roots()
+    if name is None and len(known) == 1:
+        return next(iter(known))
+    if name is None or name not in known:
+        ways = ", ".join(f"/chat/{each}" for each in known) or "none"
+        raise NoSuchAgent(f"no chat agent is served under this address; there are: {ways}")
+    return name
+
+
+def major_of(connection: HTTPConnection) -> int:
+    """The major of the client, as its address says. Raises `BadRequest`."""
+    said = connection.query_params.get("ai", str(OLDEST))
+    known = {str(each): each for each in range(OLDEST, NEWEST + 1)}
+    if said not in known:
+        raise BadRequest("ai", f"{said!r:.40} is not a major of the client; known are {', '.join(known)}")
+    return known[said]
+
+
+def chat_id_of(body: Mapping[str, Any]) -> str:
+    """The id of the chat in a request. Raises `BadRequest`."""
+    chat_id = body.get("id")
+    if not isinstance(chat_id, str) or not chat_id:
+        raise BadRequest("id", f"{chat_id!r:.200} is not the id of a chat")
+    return chat_id
+
+
+class _Chats:
+    def __init__(self, backend: Backend) -> None:
+        self._backend, self._pace = backend, Pace()
+
+    async def ask(self, request: Request) -> Response:
+        """Take what the client has said, and stream the answer."""
+        self._backend.principal(request, Scope.CHAT)
+        name = chat_class(self._backend, request.path_params.get("chat_class"))
+        body = await json_object(request)
+        wish = Wish.of(body)
+        turns, reached = await self._turns(request, Scope.CHAT, name, chat_id_of(body))
+        return answer(reached.handle, await turns.begin(wish), self._pace)
+
+    async def resume(self, request: Request) -> Response:
+        """Stream the answer under way from its start."""
+        turns, reached = await self._addressed(request, Scope.READ)
+        following = await turns.resume() if await self._is_at_work(reached) else None
+        return Response(status_code=204) if following is None else answer(reached.handle, following, self._pace)
+
+    async def cancel(self, request: Request) -> Response:
+        """Cancel what is under way."""
+        turns, _ = await self._addressed(request, Scope.CHAT)
+        return JSONResponse({"cancelled": await turns.cancel()})
+
+    async def messages(self, request: Request) -> Response:
+        """The conversation, without the answers that are being written: to resume tells these from their start."""
+        _, reached = await self._addressed(request, Scope.READ)
+        chat = reached.handle
+        before = request.query_params.get("before")
+        said = request.query_params.get("limit")
+        if said is not None and not said.isdecimal():
+            raise BadRequest("limit", f"{said!r:.40} is no number of messages")
+        found = await asked(chat.get_messages(None if said is None else int(said), before))
+        written = {each["message_id"] for each in await asked(chat.list_turns(UNDER_WAY))}
+        shown = [each for each in found if each["id"] not in written]
+        return Response(to_json(all_mended(shown)), media_type="application/json")
+
+    async def socket(self, socket: WebSocket) -> None:
+        """Speak with a client over its own WebSocket transport."""
+        self._backend.principal(socket, Scope.READ)
+        name = chat_class(self._backend, socket.path_params.get("chat_class"))
+        await ChatSocket(self._backend, socket, name, major_of(socket), self._pace).serve()
+
+    async def _is_at_work(self, reached: Reached) -> bool:
+        """Whether the agent may be playing a turn: one that sleeps, or was never called, is not woken for the question."""
+        return await (await self._backend.client()).ask("agent", reached.agent_id) is not None
+
+    async def _addressed(self, request: Request, scope: Scope) -> tuple[Turns, Reached]:
+        name = chat_class(self._backend, request.path_params.get("chat_class"))
+        return await self._turns(request, scope, name, request.path_params["chat_id"])
+
+    async def _turns(self, connection: HTTPConnection, scope: Scope, name: str, chat_id: str) -> tuple[Turns, Reached]:
+        who = self._backend.principal(connection, scope)
+        reached, _ = await self._backend.reach(who, [name, chat_id])
+        client = await self._backend.client()
+        return Turns(reached.handle, client.world.dice.token, major_of(connection)), reached
+
+
+def answer(chat: Any, following: Following, pace: Pace) -> Response:
+    """The event stream of a turn."""
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        chunks = chunks_of(chat, following.request_id, following.translator, pace, following.opening)
+        async for batch in chunks:
+            if batch:
+                yield b"".join(event(encoded(each)) for each in batch)
+        yield DONE
+
+    return event_stream(pieces(), HEADERS)

@@ -1,0 +1,106 @@
+"""Follows one turn for one client of the AI SDK, through every death behind the gateway, as batches of chunks.
+
+A follower asks for the events from a number on, and asks again when its client has taken what came. So a slow client costs no memory. What
+is durable when it comes is translated at once, so that nobody is told what was withdrawn by then.
+
+Each page costs its host a commit, and the supervisor two messages. So the more answers one gateway follows, the more rarely each asks, and
+its pages are longer: never more than some hundred pages a second in all, and one answer alone does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Any, Final
+
+from perdure.actors.ai_sdk.chunks import Chunk, Translator
+from perdure.actors.chat.stream import merged
+from perdure.actors.gateway.backend import asked
+from perdure.actors.gateway.problems import told as words_of
+from perdure.ledger import BadRequest, PerdureError
+from perdure.policies import TURN_ENDED, Event, TurnStatus
+
+FORGOTTEN: Final = "The conversation was cleared, and this answer with it."
+CANNOT_FOLLOW: Final = "The answer cannot be followed at the moment, and goes on: {}"
+
+
+Pages = AsyncGenerator[tuple[dict[str, Any], list[Event]], None]
+
+PAGE_S: Final = 0.0005
+PAUSE_MOST_S: Final = 0.25
+
+
+class Pace:
+    """How often the followers of one gateway ask."""
+
+    def __init__(self) -> None:
+        self._following = 0
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """An answer is followed within the block."""
+        self._following += 1
+        try:
+            yield
+        finally:
+            self._following -= 1
+
+    async def rest(self, asked_at_s: float) -> None:
+        """Wait until it is time for the next page of an answer whose last one was asked for at this time of the loop."""
+        until_s = asked_at_s + min(PAUSE_MOST_S, PAGE_S * (self._following - 1))
+        left_s = until_s - asyncio.get_running_loop().time()
+        if left_s > 0:
+            await asyncio.sleep(left_s)
+
+
+async def chunks_of(
+    chat: Any, request_id: str, translator: Translator, pace: Pace, opening: dict[str, Any] | None = None
+) -> AsyncGenerator[list[Chunk], None]:
+    """The chunks of a turn, from its start to its end, or until it waits for a person. What fails is told as the last chunk. There may be
+    no chunk in a batch.
+
+    Args:
+        chat: the handle of the chat agent.
+        translator: makes the chunks.
+        pace: of the gateway.
+        opening: the first page of the turn's events, if it is known already.
+    """
+    with pace.followed():
+        async with aclosing(_pages(chat, request_id, pace, opening)) as pages:
+            while not translator.is_over:
+                yield await _next_chunks(pages, translator)
+
+
+async def _next_chunks(pages: Pages, translator: Translator) -> list[Chunk]:
+    try:
+        return _told(*await anext(pages), translator)
+    except PerdureError as problem:
+        is_gone = isinstance(problem, BadRequest) and problem.field == "request_id"
+        return translator.failed(FORGOTTEN if is_gone else CANNOT_FOLLOW.format(words_of(problem)["message"]))
+
+
+def _told(page: dict[str, Any], events: list[Event], translator: Translator) -> list[Chunk]:
+    chunks = translator.chunks(events)
+    if not translator.is_over and page["status"] == TurnStatus.PARKED:
+        chunks += translator.paused()
+    if not translator.is_over and page["status"] in TURN_ENDED and page["next"] >= page["next_event"]:
+        chunks += translator.failed(page["error"])  # its stream has no end of its own
+    return chunks
+
+
+async def _pages(chat: Any, request_id: str, pace: Pace, opening: dict[str, Any] | None) -> Pages:
+    """The pages of the events of a turn. The first has all that is durable by now."""
+    first, gathered = 0, list[Event]()
+    loop = asyncio.get_running_loop()
+    while True:
+        asked_at_s = loop.time()
+        asking = chat._perdure_follow_turn  # noqa: SLF001 - the way of all followers
+        page: dict[str, Any] = await asked(asking(request_id, first)) if opening is None else opening
+        opening = None
+        gathered += page["events"]
+        first = page["next"]
+        if first >= page["next_event"] or not page["events"]:
+            yield page, merged(gathered)
+            gathered = []
+            await pace.rest(asked_at_s)

@@ -1,0 +1,1 @@
+"""Agents as tools of a server of the Model Context Protocol."""

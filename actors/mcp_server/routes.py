@@ -1,0 +1,59 @@
+"""MCP over HTTP: `/mcp`, for both eras of the protocol. The SDK is imported with the first request.
+
+A session of the handshake era lives in one process. A call of a session that this process does not know, because the process is new or
+another one has the session, is served without it: each call names all that it needs, and the runs behind it are in the ledger. Only the
+rest of a stream that was cut can be had in the session's own process alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from perdure.actors.gateway.backend import Backend
+from perdure.actors.gateway.registry import NoSuchAgent
+from perdure.actors.mcp_server.offers import Choice, offers_of
+from perdure.ledger import BadRequest
+
+SERVING = "perdure.actors.mcp_server.http"
+
+
+def routes(backend: Backend, choices: Iterable[Choice]) -> list[BaseRoute]:
+    """The route `/mcp`. Raises `BadRequest` for a choice that can be no tool, and for a method of an agent without an address."""
+    chosen = tuple(choices)
+    for offer in offers_of(chosen).values() if chosen else ():
+        if offer.method and offer.agent_class not in backend.registry.roots.values():
+            raise BadRequest("mcp_tools", f"{offer.agent_class.__name__} has no address: name it among the agents")
+    return [Route("/mcp", _Mcp(backend, chosen), methods=None)]
+
+
+class _Mcp:
+    """An ASGI application, so that the SDK answers by itself."""
+
+    def __init__(self, backend: Backend, choices: tuple[Choice, ...]) -> None:
+        self._backend, self._choices = backend, choices
+        self._served: Any = None
+        self._lock: asyncio.Lock | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if not self._choices:
+            raise NoSuchAgent("no agent is offered over MCP here; name them in `mcp_tools=` of the Gateway")
+        who = Request(scope).state.principal
+        await (await self._serving()).answer(who, scope, receive, send)
+
+    async def _serving(self) -> Any:
+        self._lock = self._lock or asyncio.Lock()
+        async with self._lock:
+            if self._served is None:
+                serving: Any = await asyncio.to_thread(import_module, SERVING)
+                served = serving.McpOverHttp(self._backend, self._choices)
+                await served.start()
+                self._backend.at_end(served.stop)
+                self._served = served
+        return self._served

@@ -1,0 +1,1 @@
+"""What the command line can do, over HTTP with JSON, and its description."""

@@ -1,0 +1,133 @@
+"""Agents over REST: what is known of one, work of all, and calls of exposed methods."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pydantic_core import to_jsonable_python
+
+from perdure.actors.code.schema import gives_bit_by_bit
+from perdure.actors.gateway.backend import Backend, Reached, asked
+from perdure.actors.gateway.registry import NoSuchAgent
+from perdure.actors.gateway.security import Scope
+from perdure.actors.life.handle import Method, tell
+from perdure.actors.rest import models
+from perdure.actors.rest.table import Asked, Operation
+from perdure.actors.runtime.inspecting import agent_told, everywhere, rows_of
+from perdure.ledger import BadRequest, name_of, type_of
+
+
+def agents(backend: Backend) -> list[Operation]:
+    """The operations on agents."""
+    on, chat, method, call = _Agents(backend), Scope.CHAT, models.OfMethod, models.CallAsked
+    return [
+        Operation(
+            "POST",
+            "/api/agents/{address}/call/{method}",
+            on.call_method,
+            models.Answered,
+            scope=chat,
+            of=method,
+            body=call,
+        ),
+        Operation(
+            "POST",
+            "/api/agents/{address}/tell/{method}",
+            on.tell_method,
+            models.Confirmed,
+            scope=chat,
+            of=method,
+            body=call,
+        ),
+        Operation(
+            "GET", "/api/agents/{agent}", on.show_agent, models.AgentTold, of=models.OfAgent, query=models.AgentAsked
+        ),
+        Operation("GET", "/api/fibers", on.fibers, models.WorkTold, query=models.WorkAsked),
+        Operation("GET", "/api/schedules", on.schedules, models.WorkTold, query=models.WorkAsked),
+        Operation("GET", "/api/turns", on.turns, models.WorkTold, query=models.WorkAsked),
+    ]
+
+
+class _Agents:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def show_agent(self, asked: Asked) -> Any:
+        """Everything about an agent: where it is, its mail, state, tables and work. It is not woken."""
+        agent, sql = asked.path.agent, asked.query.sql
+        if not name_of(agent) or not type_of(agent):
+            raise BadRequest("agent", f"{agent!r:.200} is no address of an agent; one is name@module:Class")
+        known = await (await self._backend.client()).ask("agent", agent)
+        folder = self._backend.storages
+        told = known if folder is None else await asyncio.to_thread(agent_told, known, folder, agent)
+        if told is None:
+            raise NoSuchAgent(
+                f"{agent!r:.200} is asleep or unknown: it has no storage, and the ledger holds nothing for it"
+            )
+        if sql is not None and folder is not None:
+            told = {**told, "rows": await asyncio.to_thread(rows_of, folder, agent, sql)}
+        return told
+
+    async def fibers(self, asked: Asked) -> Any:
+        """Fibers of the agents that wrote last, newest first."""
+        return await self._work("fibers", asked)
+
+    async def schedules(self, asked: Asked) -> Any:
+        """Schedules and queued items of the agents that wrote last, newest first."""
+        return await self._work("schedules", asked)
+
+    async def turns(self, asked: Asked) -> Any:
+        """Turns of the chat agents that wrote last, newest first."""
+        return await self._work("turns", asked)
+
+    async def _work(self, kind: str, asked: Asked) -> Any:
+        which: models.WorkAsked = asked.query
+        folder = self._backend.storages or Path()
+        found = await asyncio.to_thread(partial(everywhere, kind, folder, which.storages, failed=which.failed))
+        return {
+            "rows": found.rows[: which.limit],
+            "all": len(found.rows),
+            "storages": found.storages,
+            "unreadable": found.unreadable,
+        }
+
+    async def call_method(self, given: Asked) -> Any:
+        """Call an exposed method, at most once."""
+        method = await self._method(given)
+        value = await asked(method(*given.body.args, **given.body.kwargs))
+        return {"value": to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64", inf_nan_mode="null")}
+
+    async def tell_method(self, given: Asked) -> Any:
+        """Have an exposed method called exactly once, some time soon. It is durable when this is answered."""
+        method = await self._method(given)
+        await tell(method, *given.body.args, **given.body.kwargs)
+        return {}
+
+    async def _method(self, given: Asked) -> Method:
+        """The method, if the arguments fit to it."""
+        reached, rest = await self._backend.reach(given.who, given.path.address.split("/"))
+        if rest:
+            raise NoSuchAgent("a method is called at /api/agents/CLASS/NAME/call/METHOD")
+        function = _exposed(reached, given.path.method)
+        try:
+            inspect.signature(function).bind(None, *given.body.args, **given.body.kwargs)
+        except TypeError as problem:
+            raise BadRequest("args", str(problem)) from None
+        method: Method = getattr(reached.handle, given.path.method)
+        return method
+
+
+def _exposed(reached: Reached, name: str) -> Callable[..., Any]:
+    """An exposed method of an author's. What is for the runtime alone is not known here."""
+    function: Any = None if name.startswith("_") else getattr(reached.agent_class, name, None)
+    if not callable(function) or not hasattr(function, "__perdure_exposed__"):
+        raise BadRequest("method", f"{reached.agent_class.__name__} has no exposed method {name!r:.100}")
+    if gives_bit_by_bit(function) or hasattr(function, "__perdure_followed__"):
+        raise BadRequest("method", f"{name} gives its values bit by bit; follow it over a WebSocket")
+    known: Callable[..., Any] = function
+    return known

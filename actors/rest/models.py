@@ -1,0 +1,326 @@
+"""What REST takes and answers, as models. Names that end in `_ms` are milliseconds, those in `_at_ms` milliseconds since 1970."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field, JsonValue, StringConstraints
+
+from perdure.actors.rest.table import Taken
+from perdure.ledger import Status
+
+Id = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
+Words = Annotated[str, StringConstraints(max_length=200)]
+Seq = Annotated[int, Field(ge=0, lt=2**53)]
+
+
+def _as_list(given: object) -> object:
+    return given if isinstance(given, list) else [given]
+
+
+Statuses = Annotated[list[Status], BeforeValidator(_as_list), Field(max_length=10)]
+
+
+class OfRun(Taken):
+    """The run in the path."""
+
+    run_id: Id
+
+
+class RunsAsked(Taken):
+    """Which runs."""
+
+    status: Annotated[Statuses | None, Field(description="Only runs with this status; repeatable.")] = None
+    type: Annotated[Id | None, Field(description="Only runs of this agent type, as module:Class.")] = None
+    parent: Annotated[Id | None, Field(description="Only runs that this agent requested, as name@module:Class.")] = None
+    q: Annotated[Words, Field(description="Only runs with this in their id, type or parent, whatever the case.")] = ""
+    before: Annotated[Seq | None, Field(description="The `next` of the page before.")] = None
+    limit: Annotated[int, Field(ge=1, le=500, description="Number of runs on a page.")] = 50
+
+
+class OverviewAsked(Taken):
+    """How much of an overview."""
+
+    live: Annotated[int, Field(ge=0, le=1000, description="Number of live runs that are listed.")] = 200
+
+
+class EventsAsked(Taken):
+    """From which event on."""
+
+    after: Annotated[
+        int | None, Field(ge=-1, lt=2**53, description="The last event that is known; `Last-Event-ID` wins.")
+    ] = None
+
+
+class LiveAsked(OverviewAsked, EventsAsked):
+    """From which event on, and how much of an overview."""
+
+
+class RunLine(BaseModel):
+    """A run in a list."""
+
+    run_id: str
+    agent_type: str
+    parent: Annotated[str, Field(description="The address of the agent that requested it; empty if none did.")]
+    parent_tool_call_id: str | None
+    display_order: int
+    display: Any
+    input_preview: Any
+    detached: bool
+    attempt: int
+    host: str | None
+    status: Status
+    started_at_ms: int
+    completed_at_ms: int | None
+    progress: Annotated[
+        dict[str, Any] | None, Field(description="`fraction`, `phase`, `message`, `at_ms` and what else was reported.")
+    ]
+    milestones: list[str]
+    outcome: Annotated[dict[str, Any], Field(description="`summary`, `error`, and `reason` of an interruption.")]
+
+
+class RunsPage(BaseModel):
+    """Runs, the newest request first."""
+
+    runs: list[RunLine]
+    next: Annotated[int | None, Field(description="`before` of the next page; null on the last.")]
+
+
+class HostLine(BaseModel):
+    """A host."""
+
+    host: str
+    pid: int
+    up: bool
+    tenants: Annotated[int, Field(description="Agents that are awake there.")]
+    load: int
+    rss_mb: int
+    node: str
+
+
+class Served(BaseModel):
+    """The supervisor."""
+
+    pid: int
+    node: str
+
+
+class OverviewTold(BaseModel):
+    """What `perdure ps` tells."""
+
+    epoch: Annotated[int, Field(description="The life of the supervisor.")]
+    facts: int
+    runs: Annotated[dict[Status, int], Field(description="How many runs have each status.")]
+    live: list[RunLine]
+    hosts: list[HostLine]
+    agents: Annotated[
+        list[tuple[str, str, int]], Field(description="Agents that are awake, at most 1,000: address, host, life.")
+    ]
+    alarms: int
+    waiting: int
+    audit: dict[str, Any]
+    code: dict[str, Any]
+    kept: dict[str, float | None]
+    supervisor: Served | None
+
+
+class RunTold(BaseModel):
+    """Everything about a run."""
+
+    run_id: str
+    agent_type: str
+    status: Status
+    attempt: int
+    retries: int
+    parent: str
+    parent_tool_call_id: str | None
+    display_order: int
+    display: Any
+    input_preview: Any
+    detached: bool
+    started_at_ms: int
+    completed_at_ms: int | None
+    source: Any = None
+    summary: str
+    error: str
+    output: Any
+    large: bool = False
+    trace: str = ""
+    reason: str | None = None
+    child_still_running: bool | None = None
+    digest: str
+    host: str | None
+    signal_at_ms: int | None
+    progress: dict[str, Any] | None = None
+    milestones: list[dict[str, Any]]
+    deliveries: dict[str, str]
+    options: dict[str, Any]
+
+
+class Explained(BaseModel):
+    """Where a run stands, and why."""
+
+    run_id: str
+    lines: list[str]
+
+
+class Audited(BaseModel):
+    """The account of all mail."""
+
+    enqueued: int
+    delivered: int
+    superseded: int
+    suppressed: int
+    parked: int
+    pending: int
+    balanced: bool
+    parked_mail: list[dict[str, Any]]
+    findings: list[str]
+
+
+class HostsTold(BaseModel):
+    """The processes that serve."""
+
+    supervisor: Served | None
+    hosts: list[HostLine]
+
+
+class LimitsTold(BaseModel):
+    """The limits in force; an infinite one is null."""
+
+    limits: dict[str, Any]
+
+
+class StartAsked(Taken):
+    """A run to begin. The same `run_id` with the same content is the same run."""
+
+    type: Annotated[Id, Field(description="A class that the gateway serves: as module:Class, or as in its address.")]
+    input: JsonValue = None
+    run_id: Annotated[Id | None, Field(description="By default a new one.")] = None
+
+
+class Started(BaseModel):
+    """A run that is durable."""
+
+    run_id: str
+    status: Status
+
+
+class CancelAsked(Taken):
+    """Why."""
+
+    reason: Annotated[str, StringConstraints(max_length=1000)] = "cancelled by an operator"
+
+
+class Confirmed(Taken):
+    """Nothing more to say."""
+
+
+class ClearAsked(Taken):
+    """Which runs are forgotten: these, or those that the filters choose, or all."""
+
+    run_ids: Annotated[list[Id] | None, Field(max_length=1000)] = None
+    status: Annotated[list[Status] | None, Field(max_length=10)] = None
+    before_ms: Annotated[Seq | None, Field(description="Only runs that were requested before this instant.")] = None
+    all: bool = False
+
+
+class Cleared(BaseModel):
+    """How many runs were forgotten."""
+
+    cleared: int
+
+
+class Standing(BaseModel):
+    """A run after a request."""
+
+    run_id: str
+    status: Annotated[str, Field(description="Its status; `pending` for a mail that is delivered again.")]
+
+
+class OfAgent(Taken):
+    """The agent in the path, as name@module:Class."""
+
+    agent: Id
+
+
+class AgentAsked(Taken):
+    """What is asked of its tables."""
+
+    sql: Annotated[
+        str | None, StringConstraints(max_length=10_000), Field(description="One SELECT; at most 1,000 rows.")
+    ] = None
+
+
+class AgentTold(BaseModel):
+    """What is known of an agent. What its storage tells is missing if it has none."""
+
+    agent: str
+    host: str | None
+    pid: int | None = None
+    node: str | None = None
+    incarnation: int = 0
+    run: str | None = None
+    run_status: str | None = None
+    is_stopping: bool = False
+    wakes_at_ms: int | None = None
+    losses: int = 0
+    lost_by: str | None = None
+    mail: dict[str, int] = {}
+    live_runs: list[str] = []
+    last_life: int | None = None
+    state: dict[str, Any] = {}
+    tables: list[dict[str, Any]] = []
+    fibers: list[dict[str, Any]] = []
+    schedules: list[dict[str, Any]] = []
+    turns: list[dict[str, Any]] = []
+    rows: Annotated[list[dict[str, Any]], Field(description="The answer to `sql`.")] = []
+
+
+class WorkAsked(Taken):
+    """Which work."""
+
+    failed: Annotated[bool, Field(description="Only what has failed, or keeps failing.")] = False
+    limit: Annotated[int, Field(ge=1, le=1000)] = 50
+    storages: Annotated[int, Field(ge=1, le=10_000, description="Of how many agents: those that wrote last.")] = 100
+
+
+class WorkTold(BaseModel):
+    """Work of one kind, newest first."""
+
+    rows: list[dict[str, Any]]
+    all: int
+    storages: int
+    unreadable: list[str]
+
+
+class OfMethod(Taken):
+    """An exposed method of the agent at an address: `class/name`, and `/sub/class/name` for each step to a sub-agent."""
+
+    address: Id
+    method: Id
+
+
+class CallAsked(Taken):
+    """Arguments."""
+
+    args: list[JsonValue] = Field(default_factory=list)
+    kwargs: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class Answered(BaseModel):
+    """What the method returned."""
+
+    value: Any
+
+
+class CodeTold(BaseModel):
+    """Which code stands where, by agent type."""
+
+    types: list[dict[str, Any]]
+
+
+class UpgradeAsked(Taken):
+    """Which agents go on with newer code at once, if they are at rest."""
+
+    type: Id | None = None

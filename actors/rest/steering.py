@@ -1,0 +1,126 @@
+"""What is changed over REST: runs are started, cancelled, tried again and cleared; agents are deleted and moved on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from perdure.actors.code.naming import type_name
+from perdure.actors.gateway.backend import Backend
+from perdure.actors.gateway.security import Scope
+from perdure.actors.rest import models
+from perdure.actors.rest.table import Asked, Operation
+from perdure.ledger import BadRequest, UnknownAgentType, name_of, type_of
+
+
+def steering(backend: Backend) -> list[Operation]:
+    """The operations on runs, and those of an administrator."""
+    on, run, operate = _Steering(backend), models.OfRun, Scope.OPERATE
+    return [
+        Operation("POST", "/api/runs", on.start_run, models.Started, scope=operate, body=models.StartAsked),
+        Operation("POST", "/api/runs/clear", on.clear_runs, models.Cleared, scope=operate, body=models.ClearAsked),
+        Operation(
+            "POST",
+            "/api/runs/{run_id}/cancel",
+            on.cancel_run,
+            models.Standing,
+            scope=operate,
+            of=run,
+            body=models.CancelAsked,
+        ),
+        Operation(
+            "POST",
+            "/api/runs/{run_id}/retry",
+            on.retry_run,
+            models.Standing,
+            scope=operate,
+            of=run,
+            body=models.Confirmed,
+        ),
+        Operation("DELETE", "/api/runs/{run_id}", on.clear_run, models.Cleared, scope=operate, of=run),
+        Operation("GET", "/api/upgrade", on.code, models.CodeTold),
+        Operation("POST", "/api/upgrade", on.upgrade, models.CodeTold, scope=Scope.ADMIN, body=models.UpgradeAsked),
+        Operation(
+            "DELETE", "/api/agents/{agent}", on.forget_agent, models.Confirmed, scope=Scope.ADMIN, of=models.OfAgent
+        ),
+    ]
+
+
+class _Steering:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def _ask(self, name: str, *args: Any) -> Any:
+        return await (await self._backend.client()).ask(name, *args)
+
+    async def start_run(self, asked: Asked) -> Any:
+        """Begin a run. It is durable when this is answered. The same `run_id` with other content is refused."""
+        client = await self._backend.client()
+        wanted: models.StartAsked = asked.body
+        started = await client.start(self._class(wanted.type, client.code_dir), wanted.input, run_id=wanted.run_id)
+        return {"run_id": started.run_id, "status": started.status}
+
+    def _class(self, name: str, code_dir: Any) -> type:
+        for address, each in self._backend.registry.roots.items():
+            if name in (address, type_name(each, code_dir)):
+                return each
+        raise UnknownAgentType("type", f"{name!r:.200} is no class that this gateway serves")
+
+    async def cancel_run(self, asked: Asked) -> Any:
+        """Cancel a run and what its child waits for. A run that has ended stays as it is."""
+        run_id = asked.path.run_id
+        await self._ask("show", run_id)  # an unknown run is refused
+        await self._ask("cancel", run_id, None, asked.body.reason)
+        return await self._standing(run_id)
+
+    async def retry_run(self, asked: Asked) -> Any:
+        """Try a run again that has failed, was given up or is parked; or a parked mail, by its id."""
+        key = asked.path.run_id
+        parked = (await self._ask("audit"))["parked_mail"]
+        await self._ask("retry", key)
+        is_mail = any(each["mail_id"] == key for each in parked)
+        return {"run_id": key, "status": "pending"} if is_mail else await self._standing(key)
+
+    async def _standing(self, run_id: str) -> Any:
+        return {"run_id": run_id, "status": (await self._ask("show", run_id))["status"]}
+
+    async def clear_run(self, asked: Asked) -> Any:
+        """Forget a run and its child's storage. A live one is cancelled first."""
+        return await self._clear([asked.path.run_id])
+
+    async def clear_runs(self, asked: Asked) -> Any:
+        """Forget runs and their children's storage. Live ones are cancelled first."""
+        which: models.ClearAsked = asked.body
+        filters = which.status is not None or which.before_ms is not None
+        if sum((which.run_ids is not None, filters, which.all)) != 1:
+            raise BadRequest("run_ids", "name runs, or choose them by status and before_ms, or say all")
+        if which.run_ids is not None:
+            return await self._clear(list(which.run_ids))
+        client = await self._backend.client()
+        statuses = None if which.status is None else [str(each) for each in which.status]
+        return {"cleared": await client.clear(statuses, which.before_ms)}
+
+    async def _clear(self, run_ids: list[str]) -> Any:
+        for each in run_ids:
+            await self._ask("show", each)  # refuses one that is unknown before any is cleared
+        await self._ask("clear", run_ids)
+        return {"cleared": len(run_ids)}
+
+    async def code(self, asked: Asked) -> Any:
+        """Which code stands where."""
+        return {"types": [_plain(each) for each in await self._ask("upgrade", None, False)]}
+
+    async def upgrade(self, asked: Asked) -> Any:
+        """Agents that have older code and are at rest leave at once, and wake with the newest."""
+        return {"types": [_plain(each) for each in await self._ask("upgrade", asked.body.type, True)]}
+
+    async def forget_agent(self, asked: Asked) -> Any:
+        """Delete an agent with its storage, its sub-agents, its mail and the runs that it requested."""
+        agent = asked.path.agent
+        if not name_of(agent) or ":" not in type_of(agent):
+            raise BadRequest("agent", f"{agent!r:.200} is no address of an agent; one is name@module:Class")
+        await self._ask("forget", agent)
+        return {}
+
+
+def _plain(told: Any) -> dict[str, Any]:
+    return dict(told)
