@@ -157,7 +157,8 @@ def test_methods_and_errors_that_are_named_alone_exist() -> None:
     words = {word for word in words if re.fullmatch(r"[A-Z]\w*[a-z]\w*|(?:on|agent_tool|detached)_\w+", word)}
     own = {*re.findall(r"(?:class|def) (\w+)", "".join(PYTHON)), *dir(builtins)}
     programs = "".join(path.read_text("utf-8") for path in (ROOT / "tests/gateway").glob("*.mjs"))
-    own |= {word for word in words if re.search(rf"\b{word}\b", programs)}  # names of the clients that these programs play
+    # and the names of the clients that these programs play
+    own |= {word for word in words if re.search(rf"\b{word}\b", programs)}
     assert {"StorageConflict", "OutcomeUnknown", "on_progress", "detached_max_budget_ms"} <= words
     unknown = [word for word in words - own if not any(hasattr(home, word) for home in homes)]
     assert not [word for word in unknown if not has(Detached, word) and not has(RunOptions, word)]
