@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class RealGateway:
-    """A process of `tests.gateway.server`."""
+    """A process of `tests.gateway.server`. `paths` are where else it looks for modules."""
 
     def __init__(self, data: Path, agents: list[str], **given: Any) -> None:
         self._given = {"data": str(data), "agents": agents, **given}
@@ -35,7 +35,8 @@ class RealGateway:
 
     def start(self) -> None:
         """Start it, on the port that it had before."""
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / ".src"), str(ROOT)])}
+        paths = [str(ROOT / ".src"), str(ROOT), *self._given.get("paths", [])]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.gateway.server", json.dumps(self._given | {"port": self.port})],
             cwd=ROOT,

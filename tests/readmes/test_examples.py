@@ -10,6 +10,7 @@ import json
 import re
 import runpy
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ from perdure.ledger import Secret
 from perdure.policies import Span
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.traces import Recorder
+from tests.gateway.real import real_gateway
 from tests.kit import ROOMY
 from tests.readmes.pages import GUIDE, LIMITS, PAGES, PYTHON, Page, example, module_of, modules
 
@@ -107,6 +109,7 @@ def test_every_module_is_played_here() -> None:
         "atlas",
         "board",
         "bot",
+        "elsewhere",
         "following",
         "helpdesk",
         "library",
@@ -250,6 +253,14 @@ def test_the_bot_can_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
     (messenger,) = bot.Bot.messengers()
     assert messenger.webhook_path == "/messengers/telegram/webhook"
     assert actors.messenger_app(actors.Runtime("unused"), bot.Bot).routes
+
+
+def test_a_program_elsewhere_asks_a_gateway(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    elsewhere = example("elsewhere")
+    place = str(Path(str(elsewhere.__file__)).parent)
+    with real_gateway(tmp_path, ["library:Reader"], paths=[place]) as gateway:
+        assert elsewhere.count(gateway.url, "to be or not to be") == 6
+    assert capsys.readouterr().out == "0 started\n1 finished\n"
 
 
 def test_the_tools_are_offered_over_mcp() -> None:
