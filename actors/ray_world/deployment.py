@@ -20,10 +20,10 @@ class Implementations(NamedTuple):
 
     supervisor: str = "perdure.actors.supervisor.supervisor:Supervisor"
     host: str = "perdure.actors.host.host:Host"
-    gateway: str = "perdure.actors.serve.server:GatewayServer"
     store: str = "perdure.ledger.store.duckdb_store:DuckDBStore"
     cabinet: str = "perdure.ledger.storage.cabinet:Cabinet"
     disk: str = "perdure.ledger.storage.file_disk:FileDisk"
+    gateway: str = "perdure.actors.serve.server:GatewayServer"
 
 
 class Deployment(NamedTuple):
