@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from perdure.actors.agents_client.line import Line, encoded, json_text
 from perdure.actors.gateway.backend import Backend
+from perdure.actors.gateway.run_feed import LAST
 from perdure.actors.runtime.client import Client
 from perdure.actors.tasks import awaited
 from perdure.ledger import UnknownRun
@@ -116,13 +117,30 @@ class RunTeller:
             waiting.cancel()
 
     async def _tell(self, run_id: str, begun: asyncio.Event) -> None:
-        pace = _Pace()
-        with suppress(UnknownRun):  # it was cleared meanwhile
-            async for batch in self._backend.watch(run_id):
-                now_s = asyncio.get_running_loop().time()
-                for frame in pace.chosen([json.loads(each.text) for each in batch], now_s):
-                    await self._send(frame)
+        pace, batches = _Pace(), self._backend.watch(run_id)
+        upcoming = awaited(anext(batches, None))
+        try:
+            while True:
+                await asyncio.wait({upcoming}, timeout=pace.due_in_s(_now_s()))
+                if not upcoming.done():
+                    await self._send_all(pace.held(_now_s()))
+                    continue
+                batch = upcoming.result()
+                if batch is None:
+                    return
+                await self._send_all(pace.chosen([json.loads(each.text) for each in batch], _now_s()))
                 begun.set()
+                upcoming = awaited(anext(batches, None))
+        except UnknownRun:  # it was cleared meanwhile
+            return
+        finally:
+            upcoming.cancel()
+            await asyncio.gather(upcoming, return_exceptions=True)
+            await batches.aclose()
+
+    async def _send_all(self, frames: list[dict[str, Any]]) -> None:
+        for frame in frames:
+            await self._send(frame)
 
     async def _send(self, frame: dict[str, Any]) -> None:
         about = {"parentToolCallId": frame["parent_tool_call_id"]} if "parent_tool_call_id" in frame else {}
@@ -133,22 +151,47 @@ class RunTeller:
 
 
 class _Pace:
-    """Leaves out reports of progress that come too fast. The newest of a batch is told, and so is every full one."""
+    """Holds reports of progress back that come too fast. The newest is told when it is time, and a full one at once."""
 
     def __init__(self) -> None:
         self._last_s = float("-inf")
+        self._held: dict[str, Any] | None = None
+
+    def due_in_s(self, now_s: float) -> float | None:
+        """When the report that is held back is to be told; None if there is none."""
+        return None if self._held is None else max(0.0, self._last_s + PROGRESS_EVERY_S - now_s)
+
+    def held(self, now_s: float) -> list[dict[str, Any]]:
+        """The report that was held back, which is told now."""
+        held, self._held = self._held, None
+        if held is None:
+            return []
+        self._last_s = now_s
+        return [held]
 
     def chosen(self, frames: list[dict[str, Any]], now_s: float) -> list[dict[str, Any]]:
-        """The frames of a batch that are told."""
+        """The frames of a batch that are told now. A report that is held back is told before the end, unless there is a newer one."""
+        is_end = bool(frames) and frames[-1]["event"]["kind"] in LAST
         newest = max((at for at, frame in enumerate(frames) if _is_progress(frame)), default=-1)
-        is_due = now_s - self._last_s >= PROGRESS_EVERY_S
-        if newest >= 0 and is_due:
-            self._last_s = now_s
-        return [
+        if newest >= 0:
+            is_early = now_s - self._last_s < PROGRESS_EVERY_S and not is_end and not _is_full(frames[newest])
+            self._held, self._last_s = (frames[newest], self._last_s) if is_early else (None, now_s)
+        told = [
             frame
             for at, frame in enumerate(frames)
-            if not _is_progress(frame) or (at == newest and is_due) or (frame["event"].get("fraction") or 0) >= 1
+            if not _is_progress(frame) or _is_full(frame) or (at == newest and self._held is None)
         ]
+        if any(frame["event"]["kind"] == "milestone" for frame in frames[newest + 1 :]):
+            self._held = None  # clients take a milestone as the newest progress
+        return [*self.held(now_s), *told] if is_end else told
+
+
+def _is_full(frame: dict[str, Any]) -> bool:
+    return bool((frame["event"].get("fraction") or 0) >= 1)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _is_progress(frame: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""The gateway as one ASGI application: under `perdure serve`, any ASGI server, Ray Serve, or mounted in an author's own application.
+"""The gateway as one ASGI application: under `perdure serve` or any ASGI server, or mounted in an author's own application.
 
 app = Gateway(agents=[Assistant], data="./perdure-data")
 """

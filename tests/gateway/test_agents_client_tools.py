@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 from perdure.actors import Agent, RunContext, client_tool, exposed
@@ -264,3 +265,38 @@ def test_runs_are_told_live_and_again_with_the_same_numbers() -> None:
             assert socket.closed[0] == 4404
 
     visit([Parent], story)
+
+
+class Halting(Agent):
+    """Reports twice at once, and then nothing for long."""
+
+    async def run(self, input: str, run: RunContext) -> str:
+        await run.report_progress(fraction=0.1)
+        await run.report_progress(fraction=0.7)
+        await asyncio.sleep(60)
+        return "there"
+
+
+class Patron(Agent):
+    """Has such a child."""
+
+    @exposed
+    async def begin(self) -> str:
+        """Run it."""
+        return str((await self.run_agent_tool(Halting, "", run_id="halting")).status)
+
+
+def test_the_newest_report_of_progress_is_told_soon_although_it_came_too_fast() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with tab(door, "/agents/patron/p") as live:
+            live.send("rpc", id="1", method="begin", args=[])
+            clock = asyncio.get_running_loop().time
+            began_s, told = clock(), 0.0
+            while told != 0.7:
+                frame = await live.next()
+                body = frame.get("event", {}).get("body", "")
+                told = json.loads(body)["data"]["fraction"] if "data-agent-progress" in body else told
+            assert clock() - began_s < 30
+            await run_frames(live, "halting")
+
+    visit([Patron], story)
