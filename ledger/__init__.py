@@ -94,7 +94,7 @@ from perdure.ledger.outstanding import (
 from perdure.ledger.placements import assign_hosts, hosts_wanted, is_exclusive
 from perdure.ledger.preview import preview_of, shown_input
 from perdure.ledger.protocol import decide
-from perdure.ledger.reach import Route, Standalone, named_on_the_way, route
+from perdure.ledger.reach import Route, Standalone, is_cleared, named_on_the_way, route
 from perdure.ledger.run import Run, outcome_of
 from perdure.ledger.run_pages import Page, page_of
 from perdure.ledger.secret import (

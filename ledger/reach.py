@@ -85,11 +85,17 @@ def named_on_the_way(runs: Runs, agent: str) -> Iterator[str]:
             yield from named_on_the_way(runs, run.parent)
 
 
+def is_cleared(runs: Runs, agent: str) -> bool:
+    """Whether this agent is the child of a run that was cleared."""
+    run = _run_of(runs, agent)
+    return run is not None and run.cleared
+
+
 def _above(runs: Runs, agent: str) -> str:
     """The agent to which this one belongs, or nothing."""
-    run = _run_of(runs, agent)
-    if run is not None and run.cleared:
+    if is_cleared(runs, agent):
         raise AgentUnreachable(agent, "its run was cleared")
+    run = _run_of(runs, agent)
     return parent_of(agent) or ("" if run is None else run.parent)
 
 

@@ -21,6 +21,7 @@ from perdure.ledger import (
     OutcomeUnknown,
     PerdureError,
     View,
+    is_cleared,
     is_within,
     last_end,
 )
@@ -137,7 +138,9 @@ class Calls:
     def cut_off(self, ref: str) -> None:
         """A call had begun, or nobody knows whether it had, and will not be answered."""
         call = self._calls.get(ref)
-        if call is not None and call.repeatable:
+        if call is not None and is_cleared(self._view.runs, call.agent_id):  # no repetition may bring the child back
+            self.answered(ref, False, error_to_plain(AgentUnreachable(call.agent_id, "its run was cleared")))
+        elif call is not None and call.repeatable:
             self._wait(ref, call)
         elif call is not None:
             activation = self._view.agents.get(call.agent_id)

@@ -26,6 +26,10 @@ class Digger(Agent):
         await asyncio.sleep(input)
         return len(self.sql("SELECT * FROM found"))
 
+    @exposed(repeatable=True)
+    async def linger(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
     @exposed
     def rows(self) -> list[str]:
         return [str(what) for (what,) in self.sql("SELECT * FROM found")]
@@ -45,6 +49,10 @@ class Owner(Agent):
     @exposed
     async def dig(self, run_id: str, seconds: float) -> None:
         await self.run_agent_tool(Digger, seconds, run_id=run_id, detached=True)
+
+    @exposed
+    async def linger_with(self, name: str, seconds: float) -> None:
+        await self.sub_agent(Digger, name).linger(seconds)  # type: ignore[misc]
 
     @exposed
     async def look(self, name: str) -> list[str]:
@@ -204,6 +212,27 @@ def test_the_child_of_a_cleared_run_is_gone_and_its_name_brings_nobody_to_life(w
                     await way(stage, "r")
                 await stage.until(lambda: stage.record("r") is None)
             assert addresses(stage, "r") == set()
+
+    play(story)
+
+
+@pytest.mark.parametrize("from_inside", [False, True])
+def test_a_call_of_a_child_whose_run_is_cleared_meanwhile_is_refused_and_not_repeated(from_inside: bool) -> None:
+    """A repetition would bring the child back, to be ended again, for ever."""
+
+    async def story(stage: Stage) -> None:
+        await stage.call(Owner, "dig", "r", 0.0)
+        await stage.ended("r")
+        child: Any = stage.client.agent(Digger, "r", of=stage.client.agent(Owner, "p"))
+        asked = stage.call(Owner, "linger_with", "r", 10.0) if from_inside else child.linger(10.0)
+        lingering = asyncio.ensure_future(asked)
+        await asyncio.sleep(1)
+        await stage.call(Owner, "clear")
+        with pytest.raises(AgentUnreachable, match="its run was cleared"):
+            async with asyncio.timeout(60):
+                await lingering
+        await stage.until(lambda: stage.record("r") is None)
+        assert addresses(stage, "r") == set()
 
     play(story)
 
