@@ -10,6 +10,7 @@ from uuid import uuid4
 import httpx
 
 from perdure.actors.remote import wishes
+from perdure.actors.remote.chat import AsyncRemoteChat
 from perdure.actors.remote.wishes import Ended, Place, Wish
 from perdure.ledger import OutcomeUnknown, SupervisorUnreachable
 
@@ -120,6 +121,10 @@ class AsyncGateway:
         """An agent by its class and name, as they stand in its address: `gateway.agent("counter", "one")`. For a sub-agent follow `sub`,
         its class and its name."""
         return AsyncRemoteAgent(self._ask, address)
+
+    def chat(self, chat_class: str, name: str) -> AsyncRemoteChat:
+        """The conversation with a chat agent: `gateway.chat("assistant", "alice")`."""
+        return AsyncRemoteChat(self._http, self._ask, (chat_class, name))
 
     async def _ask(self, wish: Wish) -> Any:
         for tries in range(wishes.TRIES + 1):

@@ -11,6 +11,7 @@ import httpx
 
 from perdure.actors.remote import wishes
 from perdure.actors.remote.client import TIMEOUT_S, headers_of
+from perdure.actors.remote.sync_chat import RemoteChat
 from perdure.actors.remote.wishes import Ended, Place, Wish
 from perdure.ledger import OutcomeUnknown, SupervisorUnreachable
 
@@ -103,6 +104,10 @@ class RemoteGateway:
     def agent(self, *address: str) -> RemoteAgent:
         """An agent by its class and name, as they stand in its address. For a sub-agent follow `sub`, its class and its name."""
         return RemoteAgent(self._ask, address)
+
+    def chat(self, chat_class: str, name: str) -> RemoteChat:
+        """The conversation with a chat agent: `gateway.chat("assistant", "alice")`."""
+        return RemoteChat(self._http, self._ask, (chat_class, name))
 
     def _ask(self, wish: Wish) -> Any:
         for tries in range(wishes.TRIES + 1):

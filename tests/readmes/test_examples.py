@@ -109,6 +109,7 @@ def test_every_module_is_played_here() -> None:
         "atlas",
         "board",
         "bot",
+        "conversation",
         "elsewhere",
         "following",
         "helpdesk",
@@ -261,6 +262,14 @@ def test_a_program_elsewhere_asks_a_gateway(tmp_path: Path, capsys: pytest.Captu
     with real_gateway(tmp_path, ["library:Reader"], paths=[place]) as gateway:
         assert elsewhere.count(gateway.url, "to be or not to be") == 6
     assert capsys.readouterr().out == "0 started\n1 finished\n"
+
+
+def test_a_program_elsewhere_talks_with_a_chat_agent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    conversation = example("conversation")
+    place = str(Path(str(conversation.__file__)).parent)
+    with real_gateway(tmp_path, ["following:Guide"], paths=[place]) as gateway:
+        assert conversation.ask(gateway.url, "Where to?") == "Turn left."
+    assert capsys.readouterr().out == "Turn left. (completed)\n"
 
 
 def test_the_tools_are_offered_over_mcp() -> None:

@@ -1,0 +1,188 @@
+"""Answers of chat agents as a client elsewhere hears them, as plain data. Pure: the same for sync and async code.
+
+A question is known by the id of its message. So it may be asked again after a lost line, and another process may follow its answer. The
+gateway tells an answer from its beginning on each connection; what was heard already is not told twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import httpx
+
+from perdure.actors.remote import wishes
+from perdure.actors.remote.wishes import Wish
+from perdure.ledger import SupervisorUnreachable, digest_of, pack
+from perdure.policies import TURN_ENDED, TurnStatus
+
+SILENT_S: Final = 60.0
+"""How long a line may say nothing before another one is made."""
+AGAIN: Final = wishes.AGAIN | {502}
+"""Refusals after which the question is looked for, and asked again if it is not there."""
+NEWEST: Final = 20
+_KINDS: Final = {401: "Unauthenticated", 403: "Forbidden"}
+_LAST: Final = frozenset({"finish", "abort", "error"})
+_AI: Final = {"ai": "7"}
+
+
+class Piece(NamedTuple):
+    """What an answer has gained: of what was told before the first `kept` characters stand, and `text` follows them."""
+
+    kept: int
+    text: str
+
+
+class Reply(NamedTuple):
+    """How an answer ended: `status` is `completed`, `error`, `aborted`, `skipped`, or `parked` while it waits for a person."""
+
+    status: str
+    text: str
+    message: dict[str, Any] | None
+    error: str = ""
+    reason: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the answer is whole."""
+        return self.status == TurnStatus.COMPLETED
+
+
+class Question(NamedTuple):
+    """A message to a chat agent; without a text it was sent by somebody before."""
+
+    address: tuple[str, str]
+    message_id: str
+    text: str | None = None
+
+    @property
+    def request_id(self) -> str:
+        """The id of its turn."""
+        return f"ui-{digest_of(pack(self.message_id))}"
+
+    def sent(self) -> Wish:
+        """Ask, and follow the answer."""
+        parts = [{"type": "text", "text": self.text}]
+        message = {"id": self.message_id, "role": "user", "parts": parts}
+        path = f"/chat/{quote(self.address[0], safe='')}"
+        return Wish("POST", path, {"id": self.address[1], "messages": [message]}, _AI)
+
+    def followed(self) -> Wish:
+        """Follow the answer that is under way, from its beginning."""
+        return chat(self.address, "GET", "stream", _AI)
+
+    def turn(self) -> Wish:
+        """What is known of its turn."""
+        return method(self.address, "inspect_turn", self.request_id)
+
+    def cancelled(self) -> Wish:
+        """Cancel its turn."""
+        return method(self.address, "cancel_chat", self.request_id, "cancelled by a client")
+
+
+def chat(address: Sequence[str], verb: str, what: str, query: Mapping[str, Any] | None = None) -> Wish:
+    """Something about a conversation."""
+    path = "/".join(quote(each, safe="") for each in address)
+    return Wish(verb, f"/chat/{path}/{what}", query=query)
+
+
+def method(address: Sequence[str], name: str, *args: Any) -> Wish:
+    """A call of a chat agent's method that may be repeated."""
+    return wishes.call(address, "call", name, args, {})._replace(repeatable=True)
+
+
+def is_at_rest(turn: Mapping[str, Any] | None) -> bool:
+    """Whether nothing more comes of a turn, or only after a person has answered."""
+    return turn is not None and (turn["status"] in TURN_ENDED or turn["status"] == TurnStatus.PARKED)
+
+
+def reply(turn: Mapping[str, Any], messages: Sequence[dict[str, Any]]) -> Reply:
+    """The end of an answer, from its turn and the messages of the conversation."""
+    message = next((each for each in messages if each["id"] == turn["message_id"]), None)
+    parts = [] if message is None else message["parts"]
+    text = "".join(part["text"] for part in parts if part["type"] == "text")
+    return Reply(turn["status"], text, message, turn["error"] or "", turn["reason"] or "")
+
+
+def refusal(answer: httpx.Response) -> Exception:
+    """The error that a refusal in plain words tells of. Its text has been read."""
+    kind = _KINDS.get(answer.status_code, "")
+    error = {"type": kind, "message": answer.text, "args": [answer.text]}
+    return wishes.error_of(answer.status_code, {"error": error})
+
+
+class Telling:
+    """How far an answer was told, over however many connections."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.is_over = False
+        """Whether this connection has told an end."""
+        self._tries, self._rest = 0, ""
+        self._texts: list[str] = []
+        self._places: dict[str, int] = {}
+        self._step = 0
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """While a connection lasts. That it broke is no error, unless nobody has answered for too long."""
+        self.is_over, self._rest, self._texts, self._places, self._step = False, "", [], {}, 0
+        try:
+            yield
+        except httpx.TransportError as problem:
+            if self._tries >= wishes.TRIES:
+                raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
+
+    def pause_s(self) -> float:
+        """How long to wait before the next connection."""
+        self._tries += 1
+        return 0.0 if self.is_over and self._tries == 1 else wishes.pause_s(self._tries - 1)
+
+    def take(self, piece: str, message_id: str | None) -> Iterator[Piece]:
+        """What is gained by a piece of the stream. Nothing is taken of another message than this one."""
+        *blocks, self._rest = (self._rest + piece).split("\n\n")
+        for block in blocks:
+            data = "".join(line[6:] for line in block.split("\n") if line.startswith("data: "))
+            if not data or data == "[DONE]" or self.is_over:
+                continue
+            chunk = json.loads(data)
+            if chunk["type"] == "start" and message_id not in (None, chunk["messageId"]):
+                self.is_over = True  # another turn is under way, and this one waits
+                self._tries = max(self._tries, 1)
+                return
+            self._fold(chunk)
+        now = "".join(self._texts)
+        if not self.text.startswith(now):
+            yield from self.whole(now)
+
+    def whole(self, text: str) -> Iterator[Piece]:
+        """What is gained if this is the text."""
+        if text != self.text:
+            kept = _shared(self.text, text)
+            self.text, self._tries = text, 0
+            yield Piece(kept, text[kept:])
+
+    def _fold(self, chunk: Mapping[str, Any]) -> None:
+        kind = chunk["type"]
+        if kind == "text-start":
+            self._places[chunk["id"]] = len(self._texts)
+            self._texts.append("")
+        elif kind == "text-delta":
+            self._texts[self._places[chunk["id"]]] += chunk["delta"]
+        elif kind == "start-step":
+            self._step = len(self._texts)
+        elif kind == "reset-step":
+            del self._texts[self._step :]
+        elif kind in _LAST:
+            self.is_over = True
+
+
+def _shared(before: str, now: str) -> int:
+    """How many characters both begin with."""
+    if now.startswith(before):
+        return len(before)
+    differ = (at for at, pair in enumerate(zip(before, now, strict=False)) if pair[0] != pair[1])
+    return next(differ, min(len(before), len(now)))
