@@ -76,15 +76,15 @@ class Attendance:
             elif self._talk.problem is not None:
                 raise self._talk.problem
             else:
-                await self._sleep()
-
-    async def _sleep(self) -> None:
-        try:
-            async with asyncio.timeout(PENDING_AGAIN_S if self._waiting else None):
                 await self._woken.wait()
-        except TimeoutError:
+
+    async def remind(self) -> None:
+        """Tell the client from time to time what it waits for, whatever else happens, until the connection ends."""
+        while True:
+            await asyncio.sleep(PENDING_AGAIN_S)
             for turn in sorted(self._waiting):
-                await self._line.send("cf_agent_stream_pending", id=turn)
+                if turn in self._waiting:
+                    await self._line.send("cf_agent_stream_pending", id=turn)
 
     # what the client asks
 

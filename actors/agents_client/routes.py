@@ -117,7 +117,7 @@ class AgentsClients:
                 attendance = Attendance(line, talk)
                 held.callback(attendance.leave)
                 chat = ChatDesk(line, talk, attendance)
-                jobs.append(attendance.serve())
+                jobs += [attendance.serve(), attendance.remind()]
             calls = CallDesk(line, reached, caller, state, version)
             await line.together(self._read(line, calls, chat), calls.serve(), *jobs)
 
