@@ -13,7 +13,7 @@ from perdure.actors.agent.agent import Agent
 from perdure.actors.gateway.connection import Connection, Opener
 from perdure.actors.gateway.problems import AgentRaised
 from perdure.actors.gateway.registry import NoSuchAgent, Registry, Step
-from perdure.actors.gateway.run_feed import Encoded, RunFeeds
+from perdure.actors.gateway.run_feed import Batch, RunFeeds
 from perdure.actors.gateway.security import Principal, Scope, Security
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.runtime.client import Client
@@ -107,7 +107,7 @@ class Backend:
         assert address is not None
         return Reached(handle, steps[-1].agent_class, steps[-1].name, address.agent_id, steps), rest
 
-    async def watch(self, run_id: str, after: int = -1) -> AsyncGenerator[list[Encoded], None]:
+    async def watch(self, run_id: str, after: int = -1) -> AsyncGenerator[Batch, None]:
         """The events of a run after a number, in encoded batches, until its hard end. Raises `UnknownRun`."""
         async for batch in self._feeds.watch(await self.client(), run_id, after):
             yield batch

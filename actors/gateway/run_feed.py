@@ -2,17 +2,23 @@
 
 One follower for each watched run asks the supervisor. It keeps the newest events, encoded, in a window. A watcher has a place in the
 sequence and nothing else, so a slow one costs no memory: whatever has left the window is read again from what the ledger keeps.
+
+Watchers that stand at the same place are given the same batch, whose text is made once. A crowd is told of new events a little later than
+a few watchers are, so that each of its members is given many at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, Final, NamedTuple, cast
 
+from perdure.actors.gateway.streaming import event
 from perdure.actors.link.messages import Fields
 from perdure.actors.runtime.client import Client
 from perdure.actors.tasks import awaited
@@ -21,6 +27,9 @@ WINDOW: Final = 4096
 """How many encoded events of a run are kept for its watchers."""
 BATCH: Final = 512
 """How many events a watcher is given at once."""
+PAUSE_S: Final = 0.000_1
+"""For each watcher: how long it takes to hand a batch to one. It is the least time between two batches."""
+PAUSE_MAX_S: Final = 0.1
 LAST: Final = frozenset({"finished", "error", "aborted", "cleared"})
 
 
@@ -30,6 +39,15 @@ class Encoded(NamedTuple):
     sequence: int
     text: bytes
     is_last: bool
+
+
+class Batch(tuple[Encoded, ...]):
+    """Some events in a row, the same for every watcher that is given them."""
+
+    @cached_property
+    def stream(self) -> bytes:
+        """Their text in an event stream."""
+        return b"".join([event(each.text, number=each.sequence) for each in self])
 
 
 def encoded(frame: Fields) -> Encoded:
@@ -44,7 +62,7 @@ class RunFeeds:
     def __init__(self) -> None:
         self._feeds: dict[str, _RunFeed] = {}
 
-    async def watch(self, client: Client, run_id: str, after: int = -1) -> AsyncGenerator[list[Encoded], None]:
+    async def watch(self, client: Client, run_id: str, after: int = -1) -> AsyncGenerator[Batch, None]:
         """The events of a run after a number, in batches: kept ones, then live ones, until its hard end. Raises `UnknownRun`."""
         feed = self._feeds.get(run_id)
         if feed is None:
@@ -67,31 +85,29 @@ class _RunFeed:
     def __init__(self, client: Client, run_id: str) -> None:
         self.watchers = 0
         self._client, self._run_id = client, run_id
+        self._fresh: list[Encoded] = []  # what watchers are told next
         self._window: deque[Encoded] = deque(maxlen=WINDOW)
+        self._batches: dict[int, Batch] = {}  # the newest, by the number before their first
         self._grown = asyncio.Event()
+        self._told_s = 0.0
+        self._telling: asyncio.TimerHandle | None = None
+        self._reading = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
 
-    async def after(self, last: int) -> AsyncGenerator[list[Encoded], None]:
+    async def after(self, last: int) -> AsyncGenerator[Batch, None]:
         while True:
-            grown = self._grown
-            if self._following is None:
-                kept = await self._kept(last)
-                self._following = self._following or awaited(self._follow(kept[-1].sequence if kept else last))
-            elif self._is_within(last):
-                kept = self._newer(last)
-            else:
-                kept = await self._kept(last)
-            for at in range(0, len(kept), BATCH):
-                batch = kept[at : at + BATCH]
+            grown, is_last = self._grown, False
+            for batch in await self._next(last):
                 yield batch
-                last = batch[-1].sequence
-                if batch[-1].is_last and at + BATCH >= len(kept) and not self._newer(last):
-                    return
-            if not kept and self._following.done():
+                last, is_last = batch[-1].sequence, batch[-1].is_last
+            if is_last and _newest(self._fresh or self._window) <= last:
+                return
+            if grown is not self._grown or _newest(self._window) > last:
+                continue
+            if self._following is not None and self._following.done():
                 self._following.result()
                 return
-            if not kept:
-                await grown.wait()
+            await grown.wait()
 
     async def stop(self) -> None:
         if self._following is not None:
@@ -99,28 +115,62 @@ class _RunFeed:
             with suppress(asyncio.CancelledError, Exception):  # it was told to the watchers
                 await self._following
 
+    async def _next(self, last: int) -> Iterable[Batch]:
+        """What comes after this number: from the window, else from the ledger. The first to ask has the run followed."""
+        if self._is_within(last):
+            return self._newer(last)
+        async with self._reading:  # one after the other, as many come at the same time and the first may read for all
+            if self._is_within(last):
+                return self._newer(last)
+            frames = cast("list[dict[str, Any]]", await self._client.ask("frames", self._run_id, last))
+            kept = [encoded(frame) for frame in frames]
+            if self._following is None:
+                self._window.extend(kept)
+                self._following = awaited(self._follow(kept[-1].sequence if kept else last))
+        return (Batch(kept[at : at + BATCH]) for at in range(0, len(kept), BATCH))
+
     def _is_within(self, last: int) -> bool:
         """Whether all that comes after this number is in the window, or yet to come."""
         return bool(self._window) and self._window[0].sequence <= last + 1
 
-    def _newer(self, last: int) -> list[Encoded]:
-        if not self._window or self._window[-1].sequence <= last:
+    def _newer(self, last: int) -> list[Batch]:
+        """The next batch of the window; none if there is nothing after this number."""
+        if _newest(self._window) <= last:
             return []
-        first = max(0, last + 1 - self._window[0].sequence)
-        return [self._window[at] for at in range(first, len(self._window))]
-
-    async def _kept(self, last: int) -> list[Encoded]:
-        frames = cast("list[dict[str, Any]]", await self._client.ask("frames", self._run_id, last))
-        return [encoded(frame) for frame in frames]
+        batch = self._batches.get(last)
+        if batch is None:
+            first = last + 1 - self._window[0].sequence
+            batch = self._batches[last] = Batch(itertools.islice(self._window, first, first + BATCH))
+        return [batch]
 
     async def _follow(self, last: int) -> None:
         try:
             async for frame in self._client.follow(self._run_id, last):
-                self._window.append(encoded(frame))
-                self._wake()
+                self._fresh.append(encoded(frame))
+                if self._telling is None:
+                    self._tell_soon()
         finally:
-            self._wake()
+            if self._telling is not None:
+                self._telling.cancel()
+            self._tell()
 
-    def _wake(self) -> None:
+    def _tell_soon(self) -> None:
+        loop = asyncio.get_running_loop()
+        wait_s = self._told_s + min(PAUSE_MAX_S, PAUSE_S * self.watchers) - loop.time()
+        if wait_s <= 0:
+            self._tell()
+        else:
+            self._telling = loop.call_later(wait_s, self._tell)
+
+    def _tell(self) -> None:
+        """Let the watchers have what is fresh."""
+        self._window.extend(self._fresh)
+        self._fresh.clear()
+        self._batches.clear()
+        self._told_s, self._telling = asyncio.get_running_loop().time(), None
         grown, self._grown = self._grown, asyncio.Event()
         grown.set()
+
+
+def _newest(events: Sequence[Encoded]) -> int:
+    return events[-1].sequence if events else -1

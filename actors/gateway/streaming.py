@@ -7,9 +7,9 @@ a comment is sent from time to time, so that proxies keep the line open and a cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
-from typing import Final, cast
+from typing import Any, Final
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -18,6 +18,7 @@ from perdure.actors.tasks import awaited
 
 KEEP_ALIVE_S: Final = 15.0
 HEADERS: Final = {"cache-control": "no-cache, no-transform", "x-accel-buffering": "no"}
+COMMENT: Final = b": still here\n\n"
 
 
 def event(data: bytes, *, number: int | str | None = None, name: str = "") -> bytes:
@@ -28,43 +29,68 @@ def event(data: bytes, *, number: int | str | None = None, name: str = "") -> by
     return head + b"data: " + data + b"\n\n"
 
 
-def event_stream(pieces: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> StreamingResponse:
-    """The answer that sends these pieces as they come, and closes the generator when the client leaves."""
-    return _EventStream(kept_alive(pieces), media_type="text/event-stream", headers={**HEADERS, **(headers or {})})
+def event_stream(
+    pieces: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None, every_s: float = KEEP_ALIVE_S
+) -> StreamingResponse:
+    """The answer that sends these pieces as they come, and closes the generator when the client leaves. A comment is sent whenever no
+    piece came for `every_s` seconds."""
+    return _EventStream(pieces, {**HEADERS, **(headers or {})}, every_s)
 
 
 class _EventStream(StreamingResponse):
     """Closes its generator at the end. A client that leaves while it is sent something would leave it to the garbage collector."""
 
+    def __init__(self, pieces: AsyncGenerator[bytes, None], headers: Mapping[str, str], every_s: float) -> None:
+        super().__init__(pieces, media_type="text/event-stream", headers=headers)
+        self._pieces, self._every_s = pieces, every_s
+        self._sent_s = 0.0
+        self._is_sending = True
+        self._lost: OSError | None = None
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            await cast("AsyncGenerator[bytes, None]", self.body_iterator).aclose()
+            await self._pieces.aclose()
 
+    async def stream_response(self, send: Send) -> None:
+        """Send the head, the pieces and the end."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        task = asyncio.current_task()
+        assert task is not None
+        keeping = awaited(self._keep_alive(send, task))
+        try:
+            await self._send_pieces(send)
+        except asyncio.CancelledError:
+            if self._lost is None:
+                raise
+            task.uncancel()
+            raise self._lost from None
+        finally:
+            keeping.cancel()
+            with suppress(asyncio.CancelledError):
+                await keeping
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-async def kept_alive(pieces: AsyncGenerator[bytes, None], every_s: float = KEEP_ALIVE_S) -> AsyncGenerator[bytes, None]:
-    """The pieces, and a comment whenever none came for a while."""
-    upcoming = awaited(anext(pieces, None))
-    try:
+    async def _send_pieces(self, send: Send) -> None:
+        clock = asyncio.get_running_loop().time
+        self._sent_s, self._is_sending = clock(), False
+        async for piece in self._pieces:
+            self._is_sending = True
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            self._sent_s, self._is_sending = clock(), False
+
+    async def _keep_alive(self, send: Send, task: asyncio.Task[Any]) -> None:
+        """Send a comment whenever nothing else was sent for a while. One task for a stream is cheaper than a timer for each piece."""
+        clock = asyncio.get_running_loop().time
         while True:
-            done, _ = await asyncio.wait({upcoming}, timeout=every_s)
-            if not done:
-                yield b": still here\n\n"
+            await asyncio.sleep(self._every_s if self._is_sending else self._sent_s + self._every_s - clock())
+            if self._is_sending or clock() - self._sent_s < self._every_s:
                 continue
-            piece = upcoming.result()
-            if piece is None:
+            try:
+                await send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+            except OSError as problem:  # so says a server that a client has left
+                self._lost = problem
+                task.cancel()
                 return
-            yield piece
-            upcoming = awaited(anext(pieces, None))
-    finally:
-        upcoming.cancel()
-        with suppress(asyncio.CancelledError, Exception):  # whoever would hear of it has left
-            await upcoming
-        await pieces.aclose()
-
-
-async def joined(batches: AsyncIterable[list[bytes]]) -> AsyncGenerator[bytes, None]:
-    """Batches as single pieces."""
-    async for batch in batches:
-        yield b"".join(batch)
+            self._sent_s = clock()

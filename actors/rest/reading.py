@@ -96,7 +96,7 @@ class _Reading:
         async def pieces() -> AsyncGenerator[bytes, None]:
             batch = first
             while batch is not None:
-                yield b"".join(event(each.text, number=each.sequence) for each in batch)
+                yield batch.stream
                 batch = await anext(batches, None)
             yield event(b"{}", name="end")
 

@@ -30,6 +30,7 @@ from perdure.scenarios.bench.messenger import webhooks
 from perdure.scenarios.bench.report import Bench, Figure, known, report, show
 from perdure.scenarios.bench.speed import awaited, detached, fan_out, passivated, sleepers, sustained
 from perdure.scenarios.bench.subprocesses import Failed, command_for, measure_apart
+from perdure.scenarios.bench.watchers import watchers
 from perdure.scenarios.swarm.runner import swarm
 
 PATIENCE_S: Final = 300.0  # for one group; each takes a minute or so
@@ -70,6 +71,7 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "fibers": fibers,
     "webhooks": webhooks,
     "gateway": gateway,
+    "watchers": watchers,
 }
 
 
