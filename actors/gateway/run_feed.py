@@ -41,7 +41,7 @@ class Encoded(NamedTuple):
     is_last: bool
 
 
-class Batch(tuple[Encoded, ...]):
+class Batch(tuple[Encoded, ...]):  # noqa: SLOT001 - its text is kept in it
     """Some events in a row, the same for every watcher that is given them."""
 
     @cached_property

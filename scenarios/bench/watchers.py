@@ -18,7 +18,7 @@ import psutil
 from pydantic import BaseModel
 
 from perdure.actors import Agent, Gateways, RunContext, Runtime, ServePlan, bound
-from perdure.scenarios.bench.report import Bench, Figure, at_most, pss_mb
+from perdure.scenarios.bench.report import Bench, Figure, at_most, pss_mb, wait_for
 
 AGENTS: Final = "perdure.scenarios.bench.watchers:Herald"
 RUN: Final = "busy"
@@ -40,8 +40,7 @@ class Herald(Agent):
 
     async def run(self, input: Speech, run: RunContext) -> int:
         """Speak."""
-        while not Path(input.cue).exists():
-            await asyncio.sleep(LOOK_S)
+        await asyncio.to_thread(wait_for, Path(input.cue).exists)
         begun_s, said = time.monotonic(), 0
         while said < input.seconds * RATE:
             now_s = time.monotonic()
