@@ -644,10 +644,14 @@ MUTANTS = (
            "activation.host_id else 0", "            pass",
            "a call that another life may have begun is not made in this one", "actors/test_calls.py"
            "::test_a_call_that_the_present_life_may_have_begun_is_asked_of_it_and_is_not_made_by_another"),
-    Mutant("actors/supervisor/calls.py", "        if call is not None and call.repeatable:",
-           "        if call is not None:",
+    Mutant("actors/supervisor/calls.py", "        elif call is not None and call.repeatable:",
+           "        elif call is not None:",
            "a call that was cut off is not made again", "actors/test_calls.py"
            "::test_a_call_that_was_begun_and_will_not_be_answered_is_made_again_only_if_it_may_be"),
+    Mutant("actors/supervisor/calls.py",
+           "        if call is not None and is_cleared(self._view.runs, call.agent_id):", "        if False:",
+           "no repetition of a call brings the child of a cleared run back", "actors/test_drill_in.py"
+           "::test_a_call_of_a_child_whose_run_is_cleared_meanwhile_is_refused_and_not_repeated"),
     Mutant("actors/supervisor/calls.py", "for host_id in self._handed if host_id not in self._view.hosts]",
            "for host_id in self._handed if False]",
            "whoever waits for a call is told when its host is gone", "actors/test_calls.py"

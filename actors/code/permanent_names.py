@@ -42,6 +42,8 @@ PLACES: Final = {
     "perdure.bench_chats": Place("perdure.scenarios.bench.chat_agents", "scenarios.bench_chat_agents"),
     "perdure.bench_jobs": Place("perdure.scenarios.bench.jobs", "scenarios.bench_jobs"),
     "perdure.bench_messenger": Place("perdure.scenarios.bench.messenger", "scenarios.bench_messenger"),
+    "perdure.bench_watchers": Place("perdure.scenarios.bench.watchers"),
+    "perdure.demo": Place("perdure.scenarios.demo.agents"),
 }
 """The modules of ours in which agents and tools stand, by their permanent names."""
 

@@ -366,8 +366,9 @@ class Talker(ChatAgent):
 
         return FunctionModel(stream_function=self._speak)
 
-    async def _speak(self, _messages: object, _info: object) -> AsyncIterator[str]:
-        yield "The start. "
+    async def _speak(self, messages: object, _info: object) -> AsyncIterator[str]:
+        if "The start." not in str(messages):  # what had been kept of the first answer is continued
+            yield "The start. "
         if not self.is_silent():
             self.state["is_silent"] = True
             await asyncio.sleep(FOR_EVER_S)

