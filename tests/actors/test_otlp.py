@@ -121,6 +121,7 @@ def test_spans_of_the_program_are_above_what_it_asks_for(received: Collector) ->
 def test_no_collector_holds_anybody_up_or_fills_the_memory(
     trouble: str, received: Collector, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")  # what is left behind is waited for at the end
     if trouble == "down":
         monkeypatch.setenv(ENDPOINT, "http://127.0.0.1:9")
     elif trouble == "holds":
