@@ -364,3 +364,9 @@ def test_under_another_server_its_access_log_has_no_token(caplog: pytest.LogCapt
         play(story)
     assert "/hello?x=1" in caplog.text
     assert key not in "".join(each.getMessage() for each in caplog.records if each.name == "uvicorn.access")
+
+
+def test_a_socket_that_is_listened_on_names_its_protocol() -> None:
+    """Or asyncio would leave `TCP_NODELAY` out, and each small answer would wait for the client's delayed acknowledgement."""
+    with bound("127.0.0.1", 0) as listening:
+        assert listening.proto == socket.IPPROTO_TCP
