@@ -8,37 +8,16 @@ from typing import Any, ClassVar
 
 from perdure.actors import Agent, exposed
 from perdure.scenarios.testing.laboratory import Laboratory
+from tests.gateway import agents_cast
 from tests.gateway.door import Door, Socket
 from tests.gateway.world import visit
 
 
-class Counter(Agent):
-    """Counts, and tells whoever watches its state."""
+class Counter(agents_cast.Counter):
+    """The same with what has no JSON, and with streams that tell how they ended."""
 
     closed: ClassVar[list[str]] = []
     given: ClassVar[list[int]] = []
-
-    @exposed
-    def add(self, left: int, right: int) -> int:
-        """Add two numbers."""
-        return left + right
-
-    @exposed
-    def count(self) -> int:
-        """Count one further."""
-        self.state["count"] = self.state.get("count", 0) + 1
-        return int(self.state["count"])
-
-    @exposed
-    def fail(self) -> None:
-        """Raise."""
-        raise ValueError("as asked")
-
-    @exposed
-    async def slow(self, seconds: float) -> str:
-        """Take a while."""
-        await asyncio.sleep(seconds)
-        return f"after {seconds}"
 
     @exposed
     def strange(self) -> Any:
@@ -62,15 +41,6 @@ class Counter(Agent):
     def letters(self, word: str) -> Iterator[str]:
         """Letters, one after the other, from sync code."""
         yield from word
-
-    def validate_state(self, state: dict[str, Any]) -> None:
-        """No negative counts."""
-        if state.get("count", 0) < 0:
-            raise ValueError("the count is negative")
-
-    def secret(self) -> str:
-        """Exposed to nobody."""
-        raise AssertionError("this was called from outside")
 
 
 class HTTPAgent(Agent):
