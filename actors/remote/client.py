@@ -12,7 +12,6 @@ import httpx
 from perdure.actors.remote import wishes
 from perdure.actors.remote.chat import AsyncRemoteChat
 from perdure.actors.remote.wishes import Ended, Place, Wish
-from perdure.ledger import OutcomeUnknown, SupervisorUnreachable
 
 TIMEOUT_S = 60.0
 
@@ -82,7 +81,7 @@ class AsyncGateway:
                 return
             if answer.status_code >= wishes.REFUSED:
                 await answer.aread()
-                raise wishes.error_of(answer.status_code, _json_of(answer))
+                raise wishes.error_of(answer.status_code, wishes.json_of(answer))
             async for piece in answer.aiter_text():
                 for frame in place.take(piece):
                     yield frame
@@ -131,15 +130,10 @@ class AsyncGateway:
             try:
                 answer = await self._http.request(wish.method, wish.path, json=wish.body, params=wish.query)
             except httpx.TransportError as problem:
-                if not wish.repeatable and not isinstance(problem, httpx.ConnectError):
-                    raise OutcomeUnknown(wish.path, wish.method, str(problem)) from problem
-                if tries == wishes.TRIES:
-                    raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
+                wishes.lost(wish, problem, tries)
             else:
-                if answer.status_code < wishes.REFUSED:
+                if wishes.is_answered(wish, answer, tries):
                     return answer.json()
-                if answer.status_code not in wishes.AGAIN or not wish.repeatable or tries == wishes.TRIES:
-                    raise wishes.error_of(answer.status_code, _json_of(answer))
             await asyncio.sleep(wishes.pause_s(tries))
         raise AssertionError("the last try returns or raises")
 
@@ -163,10 +157,3 @@ class AsyncRemoteAgent:
     async def tell(self, method: str, *args: object, **kwargs: object) -> None:
         """Have an exposed method called exactly once, some time soon; durable on return. It is not repeated if the line breaks."""
         await self._ask(wishes.call(self._address, "tell", method, args, kwargs))
-
-
-def _json_of(answer: httpx.Response) -> Any:
-    try:
-        return answer.json()
-    except ValueError:
-        return None

@@ -13,7 +13,6 @@ from perdure.actors.remote import wishes
 from perdure.actors.remote.client import TIMEOUT_S, headers_of
 from perdure.actors.remote.sync_chat import RemoteChat
 from perdure.actors.remote.wishes import Ended, Place, Wish
-from perdure.ledger import OutcomeUnknown, SupervisorUnreachable
 
 
 def connect(url: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S) -> RemoteGateway:
@@ -68,7 +67,7 @@ class RemoteGateway:
                 return
             if answer.status_code >= wishes.REFUSED:
                 answer.read()
-                raise wishes.error_of(answer.status_code, _json_of(answer))
+                raise wishes.error_of(answer.status_code, wishes.json_of(answer))
             for piece in answer.iter_text():
                 yield from place.take(piece)
 
@@ -114,15 +113,10 @@ class RemoteGateway:
             try:
                 answer = self._http.request(wish.method, wish.path, json=wish.body, params=wish.query)
             except httpx.TransportError as problem:
-                if not wish.repeatable and not isinstance(problem, httpx.ConnectError):
-                    raise OutcomeUnknown(wish.path, wish.method, str(problem)) from problem
-                if tries == wishes.TRIES:
-                    raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
+                wishes.lost(wish, problem, tries)
             else:
-                if answer.status_code < wishes.REFUSED:
+                if wishes.is_answered(wish, answer, tries):
                     return answer.json()
-                if answer.status_code not in wishes.AGAIN or not wish.repeatable or tries == wishes.TRIES:
-                    raise wishes.error_of(answer.status_code, _json_of(answer))
             time.sleep(wishes.pause_s(tries))
         raise AssertionError("the last try returns or raises")
 
@@ -142,10 +136,3 @@ class RemoteAgent:
     def tell(self, method: str, *args: object, **kwargs: object) -> None:
         """Have an exposed method called exactly once, some time soon; durable on return. It is not repeated if the line breaks."""
         self._ask(wishes.call(self._address, "tell", method, args, kwargs))
-
-
-def _json_of(answer: httpx.Response) -> Any:
-    try:
-        return answer.json()
-    except ValueError:
-        return None

@@ -12,7 +12,7 @@ import httpx
 
 from perdure.actors.gateway.security import Forbidden, Unauthenticated
 from perdure.actors.link.wire import remote_error
-from perdure.ledger import BadRequest, PerdureError, SupervisorUnreachable
+from perdure.ledger import BadRequest, OutcomeUnknown, PerdureError, SupervisorUnreachable
 from perdure.ledger import errors as known_errors
 
 LAST: Final = frozenset({"finished", "error", "aborted", "cleared"})
@@ -99,6 +99,31 @@ def error_of(status: int, told: Any) -> Exception:
     return (
         BadRequest(field, words.removeprefix(f"{field}: ")) if field else PerdureError(words or f"refused by {status}")
     )
+
+
+def json_of(answer: httpx.Response) -> Any:
+    """The JSON of an answer; None if it has none."""
+    try:
+        return answer.json()
+    except ValueError:
+        return None
+
+
+def lost(wish: Wish, problem: httpx.TransportError, tries: int) -> None:
+    """A request met nobody, or its line broke. Raises what its caller is told, unless it is to be made again."""
+    if not wish.repeatable and not isinstance(problem, httpx.ConnectError):
+        raise OutcomeUnknown(wish.path, wish.method, str(problem)) from problem
+    if tries == TRIES:
+        raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
+
+
+def is_answered(wish: Wish, answer: httpx.Response, tries: int) -> bool:
+    """Whether this is what was asked for. If not, the request is to be made again. Raises the error that a refusal tells of."""
+    if answer.status_code < REFUSED:
+        return True
+    if answer.status_code not in AGAIN or not wish.repeatable or tries == TRIES:
+        raise error_of(answer.status_code, json_of(answer))
+    return False
 
 
 class Place:
