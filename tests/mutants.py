@@ -22,6 +22,9 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors/life/state_watch.py", "is_news = version != seen or has_moved", "is_news = version != seen",
+           "a client whose state was overtaken is told so, although the state is the one from before",
+           "gateway/test_agents_client_many.py::test_every_tab_shows_the_state_that_was_stored_last"),
     Mutant("actors/telemetry/run_spans.py", "links = (run_span(above, run.run_id, begun.attempt - 1),)", "links = ()",
            "an attempt has a link to the one before it", "actors/test_run_spans.py"
            "::test_an_attempt_whose_host_dies_is_ended_and_the_next_one_has_a_link_to_it"),

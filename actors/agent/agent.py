@@ -222,9 +222,9 @@ class Agent:
         return dict(self.state)
 
     @exposed(repeatable=True)
-    async def _perdure_watch_state(self, seen: Any, hold_s: float) -> Any:
-        """The state, as soon as it is another than what was seen."""
-        return await self._perdure.state_watch.page(seen, hold_s)
+    async def _perdure_watch_state(self, version: Any, edition: Any, hold_s: float) -> Any:
+        """The state, as soon as something has changed since this version and edition."""
+        return await self._perdure.state_watch.page(version, edition, hold_s)
 
     @exposed(repeatable=True)
     async def _perdure_set_state(self, state: Any) -> str:

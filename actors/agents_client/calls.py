@@ -10,7 +10,7 @@ from perdure.actors.agent.agent import Agent
 from perdure.actors.agents_client.line import Line, encoded, words_of
 from perdure.actors.code.schema import gives_bit_by_bit
 from perdure.actors.gateway.backend import Reached, asked
-from perdure.actors.gateway.state_feed import WatchedState
+from perdure.actors.gateway.state_feed import Known, WatchedState
 from perdure.actors.life.state_watch import version_of
 from perdure.actors.link.caller import CallerSide
 from perdure.ledger import AgentUnreachable, PerdureError
@@ -22,15 +22,15 @@ class CallDesk:
     """The state and the calls of one connection.
 
     Args:
-        told: the version of the state that the client was told.
+        told: the state that the client was told.
     """
 
     TYPES: Final = frozenset({STATE, RPC})
 
-    def __init__(self, line: Line, reached: Reached, caller: CallerSide, state: WatchedState, told: str) -> None:
+    def __init__(self, line: Line, reached: Reached, caller: CallerSide, state: WatchedState, told: Known) -> None:
         self._line, self._reached, self._caller, self._state = line, reached, caller, state
-        self._told = self._shown = told
-        """The version that was looked at last, and the one that the client shows. Whatever the client sets it shows at once."""
+        self._told, self._shown = told.number, told.version
+        """The number of what was looked at last, and the version that the client shows. Whatever the client sets it shows at once."""
 
     async def take(self, frame: dict[str, Any]) -> None:
         """Do what a frame asks."""
@@ -52,13 +52,15 @@ class CallDesk:
     async def serve(self) -> None:
         """Tell the client of every other state than the one that it shows, until the connection ends."""
         while True:
-            self._told = await self._state.other_than(self._told)
-            if self._told != self._shown:
+            known = await self._state.after(self._told)
+            self._told = known.number
+            if known.version != self._shown:
                 await self._send_state()
 
     async def _send_state(self) -> None:
-        self._shown = self._state.version
-        await self._line.send(STATE, state=self._state.state)
+        known = self._state.known
+        self._shown = known.version
+        await self._line.send(STATE, state=known.state)
 
     async def _set_state(self, state: Any) -> None:
         """The client shows its state already. If it is refused the client is told so, and then the state that counts."""

@@ -33,7 +33,7 @@ from perdure.actors.gateway.problems import close_code
 from perdure.actors.gateway.registry import NoSuchAgent, kebab
 from perdure.actors.gateway.security import Scope
 from perdure.actors.gateway.shared import Shared
-from perdure.actors.gateway.state_feed import WatchedState
+from perdure.actors.gateway.state_feed import Known, WatchedState
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.link.caller import CallerSide
 from perdure.actors.link.wire import RemoteError
@@ -107,7 +107,7 @@ class AgentsClients:
         async with AsyncExitStack() as held:
             key = reached.agent_id
             state = await held.enter_async_context(self._states.watched(key, lambda: WatchedState(caller)))
-            version = await self._greet(line, reached, state)
+            told = await self._greet(line, reached, state.known)
             client = await self._backend.client()
             runs = await held.enter_async_context(self._runs.watched(key, lambda: RunList(client, key)))
             chat: ChatDesk | None = None
@@ -118,19 +118,18 @@ class AgentsClients:
                 held.callback(attendance.leave)
                 chat = ChatDesk(line, talk, attendance)
                 jobs += [attendance.serve(), attendance.remind()]
-            calls = CallDesk(line, reached, caller, state, version)
+            calls = CallDesk(line, reached, caller, state, told)
             await line.together(self._read(line, calls, chat), calls.serve(), *jobs)
 
-    async def _greet(self, line: Line, reached: Reached, state: WatchedState) -> str:
-        """Say who is reached, and its state if it has one; the version that was told."""
-        version, told = state.version, state.state
+    async def _greet(self, line: Line, reached: Reached, state: Known) -> Known:
+        """Say who is reached, and its state if it has one; the state that was told."""
         agent = kebab(reached.agent_class.__name__)
-        follows = {"stateFollows": True} if version else {}
+        follows = {"stateFollows": True} if state.version else {}
         await line.send("cf_agent_identity", name=reached.name, agent=agent, **follows)
-        if version:
-            await line.send("cf_agent_state", state=told)
+        if state.version:
+            await line.send("cf_agent_state", state=state.state)
         await line.send("cf_agent_mcp_servers", mcp=NO_TOOLS)
-        return version
+        return state
 
     async def _read(self, line: Line, calls: CallDesk, chat: ChatDesk | None) -> None:
         """Take in the frames of the client. What it may not do is refused, and what is no frame of ours is ignored."""

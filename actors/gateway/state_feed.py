@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from perdure.actors.chat.feed_follower import FeedCaller, Rest
 from perdure.actors.tasks import awaited
@@ -17,19 +17,27 @@ from perdure.ledger import SupervisorUnreachable
 AGAIN_S: Final = 1.0
 
 
+class Known(NamedTuple):
+    """A state as the gateway was told it. `version` is empty if there is none; `number` counts what the gateway was told."""
+
+    state: dict[str, Any]
+    version: str
+    number: int
+
+
 class WatchedState:
-    """The state of one agent as the gateway knows it. `version` is empty while there is none."""
+    """The state of one agent as the gateway knows it."""
 
     def __init__(self, caller: FeedCaller) -> None:
-        self.state: dict[str, Any] = {}
-        self.version = ""
+        self.known = Known({}, "", 0)
+        self._edition: Any = None
         self._caller = caller
         self._changed = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
         """Read the state, which wakes the agent, and follow it from there. Raises what the call raises."""
-        self._take(await self._caller.call("_perdure_watch_state", None, 0.0))
+        self._take(await self._caller.call("_perdure_watch_state", None, None, 0.0))
         if self._following is None or self._following.done():
             self._following = awaited(self._follow())
 
@@ -40,17 +48,19 @@ class WatchedState:
             with suppress(asyncio.CancelledError, Exception):  # its watchers were told
                 await self._following
 
-    async def other_than(self, seen: str) -> str:
-        """Wait until there is a state of another version; that version. Raises what has ended the following."""
-        while self.version == seen:
+    async def after(self, number: int) -> Known:
+        """Wait until the agent has told of a change after this one: of the same state as before, if others were in between. Raises what
+        has ended the following."""
+        while self.known.number <= number:
             if self._following is not None and self._following.done():
                 self._following.result()
             await self._changed.wait()
-        return self.version
+        return self.known
 
     def _take(self, page: dict[str, Any]) -> None:
-        if page["version"] != self.version:
-            self.state, self.version = page["state"], page["version"]
+        self._edition = page["edition"]
+        if page["is_news"]:
+            self.known = Known(page["state"], page["version"], self.known.number + 1)
             self._wake()
 
     def _wake(self) -> None:
@@ -62,7 +72,9 @@ class WatchedState:
         try:
             while True:
                 try:
-                    page = await self._caller.call("_perdure_watch_state", self.version, rest.hold_s)
+                    page = await self._caller.call(
+                        "_perdure_watch_state", self.known.version, self._edition, rest.hold_s
+                    )
                 except SupervisorUnreachable:
                     await asyncio.sleep(AGAIN_S)
                     continue

@@ -17,10 +17,12 @@ HOLD_S: Final = 10.0
 
 
 class StatePage(TypedDict):
-    """The state, its version (empty if there is none), and whether the asker had seen another one."""
+    """The state, its version (empty if there is none), the life of the agent and how many changes it has seen, and whether the asker has
+    missed anything: another state now, or others in between."""
 
     state: dict[str, Any]
     version: str
+    edition: tuple[int, int]
     is_news: bool
 
 
@@ -30,6 +32,7 @@ class StateWatch:
     def __init__(self, life: Life) -> None:
         self._life = life
         self._telling = False
+        self._changes = 0
         self._waiting: set[asyncio.Future[None]] = set()
 
     def begin(self, state: State) -> None:
@@ -38,19 +41,19 @@ class StateWatch:
         validate = life.agent.validate_state if life.overrides("validate_state") else None
         state.watch(validate, self._changed)
 
-    async def page(self, seen: str | None, hold_s: float) -> StatePage:
-        """The state, as soon as its version is not the one that was seen, or after `hold_s`."""
-        found = self._now(seen)
+    async def page(self, version: str | None, edition: list[int] | None, hold_s: float) -> StatePage:
+        """The state, as soon as the asker has missed anything since a version and edition, or after `hold_s`."""
+        found = self._now(version, edition)
         if found["is_news"] or hold_s <= 0:
             return found
         try:
             async with asyncio.timeout(min(hold_s, HOLD_S)):
                 while not found["is_news"]:
                     await self._change()
-                    found = self._now(seen)
+                    found = self._now(version, edition)
         except TimeoutError:
             pass
-        return self._now(seen)
+        return self._now(version, edition)
 
     def replace(self, state: object) -> str:
         """Put another state in the place of the present one, if the author lets it pass. Returns its version."""
@@ -59,10 +62,12 @@ class StateWatch:
         self._life.storage.state.replace(state)
         return version_of(state)
 
-    def _now(self, seen: str | None) -> StatePage:
+    def _now(self, seen: str | None, edition: list[int] | None) -> StatePage:
         state = dict(self._life.storage.state) if self._life.has_storage else {}
-        version = version_of(state)
-        return {"state": state, "version": version, "is_news": version != seen}
+        version, life = version_of(state), self._life.incarnation
+        has_moved = edition is not None and edition[0] == life and edition[1] != self._changes
+        is_news = version != seen or has_moved
+        return {"state": state, "version": version, "edition": (life, self._changes), "is_news": is_news}
 
     async def _change(self) -> None:
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -77,6 +82,7 @@ class StateWatch:
 
     def _soon(self) -> None:
         """Changes of one turn of the loop are told as one."""
+        self._changes += 1
         for each in self._waiting:
             if not each.done():
                 each.set_result(None)

@@ -31,6 +31,9 @@ class Line:
     def __init__(self, app: ASGIApp, scope: dict[str, Any], body: bytes = b"") -> None:
         self._sent: asyncio.Queue[Message] = asyncio.Queue()
         self._told: asyncio.Queue[Message] = asyncio.Queue()
+        self.reads = asyncio.Event()
+        """Whether the client takes what it is sent. If not, whoever sends to it waits."""
+        self.reads.set()
         if scope["type"] == "http":
             self._told.put_nowait({"type": "http.request", "body": body, "more_body": False})
         else:
@@ -38,6 +41,7 @@ class Line:
         self._serving = asyncio.ensure_future(app(scope, self._told.get, self._send))
 
     async def _send(self, message: Message) -> None:
+        await self.reads.wait()
         self._sent.put_nowait(message)
 
     async def next(self) -> Message:
@@ -56,6 +60,7 @@ class Line:
 
     async def leave(self, kind: str) -> None:
         """Be gone, as a closed socket is, and wait until the application has noticed."""
+        self.reads.set()
         self.tell({"type": f"{kind}.disconnect", "code": 1005})
         _, slow = await asyncio.wait({self._serving}, timeout=60)
         assert not slow, "the application goes on for a client that has left"
@@ -67,6 +72,11 @@ class Socket:
     def __init__(self, line: Line) -> None:
         self._line = line
         self.closed: tuple[int, str] | None = None
+
+    @property
+    def reads(self) -> asyncio.Event:
+        """Whether it takes what it is sent."""
+        return self._line.reads
 
     def send(self, frame: object) -> None:
         """Send a frame: a text as it is, anything else as JSON."""
@@ -152,13 +162,17 @@ class Door:
     @asynccontextmanager
     async def socket(self, path: str, headers: Mapping[str, str] | None = None) -> AsyncGenerator[Socket, None]:
         """A WebSocket that the server has accepted. Leaving closes it."""
-        line = Line(self._app, self._scope("websocket", "GET", path, headers or {}))
+        line = self.knock(path, headers)
         accepted = await line.next()
         assert accepted["type"] == "websocket.accept", accepted
         try:
             yield Socket(line)
         finally:
             await line.leave("websocket")
+
+    def knock(self, path: str, headers: Mapping[str, str] | None = None) -> Line:
+        """A WebSocket that the server has not accepted yet."""
+        return Line(self._app, self._scope("websocket", "GET", path, headers or {}))
 
     def _scope(self, kind: str, method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
         plain, _, query = path.partition("?")
