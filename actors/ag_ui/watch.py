@@ -12,12 +12,13 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from perdure.actors.chat.approvals import first_run_id
 from perdure.actors.chat.tool_run import RepeatableToolRun, ToolRun
 from perdure.actors.code.naming import type_name
 from perdure.actors.gateway.backend import Backend, Reached, asked
 from perdure.actors.link.messages import Fields
 from perdure.actors.tasks import awaited
-from perdure.ledger import HARD, UnknownRun, derived_run_id
+from perdure.ledger import HARD, UnknownRun
 from perdure.policies import TURN_ENDED, TurnStatus
 
 AT_ONCE: Final = 64
@@ -125,7 +126,7 @@ class TurnWatch:
             await self._out.put(Paused())
 
     def _run_id(self, call_id: str) -> str:
-        return derived_run_id(self._request_id, "tool", call_id, 0)
+        return first_run_id(self._request_id, call_id)
 
     async def _run_told(self, call_id: str) -> None:
         """Wait until all is told that the run of a call has said, if that run has ended."""

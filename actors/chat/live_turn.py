@@ -4,7 +4,7 @@ A call is durable (its `tool-input-available` event) before it begins. Then, by 
 
     function   a run under an id derived from turn and call. Beginning it asks the ledger for it, and asking again is harmless: a run
                that is over gives its result, one that goes on is awaited, an unknown one begins. So a turn that is played again after
-               a death asks again, and nothing starts twice.
+               a death asks again, and nothing starts twice. A run may ask for approval (`approvals`); a second one has it
     agent      the same, with the child's own class
     inline     in this process. Its beginning is recorded first. A later life that finds a beginning and no end knows that the call
                died, and begins it again only if the tool allows that
@@ -19,10 +19,11 @@ import asyncio
 from functools import cached_property
 from typing import Any
 
+from perdure.actors.chat.approvals import approval_request, call_run_id, first_run_id, is_approved
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.lost_calls import aborted, died, evidence_of, never_ran, timed_out, told_of
 from perdure.actors.chat.messages import shortened_result
-from perdure.actors.chat.tool_run import TIMED_OUT, RepeatableToolRun, ToolEnd, ToolRun, execute
+from perdure.actors.chat.tool_run import TIMED_OUT, UNAPPROVED, RepeatableToolRun, ToolEnd, ToolRun, execute
 from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool, Toolset
 from perdure.actors.chat.toolsets import listed
@@ -32,7 +33,7 @@ from perdure.actors.life.activity import CALL
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import TOOL
-from perdure.ledger import Cancel, Status, derived_run_id
+from perdure.ledger import Cancel, Status
 from perdure.policies import (
     Event,
     JsonObject,
@@ -218,7 +219,7 @@ class LiveTurn:
 
     def run_id(self, call_id: str) -> str:
         """The id of the run of a call: the same in every life of the turn."""
-        return derived_run_id(self.turn.request_id, "tool", call_id, 0)
+        return call_run_id(self.turn.request_id, call_id, self._part(call_id))
 
     def _tool(self, part: Part) -> Tool | None:
         name = tool_name(part)
@@ -272,21 +273,18 @@ class LiveTurn:
 
     async def _needs_approval(self, part: Part, tool: Tool) -> bool:
         wanted, problem = await tried(result_of(lambda: tool.wants_approval(part.get("input"), self._agent)))
-        if problem is None and not wanted:
-            return False
-        call_id = part["toolCallId"]
-        event: Event = {"type": "tool-approval-request", "toolCallId": call_id, "approvalId": f"approval-{call_id}"}
-        if problem is not None:
-            event["approvalDescriptor"] = {"problem": in_words(problem)}
-        self.stream.add(event)
-        return True
+        if wanted or problem is not None:
+            call_id, about = part["toolCallId"], {} if problem is None else {"problem": in_words(problem)}
+            self.stream.add(approval_request(call_id, call_id, about))
+        return bool(wanted) or problem is not None
 
     async def _function(self, part: Part, tool: Tool) -> None:
         call_id = part["toolCallId"]
         child = ToolRun if tool.effect == "once" else RepeatableToolRun
         given = {"tool": tool.reference(self._tenant.code_dir), "input": part.get("input"), "call_id": call_id}
-        timeout_ms = self._timeout_ms(tool)
-        given |= {"key": self.run_id(call_id)} | ({"timeout_ms": timeout_ms} if timeout_ms else {})
+        given["key"] = first_run_id(self.turn.request_id, call_id)
+        more = {"timeout_ms": self._timeout_ms(tool), "approved": is_approved(part)}
+        given |= {name: value for name, value in more.items() if value}
         result = await self._run(child, given, call_id, display={"name": tool.name})
         if result.ok:
             self._settled(part, tool, result.output)
@@ -318,9 +316,8 @@ class LiveTurn:
         """Ask the ledger for the run of this call, whether it is known there or not."""
         options: dict[str, Any] = {"run_id": self.run_id(call_id), "parent_tool_call_id": call_id, "display": display}
         if not detached:
-            options["on_cancel"] = (
-                "leave"  # `_stop` cancels it with the turn's reason; else a later life of the turn takes it up
-            )
+            # `_stop` cancels it with the turn's reason; else a later life of the turn takes it up
+            options["on_cancel"] = "leave"
         return await self._tenant.dispatch.run(child, given, detached=detached, **options)
 
     def _timeout_ms(self, tool: Tool) -> float | None:
@@ -348,9 +345,10 @@ class LiveTurn:
             call_id=call_id,
             run_id=run_id,
             attempt=attempt,
-            idempotency_key=self.run_id(call_id),
+            idempotency_key=first_run_id(self.turn.request_id, call_id),
             report_progress=self._agent.report_progress,
             asked_to_stop=lambda: self.turn.cancelled is not None,
+            approved=is_approved(self._part(call_id)),
         )
 
     # how it ended
@@ -362,6 +360,9 @@ class LiveTurn:
         elif end.get("kind") == TIMED_OUT and tool.effect != "pure":
             words = timed_out(part, tool, end["error"], self._state.tenant.now_ms())
             self._failed(call_id, words, {"outcome": "unknown", "cause": TIMED_OUT})
+        elif end.get("kind") == UNAPPROVED:
+            del self._tasks[call_id]
+            self.stream.add(approval_request(call_id, self.run_id(call_id), end.get("descriptor", {})))
         else:
             self._failed(call_id, end["error"])
 

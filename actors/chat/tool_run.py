@@ -13,22 +13,25 @@ from typing import Any, ClassVar, NotRequired, TypedDict
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool, find_tool
-from perdure.actors.chat.toolsets import ToldToModel, find_library_tool, is_library_tool
+from perdure.actors.chat.toolsets import ApprovalWanted, ToldToModel, find_library_tool, is_library_tool
 from perdure.actors.code.author_call import in_words, tried, tried_now
 from perdure.actors.life.life import Life
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import BadRequest
+from perdure.policies import JsonObject
 
-RAISED, REFUSED, TIMED_OUT = "raised", "refused", "timed_out"
+RAISED, REFUSED, TIMED_OUT, UNAPPROVED = "raised", "refused", "timed_out", "unapproved"
 
 
 class ToolEnd(TypedDict):
-    """How a call ended: with `output`, or with the words of `error` and its kind: `raised`, `refused` (never ran), `timed_out`."""
+    """How a call ended: with `output`, or with the words of `error` and its kind: `raised`, `refused` (never ran), `timed_out`, or
+    `unapproved` (it asks for approval, and `descriptor` says of what)."""
 
     ok: bool
     output: NotRequired[Any]
     kind: NotRequired[str]
     error: NotRequired[str]
+    descriptor: NotRequired[JsonObject]
 
 
 class ToolRun(Agent):
@@ -39,7 +42,7 @@ class ToolRun(Agent):
     _perdure_apart: ClassVar[bool] = True
 
     async def run(self, call: dict[str, Any], run: RunContext) -> dict[str, Any]:
-        """Execute a call: `{tool, input, call_id, key, timeout_ms?}`. `tool` is the reference of the function."""
+        """Execute a call: `{tool, input, call_id, key, timeout_ms?, approved?}`. `tool` is the reference of the function."""
         context = ToolContext(
             call_id=call["call_id"],
             run_id=run.run_id,
@@ -47,6 +50,7 @@ class ToolRun(Agent):
             idempotency_key=call["key"],
             report_progress=run.report_progress,
             asked_to_stop=lambda: run.is_cancelled,
+            approved=call.get("approved", False),
         )
         tool, problem = tried_now(lambda: _found(call["tool"], self._perdure.code_dir))
         if tool is None or problem is not None:
@@ -79,6 +83,8 @@ async def execute(life: Life, tool: Tool, given: object, context: ToolContext, t
     except TimeoutError:
         words = f"The call did not return within {timeout_ms:g} ms and was stopped; what it had done by then stands."
         return {"ok": False, "kind": TIMED_OUT, "error": words}
+    if isinstance(problem, ApprovalWanted):
+        return {"ok": False, "kind": UNAPPROVED, "error": "It asks for approval.", "descriptor": problem.descriptor}
     if isinstance(problem, ToldToModel):
         return {"ok": False, "kind": RAISED, "error": str(problem)}
     if problem is None:

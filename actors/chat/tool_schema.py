@@ -42,6 +42,7 @@ class ToolContext:
         idempotency_key: the same in every attempt at this call, and unique otherwise.
         report_progress: as `RunContext.report_progress`.
         asked_to_stop: whether the call was told to stop; for sync code, which cannot be interrupted.
+        approved: whether a person has allowed this very call.
     """
 
     call_id: str
@@ -50,6 +51,7 @@ class ToolContext:
     idempotency_key: str
     report_progress: Callable[..., object]
     asked_to_stop: Callable[[], bool] = bool
+    approved: bool = False
 
 
 class Intake:

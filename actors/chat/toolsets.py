@@ -23,6 +23,7 @@ from perdure.actors.chat.tools import Effect, Kind, Tool
 from perdure.actors.code.author_call import tried
 from perdure.actors.code.naming import load_type, type_name
 from perdure.ledger import BadRequest, UnknownTool
+from perdure.policies import JsonObject
 
 if TYPE_CHECKING:
     from pydantic_ai import RunContext, ToolDefinition
@@ -50,6 +51,14 @@ class HasToolsets(HasDeps, Protocol):
 
 class ToldToModel(Exception):
     """What a tool of the library says to the model in place of a result."""
+
+
+class ApprovalWanted(Exception):
+    """A tool of the library asks for approval of this very call, and has done nothing. `descriptor` is what it says of the call."""
+
+    def __init__(self, descriptor: JsonObject) -> None:
+        super().__init__(descriptor)
+        self.descriptor = descriptor
 
 
 def checked_toolsets(given: object) -> Toolsets:
@@ -134,7 +143,7 @@ async def _call(
     agent_class: type[HasToolsets], at: int, name: str, given: dict[str, Any], context: ToolContext | None
 ) -> object:
     """Open the toolset, check the arguments, call the tool."""
-    from pydantic_ai.exceptions import ModelRetry, ToolFailed  # noqa: PLC0415 - loaded where a chat has toolsets
+    from pydantic_ai.exceptions import ApprovalRequired, ModelRetry, ToolFailed  # noqa: PLC0415 - loaded where a chat has toolsets
 
     toolset = checked_toolsets(agent_class._perdure_toolsets())[at]  # noqa: SLF001 - the runtime's own
     async with toolset:
@@ -148,6 +157,10 @@ async def _call(
             return await toolset.call_tool(name, arguments, about, tools[name])
         except (ModelRetry, ToolFailed) as told:
             raise ToldToModel(told.message) from told
+        except ApprovalRequired as asked:
+            if about.tool_call_approved:
+                raise ToldToModel(f"{name} asks for an approval that it has been given.") from asked
+            raise ApprovalWanted(checked("metadata", asked.metadata or {})) from asked
 
 
 async def deps_of(author: HasDeps | type[HasDeps]) -> object:
@@ -165,5 +178,7 @@ async def _context(
     from pydantic_ai.usage import RunUsage  # noqa: PLC0415 - as above
 
     deps = await deps_of(agent_class)
-    told: dict[str, Any] = {} if call is None else {"tool_call_id": call.call_id, "run_id": call.run_id}
-    return RunContext(deps=deps, model=TestModel(), usage=RunUsage(), tool_name=name, tool_call_approved=True, **told)
+    told: dict[str, Any] = {}
+    if call is not None:
+        told = {"tool_call_id": call.call_id, "run_id": call.run_id, "tool_call_approved": call.approved}
+    return RunContext(deps=deps, model=TestModel(), usage=RunUsage(), tool_name=name, **told)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent as LibraryAgent
-from pydantic_ai import ModelMessage, ModelRetry, RunContext
+from pydantic_ai import ApprovalRequired, ModelMessage, ModelRetry, RunContext
 from pydantic_ai.capabilities import ProcessHistory
 
 from perdure import BadRequest
@@ -38,6 +38,7 @@ ALL = Script(
         FINAL,
         TWICE,
         calls("careful", Call(name="careful", arguments={"what": "it"})),
+        calls("risky", Call(name="risky", arguments={"what": "it"})),
         calls("picky", Call(name="picky", arguments={"what": "bad"})),
         calls("wrong", Call(name="add", arguments={"a": "one", "b": 2})),
     )
@@ -87,6 +88,15 @@ async def double(a: int) -> str:
     Outside.effects["double", a] += 1
     await asyncio.sleep(0.02)
     return str(2 * a)
+
+
+@adder.tool
+async def risky(context: RunContext[str], what: str) -> str:
+    """Find out that an approval is needed."""
+    if not context.tool_call_approved:
+        raise ApprovalRequired
+    Outside.effects["risky"] += 1
+    return f"did {what}"
 
 
 @adder.tool_plain(requires_approval=True)
@@ -171,13 +181,14 @@ def test_what_is_refused_is_told_to_the_model(question: str) -> None:
     assert "not good enough" in words or "valid integer" in words
 
 
-def test_a_tool_that_needs_approval_waits_for_a_person() -> None:
-    """The turn is parked, also through a sleep of the agent, and goes on with the answer."""
+@pytest.mark.parametrize("tool", ["careful", "risky"])
+def test_a_tool_that_needs_approval_waits_for_a_person(tool: str) -> None:
+    """The turn is parked, also through a death of the agent, and goes on with the answer; whether the tool was declared so or asks."""
 
     async def story(room: Room) -> Any:
-        turn = room.soon("chat", "careful", request_id="asked")
+        turn = room.soon("chat", tool, request_id="asked")
         await room.until(lambda: room.is_("parked"))
-        assert Outside.effects["careful"] == 0
+        assert Outside.effects[tool] == 0
         (message,) = [each for each in await room.do("get_messages") if each["role"] == "assistant"]
         (call,) = [part["toolCallId"] for part in message["parts"] if "toolCallId" in part]
         room.kill()
@@ -189,7 +200,7 @@ def test_a_tool_that_needs_approval_waits_for_a_person() -> None:
 
     messages = visit(Summer, story, ALL)
     assert outcomes(messages[-1]) == [("output-available", "did it")]
-    assert Outside.effects["careful"] == 1
+    assert Outside.effects[tool] == 1
 
 
 def test_a_second_turn_knows_the_first_and_its_system_prompt() -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pytest
 from fastmcp.client.transports import StdioTransport
-from pydantic_ai import ModelRetry
+from pydantic_ai import ApprovalRequired, ModelRetry, RunContext
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.toolsets import FunctionToolset
 
@@ -22,7 +22,7 @@ from perdure.actors.chat.toolsets import ToldToModel, effect_of, find_library_to
 from perdure.ledger import BadRequest, UnknownTool
 from perdure.scenarios.provider.script import Call, Script
 from tests.actors.chat.desk import Outside, play
-from tests.actors.chat.room import calls, outcomes
+from tests.actors.chat.room import Room, calls, outcomes, visit
 
 SERVER = str(Path(__file__).parents[2] / "cluster" / "mcp_server.py")
 CALL = ToolContext(call_id="call", run_id="run", attempt=1, idempotency_key="key", report_progress=print)
@@ -130,10 +130,39 @@ async def refuse(what: str) -> str:
     raise ModelRetry(f"not {what}")
 
 
-class Looker(ChatAgent):
-    """A chat agent with a toolset of the library beside its own tools."""
+@notes.tool
+async def pay(context: RunContext[None], amount: int) -> str:
+    """Pay. Much money needs an approval."""
+    Outside.effects["asked to pay", amount] += 1
+    if amount > 10 and not context.tool_call_approved:
+        raise ApprovalRequired(metadata={"amount": amount})
+    Outside.effects["paid", amount] += 1
+    return f"paid {amount}"
 
-    toolsets: ClassVar[Any] = [notes]
+
+files = FunctionToolset[None](id="files")
+
+
+@files.tool_plain
+async def delete(name: str) -> str:
+    """Delete a file."""
+    Outside.effects["deleted", name] += 1
+    return f"deleted {name}"
+
+
+@files.tool_plain
+async def insist(name: str) -> str:
+    """Ask for an approval, whatever was said."""
+    raise ApprovalRequired
+
+
+class Looker(ChatAgent):
+    """A chat agent with toolsets of the library beside its own tools."""
+
+    toolsets: ClassVar[Any] = [
+        notes,
+        files.approval_required(lambda _context, _tool, given: given["name"] != "junk"),
+    ]
 
     def get_model(self) -> Any:
         """The scripted provider."""
@@ -145,6 +174,11 @@ LOOKS = Script(
     questions=(
         calls("look", Call(name="look", arguments=IT)),
         calls("refuse", Call(name="refuse", arguments=IT)),
+        calls("little", Call(name="pay", arguments={"amount": 5})),
+        calls("much", Call(name="pay", arguments={"amount": 50})),
+        calls("junk", Call(name="delete", arguments={"name": "junk"})),
+        calls("work", Call(name="delete", arguments={"name": "work"})),
+        calls("insist", Call(name="insist", arguments={"name": "it"})),
     )
 )
 
@@ -165,6 +199,80 @@ def test_what_a_tool_of_the_library_refuses_is_told_in_its_words() -> None:
     Outside.begin(LOOKS)
     result, _, _ = play("refuse", agent=Looker)
     assert outcomes(result.message) == [("output-error", "not it")]
+
+
+@pytest.mark.parametrize(("question", "said"), [("little", "paid 5"), ("junk", "deleted junk")])
+def test_a_call_that_needs_no_approval_does_not_ask(question: str, said: str) -> None:
+    """The tool, or what wraps it, decides by the arguments."""
+    Outside.begin(LOOKS)
+    result, _, _ = play(question, agent=Looker)
+    assert outcomes(result.message) == [("output-available", said)]
+
+
+@pytest.mark.parametrize(
+    ("question", "effect", "said"),
+    [("much", ("paid", 50), "paid 50"), ("work", ("deleted", "work"), "deleted work")],
+)
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_tool_that_asks_for_approval_is_called_again_once_it_has_it(
+    question: str, effect: tuple[str, object], said: str, *, approved: bool
+) -> None:
+    """Before that it does nothing. Whatever dies, it asks once and is called once more."""
+
+    async def story(room: Room) -> tuple[str, object]:
+        turn = room.soon("chat", question, request_id="asked")
+        await room.until(lambda: room.is_("parked"))
+        assert Outside.effects[effect] == 0
+        (part,) = called_in(await room.do("get_messages"))
+        assert part["state"] == "approval-requested"
+        assert part["approval"].get("descriptor") == ({"amount": 50} if question == "much" else None)
+        room.kill()
+        await room.until(lambda: room.do("respond_to_approval", part["toolCallId"], approved))
+        await room.until(lambda: room.is_("completed"))
+        turn.cancel()
+        return outcomes((await room.do("get_messages"))[-1])[0]
+
+    end = visit(Looker, story, LOOKS)
+    assert (end == ("output-available", said)) is approved, end
+    assert Outside.effects[effect] == (1 if approved else 0)
+
+
+def test_a_run_that_asks_for_approval_survives_deaths_at_every_place() -> None:
+    """It asks once, and is called once more."""
+
+    async def story(room: Room) -> list[tuple[str, Any]]:
+        turn = room.soon("chat", "much", request_id="asked")
+        await room.until(lambda: room.is_("parked"))
+        (part,) = called_in(await room.do("get_messages"))
+        await room.do("respond_to_approval", part["toolCallId"], True)
+        await room.until(lambda: room.is_("completed"))
+        turn.cancel()
+        return outcomes((await room.do("get_messages"))[-1])
+
+    for place in range(5, 150, 12):
+        assert visit(Looker, story, LOOKS, kill_at=place) == [("output-available", "paid 50")], f"kill_at={place}"
+        assert Outside.effects["paid", 50] == 1
+
+
+def test_a_tool_that_asks_although_it_is_approved_fails() -> None:
+    """Else it would ask for ever."""
+
+    async def story(room: Room) -> Any:
+        turn = room.soon("chat", "insist", request_id="asked")
+        await room.until(lambda: room.is_("parked"))
+        (part,) = called_in(await room.do("get_messages"))
+        await room.do("respond_to_approval", part["toolCallId"], True)
+        await room.until(lambda: room.is_("completed"))
+        turn.cancel()
+        return outcomes((await room.do("get_messages"))[-1])
+
+    told = visit(Looker, story, LOOKS)
+    assert told == [("output-error", "insist asks for an approval that it has been given.")]
+
+
+def called_in(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The calls of the newest message."""
+    return [part for part in messages[-1]["parts"] if "toolCallId" in part]
 
 
 @pytest.mark.parametrize(
@@ -204,5 +312,5 @@ def test_a_tool_that_is_gone_says_what_there_is() -> None:
     async def story(tool: Tool) -> None:
         await tool.bound({}, CALL)()  # type: ignore[misc]
 
-    with pytest.raises(UnknownTool, match="no tool 'gone' any more; it has: look, refuse"):
+    with pytest.raises(UnknownTool, match="no tool 'gone' any more; it has: look, refuse, pay"):
         asyncio.run(story(find_library_tool(f"library#0#gone#{Looker.__module__}:Looker", None)))

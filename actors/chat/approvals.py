@@ -1,0 +1,39 @@
+"""Approvals of calls, and the run that a call has.
+
+An approval's id says who asks: the call itself before it begins, or the run of it that finds out that it needs one. A run that asks did
+nothing else, and is over. What is approved is a second run, under an id of its own, which is told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perdure.ledger import derived_run_id
+from perdure.policies import Event, Json, Part
+
+
+def approval_request(call_id: str, asker: str, descriptor: Mapping[str, Json]) -> Event:
+    """The event by which a call waits for a person. `asker` is the call or its run; `descriptor` says more of the call."""
+    event: Event = {"type": "tool-approval-request", "toolCallId": call_id, "approvalId": _id_of(asker)}
+    return {**event, "approvalDescriptor": dict(descriptor)} if descriptor else event
+
+
+def is_approved(part: Part | None) -> bool:
+    """Whether a person has allowed this call."""
+    return part is not None and part.get("approval", {}).get("approved") is True
+
+
+def first_run_id(request_id: str, call_id: str) -> str:
+    """The id of the first run of a call: the same in every life of its turn. It is the call's idempotency key too."""
+    return derived_run_id(request_id, "tool", call_id, 0)
+
+
+def call_run_id(request_id: str, call_id: str, part: Part | None) -> str:
+    """The id of the run that a call has now. `part` is what is known of the call."""
+    first = first_run_id(request_id, call_id)
+    was_asked_by_run = part is not None and part.get("approval", {}).get("id") == _id_of(first)
+    return derived_run_id(request_id, "tool", call_id, 1) if was_asked_by_run else first
+
+
+def _id_of(asker: str) -> str:
+    return f"approval-{asker}"
