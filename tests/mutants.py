@@ -1262,6 +1262,13 @@ MUTANTS = (
     Mutant("scenarios/commands/tray.py", "self._slots = [run_id if run_id in live else None for run_id in self._slots[:rows]]",
            "self._slots = [run_id for run_id in self._slots[:rows] if run_id in live]",
            "runs keep their lines", "scenarios/test_tray.py::test_runs_keep_their_lines_and_a_free_one_goes_to_the_next_run"),
+    Mutant("scenarios/versus/contest.py", "return ours / theirs if self.more_is_better else theirs / ours",
+           "return ours / theirs",
+           "faster than a peer is a shorter wait and a higher rate",
+           "scenarios/test_versus.py::test_faster_is_a_shorter_wait_and_a_higher_rate_by_the_medians"),
+    Mutant("scenarios/versus/runner.py", "    installed(name)\n", "",
+           "a peer that is not installed is refused before anything is measured", "scenarios/test_versus.py"
+           "::test_a_peer_that_is_not_installed_is_refused_with_how_to_install_it_before_anything_is_written"),
     Mutant("ledger/store/duckdb_file.py", "            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
            "            pass",
            "one process at a time has a ledger", "ledger/test_duckdb_store.py::test_one_process_at_a_time"),

@@ -24,8 +24,9 @@ USED_OTHERWISE = {
 }
 
 
-# Packages that share the name `opentelemetry`, by what is imported of each. The longest name counts.
-SHARED = {
+# Packages by what is imported of each, where a name is shared, or another than theirs. The longest name counts.
+NAMED = {
+    "restate": "restate-sdk",
     "opentelemetry": "opentelemetry-api",
     "opentelemetry.sdk": "opentelemetry-sdk",
     "opentelemetry.proto": "opentelemetry-proto",
@@ -36,6 +37,8 @@ EXTRAS = {  # modules that are loaded only where an extra is installed
     "actors/mcp_server/http.py": "mcp",
     "actors/mcp_server/server.py": "mcp",
     "actors/mcp_server/stdio.py": "mcp",
+    "scenarios/versus/dbos_children.py": "dbos",
+    "scenarios/versus/restate_children.py": "restate",
 }
 
 
@@ -64,8 +67,8 @@ def imported(files: Iterable[tidy.Source]) -> dict[str, set[str]]:
 
 def _providers(each: tidy.Import, known: Mapping[str, list[str]]) -> set[str]:
     """The distributions that an import may come from."""
-    shared = [name for name in SHARED if f"{each.path}.".startswith(f"{name}.")]
-    return {SHARED[max(shared, key=len)]} if shared else set(known.get(each.top, [each.top]))
+    shared = [name for name in NAMED if f"{each.path}.".startswith(f"{name}.")]
+    return {NAMED[max(shared, key=len)]} if shared else set(known.get(each.top, [each.top]))
 
 
 def surface() -> list[tidy.Source]:

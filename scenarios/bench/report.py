@@ -263,22 +263,26 @@ def report(figures: Sequence[dict[str, Any]], failures: Sequence[dict[str, Any]]
 
 def show(told: dict[str, Any]) -> None:
     """A table on a terminal, plain lines in a pipe."""
-    about = told["machine"]
-    software = f"Python {about['python']}, Ray {about['ray']}, DuckDB {about['duckdb']}"
-    where = f"{about['cores']} cores ({about['cpu']}), {about['memory_gb']} GB, {software}, {told['date']}"
     if not sys.stdout.isatty():
-        print(where)
+        print(where(told))
         for figure in told["figures"]:
             print(line(figure))
         for failure in told["failures"]:
             print(f"{failure['group']}: FAILED, {failure['cause']}")
         return
-    table = Table("figure", "", "min", "median", "max", "goal", "baseline", caption=where)
+    table = Table("figure", "", "min", "median", "max", "goal", "baseline", caption=where(told))
     for figure in told["figures"]:
         table.add_row(*_cells(figure), style="" if figure["met"] is not False else "yellow")
     for failure in told["failures"]:
         table.add_row(failure["group"], "", "", "failed", "", "", failure["cause"], style="red")
     Console().print(table)
+
+
+def where(told: dict[str, Any]) -> str:
+    """The machine and the date of a report."""
+    about = told["machine"]
+    software = f"Python {about['python']}, Ray {about['ray']}, DuckDB {about['duckdb']}"
+    return f"{about['cores']} cores ({about['cpu']}), {about['memory_gb']} GB, {software}, {told['date']}"
 
 
 def line(figure: dict[str, Any]) -> str:

@@ -23,6 +23,8 @@ from perdure.scenarios.swarm.play_context import PlayContext
 from perdure.scenarios.swarm.runner import SeedReport, SwarmReport, around_story, play, swarm
 from perdure.scenarios.swarm.stories import STORIES, play_parts
 from perdure.scenarios.testing.laboratory import Violation
+from perdure.scenarios.versus import runner as beside
+from perdure.scenarios.versus.peers import PeerName
 
 Story = Annotated[str | None, typer.Option(help="One story for every seed; by default the seed draws one.")]
 
@@ -139,6 +141,9 @@ def bench(
     load: Annotated[
         int, typer.Option(min=0, max=64, help="Processes that only compute, beside the group `busy-host`.")
     ] = 0,
+    versus: Annotated[
+        PeerName | None, typer.Option(help="Awaited runs and a fan-out beside another system, in the same run.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure throughput, latency and recovery, each beside its baseline in the same run.
@@ -148,11 +153,22 @@ def bench(
 
     Each figure has its unit. A whole measurement takes some minutes and needs an idle machine.
 
+    --versus measures Perdure, another system and plain Ray calls in turns: awaited children one after the other, and 1,000 instant children
+    at once. Medians of five are compared. The other system must be installed beside Perdure: `pip install 'perdure[dbos]'`, or
+    `pip install 'perdure[restate]'` with `npm install @restatedev/restate-server`. If it is not, the exit code is 2.
+
     Examples:
         perdure bench --quick
         perdure bench --only fan-out --only cluster-death --json
         perdure bench --only busy-host --load 8
+        perdure bench --versus dbos --json
     """
+    if versus is not None:
+        if only or load:
+            raise BadRequest("versus", "it has figures of its own, so it goes without --only and --load")
+        if not beside.main(versus, as_json=as_json, quick=quick, data=data):
+            raise typer.Exit(1)
+        return
     if not benchmark.main(as_json=as_json, quick=quick, only=only or (), data=data, load=load):
         raise typer.Exit(1)
 

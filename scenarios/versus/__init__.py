@@ -1,0 +1,1 @@
+"""The figures of Perdure beside those of other systems."""
