@@ -24,7 +24,7 @@ from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.model import stream_request
 from perdure.actors.chat.stream import step_ends
 from perdure.actors.chat.tools import Tool
-from perdure.actors.chat.toolsets import HasDeps, deps_of, library_tool
+from perdure.actors.chat.toolsets import HasDeps, deps_of, library_tool, with_owners
 from perdure.actors.chat.turn import OUTPUT, last_text
 from perdure.actors.chat.turn_ends import Outcome
 from perdure.actors.chat.watchdog import Watchdog
@@ -316,14 +316,14 @@ def _wrapped(toolset: AbstractToolset[Any], turn: LibraryTurn, at: int | None) -
         async def get_tools(self, ctx: RunContext[Any]) -> dict[str, ToolsetTool[Any]]:
             if not self.is_open:
                 return {}
-            found = await self.wrapped.get_tools(ctx)
+            found = await self.wrapped.get_tools(with_owners(ctx, self.wrapped))
             return {name: replace(each, tool_def=_called_by_us(each.tool_def)) for name, each in found.items()}
 
         async def call_tool(
             self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
         ) -> Any:
             assert ctx.tool_call_id is not None
-            declared = await self.wrapped.get_tools(ctx)
+            declared = await self.wrapped.get_tools(with_owners(ctx, self.wrapped))
             return await turn.call(ctx.tool_call_id, at, declared.get(name, tool))
 
     return Wrapped(toolset)

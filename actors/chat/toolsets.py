@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
@@ -88,7 +89,8 @@ async def listed(
 
 async def _definitions(agent_class: type[HasToolsets], toolset: AbstractToolset[Any]) -> list[ToolDefinition]:
     async with toolset:
-        return [each.tool_def for each in (await toolset.get_tools(await _context(agent_class))).values()]
+        context = with_owners(await _context(agent_class), toolset)
+        return [each.tool_def for each in (await toolset.get_tools(context)).values()]
 
 
 def library_tool(agent_class: type, at: int, definition: ToolDefinition, code_dir: Path | None) -> Tool:
@@ -147,7 +149,7 @@ async def _call(
 
     toolset = checked_toolsets(agent_class._perdure_toolsets())[at]  # noqa: SLF001 - the runtime's own
     async with toolset:
-        about = await _context(agent_class, name, context)
+        about = with_owners(await _context(agent_class, name, context), toolset)
         tools = await toolset.get_tools(about)
         if name not in tools:
             known = ", ".join(tools) or "none"
@@ -182,3 +184,15 @@ async def _context(
     if call is not None:
         told = {"tool_call_id": call.call_id, "run_id": call.run_id, "tool_call_approved": call.approved}
     return RunContext(deps=deps, model=TestModel(), usage=RunUsage(), tool_name=name, **told)
+
+
+def with_owners(context: RunContext[Any], toolset: AbstractToolset[Any]) -> RunContext[Any]:
+    """The context, with the capabilities that bring the tools of this toolset: the library tells of tools only where their owners are known."""
+    owners: list[Any] = []
+    toolset.apply(lambda each: owners.append(getattr(each, "capability", None)))
+    known = list(context.capabilities.values())
+    missing = [each for each in owners if each is not None and not any(each is other for other in known)]
+    if not missing:
+        return context
+    named = {f"owner-{number}": each for number, each in enumerate(missing)}
+    return replace(context, capabilities={**context.capabilities, **named})

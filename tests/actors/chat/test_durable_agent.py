@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent as LibraryAgent
 from pydantic_ai import ApprovalRequired, ModelMessage, ModelRetry, RunContext
-from pydantic_ai.capabilities import ProcessHistory
+from pydantic_ai.capabilities import AbstractCapability, ProcessHistory
+from pydantic_ai.toolsets import FunctionToolset
 
 from perdure import BadRequest
 from perdure.actors import Client, DurableAgent
@@ -39,6 +41,7 @@ ALL = Script(
         TWICE,
         calls("careful", Call(name="careful", arguments={"what": "it"})),
         calls("risky", Call(name="risky", arguments={"what": "it"})),
+        calls("lend", Call(name="lend", arguments={"what": "it"})),
         calls("picky", Call(name="picky", arguments={"what": "bad"})),
         calls("wrong", Call(name="add", arguments={"a": "one", "b": 2})),
     )
@@ -58,7 +61,32 @@ def shortened(messages: list[ModelMessage]) -> list[ModelMessage]:
     return messages[-20:]
 
 
-adder = LibraryAgent("test", deps_type=str, name="Summer", capabilities=[ProcessHistory(shortened)])
+lent = FunctionToolset[str](id="lent")
+
+
+@lent.tool_plain
+async def lend(what: str) -> str:
+    """A tool that a capability brings."""
+    Outside.effects["lent"] += 1
+    return f"here is {what}"
+
+
+@dataclass
+class Lender(AbstractCapability[str]):
+    """Brings a toolset, the same to every run or one of the run's own."""
+
+    is_of_run: bool = False
+
+    async def for_run(self, ctx: RunContext[str]) -> AbstractCapability[str]:
+        """The capability of one run."""
+        return replace(self) if self.is_of_run else self
+
+    def get_toolset(self) -> FunctionToolset[str]:
+        """Its tools."""
+        return lent
+
+
+adder = LibraryAgent("test", deps_type=str, name="Summer", capabilities=[ProcessHistory(shortened), Lender()])
 
 
 @adder.instructions
@@ -131,6 +159,9 @@ class Scripted(DurableAgent):
 
 
 Summer = Scripted.of(adder, deps=team)
+Renter = Scripted.of(
+    LibraryAgent("test", deps_type=str, capabilities=[Lender(is_of_run=True)]), name="Renter", deps=team
+)
 Planner = Scripted.of(planner, name="Planner", deps=team)
 
 
@@ -201,6 +232,19 @@ def test_a_tool_that_needs_approval_waits_for_a_person(tool: str) -> None:
     messages = visit(Summer, story, ALL)
     assert outcomes(messages[-1]) == [("output-available", "did it")]
     assert Outside.effects[tool] == 1
+
+
+@pytest.mark.parametrize("agent", [Summer, Renter])
+def test_a_tool_that_a_capability_brings_is_a_run(agent: type[DurableAgent]) -> None:
+    """So it is made at most once, whatever dies."""
+
+    async def story(room: Room) -> Any:
+        result = await room.do("chat", "lend")
+        assert [run.agent_type for run in room.view.runs.values()] == ["perdure.tools:ToolRun"]
+        return outcomes(result.message)
+
+    assert visit(agent, story, ALL) == [("output-available", "here is it")]
+    assert Outside.effects["lent"] == 1
 
 
 def test_a_second_turn_knows_the_first_and_its_system_prompt() -> None:
