@@ -187,7 +187,7 @@ async def _context(
 
 
 def with_owners(context: RunContext[Any], toolset: AbstractToolset[Any]) -> RunContext[Any]:
-    """The context, with the capabilities that bring the tools of this toolset: the library tells of tools only where their owners are known."""
+    """The context, with the capabilities that bring the tools of this toolset, without which the library does not tell of them."""
     owners: list[Any] = []
     toolset.apply(lambda each: owners.append(getattr(each, "capability", None)))
     known = list(context.capabilities.values())
