@@ -11,7 +11,7 @@ from perdure.actors.agents_client.line import Line, encoded, words_of
 from perdure.actors.agents_client.resume import Attendance
 from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Author, Entry, Talk
 from perdure.ledger import PerdureError
-from perdure.policies import Plan, TurnStatus, plan_request
+from perdure.policies import Plan, plan_request
 
 OWN_FIELDS: Final = frozenset({"messages", "trigger", "clientTools"})
 logger = logging.getLogger("perdure.gateway")
@@ -106,12 +106,12 @@ class ChatDesk:
             await self._answer(frame, call_id, "respond_to_approval", call_id, approved)
 
     async def _answer(self, frame: dict[str, Any], call_id: str, method: str, *args: object) -> None:
-        """Answer a call. The one who wants the continuation owns it, from before it can begin."""
-        parked = [turn.turn for turn in self._talk.turns.values() if turn.status is TurnStatus.PARKED]
-        if frame.get("autoContinue") is True:
-            for turn in parked:
-                self._attendance.answered(turn)
+        """Answer a call. The one who wants the continuation of its turn owns it, from before it can begin."""
         try:
+            if frame.get("autoContinue") is True:
+                for turn in (await self._call("_perdure_standing"))["turns"]:
+                    if call_id in turn["waits_for"]:
+                        self._attendance.answered(turn["request_id"])
             counted = await self._call(method, *args)
         except PerdureError as problem:
             logger.warning("the answer of a chat client to the call %.80r was refused: %s", call_id, problem)

@@ -47,6 +47,7 @@ class ClientAnswers:
             return False
         stream = self._state.stream_of(turn)
         stream.add(event)
+        self._state.add_now(stream, [stream.message])  # who loads the conversation now is not asked again
         if not self._waiting_calls(turn) and turn.apply(TurnEvent.ANSWERED):
             turn.parked_at_ms = 0
             # This is no interruption, because nothing was under way, and whoever answers wants the turn, whatever was said since.
@@ -54,6 +55,10 @@ class ClientAnswers:
             turn.user_message_id = self._state.transcript.newest_user_id
         stream.flush(then=self._play)
         return True
+
+    def waited_for(self, turn: Turn) -> list[str]:
+        """The ids of the calls of an open turn that wait for a client's result or an approval."""
+        return [str(part["toolCallId"]) for part in self._waiting_calls(turn)]
 
     def are_waited_for(self) -> bool:
         """Whether a call waits for a client's result or an approval (spec §7), in an open turn or in the newest message."""

@@ -197,6 +197,7 @@ class Conversation:
             "message_ids": waiting or self.state.store.asked_with(turn.request_id),
             "is_continuation": bool(turn.continues),
             "is_recovering": is_recovering,
+            "waits_for": self.turns.answers.waited_for(turn),
         }
 
     def unnested(self, method: str, *, is_waiting: bool = True) -> Conversation:

@@ -13,8 +13,6 @@ from tests.gateway.door import Door
 from tests.gateway.tabs import chunks, stored, tab, text_of, texts, user
 from tests.gateway.world import visit
 
-WORDS = "Only words. That is all. ∎"
-
 
 def play(story: Any, **options: Any) -> None:
     """Play a story in front of a chat agent."""
