@@ -103,6 +103,8 @@ class Served(BaseModel):
 
     pid: int
     node: str
+    commits: Annotated[int, Field(description="How many commits this life has made.")]
+    commit_ms: Annotated[float, Field(description="How many milliseconds they took together.")]
 
 
 class OverviewTold(BaseModel):

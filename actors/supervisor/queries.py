@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
 from perdure.actors.link.keeping import ChangedRuns, Keep, PageOfRuns, ShowAgent, Upgrade, WindDown
@@ -71,6 +71,14 @@ Query: TypeAlias = (
 )
 
 
+@dataclass
+class Commits:
+    """The commits of one life of the supervisor: how many there were, and how many milliseconds they took together."""
+
+    count: int = 0
+    took_ms: float = 0.0
+
+
 class Queries:
     """Answers the questions of peers. Each has a task of its own; what it reads is durable."""
 
@@ -88,10 +96,11 @@ class Queries:
         winding_down: WindingDown,
         keeping: Keeping,
         changes: Changes,
+        commits: Commits,
     ) -> None:
         self._world, self._view, self._sessions, self._store, self._limits = world, view, sessions, store, limits
         self._tasks, self._now_ms, self._findings, self._winding_down = tasks, now_ms, findings, winding_down
-        self._keeping, self._changes = keeping, changes
+        self._keeping, self._changes, self._commits = keeping, changes, commits
         self._open: list[tuple[Session, str, Query]] = []
 
     def add(self, session: Session, ref: str, query: Query) -> None:
@@ -144,8 +153,8 @@ class Queries:
             case ChangedRuns(after, limit):
                 return self._changes.since(after, limit)
             case Overview(live_max):
-                vitals = self._world.vitals
-                about = {"pid": vitals.pid(), "node": vitals.node()}
+                vitals, done = self._world.vitals, self._commits
+                about = {"pid": vitals.pid(), "node": vitals.node(), "commits": done.count, "commit_ms": done.took_ms}
                 return {**overview(self._view, live_max), "supervisor": about}
             case Audit():
                 return {**audit(self._view), "parked_mail": parked(self._view), "findings": self._findings}

@@ -119,6 +119,7 @@ def test_the_overview_the_processes_the_account_and_the_limits_are_told_as_descr
         told = (await door.get("/api/overview")).json()
         fits(models.OverviewTold, told)
         assert [each["run_id"] for each in told["live"]] == ["walk"]
+        assert told["supervisor"]["commits"] > 0
         assert (await door.get("/api/overview?live=0")).json()["live"] == []
         fits(models.HostsTold, (await door.get("/api/hosts")).json())
         audit = (await door.get("/api/audit")).json()

@@ -127,6 +127,18 @@ def test_someone_talks_to_a_chat_agent_and_finds_the_conversation_again(gateway:
         expect(page.get_by_role("log")).to_contain_text("That is all.")
 
 
+def test_the_figures_tell_how_long_a_commit_takes(gateway: RealGateway, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    gate.touch()
+    with browser_page() as page:
+        page.goto(f"{gateway.url}/#/figures")
+        expect(page.locator("#line")).to_have_class("up")
+        commit = page.locator("figure", has_text="a commit takes").locator("b")
+        expect(commit).to_have_text("–")
+        begin(gateway, "measured", gate)
+        expect(commit).to_have_text(re.compile(r"^[\d.,]+ ms · most [\d.,]+$"))
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_has_a_heading_and_fits_on_a_narrow_screen(gateway: RealGateway, scheme: Any) -> None:
     with browser_page(color_scheme=scheme, viewport={"width": 360, "height": 700}) as page:

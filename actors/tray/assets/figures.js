@@ -10,12 +10,19 @@ const SVG = "http://www.w3.org/2000/svg";
 const FIGURES = [
   { name: "runs ended per second", unit: "/s", value: rate((point) => point.ended) },
   { name: "runs at work", unit: "", value: (point) => point.live },
+  { name: "a commit takes", unit: " ms", value: commitTime },
   { name: "recoveries per minute", unit: "/min", value: rate((point) => point.recoveries * 60) },
 ];
 
 /** How fast a count grows, a second. */
 function rate(count) {
   return (point, before) => (before && point.at > before.at ? Math.max(0, (count(point) - count(before)) / ((point.at - before.at) / 1000)) : null);
+}
+
+/** How long a commit took on average. A new supervisor counts from the beginning. */
+function commitTime(point, before) {
+  const count = before && point.pid === before.pid ? point.commits - before.commits : 0;
+  return count > 0 ? (point.commitMs - before.commitMs) / count : null;
 }
 
 function figure({ name }) {

@@ -48,8 +48,13 @@ function takeCounts(told) {
   state.overview = { ...state.overview, ...told };
   const now = Date.now();
   const count = (...names) => names.reduce((sum, name) => sum + (told.runs?.[name] ?? 0), 0);
-  state.history.push({ at: now, ended: state.ended, live: count("running", "starting"), recoveries: state.recoveries });
+  state.history.push({ at: now, ended: state.ended, live: count("running", "starting"), recoveries: state.recoveries, ...commits(told.supervisor) });
   while (state.history[0].at < now - KEPT_MS) state.history.shift();
+}
+
+/** The commits of the supervisor's life: how many, and how long they took together. */
+function commits(supervisor) {
+  return { pid: supervisor?.pid, commits: supervisor?.commits ?? 0, commitMs: supervisor?.commit_ms ?? 0 };
 }
 
 /** Begin. */
