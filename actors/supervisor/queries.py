@@ -96,11 +96,11 @@ class Queries:
         winding_down: WindingDown,
         keeping: Keeping,
         changes: Changes,
-        commits: Commits,
     ) -> None:
         self._world, self._view, self._sessions, self._store, self._limits = world, view, sessions, store, limits
         self._tasks, self._now_ms, self._findings, self._winding_down = tasks, now_ms, findings, winding_down
-        self._keeping, self._changes, self._commits = keeping, changes, commits
+        self._keeping, self._changes = keeping, changes
+        self.commits = Commits()
         self._open: list[tuple[Session, str, Query]] = []
 
     def add(self, session: Session, ref: str, query: Query) -> None:
@@ -153,7 +153,7 @@ class Queries:
             case ChangedRuns(after, limit):
                 return self._changes.since(after, limit)
             case Overview(live_max):
-                vitals, done = self._world.vitals, self._commits
+                vitals, done = self._world.vitals, self.commits
                 about = {"pid": vitals.pid(), "node": vitals.node(), "commits": done.count, "commit_ms": done.took_ms}
                 return {**overview(self._view, live_max), "supervisor": about}
             case Audit():

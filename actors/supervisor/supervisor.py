@@ -28,7 +28,7 @@ from perdure.actors.supervisor.keeping import Keeping
 from perdure.actors.supervisor.performer import Performer
 from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.publisher import Publisher
-from perdure.actors.supervisor.queries import Commits, Queries
+from perdure.actors.supervisor.queries import Queries
 from perdure.actors.supervisor.recollection import Recollection
 from perdure.actors.supervisor.retention import Retention
 from perdure.actors.supervisor.rounds import Rounds
@@ -82,7 +82,6 @@ class Supervisor:
         self.view = View()
         self.sessions = Sessions()
         self.findings: list[str] = []
-        self.commits = Commits()
         self._fleet, self._cabinet = fleet, cabinet
         self._tasks = Tasks("the supervisor")
         self._ready = asyncio.Event()
@@ -140,12 +139,7 @@ class Supervisor:
         )  # fmt: skip
         self.changes = Changes(view)
         self.queries = Queries(
-            *place,
-            findings=self.findings,
-            winding_down=self.winding_down,
-            keeping=self.keeping,
-            changes=self.changes,
-            commits=self.commits,
+            *place, findings=self.findings, winding_down=self.winding_down, keeping=self.keeping, changes=self.changes
         )
         ways = Ways(view, self._cabinet.exists)
         self.calls = Calls(view, sessions, ways)
@@ -291,8 +285,8 @@ class Supervisor:
         await self.world.threads.commit(partial(self.store.append, rows, payloads), is_brief=is_brief)
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
         self.world.metrics.observe("commit_ms", took_ms)
-        self.commits.count += 1
-        self.commits.took_ms += took_ms
+        self.queries.commits.count += 1
+        self.queries.commits.took_ms += took_ms
         self.pool.heartbeat.lost(took_ms)
         self.world.faults.at(KillPoint.AFTER_COMMIT)
         self.checkpoints.committed(len(rows))
