@@ -926,6 +926,14 @@ MUTANTS = (
            "            at_ms = 0 if self._line else None",
            "an item that failed is tried again though its agent sleeps",
            "actors/test_queue.py::test_the_tries_of_an_item_outlive_its_agent_which_sleeps_in_between"),
+    Mutant("actors/chat/kept_history.py", "return len(first) < len(whole) and all(map(is_, first, whole))",
+           "return len(first) < len(whole)", "an edited message is not sent as it was",
+           "actors/chat/test_kept_history.py"
+           "::test_an_edited_message_is_sent_as_it_is_now_and_a_call_keeps_an_id_of_its_own"),
+    Mutant("actors/chat/convert.py", "other.history, other._ids = [*self.history], {*self._ids}",
+           "other.history, other._ids = [*self.history], set()",
+           "a call is sent under the same id whether the history was kept or not", "actors/chat/test_kept_history.py"
+           "::test_an_edited_message_is_sent_as_it_is_now_and_a_call_keeps_an_id_of_its_own"),
     Mutant("actors/chat/turns.py", "            self.state.stream_of(turn).flush(then=self.playing.cancel)",
            "            self.playing.cancel()",
            "a cancel of a turn is durable before it acts",

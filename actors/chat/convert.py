@@ -12,7 +12,9 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote_to_bytes
@@ -58,21 +60,7 @@ def to_model(
         provider: who will read it. Ids of other providers' calls are written in letters that all of them take.
         last_word: said to the model if the transcript ends with an answer of its own.
     """
-    from pydantic_ai import messages as lib  # noqa: PLC0415 - not before a model is asked
-
-    writer = _Writer(provider)
-    for message in messages:
-        if message["role"] == "assistant":
-            has_begun = False
-            for step in _steps(message["parts"]):
-                has_begun = writer.answer(step, goes_on=has_begun) or has_begun
-        else:
-            writer.say(message)
-    if not writer.history:
-        raise BadRequest("messages", "there is nothing in them that could be sent to a model")
-    if isinstance(writer.history[-1], lib.ModelResponse):
-        writer.history.append(lib.ModelRequest(parts=[lib.UserPromptPart(last_word)]))
-    return writer.history
+    return HistoryWriter(provider).finished(messages, last_word)
 
 
 def _steps(parts: list[Part]) -> Iterator[list[Part]]:
@@ -90,15 +78,43 @@ def _steps(parts: list[Part]) -> Iterator[list[Part]]:
     yield step
 
 
-class _Writer:
+class HistoryWriter:
+    """Writes the history of a request, message by message. What is written is never changed in place, so forks share it."""
+
     def __init__(self, provider: str | None) -> None:
-        from pydantic_ai import messages as lib  # noqa: PLC0415 - as above
+        from pydantic_ai import messages as lib  # noqa: PLC0415 - not before a model is asked
 
         self.history: list[lib.ModelMessage] = []
-        self._lib, self._provider = lib, provider
+        self.provider = provider
+        self._lib = lib
         self._ids: set[str] = set()
 
-    def say(self, message: Message) -> None:
+    def fork(self) -> HistoryWriter:
+        """A writer that goes on from here. This one stays as it is."""
+        other = HistoryWriter(self.provider)
+        other.history, other._ids = [*self.history], {*self._ids}
+        return other
+
+    def finished(self, messages: Sequence[Message], last_word: str) -> list[lib.ModelMessage]:
+        """The whole history, which ends with these messages. Raises `BadRequest` if there is nothing to send."""
+        for message in messages:
+            self.write(message)
+        if not self.history:
+            raise BadRequest("messages", "there is nothing in them that could be sent to a model")
+        if isinstance(self.history[-1], self._lib.ModelResponse):
+            self.history.append(self._lib.ModelRequest(parts=[self._lib.UserPromptPart(last_word)]))
+        return self.history
+
+    def write(self, message: Message) -> None:
+        """Add a message of the transcript."""
+        if message["role"] != "assistant":
+            self._say(message)
+            return
+        has_begun = False
+        for step in _steps(message["parts"]):
+            has_begun = self._answer(step, goes_on=has_begun) or has_begun
+
+    def _say(self, message: Message) -> None:
         """Add a message of a person or the system."""
         content: list[lib.UserContent] = []
         for part in message["parts"]:
@@ -113,7 +129,7 @@ class _Writer:
             whole = texts[0] if content == texts and len(texts) == 1 else content
             self._add([self._lib.UserPromptPart(whole)])
 
-    def answer(self, step: list[Part], *, goes_on: bool) -> bool:
+    def _answer(self, step: list[Part], *, goes_on: bool) -> bool:
         """Add one answer, and the results of its calls. Returns whether it was not empty. `goes_on`: it is not the first of its message."""
         parts: list[lib.ModelResponsePart] = []
         results: list[lib.ModelRequestPart] = []
@@ -147,13 +163,15 @@ class _Writer:
         before, text = last.parts[-1], parts[0]
         if goes_on and isinstance(before, self._lib.TextPart) and isinstance(text, self._lib.TextPart):
             # The text broke off there. Between two parts the library would put blank lines, perhaps inside a word.
-            before.content, parts = before.content + text.content, parts[1:]
-        last.parts = [*last.parts, *parts]
+            joined, parts = replace(before, content=before.content + text.content), parts[1:]
+            self.history[-1] = replace(last, parts=[*last.parts[:-1], joined, *parts])
+        else:
+            self.history[-1] = replace(last, parts=[*last.parts, *parts])
 
     def _add(self, parts: Sequence[lib.ModelRequestPart]) -> None:
         last = self.history[-1] if self.history else None
         if isinstance(last, self._lib.ModelRequest):
-            last.parts = [*last.parts, *parts]
+            self.history[-1] = replace(last, parts=[*last.parts, *parts])
         else:
             self.history.append(self._lib.ModelRequest(parts=[*parts]))
 
@@ -175,7 +193,7 @@ class _Writer:
     def _call_id(self, part: Part) -> str:
         made_by = _about(part, "callProviderMetadata").get("provider")
         found = str(part["toolCallId"])
-        if made_by is None or made_by != self._provider:
+        if made_by is None or made_by != self.provider:
             found = re.sub(r"[^a-zA-Z0-9_-]", "_", found)
         turn, first = 0, found
         while found in self._ids or not 0 < len(found) <= 64:  # noqa: PLR2004 - as long as every provider takes them
@@ -275,14 +293,15 @@ def _binary(url: str, kind: str) -> lib.BinaryContent:
     return lib.BinaryContent(data=data, media_type=kind)
 
 
-def assert_paired(history: Sequence[lib.ModelMessage]) -> None:
-    """Check that every call has exactly one result in the next message, and every result its call, and that ids are unique.
+def assert_paired(history: Sequence[lib.ModelMessage], before: AbstractSet[str] = frozenset()) -> None:
+    """Check that every call has exactly one result in the next message, and every result its call, and that ids are unique, also among
+    those of the calls `before` it.
 
     Raises `IllegalRequest`. Nothing was sent.
     """
     from pydantic_ai import messages as lib  # noqa: PLC0415 - as above
 
-    seen: set[str] = set()
+    seen = set(before)
     waiting: list[str] = []
     for message in history:
         if isinstance(message, lib.ModelResponse):
@@ -300,3 +319,8 @@ def assert_paired(history: Sequence[lib.ModelMessage]) -> None:
         waiting = []
     if waiting:
         raise IllegalRequest(f"there is no result of {', '.join(waiting)}")
+
+
+def called_ids(history: Iterable[lib.ModelMessage]) -> set[str]:
+    """The ids of the calls in these messages."""
+    return {part.tool_call_id for each in history for part in each.parts if part.part_kind == "tool-call"}

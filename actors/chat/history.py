@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.convert import CONTINUE, CUT_BY_LENGTH, GO_ON
+from perdure.actors.chat.kept_history import KeptHistory
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.store import is_current
 from perdure.actors.chat.stream import Stream
@@ -34,6 +35,7 @@ class History:
     def __init__(self, state: ConversationState) -> None:
         self._state = state
         self._legal: dict[str, None] = {}  # messages that were found in order, in this life
+        self.kept = KeptHistory()
 
     def repaired_part(self, part: Part) -> object:
         """The author's repair; if it raises, the default one."""
@@ -50,7 +52,8 @@ class History:
     def before(self, live: LiveTurn) -> list[Message]:
         """The messages before the answer of this turn."""
         before = [each for each in self._state.transcript.before(live.turn.message_id) if is_current(each)]
-        self._mend(before, live.turn)
+        if not self._mend(before, live.turn):
+            return before
         return [self._state.transcript.get(each["id"]) or each for each in before]
 
     def last_word(self, live: LiveTurn) -> str:
@@ -68,11 +71,11 @@ class History:
         self._mend([message], live.turn, spared)
         return list((self._state.transcript.get(message["id"]) or message)["parts"])
 
-    def _mend(self, messages: list[Message], turn: Turn, spared: AbstractSet[str] = frozenset()) -> None:
-        """Repair what an interruption left behind. Durable before the request is sent."""
+    def _mend(self, messages: list[Message], turn: Turn, spared: AbstractSet[str] = frozenset()) -> bool:
+        """Repair what an interruption left behind. Durable before the request is sent. Returns whether anything was changed."""
         fresh = [each for each in messages if each["id"] not in self._legal]
         if not fresh:
-            return
+            return False
         waiting = self._waiting_calls() | spared
         repaired = repair_transcript(
             fresh, should_repair=lambda part: part["toolCallId"] not in waiting, repair_part=self.repaired_part
@@ -91,6 +94,7 @@ class History:
             self._state.emit("chat:transcript:repaired", turn, payload, channel="transcript")
         held = {each["id"] for each in repaired.messages if any(_is_open(part) for part in each["parts"])}
         self._legal |= {each["id"]: None for each in repaired.messages if each["id"] not in held}
+        return bool(changed)
 
     def _waiting_calls(self) -> set[str]:
         """The calls of open turns: their own turns settle them."""
@@ -100,6 +104,7 @@ class History:
     def forget(self) -> None:
         """The conversation was cleared."""
         self._legal.clear()
+        self.kept = KeptHistory()
 
     def changed(self, message_id: str) -> None:
         """A message was replaced."""

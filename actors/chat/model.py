@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, cast
 
 from perdure.actors.chat.answer_reader import ANSWER_BYTES_MAX, AnswerReader
 from perdure.actors.chat.answer_stream import TAIL_S, Finished, read_answer
-from perdure.actors.chat.convert import CONTINUE, IllegalRequest, assert_paired, to_model
+from perdure.actors.chat.convert import CONTINUE, IllegalRequest, assert_paired
 from perdure.actors.chat.failures import ModelFailed, failure_of
+from perdure.actors.chat.kept_history import KeptHistory
 from perdure.actors.chat.model_lookup import LIBRARY_TIMEOUT_S, UnusableModel, resolve_model
 from perdure.actors.chat.tools import ToolSpec
 from perdure.actors.chat.watchdog import Stalled, Watchdog
@@ -46,6 +47,7 @@ async def stream_model(
     bytes_max: int = ANSWER_BYTES_MAX,
     watchdog: Watchdog | None = None,
     tail_s: float = TAIL_S,
+    kept: KeptHistory | None = None,
 ) -> AsyncGenerator[Event | Finished]:
     """Ask a model and yield its answer as chunks of a UI message stream, then `Finished`. Closing the iterator closes the socket.
 
@@ -62,6 +64,7 @@ async def stream_model(
         bytes_max: the longest answer.
         watchdog: how long the provider may say nothing; by default for ever.
         tail_s: how long to wait for usage figures after the end of the answer.
+        kept: what was made of this conversation for earlier requests.
 
     Raises:
         Stalled: the provider said nothing for too long.
@@ -71,7 +74,8 @@ async def stream_model(
     reader = AnswerReader(tools, taken_ids=taken, bytes_max=bytes_max)
 
     async def opened() -> _Opened:
-        return await _asked(resolve_model(model), messages, tools, instructions, settings, last_word)
+        how = (_parameters(tools, instructions), settings, last_word, kept or KeptHistory())
+        return await _asked(resolve_model(model), messages, *how)
 
     async with contextlib.aclosing(_answer(opened, reader, watchdog or Watchdog(), tail_s)) as chunks:
         async for chunk in chunks:
@@ -97,7 +101,9 @@ async def stream_request(
     ]
 
     async def opened() -> _Opened:
-        return _send(model, history, settings, parameters)
+        prepared = model.prepare_messages(history, parameters)
+        assert_paired(prepared)
+        return _send(model, prepared, settings, parameters)
 
     reader = AnswerReader(tools, taken_ids=taken_ids)
     async with contextlib.aclosing(_answer(opened, reader, watchdog, TAIL_S)) as chunks:
@@ -129,13 +135,13 @@ def _has_begun(problem: BaseException) -> bool:
     return any(frame.f_code.co_name == "_process_streamed_response" for frame, _ in frames)
 
 
-_How = tuple[Sequence[ToolSpec], str | None, dict[str, object] | None, str]
+_How = tuple["ModelRequestParameters", dict[str, object] | None, str, KeptHistory]
 
 
 async def _asked(model: Model, messages: Sequence[Message], *how: *_How) -> _Opened:
-    """Open the stream. A long conversation is converted on a thread, because 10,000 messages take a fifth of a second, and a moment later,
-    so that followers hear first that the turn has begun."""
-    if len(messages) < LONG_MESSAGES:
+    """Open the stream. What is new of a long conversation is converted on a thread, because 10,000 messages take a fifth of a second, and a
+    moment later, so that followers hear first that the turn has begun."""
+    if how[-1].count_new(messages) < LONG_MESSAGES:
         return _open(model, messages, *how)
     await asyncio.sleep(BREATH_S)
     return await asyncio.to_thread(_open, model, messages, *how)
@@ -144,26 +150,24 @@ async def _asked(model: Model, messages: Sequence[Message], *how: *_How) -> _Ope
 def _open(
     model: Model,
     messages: Sequence[Message],
-    tools: Sequence[ToolSpec],
-    instructions: str | None,
+    parameters: ModelRequestParameters,
     settings: dict[str, object] | None,
     last_word: str,
+    kept: KeptHistory,
 ) -> _Opened:
-    history = to_model(messages, provider=model.system, last_word=last_word)
-    return _send(model, history, settings, _parameters(tools, instructions))
+    return _send(model, kept.prepared(messages, model, parameters, last_word), settings, parameters)
 
 
 def _send(
     model: Model,
-    messages: list[ModelMessage],
+    history: list[ModelMessage],
     settings: Mapping[str, object] | None,
     parameters: ModelRequestParameters,
 ) -> _Opened:
+    """Open the stream of a request whose history is prepared and legal."""
     from pydantic_ai.direct import model_request_stream  # noqa: PLC0415 - as above
     from pydantic_ai.settings import ModelSettings  # noqa: PLC0415 - as above
 
-    history = model.prepare_messages(messages, parameters)
-    assert_paired(history)
     ours: dict[str, object] = {"timeout": LIBRARY_TIMEOUT_S, **(settings or {}), "max_retries": 0}
     known = {name: value for name, value in ours.items() if name not in model.unsupported_settings}
     return model_request_stream(

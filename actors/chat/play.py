@@ -131,7 +131,7 @@ class Play:
 
         def sent(watchdog: Watchdog) -> AsyncGenerator[Event | Finished]:
             how: dict[str, Any] = {"instructions": instructions, "settings": settings, "last_word": last_word}
-            return stream_model(model, messages, tools=specs, watchdog=watchdog, **how)
+            return stream_model(model, messages, tools=specs, watchdog=watchdog, kept=self._history.kept, **how)
 
         source = self._spans.observed(self.live.stream, model, settings, lambda: messages, sent)
         return await self._take(source, self.live.announced)
