@@ -7,6 +7,7 @@ the protocol loads no database.
 from perdure.ledger.activation import Activation, HostView, package_of, pool_key, with_package
 from perdure.ledger.checks import check_ms, check_number, check_whole, checked
 from perdure.ledger.codec import decode, encode, pack, unpack
+from perdure.ledger.crowd_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
 from perdure.ledger.errors import (
     AdmissionRefused,
     AgentAborted,
@@ -140,7 +141,8 @@ from perdure.ledger.stimulus import (
     Unstarted,
     Up,
 )
-from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Store, Wanted
+from perdure.ledger.store.crowds import CROWD, CROWD_MIN, CROWDS, Crowd, count_of, spelled_out, subjects_of
+from perdure.ledger.store.store import Boot, CrowdRow, FactRow, First, Payload, Record, Row, Store, Wanted
 from perdure.ledger.timeouts import arm, next_look
 from perdure.ledger.view import View, last_end
 

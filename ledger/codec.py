@@ -5,6 +5,7 @@ A `Secret` is plain data too, as an extension type that holds its name. Nothing 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, get_args
 
 import msgpack
@@ -42,7 +43,13 @@ def unpack(body: bytes) -> Any:
     return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=_referred)
 
 
-def encode(fact: Fact) -> tuple[str, bytes]:
+def encoder() -> Callable[[Any], bytes]:
+    """What encodes facts as `encode` does, for one use on one thread."""
+    pack: Callable[[Any], bytes] = msgpack.Packer(default=_reference).pack
+    return pack
+
+
+def encode(fact: tuple[Any, ...]) -> tuple[str, bytes]:
     """The kind and the body of a fact's row."""
     body: bytes = _PACKER.pack(fact)
     return type(fact).__name__, body

@@ -11,6 +11,7 @@ from typing import Any
 
 from perdure.ledger.activation import Activation
 from perdure.ledger.codec import encode
+from perdure.ledger.crowd_folds import record_crowd
 from perdure.ledger.facts import (
     RUN_FACTS,
     AgentActivated,
@@ -46,16 +47,19 @@ from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MILESTONE, Mail, MailEvent, Slot, permits
 from perdure.ledger.notes import Note
 from perdure.ledger.run import open_run, outcome_of
-from perdure.ledger.store.store import FactRow
+from perdure.ledger.store.crowds import CROWD, Crowd
+from perdure.ledger.store.store import FactRow, Row
 from perdure.ledger.view import View
 
 
-def enact(view: View, changes: Iterable[Fact | Note], at_ms: int) -> list[FactRow]:
+def enact(view: View, changes: Iterable[Fact | Crowd | Note], at_ms: int) -> list[Row]:
     """Put each change into the view before the next one is decided. Returns the rows of the facts, to be made durable together."""
-    rows = []
+    rows: list[Row] = []
     for change in changes:
         if isinstance(change, Note):
             change.apply(view)
+        elif isinstance(change, CROWD):
+            rows.append(record_crowd(view, change, at_ms))
         else:
             rows.append(record_fact(view, change, at_ms))
     return rows

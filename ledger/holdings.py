@@ -88,6 +88,14 @@ class Holdings:
         self.families.add(run.parent)
         self.settle(run)
 
+    def enter_all(self, runs: list[Run], ids: list[str]) -> None:
+        """The same for new runs of one parent."""
+        first = runs[0]
+        self.runs.update(zip(ids, runs, strict=True))
+        self.tallied[first.status] += len(runs)
+        self.asked_for.setdefault(first.parent, {}).update(dict.fromkeys(ids))
+        self.families.add(first.parent)
+
     def remove_run(self, run_id: str) -> Run | None:
         """Have a run in memory no more."""
         run = self.runs.pop(run_id, None)

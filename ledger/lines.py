@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -56,6 +56,23 @@ class Lines:
             self._count -= 1
             if not line:
                 del self._lines[key]
+
+    def join_all(self, key: LineKey, these: Sequence[str]) -> None:
+        """The same for many that stand in no line yet."""
+        self._lines.setdefault(key, OrderedDict()).update(dict.fromkeys(these))
+        self._count += len(these)
+
+    def leave_all(self, key: LineKey, these: Sequence[str]) -> None:
+        """The same for many that stand in this line."""
+        line = self._lines.get(key, OrderedDict())
+        for who in these:
+            self._count -= line.pop(who, 0) is None
+        if not line:
+            self._lines.pop(key, None)
+
+    def all_of(self, key: LineKey) -> Iterator[str]:
+        """All that stand in this line, in order."""
+        return iter(self._lines.get(key, ()))
 
     def length(self, key: LineKey) -> int:
         """How many wait there."""

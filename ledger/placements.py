@@ -15,16 +15,18 @@ from itertools import islice
 from typing import Any
 
 from perdure.ledger.activation import HostView, pool_key, with_package
+from perdure.ledger.crowd_decisions import seat_together
 from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact
 from perdure.ledger.ids import name_of
 from perdure.ledger.lines import LOOK_MAX, LineKey, line_for
 from perdure.ledger.notes import AgentDue, HostReserved, Note, RunHeld, WakePutOff
 from perdure.ledger.run import Run
+from perdure.ledger.store.crowds import CROWD_MIN, Crowd
 from perdure.ledger.view import View
 from perdure.policies import Limits, blamed_from, choose, has_room_alone, wanted_hosts
 
 
-def assign_hosts(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
+def assign_hosts(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Crowd | Note]:
     """Assign a host to every agent and run that waits for one and may have it now."""
     blame = _Blame(view, limits)
     for line in view.wakes.keys:
@@ -60,8 +62,10 @@ def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _
         yield AgentActivated(agent, view.incarnation + 1, host.host_id, home)
 
 
-def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Blame) -> Iterator[Fact | Note]:
+def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Blame) -> Iterator[Fact | Crowd | Note]:
     hosts = pool(view, line.pool)
+    if view.queues.length(line) >= CROWD_MIN:
+        yield from seat_together(view, line, hosts, blame[line.pool], limits)
     for run_id in view.queues.walk(line):
         run = view.runs[run_id]
         activation = view.agents.get(run.child)

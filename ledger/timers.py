@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable
 from typing import Final
 
 _SPARE_MAX: Final = 1_000  # times of the heap at which nothing is due any more, beyond those at which something is
@@ -57,6 +58,12 @@ class Timers:
         self._drop_spare()
         if len(self._instants) > 2 * len(self._keys) + _SPARE_MAX:
             self._instants = sorted(self._keys)
+
+    def disarm_all(self, keys: Iterable[str]) -> None:
+        """The same for many."""
+        for key in keys:
+            if key in self.armed:
+                self.disarm(key)
 
     def fire(self, at_ms: int) -> None:
         """Disarm every key that is due by then, and keep them in `fired`."""

@@ -6,7 +6,7 @@ are not in the ledger: a boot asks which are there.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from itertools import islice
 from typing import Any
 
@@ -36,6 +36,72 @@ class View(Holdings):
         self.touched[run.run_id] = self.dirty_runs[run.run_id] = None
         self.enqueue(run)
         self.count_live(run)
+
+    def open_all(self, runs: list[Run]) -> None:
+        """Enter runs that were requested together: of one parent, with the same options."""
+        first, ids = runs[0], [run.run_id for run in runs]
+        self.enter_all(runs, ids)
+        self.touched.update(dict.fromkeys(ids))
+        self.dirty_runs.update(dict.fromkeys(ids))
+        self.queues.join_all(line_for(first.options.get("pool")), ids)
+        self.children.setdefault(first.parent, {}).update(dict.fromkeys(ids))
+        self.live += len(ids)
+        if first.is_awaited and first.parent:
+            self.count_waits(first.parent, len(ids))
+
+    def seat_all(self, runs: list[Run], host_id: str) -> None:
+        """Put the children of runs, of which nothing was known, on a host."""
+        ids, agents = [run.run_id for run in runs], [run.child for run in runs]
+        self.touched.update(dict.fromkeys(ids))
+        self.dirty_runs.update(dict.fromkeys(ids))
+        for parent, count in Counter(run.parent for run in runs).items():
+            self.placed[parent] = self.placed.get(parent, 0) + count
+        self.queues.leave_all(line_for(runs[0].options.get("pool")), ids)
+        self.incarnation = runs[-1].incarnation
+        for run in runs:
+            self.agents[run.child] = Activation(run.child, run.incarnation, host_id, run.run_id)
+        self.dirty_agents.update(dict.fromkeys(agents))
+        self.awake.update(dict.fromkeys(agents))
+        host = self.hosts.get(host_id)
+        if host is not None:
+            host.tenants.update(dict.fromkeys(agents))
+            host.load += len(agents)
+            host.tenancies += len(agents)
+
+    def end_all(self, runs: list[Run]) -> None:
+        """Runs of one parent have ended, and their children have left their hosts and owe nothing."""
+        first, ids, agents = runs[0], [run.run_id for run in runs], [run.child for run in runs]
+        self.touched.update(dict.fromkeys(ids))
+        self.dirty_runs.update(dict.fromkeys(ids))
+        self.tallied[first.status] += len(runs)
+        self.live -= len(runs)
+        self.timers.disarm_all([run_id for run_id in ids if run_id not in self.agents])
+        family = self.children[first.parent]
+        for run_id in ids:
+            del family[run_id]
+        if not family:
+            del self.children[first.parent]
+        if first.is_awaited and first.parent:
+            self.count_waits(first.parent, -len(runs))
+        self.placed[first.parent] -= len(runs)
+        if not self.placed[first.parent]:
+            del self.placed[first.parent]
+        for agent in agents:
+            self._left_at_once(agent)
+        self.timers.disarm_all([agent for agent in agents if agent not in self.runs])
+        self.dirty_agents.update(dict.fromkeys(agents))
+        for run in runs:
+            self.settle(run)
+
+    def _left_at_once(self, agent: str) -> None:
+        gone = self.agents.pop(agent)
+        del self.awake[agent]
+        host = self.hosts.get(gone.host_id)
+        if host is not None and host.tenants.pop(agent, 0) is None:
+            host.load -= 1
+            host.exclusive = host.exclusive and bool(host.tenants)
+        if gone.reported is not None:
+            self.asleep[agent] = gone.at_rest()
 
     def advance(self, run: Run, fact: Fact, seq: int, at_ms: int) -> int | None:
         """Change one run by a fact, and keep the indexes with it."""

@@ -130,7 +130,15 @@ from perdure.policies.phases import (
     decide,
     phase_of,
 )
-from perdure.policies.placement import blamed_from, choose, has_room_alone, is_behind, room_after, wanted_hosts
+from perdure.policies.placement import (
+    blamed_from,
+    choose,
+    has_room_alone,
+    is_behind,
+    room_after,
+    shares,
+    wanted_hosts,
+)
 from perdure.policies.recovery import Attempts, Evidence, Fail, Release, Retry, Seal, judge
 from perdure.policies.repair import (
     awaits_client,

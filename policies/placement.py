@@ -12,6 +12,7 @@ A run that must outlive its parent is placed *apart* from it. If there is no oth
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
+from heapq import heapify, heappop, heapreplace
 from typing import Final, Protocol, TypeVar
 
 from perdure.policies.limits import Limits
@@ -85,6 +86,30 @@ def choose(
         return None
     best = min(ready, key=lambda host: (not host.room, host.load), default=None)
     return best if best is not None and has_room(best) else None
+
+
+def shares(hosts: Sequence[S], demand: int, limits: Limits) -> list[tuple[S, int]]:
+    """How many of those that wait each host takes at once, where `choose` would hand one after the other to the host with the least load.
+
+    The last few are left to `choose`, because it keeps them for hosts that are coming, and so is all if only worn hosts are there.
+    """
+    full = _taken(hosts, alone=False) >= limits.hosts_max
+    loads = [
+        (host.load, place)
+        for place, host in enumerate(hosts)
+        if host.up and not (host.draining or host.exclusive or host.worn or (full and not host.tenants))
+    ]
+    heapify(loads)
+    counts, left = [0] * len(hosts), demand - max(limits.hosts_max, len(hosts))
+    while loads and left > 0:
+        load, place = loads[0]
+        if load < min(limits.pack_max, hosts[place].room):
+            heapreplace(loads, (load + 1, place))
+            counts[place] += 1
+            left -= 1
+        else:
+            heappop(loads)
+    return [(host, count) for host, count in zip(hosts, counts, strict=True) if count]
 
 
 def _hosts_max(limits: Limits, *, is_apart: bool) -> int:

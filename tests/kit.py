@@ -27,7 +27,20 @@ import pytest
 from perdure.actors import Agent, Client, KillPoint
 from perdure.actors.code.naming import type_name
 from perdure.actors.sim_world.world import Weather
-from perdure.ledger import Fact, FactRow, HostView, Note, Stimulus, View, agent_id, audit, decide, record_fact
+from perdure.ledger import (
+    Crowd,
+    Fact,
+    HostView,
+    Note,
+    Row,
+    Stimulus,
+    View,
+    agent_id,
+    audit,
+    decide,
+    enact,
+    record_fact,
+)
 from perdure.ledger.facts import AttemptStarted, RunRequested, RunStarted
 from perdure.ledger.run import Run
 from perdure.policies import Limits
@@ -65,16 +78,15 @@ def child(run_id: str = "r") -> str:
     return agent_id(TYPE, run_id)
 
 
-def enacted(view: View, changes: Iterator[Fact | Note], at_ms: int) -> Iterator[tuple[Fact, FactRow]]:
+def enacted(view: View, changes: Iterator[Change], at_ms: int) -> Iterator[tuple[Fact | Crowd, Row]]:
     """As `enact` does it, but facts and rows, and it fails if deciding alone changes anything in the view."""
     while (change := _decided(view, changes)) is not None:
-        if isinstance(change, Note):
-            change.apply(view)
-        else:
-            yield change, record_fact(view, change, at_ms)
+        rows = enact(view, [change], at_ms)
+        if not isinstance(change, Note):
+            yield change, *rows
 
 
-def _decided(view: View, changes: Iterator[Fact | Note]) -> Fact | Note | None:
+def _decided(view: View, changes: Iterator[Change]) -> Change | None:
     before = pickle.dumps(view)
     change = next(changes, None)
     assert pickle.dumps(view) == before, f"the view was changed while {change} was decided"
@@ -85,6 +97,9 @@ def due(view: View, at_ms: int) -> list[str]:
     """The keys of the view's timers that fire by then."""
     view.timers.fire(at_ms)
     return view.timers.fired
+
+
+Change = Fact | Crowd | Note
 
 
 class Ledger:
@@ -108,11 +123,11 @@ class Ledger:
         self.now_ms += int(ms)
         return self
 
-    def when(self, stimulus: Stimulus) -> list[Fact]:
+    def when(self, stimulus: Stimulus) -> list[Fact | Crowd]:
         """What the stimulus brings about; it is folded."""
         return self.enact(decide(self.view, stimulus, self.now_ms, self.limits))
 
-    def enact(self, changes: Iterator[Fact | Note]) -> list[Fact]:
+    def enact(self, changes: Iterator[Change]) -> list[Fact | Crowd]:
         """Put these changes into the view; returns the facts."""
         made = list(enacted(self.view, changes, self.now_ms))
         return [fact for fact, _row in made]

@@ -12,7 +12,7 @@ from itertools import takewhile
 from typing import Final
 
 from perdure.actors.link.messages import Fields
-from perdure.ledger import FactRow, View, line
+from perdure.ledger import Row, View, line, subjects_of
 
 CHANGED_MAX: Final = 20_000
 """How many changed runs are remembered."""
@@ -26,13 +26,13 @@ class Changes:
         self._last: dict[str, int] = {}  # runs with the fact that changed them last, in the order of these facts
         self._begin = self._upto = view.seq
 
-    def note(self, rows: Iterable[FactRow]) -> None:
+    def note(self, rows: Iterable[Row]) -> None:
         """These facts are durable."""
         for row in rows:
-            self._upto = row.seq
-            if row.subject in self._view.runs:
-                self._last.pop(row.subject, None)
-                self._last[row.subject] = row.seq
+            for self._upto, subject in enumerate(subjects_of(row), row.seq):
+                if subject in self._view.runs:
+                    self._last.pop(subject, None)
+                    self._last[subject] = self._upto
         while len(self._last) > CHANGED_MAX:
             oldest = next(iter(self._last))
             self._begin = self._last.pop(oldest)

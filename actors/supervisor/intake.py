@@ -39,7 +39,7 @@ from perdure.actors.link.wire import error_to_plain
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import Queries
-from perdure.actors.supervisor.sessions import Session, Sessions
+from perdure.actors.supervisor.sessions import Arrived, Session, Sessions
 from perdure.actors.supervisor.ways import Ways
 from perdure.ledger import (
     Adopt,
@@ -60,6 +60,9 @@ from perdure.ledger import (
     Unstarted,
     Up,
     View,
+    are_alike,
+    is_plain_end,
+    is_plain_request,
     name_of,
     type_of,
 )
@@ -198,6 +201,37 @@ class Intake:
             mail = self._view.mail
             settled = [key for key in mail_ids if key not in mail or not mail[key].is_open]
             session.say(Settled(agent, incarnation, settled))
+
+
+def together(arrived: Iterable[Arrived], limits: Limits) -> Iterator[tuple[Session, list[Message]]]:
+    """What has arrived, in order: ends that follow each other and are plain, and requests that are alike besides, together; everything else
+    by itself."""
+    session, group, first = None, list[Message](), None
+    for sender, _number, message in arrived:
+        if sender is session and first is not None and _goes_with(first, message, limits):
+            group.append(message)
+            continue
+        if session is not None:
+            yield session, group
+        session, group = sender, [message]
+        first = message if _is_plain(message, limits) else None
+    if session is not None:
+        yield session, group
+
+
+def _is_plain(message: Message, limits: Limits) -> bool:
+    match message:
+        case Request():
+            return is_plain_request(message, limits)
+        case Ended():
+            return is_plain_end(message, limits)
+    return False
+
+
+def _goes_with(first: Message, message: Message, limits: Limits) -> bool:
+    if isinstance(message, Ended):
+        return type(first) is Ended and is_plain_end(message, limits)
+    return isinstance(message, Request) and isinstance(first, Request) and are_alike(first, message, limits)
 
 
 def runs_of(message: Message) -> Sequence[str]:

@@ -10,11 +10,25 @@ from perdure.actors.events.happenings import happening_of
 from perdure.actors.events.observability import Channel, EventType, Metrics
 from perdure.actors.link.messages import Fields, FromSupervisor, Happened, Observed, Plain, RunEvent, Signal
 from perdure.actors.supervisor.sessions import Session, Sessions
-from perdure.ledger import FactRow, MilestoneReached, Status, View, about, counts, decode, frame_of, unpack
+from perdure.ledger import (
+    FactRow,
+    MilestoneReached,
+    Row,
+    Status,
+    View,
+    about,
+    count_of,
+    counts,
+    decode,
+    frame_of,
+    spelled_out,
+    unpack,
+)
 
 SIGNALS = {"ProgressReported", "MilestoneReached"}
 ENDS = {
     "RunCompleted": Status.COMPLETED,
+    "RunsCompleted": Status.COMPLETED,
     "RunFailed": Status.ERROR,
     "RunAborted": Status.ABORTED,
     "RunInterrupted": Status.INTERRUPTED,
@@ -105,25 +119,25 @@ class Publisher:
             metrics.count("recoveries", self._recoveries)
         self._ended, self._recoveries = Counter(), 0
 
-    def publish(self, rows: list[FactRow]) -> None:
+    def publish(self, rows: list[Row]) -> None:
         """Tell whoever wants to know what these rows say. They are durable."""
         for row in rows:
             if row.kind in ENDS:
-                self._ended[ENDS[row.kind]] += 1
-            elif row.kind == "AttemptStarted" and row.frame is not None:  # it is an event from the second attempt on
-                self._recoveries += 1
+                self._ended[ENDS[row.kind]] += count_of([row])
+            elif row.kind == "AttemptStarted" and isinstance(row, FactRow) and row.frame is not None:
+                self._recoveries += 1  # it is an event from the second attempt on
         if not (self.followers or self.observers):
             for row in rows:
-                if row.kind in SIGNALS:
+                if row.kind in SIGNALS and isinstance(row, FactRow):
                     self._signal(row)
             return
-        for row in rows:
-            if row.kind in SIGNALS:
-                self._signal(row)
-            self._frame(row)
-            happening = happening_of(row, self._view) if self.observers else None
+        for fact in spelled_out(rows):
+            if fact.kind in SIGNALS:
+                self._signal(fact)
+            self._frame(fact)
+            happening = happening_of(fact, self._view) if self.observers else None
             if happening is not None:
-                self.happened(Channel.AGENT_TOOL, *happening, row.at_ms)
+                self.happened(Channel.AGENT_TOOL, *happening, fact.at_ms)
 
     def _frame(self, row: FactRow) -> None:
         run = self._view.runs.get(row.subject)

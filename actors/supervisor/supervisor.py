@@ -23,7 +23,7 @@ from perdure.actors.ports import Fleet, KillPoint, World
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.changes import Changes
 from perdure.actors.supervisor.checkpoints import Checkpoints
-from perdure.actors.supervisor.intake import Intake
+from perdure.actors.supervisor.intake import Intake, together
 from perdure.actors.supervisor.keeping import Keeping
 from perdure.actors.supervisor.performer import Performer
 from perdure.actors.supervisor.pool import Pool
@@ -38,13 +38,14 @@ from perdure.actors.supervisor.winding_down import WindingDown
 from perdure.actors.tasks import Tasks
 from perdure.actors.telemetry.run_spans import RunSpans
 from perdure.ledger import (
+    CROWD_MIN,
     BadRequest,
     Ended,
     Fact,
-    FactRow,
     Overloaded,
     Payload,
     Request,
+    Row,
     Stimulus,
     Store,
     SupervisorStarted,
@@ -54,12 +55,16 @@ from perdure.ledger import (
     WorldError,
     arm,
     assign_hosts,
+    count_of,
     decide,
     enact,
+    end_together,
     everything,
     outstanding,
     record_fact,
+    request_together,
     restore,
+    spelled_out,
 )
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import Limits, turn_size_after
@@ -181,12 +186,14 @@ class Supervisor:
         seen, self._stimuli = self._stimuli, []
         await self.recollection.recall(arrived)
         at_ms, began_s = self.now_ms(), asyncio.get_running_loop().time()
-        rows: list[FactRow] = []
+        rows: list[Row] = []
         payloads: list[Payload] = []
         for stimulus in seen:
             self._decide(stimulus, at_ms, rows, payloads)
-        for session, _number, message in arrived:
-            self._receive(session, message, at_ms, rows, payloads)
+        for session, messages in together(arrived, self.limits):
+            if len(messages) < CROWD_MIN or not self._receive_together(session, messages, at_ms, rows):
+                for message in messages:
+                    self._receive(session, message, at_ms, rows, payloads)
         if not self.winding_down.is_on:
             rows += enact(self.view, assign_hosts(self.view, at_ms, self.limits), at_ms)
         touched = list(self.view.touched)
@@ -203,7 +210,7 @@ class Supervisor:
         self.publisher.publish(rows)
         self.changes.note(rows)
         if self.world.telemetry.is_on:
-            self.run_spans.see(rows)
+            self.run_spans.see(spelled_out(rows))
         self.calls.hosts_changed()
         self.calls.seen(touched)
         if not self.winding_down.is_on:
@@ -221,7 +228,7 @@ class Supervisor:
         self._turn_size = turn_size_after(self._turn_size, len(arrived), took_ms, self.limits)
 
     def _receive(
-        self, session: Session, message: Message, at_ms: int, rows: list[FactRow], payloads: list[Payload]
+        self, session: Session, message: Message, at_ms: int, rows: list[Row], payloads: list[Payload]
     ) -> None:
         """One message of a peer: a request, a report of a host, or one of those that only this life cares for."""
         if type(message) in REPORTS:
@@ -236,8 +243,20 @@ class Supervisor:
             for seen in self.intake.receive(session, message):
                 self._decide(seen, at_ms, rows, payloads)
 
+    def _receive_together(self, session: Session, messages: list[Message], at_ms: int, rows: list[Row]) -> bool:
+        """Messages that may be a crowd. Returns whether they were decided."""
+        if isinstance(messages[0], Ended):
+            rows += enact(self.view, end_together(self.view, cast("list[Ended]", messages), self.limits), at_ms)
+            return True
+        asked = cast("list[Request]", messages)
+        new = enact(self.view, request_together(self.view, asked, self.limits), at_ms)
+        rows += new
+        for request in asked if new and asked[0].wait else ():
+            self.sessions.wait(session, request.run_id)
+        return bool(new)
+
     def _requested(
-        self, session: Session, request: Request, at_ms: int, rows: list[FactRow], payloads: list[Payload]
+        self, session: Session, request: Request, at_ms: int, rows: list[Row], payloads: list[Payload]
     ) -> None:
         count = len(rows)
         try:
@@ -254,7 +273,7 @@ class Supervisor:
             elif len(rows) == count:  # whoever does not is told where a run that existed already stands (spec W-20)
                 session.answer(Exists(request.run_id, str(self.view.runs[request.run_id].status)))
 
-    def _ask(self, session: Session, ref: str, stimulus: Stimulus, at_ms: int, rows: list[FactRow]) -> None:
+    def _ask(self, session: Session, ref: str, stimulus: Stimulus, at_ms: int, rows: list[Row]) -> None:
         """A stimulus that its sender wants answered: with nothing, or with why it was refused."""
         if isinstance(stimulus, Tell) and stimulus.mail_id in self.recollection.posted:
             session.answer(Reply(ref, ok=True, value=None))
@@ -266,7 +285,7 @@ class Supervisor:
         else:
             session.answer(Reply(ref, ok=True, value=None))
 
-    def _decide(self, stimulus: Stimulus, at_ms: int, rows: list[FactRow], payloads: list[Payload]) -> None:
+    def _decide(self, stimulus: Stimulus, at_ms: int, rows: list[Row], payloads: list[Payload]) -> None:
         new = enact(self.view, decide(self.view, stimulus, at_ms, self.limits), at_ms)
         rows += new
         for row in new:
@@ -275,13 +294,14 @@ class Supervisor:
                 payloads.append(payload)
                 self.performer.payloads[payload.run_id, payload.part] = payload.body
 
-    async def _append(self, rows: list[FactRow], payloads: list[Payload]) -> float:
+    async def _append(self, rows: list[Row], payloads: list[Payload]) -> float:
         """Make a group durable; how many milliseconds that took."""
         if not rows:
             return 0.0
         self.world.faults.at(KillPoint.BEFORE_COMMIT)
         began_s = asyncio.get_running_loop().time()
-        is_brief = len(rows) <= BRIEF_MAX and not payloads and not self.sessions.inbox
+        count = count_of(rows)
+        is_brief = count <= BRIEF_MAX and not payloads and not self.sessions.inbox
         await self.world.threads.commit(partial(self.store.append, rows, payloads), is_brief=is_brief)
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
         self.world.metrics.observe("commit_ms", took_ms)
@@ -289,7 +309,7 @@ class Supervisor:
         self.queries.commits.took_ms += took_ms
         self.pool.heartbeat.lost(took_ms)
         self.world.faults.at(KillPoint.AFTER_COMMIT)
-        self.checkpoints.committed(len(rows))
+        self.checkpoints.committed(count)
         return took_ms
 
     async def _record(self, fact: Fact) -> None:

@@ -41,7 +41,7 @@ def read_cold(directory: Path) -> tuple[KnownAgents, int]:
 def _read(directory: Path) -> tuple[KnownAgents, int]:
     with without_log(directory) as name, closing(connect(directory, read_only=True, name=name)) as con:
         found = assess(con, directory)
-        facts = found.facts + [row for commit in commits(found.plan.replay) for row in commit.rows]
+        facts = found.facts + [row for commit in commits(found.plan.replay) for row in commit.spelled_out().rows]
         view = restore(Boot(get(con, "snapshot"), boot_records(con, facts), facts, [], ended_counts(con)))
         standing = standing_of(view, con.execute("SELECT agent_id, body FROM agents").fetchall())
         known = KnownAgents(standing, _seen(con, view, [(row.kind, row.subject) for row in facts]), view.incarnation)

@@ -18,7 +18,7 @@ A store that failed once refuses every further use.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -68,8 +68,8 @@ from perdure.ledger.store.journal import SEGMENT, Journal
 from perdure.ledger.store.journal_scan import commits, has_everything, has_segments
 from perdure.ledger.store.memory_store import TABLES, forget_bounds
 from perdure.ledger.store.run_filter import RunFilter, filter_after
-from perdure.ledger.store.seals import GENESIS, NOTHING, Commit, extend, seal, seal_anew
-from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Wanted
+from perdure.ledger.store.seals import GENESIS, NOTHING, Commit, SpelledOut, extend, seal, seal_anew
+from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Wanted
 
 _END = 2**62
 _SLICE = 1_000  # facts that DuckDB takes in one transaction: 2 µs each, and 10 in one of a hundred thousand
@@ -114,7 +114,7 @@ class DuckDBStore:
             self._release()
             raise
 
-    def append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
+    def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
         """Make a group durable with one write to the journal."""
         self._ready()
         if not rows and not payloads:
@@ -275,7 +275,7 @@ class DuckDBStore:
         self._inserter = Inserter(con)
         if findings or self._repair:
             findings += self._mended(con, evidence, found)
-        facts = found.facts + [row for commit in replayed for row in commit.rows]
+        facts = found.facts + [row for commit in replayed for row in commit.spelled_out().rows]
         self._filter = RunFilter.read(con, self._snapshot_seq)
         self._reader = con.cursor()
         self._reader.execute("USE ledger")
@@ -315,9 +315,9 @@ class DuckDBStore:
     def _catch_up(self, con: duckdb.DuckDBPyConnection) -> None:
         """Insert what is durable and not yet in DuckDB, in slices."""
         while self._behind:
-            group: list[Commit] = []
+            group: list[SpelledOut] = []
             while self._behind and sum(len(commit.rows) for commit in group) < _SLICE:
-                group.append(self._behind.popleft())
+                group.append(self._behind.popleft().spelled_out())
             transact(con, partial(self._inserter.insert, group))
             self._followed = group[-1].after
             for commit in group:

@@ -9,7 +9,7 @@ import duckdb
 
 from perdure.ledger.store.duckdb_file import INDEXED_MAX
 from perdure.ledger.store.memory_store import TABLES, boot_order
-from perdure.ledger.store.seals import Commit, remove
+from perdure.ledger.store.seals import SpelledOut, remove
 from perdure.ledger.store.store import FactRow, First, Record, Wanted
 
 COLUMNS = {  # of every table of records, its key first; `live` and `body` are in all of them
@@ -33,7 +33,7 @@ class Inserter:
         self._con = con
         self._appender = con.appender("facts")
 
-    def insert(self, commits: list[Commit]) -> None:
+    def insert(self, commits: list[SpelledOut]) -> None:
         """Insert the facts and payloads of these commits."""
         self._con.complete()  # an answer that was not read to its end would be in the appender's way
         self._appender.append_rows([row for commit in commits for row in commit.rows])
@@ -43,7 +43,7 @@ class Inserter:
             self._con.execute(_INSERT_PAYLOADS, [list(column) for column in zip(*payloads, strict=True)])
 
 
-def insert(con: duckdb.DuckDBPyConnection, commit: Commit) -> None:
+def insert(con: duckdb.DuckDBPyConnection, commit: SpelledOut) -> None:
     """Insert one commit by a statement, into a table that has other columns besides."""
     facts = f"INSERT INTO facts ({FACT}) VALUES (?, ?, ?, ?, ?, ?)"
     con.executemany(facts, [list(row) for row in commit.rows])

@@ -105,7 +105,7 @@ def _moved(con: duckdb.DuckDBPyConnection, directory: Path, *, repair: bool) -> 
     for table in ("facts", "payloads"):
         con.execute(f"DELETE FROM {table} WHERE seq > $1", [mark.seq])
     for commit in commits(plan.replay):
-        insert(con, commit)
+        insert(con, commit.spelled_out())
         mark, tally = commit.after, tally.plus(commit.tally)
     if repair:
         seal_anew(con, mark.seq)

@@ -6,13 +6,14 @@ It belongs to the simulated world, so it outlives a simulated death of the super
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
 from perdure.ledger.errors import LedgerError
 from perdure.ledger.ids import is_within
 from perdure.ledger.status import HARD
-from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Wanted
+from perdure.ledger.store.crowds import spelled_out
+from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Wanted
 
 TABLES = ("runs", "agents", "mail")
 
@@ -44,9 +45,10 @@ class MemoryStore:
         ended = Counter(str(run.columns[0]) for run in self._records["runs"].values() if not run.live)
         return Boot(self._meta, records, facts, [], dict(ended))
 
-    def append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
+    def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
         """Keep a group of facts."""
         self._check()
+        rows = spelled_out(rows)
         if not rows and not payloads:
             return
         numbers = [row.seq for row in rows]

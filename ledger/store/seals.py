@@ -3,7 +3,7 @@
 DuckDB checks every block of its file, but not whether a row is missing. So facts carry proof of their own, in two kinds.
 
 - **The chain** guards the facts since the last checkpoint, which stand in the journal. Each commit there carries a digest over the digest
-  of the commit before, its own last number, and the weight of its facts and payloads. Each boot follows it.
+  of the commit before, its own last number, and the weight of its facts, crowds and payloads. Each boot follows it.
 - **The seals** guard everything before. The weight of a stretch of facts is how many there are and the sum of their digests modulo
   2^128, so a forgotten run is taken out by subtraction and what remains can still be verified in full. A chain could not do that:
   one row gone breaks it for ever. Only `perdure doctor` weighs everything again, so a boot costs nothing for what is retained.
@@ -14,13 +14,14 @@ Both find accidents and bugs. Neither protects against somebody who can write to
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgpack
 
-from perdure.ledger.store.store import FactRow, Payload
+from perdure.ledger.store.crowds import count_of, spelled_out
+from perdure.ledger.store.store import CrowdRow, FactRow, Payload, Row
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -73,10 +74,27 @@ class Commit(NamedTuple):
 
     before: Mark
     after: Mark
-    rows: list[FactRow]
+    rows: Sequence[Row]
     payloads: list[Placed]
     tally: Tally
     parts: list[bytes]
+
+    def spelled_out(self) -> SpelledOut:
+        """Each of its facts by itself, with the weight that they have so: this is how DuckDB has them."""
+        facts = spelled_out(self.rows)
+        if len(facts) == len(self.rows):
+            return SpelledOut(self.after, facts, self.payloads, self.tally)
+        pack = msgpack.Packer().pack
+        return SpelledOut(self.after, facts, self.payloads, weigh(pack(each) for each in (*facts, *self.payloads)))
+
+
+class SpelledOut(NamedTuple):
+    """A commit as a table has it. `after` is its place in the chain, which weighs it as the journal has it."""
+
+    after: Mark
+    rows: list[FactRow]
+    payloads: list[Placed]
+    tally: Tally
 
 
 def weigh(packed: Iterable[bytes]) -> Tally:
@@ -85,16 +103,20 @@ def weigh(packed: Iterable[bytes]) -> Tally:
     return Tally(len(digests), sum(digests) % _MODULUS)
 
 
-def seal(before: Mark, rows: list[FactRow], payloads: list[Payload]) -> Commit:
+def seal(before: Mark, rows: Sequence[Row], payloads: list[Payload]) -> Commit:
     """Chain a group to what was committed before it. Its facts must continue the numbers, and be what the columns can hold:
     the journal would keep what DuckDB refuses, and every later start would stumble over it."""
-    first, last = before.seq + 1, before.seq + len(rows)
-    if not rows or [row.seq for row in rows] != list(range(first, last + 1)):
-        raise AssertionError(f"a commit after fact {before.seq} has the numbers {[row.seq for row in rows][:10]}")
+    last = before.seq
     for row in rows:
-        if type(row.at_ms) is not int or not -_LONG <= row.at_ms < _LONG or type(row.frame) not in _FRAME:
+        if row.seq != last + 1:
+            break
+        last += row.facts if isinstance(row, CrowdRow) else 1
+        is_frame = isinstance(row, CrowdRow) or type(row.frame) in _FRAME
+        if type(row.at_ms) is not int or not -_LONG <= row.at_ms < _LONG or not is_frame:
             raise AssertionError(f"{row} cannot be stored")
-    home = {row.subject: row.seq for row in rows} if payloads else {}
+    if not rows or last != before.seq + count_of(rows):
+        raise AssertionError(f"a commit after fact {before.seq} has the numbers {[row.seq for row in rows][:10]}")
+    home = {row.subject: row.seq for row in rows if isinstance(row, FactRow)} if payloads else {}
     placed = [Placed(home.get(payload.run_id, last), *payload) for payload in payloads]
     pack = msgpack.Packer().pack
     facts, bodies = [pack(row) for row in rows], [pack(payload) for payload in placed]
@@ -108,11 +130,16 @@ def unseal(before: Mark, after: Mark, packed: bytes) -> Commit:
     reader = msgpack.Unpacker(raw=False, max_buffer_size=0)
     reader.feed(packed)
     rows_count, payloads_count = next(reader)
-    rows = [FactRow(*next(reader)) for _ in range(rows_count)]
+    rows = [_row(next(reader)) for _ in range(rows_count)]
     placed = [Placed(*next(reader)) for _ in range(payloads_count)]
     pack = msgpack.Packer().pack
     tally = weigh(pack(each) for each in (*rows, *placed))
     return Commit(before, after, rows, placed, tally, [packed])
+
+
+def _row(plain: list[Any]) -> Row:
+    """A row from the journal: its length tells a crowd."""
+    return FactRow(*plain) if len(plain) == len(FactRow._fields) else CrowdRow(*plain)
 
 
 def extend(con: DuckDBPyConnection, first_seq: int, last_seq: int, tally: Tally) -> None:

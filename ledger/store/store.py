@@ -6,9 +6,9 @@ per record), so that a boot reads only what is live. There are two: `MemoryStore
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 First = Literal["oldest", "newest"]
 """Which end of a list comes first, by the time of the request."""
@@ -23,6 +23,20 @@ class FactRow(NamedTuple):
     frame: int | None
     kind: str
     body: bytes
+
+
+class CrowdRow(NamedTuple):
+    """So many consecutive `facts` of runs, from number `seq` on, that were written together (`crowds`)."""
+
+    seq: int
+    at_ms: int
+    facts: int
+    kind: str
+    body: bytes
+
+
+Row: TypeAlias = FactRow | CrowdRow
+"""What is made durable: a fact, or many at once."""
 
 
 class Payload(NamedTuple):
@@ -77,8 +91,9 @@ class Store(Protocol):
     def boot(self) -> Boot:
         """Read what a start needs, and mend what has a second copy. `findings` says what was found and done."""
 
-    def append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
-        """Make a group of facts durable: all of them or none. Any error means that the store must not be used again."""
+    def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
+        """Make a group of facts durable: all of them or none. Any error means that the store must not be used again. A crowd comes back as
+        its members, one by one."""
 
     def follow(self) -> None:
         """Let what answers questions catch up with what is durable. Only the cost of a later question depends on it."""

@@ -24,6 +24,7 @@ from perdure.ledger import (
     enact,
     meta_of,
     record_fact,
+    spelled_out,
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.bench.ledger import AT_MS, CHUNK, HOST, LIMITS, boot_apart
@@ -153,7 +154,7 @@ def build(place: Path, count: int) -> None:
 
 def _asleep(view: View, name: str) -> Iterator[FactRow]:
     view.want(name)
-    yield from enact(view, assign_hosts(view, AT_MS, LIMITS), AT_MS)
+    yield from spelled_out(enact(view, assign_hosts(view, AT_MS, LIMITS), AT_MS))
     life = view.agents[name].incarnation
     for said in (Alarm(name, life, AT_MS + 86_400_000, None), Released(name, life)):
-        yield from enact(view, decide(view, said, AT_MS, LIMITS), AT_MS)
+        yield from spelled_out(enact(view, decide(view, said, AT_MS, LIMITS), AT_MS))

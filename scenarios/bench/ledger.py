@@ -33,6 +33,7 @@ from perdure.ledger import (
     pack,
     record_fact,
     restore,
+    spelled_out,
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
@@ -136,8 +137,8 @@ def _lived(view: View, run_id: str, steps: list[Step]) -> Iterator[FactRow]:
     """The facts of these steps of a run, and of its placement."""
     for step in steps:
         stimulus = step if isinstance(step, Request) else step(run_id, view.runs[run_id].incarnation)  # type: ignore[operator]
-        yield from enact(view, decide(view, stimulus, AT_MS, LIMITS), AT_MS)
-        yield from enact(view, assign_hosts(view, AT_MS, LIMITS), AT_MS)
+        yield from spelled_out(enact(view, decide(view, stimulus, AT_MS, LIMITS), AT_MS))
+        yield from spelled_out(enact(view, assign_hosts(view, AT_MS, LIMITS), AT_MS))
     view.touched.clear()
 
 

@@ -21,7 +21,7 @@ Invariant 4 is about tools of chat agents. Their own story checks it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields
 from typing import Any
@@ -37,6 +37,7 @@ from perdure.ledger import (
     MailState,
     Payload,
     Record,
+    Row,
     Run,
     Slot,
     View,
@@ -48,6 +49,7 @@ from perdure.ledger import (
     name_of,
     pack,
     restore,
+    spelled_out,
     unpack,
 )
 from perdure.ledger.storage.cabinet import Cabinet, Disk, MemoryDisk, Storage
@@ -79,15 +81,16 @@ class Ledger(MemoryStore):
         self.cleared: dict[tuple[str, str], None] = {}
         self._hard: dict[str, str] = {}
 
-    def append(self, rows: list[FactRow], payloads: list[Payload]) -> None:
+    def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
         """Keep a group of facts, and look at each."""
         super().append(rows, payloads)
-        self.log += rows
-        for row in rows:
+        facts = spelled_out(rows)
+        self.log += facts
+        for row in facts:
             self._look(row)
         for index in (self.shadow.dirty_runs, self.shadow.dirty_agents, self.shadow.dirty_mail, self.shadow.touched):
             index.clear()
-        self.facts_count += len(rows)
+        self.facts_count += len(facts)
 
     def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
         """Keep a snapshot, and forget what is forgotten."""

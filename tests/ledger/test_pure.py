@@ -7,16 +7,16 @@ from collections.abc import Iterator
 import pytest
 
 from perdure.actors.supervisor import supervisor
-from perdure.ledger import Fact, FactRow, HostView, Note, View
+from perdure.ledger import Fact, HostView, Row, View
 from perdure.scenarios.swarm.runner import play
-from tests.kit import NOW_MS, Ledger, asked, enacted
+from tests.kit import NOW_MS, Change, Ledger, asked, enacted
 
 
 @pytest.mark.parametrize("seed", [3, 5])
 def test_no_decision_of_a_swarm_changes_the_view(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     decided = 0
 
-    def watched(view: View, changes: Iterator[Fact | Note], at_ms: int) -> list[FactRow]:
+    def watched(view: View, changes: Iterator[Change], at_ms: int) -> list[Row]:
         nonlocal decided
         rows = [row for _fact, row in enacted(view, changes, at_ms)]
         decided += len(rows)

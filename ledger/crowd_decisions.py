@@ -1,0 +1,140 @@
+"""Which of many stimuli are decided as one crowd (`store.crowds`), and what goes one by one.
+
+A crowd is made only where each member, decided by itself in its turn, would come to the very fact for which it stands, and where none
+bears on another. So a member with a limit, a hook, mail, a loss, a second attempt, children of its own, a doubled id, or anything else that
+is not as with the others is no member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, takewhile
+from typing import Final
+
+from perdure.ledger.activation import HostView
+from perdure.ledger.facts import Fact
+from perdure.ledger.host_reports import ended
+from perdure.ledger.ids import name_of
+from perdure.ledger.lines import LineKey
+from perdure.ledger.run import Run
+from perdure.ledger.stimulus import Ended, Request
+from perdure.ledger.store.crowds import CROWD_MIN, AttemptsStarted, RunsCompleted, RunsRequested
+from perdure.ledger.view import View
+from perdure.policies import Limits, shares
+
+_ODD_OPTIONS: Final = frozenset({"limit", "on_limit", "start_hook"})
+
+
+def is_plain_request(asked: Request, limits: Limits) -> bool:
+    """Whether a request may be a member of a crowd, as far as it says itself."""
+    return len(asked.input) <= limits.inline_bytes_max and _ODD_OPTIONS.isdisjoint(asked.options)
+
+
+def are_alike(plain: Request, other: Request, limits: Limits) -> bool:
+    """Whether a request differs from a plain one in its id and its input alone, and is plain."""
+    return plain[1:4] == other[1:4] and plain[6:] == other[6:] and len(other.input) <= limits.inline_bytes_max
+
+
+def is_plain_end(said: Ended, limits: Limits) -> bool:
+    """Whether an end may be a member of a crowd, as far as it says itself."""
+    _, _, output, _, error, released, _, sequence = said
+    return error is None and released and not sequence and (output is None or len(output) <= limits.inline_bytes_max)
+
+
+def request_together(view: View, asked: Sequence[Request], limits: Limits) -> Iterator[RunsRequested]:
+    """The crowd that these plain and alike requests are. Nothing if one of them has to be decided by itself."""
+    first = asked[0]
+    owner, runs = view.runs.get(name_of(first.parent)), view.runs
+    ids = [each.run_id for each in asked]
+    if (owner is not None and owner.cleared) or view.doomed_by(first.parent):
+        return
+    if len(set(ids)) < len(ids) or any(run_id in runs for run_id in ids):
+        return
+    if len(view.queues) + len(ids) > limits.waiting_max:
+        return
+    yield RunsRequested(
+        ids,
+        [each.digest for each in asked],
+        [each.input for each in asked],
+        first.agent_type,
+        first.parent,
+        first.parent_run,
+        first.options,
+        first.life,
+    )
+
+
+def end_together(view: View, said: Iterable[Ended], limits: Limits) -> Iterator[Fact | RunsCompleted]:
+    """What these plain ends bring about, in their order: crowds of those that are alike, and the others one by one."""
+    crowd: dict[str, Ended] = {}
+    for each in said:
+        if (crowd and not _ends_with(view, each, view.runs[next(iter(crowd))])) or each.run_id in crowd:
+            yield from _ended(view, crowd, limits)
+            crowd = {}
+        if _ends_plainly(view, each):
+            crowd[each.run_id] = each
+        else:
+            yield from ended(view, each, limits)
+    yield from _ended(view, crowd, limits)
+
+
+def _ended(view: View, crowd: dict[str, Ended], limits: Limits) -> Iterator[Fact | RunsCompleted]:
+    said = list(crowd.values())
+    if len(said) < CROWD_MIN:
+        for each in said:
+            yield from ended(view, each, limits)
+        return
+    run = view.runs[said[0].run_id]
+    outputs, summaries = [each.output for each in said], [each.summary for each in said]
+    yield RunsCompleted(list(crowd), outputs, summaries, run.attempt, run.frames)
+
+
+def _ends_with(view: View, said: Ended, first: Run) -> bool:
+    run = view.runs.get(said.run_id)
+    return (
+        run is not None
+        and (run.parent, run.attempt, run.frames) == (first.parent, first.attempt, first.frames)
+        and (run.options is first.options or run.options == first.options)
+        and _ends_plainly(view, said)
+    )
+
+
+def _ends_plainly(view: View, said: Ended) -> bool:
+    """Whether this end changes nothing but its run and the life of its child."""
+    run = view.runs.get(said.run_id)
+    if run is None or not run.is_live or run.slots or run.teardown or run.cleared or run.retries or run.parked:
+        return False
+    agent, life = run.child, view.agents.get(run.child)
+    if life is None or life.incarnation != said.incarnation or not life.host_id or life.host_id != run.host_id:
+        return False
+    if life.owes or life.alarm_at_ms or ">" in agent or agent in view.mailbox or agent in view.wanted:
+        return False
+    return not (view.doomed or agent in view.children or run.parent in view.held or agent in view.awaiting)
+
+
+def seat_together(
+    view: View, line: LineKey, hosts: list[HostView], blamed: int, limits: Limits
+) -> Iterator[AttemptsStarted]:
+    """First attempts at the runs that are next in this line, as many as may go without another look at each."""
+    if line.exclusive or blamed <= 0 or view.blockers or limits.attempts_max < 1:
+        return
+    demand = view.queues.length(line)
+    places = shares(hosts, demand, limits)
+    plain = takewhile(lambda run: _begins_plainly(view, run), map(view.runs.__getitem__, view.queues.all_of(line)))
+    ids = [run.run_id for run in islice(plain, sum(count for _, count in places))]
+    place = 0
+    for host, count in places:
+        group = ids[place : place + count]
+        place += count
+        if len(group) >= CROWD_MIN:
+            yield AttemptsStarted(group, view.incarnation + 1, host.host_id)
+
+
+def _begins_plainly(view: View, run: Run) -> bool:
+    """Whether a run needs nothing but a place, and nothing is known of its child."""
+    agent = run.child
+    if run.attempt or run.losses or run.retried_at_ms or "limit" in run.options or "apart" in run.options:
+        return False
+    if agent in view.agents or agent in view.asleep or agent in view.wanted or agent in view.mailbox:
+        return False
+    return ">" not in agent and agent not in view.awaiting

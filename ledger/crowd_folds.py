@@ -1,0 +1,55 @@
+"""How the view changes by a crowd: each record by the fact for which it stands there, as `folds` does it, and each index once for all.
+
+What comes of a crowd is what would come of its members one after the other. A boot folds them so, and tests compare the two.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from perdure.ledger.codec import encode
+from perdure.ledger.mail import Slot
+from perdure.ledger.run import apply, open_run
+from perdure.ledger.store.crowds import AttemptsStarted, Crowd, RunsCompleted, RunsRequested
+from perdure.ledger.store.store import CrowdRow
+from perdure.ledger.view import View
+
+
+def record_crowd(view: View, crowd: Crowd, at_ms: int) -> CrowdRow:
+    """Number the facts of a crowd, fold them, and return their row."""
+    first, count = view.seq + 1, len(crowd.run_ids)
+    _FOLDS[type(crowd)](view, crowd, first, at_ms)
+    view.seq, view.at_ms = first + count - 1, max(view.at_ms, at_ms)
+    return CrowdRow(first, at_ms, count, *encode(crowd))
+
+
+def _runs_requested(view: View, crowd: RunsRequested, first: int, at_ms: int) -> None:
+    view.open_all([open_run(fact, seq, at_ms) for seq, fact in enumerate(crowd.members(first), first)])
+
+
+def _attempts_started(view: View, crowd: AttemptsStarted, first: int, at_ms: int) -> None:
+    runs = [view.runs[run_id] for run_id in crowd.run_ids]
+    for seq, (run, fact) in enumerate(zip(runs, crowd.members(first), strict=True), first):
+        apply(run, fact, seq, at_ms)
+    view.seat_all(runs, crowd.host_id)
+
+
+def _runs_completed(view: View, crowd: RunsCompleted, first: int, at_ms: int) -> None:
+    runs = [view.runs[run_id] for run_id in crowd.run_ids]
+    before = Counter(run.status for run in runs)
+    for seq, (run, fact) in enumerate(zip(runs, crowd.members(first), strict=True), first):
+        apply(run, fact, seq, at_ms)
+    view.tallied.subtract(before)
+    view.end_all(runs)
+    if runs[0].wants_mail:
+        for view.seq, run in enumerate(runs, first):
+            view.post(run, Slot.FINISH, None, at_ms)
+
+
+_FOLDS: dict[type[Crowd], Callable[[View, Any, int, int], None]] = {
+    RunsRequested: _runs_requested,
+    AttemptsStarted: _attempts_started,
+    RunsCompleted: _runs_completed,
+}
