@@ -1,8 +1,8 @@
 """What `perdure doctor` says of the agents' storages: which are missing, damaged, older than the ledger, or nobody's.
 
-The folder is listed once. Of each storage the headers and the log are read in its place. To learn whose it is and how far it has come, a
-copy is opened. No file is changed, and no agent is kept waiting, so agents may be at work meanwhile. What an agent does after the ledger
-was asked only brings its storage further.
+The folder is listed once. A storage that is a log is read in its place, and of a database the headers and DuckDB's log are. To learn whose
+it is and how far it has come, a copy is opened. No file is changed, and no agent is kept waiting, so agents may be at work meanwhile. What
+an agent does after the ledger was asked only brings its storage further.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from perdure.ledger.keeping.copying import copy_storage
 from perdure.ledger.keeping.listing import Listing, list_storages, root_of
 from perdure.ledger.keeping.reading import Come, Reader
 from perdure.ledger.standing import KnownAgents, Standing
-from perdure.ledger.storage.file_disk import CUT, log_of, place_of
+from perdure.ledger.storage.file_disk import is_log_at, log_of, place_of
+from perdure.ledger.storage.log_file import CUT
+from perdure.ledger.storage.log_format import read_log
 from perdure.ledger.store.integrity import Finding, Severity
 
 OPENED_MAX: Final = 1_000
@@ -97,6 +99,9 @@ def _examined(file: Path) -> Iterator[Finding]:
 
 
 def _read(file: Path) -> Iterator[Finding]:
+    if is_log_at(file):
+        yield from _read_frames(file)
+        return
     is_guarded = BlockGuard(file).saved.exists()
     if is_guarded:
         yield Finding(
@@ -112,10 +117,20 @@ def _read(file: Path) -> Iterator[Finding]:
     except FileNotFoundError:
         return
     end, is_damaged = survey(content)
+    yield from _end_of(log, end, len(content), is_damaged=is_damaged)
+
+
+def _read_frames(file: Path) -> Iterator[Finding]:
+    content = file.read_bytes()
+    reading = read_log(content)
+    yield from _end_of(file, reading.end, len(content), is_damaged=reading.is_damaged)
+
+
+def _end_of(log: Path, end: int, size: int, *, is_damaged: bool) -> Iterator[Finding]:
     if is_damaged:
         yield Finding("damage", f"{log} is damaged at byte {end}, and later commits follow", WAY_OUT)
-    elif end < len(content):
-        what = f"the last {len(content) - end} bytes of {log} are no whole commit"
+    elif end < size:
+        what = f"the last {size - end} bytes of {log} are no whole commit"
         yield Finding("warning", what, "the agent's next life cuts them off, and keeps a copy")
 
 

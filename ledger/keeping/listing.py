@@ -7,7 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from perdure.ledger.storage.file_disk import CUT, LEFT
+from perdure.ledger.storage.file_disk import LEFT
+from perdure.ledger.storage.log_file import CUT
 
 _OTHERS = frozenset({"tmp", "locks"})  # folders without storages
 

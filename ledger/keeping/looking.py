@@ -5,20 +5,20 @@ What is found is what was durable at that moment.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 
 from perdure.ledger.errors import BadRequest, StorageError
 from perdure.ledger.keeping.copying import copy_storage
 from perdure.ledger.keeping.listing import list_storages
-from perdure.ledger.keeping.reading import Answer, Reader
-from perdure.ledger.storage.file_disk import place_of
+from perdure.ledger.keeping.reading import Answer, Reader, read_records
+from perdure.ledger.storage.file_disk import is_log_at, place_of
 from perdure.policies import INFINITY
 
 ROWS_MAX = 1_000  # of an answer to a query
@@ -68,6 +68,8 @@ def _copied(reader: Reader, directory: Path, place: str, copy: Path, kinds: Coll
     try:
         if copy_storage(directory / place, copy) is None:
             return None
+        if is_log_at(copy):
+            return _looked_in_log(copy, place, kinds)
         with reader.attached(copy) as name:
             return _looked(reader, name, place, kinds)
     except (StorageError, OSError, duckdb.Error) as problem:
@@ -77,13 +79,24 @@ def _copied(reader: Reader, directory: Path, place: str, copy: Path, kinds: Coll
 def _looked(reader: Reader, name: str, place: str, kinds: Collection[str]) -> Looked:
     owner = reader.ask(f"SELECT agent_id, incarnation FROM {name}.perdure.meta").rows
     agent, incarnation = owner[0] if owner else ("", 0)
-    found: dict[str, dict[str, bytes]] = {kind: {} for kind in kinds}
     rows = reader.ask(_RECORDS.format(name, ", ".join("?" * len(kinds))), *kinds).rows
-    for _, kind, key, body in sorted(rows, key=itemgetter(0)):
+    return Looked(place, agent, incarnation, _folded((row[1:] for row in sorted(rows, key=itemgetter(0))), kinds))
+
+
+def _looked_in_log(copy: Path, place: str, kinds: Collection[str]) -> Looked:
+    reading, rows = read_records(copy)
+    agent = "" if reading.head is None else reading.head.agent_id
+    return Looked(place, agent, reading.incarnation, _folded((row for _, row in rows if row.kind in kinds), kinds))
+
+
+def _folded(rows: Iterable[tuple[Any, ...]], kinds: Collection[str]) -> dict[str, dict[str, bytes]]:
+    """The last body of each key."""
+    found: dict[str, dict[str, bytes]] = {kind: {} for kind in kinds}
+    for kind, key, body in rows:
         found[kind].pop(key, None)
         if body is not None:  # else it is deleted
             found[kind][key] = body
-    return Looked(place, agent, incarnation, found)
+    return found
 
 
 class OneStorage:

@@ -12,7 +12,11 @@ from typing import Any, NamedTuple, Self
 import duckdb
 
 from perdure.ledger.block_guard import BlockGuard
-from perdure.ledger.storage.disk import TYPE
+from perdure.ledger.errors import StorageError
+from perdure.ledger.storage.disk import SCHEMA, TYPE
+from perdure.ledger.storage.file_disk import is_log_at
+from perdure.ledger.storage.log_format import Numbered, Reading, clock_after, read_log, rows_of
+from perdure.ledger.storage.statements import insertion, signing
 
 _COME = """SELECT agent_id, incarnation, greatest(clock, (SELECT coalesce(max(number), 0) + 1 FROM {0}.perdure.records))
     FROM {0}.perdure.meta"""
@@ -26,6 +30,24 @@ class Come(NamedTuple):
     incarnation: int = 0
     sequence: int = 1
     problem: str = ""
+
+
+def read_records(copy: Path) -> tuple[Reading, list[Numbered]]:
+    """The log in this file, and its rows. Raises `StorageError` if it is damaged."""
+    content = copy.read_bytes()
+    reading = read_log(content)
+    if reading.is_damaged:
+        raise StorageError(str(copy), f"it is damaged at byte {reading.end}")
+    return reading, [row for frame in reading.frames for row in rows_of(content, frame)]
+
+
+def _come_of(copy: Path) -> Come:
+    try:
+        reading, rows = read_records(copy)
+    except StorageError as problem:
+        return Come(problem=str(problem))
+    head = reading.head
+    return Come(head.agent_id, reading.incarnation, clock_after(reading, rows)) if head is not None else Come()
 
 
 class Answer(NamedTuple):
@@ -52,6 +74,8 @@ class Reader:
 
     def read(self, copy: Path) -> Come:
         """Read a copy."""
+        if is_log_at(copy):
+            return _come_of(copy)
         try:
             with self.attached(copy) as name:
                 found = self._con.execute(_COME.format(name)).fetchone()
@@ -61,19 +85,39 @@ class Reader:
 
     @contextmanager
     def attached(self, copy: Path) -> Iterator[str]:
-        """Attach a copy under a name. Its interrupted checkpoint, if there is one, is undone first, as the next life would do it."""
-        guard, name = BlockGuard(copy, fsync=False), f"copy_{next(self._names)}"
+        """Attach a copy under a name. Its interrupted checkpoint, if there is one, is undone first, as the next life would do it. A log
+        becomes a database in memory."""
+        name = f"copy_{next(self._names)}"
+        try:
+            if is_log_at(copy):
+                self._fill(name, copy)
+            else:
+                self._attach(name, copy)
+            yield name
+        finally:
+            self._con.execute("USE memory")
+            self._con.execute(f"DETACH DATABASE IF EXISTS {name}")
+
+    def _attach(self, name: str, copy: Path) -> None:
+        guard = BlockGuard(copy, fsync=False)
         try:
             guard.mend()
         finally:
             guard.close()
         quoted = str(copy).replace("'", "''")
-        try:
-            self._con.execute(f"ATTACH '{quoted}' AS {name} ({TYPE}, READ_ONLY)")
-            yield name
-        finally:
-            self._con.execute("USE memory")
-            self._con.execute(f"DETACH DATABASE IF EXISTS {name}")
+        self._con.execute(f"ATTACH '{quoted}' AS {name} ({TYPE}, READ_ONLY)")
+
+    def _fill(self, name: str, copy: Path) -> None:
+        reading, rows = read_records(copy)
+        self._con.execute(f"ATTACH ':memory:' AS {name} ({TYPE})")
+        self._con.execute(SCHEMA.format(name))
+        self._con.execute(f"USE {name}")
+        if reading.head is not None:
+            owner = reading.head.agent_id, reading.incarnation, reading.head.version
+            self._con.execute(*signing(*owner, clock_after(reading, rows)))
+        if rows:
+            self._con.execute(*insertion(rows))
+        self._con.execute("USE memory")
 
     def ask(self, query: str, *parameters: object) -> Answer:
         """Ask about what is attached. Raises `duckdb.Error`."""

@@ -1,1 +1,1 @@
-"""One agent's storage: its DuckDB file, its transactions, and our records beside the author's tables."""
+"""One agent's storage: its log or its DuckDB database, its transactions, and our records beside the author's tables."""

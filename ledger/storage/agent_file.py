@@ -1,62 +1,67 @@
-"""One agent's database while it is attached: its creation, its owner, its cursors, its end.
+"""One life of an agent on its storage: it wakes on what is there, or creates it, and ends.
 
-`meta` holds the agent's id (a file under a wrong name is found out), the latest incarnation (a lower one is refused) and the
-version of the schema. A new database has its tables already (`ledger.storage.file_disk`), so the log never begins with table definitions,
-which is where DuckDB's replay is weakest; `meta` is filled by the first commit of all. A death before that leaves a storage
-without an owner, which the next opening takes.
+A storage is a log (`agent_log`) until its author uses SQL, and a database (`agent_database`) from then on. Both have the same name on the
+disk, so there is never a doubt which of them counts: the database takes the place of the log in one step, when everything that is
+committed is in it, under the same numbers. A death before that leaves the log and a staged file that nobody reads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from operator import itemgetter
+from contextlib import contextmanager
+from functools import partial
 from threading import RLock
-from typing import Any
 
 import duckdb
 
-from perdure.ledger.errors import StaleIncarnation, StorageConflict, StorageError
+from perdure.ledger.errors import StorageConflict, StorageError
+from perdure.ledger.storage.agent_database import AgentDatabase
+from perdure.ledger.storage.agent_log import AgentLog
 from perdure.ledger.storage.disk import Disk
+from perdure.ledger.storage.log_file import LogFile
+from perdure.ledger.storage.log_format import Head, log_of_rows
+from perdure.ledger.storage.ownership import SCHEMA_VERSION
 from perdure.ledger.storage.records import Records, Row
 from perdure.ledger.storage.sql import Lane
-from perdure.ledger.storage.statements import Bound, everything, owner, signing, taking
-
-SCHEMA_VERSION = 1
-_LANES_IDLE_MAX = 4
+from perdure.ledger.storage.statements import insertion, signing
 
 
 class AgentFile:
-    """The attached database of one incarnation, or none yet. `holder` is the cabinet; `on_end` is told once when this ends."""
+    """The storage of one incarnation, or none yet. Without an incarnation it is only looked at, and not taken.
+
+    `holder` is the cabinet; `on_end` is told once when this ends.
+    """
 
     def __init__(
         self,
         disk: Disk,
         holder: object,
         agent_id: str,
-        incarnation: int,
+        incarnation: int | None,
         on_write: Callable[[str], None],
         on_end: Callable[[], None],
     ) -> None:
         self.disk = disk
         self.agent_id = agent_id
         self.incarnation = incarnation
-        self.database: str | None = None
-        self.clock = 1
-        self.finding = ""  # what the disk has to tell of the file
-        self._is_signed = True
+        self.kept: AgentLog | AgentDatabase | None = None
+        self.finding = ""  # what there is to tell of the file
         self._holder = holder
         self._on_write = on_write
         self._on_end = on_end
         self._ended: StorageError | None = None
         self._ending = RLock()
-        self._idle: list[Lane] = []
-        self._lanes: set[Lane] = set()
+        self._empty_lanes: set[Lane] = set()
 
     @property
     def ended(self) -> bool:
         """Whether this life is over."""
         return self._ended is not None
+
+    @property
+    def is_database(self) -> bool:
+        """Whether the author may have tables."""
+        return isinstance(self.kept, AgentDatabase)
 
     def check(self) -> None:
         """Refuse if this life is over."""
@@ -64,77 +69,85 @@ class AgentFile:
             raise type(self._ended)(*self._ended.args)
 
     def wake(self) -> None:
-        """Attach the database on the disk and take it for this incarnation."""
-        self._attach()
+        """Open what is on the disk, and take it for this incarnation."""
+        try:
+            file = self.disk.open_log(self.agent_id, self._holder)
+            if file is None:
+                self._attach()
+                return
+            log = self._log(file)
+            self._keep(log, lambda: log.open(self.incarnation))
+            self.finding = log.finding
+        except (duckdb.Error, OSError) as problem:
+            raise StorageError(self.agent_id, f"its storage cannot be opened: {problem}") from problem
 
-    def create(self) -> None:
-        """Create the storage for the first write. If another process was faster, raise `StorageConflict`: the caller has to look again."""
-        appeared = self.disk.has(self.agent_id)
-        self._attach()
-        if appeared:
-            raise StorageConflict(self.agent_id, "another process created the storage meanwhile")
+    def load(self) -> Records:
+        """The records; none if there is no storage."""
+        if self.kept is None:
+            return Records()
+        with self.unbroken("read"):
+            return self.kept.load()
+
+    def write(self, number: int, rows: list[Row], lane: Lane | None) -> None:
+        """Commit these rows, numbered from here on, and what was done on this cursor. The first rows make a log."""
+        if self.kept is not None:
+            self.kept.write(number, rows, lane)
+            return
+        self._refuse_overtaken()
+        head = Head(self.agent_id, SCHEMA_VERSION, self.incarnation or 0, 1)
+        content = log_of_rows(head, enumerate(rows, number))
+        log = self._log(self.disk.create_log(self.agent_id, self._holder, content))
+        self._keep(log, partial(log.begin, content))
+
+    def database(self, records: Records) -> AgentDatabase:
+        """The database, which is made if there is none: of the log with these records, or a new one.
+
+        If another process has made a storage meanwhile, this raises `StorageConflict`: the caller has to look again.
+        """
+        if self.kept is None:
+            self._refuse_overtaken()
+            self._attach()
+        elif isinstance(self.kept, AgentLog):
+            self._transform(self.kept, records)
+        assert isinstance(self.kept, AgentDatabase)
+        return self.kept
+
+    def tidy(self, records: Records, *, altered: bool) -> None:
+        """Do what is due after a commit. A log that has grown too long becomes a database."""
+        if isinstance(self.kept, AgentDatabase):
+            self.kept.tidy(records, altered=altered)
+        elif self.kept is not None and self.kept.tidy(records):
+            self.database(records)
 
     @contextmanager
-    def durable(self, lane: Lane, last: Bound | None = None) -> Iterator[None]:
-        """Commit a lane's transaction with one last statement, which without a transaction is one of its own (that saves 0.3 ms).
-
-        The body is what follows in memory. The two kill points of every write are here.
-        """
+    def durable(self) -> Iterator[None]:
+        """Around what becomes durable, with what follows from it in memory. The two kill points of every write are here."""
         self._on_write("before")
         self.check()
-        if not self._is_signed:
-            lane.begin()
-            lane.run(*signing(self.agent_id, self.incarnation, SCHEMA_VERSION))
-        if last is not None:
-            lane.run(*last)
-        lane.commit()
-        self._is_signed = True
         yield
         self._on_write("after")
         self.check()
 
-    def load(self) -> Records:
-        """Read and fold the records."""
-        records = Records(self.clock)
-        lane = self.borrow()
+    @contextmanager
+    def unbroken(self, what: str = "written") -> Iterator[None]:
+        """Around what the disk may refuse, which ends this life."""
         try:
-            stored = sorted(lane.run(*everything()), key=itemgetter(0))
-        except duckdb.Error as problem:
-            raise self.broken(problem, "read") from problem
-        records.load((number, Row(kind, key, body)) for number, kind, key, body in stored)
-        self.give_back(lane)
-        return records
+            yield
+        except (duckdb.Error, OSError) as problem:
+            raise self.broken(problem, what) from problem
 
-    def borrow(self) -> Lane:
-        """A cursor in this database for one transaction or one query; before the database exists, a cursor in an empty one."""
-        self.check()
-        if self._idle:
-            with suppress(IndexError):  # another thread took the last one
-                return self._idle.pop()
+    @contextmanager
+    def empty(self) -> Iterator[Lane]:
+        """A cursor in an empty database that is nobody's."""
         with self._ending:
             self.check()
-            lane = self.disk.lane(self.agent_id, self.database)
-            self._lanes.add(lane)
-        return lane
-
-    def give_back(self, lane: Lane, *, keep: bool = True) -> None:
-        """Take back the cursor of a transaction or a query that is over."""
-        if keep and lane.database is not None and len(self._idle) < _LANES_IDLE_MAX:
-            self._idle.append(lane)
-            return
-        lane.shut()
-        self._lanes.discard(lane)
-
-    def secure(self) -> None:
-        """Checkpoint. It is put off, without an error, while an open transaction of the agent prevents it."""
-        if self.database is None:
-            return
+            lane = self.disk.lane(self.agent_id, None)
+            self._empty_lanes.add(lane)
         try:
-            self.disk.secure(self.agent_id, self.database)
-        except duckdb.TransactionException:
-            return
-        except (duckdb.Error, OSError) as problem:
-            raise self.broken(problem) from problem
+            yield lane
+        finally:
+            lane.shut()
+            self._empty_lanes.discard(lane)
 
     def broken(self, problem: Exception, what: str = "written") -> StorageError:
         """End this life after a failed write. Nothing may be read after it, because memory may differ from the file."""
@@ -147,65 +160,75 @@ class AgentFile:
         return reason
 
     def end(self, reason: StorageError, *, checkpoint: bool = False) -> None:
-        """Close every cursor, detach the database, and refuse all further use with this reason. Idempotent.
+        """Let go of what is kept, and refuse all further use with this reason. Idempotent.
 
-        With `checkpoint` the log is brought into the database first, if the disk lets it be; if not, it stays beside it.
+        With `checkpoint` a database's log is brought into it first, if the disk lets it be; if not, it stays beside it.
         """
         with self._ending:
             if self._ended is not None:
                 return
             self._ended = reason
-        for lane in list(self._lanes):
+        for lane in list(self._empty_lanes):
             lane.shut()
-        self._idle.clear()
-        self._lanes.clear()
-        if self.database is not None:
-            self.disk.detach(self.agent_id, self.database, checkpoint=checkpoint)
+        if self.kept is not None:
+            self.kept.end(checkpoint=checkpoint)
         self._on_end()
 
+    def _refuse_overtaken(self) -> None:
+        if self.disk.has(self.agent_id):
+            self.wake()
+            raise StorageConflict(self.agent_id, "another process created the storage meanwhile")
+
+    def _log(self, file: LogFile) -> AgentLog:
+        return AgentLog(file, self.durable, partial(self.disk.release, self.agent_id))
+
     def _attach(self) -> None:
-        database = self.disk.attach(self.agent_id, self._holder)
+        name = self.disk.attach(self.agent_id, self._holder)
         self.finding = self.disk.take_finding(self.agent_id)
-        lane = self.disk.lane(self.agent_id, database)
+        database = AgentDatabase(self.disk, self.agent_id, name, self.durable)
+        self._keep(database, lambda: database.open(self.incarnation))
+
+    def _keep(self, kept: AgentLog | AgentDatabase, open_it: Callable[[], None]) -> None:
+        """Open it, and keep it unless this life has ended meanwhile. If it cannot be opened, let go of it."""
+        is_kept = False
         try:
-            if self.disk.take_blank(database):
-                self._is_signed = False
-            else:
-                self.clock = self._take(lane)
+            open_it()
             with self._ending:
                 self.check()
-                self.database = database
-                self._lanes.add(lane)
-                self._idle.append(lane)
-        except duckdb.Error as problem:
-            raise StorageError(self.agent_id, f"its storage cannot be opened: {problem}") from problem
+                self.kept = kept
+                is_kept = True
         finally:
-            if self.database is None:
-                lane.shut()
-                self.disk.detach(self.agent_id, database, checkpoint=False)
+            if not is_kept:
+                kept.end(checkpoint=False)
 
-    def _take(self, lane: Lane) -> int:
-        """Check that the database is this agent's, or nobody's yet, and refuse earlier lives from now on. Returns the clock."""
+    def _transform(self, log: AgentLog, records: Records) -> None:
+        """Put a database into the place of the log."""
+        staged = self.disk.stage(self.agent_id, self._holder, blank=True)
+        is_published = False
         try:
-            meta = lane.run(*owner())
-        except duckdb.CatalogException as problem:
-            raise StorageError(self.agent_id, "the database in its place is no storage of an agent") from problem
-        self._is_signed = bool(meta)
-        return self._taken(lane, meta[0]) if meta else 1
+            self._fill(staged, log, records)
+            with self.unbroken(), self.durable():
+                with log.file.held():  # no life may end, and no later one begin, before the database has its place
+                    self.disk.publish(self.agent_id, staged, over=True)
+                    is_published = True
+                    log.file.shut()
+                records.swept(list(records.garbage))
+        finally:
+            if not is_published:
+                self.disk.discard(self.agent_id, staged)
+        with self.unbroken("read"):
+            self._attach()
 
-    def _taken(self, lane: Lane, meta: tuple[Any, ...]) -> int:
-        agent_id, incarnation, version = meta[:3]
-        if version > SCHEMA_VERSION:
-            raise StorageError(
-                self.agent_id, f"a newer Perdure wrote it (schema {version}, this one knows {SCHEMA_VERSION})"
-            )
-        if agent_id != self.agent_id:
-            raise StorageError(
-                self.agent_id, f"the file in its place is the storage of {agent_id!r}; put each back under its name"
-            )
-        if incarnation > self.incarnation:
-            raise StaleIncarnation(self.agent_id, f"incarnation {incarnation} has taken over from {self.incarnation}")
-        if incarnation < self.incarnation:
-            with self.durable(lane, taking(self.incarnation)):
-                pass
-        return int(meta[3])
+    def _fill(self, staged: str, log: AgentLog, records: Records) -> None:
+        """Copy everything that is committed in a log into an empty database. If that fails, the log is as it was."""
+        lane = self.disk.lane(self.agent_id, staged)
+        try:
+            lane.begin()
+            lane.run(*signing(self.agent_id, log.incarnation, SCHEMA_VERSION, records.clock))
+            if rows := list(log.living(records)):
+                lane.run(*insertion(rows))
+            lane.commit()
+        except (duckdb.Error, OSError) as problem:
+            raise StorageError(self.agent_id, f"it could not become a database: {problem}") from problem
+        finally:
+            lane.shut()

@@ -62,7 +62,7 @@ class AgentLocks:
 
 
 def holder_of(file: Path) -> str:
-    """`process N` for the process that has a database attached, by DuckDB's own lock; "another process" if it has none just now.
+    """`process N` for the process that has a file open, by its lock on the file itself; "another process" if it has none just now.
 
     Only for a file whose agent's lock somebody else has: closing a descriptor drops the locks of this process on that file.
     """

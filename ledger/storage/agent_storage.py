@@ -1,12 +1,13 @@
 """The storage of one agent: what its author, its host and its transactions use.
 
-The database is `AgentFile`'s, the fold of our records is `Records`'. One lock, `committing`, orders what becomes durable: the
+The log or the database is `AgentFile`'s, the fold of our records is `Records`'. One lock, `committing`, orders what becomes durable: the
 search for conflicts, the commit and the fold in memory are one step for all threads. Statements of open transactions run
 beside it, each transaction on its own cursor.
 
-A commit writes the author's statements, which ran already, and at most one of ours. A crash before `COMMIT` returns leaves all
-of it or nothing. A crash after it and before the caller hears of it leaves all of it; if the work is repeated, its mail is found in the
-inbox. An error that is no conflict ends the handle, because memory might no longer match the file.
+A commit is one frame of the log; in a database, the author's statements, which ran already, and at most one of ours. The first
+statement that needs tables makes a database of the log. What is committed keeps its numbers, so no open transaction notices. A crash
+before the commit returns leaves all of it or nothing. A crash after it and before the caller hears of it leaves all of it; if the work is
+repeated, its mail is found in the inbox. An error that is no conflict ends the handle, because memory might no longer match the file.
 
 A conflict is what `Transaction` depends on and another commit changed since: keys of ours by their version, rows of the
 author's by DuckDB, and where DuckDB is blind (`ledger.storage.sql`) by the tables that were updated and deleted from.
@@ -25,16 +26,12 @@ import duckdb
 
 from perdure.ledger.errors import BadRequest, StaleIncarnation, StorageConflict, StorageError
 from perdure.ledger.secret import plain_without_secrets
+from perdure.ledger.storage.agent_database import AgentDatabase
 from perdure.ledger.storage.agent_file import AgentFile
 from perdure.ledger.storage.records import INBOX, RESULT, STEP, Records, Row, step_key
 from perdure.ledger.storage.sql import OVER, Change, Lane, Parameters, Script, collide, is_conflict, script_of
 from perdure.ledger.storage.state import State
-from perdure.ledger.storage.statements import bodies, insertion
 from perdure.ledger.storage.transaction import Transaction, bound_to
-
-_GARBAGE_MAX = 2048
-_GARBAGE_AT_REST_MAX = 64  # what a storage may have when it is let go
-_COMMITS_MAX = 1000  # between checkpoints; a log of 3,400 commits is replayed in 0.2 s
 
 
 class Storage:
@@ -42,21 +39,20 @@ class Storage:
 
     def __init__(self, file: AgentFile) -> None:
         self.agent_id = file.agent_id
-        self.incarnation = file.incarnation
+        self.incarnation = file.incarnation or 0
         self.state = State(self)
         self.file = file
         self.committing = RLock()
         self._records: Records | None = None
         self._open: set[Transaction] = set()
         self._changed: dict[Change, int] = {}
-        self._commits = 0
 
     # ------------------------------------------------------------------ what authors use
 
     @property
     def exists(self) -> bool:
         """Whether anything was ever written."""
-        return self.file.database is not None
+        return self.file.kept is not None
 
     def sql(self, query: str, parameters: Parameters = None) -> list[tuple[Any, ...]]:
         """Run SQL and return the rows of its last statement, to which the parameters belong (`$1`, `?` or `$name`).
@@ -177,14 +173,18 @@ class Storage:
         return self.bodies(kind, keys)
 
     def checkpoint(self) -> None:
-        """Delete garbage rows and write the log into the database. The host calls this when it is idle."""
+        """Delete garbage rows, and write the log of a database into it."""
         with self.committing:
             self.check()
-            self._sweep()
-            self.file.secure()
+            kept = self.file.kept
+            if kept is not None:
+                with self.file.unbroken():
+                    kept.sweep(self.records())
+                    kept.secure()
 
     def close(self) -> None:
-        """End this life cleanly: open transactions roll back, and the file is detached, a long log after a checkpoint. Idempotent."""
+        """End this life cleanly: open transactions roll back, and the file is closed, the long log of a database after a checkpoint.
+        Idempotent."""
         with self.committing:
             if self.file.ended:
                 return
@@ -193,21 +193,23 @@ class Storage:
                 transaction.over = True
                 if transaction.lane is not None:
                     transaction.lane.shut()
-            with suppress(StorageError):  # it has ended itself, and everything acknowledged is in the log
-                if self._is_untidy():
-                    self._sweep()
+            with suppress(StorageError), self.file.unbroken():  # it ends itself; what was acknowledged is safe
+                if self._records is not None and self.file.kept is not None:
+                    self.file.kept.rest(self._records)
             self.file.end(StaleIncarnation(self.agent_id, OVER), checkpoint=True)
 
     def snapshot(self, path: Path) -> None:
         """Write a consistent copy of what is committed into a new file, for `Cabinet.restore`."""
         with self.committing:
             self.check()
-            if self.file.database is None:
+            if not self.exists:
                 raise BadRequest("agent_id", f"{self.agent_id} has no storage: it never wrote anything")
             if path.exists():
                 raise BadRequest("path", f"{path} exists")
-            self._sweep()
-            self.file.disk.export(self.agent_id, self.file.database, path)
+            database = self.file.database(self.records())
+            with self.file.unbroken():
+                database.sweep(self.records())
+            self.file.disk.export(self.agent_id, database.name, path)
 
     # ------------------------------------------------------------------ for transactions, state and the cabinet
 
@@ -226,24 +228,39 @@ class Storage:
             with self.committing:
                 self.check()
                 records = self._records
-                if records is None:
-                    records = self.file.load() if self.exists else Records()
-                    self._records = records
+                records = self._records = records or self.file.load()
         return records
 
     def database(self) -> Lane:
-        """A cursor for a transaction, under the commit lock; the storage is created if there is none."""
-        if not self.exists:
-            self._create()
-        return self.file.borrow()
+        """A cursor for a transaction, under the commit lock. If there is no database, it is made."""
+        with self._looking_again():
+            return self.file.database(self.records()).borrow()
 
     def ask(self, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
-        """Run a text that only reads, in no transaction. Where there is no storage, it looks into an empty one."""
-        lane = self.file.borrow()
+        """Run a text that only reads, in no transaction."""
+        constants = self.constants(script, parameters)
+        if constants is not None:
+            return constants
+        with self.committing:
+            database = self.file.database(self.records())
+        lane = database.borrow()
         try:
             return lane.run(script.parsed, parameters)
         finally:
-            self.file.give_back(lane)
+            database.give_back(lane)
+
+    def constants(self, script: Script, parameters: Parameters) -> list[tuple[Any, ...]] | None:
+        """The answer to a query while there are no tables: it looks into an empty database. None if it asks for what is not in there, and
+        there is a storage."""
+        if self.file.is_database:
+            return None
+        with self.file.empty() as lane:
+            try:
+                return lane.run(script.parsed, parameters)
+            except duckdb.CatalogException:
+                if self.exists:
+                    return None
+                raise
 
     def refusal(self, problem: duckdb.Error, transaction: Transaction) -> StorageError | None:
         """The error that a failed statement means: a conflict, or the end of the handle; None if the author's SQL is at fault.
@@ -280,9 +297,9 @@ class Storage:
         transaction.over = True
         self._open.discard(transaction)
         lane, transaction.lane = transaction.lane, None
-        if lane is not None:
+        if lane is not None and isinstance(self.file.kept, AgentDatabase):
             lane.rollback()
-            self.file.give_back(lane, keep=not transaction.alters)
+            self.file.kept.give_back(lane, keep=not transaction.alters)
 
     # ------------------------------------------------------------------ inside
 
@@ -305,29 +322,21 @@ class Storage:
             records = self.records()
             numbers = {records.version((kind, key)): key for key in keys if key not in collected}
             numbers.pop(0, None)
-            if numbers:
-                rows = self._fetched(list(numbers))
+            if numbers and self.file.kept is not None:
+                with self.file.unbroken("read"):
+                    rows = self.file.kept.bodies(list(numbers))
                 found |= {numbers[number]: body for number, body in rows}
         return {key: found[key] for key in keys if key in found}
 
-    def _fetched(self, numbers: list[int]) -> list[tuple[Any, ...]]:
-        lane = self.file.borrow()
+    @contextmanager
+    def _looking_again(self) -> Iterator[None]:
+        """Around what may create the storage. If another process has created it meanwhile, this write must be run again."""
+        existed = self.exists
         try:
-            return lane.run(*bodies(numbers))
-        finally:
-            self.file.give_back(lane)
-
-    def _is_untidy(self) -> bool:
-        """Whether there is enough garbage to delete, or something was forgotten that a crash would bring back."""
-        records = self._records
-        return records is not None and (len(records.garbage) > _GARBAGE_AT_REST_MAX or records.has_forgotten)
-
-    def _create(self) -> None:
-        """Create the storage before the first write. If another process created it meanwhile, this write must be run again."""
-        try:
-            self.file.create()
+            yield
         except StorageConflict:
-            self._records = None
+            if not existed:
+                self._records = None
             raise
 
     def _refuse_conflicts(self, transaction: Transaction, records: Records) -> None:
@@ -344,55 +353,28 @@ class Storage:
                 raise StorageConflict(self.agent_id, f"another transaction was first: {other[0]} of rows of {other[1]}")
 
     def _write(self, transaction: Transaction, records: Records, rows: list[Row]) -> None:
-        lane = transaction.lane or self.database()
-        last = insertion(records.clock, rows) if rows else None
-        try:
-            with self.file.durable(lane, last):
-                self._changed |= dict.fromkeys(transaction.changes, records.clock)
-                records.committed(rows)
-        except duckdb.Error as problem:
-            if is_conflict(problem):
+        with self._looking_again(), self.file.unbroken():
+            try:
+                with self.file.durable():
+                    self.file.write(records.clock, rows, transaction.lane)
+                    self._changed |= dict.fromkeys(transaction.changes, records.clock)
+                    records.committed(rows)
+            except duckdb.TransactionException as problem:
+                if not is_conflict(problem):
+                    raise
                 raise StorageConflict(self.agent_id, f"another transaction was first: {problem}") from problem
-            raise self.file.broken(problem) from problem
-        finally:
-            if lane is not transaction.lane:
-                lane.rollback()
-                self.file.give_back(lane)
 
     def _tidy(self, records: Records, *, altered: bool) -> None:
         """Do what is due after a commit.
 
         The commit is durable, so nothing here may fail it. A handle that breaks here raises at its next use.
         """
-        self._commits += 1
         if not self._open:
             records.purge()
         try:
-            if len(records.garbage) >= _GARBAGE_MAX:
-                self._sweep()
-            if altered or self._commits >= _COMMITS_MAX or self.file.disk.is_log_long(self.agent_id):
-                self._commits = 0
-                self.file.secure()
+            with self.file.unbroken():
+                self.file.tidy(records, altered=altered)
         except StaleIncarnation:
             raise
         except StorageError:
             return
-
-    def _sweep(self) -> None:
-        """Delete the garbage, and note the clock, for the row with the highest number may be among it."""
-        records = self._records
-        if records is None or not records.garbage or not self.exists:
-            return
-        numbers = list(records.garbage)
-        lane = self.file.borrow()
-        try:
-            lane.begin()
-            lane.run("DELETE FROM perdure.records WHERE number IN (SELECT unnest($1))", [numbers])
-            lane.run("UPDATE perdure.meta SET clock = $1", [records.clock])
-            with self.file.durable(lane):
-                records.swept(numbers)
-        except duckdb.Error as problem:
-            raise self.file.broken(problem) from problem
-        finally:
-            lane.rollback()
-            self.file.give_back(lane)

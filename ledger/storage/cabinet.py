@@ -1,16 +1,17 @@
 """The cabinet: all storages of one process, and which life of which agent may use them.
 
-A storage is a DuckDB database of the agent's own: the author's tables in schema `main`, ours in schema `perdure`. It is created
-by the first write; an agent that only reads has none.
+A storage is created by the first write; an agent that only reads has none. It is a log of the agent's own. When the author first uses SQL
+that needs tables, and for copies, it becomes a DuckDB database: the author's tables in schema `main`, ours in schema `perdure`.
 
 Who may write: one cabinet at a time holds a storage (`ledger.storage.disk`), and an incarnation lower than the one that is stored is
 refused. After `close` or `crash` a handle is shut: whatever still runs in the old life is interrupted, rolled back, and gets
 `StaleIncarnation` at every line.
 
-What a crash leaves: transactions are DuckDB's, so each is there wholly or not at all. During creation: a file under another
-name, which the next creation ignores, or a storage without an owner, which the next opening takes. During a sweep or a checkpoint:
-nothing is lost, they are transactions too. During `restore` and `fork`: a staged file that nobody reads, and that the next try
-replaces. During `forget`: at worst a log without a database, which the next creation moves aside.
+What a crash leaves: a transaction is one frame of a log, or DuckDB's, so each is there wholly or not at all. During creation: a file under
+another name, which the next creation ignores, or a database without an owner, which the next opening takes. During a sweep or a checkpoint:
+nothing is lost, they are transactions too. While a log is written anew or becomes a database, during `restore` and `fork`: a staged file
+that nobody reads, and that the next try replaces. During `forget`: at worst DuckDB's log without a database, which the next creation moves
+aside.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from threading import RLock
 import duckdb
 
 from perdure.ledger.errors import WAY_OUT, BadRequest, StaleIncarnation, StorageError, StorageLost
-from perdure.ledger.storage.agent_file import SCHEMA_VERSION, AgentFile
+from perdure.ledger.storage.agent_file import AgentFile
 from perdure.ledger.storage.agent_storage import Storage
 from perdure.ledger.storage.disk import Disk, MemoryDisk, StorageLocked
 from perdure.ledger.storage.file_disk import FileDisk
+from perdure.ledger.storage.ownership import SCHEMA_VERSION
 from perdure.ledger.storage.records import (
     CALL,
     CHUNKS,
@@ -114,7 +116,7 @@ class Cabinet:
     def open(self, agent_id: str, incarnation: int, reported: int = 0) -> Storage:
         """The storage of an agent for this life of it.
 
-        Creates no file; an existing one is attached, and from now on refuses lower incarnations. Opening the same incarnation
+        Creates no file; an existing one is opened, and from now on refuses lower incarnations. Opening the same incarnation
         again returns the same handle; a higher one shuts the old handle. `reported` is the `sequence` that earlier lives have told of.
 
         Raises `StorageLost` if the storage has not come so far, `StaleIncarnation` if a later life has it, `StorageLocked` if
@@ -215,16 +217,19 @@ class Cabinet:
     @contextmanager
     def _readable(self, agent_id: str) -> Iterator[str]:
         held = self._open.get(agent_id)
-        if held is not None and held.file.database is not None:
-            yield held.file.database
+        if held is not None and held.exists:
+            with held.committing:
+                yield held.file.database(held.records()).name
             return
         if not self.disk.has(agent_id):
             raise BadRequest("source_id", f"{agent_id} has no storage: it never wrote anything")
-        database = self.disk.attach(agent_id, self)
+        file = AgentFile(self.disk, self, agent_id, None, self._on_write, lambda: None)
+        file.wake()
         try:
-            yield database
+            assert file.kept is not None
+            yield file.database(file.kept.load()).name
         finally:
-            self.disk.detach(agent_id, database, checkpoint=True)
+            file.end(StaleIncarnation(agent_id, OVER), checkpoint=True)
 
     def _plant(self, agent_id: str, source: str) -> None:
         """Copy a database under a staging name, make it the agent's, and then publish it."""
@@ -240,6 +245,7 @@ class Cabinet:
         finally:
             if not planted:
                 self.disk.discard(agent_id, staged)
+            self.disk.release(agent_id)
         self._on_write("after")
 
     def _adopt(self, agent_id: str, database: str) -> None:

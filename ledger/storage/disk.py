@@ -1,10 +1,10 @@
-"""Where the agents' storages lie: one DuckDB file per agent, or one in-memory database per agent for the simulator.
+"""Where the agents' storages lie: one file per agent, a log or a DuckDB database, or the same in memory for the simulator.
 
 A disk outlives a process, a cabinet (`ledger.storage.cabinet`) does not. So a simulated kill drops the cabinet and keeps the disk, and
 what was committed is found again by the next cabinet, exactly as with files. All databases of a process are attached to *one*
 in-memory DuckDB instance: a cursor that stands in one of them is cheap (0.1 ms), an instance of its own is not (30 ms, 20 MB).
 
-Two processes cannot have the same file: DuckDB locks it, and the kernel lets go when the process dies. Within one process the
+Two processes cannot have the same file: it is locked, and the kernel lets go when the process dies. Within one process the
 disk keeps the same rule itself, between cabinets. So a zombie that still runs keeps its successor out (`StorageLocked`, try
 again) instead of writing beside it.
 """
@@ -22,8 +22,9 @@ from typing import Final
 
 import duckdb
 
-from perdure.ledger.errors import StorageError
+from perdure.ledger.errors import StorageConflict, StorageError
 from perdure.ledger.ids import is_within
+from perdure.ledger.storage.log_file import LogFile, MemoryLog
 from perdure.ledger.storage.sql import Lane
 
 # No primary keys. An index doubles the file (measured with 1,024 mails: 94 KB against 45 KB), and in the storage format of 1.4
@@ -71,8 +72,20 @@ class Disk(ABC):
         """Whether there is a storage, finished or not."""
 
     @abstractmethod
+    def open_log(self, agent_id: str, holder: object) -> LogFile | None:
+        """Open the storage and hold it, if it is a log; None if it is none."""
+
+    @abstractmethod
+    def create_log(self, agent_id: str, holder: object, content: bytes) -> LogFile:
+        """Make a storage that is this log, and hold it. Raises `StorageConflict` if there is one."""
+
+    @abstractmethod
+    def release(self, agent_id: str) -> None:
+        """Let go of the agent, if it is held."""
+
+    @abstractmethod
     def attach(self, agent_id: str, holder: object) -> str:
-        """Open the storage, creating one without an owner if there is none, and hold it. Returns the name of the database."""
+        """Open the database, creating one without an owner if there is none, and hold it. Returns the name of the database."""
 
     @abstractmethod
     def detach(self, agent_id: str, database: str, *, checkpoint: bool) -> None:
@@ -99,16 +112,17 @@ class Disk(ABC):
         """Delete the storages of all that descends from an agent. None of them may be attached elsewhere."""
 
     @abstractmethod
-    def stage(self, agent_id: str, holder: object) -> str:
-        """Begin a storage that nobody sees yet, and hold the agent until it is published or discarded. Returns its database's name."""
+    def stage(self, agent_id: str, holder: object, *, blank: bool = False) -> str:
+        """Begin a database that nobody sees yet, and hold the agent. With `blank` our tables are in it. Returns its name."""
 
     @abstractmethod
-    def publish(self, agent_id: str, database: str) -> None:
-        """Make a staged storage the agent's, in one step."""
+    def publish(self, agent_id: str, database: str, *, over: bool = False) -> None:
+        """Make a staged database the agent's, in one step that survives a power cut, and detach it. With `over` it takes the place of a
+        log."""
 
     @abstractmethod
     def discard(self, agent_id: str, database: str) -> None:
-        """Drop a staged storage."""
+        """Drop a staged database."""
 
     def take_finding(self, agent_id: str) -> str:
         """What the last `attach` has to tell of what it found; empty if there is nothing to tell, or it was told."""
@@ -224,73 +238,94 @@ class MemoryDisk(Disk):
     def __init__(self) -> None:
         super().__init__()
         self.forgotten: dict[str, set[tuple[str, int]]] = {}
-        self._databases: dict[str, str] = {}
-
-    def take_finding(self, agent_id: str) -> str:
-        """What the last `attach` has to tell of what it found; empty if there is nothing to tell, or it was told."""
-        return ""
+        self._storages: dict[str, str | bytearray] = {}  # the name of a database, or a log
 
     def witness(self, agent_id: str, forgotten: dict[str, int]) -> None:
         """Remember what is forgotten, for the checks at the end."""
         self.forgotten.setdefault(agent_id, set()).update(forgotten.items())
 
-    def exchange(self, agent_id: str, database: str | None) -> str | None:
-        """Put another database into an agent's place, or none, as a fault or an operator may. Returns the former one."""
-        former = self._databases.pop(agent_id, None)
-        if database is not None:
-            self._databases[agent_id] = database
+    def exchange(self, agent_id: str, storage: str | bytearray | None) -> str | bytearray | None:
+        """Put another storage into an agent's place, or none, as a fault or an operator may. Returns the former one."""
+        former = self._storages.pop(agent_id, None)
+        if storage is not None:
+            self._storages[agent_id] = storage
         return former
 
     def has(self, agent_id: str) -> bool:
-        """Whether there is a database."""
-        return agent_id in self._databases
+        """Whether there is a storage."""
+        return agent_id in self._storages
+
+    def open_log(self, agent_id: str, holder: object) -> LogFile | None:
+        """Hold the log."""
+        with self._lock:
+            self._hold(agent_id, holder)
+            kept = self._storages.get(agent_id)
+            return MemoryLog(agent_id, kept) if isinstance(kept, bytearray) else None
+
+    def create_log(self, agent_id: str, holder: object, content: bytes) -> LogFile:
+        """Keep it."""
+        with self._lock:
+            self._hold(agent_id, holder)
+            if agent_id in self._storages:
+                raise StorageConflict(agent_id, "another process created the storage meanwhile")
+            body = self._storages[agent_id] = bytearray(content)
+            return MemoryLog(agent_id, body)
 
     def attach(self, agent_id: str, holder: object) -> str:
         """Hold the database; it is attached for ever."""
         with self._lock:
             self._hold(agent_id, holder)
-            if agent_id not in self._databases:
-                database = self._databases[agent_id] = self._attach(agent_id, ":memory:", "")
-                self._root().execute(SCHEMA.format(database))
-            return self._databases[agent_id]
+            kept = self._storages.get(agent_id)
+            if kept is None:
+                kept = self._storages[agent_id] = self._made()
+            assert isinstance(kept, str), "a log is opened, and not attached"
+            return kept
 
     def detach(self, agent_id: str, database: str, *, checkpoint: bool) -> None:
         """Let go. The database stays, as a file would."""
+        self.release(agent_id)
+
+    def release(self, agent_id: str) -> None:
+        """Let go."""
         self._holders.pop(agent_id, None)
 
     def secure(self, agent_id: str, database: str) -> None:
-        """Memory has no log."""
+        """A database in memory has no log."""
 
     def erase(self, agent_id: str, holder: object) -> None:
-        """Drop the database."""
+        """Drop the storage."""
         with self._lock:
             self._hold(agent_id, holder)
             self._holders.pop(agent_id)
             self.forgotten.pop(agent_id, None)
-            if agent_id in self._databases:
-                self._root().execute(f"DETACH {self._databases.pop(agent_id)}")
+            kept = self._storages.pop(agent_id, None)
+            if isinstance(kept, str):
+                self._root().execute(f"DETACH {kept}")
 
     def erase_descendants(self, agent_id: str) -> None:
         """Drop what lies below."""
-        for each in [each for each in self._databases if each != agent_id and is_within(each, agent_id)]:
+        for each in [each for each in self._storages if each != agent_id and is_within(each, agent_id)]:
             self.erase(each, self)
 
-    def stage(self, agent_id: str, holder: object) -> str:
+    def stage(self, agent_id: str, holder: object, *, blank: bool = False) -> str:
         """Begin a database that no agent has."""
         self._hold(agent_id, holder)
-        return self._attach(agent_id, ":memory:", "")
+        return self._made() if blank else self._attach(agent_id, ":memory:", "")
 
-    def publish(self, agent_id: str, database: str) -> None:
-        """Give it to the agent."""
-        self._databases[agent_id] = database
-        self._holders.pop(agent_id, None)
+    def publish(self, agent_id: str, database: str, *, over: bool = False) -> None:
+        """Give it to the agent. It stays attached."""
+        self._storages[agent_id] = database
 
     def discard(self, agent_id: str, database: str) -> None:
         """Drop it."""
         self._detach(database)
-        self._holders.pop(agent_id, None)
 
     def close(self) -> None:
         """Give the memory back, with everything in it."""
         super().close()
-        self._databases.clear()
+        self._storages.clear()
+
+    def _made(self) -> str:
+        database = self._attach("", ":memory:", "")
+        self._root().execute(SCHEMA.format(database))
+        return database

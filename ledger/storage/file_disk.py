@@ -1,10 +1,11 @@
-"""The disk of real processes: one DuckDB file for each agent.
+"""The disk of real processes: one file for each agent, a log or a DuckDB database.
 
-A process takes the agent's lock (`ledger.storage.agent_locks`) before it looks for a file, creates, attaches, deletes or publishes it, and
-keeps the lock until the file is detached. So only the process that creates a file moves a stray log aside, and never a live one.
+A process takes the agent's lock (`ledger.storage.agent_locks`) before it looks for a file, creates, opens, deletes or publishes it, and
+keeps the lock until the file is closed. So only the process that creates a file moves a stray log of DuckDB aside, and never a live one.
 
-A new storage is a copy of a blank one that is made once per process. So its tables are on the disk before anything is committed, and a
-creation costs one small file (measured: 1 ms of work instead of 5).
+A new file has its name when it is whole on the disk. A log has its first commit then. A database is a copy of a blank one that is made once
+per process: so its tables are on the disk before anything is committed, and a creation costs one small file (measured: 1 ms of work instead
+of 5).
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from hashlib import blake2b
-from itertools import count
 from pathlib import Path
 from shutil import rmtree
 from tempfile import TemporaryDirectory
@@ -27,9 +27,10 @@ from perdure.ledger.errors import WAY_OUT, StorageConflict, StorageError, Storag
 from perdure.ledger.ids import parent_of, type_of
 from perdure.ledger.storage.agent_locks import AgentLocks, holder_of
 from perdure.ledger.storage.disk import SCHEMA, Disk, StorageLocked
+from perdure.ledger.storage.log_file import FileLog, LogFile, kept_beside, staged_at, write_whole
+from perdure.ledger.storage.log_format import LOG_MAGIC, is_log
 
 LEFT = "left-"  # begins the name of a log whose file is gone
-CUT = ".cut-"  # and a number: a log as it was before something was cut off
 _LOG_BYTES_MAX = 16 << 20  # of a storage that is open
 _LOG_KEPT_MAX = (
     32 << 10
@@ -37,8 +38,8 @@ _LOG_KEPT_MAX = (
 
 
 class FileDisk(Disk):
-    """Real files: `<directory>/<2 hex>/<type>-<32 hex>.db`, named by a digest, so any agent id has a file name. What belongs to the
-    sub-agents of an agent lies in a folder beside its own file, under the same name."""
+    """Real files: `<directory>/<2 hex>/<type>-<32 hex>.db`, be they logs or databases, named by a digest, so any agent id has a file name.
+    What belongs to the sub-agents of an agent lies in a folder beside its own file, under the same name."""
 
     directory: Path
 
@@ -58,6 +59,33 @@ class FileDisk(Disk):
     def has(self, agent_id: str) -> bool:
         """Whether there is a file."""
         return self.path_of(agent_id).exists()
+
+    def open_log(self, agent_id: str, holder: object) -> LogFile | None:
+        """Open the file under the agent's lock."""
+        path = self.path_of(agent_id)
+        with self._lock:
+            self._hold(agent_id, holder)
+            with self._released_unless_done(agent_id):
+                try:
+                    file = _opened_log(path)
+                    return None if file is None else FileLog(agent_id, path, file)
+                except BlockingIOError:
+                    raise _locked(agent_id, path) from None
+
+    def create_log(self, agent_id: str, holder: object, content: bytes) -> LogFile:
+        """Put a whole log in its place."""
+        path = self.path_of(agent_id)
+        with self._lock:
+            self._hold(agent_id, holder)
+            with self._released_unless_done(agent_id):
+                self._prepare(agent_id, path)
+                self._place(agent_id, path, content)
+                return FileLog(agent_id, path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+    def release(self, agent_id: str) -> None:
+        """Let go of the lock."""
+        with self._lock:
+            self._release(agent_id)
 
     def attach(self, agent_id: str, holder: object) -> str:
         """Attach the file under the agent's lock. DuckDB holds a lock of its own besides."""
@@ -85,9 +113,7 @@ class FileDisk(Disk):
         if is_damaged:
             raise StorageLost(agent_id, f"{log} is damaged at byte {end}, and later commits follow. {WAY_OUT}")
         if end < len(content):
-            kept = next(each for n in count(1) if not (each := path.with_name(f"{path.name}{CUT}{n}")).exists())
-            _write(kept, content)
-            synchronise(path.parent)
+            kept = kept_beside(path, content)
             os.truncate(log, end)
             self._findings[agent_id] = (
                 f"the last {len(content) - end} bytes of its log were no whole commit: a write that was interrupted, or damage. "
@@ -150,41 +176,49 @@ class FileDisk(Disk):
         except OSError as problem:
             raise StorageError(agent_id, f"{folder} cannot be deleted: {problem}") from problem
 
-    def stage(self, agent_id: str, holder: object) -> str:
+    def stage(self, agent_id: str, holder: object, *, blank: bool = False) -> str:
         """Begin a file under a name that `has` does not find."""
-        path = self._staged(agent_id)
-        with self._lock:
+        path = staged_at(self.path_of(agent_id))
+        with self._lock, ExitStack() as undo:
+            if agent_id not in self._holders:
+                undo.callback(self._release, agent_id)
             self._hold(agent_id, holder)
-            with self._released_unless_done(agent_id):
-                self._make_folder(agent_id, path.parent)
-                self._unlink(agent_id, path)
-                return self._attach(agent_id, str(path), "BLOCK_SIZE 16384")
+            self._make_folder(agent_id, path.parent)
+            self._unlink(agent_id, path)
+            try:
+                if blank:
+                    path.write_bytes(self._blank_storage())
+            except OSError as problem:
+                raise StorageError(agent_id, f"{path} cannot be made: {problem}") from problem
+            database = self._attach(agent_id, str(path), "BLOCK_SIZE 16384")
+            undo.pop_all()
+            return database
 
-    def publish(self, agent_id: str, database: str) -> None:
-        """Give the file its name, which nobody may have."""
+    def publish(self, agent_id: str, database: str, *, over: bool = False) -> None:
+        """Give the file its name, which nobody may have, or only the log whose place it takes."""
+        path = self.path_of(agent_id)
+        staged = staged_at(path)
         with self._lock:
             try:
                 self._root().execute(f"CHECKPOINT {database}")
                 self._root().execute(f"DETACH {database}")
             except duckdb.Error as problem:
                 raise StorageError(agent_id, f"its copy could not be written: {problem}") from problem
-            path, staged = self.path_of(agent_id), self._staged(agent_id)
             try:
-                os.link(staged, path)
+                if over:
+                    staged.replace(path)
+                else:
+                    os.link(staged, path)
+                    staged.unlink()
             except FileExistsError:
                 raise _overtaken(agent_id) from None
-            staged.unlink()
             synchronise(path.parent)
-            self._release(agent_id)
 
     def discard(self, agent_id: str, database: str) -> None:
         """Delete the staged file."""
         with self._lock:
-            try:
-                self._detach(database)
-                self._unlink(agent_id, self._staged(agent_id))
-            finally:
-                self._release(agent_id)
+            self._detach(database)
+            self._unlink(agent_id, staged_at(self.path_of(agent_id)))
 
     def close(self) -> None:
         """Give the memory and every lock back."""
@@ -223,27 +257,26 @@ class FileDisk(Disk):
     def _temporary(self) -> str:
         return str(self.directory / "tmp" / str(os.getpid()))  # the files in it have the same names in every process
 
-    def _staged(self, agent_id: str) -> Path:
-        path = self.path_of(agent_id)
-        return path.with_name(path.name + ".new")
-
     def _made(self, agent_id: str, path: Path) -> str:
-        """A new file, after moving aside a log whose database is gone, which would be replayed into the new one."""
+        self._prepare(agent_id, path)
+        self._place(agent_id, path, self._blank_storage())
+        database = self._attach(agent_id, str(path), "")
+        self._blank.add(database)
+        return database
+
+    def _prepare(self, agent_id: str, path: Path) -> None:
+        """Make the folder of a new file, and move aside a log of DuckDB's without a database, which would be replayed into this one."""
         self._make_folder(agent_id, path.parent)
         if path.exists():
             raise _overtaken(agent_id)
         for left in _logs(path):
             left.replace(left.with_name(LEFT + left.name))
-        self._place_blank(agent_id, path)
-        database = self._attach(agent_id, str(path), "")
-        self._blank.add(database)
-        return database
 
-    def _place_blank(self, agent_id: str, path: Path) -> None:
-        """Put a whole blank storage in its place, in one step; of two processes that do, one is refused."""
+    def _place(self, agent_id: str, path: Path, content: bytes) -> None:
+        """Put a whole file in its place, in one step; of two processes that do, one is refused."""
         part = path.with_name(f"{path.name}.{os.getpid()}.new")
         try:
-            _write(part, self._blank_storage())
+            write_whole(part, content)
             os.link(part, path)
         except FileExistsError:
             raise _overtaken(agent_id) from None
@@ -297,19 +330,26 @@ def _overtaken(agent_id: str) -> StorageConflict:
     return StorageConflict(agent_id, "another process created the storage meanwhile")
 
 
-def _write(path: Path, content: bytes) -> None:
+def _opened_log(path: Path) -> int | None:
+    """The descriptor of a log; None if there is a database, or nothing."""
     try:
-        with path.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        path.unlink(missing_ok=True)  # a full disk is not to be filled further by each try
-        raise
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    if is_log(os.pread(file, len(LOG_MAGIC), 0)):
+        return file
+    os.close(file)
+    return None
+
+
+def is_log_at(path: Path) -> bool:
+    """Whether the storage in this file is a log, and no database."""
+    with path.open("rb") as file:
+        return is_log(file.read(len(LOG_MAGIC)))
 
 
 def log_of(path: Path) -> Path:
-    """The log of a database."""
+    """DuckDB's log of a database."""
     return path.with_name(path.name + ".wal")
 
 

@@ -28,19 +28,18 @@ _LOAD = (  # of other kinds only whether there is a body: without one the docume
 )
 _OWNER = "SELECT * FROM perdure.meta"
 _TAKE = "UPDATE perdure.meta SET incarnation = $1"
-_SIGN = "INSERT INTO perdure.meta VALUES ($1, $2, $3, 1)"
+_SIGN = "INSERT INTO perdure.meta VALUES ($1, $2, $3, $4)"
 _ROWS_AS_VALUES_MAX = 8
 _BODIES_BY_NAME_MAX = 16
 
 
-def insertion(number: int, rows: list[Row]) -> Bound:
-    """Write these rows, numbered from `number` on. A few are faster as values (by 0.2 ms), many as lists."""
-    numbers = range(number, number + len(rows))
-    if len(rows) > _ROWS_AS_VALUES_MAX:
-        return _parsed(_INSERT), [list(numbers), *map(list, zip(*rows, strict=True))]
-    places = ", ".join(f"(${4 * at + 1}, ${4 * at + 2}, ${4 * at + 3}, ${4 * at + 4})" for at in range(len(rows)))
-    values = chain.from_iterable((each, *row) for each, row in zip(numbers, rows, strict=True))
-    return _parsed(_INSERT_VALUES + places), list(values)
+def insertion(rows: list[tuple[int, Row]]) -> Bound:
+    """Write these rows under these numbers. A few are faster as values (by 0.2 ms), many as lists."""
+    flat = [(number, *row) for number, row in rows]
+    if len(flat) > _ROWS_AS_VALUES_MAX:
+        return _parsed(_INSERT), [list(column) for column in zip(*flat, strict=True)]
+    places = ", ".join(f"(${4 * at + 1}, ${4 * at + 2}, ${4 * at + 3}, ${4 * at + 4})" for at in range(len(flat)))
+    return _parsed(_INSERT_VALUES + places), list(chain.from_iterable(flat))
 
 
 def bodies(numbers: list[int]) -> Bound:
@@ -66,9 +65,9 @@ def taking(incarnation: int) -> Bound:
     return _parsed(_TAKE), [incarnation]
 
 
-def signing(agent_id: str, incarnation: int, version: int) -> Bound:
+def signing(agent_id: str, incarnation: int, version: int, clock: int) -> Bound:
     """Say whose storage it is, in its first commit."""
-    return _parsed(_SIGN), [agent_id, incarnation, version]
+    return _parsed(_SIGN), [agent_id, incarnation, version, clock]
 
 
 @lru_cache(maxsize=64)

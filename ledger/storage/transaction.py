@@ -34,10 +34,6 @@ class TransactionStorage(Protocol):
         """Whose storage it is."""
 
     @property
-    def exists(self) -> bool:
-        """Whether anything was ever written."""
-
-    @property
     def committing(self) -> RLock:
         """The lock that orders what becomes durable."""
 
@@ -47,11 +43,11 @@ class TransactionStorage(Protocol):
     def records(self) -> Records:
         """What is committed."""
 
-    def ask(self, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
-        """Read outside of any transaction."""
+    def constants(self, script: Script, parameters: Parameters) -> list[tuple[Any, ...]] | None:
+        """The answer to a query that asks for nothing in the storage; None if there are tables that it may ask for."""
 
     def database(self) -> Lane:
-        """A cursor for a transaction; creates the storage."""
+        """A cursor for a transaction; creates the storage, or makes a database of it."""
 
     def refusal(self, problem: duckdb.Error, transaction: Transaction) -> StorageError | None:
         """What a failed statement means, or None if it is the author's own mistake."""
@@ -205,8 +201,9 @@ class Transaction:
         )
 
     def _run(self, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
-        if script.selects_only and not self.storage.exists:
-            return self.storage.ask(script, parameters)
+        constants = self.storage.constants(script, parameters) if script.selects_only else None
+        if constants is not None:
+            return constants
         lane = self.database()
         self.writes_sql |= not script.only_reads
         self.alters |= script.alters

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from perdure.actors import Agent, Occurrence, exposed
 from perdure.ledger import StorageLost
 from perdure.ledger.inspection import parked
+from perdure.ledger.storage.cabinet import Cabinet
+from perdure.ledger.storage.log_format import COMMIT, read_log
 from tests.actors.cast import Boss, Worker
 from tests.kit import ROOMY, Stage, address, play
 
@@ -44,19 +47,31 @@ async def asleep(stage: Stage, agent: str = DIARY) -> None:
     await stage.until(lambda: not stage.host_of(agent))
 
 
-def emptied(stage: Stage, agent: str = DIARY) -> str | None:
+def emptied(stage: Stage, agent: str = DIARY) -> str | bytearray | None:
     """Take the storage away; returns what was in its place."""
     return stage.laboratory.disk.exchange(agent, None)
 
 
-def cut(stage: Stage, agent: str = DIARY) -> str | None:
-    """Leave the storage without its last record; returns a whole copy."""
+def cut(stage: Stage, agent: str = DIARY) -> str | bytearray | None:
+    """Leave the storage without its last commit; returns a whole copy."""
+    whole = emptied(stage, agent)
+    assert isinstance(whole, bytearray)
+    last = [frame.start for frame in read_log(bytes(whole)).frames if frame.kind == COMMIT][-1]
+    stage.laboratory.disk.exchange(agent, whole[:last])
+    return whole
+
+
+def cut_as_database(stage: Stage, agent: str = DIARY) -> str | bytearray | None:
+    """The same for one that has become a database."""
     disk = stage.laboratory.disk
+    with closing(Cabinet(disk)) as cabinet:
+        cabinet.fork(agent, "twin@m:T")  # whoever is copied is a database
     copy = disk.stage("copy@m:T", disk)
     database = disk.attach(agent, disk)
     disk.copy(agent, database, copy)
     lane = disk.lane(agent, database)
     lane.run("DELETE FROM perdure.records WHERE number = (SELECT max(number) FROM perdure.records)")
+    lane.run("UPDATE perdure.meta SET clock = 1")  # when it became a database, it had come so far without that record
     lane.shut()
     disk.detach(agent, database, checkpoint=True)
     return copy
@@ -68,7 +83,7 @@ async def written(stage: Stage, *lines: str) -> None:
     await asleep(stage)
 
 
-@pytest.mark.parametrize("harm", [emptied, cut])
+@pytest.mark.parametrize("harm", [emptied, cut, cut_as_database])
 @pytest.mark.parametrize("later_ms", [0, 60_000])
 def test_an_agent_that_has_forgotten_something_refuses_calls_until_a_copy_is_put_back(
     harm: type[emptied], later_ms: int

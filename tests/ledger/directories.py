@@ -27,11 +27,13 @@ def recorded(data: Path, *facts: Fact, snapshot: bool = False) -> None:
             store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
 
 
-def written(data: Path, agent: str, incarnation: int, *values: object) -> int:
-    """Write values into an agent's storage, one commit for each. Returns how far it has come."""
+def written(data: Path, agent: str, incarnation: int, *values: object, tables: bool = False) -> int:
+    """Write values into an agent's storage, one commit for each. Returns how far it has come. With `tables` it is a database."""
     disk = FileDisk(data / "agents")
     cabinet = Cabinet(disk)
     storage = cabinet.open(agent, incarnation)
+    if tables:
+        storage.sql("CREATE TABLE t (i INTEGER)")
     for value in values:
         storage.state["value"] = value
     sequence = storage.sequence

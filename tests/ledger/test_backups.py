@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
@@ -28,11 +29,12 @@ from tests.ledger.directories import file_of, lived, recorded, written
 ANNA, BERT = "anna@m:T", "bert@m:T"
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
+@pytest.fixture(params=["logs", "databases"])
+def data(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """A directory with two agents that have written."""
-    data = tmp_path / "data"
-    facts = [*lived(ANNA, 1, written(data, ANNA, 1, "a", "b")), *lived(BERT, 2, written(data, BERT, 2, "c"))]
+    data, tables = tmp_path / "data", request.param == "databases"
+    anna, bert = written(data, ANNA, 1, "a", "b", tables=tables), written(data, BERT, 2, "c", tables=tables)
+    facts = [*lived(ANNA, 1, anna), *lived(BERT, 2, bert)]
     recorded(data, *facts, snapshot=True)
     (data / "code").mkdir()
     (data / "code" / "module.py").write_text("x = 1\n")
@@ -179,11 +181,14 @@ def test_what_is_wrong_with_the_directory_is_told_and_the_rest_is_backed_up(data
     assert [each for each in made.findings if "cannot be read, and was copied as it is" in each]
 
 
-def test_a_storage_is_copied_with_whole_commits_while_its_agent_is_at_work(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tables", [False, True], ids=["log", "database"])
+def test_a_storage_is_copied_with_whole_commits_while_its_agent_is_at_work(tmp_path: Path, *, tables: bool) -> None:
     disk = FileDisk(tmp_path / "agents")
     cabinet = Cabinet(disk)
     storage = cabinet.open(ANNA, 1)
     storage.state["value"] = 0
+    if tables:
+        storage.sql("CREATE TABLE t (i INTEGER)")
     for value in range(1, 6):
         storage.state["value"] = value
         if value == 3:
@@ -192,7 +197,7 @@ def test_a_storage_is_copied_with_whole_commits_while_its_agent_is_at_work(tmp_p
         before = stamps_of(file)
         other = FileDisk(tmp_path / str(value))
         assert copy_storage(file, other.path_of(ANNA)) == before
-        with other.path_of(ANNA).with_suffix(".db.wal").open("ab") as log:
+        with other.path_of(ANNA).with_suffix(".db.wal" if tables else ".db").open("ab") as log:
             log.write(b"half a commit")
         again = tmp_path / f"again {value}"
         copy_storage(other.path_of(ANNA), FileDisk(again / "agents").path_of(ANNA))
@@ -200,6 +205,28 @@ def test_a_storage_is_copied_with_whole_commits_while_its_agent_is_at_work(tmp_p
         assert value_of(again, ANNA) == value
     cabinet.close()
     disk.close()
+
+
+def test_a_log_that_becomes_a_database_while_it_is_copied_is_copied_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FileDisk(tmp_path / "agents")
+    cabinet = Cabinet(disk)
+    storage = cabinet.open(ANNA, 1)
+    storage.state["value"] = 7
+    true = shutil.copyfile
+
+    def slow(source: Path, target: Path) -> None:
+        true(source, target)
+        if not storage.file.is_database:
+            storage.sql("CREATE TABLE t AS SELECT 8 AS i")
+
+    monkeypatch.setattr(shutil, "copyfile", slow)
+    copy = FileDisk(tmp_path / "copy" / "agents")
+    copy_storage(disk.path_of(ANNA), copy.path_of(ANNA))
+    assert Cabinet(copy).open(ANNA, 2).sql("SELECT i FROM t") == [(8,)]
+    for each in (cabinet, copy, disk):
+        each.close()
 
 
 def test_the_commands_say_what_was_done(data: Path, tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ from perdure.ledger.storage.cabinet import Cabinet, FileDisk
 cabinet = Cabinet(FileDisk(Path(sys.argv[1])))
 storage = cabinet.open("a@m:T", 1)
 storage.state["n"] = 0
+if sys.argv[2:] == ["database"]:
+    storage.sql("CREATE TABLE t (i INTEGER)")
 storage.checkpoint()
 for n in range(1, 6):
     storage.state["n"] = n
@@ -49,13 +51,13 @@ storage.close()
 
 def test_every_file_is_attached_by_its_type_so_that_its_headers_are_read_under_the_lock() -> None:
     statements = [found for file in sources("ledger") for found in ATTACH.findall(file.text)]
-    assert len(statements) == 4
+    assert len(statements) == 5
     assert all("TYPE" in each for each in statements), statements
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace, to hold up the heir's lock")
 def test_an_heir_whose_lock_is_held_up_while_the_owner_closes_sees_all_that_was_acknowledged(tmp_path: Path) -> None:
-    owner = started(OWNER, str(tmp_path))
+    owner = started(OWNER, str(tmp_path), "database")
     assert said(owner) == "ready"
     file = FileDisk(tmp_path).path_of(AGENT)
     trace = tmp_path / "trace"
@@ -73,18 +75,20 @@ def test_an_heir_whose_lock_is_held_up_while_the_owner_closes_sees_all_that_was_
     assert dict(Cabinet(FileDisk(tmp_path)).open(AGENT, 3).state) == {"n": 5, "heir": True}
 
 
-def test_a_creator_that_comes_second_leaves_the_log_of_the_first_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["log", "database"])
+def test_a_creator_that_comes_second_leaves_the_log_of_the_first_alone(tmp_path: Path, kind: str) -> None:
     class Late(FileDisk):
         def has(self, agent_id: str) -> bool:
             return False  # as it looked before the first one came
 
-    owner = started(OWNER, str(tmp_path))
+    owner = started(OWNER, str(tmp_path), kind)
     assert said(owner) == "ready"
     file = FileDisk(tmp_path).path_of(AGENT)
     before = sorted(path.name for path in file.parent.iterdir())
     late = Late(tmp_path)
-    with pytest.raises(StorageLocked, match=f"PID {owner.pid} has"):
-        late.attach(AGENT, object())
+    for take in (late.attach, late.open_log, lambda agent, holder: late.create_log(agent, holder, b"")):
+        with pytest.raises(StorageLocked, match=f"PID {owner.pid} has"):
+            take(AGENT, object())
     with pytest.raises(StorageLocked):
         late.stage(AGENT, object())
     with pytest.raises(StorageLocked):

@@ -130,7 +130,7 @@ storage.state["n"] = other.state["n"] = 0
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
 try:
     for n in range(1, 1000):
-        storage.state.update(n=n, ballast=b"x" * 10_000)
+        storage.state.update({"n": n, f"ballast {n}": b"x" * 10_000})
 except StorageError as error:
     assert not isinstance(error, StorageConflict), error
     print(n - 1, flush=True)

@@ -15,12 +15,23 @@ import pytest
 
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.storage.cabinet import Cabinet, FileDisk, Storage
+from perdure.ledger.storage.log_format import CLAIM, read_log
 
 AGENT = "a@tests.toys:Agent"
 Log = list[tuple[str, str]]
 
 
-WATCHED = {"fsync": 0, "fdatasync": 0, "link": 1, "rename": 1, "replace": 1, "unlink": 0, "truncate": 0, "pwrite": 0}
+WATCHED = {
+    "fsync": 0,
+    "fdatasync": 0,
+    "link": 1,
+    "rename": 1,
+    "replace": 1,
+    "unlink": 0,
+    "truncate": 0,
+    "ftruncate": 0,
+    "pwrite": 0,
+}
 """Calls of the system, and which of their arguments is the file."""
 
 
@@ -95,7 +106,7 @@ def test_what_a_checkpoint_writes_over_is_saved_before_it_begins(tmp_path: Path,
 
 def test_what_is_put_back_is_on_the_disk_before_what_was_saved_is_removed(tmp_path: Path, log: Log) -> None:
     disk, cabinet, made = opened(tmp_path)
-    made.state["k"] = 1
+    made.sql("CREATE TABLE t AS SELECT 1 AS x")
     cabinet.close()
     disk.close()
     path = disk.path_of(AGENT)
@@ -125,17 +136,81 @@ class Blocks:
         return [(0,)]
 
 
-def test_what_is_cut_off_a_log_is_kept_on_the_disk_before_it_is_cut(tmp_path: Path, log: Log) -> None:
+@pytest.mark.parametrize("tables", [False, True], ids=["log", "database"])
+def test_what_is_cut_off_a_log_is_kept_on_the_disk_before_it_is_cut(tmp_path: Path, log: Log, *, tables: bool) -> None:
     disk, cabinet, made = opened(tmp_path)
+    if tables:
+        made.sql("CREATE TABLE t AS SELECT 1 AS x")
     made.state["k"] = 1
     cabinet.crash()
     disk.close()
     path = disk.path_of(AGENT)
-    left = path.with_name(path.name + ".wal")
+    left = path.with_name(path.name + ".wal") if tables else path
     left.write_bytes(left.read_bytes()[:-3])
     log.clear()
     disk, cabinet, _ = opened(tmp_path, 2)
     kept = f"{path.name}.cut-1"
-    assert in_order(log, ("sync", kept), ("sync", path.parent.name), ("truncate", left.name)), log
+    cut = ("truncate" if tables else "ftruncate", left.name)
+    assert in_order(log, ("sync", kept), ("sync", path.parent.name), cut), log
+    cabinet.close()
+    disk.close()
+
+
+def test_a_commit_is_one_write_and_one_synchronisation(tmp_path: Path, log: Log) -> None:
+    disk, cabinet, made = opened(tmp_path)
+    made.state["k"] = 1
+    name = disk.path_of(AGENT).name
+    log.clear()
+    made.state.update(k=2, j=3)
+    assert log == [("pwrite", name), ("sync", name)]
+    cabinet.close()
+    disk.close()
+
+
+def test_a_life_after_a_death_brings_the_last_commit_to_the_disk_and_one_after_a_clean_end_need_not(
+    tmp_path: Path, log: Log
+) -> None:
+    disk, cabinet, made = opened(tmp_path)
+    made.state["k"] = 1
+    path = disk.path_of(AGENT)
+    cabinet.crash()
+    log.clear()
+    disk, cabinet, _ = opened(tmp_path, 2)
+    assert in_order(log, ("pwrite", path.name), ("sync", path.name), ("sync", path.parent.name)), log
+    cabinet.close()
+    assert read_log(path.read_bytes()).frames[-1].kind == CLAIM, "it wrote nothing, so it has no end to tell"
+    disk, cabinet, made = opened(tmp_path, 3)
+    made.state["k"] = 2
+    cabinet.close()
+    log.clear()
+    disk, cabinet, made = opened(tmp_path, 4)
+    assert made.state["k"] == 2
+    assert log == [("pwrite", path.name)], "the claim"
+    cabinet.close()
+    disk.close()
+
+
+def test_a_log_that_is_written_anew_has_the_name_when_it_is_whole_and_keeps_it(tmp_path: Path, log: Log) -> None:
+    disk, cabinet, made = opened(tmp_path)
+    made.state["k"] = 1
+    made.state["k"] = 2
+    path = disk.path_of(AGENT)
+    log.clear()
+    made.checkpoint()
+    assert log == [("sync", f"{path.name}.new"), ("replace", path.name), ("sync", path.parent.name)]
+    log.clear()
+    made.state["k"] = 3
+    assert log == [("pwrite", path.name), ("sync", path.name)]
+    cabinet.close()
+    disk.close()
+
+
+def test_a_database_that_takes_the_place_of_a_log_keeps_it(tmp_path: Path, log: Log) -> None:
+    disk, cabinet, made = opened(tmp_path)
+    made.state["k"] = 1
+    path = disk.path_of(AGENT)
+    log.clear()
+    made.sql("SELECT count(*) FROM perdure.records")
+    assert in_order(log, ("replace", path.name), ("sync", path.parent.name)), log
     cabinet.close()
     disk.close()

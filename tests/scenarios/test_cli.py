@@ -364,7 +364,10 @@ def test_an_agent_is_deleted_on_a_cold_directory_by_the_next_supervisor_and_its_
         assert isinstance(perdure("forget", typo, "--data", data).exception, BadRequest)
 
 
-def test_the_doctor_names_what_is_wrong_with_the_logs_of_agents_and_what_was_cut_off_them(data: Path) -> None:
+@pytest.mark.parametrize("tables", [False, True], ids=["log", "database"])
+def test_the_doctor_names_what_is_wrong_with_the_logs_of_agents_and_what_was_cut_off_them(
+    data: Path, *, tables: bool
+) -> None:
     def told() -> list[str]:
         result = perdure("doctor", "--data", data)
         assert result.exit_code == any(line.startswith("damage") for line in result.stdout.splitlines())
@@ -374,11 +377,14 @@ def test_the_doctor_names_what_is_wrong_with_the_logs_of_agents_and_what_was_cut
     files = FileDisk(data / "agents")
     cabinet = Cabinet(files)
     storage = cabinet.open("p@m:P", 1)
+    if tables:
+        storage.sql("CREATE TABLE t (i INTEGER)")
     for n in range(3):
         storage.state["n"] = n
     cabinet.crash()
     assert told() == ["ok       the logs of 1 agents are whole to their last commit"]
-    log = log_of(files.path_of("p@m:P"))
+    file = files.path_of("p@m:P")
+    log = log_of(file) if tables else file
     whole = log.read_bytes()
     middle = len(whole) // 2
     log.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
@@ -386,10 +392,13 @@ def test_the_doctor_names_what_is_wrong_with_the_logs_of_agents_and_what_was_cut
     log.write_bytes(whole[:-9])
     assert [line.split()[0] for line in told()] == ["warning", "ok"]
     Cabinet(files).open("p@m:P", 2).close()
-    assert [f"{log.name[:-4]}.cut-1" in line for line in told()] == [True, False]
-    file = files.path_of("p@m:P")
-    file.write_bytes(file.read_bytes()[:4_096] + bytes(8_192) + file.read_bytes()[12_288:])
-    assert any("no whole header" in line for line in told())
+    assert [f"{file.name}.cut-1" in line for line in told()] == [True, False]
+    harmed = slice(4_096, 12_288) if tables else slice(8, 12)
+    body = bytearray(file.read_bytes())
+    body[harmed] = bytes(len(body[harmed]))
+    file.write_bytes(body)
+    words = "no whole header" if tables else "is damaged at byte 0"
+    assert any(words in line for line in told())
     files.close()
 
 

@@ -1,0 +1,217 @@
+"""One agent's records in its log, while its author uses no SQL: one append and one `fdatasync` for a transaction.
+
+State and the outbox are in memory (`records`). Of any other row the place of its frame is known, which is read and verified again when
+somebody asks for the row.
+
+A commit is acknowledged when its frame is synchronised, so a death or a power cut leaves at most one frame that is not whole, at the end,
+and nobody was promised it: it is cut off, kept and told. A claim is not synchronised: only a power cut can take it back, and that ends the
+earlier life too. A life that finds a commit after the last rest writes it once more and synchronises it, because the life before may have
+died, or may have been refused by the disk, when it was written and not yet on the disk.
+
+When most of the log is garbage, it is written anew beside, and takes the name of the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Final
+
+from perdure.ledger.errors import WAY_OUT, StorageLost
+from perdure.ledger.storage.log_file import LogFile
+from perdure.ledger.storage.log_format import (
+    CLAIM,
+    COMMIT,
+    REST,
+    Head,
+    Numbered,
+    Reading,
+    clock_after,
+    frame_of,
+    log_of_rows,
+    read_frame,
+    read_log,
+    rows_of,
+)
+from perdure.ledger.storage.ownership import SCHEMA_VERSION, refuse_stranger
+from perdure.ledger.storage.records import Records, Row
+
+Durable = Callable[[], AbstractContextManager[None]]
+
+_LOOK_BYTES: Final = 64 << 10  # a log that is shorter is not looked through for garbage
+_LIVING_BYTES_MAX: Final = 4 << 20  # what is longer without its garbage becomes a database
+_GAP_MAX: Final = 4 << 10  # bytes between two frames that are read at once
+_ROW_BYTES: Final = 80  # of a row, beside its key and its body
+
+
+class AgentLog:
+    """The open log of one incarnation. `durable` is put around whatever becomes durable; `let_go` gives the agent's lock back."""
+
+    def __init__(self, file: LogFile, durable: Durable, let_go: Callable[[], None]) -> None:
+        self.agent_id = file.agent_id
+        self.file = file
+        self.finding = ""  # what was cut off
+        self.incarnation = 0
+        self._durable, self._let_go = durable, let_go
+        self._frames: dict[int, tuple[int, int]] = {}  # number of a row → where its frame begins and ends
+        self._records = Records()
+        self._digest, self._end = b"", 0
+        self._at_rest = True  # whether no commit was written since the last rest
+        self._look_at = _LOOK_BYTES
+
+    def open(self, incarnation: int | None) -> None:
+        """Read the log, and take it for a life; without one it is only looked at."""
+        content = self.file.content()
+        reading = read_log(content)
+        self._refuse(reading, incarnation)
+        if reading.end < len(content):
+            kept = self.file.cut(reading.end)
+            self.finding = (
+                f"the last {len(content) - reading.end} bytes of its log were no whole commit: a write that was interrupted, or damage. "
+                f"The log is kept as {kept}"
+            )
+        rows = self._adopt(content, reading)
+        self._records = Records(clock_after(reading, rows))
+        self._records.load(rows)
+        self._look_at = max(_LOOK_BYTES, 2 * _size(rows, set(self._records.garbage)))
+        self.incarnation = reading.incarnation
+        self._take_up(content, reading, incarnation)
+
+    def begin(self, content: bytes) -> None:
+        """Go on after the first commit, with which the log was made."""
+        reading = read_log(content)
+        self._adopt(content, reading)
+        self.incarnation, self._at_rest = reading.incarnation, False
+
+    def load(self) -> Records:
+        """The records."""
+        return self._records
+
+    def write(self, number: int, rows: list[Row], lane: object = None) -> None:
+        """Commit these rows, numbered from here on. Nobody has a cursor in a log."""
+        assert lane is None, "a cursor is opened in a database"
+        self._append(COMMIT, list(enumerate(rows, number)), number, durable=True)
+        self._at_rest = False
+
+    def bodies(self, numbers: list[int]) -> list[tuple[int, bytes]]:
+        """The bodies of the rows with these numbers."""
+        wanted = set(numbers)
+        rows = self._read(sorted({self._frames[number] for number in wanted}))
+        return [(number, row.body or b"") for number, row in rows if number in wanted]
+
+    def tidy(self, records: Records) -> bool:
+        """After a commit: write the log anew if most of it is garbage. Returns whether it has grown too long for a log."""
+        if self._end < self._look_at:
+            return False
+        content = self._anew(records)
+        self._look_at = max(_LOOK_BYTES, 2 * len(content))
+        if 2 * len(content) <= self._end:
+            self._replace(content, records)
+        return len(content) > _LIVING_BYTES_MAX
+
+    def sweep(self, records: Records) -> None:
+        """Write the log without its garbage."""
+        if records.garbage:
+            self._replace(self._anew(records), records)
+
+    def secure(self) -> None:
+        """Every commit is on the disk already."""
+
+    def rest(self, records: Records) -> None:
+        """At the end of a life: say that every commit is on the disk, and what was forgotten since."""
+        if self._at_rest and not records.has_forgotten:
+            return
+        rows = records.claim([])
+        with self._durable():
+            self._append(REST, list(enumerate(rows, records.clock)), records.clock, durable=False)
+            records.committed(rows)
+
+    def end(self, *, checkpoint: bool) -> None:
+        """Close the log, then let go of the lock. There is no checkpoint to make."""
+        self.file.shut()
+        self._let_go()
+
+    def living(self, records: Records) -> Iterator[Numbered]:
+        """The rows that are no garbage, in the order of their numbers."""
+        garbage = set(records.garbage)
+        content = self.file.content()
+        for frame in read_log(content).frames:
+            yield from (each for each in rows_of(content, frame) if each[0] not in garbage)
+
+    def _refuse(self, reading: Reading, incarnation: int | None) -> None:
+        if reading.head is not None:
+            life = reading.incarnation if incarnation is None else incarnation
+            owner, version = reading.head.agent_id, reading.head.version
+            refuse_stranger(self.agent_id, life, owner=owner, latest=reading.incarnation, version=version)
+        if reading.is_damaged:
+            what = f"its log is damaged at byte {reading.end}" + ", and later commits follow" * (reading.end > 0)
+            raise StorageLost(self.agent_id, f"{what}. {WAY_OUT}")
+
+    def _adopt(self, content: bytes, reading: Reading) -> list[Numbered]:
+        """Go on after what is in the log. Returns its rows."""
+        self._digest, self._end = reading.digest, reading.end
+        self._frames.clear()
+        rows: list[Numbered] = []
+        for frame in reading.frames:
+            held, place = rows_of(content, frame), (frame.start, frame.end)
+            self._frames.update((number, place) for number, row in held if row.body is not None)
+            rows += held
+        return rows
+
+    def _take_up(self, content: bytes, reading: Reading, incarnation: int | None) -> None:
+        """Bring to the disk what may not be there, and claim the log for a later life. A claim takes the place of one before it."""
+        last = [frame for frame in reading.frames if frame.kind != CLAIM][-1:]
+        self._at_rest = bool(last) and last[0].kind == REST
+        if last and not self._at_rest:
+            self.file.write(last[0].start, content[last[0].start : reading.end], durable=True)
+            self.file.settle()
+        if incarnation is None or incarnation == self.incarnation:
+            return
+        self.incarnation = incarnation
+        if reading.frames and reading.frames[-1].kind == CLAIM:
+            self._digest, self._end = reading.frames[-1].before, reading.frames[-1].start
+        with self._durable():
+            self._append(CLAIM, [], self._records.clock, durable=False)
+
+    def _append(self, kind: int, rows: list[Numbered], number: int, *, durable: bool) -> None:
+        content, digest = frame_of(kind, rows, number, self.incarnation, self._digest)
+        self.file.write(self._end, content, durable=durable)
+        place = self._end, self._end + len(content)
+        self._frames.update((number, place) for number, row in rows if row.body is not None)
+        self._digest, self._end = digest, place[1]
+
+    def _anew(self, records: Records) -> bytes:
+        head = Head(self.agent_id, SCHEMA_VERSION, self.incarnation, records.clock)
+        return log_of_rows(head, self.living(records))
+
+    def _replace(self, content: bytes, records: Records) -> None:
+        with self._durable():
+            self.file.replace(content)
+            self._adopt(content, read_log(content))
+            self._at_rest = False  # though it is on the disk, nothing in it says so
+            records.swept(list(records.garbage))
+
+    def _read(self, places: list[tuple[int, int]]) -> Iterator[Numbered]:
+        """The rows of the frames at these places, which are read again and verified; near ones are read together."""
+        near: list[tuple[int, int]] = []
+        for place in places:
+            if near and place[0] > near[-1][1] + _GAP_MAX:
+                yield from self._read_near(near)
+                near = []
+            near.append(place)
+        if near:
+            yield from self._read_near(near)
+
+    def _read_near(self, places: list[tuple[int, int]]) -> Iterator[Numbered]:
+        begin = places[0][0]
+        content = self.file.read(begin, places[-1][1])
+        for start, _ in places:
+            frame = read_frame(content, start - begin)
+            if frame is None:
+                raise StorageLost(self.agent_id, f"its log is damaged at byte {start}. {WAY_OUT}")
+            yield from rows_of(content, frame)
+
+
+def _size(rows: list[Numbered], garbage: set[int]) -> int:
+    """About how many bytes of a log these rows are, without the garbage."""
+    return sum(_ROW_BYTES + len(row.key) + len(row.body or b"") for number, row in rows if number not in garbage)

@@ -1,0 +1,203 @@
+"""Where the bytes of an agent's log lie: in a file, or in memory for the simulator.
+
+Once it is shut, nothing reaches it any more: what another thread is about to write is refused, and what it is writing is waited for.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from threading import RLock
+from typing import Final
+
+from perdure.ledger.block_guard import synchronise
+from perdure.ledger.errors import StaleIncarnation
+from perdure.ledger.storage.sql import OVER
+
+CUT: Final = ".cut-"  # and a number: a log as it was before something was cut off
+
+
+class LogFile(ABC):
+    """An open log."""
+
+    def __init__(self, agent_id: str) -> None:
+        self.agent_id = agent_id
+        self._lock = RLock()
+        self._shut = False
+
+    @abstractmethod
+    def content(self) -> bytes:
+        """Everything in it."""
+
+    @abstractmethod
+    def read(self, start: int, end: int) -> bytes:
+        """What lies between these places."""
+
+    @abstractmethod
+    def write(self, start: int, content: bytes, *, durable: bool) -> None:
+        """Write at this place, the end of the log or a place before it. With `durable` it survives a power cut once this has returned."""
+
+    @abstractmethod
+    def cut(self, end: int) -> str:
+        """Cut off what follows this place, and keep the log as it was. Returns where."""
+
+    @abstractmethod
+    def replace(self, content: bytes) -> None:
+        """Put another log in the place of this one, in one step that survives a power cut."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Bring the name of the log to the disk: an earlier life may have died before it did."""
+
+    def shut(self) -> None:
+        """Refuse every use from now on. Idempotent."""
+        with self._lock:
+            if not self._shut:
+                self._shut = True
+                self._close()
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Let go."""
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Nobody shuts it within this block, and nobody begins it afterwards."""
+        with self._lock:
+            if self._shut:
+                raise StaleIncarnation(self.agent_id, OVER)
+            yield
+
+
+class FileLog(LogFile):
+    """A log in a file that is open already. The file is locked besides its agent, as DuckDB does it, so the kernel can name who has it."""
+
+    def __init__(self, agent_id: str, path: Path, file: int) -> None:
+        super().__init__(agent_id)
+        self._path, self._file = path, file
+        lock(file)
+
+    def content(self) -> bytes:
+        """Everything in it."""
+        with self.held():
+            return self.read(0, os.fstat(self._file).st_size)
+
+    def read(self, start: int, end: int) -> bytes:
+        """What lies between these places."""
+        with self.held():
+            found = os.pread(self._file, end - start, start)
+            while len(found) < end - start and (
+                more := os.pread(self._file, end - start - len(found), start + len(found))
+            ):
+                found += more
+            return found
+
+    def write(self, start: int, content: bytes, *, durable: bool) -> None:
+        """One write, as it is unless the disk is full; then the second one says so."""
+        with self.held():
+            written = os.pwrite(self._file, content, start)
+            while written < len(content):
+                written += os.pwrite(self._file, content[written:], start + written)
+            if durable:
+                os.fdatasync(self._file)
+
+    def cut(self, end: int) -> str:
+        """What is kept is on the disk before anything is cut."""
+        with self.held():
+            kept = kept_beside(self._path, self.content())
+            os.ftruncate(self._file, end)
+            return str(kept)
+
+    def replace(self, content: bytes) -> None:
+        """The new log takes the name of the old one when it is whole on the disk."""
+        with self.held():
+            staged = staged_at(self._path)
+            write_whole(staged, content)
+            file = os.open(staged, os.O_RDWR | os.O_CLOEXEC)
+            lock(file)
+            os.close(self._file)
+            self._file = file
+            staged.replace(self._path)
+            synchronise(self._path.parent)
+
+    def settle(self) -> None:
+        """The name is in the folder."""
+        synchronise(self._path.parent)
+
+    def _close(self) -> None:
+        os.close(self._file)
+
+
+class MemoryLog(LogFile):
+    """A log in memory, which outlives whoever has it open."""
+
+    def __init__(self, agent_id: str, body: bytearray) -> None:
+        super().__init__(agent_id)
+        self._body = body
+
+    def content(self) -> bytes:
+        """Everything in it."""
+        with self.held():
+            return bytes(self._body)
+
+    def read(self, start: int, end: int) -> bytes:
+        """What lies between these places."""
+        with self.held():
+            return bytes(self._body[start:end])
+
+    def write(self, start: int, content: bytes, *, durable: bool) -> None:
+        """Memory is as durable as the disk that it stands for."""
+        with self.held():
+            self._body[start : start + len(content)] = content
+
+    def cut(self, end: int) -> str:
+        """Nobody looks at what was cut off memory."""
+        with self.held():
+            del self._body[end:]
+            return "memory"
+
+    def replace(self, content: bytes) -> None:
+        """Memory has one step."""
+        with self.held():
+            self._body[:] = content
+
+    def settle(self) -> None:
+        """Memory has no folder."""
+
+    def _close(self) -> None:
+        """Nothing is open."""
+
+
+def lock(file: int) -> None:
+    """Lock a file until it is closed. Raises `BlockingIOError` if another process has locked it."""
+    fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def staged_at(path: Path) -> Path:
+    """What is to take the place of a storage, while it is made. The next try replaces what a crash has left of it."""
+    return path.with_name(path.name + ".new")
+
+
+def kept_beside(path: Path, content: bytes) -> Path:
+    """A copy of a log, kept durably beside the storage at this path."""
+    kept = next(each for n in count(1) if not (each := path.with_name(f"{path.name}{CUT}{n}")).exists())
+    write_whole(kept, content)
+    synchronise(path.parent)
+    return kept
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a new file and bring it to the disk."""
+    try:
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        path.unlink(missing_ok=True)  # a full disk is not to be filled further by each try
+        raise
