@@ -963,6 +963,12 @@ MUTANTS = (
            "other.history, other._ids = [*self.history], set()",
            "a call is sent under the same id whether the history was kept or not", "actors/chat/test_kept_history.py"
            "::test_an_edited_message_is_sent_as_it_is_now_and_a_call_keeps_an_id_of_its_own"),
+    Mutant("actors/chat/stream.py", "            await asyncio.sleep(PRESSURE_S)\n", "",
+           "many events that come close together are passed on in larger answers", "actors/chat/test_pressure.py"
+           "::test_events_that_come_close_together_are_passed_on_in_larger_answers"),
+    Mutant("actors/chat/waits.py", "            if self._is_cut and task.cancelling() - 1 <= before:",
+           "            if self._is_cut:", "who is cancelled while a limit passes is cancelled",
+           "actors/chat/test_waits.py::test_who_is_cancelled_as_the_limit_passes_is_cancelled"),
     Mutant("actors/chat/turns.py", "            self.state.stream_of(turn).flush(then=self.playing.cancel)",
            "            self.playing.cancel()",
            "a cancel of a turn is durable before it acts",

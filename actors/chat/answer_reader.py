@@ -12,8 +12,10 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, cast
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
 from perdure.actors.chat.call_reader import CallReader
 from perdure.actors.chat.failures import too_long
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 ANSWER_BYTES_MAX = 16_000_000
 _EVENT_BYTES = 32
-_WEIGHTY = ("content", "content_delta", "args", "args_delta", "signature", "signature_delta", "tool_name")
+_WEIGHTY = frozenset({"content", "content_delta", "args", "args_delta", "signature", "signature_delta", "tool_name"})
 _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 
@@ -106,7 +108,9 @@ class AnswerReader:
         yield from prose.ended(None)
 
     def _weigh(self, piece: object) -> None:
-        self._bytes += _EVENT_BYTES + sum(_weight(getattr(piece, name, None)) for name in _WEIGHTY)
+        self._bytes += _EVENT_BYTES
+        for name in _weighty(cast("Hashable", type(piece))):
+            self._bytes += _weight(getattr(piece, name))
         if self._bytes > self._bytes_max:
             raise too_long(self._bytes_max)
 
@@ -172,6 +176,12 @@ class AnswerReader:
                 if source.title:
                     event["title"] = mended(source.title)
                 yield event
+
+
+@cache
+def _weighty(kind: Any) -> tuple[str, ...]:
+    """The fields that make a piece of an answer long."""
+    return tuple(each.name for each in fields(kind) if each.name in _WEIGHTY)
 
 
 def _weight(value: object) -> int:

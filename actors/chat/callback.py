@@ -26,6 +26,7 @@ from typing import Any, Protocol, TypedDict, Unpack
 
 from perdure.actors.chat.messages import Messages
 from perdure.actors.chat.turn import TurnResult
+from perdure.actors.chat.waits import WaitedTooLong, Waits
 from perdure.actors.code.author_call import is_async, tried
 from perdure.actors.ports import Threads
 from perdure.actors.tasks import awaited
@@ -154,6 +155,7 @@ class CallbackRunner:
         self._hears_events = True
         self._calls: deque[tuple[str, tuple[object, ...]]] = deque()
         self._called, self._calling = 0, ""
+        self._waits = Waits()
         self._teller: asyncio.Task[None] | None = None
 
     def tell(self, name: str, *args: object) -> None:
@@ -182,18 +184,21 @@ class CallbackRunner:
             await asyncio.wait([self._teller])
 
     async def _tell_all(self) -> None:
-        while self._calls:
-            name, args = self._calls.popleft()
-            if self._hears_events or name != "on_event":
-                self._calling = name
-                await self._tell(name, *args)
-            self._called += 1
+        try:
+            while self._calls:
+                name, args = self._calls.popleft()
+                if self._hears_events or name != "on_event":
+                    self._calling = name
+                    await self._tell(name, *args)
+                self._called += 1
+        finally:
+            self._waits.close()
 
     async def _tell(self, name: str, *args: object) -> None:
+        until_s = asyncio.get_running_loop().time() + CALLBACK_TIMEOUT_S
         try:
-            async with asyncio.timeout(CALLBACK_TIMEOUT_S):
-                _, problem = await tried(self._call(name, *args))
-        except TimeoutError as late:
+            _, problem = await self._waits.within(tried(self._call(name, *args)), until_s)
+        except WaitedTooLong as late:
             problem = late
         if problem is not None:
             self._hears_events = False

@@ -127,6 +127,8 @@ async def _answer(
         raise
     except Exception as problem:
         raise ModelFailed(failure_of(problem, is_reading=_has_begun(problem))) from problem
+    finally:
+        watchdog.close()
 
 
 def _has_begun(problem: BaseException) -> bool:

@@ -46,6 +46,8 @@ from perdure.policies import (
 
 GROUP, GROUP_S = 10, 0.05
 LINGER_S, LINGER_UNSEEN_S = 1.0, 5.0
+PRESSURE, PRESSURE_S = 8, 0.004
+"""After more events than this at once, the next ones are so close behind that an answer waits for them."""
 BATCH_EVENTS_MAX, BATCH_BYTES_MAX = 5_000, 1_000_000
 UTF8_MOST = 4  # bytes of one character
 Numbered = TypeVar("Numbered", bound=Mapping[str, Any])
@@ -170,7 +172,8 @@ class Stream:
             self._due = None
 
     async def next_events(self, first: int, hold_s: float) -> list[Event]:
-        """The durable events from a number on. Waits up to `hold_s` if there is none."""
+        """The durable events from a number on. Waits up to `hold_s` if there is none, and a moment if many come at once: each answer costs
+        several processes a millisecond or more."""
         if first >= self.turn.events and not self.turn.is_over:
             follower: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._followers[follower] = None
@@ -180,6 +183,9 @@ class Stream:
                     await follower
             except TimeoutError:
                 self._followers.pop(follower, None)
+        if self.turn.events - first > PRESSURE and not self.turn.is_over:
+            await asyncio.sleep(PRESSURE_S)
+            self._flush_due()
         return batch(self.events[first : self.turn.events])
 
     # its steps

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable
 from typing import TypeVar
+
+from perdure.actors.chat.waits import WaitedTooLong, Waits
 
 T = TypeVar("T")
 
@@ -34,21 +37,15 @@ class Watchdog:
     def __init__(self, first_ms: float = 0, between_ms: float = 0) -> None:
         self._limit_ms, self._between_ms = first_ms, between_ms
         self._since_s = asyncio.get_running_loop().time()
-        self._timeout: asyncio.Timeout | None = None
+        self._waits = Waits()
 
     async def within(self, job: Awaitable[T]) -> T:
         """What a job gives. Raises `Stalled` if it takes too long, or if `cut` is called meanwhile."""
-        until_s = self._since_s + self._limit_ms / 1000 if self._limit_ms else None
-        timeout = self._timeout = asyncio.timeout_at(until_s)
+        until_s = self._since_s + self._limit_ms / 1000 if self._limit_ms else math.inf
         try:
-            async with timeout:
-                return await job
-        except TimeoutError as problem:
-            if not timeout.expired():
-                raise
+            return await self._waits.within(job, until_s)
+        except WaitedTooLong as problem:
             raise Stalled(self._limit_ms) from problem
-        finally:
-            self._timeout = None
 
     def heard(self) -> None:
         """An event came, and has been dealt with."""
@@ -56,5 +53,8 @@ class Watchdog:
 
     def cut(self) -> None:
         """Stop waiting now."""
-        if self._timeout is not None and not self._timeout.expired():
-            self._timeout.reschedule(asyncio.get_running_loop().time())
+        self._waits.cut()
+
+    def close(self) -> None:
+        """The request is over."""
+        self._waits.close()

@@ -1,0 +1,69 @@
+"""Limits for many short waits, one after the other: one timer for all, because an `asyncio.timeout` for each costs more than most take."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class WaitedTooLong(TimeoutError):
+    """The limit of a wait, and no timeout of what was waited for."""
+
+
+class Waits:
+    """The waits of one task at a time. The timer looks at whichever is under way when it fires, and goes on for that one."""
+
+    def __init__(self) -> None:
+        self._task: asyncio.Task[Any] | None = None
+        self._until_s = math.inf
+        self._is_cut = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def within(self, job: Awaitable[T], until_s: float = math.inf) -> T:
+        """What a job gives. Raises `WaitedTooLong` if it is not there by then, by the loop's clock, or if `cut` is called meanwhile."""
+        task = self._task = asyncio.current_task()
+        assert task is not None, "only a task can be told that it waited too long"
+        before = task.cancelling()
+        self._until_s, self._is_cut = until_s, False
+        if self._timer is None or until_s < self._timer.when():
+            self._set_timer()
+        try:
+            return await job
+        except asyncio.CancelledError as cancelled:
+            if self._is_cut and task.cancelling() - 1 <= before:
+                raise WaitedTooLong from cancelled
+            raise
+        finally:
+            self._task = None
+            if self._is_cut:
+                task.uncancel()
+
+    def cut(self) -> None:
+        """End the wait that is under way."""
+        if self._task is not None and not self._is_cut:
+            self._is_cut = True
+            self._task.cancel()
+
+    def close(self) -> None:
+        """No more waits follow."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_timer(self) -> None:
+        self.close()
+        if self._until_s < math.inf:
+            self._timer = asyncio.get_running_loop().call_at(self._until_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._task is None:
+            return
+        if self._until_s <= asyncio.get_running_loop().time():
+            self.cut()
+        else:
+            self._set_timer()
