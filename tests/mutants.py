@@ -1354,6 +1354,18 @@ MUTANTS = (
     Mutant("scenarios/commands/tray.py", "self._slots = [run_id if run_id in live else None for run_id in self._slots[:rows]]",
            "self._slots = [run_id for run_id in self._slots[:rows] if run_id in live]",
            "runs keep their lines", "scenarios/test_tray.py::test_runs_keep_their_lines_and_a_free_one_goes_to_the_next_run"),
+    Mutant("actors/ray_world/clocks.py", " + int(SHIFT.unpack_from(self._shift)[0])", "",
+           "the clocks of processes can be set without that of the machine", "actors/test_system_world.py"
+           "::test_clocks_jump_at_once_in_every_process_that_looks_at_their_file"),
+    Mutant("scenarios/stories/soak_upgrade.py", "if book != should else []", "if False else []",
+           "a soak sees an upgrade that was made twice or not at all",
+           "scenarios/test_soak.py::test_what_is_wrong_after_a_change_of_code_is_told"),
+    Mutant("scenarios/stories/soak_machine.py", "        ballast.unlink(missing_ok=True)", "        pass",
+           "a soak leaves no full disk behind",
+           "scenarios/test_soak.py::test_a_disk_is_full_until_the_ballast_is_gone_whatever_happens"),
+    Mutant("scenarios/stories/messenger_play.py", "self._number = self.before", "self._number = 0",
+           "a second correspondence repeats no message of the first", "scenarios/test_messenger_story.py"
+           "::test_a_correspondence_may_follow_another_one_and_each_is_checked_by_itself"),
     Mutant("scenarios/versus/contest.py", "return ours / theirs if self.more_is_better else theirs / ours",
            "return ours / theirs",
            "faster than a peer is a shorter wait and a higher rate",

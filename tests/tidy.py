@@ -40,6 +40,7 @@ DOORS = frozenset(
         "perdure.actors.supervisor.rounds",
         "perdure.actors.supervisor.sessions",
         "perdure.actors.supervisor.ways",
+        "perdure.actors.ray_world.clocks",
         "perdure.actors.ray_world.os_processes",
         "perdure.actors.ray_world.parent_death",
     }

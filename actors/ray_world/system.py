@@ -1,4 +1,4 @@
-"""The ports of a real process, except for Ray: clock, dice, threads, kill points and vitals."""
+"""The ports of a real process, except for Ray and clocks: dice, threads, kill points and vitals."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from perdure.actors.events.observability import Metrics, NoMetrics
 from perdure.actors.ports import Faults, KillPoint, World
+from perdure.actors.ray_world.clocks import CLOCK, clock_from
 from perdure.actors.ray_world.os_processes import resident_mb
 from perdure.actors.telemetry.telemetry import OFF, Telemetry
 from perdure.actors.threads import Crew
@@ -29,14 +30,6 @@ QUICK_S: Final = 0.001  # a commit that takes less is done on the loop: to a thr
 SLOW_S: Final = 0.01  # what a commit is taken to need before one was seen
 KEPT: Final = 0.5  # of the time of a slow commit, with each that follows
 KILL: Final = "PERDURE_KILL"
-
-
-class SystemClock:
-    """The wall clock of the machine."""
-
-    def now_ms(self) -> int:
-        """Milliseconds since 1970, UTC."""
-        return time.time_ns() // 1_000_000
 
 
 class SystemDice:
@@ -162,9 +155,10 @@ class SystemVitals:
 
 
 def system_world(metrics: Metrics | None = None, *, threads_max: int = 4, telemetry: Telemetry | None = None) -> World:
-    """What a real process is given; a host needs as many threads as `Limits` says. `PERDURE_KILL` is read once, here."""
+    """What a real process is given; a host needs as many threads as `Limits` says. `PERDURE_KILL` and
+    `PERDURE_CLOCK` are read once, here."""
     return World(
-        SystemClock(),
+        clock_from(os.environ.get(CLOCK, "")),
         SystemDice(),
         LoopThreads(threads_max),
         faults_from(os.environ.get(KILL, "")),

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final
 from uuid import uuid4
 
 from perdure.scenarios.provider.faults import Fault, FaultPlan, Rule
-from perdure.scenarios.provider.script import Script
+from perdure.scenarios.provider.script import Question, Script
 from perdure.scenarios.provider.scripted import Counters, Record
 from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.provider.sim import SimProvider
@@ -87,7 +87,7 @@ PEACE: Final = Point(label="nothing breaks", group="peace")
 
 
 class ChatScenario(Scenario):
-    """A turn without a fault, then one for each chosen point. Without a `model` it is scripted."""
+    """A turn without a fault, then one for each chosen point. Without a `model` it is scripted; the script answers others `also`."""
 
     needs_own_cluster: ClassVar[bool] = True
     goes_on: ClassVar[bool] = True
@@ -95,9 +95,11 @@ class ChatScenario(Scenario):
     script: Script
     provider: SocketProvider | SimProvider | None
 
-    def __init__(self, points: int, seed: int, watcher: Watcher, model: str | None = None) -> None:
+    def __init__(
+        self, points: int, seed: int, watcher: Watcher, model: str | None = None, also: Sequence[Question] = ()
+    ) -> None:
         super().__init__(seed, watcher)
-        self.points_max, self._model = points, model
+        self.points_max, self._model, self._also = points, model, also
         self._token = uuid4().hex[:8]
         self._points = self._attempts = self._recoveries = 0
         self._turns, self._interruptions = Counter[str](), Counter[str]()
@@ -121,7 +123,8 @@ class ChatScenario(Scenario):
                 place = data.resolve() / "workspaces" / self._token
             workspace = Workspace.create(place, self.seed)
             self.quiz = Quiz(workspace, with_shell=data is not None)
-            self.script = Script() if self._model else self.quiz.script(self.points_max + QUESTIONS)
+            own = self.quiz.script(self.points_max + QUESTIONS).questions
+            self.script = Script() if self._model else Script(questions=(*own, *self._also))
             self.provider = None
             values = {MODEL: SIMULATED if data is None else self._model or SCRIPTED, **workspace.environment}
             if data is not None and not self._model:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import httpx
 import uvicorn
@@ -25,7 +25,7 @@ from perdure.scenarios.stories.engine import Scenario, in_words
 from perdure.scenarios.stories.environment import SCRIPTED, SIMULATED, checked_model, simulated_model, with_environment
 from perdure.scenarios.stories.messenger_agents import Clerk, clerk_environment, script_of, simulated_telegrams
 from perdure.scenarios.stories.messenger_checks import Seen, figures_of
-from perdure.scenarios.stories.messenger_play import Exchanges, Handles, chosen, messages_of
+from perdure.scenarios.stories.messenger_play import Exchanges, Handles, Kill, Way, chosen, messages_of
 from perdure.scenarios.stories.stage import Stage
 from perdure.scenarios.stories.watchers import Watcher
 from perdure.scenarios.telegram.server import SocketTelegram
@@ -67,18 +67,10 @@ class MessengerScenario(Scenario):
 
     async def play(self, stage: Stage) -> None:
         """All exchanges, one after the other."""
-        app = messenger_app(Handles(stage), Clerk)
-        async with posting(app) if stage.world == "ray" else posting_inside(app) as post:
-            kill = partial(self.kill, stage)
-            self._exchanges = room = Exchanges(
-                stage, self._telegram, post, self.watcher.say, kill, self.seed, self._chats
-            )
-            await room.play(self._ways)
-            rows = {chat_id: await room.rows(chat_id) for chat_id in sorted(set(room.chat_of.values()))}
-        asked = [str(record.body) for record in self._provider.log()]
-        messages = self._telegram.log()["messages"]
-        self._seen = Seen(self.seed, room.acknowledged, room.chat_of, rows, messages, asked)
-        self.wrong += [*room.wrong, *self._seen.wrong()]
+        correspondence = Correspondence(stage, self._telegram, self._provider, self.watcher.say, self.seed)
+        kill = partial(self.kill, stage)
+        self._exchanges, self._seen = await correspondence.play(self._ways, self._chats, kill)
+        self.wrong += [*self._exchanges.wrong, *self._seen.wrong()]
 
     def figures(self) -> dict[str, Any]:
         """See `perdure run messenger --help`."""
@@ -101,6 +93,28 @@ class MessengerScenario(Scenario):
         if told["verified"]:
             said.append("Verified: every accepted message answered once, in order, with the whole answer.")
         return said
+
+
+class Correspondence(NamedTuple):
+    """Who writes to a clerk, and what the clerk has behind it."""
+
+    stage: Stage
+    telegram: SimTelegram | SocketTelegram
+    provider: SimProvider | SocketProvider
+    say: Callable[[str], None]
+    seed: int
+
+    async def play(self, ways: list[Way], chats: int, kill: Kill, before: int = 0) -> tuple[Exchanges, Seen]:
+        """Play these exchanges, after so many messages, and tell what was seen of them."""
+        stage, since = self.stage, self.provider.counters().requests
+        app = messenger_app(Handles(stage), Clerk)
+        async with posting(app) if stage.world == "ray" else posting_inside(app) as post:
+            room = Exchanges(stage, self.telegram, post, self.say, kill, self.seed, chats, before)
+            await room.play(ways)
+            rows = {chat_id: await room.rows(chat_id) for chat_id in sorted(set(room.chat_of.values()))}
+        asked = [str(record.body) for record in self.provider.log(since)]
+        messages = self.telegram.log()["messages"]
+        return room, Seen(self.seed, room.acknowledged, room.chat_of, rows, messages, asked)
 
 
 # webhooks over HTTP

@@ -102,7 +102,7 @@ Kill = Callable[[str, Victim], Awaitable[None]]
 
 @dataclass
 class Exchanges:
-    """Plays exchanges. `post` is a client of the webhook app."""
+    """Plays exchanges. `post` is a client of the webhook app. `before` is how many messages were sent earlier, in other chats."""
 
     stage: Stage
     front: BotApi
@@ -111,15 +111,18 @@ class Exchanges:
     kill: Kill
     seed: int
     chats: int
+    before: int = 0
     acknowledged: Counter[int] = field(default_factory=Counter)
     webhooks: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
     chat_of: dict[int, int] = field(default_factory=dict)
-    _number: int = 0
+
+    def __post_init__(self) -> None:
+        self._number = self.before
 
     async def play(self, ways: list[Way]) -> None:
         for at, way in enumerate(ways):
-            chat_id = 501 + at % self.chats
+            chat_id = 501 + self.before + at % self.chats
             began_s = self.stage.now_s()
             await self._exchange(way, chat_id)
             self.say(f"{at + 1:4}  {way.name}: {self.stage.now_s() - began_s:.1f} s")

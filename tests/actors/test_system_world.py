@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from perdure.actors.ports import KillPoint
+from perdure.actors.ray_world.clocks import clock_from, shift_clocks
 from perdure.actors.ray_world.os_processes import (
     ProcessId,
     children,
@@ -45,6 +46,8 @@ for visit in range(1, 5):
     faults.at(KillPoint.AFTER_COMMIT, "")
 """
 
+CLOCK_READER = "from perdure.actors.ray_world.system import system_world; print(system_world().clock.now_ms())"
+
 
 def visits(order: str) -> tuple[str, int]:
     """How far a process comes that visits two kill points four times, and how it ends."""
@@ -70,6 +73,25 @@ def test_a_process_may_be_told_to_die_only_if_none_did_before(tmp_path: Path) ->
 def test_an_order_that_cannot_be_carried_out_is_refused(order: str) -> None:
     with pytest.raises(BadRequest, match="PERDURE_KILL"):
         faults_from(order)
+
+
+def test_clocks_jump_at_once_in_every_process_that_looks_at_their_file(tmp_path: Path) -> None:
+    file = tmp_path / "shift"
+    shift_clocks(file, 0)
+    clock, right = clock_from(str(file)), clock_from("")
+    for shift_ms in (3_600_000, -3_600_000, 0):
+        shift_clocks(file, shift_ms)
+        assert abs(clock.now_ms() - right.now_ms() - shift_ms) < 1_000
+        environment = {"PYTHONPATH": IMPORT_PATH, "PERDURE_CLOCK": str(file)}
+        told = subprocess.run([sys.executable, "-c", CLOCK_READER], env=environment, capture_output=True, check=True)
+        assert abs(int(told.stdout) - right.now_ms() - shift_ms) < 10_000
+
+
+def test_a_clock_without_its_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "short").touch()
+    for name in ("nothing", "short"):
+        with pytest.raises(BadRequest, match="PERDURE_CLOCK"):
+            clock_from(str(tmp_path / name))
 
 
 def test_without_an_order_nothing_happens() -> None:

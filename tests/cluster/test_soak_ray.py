@@ -18,6 +18,7 @@ def test_ten_minutes_of_stories_with_kills_restarts_and_backups_leave_everything
     told = json.loads(done.stdout)
     assert told["verified"]
     assert told["left_behind"] == []
-    assert {"fan-out", "jobs", "chat", "drill", "stall", "backup"} <= set(told["legs"])
+    kinds = {"fan-out", "jobs", "chat", "messenger", "drill", "stall", "upgrade", "clock", "backup"}
+    assert kinds <= set(told["legs"])
     assert sum(told["kills"].values()) > 0
     assert len(told["samples"]) == sum(told["legs"].values())

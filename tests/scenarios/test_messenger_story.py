@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from perdure.scenarios.stories.engine import simulated
-from perdure.scenarios.stories.messenger import MessengerScenario
+from perdure.scenarios.stories.messenger import Correspondence, MessengerScenario
 from perdure.scenarios.stories.messenger_agents import answer_of
 from perdure.scenarios.stories.messenger_checks import NOTE, Seen
 from perdure.scenarios.stories.messenger_play import CALM, DEADLY, chosen, messages_of
+from perdure.scenarios.stories.stage import Stage
+from perdure.scenarios.stories.victims import Victim
 from perdure.scenarios.stories.watchers import Watcher
 
 
@@ -23,6 +25,30 @@ def test_every_accepted_message_is_answered_once_whatever_breaks() -> None:
     assert told["answered"] == told["messages"] >= 9
     assert sum(told["kills"].values()) == 5
     assert told["webhooks"]["acknowledged"] >= told["messages"]
+
+
+class Resumed(MessengerScenario):
+    """The same in two parts: others write after the first."""
+
+    async def play(self, stage: Stage) -> None:
+        room = Correspondence(stage, self._telegram, self._provider, self.watcher.say, self.seed)
+        first, later = self._ways[:3], self._ways[3:]
+        sent = messages_of(first)
+        self.parts = [await room.play(first, 2, self.strike), await room.play(later, 2, self.strike, before=sent)]
+
+    async def strike(self, kind: str, victim: Victim) -> None:
+        self.kills[kind] += 1
+
+
+def test_a_correspondence_may_follow_another_one_and_each_is_checked_by_itself() -> None:
+    scenario = Resumed(6, 0, 2, seed=2, watcher=Watcher())
+    with scenario.surroundings(None):
+        scenario.simulate()
+    (_, before), (_, after) = scenario.parts
+    assert [*before.wrong(), *after.wrong()] == []
+    assert before.chat_of.keys().isdisjoint(after.chat_of)
+    assert set(before.chat_of.values()).isdisjoint(after.chat_of.values())
+    assert len(before.asked) + len(after.asked) == len(scenario._provider.log())  # noqa: SLF001
 
 
 def test_the_seed_decides_the_ways_and_each_comes_before_any_comes_twice() -> None:

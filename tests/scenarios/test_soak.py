@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from perdure.scenarios.stories.soak import size_mb, stood_still
+from perdure.actors import Client
+from perdure.scenarios.stories.soak import size_mb
 from perdure.scenarios.stories.soak_curves import Sample, curves, grown, growth, told, warmed_up
+from perdure.scenarios.stories.soak_machine import full_disk, stood_still
+from perdure.scenarios.stories.soak_upgrade import differences, program_in, told_in, write
+from perdure.scenarios.testing.laboratory import Laboratory
 
 HOUR_S = 3_600.0
 
@@ -95,3 +102,76 @@ def test_processes_stand_still_meanwhile_and_go_on_whatever_happens_and_the_dead
     finally:
         running.kill()
         running.wait()
+
+
+def begun(release: int, rung: int | None = None) -> dict[str, Any]:
+    """What the program of this release says when it begins."""
+    return {"till": [release, rung or 3 * release - 2, [[each, each + 1] for each in range(1, release)]]}
+
+
+def ended(release: int, rung: int | None = None, **had: int) -> dict[str, Any]:
+    """What the program of the next release says at its end."""
+    book = [[each, each + 1] for each in range(1, release + 1)]
+    return {"till": [release + 1, rung or 3 * release, book], "old": release, "new": release + 1, **had}
+
+
+@pytest.mark.parametrize("release", [1, 2, 7])
+def test_a_change_of_code_is_right_if_the_till_moved_on_once_and_the_run_kept_its_code(release: int) -> None:
+    assert differences(release, begun(release), ended(release)) == []
+
+
+def test_what_is_wrong_after_a_change_of_code_is_told() -> None:
+    assert differences(2, begun(2), ended(2, old=3)) == [
+        "a run that was asked for before the change had release 3, and should have had 2"
+    ]
+    assert differences(2, begun(2), ended(2, new=2)) == [
+        "a run that was asked for after the change had release 2, and should have had 3"
+    ]
+    assert differences(2, begun(2, rung=5), ended(2)) == ["the till has rung 5 times, and was rung 4 times"]
+    twice = ended(1)
+    twice["till"][2] *= 2
+    assert differences(1, begun(1), twice) == [
+        "the till was migrated by [[1, 2], [1, 2]], and should have been by [[1, 2]]"
+    ]
+    behind = {**ended(1), "till": [1, 3, []]}
+    assert differences(1, begun(1), behind)[0] == "the till had release 1 where 2 was the newest"
+
+
+def test_the_shop_of_a_release_counts_in_its_storage_and_its_errand_waits_for_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, back = write(tmp_path / "shop", 1), tmp_path / "back"
+    assert program == program_in(tmp_path / "shop")
+    spec = importlib.util.spec_from_file_location("soak_shop", program)
+    assert spec is not None
+    assert spec.loader is not None
+    shop = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "soak_shop", shop)
+    spec.loader.exec_module(shop)
+    told: list[object] = []
+
+    async def story(client: Client) -> None:
+        running = asyncio.ensure_future(client.run(shop.Errand, str(back), run_id="errand"))
+        told.extend([await client.agent(shop.Till, "till").ring() for _ in range(2)])
+        assert not running.done()
+        back.touch()
+        told.append((await running).output)
+
+    with Laboratory(5) as laboratory:
+        laboratory.play(story)
+    assert told == [[1, 1, []], [1, 2, []], 1]
+    assert told_in('noise\n{"till": [1, 1, []]}\n') == {"till": [1, 1, []]}
+
+
+def test_a_disk_is_full_until_the_ballast_is_gone_whatever_happens(tmp_path: Path) -> None:
+    ballast = tmp_path / "ballast"
+    ballast.symlink_to("/dev/full")
+
+    def fill() -> None:
+        with full_disk(ballast):
+            assert ballast.is_symlink()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fill()
+    assert not ballast.is_symlink()

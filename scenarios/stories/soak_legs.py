@@ -1,0 +1,315 @@
+"""The legs of a soak: each plays a story with what kills or hinders it, and checks it at its end.
+
+The seed draws their order and their sizes. Each kind comes once before any comes twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from perdure.actors.ray_world.clocks import CLOCK, shift_clocks
+from perdure.ledger import PerdureError
+from perdure.policies import in_turns
+from perdure.scenarios.provider.faults import FaultPlan, Pace
+from perdure.scenarios.provider.server import SocketProvider
+from perdure.scenarios.stories import messenger, soak_upgrade
+from perdure.scenarios.stories.chaos import Chaos, Plan, some
+from perdure.scenarios.stories.chat_play import PEACE, Point
+from perdure.scenarios.stories.chat_recovery import ChatRecovery
+from perdure.scenarios.stories.engine import Scenario
+from perdure.scenarios.stories.environment import SCRIPTED, with_environment
+from perdure.scenarios.stories.fan_out import FanOut
+from perdure.scenarios.stories.fan_out_agents import Census
+from perdure.scenarios.stories.fan_out_record import Order
+from perdure.scenarios.stories.jobs import Jobs
+from perdure.scenarios.stories.messenger_agents import clerk_environment, script_of
+from perdure.scenarios.stories.messenger_play import CALM, DEADLY, messages_of
+from perdure.scenarios.stories.soak_machine import full_disk, may_be_filled, stood_still
+from perdure.scenarios.stories.stage import RayStage
+from perdure.scenarios.stories.victims import Victim, hosts_in
+from perdure.scenarios.stories.watchers import Watcher
+from perdure.scenarios.telegram.server import SocketTelegram
+
+LEAST_LEG_S: Final = 5.0  # that a leg takes at least, to know how many there can be
+COLD_RESTARTS: Final = 0.15  # share of the fan-outs in which everything is killed at once
+BACKUP_EVERY: Final = 5  # legs
+DRILL_S: Final = 8.0
+HINDERED_AFTER_S: Final = 2.0  # by then some children are at work
+STALLS_S: Final = (3.0, 20.0)
+FULL_S: Final = (1.0, 6.0)
+JUMPS: Final = 4
+JUMP_MS: Final = 20_000
+JUMP_EVERY_S: Final = 1.0
+WAYS: Final = 3  # exchanges of a leg
+REST_S: Final = 60.0  # for what a leg left under way
+LIVE_MAX: Final = 1_000
+DISK_WORDS: Final = ("storage", "No space left")  # in the error of a run that could not write
+LOOK_S: Final = 0.1
+
+
+class Legs:
+    """Every kind of leg. `wrong` has what any of them finds, and what failed in between."""
+
+    def __init__(self, for_s: float, seed: int, watcher: Watcher) -> None:
+        self.wrong: list[str] = []
+        self.kills: Counter[str] = Counter()
+        self.played: Counter[str] = Counter()
+        self._seed, self._watcher, self._die = seed, watcher, Random(f"{seed} soak")
+        most = int(for_s / LEAST_LEG_S) + 1
+        written = most * WAYS * max(messages_of([way]) for way in (*CALM, *DEADLY))
+        self._chat = ChatRecovery(most, seed, watcher, also=script_of(written, seed).questions)
+        self._turns, self._points = 0, [PEACE]
+        self._messages, self._release = 0, 1
+        self._kinds: dict[str, Callable[[RayStage, int], Awaitable[None]]] = {
+            "fan-out": self._fan_out,
+            "jobs": self._jobs,
+            "chat": self._turn,
+            "messenger": self._messenger,
+            "drill": self._drill,
+            "stall": self._stall,
+            "upgrade": self._upgrade,
+            "clock": self._clock,
+        }
+
+    @contextlib.contextmanager
+    def surroundings(self, data: Path) -> Iterator[None]:
+        """A model, a workspace and a Telegram, and clocks that can be set."""
+        self._data, self._shift = data, beside(data, "clock")
+        shift_clocks(self._shift, 0)
+        if may_be_filled(data):
+            self._kinds["full disk"] = self._full_disk
+        self._order_of_kinds = in_turns(list(self._kinds), lambda each: self._die.sample(each, len(each)))
+        with self._chat.surroundings(data), SocketTelegram() as self._telegram:
+            values = {**clerk_environment(self._telegram.base_url, SCRIPTED), CLOCK: str(self._shift)}
+            with with_environment(values):
+                yield
+
+    async def play(self, stage: RayStage) -> None:
+        """Play the next one."""
+        number = self.played.total() + 1
+        name = next(self._order_of_kinds) if number % BACKUP_EVERY else "backup"
+        self._watcher.say(f"leg {number}: {name}")
+        self.played[name] += 1
+        if name == "backup":
+            await self.command("backup", str(self._data), str(beside(self._data, "backups")))
+        else:
+            await self._kinds[name](stage, number)
+
+    # one story
+
+    async def _fan_out(self, stage: RayStage, number: int) -> None:
+        cold = self._die.random() < COLD_RESTARTS
+        children, kills = self._die.randint(50, 400), self._die.randint(0, 3)
+        order = Order(children=children, kills=kills, seed=self._seed_of(number), cold_restart=cold)
+        await self._play(self._census(stage, order), stage, number)
+
+    async def _jobs(self, stage: RayStage, number: int) -> None:
+        jobs, desks, kills = self._die.randint(50, 300), self._die.randint(1, 4), self._die.randint(0, 2)
+        await self._play(Jobs(jobs, desks, kills, self._seed_of(number), self._watcher), stage, number)
+
+    async def _turn(self, stage: RayStage, number: int) -> None:
+        """The first turn is in peace, and shows what can break in the others."""
+        chat, provider = self._chat, self._provider
+        before, killed, since = len(chat.wrong), Counter(chat.kills), provider.counters().requests
+        await chat.turn(stage, self._die.choice(self._points), self._turns)
+        if not self._turns:
+            self._points = list[Point](chat.points_of(provider.log(since)))
+        self._turns += 1
+        self._found(number, "chat", chat.wrong[before:])
+        self.kills += chat.kills - killed
+
+    async def _messenger(self, stage: RayStage, number: int) -> None:
+        """A few exchanges of new people, each with its way to break."""
+        provider = self._provider
+        provider.set_plan(FaultPlan())
+        provider.pace = messenger.PACE
+        ways = [self._die.choice([*CALM, *DEADLY]) for _ in range(WAYS)]
+        room = messenger.Correspondence(stage, self._telegram, provider, self._watcher.say, self._seed)
+        played, seen = await room.play(ways, self._die.randint(1, WAYS), self._count_kill(stage), self._messages)
+        provider.pace = Pace()
+        self._messages += messages_of(ways)
+        self._found(number, "messenger", [*played.wrong, *seen.wrong()])
+
+    # a story with a hindrance
+
+    async def _drill(self, stage: RayStage, number: int) -> None:
+        """A fan-out under strikes that do not wait for it to recover."""
+        story = self._census(stage, self._order(50, 200, number), DRILL_S)
+        share = self._die.choice([None, 0.5, 1.0])
+        plan = Plan(self._die.choice([1.0, 2.0]), DRILL_S, self._seed_of(number), fraction=share, settle_s=REST_S)
+        drill = Chaos(stage, plan, self._watcher.say)
+        await asyncio.gather(self._play(story, stage, number), drill.play())
+        told = drill.judge(await stage.ask("ps", 0), await stage.ask("audit"))
+        self._found(number, "drill", drill.wrong)
+        self.kills += Counter(told["kills"])
+
+    async def _stall(self, stage: RayStage, number: int) -> None:
+        """A fan-out during which the supervisor and the hosts stand still for a while, as on a machine that swaps or sleeps."""
+        order = self._order(20, 100, number)
+        story = self._census(stage, order, HINDERED_AFTER_S + self._die.uniform(0, 2))
+        playing = asyncio.ensure_future(self._play(story, stage, number))
+        await asyncio.sleep(HINDERED_AFTER_S)
+        with stood_still(await stage.pids()):
+            await asyncio.sleep(self._die.uniform(*STALLS_S))
+        await playing
+        await self._expect_first_attempts(stage, order, f"leg {number}, stall")
+
+    async def _clock(self, stage: RayStage, number: int) -> None:
+        """A fan-out or jobs while the clocks of all processes are set forward and back, at once. At the end they are right again."""
+        seed, order = self._seed_of(number), self._order(20, 100, number)
+        is_census = self._die.random() < 0.5  # noqa: PLR2004 - either as often as the other
+        story: Scenario = (
+            self._census(stage, order, JUMPS * JUMP_EVERY_S)
+            if is_census
+            else Jobs(order.children, 2, 0, seed, self._watcher)
+        )
+        playing = asyncio.ensure_future(self._play(story, stage, number))
+        for jump_ms in [*(self._die.randint(-JUMP_MS, JUMP_MS) for _ in range(JUMPS)), 0]:
+            await asyncio.sleep(JUMP_EVERY_S)
+            shift_clocks(self._shift, jump_ms)
+        await playing
+        if is_census:
+            await self._expect_first_attempts(stage, order, f"leg {number}, clock")
+
+    async def _full_disk(self, stage: RayStage, number: int) -> None:
+        """A fan-out whose disk is full for a while. Who was refused starts again when there is room, and resumes."""
+        order = self._order(20, 100, number)
+        pace_s = HINDERED_AFTER_S + self._die.uniform(0, 4)
+        playing = asyncio.ensure_future(self._census(stage, order, pace_s).play(stage))
+
+        async def is_at_work() -> bool:
+            overview = await stage.ask("ps", 0)
+            return bool(overview["runs"]["running"])
+
+        await stage.until(is_at_work, REST_S, LOOK_S)
+        with full_disk(self._data / "ballast"):
+            await asyncio.sleep(self._die.uniform(*FULL_S))
+        try:
+            await playing
+        except PerdureError as refusal:
+            self._watcher.say(f"refused: {refusal}")
+            await stage.cold_restart()
+            await self._census(stage, order, pace_s, resume=True).play(stage)
+        await self._expect_all_told(stage, order, number)
+
+    async def _expect_all_told(self, stage: RayStage, order: Order, number: int) -> None:
+        """Each run has completed, or failed because its storage could not be written. The parent has heard of each end once."""
+        parent = f"fan-out-{order.number}"
+        rows = await stage.ask("list", stage.agent_id(Census, parent), None, None, order.children + 1)
+        report = await stage.call(Census, parent, "report")
+        failed = {row["run_id"]: str(row["error"]) for row in rows if row["status"] != "completed"}
+        wrong = [f"{run_id}: {why}" for run_id, why in failed.items() if not any(word in why for word in DISK_WORDS)]
+        told = report["deliveries"], report["distinct"], len(rows)
+        if set(told) != {order.children}:
+            wrong.append(
+                f"{told[0]} ends of {told[1]} runs were told, {told[2]} are known, {order.children} were asked for"
+            )
+        self._found(number, "full disk", wrong)
+        if failed:
+            self._watcher.say(f"{len(failed)} of {len(rows)} runs failed for want of room: {some(list(failed))}")
+
+    async def _upgrade(self, stage: RayStage, number: int) -> None:
+        """A program begins a run, then comes with newer code. The run's host dies in between."""
+        release, name = self._release, f"errand-{self._seed_of(number)}"
+        self._release += 1
+        old, new = (beside(self._data, f"shop-{each}") for each in (release, release + 1))
+        back = self._data.with_name(f"{self._data.name}-{name}")
+        begun = await self._program(soak_upgrade.write(old, release), "begin", name, back)
+        await self._kill_host_of(stage, name)
+        await self._program(soak_upgrade.write(new, release + 1), "come", name, back)
+        await self.command("upgrade", "--now", "--data", str(self._data))
+        ended = await self._program(soak_upgrade.program_in(new), "end", name, back)
+        back.unlink()
+        for folder in (old, new):
+            shutil.rmtree(folder)
+        self._found(number, "upgrade", soak_upgrade.differences(release, begun, ended))
+
+    async def _program(self, program: Path, what: str, run_id: str, back: Path) -> dict[str, Any]:
+        printed = await self._printed([str(program), what, str(self._data), run_id, str(back)], program.name)
+        return soak_upgrade.told_in(printed)
+
+    async def _kill_host_of(self, stage: RayStage, run_id: str) -> None:
+        async def has_struck() -> bool:
+            overview = await stage.ask("ps", LIVE_MAX)
+            home = next(
+                (row["host"] for row in overview["live"] if row["run_id"] == run_id and row["status"] == "running"), ""
+            )
+            victim = hosts_in(overview).get(home)
+            if victim is not None:
+                await self._count_kill(stage)("child", victim)
+            return victim is not None
+
+        if not await stage.until(has_struck, REST_S, LOOK_S):
+            self.wrong.append(f"{run_id} did not begin within {REST_S:.0f} s")
+
+    # what legs share
+
+    def _order(self, least: int, most: int, number: int) -> Order:
+        return Order(children=self._die.randint(least, most), seed=self._seed_of(number))
+
+    def _census(self, stage: RayStage, order: Order, pace_s: float | None = None, *, resume: bool = False) -> FanOut:
+        story = FanOut(order, self._watcher, pace_s, resume=resume)
+        story.joined(stage)
+        return story
+
+    async def _play(self, story: Scenario, stage: RayStage, number: int) -> None:
+        try:
+            await story.play(stage)
+        finally:
+            self._found(number, story.name, story.wrong)
+            self.kills += story.kills
+
+    async def _expect_first_attempts(self, stage: RayStage, order: Order, where: str) -> None:
+        rows = await stage.ask("list", stage.agent_id(Census, f"fan-out-{order.number}"), None, None, order.children)
+        again = [row["run_id"] for row in rows if row["attempt"] > 1]
+        if again:
+            self.wrong.append(f"{where}: {len(again)} runs needed another attempt: {some(again)}")
+
+    def _count_kill(self, stage: RayStage) -> Callable[[str, Victim], Awaitable[None]]:
+        async def kill(kind: str, victim: Victim) -> None:
+            self._watcher.say(f"kill {victim.name} ({kind})")
+            self.kills[kind] += 1
+            await stage.kill(victim)
+
+        return kill
+
+    def _found(self, number: int, story: str, wrong: list[str]) -> None:
+        self.wrong += [f"leg {number}, {story}: {each}" for each in wrong]
+
+    def _seed_of(self, number: int) -> int:
+        """One for each leg: the names of a story's agents follow from it."""
+        return self._seed * 10_000 + number
+
+    @property
+    def _provider(self) -> SocketProvider:
+        assert isinstance(self._chat.provider, SocketProvider)
+        return self._chat.provider
+
+    async def command(self, *words: str) -> Any:
+        """Run a command of `perdure` as a person would, and return what it prints as an object."""
+        out = await self._printed(["-m", "perdure.cli", *words, "--json"], f"perdure {words[0]}")
+        return json.loads(out) if out.strip() else None
+
+    async def _printed(self, words: list[str], name: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *words, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        out, err = await process.communicate()
+        if process.returncode:
+            said = (err or out).decode().strip()[-500:]
+            self.wrong.append(f"`{name}` ended with {process.returncode}: {said}")
+        return out.decode()
+
+
+def beside(data: Path, what: str) -> Path:
+    """A place beside the directory."""
+    return data.with_name(f"{data.name}-{what}")
