@@ -67,14 +67,18 @@ def request_together(view: View, asked: Sequence[Request], limits: Limits) -> It
 def end_together(view: View, said: Iterable[Ended], limits: Limits) -> Iterator[Fact | RunsCompleted]:
     """What these plain ends bring about, in their order: crowds of those that are alike, and the others one by one."""
     crowd: dict[str, Ended] = {}
+    first: Run | None = None
     for each in said:
-        if (crowd and not _ends_with(view, each, view.runs[next(iter(crowd))])) or each.run_id in crowd:
+        run = _ends_plainly(view, each)
+        if crowd and (run is None or first is None or each.run_id in crowd or not _end_alike(first, run)):
             yield from _ended(view, crowd, limits)
             crowd = {}
-        if _ends_plainly(view, each):
-            crowd[each.run_id] = each
-        else:
+            run = _ends_plainly(view, each)
+        if run is None:
             yield from ended(view, each, limits)
+            continue
+        first = run if not crowd else first
+        crowd[each.run_id] = each
     yield from _ended(view, crowd, limits)
 
 
@@ -89,27 +93,24 @@ def _ended(view: View, crowd: dict[str, Ended], limits: Limits) -> Iterator[Fact
     yield RunsCompleted(list(crowd), outputs, summaries, run.attempt, run.frames)
 
 
-def _ends_with(view: View, said: Ended, first: Run) -> bool:
-    run = view.runs.get(said.run_id)
-    return (
-        run is not None
-        and (run.parent, run.attempt, run.frames) == (first.parent, first.attempt, first.frames)
-        and (run.options is first.options or run.options == first.options)
-        and _ends_plainly(view, said)
-    )
+def _end_alike(first: Run, run: Run) -> bool:
+    if run.parent != first.parent or run.attempt != first.attempt or run.frames != first.frames:
+        return False
+    return run.options is first.options or run.options == first.options
 
 
-def _ends_plainly(view: View, said: Ended) -> bool:
-    """Whether this end changes nothing but its run and the life of its child."""
+def _ends_plainly(view: View, said: Ended) -> Run | None:
+    """The run, if this end changes nothing but the run and the life of its child."""
     run = view.runs.get(said.run_id)
     if run is None or not run.is_live or run.slots or run.teardown or run.cleared or run.retries or run.parked:
-        return False
+        return None
     agent, life = run.child, view.agents.get(run.child)
     if life is None or life.incarnation != said.incarnation or not life.host_id or life.host_id != run.host_id:
-        return False
+        return None
     if life.owes or life.alarm_at_ms or ">" in agent or agent in view.mailbox or agent in view.wanted:
-        return False
-    return not (view.doomed or agent in view.children or run.parent in view.held or agent in view.awaiting)
+        return None
+    bears_on_others = view.doomed or agent in view.children or run.parent in view.held or agent in view.awaiting
+    return None if bears_on_others else run
 
 
 def seat_together(

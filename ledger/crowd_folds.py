@@ -12,7 +12,7 @@ from typing import Any
 from perdure.ledger.codec import encode
 from perdure.ledger.mail import Slot
 from perdure.ledger.run import apply, open_run
-from perdure.ledger.store.crowds import AttemptsStarted, Crowd, RunsCompleted, RunsRequested
+from perdure.ledger.store.crowds import AttemptsStarted, Crowd, RunsCompleted, RunsRequested, members
 from perdure.ledger.store.store import CrowdRow
 from perdure.ledger.view import View
 
@@ -26,12 +26,12 @@ def record_crowd(view: View, crowd: Crowd, at_ms: int) -> CrowdRow:
 
 
 def _runs_requested(view: View, crowd: RunsRequested, first: int, at_ms: int) -> None:
-    view.open_all([open_run(fact, seq, at_ms) for seq, fact in enumerate(crowd.members(first), first)])
+    view.open_all([open_run(fact, seq, at_ms) for seq, fact in enumerate(members(crowd, first), first)])
 
 
 def _attempts_started(view: View, crowd: AttemptsStarted, first: int, at_ms: int) -> None:
     runs = [view.runs[run_id] for run_id in crowd.run_ids]
-    for seq, (run, fact) in enumerate(zip(runs, crowd.members(first), strict=True), first):
+    for seq, (run, fact) in enumerate(zip(runs, members(crowd, first), strict=True), first):
         apply(run, fact, seq, at_ms)
     view.seat_all(runs, crowd.host_id)
 
@@ -39,7 +39,7 @@ def _attempts_started(view: View, crowd: AttemptsStarted, first: int, at_ms: int
 def _runs_completed(view: View, crowd: RunsCompleted, first: int, at_ms: int) -> None:
     runs = [view.runs[run_id] for run_id in crowd.run_ids]
     before = Counter(run.status for run in runs)
-    for seq, (run, fact) in enumerate(zip(runs, crowd.members(first), strict=True), first):
+    for seq, (run, fact) in enumerate(zip(runs, members(crowd, first), strict=True), first):
         apply(run, fact, seq, at_ms)
     view.tallied.subtract(before)
     view.end_all(runs)

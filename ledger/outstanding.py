@@ -82,12 +82,13 @@ Effect = StartAttempt | WakeAgent | DeliverMail | StopAgent | TellEnd | ForgetSt
 
 def outstanding(view: View, keys: Iterable[str], at_ms: int) -> Iterator[Effect]:
     """What is left to do for these runs and agents."""
+    runs, agents, doomed = view.runs, view.agents, view.doomed
     for key in keys:
-        run = view.runs.get(key)
+        run = runs.get(key)
         if run is not None:
             yield from _for_run(view, run)
-        activation = view.agents.get(key)
-        if key in view.doomed:
+        activation = agents.get(key)
+        if key in doomed:
             yield from _for_doomed(view, key)
         elif activation is not None and activation.host_id:
             yield from _for_agent(view, activation, at_ms)
@@ -106,21 +107,24 @@ def keys_of(effect: Effect) -> tuple[str, ...]:
     return () if isinstance(effect, TellEnd) else (name_of(effect.agent_id), effect.agent_id)
 
 
-def _for_run(view: View, run: Run) -> Iterator[Effect]:
-    activation = view.agents.get(run.child)
+def _for_run(view: View, run: Run) -> list[Effect]:
+    effects: list[Effect] = []
+    activation, is_live = view.agents.get(run.child), run.is_live
     awake = activation if activation is not None and activation.host_id else None
-    begins_again = run.is_live and not run.is_placed and not run.parked
+    begins_again = is_live and not run.host_id and not run.parked
     if awake is not None and (run.teardown or run.cleared or begins_again):
-        yield StopAgent(awake.host_id, run.child, awake.incarnation)
-    elif run.is_live and run.is_placed and not run.confirmed:
-        yield StartAttempt(
+        effects.append(StopAgent(awake.host_id, run.child, awake.incarnation))
+    elif is_live and run.host_id and not run.confirmed:
+        start = StartAttempt(
             run.host_id, run.child, run.incarnation, run.run_id, run.attempt, run.input, run.collect, run.options,
             0 if awake is None else awake.reported or 0, run.begun_after,
         )  # fmt: skip
-    if run.has_ended:
-        yield TellEnd(run.run_id)
+        effects.append(start)
+    if not is_live:  # it has ended
+        effects.append(TellEnd(run.run_id))
     if run.cleared and awake is None:
-        yield ForgetStorage(run.run_id, run.child)
+        effects.append(ForgetStorage(run.run_id, run.child))
+    return effects
 
 
 def _for_doomed(view: View, agent: str) -> Iterator[Effect]:

@@ -7,6 +7,7 @@ again.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from itertools import takewhile
 from typing import Final
@@ -23,7 +24,7 @@ class Changes:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._last: dict[str, int] = {}  # runs with the fact that changed them last, in the order of these facts
+        self._last: OrderedDict[str, int] = OrderedDict()  # runs with the fact that changed them last, in their order
         self._begin = self._upto = view.seq
 
     def note(self, rows: Iterable[Row]) -> None:
@@ -31,11 +32,10 @@ class Changes:
         for row in rows:
             for self._upto, subject in enumerate(subjects_of(row), row.seq):
                 if subject in self._view.runs:
-                    self._last.pop(subject, None)
                     self._last[subject] = self._upto
+                    self._last.move_to_end(subject)
         while len(self._last) > CHANGED_MAX:
-            oldest = next(iter(self._last))
-            self._begin = self._last.pop(oldest)
+            _, self._begin = self._last.popitem(last=False)
 
     def since(self, after: int | None, limit: int) -> Fields:
         """The runs that have changed after a fact, as lines, in the order of their changes, and the ids of those that are gone.

@@ -25,7 +25,8 @@ class Rounds:
     def seen(self, effects: Iterable[Effect]) -> None:
         """This was outstanding at a look, and may still be at the next one."""
         for effect in effects:
-            self._left.update(dict.fromkeys(keys_of(effect)))
+            for key in keys_of(effect):
+                self._left[key] = None
 
     def next_keys(self) -> Iterable[str]:
         """The runs and agents at which this sweep looks."""

@@ -200,7 +200,7 @@ class Supervisor:
         self.view.touched.clear()
         for key in touched:
             run = self.view.runs.get(key)
-            if run is not None:
+            if run is not None and run.is_live:
                 arm(self.view, run, self.limits)
         commit_ms = await self._append(rows, payloads)
         for session, number in {each.session: each.number for each in arrived}.items():  # the last number of each
@@ -317,7 +317,8 @@ class Supervisor:
 
     async def _perform(self, keys: list[str]) -> None:
         """Do what is outstanding for these records. A child's first attempt has nothing to be compared with."""
-        await self.recollection.look_up_reports(key for key in keys if not self.view.is_new(key))
+        agents = self.view.agents
+        await self.recollection.look_up_reports(key for key in keys if key in agents and not self.view.is_new(key))
         at_ms = self.now_ms()
         effects = list(outstanding(self.view, keys, at_ms))
         if effects:

@@ -10,6 +10,7 @@ Only what is alike is a crowd (`crowd_decisions`). Everything odd goes one by on
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import count, repeat
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from perdure.ledger.codec import encoder, unpack
@@ -33,12 +34,10 @@ class RunsRequested(NamedTuple):
     options: dict[str, Any]
     life: int
 
-    def members(self, seq: int) -> Iterator[RunRequested]:
-        """The facts for which it stands. `seq` is the number of the first."""
-        shared, kind, last = (self.agent_type, self.parent, self.parent_run), RunRequested, (self.options, self.life)
-        columns = zip(self.run_ids, self.digests, self.inputs, strict=True)
-        for mark, (run_id, digest, body) in enumerate(columns, seq):
-            yield kind(run_id, *shared, digest, body, *last, mark)
+    def columns(self, seq: int) -> tuple[Iterable[Any], ...]:
+        """The fields of the facts for which it stands. `seq` is the number of the first."""
+        about = repeat(self.agent_type), repeat(self.parent), repeat(self.parent_run)
+        return self.run_ids, *about, self.digests, self.inputs, repeat(self.options), repeat(self.life), count(seq)
 
     def frame(self) -> int | None:
         """The number of each in its run's event stream."""
@@ -52,10 +51,9 @@ class AttemptsStarted(NamedTuple):
     incarnation: int
     host_id: str
 
-    def members(self, _seq: int) -> Iterator[AttemptStarted]:
-        """The facts for which it stands."""
-        for incarnation, run_id in enumerate(self.run_ids, self.incarnation):
-            yield AttemptStarted(run_id, 1, incarnation, self.host_id)
+    def columns(self, _seq: int) -> tuple[Iterable[Any], ...]:
+        """The fields of the facts for which it stands."""
+        return self.run_ids, repeat(1), count(self.incarnation), repeat(self.host_id), repeat(False)
 
     def frame(self) -> int | None:
         """A first attempt is no event."""
@@ -71,11 +69,10 @@ class RunsCompleted(NamedTuple):
     attempt: int
     number: int
 
-    def members(self, _seq: int) -> Iterator[RunCompleted]:
-        """The facts for which it stands."""
-        attempt = self.attempt
-        for run_id, output, summary in zip(self.run_ids, self.outputs, self.summaries, strict=True):
-            yield RunCompleted(run_id, attempt, output, summary, True)
+    def columns(self, _seq: int) -> tuple[Iterable[Any], ...]:
+        """The fields of the facts for which it stands."""
+        last = repeat(True), repeat(False), repeat(0)
+        return self.run_ids, repeat(self.attempt), self.outputs, self.summaries, *last
 
     def frame(self) -> int | None:
         """The number of each in its run's event stream."""
@@ -86,12 +83,17 @@ Crowd: TypeAlias = RunsRequested | AttemptsStarted | RunsCompleted
 CROWD: Final = (RunsRequested, AttemptsStarted, RunsCompleted)
 Member: TypeAlias = RunRequested | AttemptStarted | RunCompleted
 
-CROWDS: Final[dict[str, tuple[type[Crowd], str]]] = {
-    "RunsRequested": (RunsRequested, "RunRequested"),
-    "AttemptsStarted": (AttemptsStarted, "AttemptStarted"),
-    "RunsCompleted": (RunsCompleted, "RunCompleted"),
+CROWDS: Final[dict[str, tuple[type[Crowd], type[Member]]]] = {
+    "RunsRequested": (RunsRequested, RunRequested),
+    "AttemptsStarted": (AttemptsStarted, AttemptStarted),
+    "RunsCompleted": (RunsCompleted, RunCompleted),
 }
 """Each kind of crowd, with the kind of the facts for which it stands."""
+
+
+def members(crowd: Crowd, seq: int) -> Iterator[Any]:
+    """The facts for which a crowd stands. `seq` is the number of the first."""
+    return map(CROWDS[type(crowd).__name__][1]._make, zip(*crowd.columns(seq), strict=False))
 
 
 def crowd_of(row: CrowdRow) -> Crowd:
@@ -115,11 +117,11 @@ def spelled_out(rows: Iterable[Row]) -> list[FactRow]:
     return facts
 
 
-def _members(row: CrowdRow) -> list[FactRow]:
-    crowd, kind, pack = crowd_of(row), CROWDS[row.kind][1], encoder()
-    frame, at_ms = crowd.frame(), row.at_ms
-    members: Iterator[Member] = crowd.members(row.seq)
-    return [FactRow(seq, at_ms, fact[0], frame, kind, pack(fact)) for seq, fact in enumerate(members, row.seq)]
+def _members(row: CrowdRow) -> Iterator[FactRow]:
+    crowd, kind = crowd_of(row), CROWDS[row.kind][1].__name__
+    bodies = map(encoder(), zip(*crowd.columns(row.seq), strict=False))
+    numbered = zip(count(row.seq), repeat(row.at_ms), crowd.run_ids, repeat(crowd.frame()), repeat(kind), bodies)
+    return map(FactRow._make, numbered)
 
 
 def subjects_of(row: Row) -> list[str]:
