@@ -11,10 +11,11 @@ again) instead of writing beside it.
 
 from __future__ import annotations
 
+import atexit
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from threading import RLock
@@ -43,6 +44,13 @@ _CHECKPOINTS_ARE_OURS = (  # each of them is guarded, and none is made by itself
     "SET checkpoint_threshold = '1024TB'",
     "SET auto_checkpoint_skip_wal_threshold = 1000000000000",
 )
+_ATTACHED = "SELECT database_name FROM duckdb_databases() WHERE NOT internal AND database_name <> 'memory'"
+_LEFT = "SELECT (SELECT count(*) FROM duckdb_tables()) + (SELECT count(*) FROM duckdb_views() WHERE NOT internal)"
+
+_IDLE: Final[list[duckdb.DuckDBPyConnection]] = []
+"""Instances of memory disks that were closed, for the next ones: simulations come by the thousand, each for a moment."""
+atexit.register(_IDLE.clear)  # DuckDB reports what is left at exit as a leak, on stderr
+
 _LOCKED = re.compile(r"Conflicting lock is held in (.*)\. See", re.DOTALL)
 _UNOPENABLE = re.compile(r"IO Error: Cannot (?:open|create)")
 
@@ -183,12 +191,16 @@ class Disk(ABC):
 
     def _root(self) -> duckdb.DuckDBPyConnection:
         if self._instance is None:
-            self._instance = duckdb.connect(
-                ":memory:", config={"threads": 1, "async_threads": 0, "temp_directory": self._temporary()}
-            )
-            for setting in _CHECKPOINTS_ARE_OURS:
-                self._instance.execute(setting)
+            self._instance = self._new_instance()
         return self._instance
+
+    def _new_instance(self) -> duckdb.DuckDBPyConnection:
+        instance = duckdb.connect(
+            ":memory:", config={"threads": 1, "async_threads": 0, "temp_directory": self._temporary()}
+        )
+        for setting in _CHECKPOINTS_ARE_OURS:
+            instance.execute(setting)
+        return instance
 
     def _detach(self, database: str) -> None:
         with self._lock:
@@ -322,10 +334,28 @@ class MemoryDisk(Disk):
 
     def close(self) -> None:
         """Give the memory back, with everything in it."""
-        super().close()
-        self._storages.clear()
+        with self._lock:
+            if self._instance is not None and _is_emptied(self._instance):
+                _IDLE.append(self._instance)
+                self._instance = None
+            super().close()
+            self._storages.clear()
 
     def _made(self) -> str:
         database = self._attach("", ":memory:", "")
         self._root().execute(SCHEMA.format(database))
         return database
+
+    def _new_instance(self) -> duckdb.DuckDBPyConnection:
+        with suppress(IndexError):
+            return _IDLE.pop()
+        return super()._new_instance()
+
+
+def _is_emptied(instance: duckdb.DuckDBPyConnection) -> bool:
+    """Drop all databases of an instance. Returns whether it is as it was when it was made."""
+    with suppress(duckdb.Error):
+        for (database,) in instance.execute(_ATTACHED).fetchall():
+            instance.execute(f"DETACH {database}")
+        return instance.execute(_LEFT).fetchall() == [(0,)]
+    return False
