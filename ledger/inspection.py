@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
@@ -124,7 +125,7 @@ def about_agent(view: View, agent_id: str) -> dict[str, Any] | None:
 
 
 def lines(
-    view: View,
+    in_memory: Mapping[str, Run],
     archived: list[Record],
     parent: str | None,
     statuses: list[str] | None,
@@ -134,7 +135,7 @@ def lines(
 ) -> list[dict[str, Any]]:
     """Runs by request time, oldest or newest first: those in memory, and the `archived` rows of ended ones that left it."""
     told = {run.run_id: run for run in map(run_from, archived)}
-    for run in view.runs.values():
+    for run in in_memory.values():
         told.pop(run.run_id, None)
         if not run.cleared and _matches(run, parent, statuses, before_ms):
             told[run.run_id] = run

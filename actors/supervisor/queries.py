@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from perdure.actors.link.keeping import ChangedRuns, Keep, PageOfRuns, ShowAgent, Upgrade, WindDown
 from perdure.actors.link.messages import (
@@ -52,6 +52,7 @@ from perdure.ledger import (
 )
 from perdure.policies import Limits
 
+T = TypeVar("T")
 Query: TypeAlias = (
     Known
     | Inspect
@@ -146,10 +147,13 @@ class Queries:
             case Frames(run_id, after):
                 return await self._frames(self._run(run_id), after)
             case ListRuns():
-                archived = await self._world.threads.archive(lambda: self._store.ended_runs(*query))
-                return lines(self._view, archived, *query)
+                return await self._with_the_snapshot(lambda runs: lines(runs, self._store.ended_runs(*query), *query))
             case PageOfRuns():
-                return await self._page(Wanted(*query[:-1]), query.limit)
+                wanted, limit = Wanted(*query[:-1]), query.limit
+                page = await self._with_the_snapshot(
+                    lambda runs: page_of(runs, self._store.newest_runs(wanted, limit + 1), wanted, limit)
+                )
+                return {"runs": [line(run) for run in page.runs], "next": page.next}
             case ChangedRuns(after, limit):
                 return self._changes.since(after, limit)
             case Overview(live_max):
@@ -170,14 +174,11 @@ class Queries:
                     self._sessions.let_go((each.host_id, each.agent_id) for each in older_awake(self._view, agent_type))
                 return standings
 
-    async def _page(self, wanted: Wanted, limit: int) -> Fields:
+    async def _with_the_snapshot(self, choose: Callable[[dict[str, Run]], T]) -> T:
         """What is in memory is looked through by the thread as well, so that the loop does not stand still. It is taken before the
         snapshot is asked, so that a run that leaves memory meanwhile is in one of the two."""
-        runs, store = self._view.runs.copy(), self._store
-        page = await self._world.threads.archive(
-            lambda: page_of(runs, store.newest_runs(wanted, limit + 1), wanted, limit)
-        )
-        return {"runs": [line(run) for run in page.runs], "next": page.next}
+        runs = self._view.runs.copy()
+        return await self._world.threads.archive(lambda: choose(runs))
 
     def _run(self, run_id: str) -> Run:
         run = self._view.runs.get(run_id)

@@ -145,7 +145,7 @@ class ColdLedger:
         return explain(self._view, self._run(run_id), self._now_ms(), self._in_force, served=False)
 
     def _list(self, *asked: Any) -> list[dict[str, Any]]:
-        return lines(self._view, self._store.ended_runs(*asked), *asked)
+        return lines(self._view.runs, self._store.ended_runs(*asked), *asked)
 
     def _audit(self) -> dict[str, Any]:
         return {**audit(self._view), "parked_mail": parked(self._view), "findings": self._findings}

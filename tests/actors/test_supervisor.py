@@ -212,3 +212,19 @@ def test_mail_that_may_come_again_is_not_forgotten_by_its_recipient_and_earlier_
 def test_a_host_that_still_has_an_earlier_life_of_an_agent_is_told_to_stop_it() -> None:
     for life, expected in ((8, [Stop(PARENT, 8)]), (9, [])):
         assert Reception().said_after(HostHello(1, "", 1, [(PARENT, life)], [], [])) == expected
+
+
+def test_a_list_of_runs_has_every_run_while_they_leave_memory() -> None:
+    async def story(stage: Stage) -> None:
+        every = [f"r{number}" for number in range(5)]
+        for run_id in every:
+            await stage.client.run(Sleeper, 1, run_id=run_id)
+        asked = []
+        while stage.view.runs or len(asked) < 100:
+            asked.append(asyncio.ensure_future(stage.client.ask("list", None, None, None, 100)))
+            await asyncio.sleep(0.02)
+        for told in await asyncio.gather(*asked):
+            assert [each["run_id"] for each in cast("list[dict[str, Any]]", told)] == every
+
+    weather = replace(Weather.calm(), thread_ms=Span(50, 500))
+    play(story, weather=weather, limits=replace(ROOMY, checkpoint_idle_ms=500, retained_in_memory=0))
