@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from perdure.actors.events.message_parts import apply_chunk
     from perdure.actors.events.reducer import AgentToolEvents
     from perdure.actors.gateway.connection import joining
+    from perdure.actors.gateway.plain_json import finite
     from perdure.actors.gateway.security import token_digest
     from perdure.actors.host.host import Host
     from perdure.actors.jobs.fiber import FiberInspection, FiberPage
@@ -75,7 +76,7 @@ if TYPE_CHECKING:
     from perdure.actors.runtime.async_runtime import AsyncRuntime
     from perdure.actors.runtime.background import KINDS_OF_WORK, NOT_AWAKE, RECORDS_OF_WORK, state_in, version_in
     from perdure.actors.runtime.client import Client
-    from perdure.actors.runtime.inspecting import begun_at_ms
+    from perdure.actors.runtime.inspecting import Everywhere, begun_at_ms, everywhere, newest_first
     from perdure.actors.runtime.runtime import Runtime
     from perdure.actors.runtime.stopping import Stopped, stop_serving
     from perdure.actors.serve.listening import bound, check_certificate

@@ -71,6 +71,7 @@ from perdure.ledger.ids import (
     origin_of,
     parent_of,
     path_of,
+    request_of,
     sub_agent_id,
     type_of,
 )

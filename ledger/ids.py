@@ -9,6 +9,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from urllib.parse import quote, unquote
 
+from perdure.ledger.codec import pack
 from perdure.ledger.errors import BadRequest
 
 
@@ -75,6 +76,11 @@ def mail_id(run_id: str, slot: str, mark: int = 0) -> str:
 def digest_of(content: bytes) -> str:
     """A short digest of canonical content, to tell a repeated request from a conflicting one."""
     return blake2b(content, digest_size=12).hexdigest()
+
+
+def request_of(message_id: str) -> str:
+    """The id of the turn that a user's message asks for: whoever has the message finds its turn."""
+    return f"ui-{digest_of(pack(message_id))}"
 
 
 def derived_run_id(origin: str, agent_type: str, digest: str, occurrence: int) -> str:

@@ -21,7 +21,7 @@ from typing import Any, Final
 from perdure.actors.ai_sdk.chunks import OLDEST, Translator
 from perdure.actors.gateway.backend import asked
 from perdure.actors.gateway.problems import NotNow
-from perdure.ledger import BadRequest, ConflictingRequest, digest_of, pack
+from perdure.ledger import BadRequest, ConflictingRequest, digest_of, request_of
 from perdure.policies import Part, ToolState, TurnStatus, is_settled, is_tool_part
 
 SUBMIT, REGENERATE = "submit-message", "regenerate-message"
@@ -113,7 +113,7 @@ class Turns:
         message_id = wish.last.get("id")
         if not isinstance(message_id, str):
             return await self._chatted(wish, self._new_id(), {})
-        request_id = f"ui-{digest_of(pack(message_id))}"
+        request_id = request_of(message_id)
         try:
             following = await self._chatted(wish, request_id, {})
         except ConflictingRequest as problem:

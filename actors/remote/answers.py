@@ -16,7 +16,7 @@ import httpx
 
 from perdure.actors.remote import wishes
 from perdure.actors.remote.wishes import Wish
-from perdure.ledger import SupervisorUnreachable, digest_of, pack
+from perdure.ledger import SupervisorUnreachable, request_of
 from perdure.policies import TURN_ENDED, TurnStatus
 
 SILENT_S: Final = 60.0
@@ -61,7 +61,7 @@ class Question(NamedTuple):
     @property
     def request_id(self) -> str:
         """The id of its turn."""
-        return f"ui-{digest_of(pack(self.message_id))}"
+        return request_of(self.message_id)
 
     def sent(self) -> Wish:
         """Ask, and follow the answer."""

@@ -5,7 +5,9 @@ Everything here blocks. What storages tell is what was durable a moment ago.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from perdure.actors.runtime.background import KINDS_OF_WORK, NOT_AWAKE, RECORDS_OF_WORK, state_in
@@ -38,8 +40,15 @@ def agent_told(known: Told | None, directory: Path, agent: str) -> Told | None:
     return told
 
 
-def everywhere(kind: str, directory: Path, storages_max: int, *, failed: bool) -> Everywhere:
-    """The work of one kind, of the storages that were written last."""
+def everywhere(
+    kind: str,
+    directory: Path,
+    storages_max: int | None = None,
+    *,
+    failed: bool,
+    lives: Mapping[str, int] = MappingProxyType({}),
+) -> Everywhere:
+    """The work of one kind, of all storages or of those that were written last; `lives` are of the agents that are awake."""
     rows: list[Told] = []
     problems: list[str] = []
     places = places_in(directory)[:storages_max] if directory.is_dir() else []
@@ -47,9 +56,13 @@ def everywhere(kind: str, directory: Path, storages_max: int, *, failed: bool) -
         if found.problem:
             problems.append(f"{found.place}: {found.problem}")
         else:
-            rows += KINDS_OF_WORK[kind](found, NOT_AWAKE)
-    chosen = [row for row in rows if row["is_failed"] or not failed]
-    return Everywhere(sorted(chosen, key=begun_at_ms, reverse=True), len(places), problems)
+            rows += KINDS_OF_WORK[kind](found, lives.get(found.agent_id, NOT_AWAKE))
+    return Everywhere(newest_first(rows, failed=failed), len(places), problems)
+
+
+def newest_first(rows: list[Told], *, failed: bool) -> list[Told]:
+    """These rows, or those of them that have failed."""
+    return sorted((row for row in rows if row["is_failed"] or not failed), key=begun_at_ms, reverse=True)
 
 
 def rows_of(directory: Path, agent: str, storage_sql: str) -> list[Told]:

@@ -185,16 +185,16 @@ def counted(kind: str, counts: dict[str, int]) -> str:
 
 
 def _list(kind: str, data: Path, agent: str | None, limit: int, *, failed: bool, as_json: bool) -> None:
-    problems: list[str] = []
     with opened(data) as ledger:
         served = ledger.ask("ps", 0)["supervisor"]
         if agent is not None:
-            rows, count = about(ledger, data, agent).get(kind, []), 1
+            rows = actors.newest_first(about(ledger, data, agent).get(kind, []), failed=failed)
+            found = actors.Everywhere(rows, storages=1, unreadable=[])
         else:
             awake = {} if isinstance(ledger, ColdLedger) else standing_by(ledger)
             lives = {each: its.incarnation for each, its in awake.items() if its.is_awake}
-            rows, count = _everywhere(kind, data, lives, problems)
-    chosen = sorted((row for row in rows if row["is_failed"] or not failed), key=actors.begun_at_ms, reverse=True)
+            found = actors.everywhere(kind, data / AGENTS, failed=failed, lives=lives)
+    chosen, count, problems = found
     if as_json:
         about_it = {"supervisor": served, "storages": count, "unreadable": problems, "all": len(chosen)}
         print(json_of({**about_it, kind: chosen[:limit]}))
@@ -206,18 +206,6 @@ def _list(kind: str, data: Path, agent: str | None, limit: int, *, failed: bool,
         print(f"There are no {'failed ' * failed}{kind} in {count} storages.")
     for each in problems:
         print(f"perdure: a storage cannot be read: {each}; ask `perdure doctor`", file=sys.stderr)
-
-
-def _everywhere(kind: str, data: Path, lives: dict[str, int], problems: list[str]) -> tuple[list[Told], int]:
-    """The rows of all agents, and how many storages there are; `problems` gets those that cannot be read. `lives` are of those awake."""
-    rows: list[Told] = []
-    places = places_in(data / AGENTS)
-    for found in look(data / AGENTS, places, actors.RECORDS_OF_WORK):
-        if found.problem:
-            problems.append(f"{found.place}: {found.problem}")
-        else:
-            rows += actors.KINDS_OF_WORK[kind](found, lives.get(found.agent_id, actors.NOT_AWAKE))
-    return rows, len(places)
 
 
 def _fiber_cells(row: Told) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
+from perdure import actors
 from perdure.ledger import lasting
 from perdure.policies import is_number
 
@@ -23,15 +24,7 @@ _MORE: Final = "…"
 
 def json_of(told: Any) -> str:
     """Standard JSON: infinity is null, and unknown types are strings."""
-    return json.dumps(_finite(told), default=str)
-
-
-def _finite(told: Any) -> Any:
-    if isinstance(told, dict):
-        return {str(key): _finite(value) for key, value in told.items()}
-    if isinstance(told, list | tuple):
-        return [_finite(value) for value in told]
-    return None if isinstance(told, float) and not math.isfinite(told) else told
+    return json.dumps(actors.finite(told), default=str)
 
 
 def print_pairs(told: dict[str, Any]) -> None:
