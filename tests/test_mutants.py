@@ -1,16 +1,18 @@
 """The tests can fail: each row of `tests/mutants.py` breaks a promise, and the tests that it names notice that.
 
-A mutant is made in a copy of the checkout, never in the checkout itself. Its tests run there in a process of their own. Every fourteenth
-row is tried each time, and all of them by `-m long`.
+A mutant is made in a copy of the checkout, never in the checkout itself. Its tests run there in a process of their own: a fork of one that
+has imported the libraries already, and none of our code. Every fourteenth row is tried each time, and all of them by `-m long`.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,28 @@ from tests.tidy import FOLDERS, ROOT
 COPIED = (*FOLDERS, "tests", ".src")
 TIMEOUT_S = 300
 ENVIRONMENT = {"PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+COMMAND = ["-qx", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
+
+WARM = f"""
+import json, os, signal, sys
+import duckdb, hypothesis, openai, psutil, pydantic_ai.models.openai, pydantic_ai.models.function, pytest, ray, starlette, telegram
+import httpx, httpx2, rich, typer, uvicorn, xdist
+assert not any(name.partition(".")[0] in ("perdure", "tests") for name in sys.modules)
+for line in sys.stdin:
+    tests, log = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        signal.alarm({TIMEOUT_S})
+        said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        try:
+            code = int(pytest.main([*{COMMAND!r}, *tests]))
+            sys.stdout.flush()
+        finally:
+            os._exit(code)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
 
 
 def complaints(mutant: Mutant) -> Iterator[str]:
@@ -39,14 +63,52 @@ def test_each_row_applies_to_the_code_as_it_is_and_names_tests() -> None:
     assert len({mutant.promise for mutant in MUTANTS}) == len(MUTANTS)
 
 
+class Checkout:
+    """A copy of the checkout, in which tests are run."""
+
+    def __init__(self, folder: Path) -> None:
+        for name in COPIED:
+            shutil.copytree(ROOT / name, folder / name, symlinks=True)
+        shutil.copy2(ROOT / "pyproject.toml", folder)
+        self._folder, self._log = folder, folder / "log"
+        self._warm = subprocess.Popen(
+            [sys.executable, "-c", WARM],
+            cwd=folder,
+            env={**os.environ, **ENVIRONMENT},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def close(self) -> None:
+        """End its process."""
+        self._warm.communicate()
+
+    @contextmanager
+    def changed(self, mutant: Mutant, number: int) -> Iterator[None]:
+        """Make a mutant for a while."""
+        target = self._folder / mutant.file
+        target.write_text(target.read_text("utf-8").replace(mutant.before, mutant.after), "utf-8")
+        os.utime(target, (number, number))  # by which it is told from what was compiled before
+        try:
+            yield
+        finally:
+            shutil.copy2(ROOT / mutant.file, target)
+
+    def test(self, tests: list[str]) -> tuple[int, str]:
+        """Run tests. Returns how that ended, and what it said."""
+        assert self._warm.stdin is not None
+        assert self._warm.stdout is not None
+        self._warm.stdin.write(json.dumps([tests, str(self._log)]) + "\n")
+        self._warm.stdin.flush()
+        return int(self._warm.stdout.readline()), self._log.read_text("utf-8")
+
+
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the checkout."""
-    copy = tmp_path_factory.mktemp("mutants")
-    for folder in COPIED:
-        shutil.copytree(ROOT / folder, copy / folder, symlinks=True)
-    shutil.copy2(ROOT / "pyproject.toml", copy)
-    return copy
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    made = Checkout(tmp_path_factory.mktemp("mutants"))
+    yield made
+    made.close()
 
 
 def promise(number: int) -> str:
@@ -54,36 +116,21 @@ def promise(number: int) -> str:
     return MUTANTS[number].promise
 
 
-def demand_notice(number: int, checkout: Path) -> None:
+def demand_notice(number: int, checkout: Checkout) -> None:
     """Fail unless the tests of a mutant fail when it is made."""
     mutant = MUTANTS[number]
-    target = checkout / mutant.file
-    target.write_text(target.read_text("utf-8").replace(mutant.before, mutant.after), "utf-8")
-    os.utime(target, (number, number))  # by which it is told from what was compiled before
-    command = ["pytest", "-qx", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
-    tests = [f"tests/{each}" for each in mutant.tests.split()]
-    try:
-        played = subprocess.run(
-            [sys.executable, "-m", *command, *tests],
-            cwd=checkout,
-            env={**os.environ, **ENVIRONMENT},
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    finally:
-        shutil.copy2(ROOT / mutant.file, target)
-    assert played.returncode == pytest.ExitCode.TESTS_FAILED, played.stdout + played.stderr
+    with checkout.changed(mutant, number):
+        ended, said = checkout.test([f"tests/{each}" for each in mutant.tests.split()])
+    assert ended == pytest.ExitCode.TESTS_FAILED, said
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(0, len(MUTANTS), 14), ids=promise)
-def test_of_some_promises_it_is_noticed_when_they_do_not_hold(number: int, checkout: Path) -> None:
+def test_of_some_promises_it_is_noticed_when_they_do_not_hold(number: int, checkout: Checkout) -> None:
     demand_notice(number, checkout)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(len(MUTANTS)), ids=promise)
-def test_of_all_promises_it_is_noticed_when_they_do_not_hold(number: int, checkout: Path) -> None:
+def test_of_all_promises_it_is_noticed_when_they_do_not_hold(number: int, checkout: Checkout) -> None:
     demand_notice(number, checkout)
