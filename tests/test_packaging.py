@@ -70,7 +70,7 @@ def test_a_wheel_that_is_built_from_the_sdist_is_the_same(
 @pytest.mark.parametrize("kind", Built._fields)
 def test_each_of_them_installs_and_is_imported_from_elsewhere(built: Built, kind: str, tmp_path: Path) -> None:
     target = tmp_path / "installed"
-    options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target", str(target)]
+    options = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--no-compile", "--target", str(target)]
     done = python("-m", "pip", "install", *options, str(getattr(built, kind)), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert {each.name for each in target.iterdir()} == {"bin", "perdure", "perdure-0.1.0.dist-info"}

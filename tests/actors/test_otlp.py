@@ -142,6 +142,7 @@ def test_no_collector_holds_anybody_up_or_fills_the_memory(
     said = [each for each in caplog.records if each.levelname != "DEBUG"]
     assert [each.name for each in said] in ([], ["perdure.telemetry"]), "it is said once a minute"
     received.go_on.set()
+    processor.span_exporter.shutdown()  # type: ignore[attr-defined]
     for thread in threading.enumerate():  # what is left behind would complain in the next test
         if thread.name.startswith("OtelBatch"):
             thread.join(60)

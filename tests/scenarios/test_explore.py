@@ -8,7 +8,7 @@ from perdure.actors import Client, KillPoint
 from perdure.ledger import OutcomeUnknown
 from perdure.scenarios.swarm.explorer import Death, ExploreReport, die_at, explore, places
 from perdure.scenarios.swarm.workloads import Boss, Job, Task, Worker
-from perdure.scenarios.testing.laboratory import QUICK
+from perdure.scenarios.testing.laboratory import QUICK, Story
 
 JOBS = [
     Job(run_id="plain", task=Task(steps=2, milestones=True), milestones=True),
@@ -42,12 +42,13 @@ async def both(client: Client) -> None:
 
 
 @pytest.mark.slow
-def test_a_death_at_every_single_kill_point_of_a_story_loses_nothing() -> None:
-    report = explore(both)
+@pytest.mark.parametrize(("story", "places_min"), [(errands, 100), (tree, 30)])
+def test_a_death_at_every_single_kill_point_of_a_story_loses_nothing(story: Story, places_min: int) -> None:
+    report = explore(story)
     assert report.ok, "\n".join(
         f"{death.visit} {death.victim} {death.point}: {death.problem}" for death in report.failures
     )
-    assert report.kills > 100
+    assert report.kills > places_min
     victims = {place.partition(" ")[0] for place in report.points}
     assert victims == {"supervisor", "host"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -25,14 +26,16 @@ PARTS = 3  # so that those who test in several processes share the work
 KILLS_LONG = 10_000
 PARTS_LONG = 6
 FIRST_SEED = 10_000
-LEISURELY = ("desks", "families", "letters")  # few deaths in much time; each part plays one seed of each
+LEISURELY = ("desks", "families", "letters")  # few deaths in much time; one part plays one seed of each
+DEAR = ("crowds", "meddling", "offices")  # whose deaths cost three times as much as others
+DEAR_MAX = 4  # seeds of each that a part plays each time
 REPLAY = "from perdure.scenarios.swarm.runner import play; print(play(10_007).digest, play(11, 'chats').digest)"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_swarm_of_seeds_with_thousands_of_kills_breaks_no_invariant(part: int) -> None:
-    play_seeds(part, KILLS_MIN / PARTS)
+    play_seeds(part, KILLS_MIN / PARTS, DEAR_MAX)
 
 
 @pytest.mark.long
@@ -41,15 +44,16 @@ def test_a_swarm_of_seeds_with_ten_thousand_kills_breaks_no_invariant(part: int)
     play_seeds(part, KILLS_LONG / PARTS_LONG)
 
 
-def play_seeds(part: int, kills_min: float) -> None:
-    """Play seeds of this part until so many processes were killed, and every story was played."""
-    total, seeds = SwarmReport(), count(FIRST_SEED * (part + 1))
-    while total.kills < kills_min or set(total.stories) != set(MIXTURE):
+def play_seeds(part: int, kills_min: float, dear_max: float = math.inf) -> None:
+    """Play seeds of this part until so many processes were killed, and every story that is this part's was played."""
+    total, seeds, owed = SwarmReport(), count(FIRST_SEED * (part + 1)), set(MIXTURE[part::PARTS])
+    most = dict.fromkeys(MIXTURE, math.inf) | dict.fromkeys(DEAR, dear_max)
+    most |= {story: float(story in owed) for story in LEISURELY}
+    while total.kills < kills_min or not owed <= set(total.stories):
         seed = next(seeds)
-        if story_of(seed) not in total.stories or story_of(seed) not in LEISURELY:
+        if total.stories[story_of(seed)] < most[story_of(seed)]:
             total.add(play(seed))
     assert total.ok, "\n".join(f"{failure.replay}: {failure.problem}" for failure in total.failures)
-    assert set(total.stories) == set(MIXTURE)
 
 
 @pytest.mark.parametrize(
