@@ -1160,16 +1160,16 @@ MUTANTS = (
            "            file.flush()",
            "a new file is on the disk before it has its name", "ledger/test_synchronised.py"
            "::test_a_new_storage_has_its_name_when_it_is_whole_and_both_outlive_a_power_cut"),
-    Mutant("ledger/storage/file_disk.py", "            part.unlink(missing_ok=True)\n        synchronise(path.parent)",
-           "            part.unlink(missing_ok=True)",
+    Mutant("ledger/storage/file_disk.py", "                part.unlink(missing_ok=True)\n            synchronise(path.parent)",
+           "                part.unlink(missing_ok=True)",
            "the name of a new file outlives a power cut", "ledger/test_synchronised.py"
            "::test_a_new_storage_has_its_name_when_it_is_whole_and_both_outlive_a_power_cut"),
     Mutant("ledger/storage/file_disk.py", "            synchronise(folder.parent)\n", "            pass\n",
            "the name of a new folder outlives a power cut", "ledger/test_synchronised.py"
            "::test_a_new_storage_has_its_name_when_it_is_whole_and_both_outlive_a_power_cut"),
     Mutant("ledger/storage/file_disk.py",
-           "                raise _overtaken(agent_id) from None\n            synchronise(path.parent)",
-           "                raise _overtaken(agent_id) from None",
+           "                    staged.unlink()\n                synchronise(path.parent)",
+           "                    staged.unlink()",
            "the name of a copied storage outlives a power cut", "ledger/test_synchronised.py"
            "::test_a_copy_has_its_name_when_it_is_whole_and_the_name_outlives_a_power_cut"),
     Mutant("ledger/storage/log_file.py", "    write_whole(kept, content)\n",
@@ -1233,8 +1233,8 @@ MUTANTS = (
            "a new storage replaces none", "ledger/test_synchronised.py"
            "::test_a_new_storage_has_its_name_when_it_is_whole_and_both_outlive_a_power_cut"),
     Mutant("ledger/storage/file_disk.py",
-           "                raise _overtaken(agent_id) from None\n            synchronise(path.parent)",
-           "                raise _overtaken(agent_id) from None",
+           "                    staged.unlink()\n                synchronise(path.parent)",
+           "                    staged.unlink()",
            "the name of a database that was a log outlives a power cut",
            "ledger/test_synchronised.py::test_a_database_that_takes_the_place_of_a_log_keeps_it"),
     Mutant("ledger/storage/log_format.py", "if _digest(told, body) == digest else None", "",

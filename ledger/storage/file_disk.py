@@ -210,14 +210,19 @@ class FileDisk(Disk):
                 else:
                     os.link(staged, path)
                     staged.unlink()
+                synchronise(path.parent)
             except FileExistsError:
                 raise _overtaken(agent_id) from None
-            synchronise(path.parent)
+            except OSError as problem:
+                raise StorageError(agent_id, f"its copy could not be published: {problem}") from problem
 
     def discard(self, agent_id: str, database: str) -> None:
         """Delete the staged file."""
         with self._lock:
-            self._detach(database)
+            try:
+                self._detach(database)
+            except duckdb.Error as problem:
+                raise StorageError(agent_id, f"its copy cannot be let go of: {problem}") from problem
             self._unlink(agent_id, staged_at(self.path_of(agent_id)))
 
     def close(self) -> None:
@@ -276,15 +281,16 @@ class FileDisk(Disk):
         """Put a whole file in its place, in one step; of two processes that do, one is refused."""
         part = path.with_name(f"{path.name}.{os.getpid()}.new")
         try:
-            write_whole(part, content)
-            os.link(part, path)
+            try:
+                write_whole(part, content)
+                os.link(part, path)
+            finally:
+                part.unlink(missing_ok=True)
+            synchronise(path.parent)
         except FileExistsError:
             raise _overtaken(agent_id) from None
         except OSError as problem:
             raise StorageError(agent_id, f"{path} cannot be made: {problem}") from problem
-        finally:
-            part.unlink(missing_ok=True)
-        synchronise(path.parent)
 
     def _blank_storage(self) -> bytes:
         if not self._content:
