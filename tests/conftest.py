@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
+
+from tests.mypy_once import Mypy
+from tests.readmes.pages import write_modules
 
 SOURCES = Path(__file__).parents[1] / ".src"
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -21,9 +25,13 @@ settings.register_profile("perdure", derandomize=True, deadline=None, database=N
 settings.load_profile("perdure")
 
 CLUSTER = Path(__file__).parent / "cluster"
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 TOGETHER = {  # tests that run in one process, one after the other, by what their node ids have in common
-    "ray": re.compile(r"^tests/cluster/"),  # two clusters at once starve each other
-    "mypy": re.compile(r"::test_[a-z_]*mypy"),  # they share a cache, which two at once would fill twice
+    "a Ray each": re.compile(r"^tests/cluster/test_(chat_stories|code_|fan_out|kills|looks|ray_death|two_nodes)"),
+    "one Ray": re.compile(
+        r"^tests/cluster/"
+    ),  # the others, most of which share one; more Rays at once starve each other
+    "mypy": re.compile(r"::test_[a-z_]*mypy"),  # they share one run of it
     "packaging": re.compile(r"^tests/test_packaging\.py"),  # what they install is built once
     "tray": re.compile(r"^tests/gateway/test_tray\.py"),  # they share a gateway
 }
@@ -31,6 +39,8 @@ TOGETHER = {  # tests that run in one process, one after the other, by what thei
 
 class Together(LoadScopeScheduling):
     """Gives each test to whichever process is free, and each group as a whole to one of them, the largest group first.
+
+    What waits for other processes waits in those of the first two groups, so that one process more than there are cores has work for all.
 
     pytest-xdist has groups of its own, but finds none under pytest 9.2: it writes them into node ids, which are no longer read.
     """
@@ -50,6 +60,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
     return Together(config, log)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where several processes test, what takes long is begun first, so that none of it is left over when there is nothing else to do."""
+    if WORKER:
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None or CLUSTER in item.path.parents)
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark what may start Ray, so that `-m "not ray"` leaves it out."""
     if CLUSTER in item.path.parents:
@@ -57,18 +73,22 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 @pytest.fixture(scope="session")
-def _the_only_process_with_ray(tmp_path_factory: pytest.TempPathFactory) -> None:
-    worker = os.environ.get("PYTEST_XDIST_WORKER")
-    if worker:
-        chosen = tmp_path_factory.getbasetemp().parent / "tests-ray"
-        assert not chosen.exists(), f"{chosen.read_text()} tests Ray already: see `TOGETHER`"
-        chosen.write_text(worker)
+def mypy(tmp_path_factory: pytest.TempPathFactory) -> Mypy:
+    """What mypy says of our code, of the files of tests/typed, and of the examples of the READMEs."""
+    examples = tmp_path_factory.mktemp("examples")
+    write_modules(examples)
+    return Mypy(examples)
 
 
 @pytest.fixture(autouse=True)
-def _one_process_with_ray(request: pytest.FixtureRequest) -> None:
-    if CLUSTER in request.path.parents:
-        request.getfixturevalue("_the_only_process_with_ray")
+def _each_group_with_ray_in_one_process(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    if WORKER and CLUSTER in request.path.parents:
+        chosen = tmp_path_factory.getbasetemp().parent / group_of(request.node.nodeid)
+        with suppress(FileExistsError), chosen.open("x") as file:
+            file.write(WORKER)
+        assert chosen.read_text() == WORKER, f"{chosen.read_text()} tests with {chosen.name} already: see `TOGETHER`"
 
 
 @pytest.fixture(autouse=True)

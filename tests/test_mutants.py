@@ -69,7 +69,8 @@ class Checkout:
     def __init__(self, folder: Path) -> None:
         for name in COPIED:
             shutil.copytree(ROOT / name, folder / name, symlinks=True)
-        shutil.copy2(ROOT / "pyproject.toml", folder)
+        for name in ("pyproject.toml", "README.md"):
+            shutil.copy2(ROOT / name, folder)
         self._folder, self._log = folder, folder / "log"
         self._warm = subprocess.Popen(
             [sys.executable, "-c", WARM],

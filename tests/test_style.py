@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.mypy_once import Mypy
 from tests.tidy import ROOT
 
 
@@ -26,5 +27,5 @@ def test_the_code_is_formatted() -> None:
 
 
 @pytest.mark.slow
-def test_mypy_finds_nothing() -> None:
-    run("mypy")
+def test_mypy_finds_nothing_in_our_code_and_in_the_examples_of_the_readmes(mypy: Mypy) -> None:
+    assert not mypy.other_complaints(), "\n".join(mypy.other_complaints())

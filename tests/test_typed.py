@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.mypy_once import TYPED, Mypy
 from tests.tidy import ROOT
 
-FILES = sorted((ROOT / "tests" / "typed").glob("*.py"))
+FILES = sorted(TYPED.glob("*.py"))
 EXPECTED = re.compile(r"# error:(.*)")
-OF_MYPY = re.compile(r"(?P<path>[^:]+):(?P<line>\d+): error: .*\[(?P<code>[a-z-]+)\]")
 
 Found = dict[tuple[str, int], set[str]]
 """The codes of the errors of each line."""
@@ -36,13 +36,11 @@ def expected(checker: str) -> Found:
 
 
 @pytest.mark.slow
-def test_mypy_says_what_is_expected_of_each_line() -> None:
-    command = [sys.executable, "-m", "mypy", "--explicit-package-bases", *map(str, FILES)]
-    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+def test_mypy_says_what_is_expected_of_each_line(mypy: Mypy) -> None:
     found: Found = defaultdict(set)
-    for each in filter(None, map(OF_MYPY.match, said.stdout.splitlines())):
-        found[Path(each["path"]).name, int(each["line"])].add(each["code"])
-    assert dict(found) == expected("mypy"), said.stdout + said.stderr
+    for each in mypy.complaints(TYPED):
+        found[each.file.name, each.line].add(each.code)
+    assert dict(found) == expected("mypy"), mypy.said
 
 
 @pytest.mark.slow

@@ -6,8 +6,11 @@ of its own there, with a supervisor and hosts of its own, which end when that is
 
 from __future__ import annotations
 
+import os
+import secrets
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,9 +42,22 @@ class SharedRay:
 SHARED = SharedRay()
 
 
+def have_token(file: Path) -> None:
+    """See that there is a token for the Rays of this user. Of two that start at once and have none, each would make one of its own."""
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft = file.with_name(f"{file.name}.{os.getpid()}")
+        draft.touch(0o600)
+        draft.write_text(secrets.token_hex(32))
+        with suppress(FileExistsError):
+            os.link(draft, file)
+        draft.unlink()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Before any fixture of the test, of whatever scope."""
+    have_token(Path.home() / ".ray" / "auth_token")
     if item.get_closest_marker("shared_ray"):
         SHARED.keep()
     else:

@@ -24,13 +24,13 @@ from perdure.scenarios.cli import app
 
 
 class Rester(Agent):
-    """Rests on the second node, and says once that it is there."""
+    """Rests on the second node in its first attempt, and says that it is there."""
 
     resources: ClassVar[dict[str, float]] = {"second": 0.001}
 
     async def run(self, input: int, run: RunContext) -> list[int]:
         await run.report_progress(0.1)
-        await asyncio.sleep(4)
+        await asyncio.sleep(60 if run.attempt == 1 else 0)
         return [input, run.attempt]
 
 
