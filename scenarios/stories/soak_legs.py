@@ -11,7 +11,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -206,14 +206,8 @@ class Legs:
         parent = f"fan-out-{order.number}"
         rows = await stage.ask("list", stage.agent_id(Census, parent), None, None, order.children + 1)
         report = await stage.call(Census, parent, "report")
-        failed = {row["run_id"]: str(row["error"]) for row in rows if row["status"] != "completed"}
-        wrong = [f"{run_id}: {why}" for run_id, why in failed.items() if not any(word in why for word in DISK_WORDS)]
-        told = report["deliveries"], report["distinct"], len(rows)
-        if set(told) != {order.children}:
-            wrong.append(
-                f"{told[0]} ends of {told[1]} runs were told, {told[2]} are known, {order.children} were asked for"
-            )
-        self._found(number, "full disk", wrong)
+        failed = failures(rows)
+        self._found(number, "full disk", wrong_for_want_of_room(failed, report, len(rows), order.children))
         if failed:
             self._watcher.say(f"{len(failed)} of {len(rows)} runs failed for want of room: {some(list(failed))}")
 
@@ -308,6 +302,20 @@ class Legs:
             said = (err or out).decode().strip()[-500:]
             self.wrong.append(f"`{name}` ended with {process.returncode}: {said}")
         return out.decode()
+
+
+def failures(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """The errors of listed runs that did not complete."""
+    return {row["run_id"]: str(row["outcome"]["error"]) for row in rows if row["status"] != "completed"}
+
+
+def wrong_for_want_of_room(failed: dict[str, str], report: dict[str, Any], known: int, asked: int) -> list[str]:
+    """What is wrong, in sentences, with runs whose disk was full for a while: `failed` ones, and how often the parent says it was told."""
+    wrong = [f"{run_id}: {why}" for run_id, why in failed.items() if not any(word in why for word in DISK_WORDS)]
+    told, different = report["deliveries"], report["distinct"]
+    if {told, different, known} != {asked}:
+        wrong.append(f"{told} ends of {different} runs were told, {known} are known, {asked} were asked for")
+    return wrong
 
 
 def beside(data: Path, what: str) -> Path:

@@ -12,9 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from perdure.actors import Client
+from perdure.actors import Agent, Client
 from perdure.scenarios.stories.soak import size_mb
 from perdure.scenarios.stories.soak_curves import Sample, curves, grown, growth, told, warmed_up
+from perdure.scenarios.stories.soak_legs import failures, wrong_for_want_of_room
 from perdure.scenarios.stories.soak_machine import full_disk, stood_still
 from perdure.scenarios.stories.soak_upgrade import differences, program_in, told_in, write
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -161,6 +162,36 @@ def test_the_shop_of_a_release_counts_in_its_storage_and_its_errand_waits_for_it
         laboratory.play(story)
     assert told == [[1, 1, []], [1, 2, []], 1]
     assert told_in('noise\n{"till": [1, 1, []]}\n') == {"till": [1, 1, []]}
+
+
+class Roomless(Agent):
+    """Finds no room, or fails otherwise, or does not fail."""
+
+    async def run(self, input: str) -> str:
+        if input:
+            raise RuntimeError(input)
+        return input
+
+
+def test_runs_may_fail_for_want_of_room_only_and_each_end_is_told_once() -> None:
+    rows: list[dict[str, Any]] = []
+
+    async def story(client: Client) -> None:
+        for number, problem in enumerate(("", "No space left on device", "it is late")):
+            await client.run(Roomless, problem, run_id=f"run-{number}")
+        rows.extend(await client.ask("list", None, None, None, 10))
+
+    with Laboratory(5) as laboratory:
+        laboratory.play(story)
+    failed = failures(rows)
+    assert failed.keys() == {"run-1", "run-2"}
+    told_once = {"deliveries": 3, "distinct": 3}
+    assert wrong_for_want_of_room(failed, told_once, 3, 3) == [f"run-2: {failed['run-2']}"]
+    del failed["run-2"]
+    assert wrong_for_want_of_room(failed, told_once, 3, 3) == []
+    assert wrong_for_want_of_room(failed, {"deliveries": 4, "distinct": 3}, 3, 3) == [
+        "4 ends of 3 runs were told, 3 are known, 3 were asked for"
+    ]
 
 
 def test_a_disk_is_full_until_the_ballast_is_gone_whatever_happens(tmp_path: Path) -> None:
