@@ -113,10 +113,10 @@ def perdure(data: Path, *words: str) -> dict[str, Any]:
     return told
 
 
-def soon(look: Callable[[], T]) -> T:
+def soon(look: Callable[[], T], said: Callable[[], object] = str) -> T:
     until_s = time.monotonic() + PATIENCE_S
     while not (found := look()):
-        assert time.monotonic() < until_s
+        assert time.monotonic() < until_s, said()
         time.sleep(0.05)
     return found
 
@@ -242,7 +242,7 @@ def test_a_watch_on_a_terminal_outlives_the_supervisor_and_leaves_the_terminal_a
     )
     try:
         run_id = at_work(data)[0]["run_id"]
-        soon(lambda: has_written(run_id[:14]))
+        soon(lambda: has_written(run_id[:14]), lambda: bytes(written[-2_000:]))
         struck = len(written)
         perdure(data, "kill", "supervisor", "--wait", "60s")
         soon(lambda: has_written("the supervisor ", struck))
