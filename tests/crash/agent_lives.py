@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import traceback
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from perdure.ledger.errors import StorageError
@@ -16,15 +18,18 @@ AGENT = "owner@m:T"
 CHILD = f"child@m:T<{AGENT}"
 
 
-def live(directory: Path, say: Say, upto: int, *, secure_at: int = 0, close: bool = True) -> None:
-    """Commit transactions up to this number, and checkpoint after one of them."""
+NEVER = 1_000
+
+
+def live(directory: Path, say: Say, upto: int, *, tables_from: int = 1, secure_at: int = 0, close: bool = True) -> None:
+    """Commit transactions up to this number, those from `tables_from` on with SQL, and checkpoint after one of them."""
     cabinet = Cabinet(FileDisk(directory))
     say("opening 0")
     storage = cabinet.open(AGENT, 1 + upto)
     known = storage.state.get("n", 0)
     say(f"opened {known}")
     for n in range(known + 1, upto + 1):
-        _commit(storage, say, n)
+        _commit(storage, say, n, tables_from)
         if n == secure_at:
             say(f"securing {n}")
             storage.checkpoint()
@@ -35,12 +40,14 @@ def live(directory: Path, say: Say, upto: int, *, secure_at: int = 0, close: boo
         say("closed 0")
 
 
-def _commit(storage: Storage, say: Say, n: int) -> None:
+def _commit(storage: Storage, say: Say, n: int, tables_from: int) -> None:
     say(f"committing {n}")
     with storage.transaction() as transaction:
-        if n == 1:
+        if n == tables_from:
             storage.sql("CREATE TABLE t (i INTEGER, words VARCHAR)")
-        storage.sql("INSERT INTO t VALUES ($1, $2)", [n, _words(n)])
+        if n >= tables_from:
+            storage.sql("INSERT INTO t VALUES ($1, $2)", [n, _words(n)])
+        transaction.save_step("r", f"{n}", _words(n).encode())
         storage.state["n"] = n
         transaction.record_inbox([f"m{n}"])
         transaction.add_outbox(b"%d" % n)
@@ -51,37 +58,43 @@ def _words(n: int) -> str:
     return f"words of {n} " * (n % 7) ** 4
 
 
-def judge(directory: Path, said: list[str]) -> str:
+def judge(directory: Path, said: list[str], tables_from: int = 1) -> str:
     """What is wrong with the storage: its next life must see all that was committed, each commit whole, and must go on from there."""
     try:
         with closing(Cabinet(FileDisk(directory))) as cabinet:
             storage = cabinet.open(AGENT, 1_000)
             n = storage.state.get("n", 0)
-            wrong = _compared(storage, n, said)
+            wrong = _compared(storage, n, said, tables_from)
             if wrong or len(said) % 3:  # a second opening takes as long as the first
                 return wrong
-            _commit(storage, lambda _: None, n + 1)
+            _commit(storage, lambda _: None, n + 1, tables_from)
         with closing(Cabinet(FileDisk(directory))) as cabinet:
-            return _compared(cabinet.open(AGENT, 1_001), n + 1, said)
+            return _compared(cabinet.open(AGENT, 1_001), n + 1, said, tables_from)
     except StorageError as refusal:
         return f"{'unreadable' if 'damaged' in str(refusal) else 'refused'}: {refusal}"
 
 
-def _compared(storage: Storage, n: int, said: list[str]) -> str:
+def _compared(storage: Storage, n: int, said: list[str], tables_from: int) -> str:
     known = max(latest(said, "committed"), latest(said, "opened"))
     if n < known:
         return f"lost: {known} commits were acknowledged or shown to a life, {n} are there"
     numbers = range(1, n + 1)
     there = (
-        storage.sql("SELECT i, words FROM t ORDER BY i") if n else [],
+        storage.sql("SELECT i, words FROM t ORDER BY i") if n >= tables_from else [],
+        storage.steps("r"),
         list(storage.inbox()),
         [body for _, body in storage.outbox()],
     )
-    expected = ([(i, _words(i)) for i in numbers], [f"m{i}" for i in numbers], [b"%d" % i for i in numbers])
+    expected = (
+        [(i, _words(i)) for i in numbers if i >= tables_from],
+        {f"{i}": _words(i).encode() for i in numbers},
+        [f"m{i}" for i in numbers],
+        [b"%d" % i for i in numbers],
+    )
     return "" if there == expected else f"wrong: of {n} commits there is {there}"[:300]
 
 
-def hand_over(directory: Path, say: Say, rounds: int = 6) -> None:
+def hand_over(directory: Path, say: Say, tables_from: int = 1, rounds: int = 6) -> None:
     """Two processes pass a storage to and fro: one closes it while the other tries to open it."""
     turns = [os.pipe() for _ in range(2)]
     children = set()
@@ -90,7 +103,8 @@ def hand_over(directory: Path, say: Say, rounds: int = 6) -> None:
         if child == 0:
             failed = 1
             try:
-                _take_turns(directory, say, range(mine + 1, rounds + 1, 2), turns[mine][0], turns[other][1])
+                commit = partial(_commit, say=say, tables_from=tables_from)
+                _take_turns(directory, commit, range(mine + 1, rounds + 1, 2), turns[mine][0], turns[other][1])
                 failed = 0
             except BaseException:
                 traceback.print_exc()
@@ -106,14 +120,14 @@ def hand_over(directory: Path, say: Say, rounds: int = 6) -> None:
             raise AssertionError(f"a process of the hand-over ended with {status}")
 
 
-def _take_turns(directory: Path, say: Say, rounds: range, mine: int, other: int) -> None:
+def _take_turns(directory: Path, commit: Callable[..., None], rounds: range, mine: int, other: int) -> None:
     for number in rounds:
         os.read(mine, 1)
         cabinet, storage = _opened(directory, number)
         n = storage.state.get("n", 0)
         assert n == 2 * (number - 1), f"life {number} sees {n}"
         for each in (1, 2):
-            _commit(storage, say, n + each)
+            commit(storage, n=n + each)
         os.write(other, b"!")  # the other one tries from now on
         cabinet.close()
 
@@ -150,14 +164,31 @@ def judge_creation(directory: Path, said: list[str]) -> str:
     return judge(directory / "agents", said)
 
 
-STORAGE = Workload(
-    "storage",
-    (
-        lambda directory, say: live(directory, say, 12, secure_at=5),
-        lambda directory, say: live(directory, say, 20, secure_at=16, close=False),
-        lambda directory, say: live(directory, say, 26),
-    ),
-    judge,
-)
+def stored(name: str, tables_from: int) -> Workload:
+    """Three lives: one that is closed, one that is killed, one that is closed again."""
+    lived = partial(live, tables_from=tables_from)
+    return Workload(
+        name,
+        (
+            lambda directory, say: lived(directory, say, 12, secure_at=5),
+            lambda directory, say: lived(directory, say, 20, secure_at=16, close=False),
+            lambda directory, say: lived(directory, say, 26),
+        ),
+        partial(judge, tables_from=tables_from),
+    )
+
+
+STORAGE = stored("storage", 1)
+LOG = stored("log", NEVER)
+MOVE = stored("move", 9)
+"""The ninth commit is the first one with SQL: the log becomes a database."""
+LATE_MOVE = stored("late-move", 21)
+"""The same in the first commit of a life that comes after a death."""
 HAND_OVER = Workload("hand-over", (hand_over,), judge, faults=False)
+LOG_HAND_OVER = Workload(
+    "log-hand-over",
+    (partial(hand_over, tables_from=NEVER),),
+    partial(judge, tables_from=NEVER),
+    faults=False,
+)
 CREATION = Workload("creation", (create,), judge_creation)

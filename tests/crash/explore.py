@@ -29,7 +29,11 @@ WORKLOADS = {
         ledger_lives.LEDGER,
         ledger_lives.FIRST_START,
         agent_lives.STORAGE,
+        agent_lives.LOG,
+        agent_lives.MOVE,
+        agent_lives.LATE_MOVE,
         agent_lives.HAND_OVER,
+        agent_lives.LOG_HAND_OVER,
         agent_lives.CREATION,
     )
 }

@@ -59,7 +59,8 @@ def test_a_sample_of_all_crashes_is_survived(workload: str, explore: Explore) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("workload", "file"), [("ledger", "ledger.journal"), ("ledger", "ledger.db"), ("storage", ".db")]
+    ("workload", "file"),
+    [("ledger", "ledger.journal"), ("ledger", "ledger.db"), ("storage", ".db"), ("log", ".db"), ("move", ".db")],
 )
 def test_a_power_cut_after_a_kill_takes_nothing_that_the_next_life_was_shown(
     workload: str, file: str, explore: Explore
