@@ -1257,6 +1257,10 @@ MUTANTS = (
     Mutant("ledger/storage/agent_log.py", "        rows = records.claim([])\n", "        return\n",
            "what was forgotten before a clean end stays so",
            "ledger/test_agent_logs.py::test_what_was_forgotten_stays_so_after_a_clean_end_and_comes_back_after_a_death"),
+    Mutant("ledger/storage/agent_file.py",
+           "            raise self.broken(problem) from problem\n\n    def _fill", "            raise\n\n    def _fill",
+           "nothing is written to a log whose name a database may have", "ledger/test_agent_logs.py"
+           "::test_a_life_is_over_when_the_disk_refuses_the_last_step_of_becoming_a_database"),
     Mutant("ledger/storage/agent_file.py", "            self._fill(staged, log, records)\n", "",
            "a log that becomes a database keeps what is committed", "ledger/test_agent_logs.py"
            "::test_a_log_becomes_a_database_with_all_that_is_committed_under_the_same_numbers"),

@@ -209,7 +209,7 @@ class AgentFile:
             self._fill(staged, log, records)
             with self.unbroken(), self.durable():
                 with log.file.held():  # no life may end, and no later one begin, before the database has its place
-                    self.disk.publish(self.agent_id, staged, over=True)
+                    self._publish(staged)
                     is_published = True
                     log.file.shut()
                 records.swept(list(records.garbage))
@@ -218,6 +218,13 @@ class AgentFile:
                 self.disk.discard(self.agent_id, staged)
         with self.unbroken("read"):
             self._attach()
+
+    def _publish(self, staged: str) -> None:
+        """Give the database the log's name. After an error nobody knows which of them has it, so nothing more may be written to the log."""
+        try:
+            self.disk.publish(self.agent_id, staged, over=True)
+        except StorageError as problem:
+            raise self.broken(problem) from problem
 
     def _fill(self, staged: str, log: AgentLog, records: Records) -> None:
         """Copy everything that is committed in a log into an empty database. If that fails, the log is as it was."""

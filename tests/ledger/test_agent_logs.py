@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.ledger.errors import StaleIncarnation, StorageConflict, StorageError, StorageLost
-from perdure.ledger.storage import agent_log
+from perdure.ledger.storage import agent_log, file_disk
 from perdure.ledger.storage.cabinet import Cabinet, Disk, FileDisk, MemoryDisk, Storage
 from perdure.ledger.storage.file_disk import is_log_at
 from perdure.ledger.storage.log_format import CLAIM, COMMIT, REST, read_log, rows_of
@@ -405,6 +405,23 @@ def test_a_log_that_cannot_become_a_database_stays_one_and_the_life_goes_on(
     storage.sql("CREATE TABLE t (i INTEGER)")
     assert list(storage.inbox()) == ["m1", "m2"]
     cabinet.close()
+
+
+def test_a_life_is_over_when_the_disk_refuses_the_last_step_of_becoming_a_database(
+    files: FileDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_folder: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    storage = Cabinet(files).open(AGENT, 1)
+    commit(storage, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(file_disk, "synchronise", refuse)
+        with pytest.raises(StorageError, match="could not be written"):
+            storage.sql("CREATE TABLE t (i INTEGER)")
+    with pytest.raises(StorageError, match="could not be written"):
+        commit(storage, 2)
+    assert wake(files) == (1, "")
 
 
 # ------------------------------------------------------------------ the same on a log, on a database, and across the move
