@@ -966,6 +966,9 @@ MUTANTS = (
     Mutant("actors/chat/stream.py", "            await asyncio.sleep(PRESSURE_S)\n", "",
            "many events that come close together are passed on in larger answers", "actors/chat/test_pressure.py"
            "::test_events_that_come_close_together_are_passed_on_in_larger_answers"),
+    Mutant("actors/chat/stream.py", "            self._count_down(LOOP_TURNS)", "            self._count_down(0)",
+           "an answer that is there at once comes as one message",
+           "actors/chat/test_pressure.py::test_an_answer_that_is_there_at_once_comes_as_one_message"),
     Mutant("actors/chat/waits.py", "            if self._is_cut and task.cancelling() - 1 <= before:",
            "            if self._is_cut:", "who is cancelled while a limit passes is cancelled",
            "actors/chat/test_waits.py::test_who_is_cancelled_as_the_limit_passes_is_cancelled"),

@@ -4,8 +4,9 @@ An event is a chunk of the AI SDK's UI message stream. The assistant's message i
 Numbers continue across lost connections and deaths. The README has the table of all events.
 
 The result of a tool and the intent to call one become durable at once; everything else at once if the turn has followers, because what is
-shown must not be lost. Otherwise events are flushed in groups: after 10 events, or 1 s; unfollowed streams are flushed every 5 s. A death
-loses the last group, and the model says it again.
+shown must not be lost. "At once" is a few turns of the loop later, so that an answer that is there costs one commit and one message.
+Otherwise events are flushed in groups: after 10 events, or 1 s; unfollowed streams are flushed every 5 s. A death loses the last group, and
+the model says it again.
 
 The progress of a turn is read from its events alone, so a lost connection and a death are mended by the same rules. A step is one request
 to the model with its whole answer: `start-step` opens it, `finish-step` closes it with the provider's reason. A step without `finish-step`
@@ -46,6 +47,8 @@ from perdure.policies import (
 
 GROUP, GROUP_S = 10, 0.05
 LINGER_S, LINGER_UNSEEN_S = 1.0, 5.0
+LOOP_TURNS = 10
+"""How many turns of the loop a flush waits for. A tenth of a millisecond when nothing else happens."""
 PRESSURE, PRESSURE_S = 8, 0.004
 """After more events than this at once, the next ones are so close behind that an answer waits for them."""
 BATCH_EVENTS_MAX, BATCH_BYTES_MAX = 5_000, 1_000_000
@@ -133,9 +136,17 @@ class Stream:
         loop = asyncio.get_running_loop()
         self._due_at_s = at_s
         if at_s <= loop.time():
-            self._due = loop.call_soon(self._flush_due, context=self._context)
+            self._count_down(LOOP_TURNS)
         else:
             self._due = loop.call_at(at_s, self._flush_due, context=self._context)
+
+    def _count_down(self, turns: int) -> None:
+        """Flush after some turns of the loop, so that what is there already goes with it: often the end of the answer."""
+        if turns == 0:
+            self._flush_due()
+        else:
+            loop = asyncio.get_running_loop()
+            self._due = loop.call_soon(self._count_down, turns - 1, context=self._context)
 
     def _flush_due(self) -> None:
         try:

@@ -34,6 +34,17 @@ class Bursting(ChatAgent):
     model = FunctionModel(stream_function=_in_a_burst)
 
 
+async def _at_once(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    for _ in range(3):
+        yield f"{asyncio.get_running_loop().time()!r} "
+
+
+class Ready(ChatAgent):
+    """Says three words at once."""
+
+    model = FunctionModel(stream_function=_at_once)
+
+
 class Calm(ChatAgent):
     """Says a word each second."""
 
@@ -45,8 +56,10 @@ class Ear:
 
     def __init__(self) -> None:
         self.heard: list[tuple[float, str]] = []
+        self.times: set[float] = set()
 
     async def on_event(self, event: dict[str, Any]) -> None:
+        self.times.add(asyncio.get_running_loop().time())
         if event["type"] == "text-delta":
             self.heard.append((asyncio.get_running_loop().time(), event["delta"]))
 
@@ -74,3 +87,15 @@ def test_events_that_come_close_together_are_passed_on_in_larger_answers() -> No
     answers = len({at_s for at_s, _ in heard})
     assert answers <= BURST / 7, answers
     assert max(at_s - said_s for at_s, said_s in heard) < 0.02
+
+
+def test_an_answer_that_is_there_at_once_comes_as_one_message() -> None:
+    async def story(stage: Stage) -> Ear:
+        for _ in range(2):  # for the first one a library is loaded
+            result = await stage.client.agent(Ready, "a").chat("Hello?", ear := Ear())
+            assert result.ok
+        return ear
+
+    ear = play(story)
+    assert len(ear.heard) == 3
+    assert len(ear.times) == 1

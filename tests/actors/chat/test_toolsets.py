@@ -238,7 +238,7 @@ def test_a_tool_that_asks_for_approval_is_called_again_once_it_has_it(
 
 
 def test_a_run_that_asks_for_approval_survives_deaths_at_every_place() -> None:
-    """It asks once, and is called once more."""
+    """It asks once, and is called once more. A death while it works leaves its outcome unknown; it is not called again then."""
 
     async def story(room: Room) -> list[tuple[str, Any]]:
         turn = room.soon("chat", "much", request_id="asked")
@@ -250,7 +250,9 @@ def test_a_run_that_asks_for_approval_survives_deaths_at_every_place() -> None:
         return outcomes((await room.do("get_messages"))[-1])
 
     for place in range(5, 150, 12):
-        assert visit(Looker, story, LOOKS, kill_at=place) == [("output-available", "paid 50")], f"kill_at={place}"
+        ((state, told),) = visit(Looker, story, LOOKS, kill_at=place)
+        is_unknown = state == "output-error" and told.startswith("OUTCOME UNKNOWN")
+        assert is_unknown or (state, told) == ("output-available", "paid 50"), f"kill_at={place}"
         assert Outside.effects["paid", 50] == 1
 
 
