@@ -12,6 +12,7 @@ from perdure.ledger.errors import (
     AdmissionRefused,
     AgentAborted,
     AgentBeingDeleted,
+    AgentForbidden,
     AgentUnreachable,
     AwaitedInsideHandler,
     BadRequest,

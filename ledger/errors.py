@@ -10,6 +10,7 @@
     │   ├── TooLarge                  a value is over its limit
     │   ├── AgentBeingDeleted         the agent is being deleted; its name is free again when that is done
     │   ├── AgentUnreachable          nobody outside may address this agent, or there is none
+    │   ├── AgentForbidden            an ancestor of this agent says that it may not be addressed
     │   ├── AwaitedInsideHandler      a completion handler may not wait for a run
     │   └── AdmissionRefused          the parent's limit of concurrent runs, on `on_limit="reject"`
     ├── LedgerError                   the ledger cannot do what was asked
@@ -97,6 +98,15 @@ class AgentUnreachable(BadRequest):
     def __init__(self, agent_id: str, why: str) -> None:
         self.agent_id, self.why = agent_id, why
         super().__init__("agent", f"{agent_id} cannot be reached: {why}")
+        self.args = (agent_id, why)
+
+
+class AgentForbidden(BadRequest):
+    """An ancestor of this agent says that it may not be addressed, and that it may be known to exist."""
+
+    def __init__(self, agent_id: str, why: str) -> None:
+        self.agent_id, self.why = agent_id, why
+        super().__init__("agent", f"{agent_id} may not be addressed: {why}")
         self.args = (agent_id, why)
 
 

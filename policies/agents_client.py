@@ -186,7 +186,7 @@ def _started(event: Mapping[str, Any], _run_id: str, _at: int) -> dict[str, Any]
 
 
 def _attempt(event: Mapping[str, Any], _run_id: str, _at: int) -> dict[str, Any]:
-    """These clients cannot begin anew with the parts of a run: another attempt is a step of its own (H2)."""
+    """These clients cannot begin anew with the parts of a run: an attempt that says something else is a step of its own (H2)."""
     return {"kind": "chunk", "body": {"type": "start-step"}} if event["attempt"] > 1 else {}
 
 

@@ -22,6 +22,15 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors/agents_client/retold.py", "adds: body[adds][known:]", "adds: body[adds]",
+           "what another attempt of a chat says again is not told again", "gateway/test_agents_client_retold.py"
+           "::test_attempts_that_go_further_and_further_are_shown_as_one"),
+    Mutant("actors/agents_client/routes.py", "own = await self._backend.own_id(key)", "own = key",
+           "the connection of a run's child is told of the child's own runs",
+           "gateway/test_agents_client_runs.py::test_runs_of_a_child_are_told_on_its_own_connections"),
+    Mutant("actors/life/family.py", "except PermissionError as refusal:", "except MemoryError as refusal:",
+           "a gate can say that it refuses", "gateway/test_addresses.py"
+           "::test_every_ancestor_is_asked_in_order_and_the_leaf_is_reached"),
     Mutant("actors/chat/client_answers.py", "self._state.add_now(stream, [stream.message])", "pass",
            "whoever loads a conversation is not asked again what was answered",
            "gateway/test_agents_client_moments.py::test_a_continuation_is_replayed_as_one_after_its_agent_has_died"),

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from perdure.ledger import (
         AdmissionRefused,
         AgentAborted,
+        AgentForbidden,
         AgentUnreachable,
         BadRequest,
         ConflictingRequest,
@@ -89,6 +90,7 @@ __all__ = [
     "AdmissionRefused",
     "Agent",
     "AgentAborted",
+    "AgentForbidden",
     "AgentToolEvents",
     "AgentToolFailure",
     "AgentUnreachable",

@@ -178,7 +178,7 @@ class Agent:
         """Return whether a call from outside may reach a child of this agent. Called for every such call.
 
         By default it may reach a known sub-agent, and the child of a run that was started here. If a sub-agent does not exist, True
-        creates it.
+        creates it. False is told as if there were none; a `PermissionError` is told as a refusal, with its words (`AgentForbidden`).
         """
         return await self._perdure.family.is_child(agent_type, name)
 

@@ -109,17 +109,19 @@ class AgentsClients:
             state = await held.enter_async_context(self._states.watched(key, lambda: WatchedState(caller)))
             told = await self._greet(line, reached, state.known)
             client = await self._backend.client()
-            runs = await held.enter_async_context(self._runs.watched(key, lambda: RunList(client, key)))
+            own = await self._backend.own_id(key)
+            runs = await held.enter_async_context(self._runs.watched(own, lambda: RunList(client, own)))
             chat: ChatDesk | None = None
-            jobs = [RunTeller(line, self._backend, runs).serve(), self._recheck(line.socket)]
+            attendance: Attendance | None = None
             if issubclass(reached.agent_class, ChatAgent):
                 talk = await held.enter_async_context(self._talks.watched(key, lambda: Talk(caller)))
                 attendance = Attendance(line, talk)
                 held.callback(attendance.leave)
                 chat = ChatDesk(line, talk, attendance)
-                jobs += [attendance.serve(), attendance.remind()]
             calls = CallDesk(line, reached, caller, state, told)
-            await line.together(self._read(line, calls, chat), calls.serve(), *jobs)
+            jobs = [self._read(line, calls, chat), calls.serve(), RunTeller(line, self._backend, runs).serve()]
+            jobs += [attendance.serve(), attendance.remind()] if attendance is not None else []
+            await line.together(*jobs, self._recheck(line.socket))
 
     async def _greet(self, line: Line, reached: Reached, state: Known) -> Known:
         """Say who is reached, and its state if it has one; the state that was told."""

@@ -13,12 +13,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 from perdure.actors.agents_client.line import Line, encoded, json_text
+from perdure.actors.agents_client.retold import Retold, Told
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.run_feed import LAST
 from perdure.actors.runtime.client import Client
 from perdure.actors.tasks import awaited
 from perdure.ledger import UnknownRun
-from perdure.policies import PROGRESS_EVERY_S, run_events
+from perdure.policies import PROGRESS_EVERY_S
 
 REPLAYED_MAX: Final = 1_000
 """How many retained runs are replayed to a new connection: the newest."""
@@ -117,18 +118,18 @@ class RunTeller:
             waiting.cancel()
 
     async def _tell(self, run_id: str, begun: asyncio.Event) -> None:
-        pace, batches = _Pace(), self._backend.watch(run_id)
+        pace, retold, batches = _Pace(), Retold(), self._backend.watch(run_id)
         upcoming = awaited(anext(batches, None))
         try:
             while True:
                 await asyncio.wait({upcoming}, timeout=pace.due_in_s(_now_s()))
                 if not upcoming.done():
-                    await self._send_all(pace.held(_now_s()))
+                    await self._send_all(retold, pace.held(_now_s()))
                     continue
                 batch = upcoming.result()
                 if batch is None:
                     return
-                await self._send_all(pace.chosen([json.loads(each.text) for each in batch], _now_s()))
+                await self._send_all(retold, pace.chosen([json.loads(each.text) for each in batch], _now_s()))
                 begun.set()
                 upcoming = awaited(anext(batches, None))
         except UnknownRun:  # it was cleared meanwhile
@@ -138,14 +139,14 @@ class RunTeller:
             await asyncio.gather(upcoming, return_exceptions=True)
             await batches.aclose()
 
-    async def _send_all(self, frames: list[dict[str, Any]]) -> None:
+    async def _send_all(self, retold: Retold, frames: list[dict[str, Any]]) -> None:
         for frame in frames:
-            await self._send(frame)
+            await self._send(frame, retold.events(frame))
 
-    async def _send(self, frame: dict[str, Any]) -> None:
+    async def _send(self, frame: dict[str, Any], events: list[Told]) -> None:
         about = {"parentToolCallId": frame["parent_tool_call_id"]} if "parent_tool_call_id" in frame else {}
         about |= {"replay": True} if frame.get("replay") else {}
-        for number, event in run_events(frame):
+        for number, event in events:
             told = event if event["kind"] != "chunk" else {**event, "body": _text(event["body"])}
             await self._line.send_text(encoded("agent-tool-event", sequence=number, event=told, **about))
 

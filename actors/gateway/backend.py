@@ -17,7 +17,7 @@ from perdure.actors.gateway.run_feed import Batch, RunFeeds
 from perdure.actors.gateway.security import Principal, Scope, Security
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.runtime.client import Client
-from perdure.ledger import PerdureError
+from perdure.ledger import PerdureError, agent_id, path_of, sub_agent_id
 
 T = TypeVar("T")
 
@@ -106,6 +106,17 @@ class Backend:
         address = address_of(cast("Handle", handle))
         assert address is not None
         return Reached(handle, steps[-1].agent_class, steps[-1].name, address.agent_id, steps), rest
+
+    async def own_id(self, address: str) -> str:
+        """Under which id the agent of an address lives and asks for runs: that of a run's child does not begin with its parent's."""
+        client = await self.client()
+        (root_type, root), *steps = path_of(address)
+        own = agent_id(root_type, root)
+        for agent_type, name in steps:
+            run: Any = await client.ask("inspect", name)
+            is_child = run is not None and run["attempt"] and (run["parent"], run["agent_type"]) == (own, agent_type)
+            own = agent_id(agent_type, name) if is_child else sub_agent_id(own, agent_type, name)
+        return own
 
     async def watch(self, run_id: str, after: int = -1) -> AsyncGenerator[Batch, None]:
         """The events of a run after a number, in encoded batches, until its hard end. Raises `UnknownRun`."""

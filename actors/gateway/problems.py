@@ -19,6 +19,7 @@ from perdure.actors.link.wire import RemoteError
 from perdure.ledger import (
     AdmissionRefused,
     AgentAborted,
+    AgentForbidden,
     AgentUnreachable,
     BadRequest,
     ConflictingRequest,
@@ -49,6 +50,7 @@ logger = logging.getLogger("perdure.gateway")
 STATUSES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (Unauthenticated, 401),
     (Forbidden, 403),
+    (AgentForbidden, 403),
     (NoSuchAgent, 404),
     (UnknownRun, 404),
     (AgentUnreachable, 404),

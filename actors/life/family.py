@@ -28,6 +28,7 @@ from perdure.actors.life.outbox import Outbox
 from perdure.actors.link.caller import THROUGH, Address, AgentCaller, TellContent, standalone_of
 from perdure.actors.link.messages import Abort
 from perdure.ledger import (
+    AgentForbidden,
     AgentUnreachable,
     BadRequest,
     Forget,
@@ -250,7 +251,11 @@ class Family:
         check_id("name", name, self._life.limits.id_max)
         agent = self._life.agent
         child = sub_agent_id(self._life.agent_id, agent_type, name)
-        if not await self._life.call(agent.on_before_sub_agent, agent_type, name):
+        try:
+            is_let_pass = await self._life.call(agent.on_before_sub_agent, agent_type, name)
+        except PermissionError as refusal:
+            raise AgentForbidden(child, str(refusal) or "its parent has refused the call") from refusal
+        if not is_let_pass:
             raise AgentUnreachable(child, "its parent has no such child, or lets no call pass (`on_before_sub_agent`)")
         agent_class = await self._life.threads.run(partial(load_type, agent_type, self._life.code_dir))
         if not await self.is_child(agent_type, name):

@@ -17,7 +17,7 @@ from tests.gateway.world import gateway, visit
 
 
 class Family(Agent):
-    """Has children, and children of those. Lets pass what is not named `shut`."""
+    """Has children, and children of those. Lets pass what is not named `shut`, and says so of what is named `private`."""
 
     asked: ClassVar[list[tuple[str, str]]] = []
 
@@ -25,6 +25,8 @@ class Family(Agent):
         self.asked.append((self.name, name))
         if name == "faulty":
             raise ValueError("the gate is broken")
+        if name == "private":
+            raise PermissionError("this is not for you")
         return name != "shut"
 
     @exposed
@@ -144,12 +146,19 @@ def test_every_ancestor_is_asked_in_order_and_the_leaf_is_reached() -> None:
         code, reason = await refused(door, "/agents/family/one/sub/family/shut/sub/family/never")
         assert (code, bool(reason)) == (4404, True)
         assert ("shut", "never") not in Family.asked
+        private = "/agents/family/one/sub/family/private/sub/family/never"
+        code, reason = await refused(door, private)
+        assert (code, "may not be addressed" in reason) == (4403, True)
+        assert ("private", "never") not in Family.asked
         code, reason = await refused(door, "/agents/family/one/sub/family/faulty")
         assert code == 1011, "clients try again"
-        for name, kind in (("shut", "AgentUnreachable"), ("faulty", "ValueError")):
+        for name, kind in (
+            ("shut", "AgentUnreachable"), ("private", "AgentForbidden"), ("faulty", "ValueError"),
+        ):  # fmt: skip
             address = f"family%2Fone%2Fsub%2Ffamily%2F{name}"
             answer = await door.post(f"/api/agents/{address}/call/echo", {"args": ["x"]})
             assert (400 <= answer.status < 500, answer.json()["error"]["type"]) == (True, kind)
+            assert (answer.status == 403) is (name == "private")
 
     visit([Family], story)
 

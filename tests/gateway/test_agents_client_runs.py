@@ -1,0 +1,293 @@
+"""The runs of an agent as `useAgentToolEvents` is told of them, and the connections to their children (drill-in)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from perdure.actors import Agent, RunContext, exposed
+from perdure.actors.chat.stream import merged
+from perdure.actors.events.message_parts import apply_chunk
+from perdure.scenarios.provider.events import Done, Finish, Role, Text
+from perdure.scenarios.provider.faults import Pace
+from perdure.scenarios.provider.script import Question, Script
+from perdure.scenarios.testing.laboratory import Laboratory
+from tests.actors.chat.desk import SCRIPT, Adder, Outside
+from tests.gateway.door import Door
+from tests.gateway.tabs import Tab, stored, tab, texts
+from tests.gateway.world import visit
+
+PATH = "/agents/boss/b"
+ENDS = ("finished", "error", "aborted")
+NOTHING = "cf_agent_stream_resume_none"
+
+
+class Helper(Adder):
+    """A child that is a chat."""
+
+    stands_alone = False
+
+
+class Racer(Agent):
+    """Reports a thousand times in a second."""
+
+    async def run(self, input: int, run: RunContext) -> str:
+        for step in range(input):
+            await run.report_progress(fraction=(step + 1) / input)
+            await asyncio.sleep(1 / input)
+        return "there"
+
+
+class Grandchild(Agent):
+    """Ends at once."""
+
+    async def run(self, input: int) -> str:
+        return "there"
+
+
+class Child(Agent):
+    """Has a child of its own."""
+
+    async def run(self, input: str) -> str:
+        return str((await self.run_agent_tool(Grandchild, 1, run_id=input)).status)
+
+
+class Sleeper(Agent):
+    """Takes an hour."""
+
+    async def run(self, input: int) -> str:
+        await asyncio.sleep(3_600)
+        return "awake"
+
+
+KINDS: dict[str, Any] = {each.__name__: each for each in (Helper, Racer, Child, Grandchild, Sleeper)}
+
+
+class Boss(Agent):
+    """Has children of every kind."""
+
+    @exposed
+    async def begin(self, kind: str, input: Any, run_id: str) -> str:
+        """Run one, and wait for its end."""
+        return str((await self.run_agent_tool(KINDS[kind], input, run_id=run_id)).status)
+
+    @exposed
+    async def crowd(self, count: int) -> None:
+        """Run many at once."""
+        await asyncio.gather(*(self.run_agent_tool(Grandchild, 1, run_id=f"g{each:02}") for each in range(count)))
+
+    @exposed
+    async def cancel(self, run_id: str) -> None:
+        """Cancel one."""
+        await self.cancel_agent_tool(run_id)
+
+    @exposed
+    async def forget(self) -> int:
+        """Clear what is retained."""
+        return await self.clear_agent_tool_runs()
+
+
+def play(story: Any, script: Script = SCRIPT, between_ms: float = 0, **options: Any) -> None:
+    """Play a story in front of an agent with children."""
+    Outside.begin(script, pace=Pace(between_ms=between_ms))
+    visit([Boss, *KINDS.values()], story, **options)
+
+
+def begin(watching: Tab, kind: str, input: Any, run_id: str) -> None:
+    """Have a child run."""
+    watching.send("rpc", id=f"begin-{run_id}", method="begin", args=[kind, input, run_id])
+
+
+def told(watching: Tab, run_id: str) -> list[dict[str, Any]]:
+    """What was told of a run by now."""
+    return [each for each in watching.frames if each.get("event", {}).get("runId") == run_id]
+
+
+async def until_told(watching: Tab, run_id: str, *kinds: str) -> list[dict[str, Any]]:
+    """What is told of a run up to an event of these kinds."""
+    found = told(watching, run_id)
+    while not found or found[-1]["event"]["kind"] not in kinds:
+        frame = await watching.next()
+        found += [frame] if frame.get("event", {}).get("runId") == run_id else []
+    return found
+
+
+def shown(frames: list[dict[str, Any]]) -> list[Any]:
+    """The parts of a run as the hook makes them: each number once."""
+    once = {each["sequence"]: each["event"] for each in reversed(frames)}
+    chunks = [json.loads(once[number]["body"]) for number in sorted(once) if once[number]["kind"] == "chunk"]
+    parts: list[Any] = []
+    for chunk in merged(chunks):
+        parts = apply_chunk(parts, chunk)
+    return parts
+
+
+def prose(parts: list[Any]) -> str:
+    """The text in parts."""
+    return "".join(part["text"] for part in parts if part["type"] == "text")
+
+
+def test_a_child_that_dies_and_goes_on_is_shown_once_with_its_true_end() -> None:
+    """P-151, P-157: to who was there from the beginning, and to who came later."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with tab(door, PATH) as live:
+            begin(live, "Helper", "sum", "r")
+            while "text-delta" not in str(told(live, "r")):
+                await live.next()
+            for each in list(laboratory.hosts):
+                laboratory.simulation.kill(each)
+            frames = await until_told(live, "r", *ENDS)
+            messages = await stored(door, f"{PATH}/sub/helper/r")
+            assert prose(shown(frames)) == texts(messages)[1]
+            assert [each["event"]["kind"] for each in frames].count("started") == 1
+            numbers = [each["sequence"] for each in frames if each["event"]["kind"] == "chunk"]
+            assert len(set(numbers)) == len(numbers)
+        async with tab(door, PATH) as late:
+            again = await until_told(late, "r", *ENDS)
+            assert prose(shown(again)) == texts(messages)[1]
+            assert {each["sequence"] for each in again} <= {each["sequence"] for each in frames}
+            assert prose(shown([*frames, *again])) == texts(messages)[1], "what comes twice is known by its number"
+
+    play(story, between_ms=30)
+
+
+def test_a_thousand_reports_in_a_second_are_told_in_a_few_frames() -> None:
+    """P-155."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with tab(door, PATH) as live:
+            begin(live, "Racer", 1_000, "fast")
+            frames = await until_told(live, "fast", *ENDS)
+            reports = [json.loads(each["event"]["body"])["data"] for each in frames if each["event"]["kind"] == "chunk"]
+            assert len(reports) <= 8, reports
+            assert reports[-1]["fraction"] == 1
+
+    play(story)
+
+
+def test_who_is_cancelled_is_told_as_aborted_in_every_tab() -> None:
+    """P-158."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with tab(door, PATH) as left, tab(door, PATH) as right:
+            begin(left, "Child", "inner", "outer")
+            begin(left, "Sleeper", 1, "asleep")
+            for each in (left, right):
+                await until_told(each, "asleep", "started")
+            right.send("rpc", id="c", method="cancel", args=["asleep"])
+            for each in (left, right):
+                assert (await until_told(each, "asleep", *ENDS))[-1]["event"]["kind"] == "aborted"
+
+    play(story)
+
+
+def test_a_retained_child_is_shown_whole_asked_for_nothing_and_spoken_to_again() -> None:
+    """P-161, P-162."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with tab(door, PATH) as live:
+            begin(live, "Helper", "words", "r")
+            await until_told(live, "r", *ENDS)
+            path = f"{PATH}/sub/helper/r"
+            before = await stored(door, path)
+            assert texts(before)[0] == "words"
+            async with tab(door, path) as child:
+                assert (await child.probe())["type"] == NOTHING
+                child.say("r1", "words again", *before)
+                assert (await child.until(id="r1", done=True))[-1]["outcome"] == "completed"
+                assert len(await stored(door, path)) == 4
+            assert not [each for each in live.frames if each["type"] == "cf_agent_use_chat_response"]
+            assert [each["event"]["kind"] for each in told(live, "r")].count("finished") == 1
+
+    play(story)
+
+
+def test_a_connection_to_a_child_that_is_cleared_is_closed_and_brings_nothing_back() -> None:
+    """P-166."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        path = f"{PATH}/sub/helper/r"
+        async with tab(door, PATH) as live:
+            begin(live, "Helper", "words", "r")
+            await until_told(live, "r", *ENDS)
+            async with tab(door, path) as child:
+                live.send("rpc", id="f", method="forget", args=[])
+                await live.until(id="f")
+                child.say("r1", "words")
+                while await child.socket.receive() is not None:
+                    pass
+                assert child.socket.closed is not None
+                assert child.socket.closed[0] == 4404, child.socket.closed
+            assert (await door.get(f"{path}/get-messages")).status == 404
+
+    play(story)
+
+
+def test_runs_of_a_child_are_told_on_its_own_connections() -> None:
+    """P-168."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with tab(door, PATH) as live:
+            begin(live, "Child", "inner", "outer")
+            await until_told(live, "outer", *ENDS)
+            async with tab(door, f"{PATH}/sub/child/outer") as child:
+                await until_told(child, "inner", *ENDS)
+                assert not told(child, "outer")
+            assert not told(live, "inner")
+
+    play(story)
+
+
+def started(watching: Tab) -> list[tuple[str, int]]:
+    """The runs in the order in which they were told to have started, with the place that each shall have."""
+    found = [each["event"] for each in watching.frames if each.get("event", {}).get("kind") == "started"]
+    return [(each["runId"], each["order"]) for each in found]
+
+
+def test_fifty_children_at_once_are_told_in_the_order_of_their_starts() -> None:
+    """P-169."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with tab(door, PATH) as live:
+            live.send("rpc", id="c", method="crowd", args=[50])
+            await live.until(id="c")
+            for each in range(50):
+                await until_told(live, f"g{each:02}", *ENDS)
+            orders = [started(live)]
+        async with tab(door, PATH) as late:
+            for each in range(50):
+                await until_told(late, f"g{each:02}", *ENDS)
+            orders.append(started(late))
+        assert orders == [[(f"g{each:02}", 0) for each in range(50)]] * 2
+
+    play(story)
+
+
+LARGE = "x" * 2_000_000
+MUCH = Question(
+    asks="much",
+    verbatim=(
+        (Role(), *(Text(text=f"{at} ") for at in range(10_000)), Text(text=LARGE), Text(text="∎"), Finish(), Done()),
+    ),
+)
+
+
+def test_ten_thousand_chunks_and_a_large_one_are_replayed_while_the_connection_is_used() -> None:
+    """P-171, P-172."""
+    whole = "".join(f"{at} " for at in range(10_000)) + LARGE + "∎"
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with tab(door, PATH) as live:
+            begin(live, "Helper", "much", "r")
+            assert prose(shown(await until_told(live, "r", *ENDS))) == whole
+        async with tab(door, PATH) as late:
+            begin(late, "Grandchild", 1, "beside")
+            clock = asyncio.get_running_loop().time
+            began_s = clock()
+            assert prose(shown(await until_told(late, "r", *ENDS))) == whole
+            assert clock() - began_s < 5
+            await until_told(late, "beside", *ENDS)
+
+    play(story, Script(questions=(MUCH,)))
