@@ -34,7 +34,7 @@ MUTANTS = (
     Mutant("actors/chat/client_answers.py", "self._state.add_now(stream, [stream.message])", "pass",
            "whoever loads a conversation is not asked again what was answered",
            "gateway/test_agents_client_moments.py::test_a_continuation_is_replayed_as_one_after_its_agent_has_died"),
-    Mutant("actors/agents_client/chat.py", 'if call_id in turn["waits_for"]:', "if turn:",
+    Mutant("actors/agents_client/chat.py", 'if call_id in each["waits_for"]', "if each",
            "who answers owns the continuation of this turn and of no other", "gateway/test_agents_client_turns.py"
            "::test_who_answers_owns_the_continuation_of_this_turn_and_of_no_other"),
     Mutant("actors/life/state_watch.py", "is_news = version != seen or has_moved", "is_news = version != seen",

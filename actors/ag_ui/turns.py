@@ -32,8 +32,9 @@ from perdure.actors.ag_ui.requests import (
     value_of,
 )
 from perdure.actors.ag_ui.run import Run, interrupt_id, interrupt_of, waiting_calls
-from perdure.actors.ag_ui.watch import Framed, Item, Over, Said, TurnWatch
+from perdure.actors.ag_ui.watch import Item, Over, Said, TurnWatch
 from perdure.actors.gateway.backend import Backend, Reached, asked
+from perdure.actors.gateway.call_runs import Framed
 from perdure.actors.gateway.problems import is_known, told
 from perdure.ledger import BadRequest, PerdureError
 from perdure.policies import TURN_ENDED, TurnStatus
@@ -99,7 +100,7 @@ class _Serving:
             case Said(event):
                 self._is_told = self._is_told or self._is_answer(event, target)
                 return self._said(event, target)
-            case Framed(frame, is_agent):
+            case Framed(_, frame, is_agent):
                 is_known = self._is_told and self._run.knows(str(frame.get("parent_tool_call_id")))
                 return self._run.frame(frame, is_agent=is_agent) if is_known else []
             case Over():

@@ -108,10 +108,9 @@ class ChatDesk:
     async def _answer(self, frame: dict[str, Any], call_id: str, method: str, *args: object) -> None:
         """Answer a call. The one who wants the continuation of its turn owns it, from before it can begin."""
         try:
-            goes_on = frame.get("autoContinue") is True
-            for turn in (await self._call("_perdure_standing"))["turns"] if goes_on else ():
-                if call_id in turn["waits_for"]:
-                    self._attendance.answered(turn["request_id"])
+            turns = (await self._call("_perdure_standing"))["turns"] if frame.get("autoContinue") is True else []
+            for turn in (each for each in turns if call_id in each["waits_for"]):
+                self._attendance.answered(turn["request_id"])
             counted = await self._call(method, *args)
         except PerdureError as problem:
             logger.warning("the answer of a chat client to the call %.80r was refused: %s", call_id, problem)

@@ -20,6 +20,8 @@ from perdure.actors.agents_client.talk import RESPONSE, Entry, Talk, Turn, chunk
 from perdure.ledger import BadRequest
 from perdure.policies import OUTCOMES, ProbeAnswer, Situation, TurnStatus, probe_answer
 
+ARRIVES_S: Final = 5.0
+"""If the line is lost so soon after the end of a turn was sent, it may not have arrived."""
 PENDING_AGAIN_S: Final = 45.0
 """A client that was told `pending` waits a minute."""
 
@@ -27,11 +29,13 @@ PENDING_AGAIN_S: Final = 45.0
 class Attendance:
     """One connection's part in a conversation."""
 
-    def __init__(self, line: Line, talk: Talk) -> None:
+    def __init__(self, line: Line, talk: Talk, missed: Turn | None = None) -> None:
         self._line, self._talk = line, talk
         self._place = talk.head
         self._turns = dict(talk.turns)
-        self._failed = talk.failed
+        self._failed, self._missed = talk.failed, missed
+        self._told_last = ("", float("-inf"))
+        """The turn whose end was sent last, and when."""
         self._live: set[str] = set()
         self._held: dict[str, Turn] = {}
         self._waiting: set[str] = set()
@@ -56,9 +60,12 @@ class Attendance:
         self._talk.owners[turn] = self._line.number
 
     @property
-    def turns(self) -> dict[str, Turn]:
-        """The open turns."""
-        return self._turns
+    def untold(self) -> str:
+        """The turn whose end the client has not been told, or may not have been, if there is one. Clients know an end that comes twice."""
+        under_way = [each.turn for each in self._turns.values() if each.turn in self._live or each.wire in self._held]
+        turn, told_at_s = self._told_last
+        is_fresh = asyncio.get_running_loop().time() - told_at_s < ARRIVES_S
+        return next(iter(under_way), turn if is_fresh else "")
 
     async def serve(self) -> None:
         """Tell what happens, until the connection ends. Raises `Closed` if the client reads too slowly."""
@@ -97,6 +104,8 @@ class Attendance:
                 await self._line.send("cf_agent_stream_pending", id=turn.turn)
             if turn.is_recovering:
                 await self._line.send_text(recovering_frame(turn))
+        if self._missed is not None:
+            await self._resume(self._missed)
 
     async def _reply(self, frame: dict[str, Any]) -> None:
         if frame["type"] == "cf_agent_stream_resume_ack":
@@ -108,7 +117,8 @@ class Attendance:
         continuing = next((each for each in self._turns.values() if self._continues_soon(each)), None)
         owner = self._talk.owners.get(streaming.turn) if streaming is not None and streaming.is_continuation else None
         is_owned = owner is not None and owner != self._line.number and owner in self._talk.attending
-        unseen = self._held.get(self._owed) or self._failed
+        missed = self._missed if self._missed is not None and self._missed.wire in self._held else None
+        unseen = self._held.get(self._owed) or missed or self._failed
         now = Situation(
             streaming is not None, is_owned, continuing is not None, unseen is not None, accepted is not None
         )
@@ -157,6 +167,8 @@ class Attendance:
             await self._line.send(RESPONSE, id=turn.wire, body="", done=False, replay=True, replayComplete=True)
         else:
             await self._send_end(turn, replay=True)
+            if turn.is_continuation:
+                self._talk.settle_soon()
 
     async def _send_kept(self, turn: Turn, *, replay: bool) -> None:
         async for number, chunk in self._talk.kept(turn.turn, turn.next):
@@ -164,6 +176,7 @@ class Attendance:
 
     async def _send_end(self, turn: Turn, *, replay: bool = False) -> None:
         """The last frames of a stream."""
+        self._told_last = (turn.turn, asyncio.get_running_loop().time())
         flags: dict[str, Any] = {"replay": True} if replay else {}
         if turn.is_continuation:
             flags["continuation"] = True

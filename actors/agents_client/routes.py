@@ -25,8 +25,10 @@ from perdure.actors.agents_client.calls import CallDesk
 from perdure.actors.agents_client.chat import ChatDesk
 from perdure.actors.agents_client.line import Closed, Line, chosen_protocol, json_text, words_of
 from perdure.actors.agents_client.resume import Attendance
+from perdure.actors.agents_client.returning import Returning
 from perdure.actors.agents_client.runs import RunList, RunTeller
-from perdure.actors.agents_client.talk import Talk, transcript
+from perdure.actors.agents_client.talk import MESSAGES, Talk
+from perdure.actors.agents_client.transcript import transcript
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.problems import close_code
@@ -40,6 +42,7 @@ from perdure.actors.link.wire import RemoteError
 from perdure.ledger import AgentUnreachable, BadRequest, PerdureError
 
 PREFIX: Final = "/agents/"
+TAB: Final = "_pk"
 TRANSCRIPT: Final = "get-messages"
 RECHECK_S: Final = 60.0
 """How often a connection is asked anew whether its principal is valid."""
@@ -66,6 +69,7 @@ class AgentsClients:
         self._talks: Shared[Talk] = Shared()
         self._runs: Shared[RunList] = Shared()
         self._numbers = count()
+        self._returning = Returning()
 
     async def messages(self, request: Request) -> Response:
         """The transcript of a chat agent, as a JSON array."""
@@ -115,13 +119,25 @@ class AgentsClients:
             attendance: Attendance | None = None
             if issubclass(reached.agent_class, ChatAgent):
                 talk = await held.enter_async_context(self._talks.watched(key, lambda: Talk(caller)))
-                attendance = Attendance(line, talk)
-                held.callback(attendance.leave)
+                attendance = await self._welcome(line, talk, key)
+                held.callback(self._part, line, attendance, key)
                 chat = ChatDesk(line, talk, attendance)
             calls = CallDesk(line, reached, caller, state, told)
             jobs = [self._read(line, calls, chat), calls.serve(), RunTeller(line, self._backend, runs).serve()]
             jobs += [attendance.serve(), attendance.remind()] if attendance is not None else []
             await line.together(*jobs, self._recheck(line.socket))
+
+    async def _welcome(self, line: Line, talk: Talk, key: str) -> Attendance:
+        """A tab comes. One that may have lost its line in a turn is told the conversation: what it shows may be half an answer."""
+        untold = self._returning.came(key, line.socket.query_params.get(TAB, ""))
+        attendance = Attendance(line, talk, await talk.missed(untold or ""))
+        if untold is not None or (talk.has_just_ended and TAB in line.socket.query_params):
+            await line.send(MESSAGES, messages=await talk.transcript(), connect=True)
+        return attendance
+
+    def _part(self, line: Line, attendance: Attendance, key: str) -> None:
+        self._returning.left(key, line.socket.query_params.get(TAB, ""), attendance.untold)
+        attendance.leave()
 
     async def _greet(self, line: Line, reached: Reached, state: Known) -> Known:
         """Say who is reached, and its state if it has one; the state that was told."""

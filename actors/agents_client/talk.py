@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from perdure.actors.agents_client.line import encoded, json_text
+from perdure.actors.agents_client.transcript import transcript
 from perdure.actors.chat.feed_follower import FeedCaller, Rest
 from perdure.actors.tasks import Pending, awaited
-from perdure.ledger import SupervisorUnreachable, TooLarge
+from perdure.ledger import SupervisorUnreachable
 from perdure.policies import Event, TurnStatus, shown_chunk
 
 RESPONSE: Final = "cf_agent_use_chat_response"
@@ -26,7 +27,7 @@ ENTRIES_MAX: Final = 20_000
 CHARS_MAX: Final = 32_000_000
 SETTLE_S: Final = 0.15
 """A tab works off its queue of chunks after the end of a stream; then it takes the transcript as it is told (client protocols A.8)."""
-PAGE: Final = 200
+RETURN_S: Final = 60.0
 AGAIN_S: Final = 1.0
 ANSWERS: Final = frozenset({"tool-output-available", "tool-output-error", "tool-approval-response"})
 
@@ -99,6 +100,7 @@ class Talk:
         self._following: asyncio.Task[None] | None = None
         self._begun = asyncio.Lock()
         self._first = 0
+        self._last_end_s = float("-inf")
 
     # beginning and end
 
@@ -114,6 +116,8 @@ class Talk:
                     self._waiting[turn.turn] = told["waiting"]
                     self._own_ids.extend([turn.message_id, *turn.message_ids])
                 last = standing["last"]
+                if last is not None:
+                    self._last_end_s = asyncio.get_running_loop().time() - standing["last_ms_ago"] / 1000
                 self.failed = _seen(last) if last is not None and last["status"] == TurnStatus.ERROR else None
                 self._following = awaited(self._follow())
 
@@ -159,6 +163,18 @@ class Talk:
         found = await transcript(self.caller)
         known = {each["id"] for each in found}
         return found + [each for told in self._waiting.values() for each in told if each["id"] not in known]
+
+    @property
+    def has_just_ended(self) -> bool:
+        """Whether a tab that comes now may have lost its line in a turn that is over."""
+        return asyncio.get_running_loop().time() - self._last_end_s < RETURN_S
+
+    async def missed(self, turn: str) -> Turn | None:
+        """A turn whose end was not told on a line that was lost; None if it is open, or forgotten."""
+        if not turn or turn in self.turns:
+            return None
+        known = (await self.caller.call("_perdure_standing", turn))["known"]
+        return None if known is None else _seen(known)
 
     async def kept(self, turn: str, last: int) -> AsyncGenerator[tuple[int, Event], None]:
         """The chunks of a turn before a number, each with its own. Raises `BadRequest` if the turn is forgotten."""
@@ -297,6 +313,7 @@ class Talk:
         ended = replace(known, status=status, error=event["error"], is_recovering=False)
         self.failed = ended if status is TurnStatus.ERROR else self.failed
         self.add(Entry("ended", ended))
+        self._last_end_s = asyncio.get_running_loop().time()
         self.authors.pop(known.turn, None)
         self.owners.pop(known.turn, None)
         self._settle(known.turn)
@@ -306,7 +323,7 @@ class Talk:
             self.add(Entry("recovering", frame=recovering_frame(replace(known, is_recovering=False))))
 
     def _cleared(self) -> None:
-        self.later(self._settled())  # chunks that were under way to the tab that cleared have made a message there
+        self.settle_soon()  # chunks that were under way to the tab that cleared have made a message there
         self.turns.clear()
         self._waiting.clear()
         self._unsettled.clear()
@@ -320,7 +337,11 @@ class Talk:
         """Tell the transcript in a while, if what the tabs have made of the stream may not be what is stored."""
         if turn in self._unsettled:
             self._unsettled.discard(turn)
-            self.later(self._settled())
+            self.settle_soon()
+
+    def settle_soon(self) -> None:
+        """Tell the transcript in a while."""
+        self.later(self._settled())
 
     async def _settled(self) -> None:
         await asyncio.sleep(SETTLE_S)
@@ -337,24 +358,6 @@ class Talk:
         if not task.cancelled() and task.exception() is not None:
             self.problem = self.problem or task.exception()
             self.wake()
-
-
-async def transcript(caller: FeedCaller) -> list[dict[str, Any]]:
-    """All messages of a conversation, in pages of which none is too large for an answer."""
-    pages: list[list[dict[str, Any]]] = []
-    before, most = None, PAGE
-    while True:
-        try:
-            page = await caller.call("get_messages", most, before)
-        except TooLarge:
-            if most == 1:
-                raise
-            most //= 2
-            continue
-        pages.append(page)
-        if len(page) < most:
-            return [message for each in reversed(pages) for message in each]
-        before = page[0]["id"]
 
 
 def chunk_frame(turn: Turn, number: int, chunk: Event, *, replay: bool = False) -> str:

@@ -171,7 +171,7 @@ class Conversation:
 
     def standing(self, request_id: str) -> dict[str, object]:
         """How the conversation stands, for who follows its feed from here on: the number to go on from, the ids and roles of all messages,
-        the open turns and the newest ended one, and the turn of a request, or None."""
+        the open turns, the newest ended one and how long ago that was, and the turn of a request, or None."""
         store, known = self.state.store, self.turns.views.find(request_id) if request_id else None
         ended = max(store.turns(), key=lambda turn: (turn.is_over, turn.ended_at_ms), default=None)
         return {
@@ -181,6 +181,7 @@ class Conversation:
                 self._standing_of(each) for each in sorted(self.state.open.values(), key=lambda turn: turn.number)
             ],
             "last": None if ended is None or not ended.is_over else self._standing_of(ended),
+            "last_ms_ago": None if ended is None or not ended.is_over else self.tenant.now_ms() - ended.ended_at_ms,
             "known": None if known is None else self._standing_of(known),
         }
 

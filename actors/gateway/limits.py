@@ -24,6 +24,7 @@ class GatewayLimits:
         head_s: until the head of a request is there: from the connection, or from the first byte of a further request.
         body_s: until its body is there.
         stall_s: until somebody who is sent something has taken some of it.
+        ping_s: between two pings of a WebSocket, and until each is answered. A line that answers none is dead.
         idle_s: until a connection without a request is closed.
         requests_per_s: of one principal, in the long run. Frames over WebSockets count, too; they are made to wait and not refused.
         requests_burst: how many may come at once.
@@ -38,6 +39,7 @@ class GatewayLimits:
     head_s: float = 10
     body_s: float = 60
     stall_s: float = 30
+    ping_s: float = 20
     idle_s: float = 75
     requests_per_s: float = 200
     requests_burst: int = 2_000

@@ -138,6 +138,8 @@ def lines(limits: GatewayLimits) -> dict[str, Any]:
         "ws": type("SocketLine", (SocketLine,), {"limits": limits}),
         "h11_max_incomplete_event_size": limits.head_bytes_max,
         "ws_max_size": limits.frame_bytes_max,
+        "ws_ping_interval": limits.ping_s,
+        "ws_ping_timeout": limits.ping_s,
         "ws_per_message_deflate": False,  # it costs 300 KB for each connection
         "timeout_keep_alive": limits.idle_s,
         "timeout_graceful_shutdown": limits.drain_s,

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from perdure.actors import agent_tool, client_tool, tool
+from starlette.requests import HTTPConnection
+
+from perdure.actors import agent_tool, client_tool, exposed, tool
+from perdure.actors.gateway.limits import GatewayLimits
+from perdure.actors.gateway.security import Principal
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Call, Question, Round, Script
 from tests.actors.chat.desk import SUM, WORDS, Adder, Outside
@@ -26,6 +30,36 @@ def script(first_ms: float = 0, between_ms: float = 0) -> None:
 
 class Talker(Adder):
     """A chat agent with tools, over the scripted provider."""
+
+
+class Archive(Adder):
+    """Has a long past."""
+
+    @exposed
+    async def fill(self, count: int, chars: int) -> None:
+        """Add so many messages of so many characters."""
+        for first in range(0, count, 500):
+            await self.add_messages(
+                [
+                    {
+                        "id": f"m{at:05}",
+                        "role": "user" if at % 2 else "assistant",
+                        "parts": [{"type": "text", "text": "x" * chars}],
+                    }
+                    for at in range(first, min(first + 500, count))
+                ]
+            )
+
+
+def doorkeeper(connection: HTTPConnection) -> Principal | None:
+    """Let everybody in, but not with a token that nobody knows; one of the known may do nothing."""
+    query = connection.query_params
+    if query.get("token") == "blind":
+        return Principal("blind", frozenset())
+    return Principal() if query.get("token", "t") in ("t", "old", "new") else None
+
+
+LIMITS = GatewayLimits(ping_s=3)
 
 
 class Helper(Adder):

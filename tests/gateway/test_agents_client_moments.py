@@ -282,3 +282,39 @@ def test_a_continuation_is_replayed_as_one_after_its_agent_has_died() -> None:
             assert text_of(await continued(back)).endswith("∎")
 
     asking.play(story, between_ms=100)
+
+
+RETURNING = "/agents/talker/r?_pk=mine"
+
+
+def test_a_tab_whose_turn_ended_while_its_line_was_lost_is_told_the_turn_and_its_end_once() -> None:
+    """P-099: and whoever comes to another gateway soon after the end is told the conversation."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with tab(door) as right:
+            async with tab(door, RETURNING) as left:
+                left.say("r1", "sum")
+                await left.until_chunk("text-delta")
+            await right.until(id="r1", done=True)
+            messages = await stored(door)
+            async with tab(door, RETURNING) as back:
+                (snapshot,) = await back.until(type="cf_agent_chat_messages")
+                assert (snapshot["messages"], snapshot["connect"]) == (messages, True)
+                assert await resumed(back, "r1") == WHOLE
+                assert back.frames[-1]["outcome"] == "completed"
+                assert (await back.probe())["type"] == NOTHING
+            async with tab(door, RETURNING) as again:  # the end was sent a moment ago, and may be lost
+                assert await resumed(again, "r1") == WHOLE
+                await asyncio.sleep(10)
+            async with tab(door, RETURNING) as again:
+                await again.until(type="cf_agent_chat_messages")
+                assert (await again.probe())["type"] == NOTHING
+            (other,) = doors(laboratory, 1)
+            async with tab(other, "/agents/talker/r?_pk=another") as moved:
+                assert (await moved.until(type="cf_agent_chat_messages"))[-1]["messages"] == messages
+            await asyncio.sleep(90)
+            async with tab(other, "/agents/talker/r?_pk=fresh") as fresh:
+                assert (await fresh.probe())["type"] == NOTHING
+                assert not [each for each in fresh.frames if each["type"] == "cf_agent_chat_messages"]
+
+    play(story, between_ms=20)

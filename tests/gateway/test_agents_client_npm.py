@@ -100,3 +100,40 @@ def test_the_hooks_hold_a_conversation_across_a_kill(tmp_path: Path) -> None:
     assert killed["left"] == killed["right"] == asked
     assert killed["ends"] == [["completed"], ["completed"]]
     assert killed["recovering"] == [False, False]
+
+
+@pytest.mark.slow
+def test_the_clients_come_through_bad_moments(tmp_path: Path) -> None:
+    """P-013, P-017, P-027, P-032, P-034, P-035, P-036, P-059, P-060, P-099, P-112, P-114, P-124, P-127, P-139, P-142, P-152, P-159."""
+    told = play(
+        tmp_path,
+        "agents_moments.mjs",
+        [f"{CHAT}:Talker", f"{CHAT}:Asker", f"{CHAT}:Archive"],
+        setup=f"{CHAT}:script",
+        setup_options={"between_ms": 20},
+        hooks={"authenticate": f"{CHAT}:doorkeeper", "limits": f"{CHAT}:LIMITS"},
+    )
+    (closes,) = told["reopened"]
+    assert closes["reopened"] == [[code, False, True, True] for code in (1000, 1001, 1011, 1012, 3000)]
+    assert closes["queries"] == [["_pk", "token"]] * 6
+    assert told["tokens"] == [{"carried": ["old", "new"]}]
+    assert told["blind"] == [{"shown": [], "code": 4403, "asked": True}]
+    whole = [["user", "sum"], ["assistant", WHOLE]]
+    assert told["renamed"] == [{"lines": [0, 1], "shown": whole}]
+    (archive,) = told["archive"]
+    assert (archive["bytes"] > 10_000_000, archive["last"]) == (True, 5_000)
+    assert told["cut before the end"] == [{"shown": whole, "ends": ["completed"]}]
+    assert told["offline"] == [{"shown": ["user", "assistant"] * 2, "vanished": False, "stored": 4}]
+    assert told["no resume"] == [{"streams": False}]
+    (going,) = told["cut continuation"]
+    assert (going["cuts"], going["shown"]) == (1, going["stored"])
+    (child,) = told["child"]
+    assert (child["isSame"], child["text"]) == (True, child["summary"])
+    (at_the_end,) = told["killed at the end"]
+    assert at_the_end["shown"][0] == at_the_end["shown"][1]
+    (before,) = told["killed before a message"]
+    assert (before["shown"][4], before["stored"]) == ("words again", 6)
+    (in_a_child,) = told["killed in a child"]
+    assert in_a_child["texts"] == in_a_child["summaries"]
+    assert told["silent"] == [{"shown": whole}]
+    assert told["patient"][0]["waited"] >= 2_900

@@ -6,12 +6,12 @@ import asyncio
 import json
 from typing import Any
 
-from perdure.actors import Agent, RunContext, exposed
+from perdure.actors import Agent, RunContext, exposed, tool
 from perdure.actors.chat.stream import merged
 from perdure.actors.events.message_parts import apply_chunk
 from perdure.scenarios.provider.events import Done, Finish, Role, Text
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Question, Script
+from perdure.scenarios.provider.script import Call, Question, Round, Script
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.gateway.door import Door
@@ -27,6 +27,17 @@ class Helper(Adder):
     """A child that is a chat."""
 
     stands_alone = False
+
+
+class Reporter(Helper):
+    """A child that reports from its tools."""
+
+    @tool
+    async def report(self, name: str) -> str:
+        """Report a milestone."""
+        await self.report_progress(fraction=0.5, message=f"before {name}")
+        await self.report_progress(milestone=name)
+        return name
 
 
 class Racer(Agent):
@@ -61,7 +72,7 @@ class Sleeper(Agent):
         return "awake"
 
 
-KINDS: dict[str, Any] = {each.__name__: each for each in (Helper, Racer, Child, Grandchild, Sleeper)}
+KINDS: dict[str, Any] = {each.__name__: each for each in (Helper, Reporter, Racer, Child, Grandchild, Sleeper)}
 
 
 class Boss(Agent):
@@ -151,6 +162,27 @@ def test_a_child_that_dies_and_goes_on_is_shown_once_with_its_true_end() -> None
             assert prose(shown([*frames, *again])) == texts(messages)[1], "what comes twice is known by its number"
 
     play(story, between_ms=30)
+
+
+NAMES = ("first", "second", "third")
+REPORTS = tuple(Round(says=f"{each}. ", calls=(Call(name="report", arguments={"name": each}),)) for each in NAMES)
+
+
+def test_progress_and_milestones_come_between_the_chunks() -> None:
+    """P-153."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with tab(door, PATH) as live:
+            begin(live, "Reporter", "reports", "r")
+            frames = await until_told(live, "r", *ENDS)
+            bodies = [json.loads(each["event"]["body"]) for each in frames if each["event"]["kind"] == "chunk"]
+            milestones = [each["data"] for each in bodies if each["type"] == "data-agent-milestone"]
+            assert [(each["name"], each["sequence"]) for each in milestones] == [*zip(NAMES, range(3), strict=True)]
+            assert "data-agent-progress" in [each["type"] for each in bodies]
+            messages = await stored(door, f"{PATH}/sub/reporter/r")
+            assert prose(shown(frames)) == texts(messages)[1]
+
+    play(story, Script(questions=(Question(asks="reports", rounds=REPORTS),)), between_ms=20)
 
 
 def test_a_thousand_reports_in_a_second_are_told_in_a_few_frames() -> None:

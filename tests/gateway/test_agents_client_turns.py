@@ -305,3 +305,29 @@ def test_who_answers_owns_the_continuation_of_this_turn_and_of_no_other() -> Non
             assert (await left.probe("after"))["type"] == NOTHING, "it has no part in the other turn"
 
     asking.play(story, between_ms=50)
+
+
+def test_a_tab_that_has_not_read_for_too_long_is_closed_and_resumes() -> None:
+    """P-039: what waits for it is bounded, whoever else goes on."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with tab(door) as left, tab(door) as stalled:
+            stalled.socket.reads.clear()
+            for number in range(10):
+                many = [user(f"m{number}-{at}", "x" * 250_000) for at in range(8)]
+                left.send("cf_agent_chat_messages", messages=many)
+                while await stored(door) != many:
+                    await left.probe("meanwhile")
+            stalled.socket.reads.set()
+            while await stalled.socket.receive() is not None:
+                pass
+            assert stalled.socket.closed is not None
+            assert stalled.socket.closed[0] == 1013
+            left.say("r1", "sum", *many)
+            await left.until_chunk("text-delta")
+            async with tab(door) as back:
+                await back.until(type="cf_agent_stream_resuming")
+                back.acknowledge("r1")
+                assert text_of(await back.until(id="r1", done=True)) == WHOLE
+
+    play(story, between_ms=20)
