@@ -22,6 +22,9 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors/ai_sdk/children.py", "if framed.is_agent and", "if not framed.is_agent and",
+           "clients of the AI SDK are told of a child while it works", "gateway/test_ai_sdk_children.py"
+           "::test_a_child_is_told_as_outputs_that_are_not_final_and_then_by_its_result"),
     Mutant("actors/agents_client/retold.py", "adds: body[adds][known:]", "adds: body[adds]",
            "what another attempt of a chat says again is not told again", "gateway/test_agents_client_retold.py"
            "::test_attempts_that_go_further_and_further_are_shown_as_one"),

@@ -227,8 +227,8 @@ class Agent:
         return await self._perdure.state_watch.page(version, edition, hold_s)
 
     @exposed(repeatable=True)
-    async def _perdure_set_state(self, state: Any) -> str:
-        """Replace the state; `validate_state` is asked. Returns its version."""
+    async def _perdure_set_state(self, state: Any) -> Any:
+        """Replace the state; `validate_state` is asked. Returns its edition."""
         return self._perdure.state_watch.replace(state)
 
     @exposed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Final
@@ -15,6 +16,8 @@ from perdure.actors.life.state_watch import version_of
 from perdure.actors.link.caller import CallerSide
 from perdure.ledger import AgentUnreachable, PerdureError
 
+CROSSES_S: Final = 5.0
+UNKNOWN: Final = "unknown"
 STATE, RPC, REFUSED = "cf_agent_state", "rpc", "cf_agent_state_error"
 
 
@@ -31,6 +34,9 @@ class CallDesk:
         self._line, self._reached, self._caller, self._state = line, reached, caller, state
         self._told, self._shown = told.number, told.version
         """The number of what was looked at last, and the version that the client shows. Whatever the client sets it shows at once."""
+        self._set, self._setting = told.edition, asyncio.Lock()
+        """The edition of what the client has set last."""
+        self._sent_at_s = asyncio.get_running_loop().time() if told.version else float("-inf")
 
     async def take(self, frame: dict[str, Any]) -> None:
         """Do what a frame asks."""
@@ -54,25 +60,30 @@ class CallDesk:
         while True:
             known = await self._state.after(self._told)
             self._told = known.number
-            if known.version != self._shown:
-                await self._send_state()
+            async with self._setting:  # what is being set comes after what is known by now
+                known = self._state.known
+                if known.version != self._shown and not known.is_before(self._set):
+                    await self._send_state()
 
     async def _send_state(self) -> None:
         known = self._state.known
-        self._shown = known.version
+        self._shown, self._sent_at_s = known.version, asyncio.get_running_loop().time()
         await self._line.send(STATE, state=known.state)
 
     async def _set_state(self, state: Any) -> None:
         """The client shows its state already. If it is refused the client is told so, and then the state that counts."""
-        if isinstance(state, dict):
-            self._shown = version_of(state)
-        try:
-            await self._caller.call("_perdure_set_state", state)
-        except AgentUnreachable:
-            raise
-        except PerdureError as problem:
-            await self._line.send(REFUSED, error=words_of(problem))
-            await self._send_state()
+        async with self._setting:
+            if isinstance(state, dict):
+                self._shown = version_of(state)
+            try:
+                self._set = tuple(await self._caller.call("_perdure_set_state", state))
+                if asyncio.get_running_loop().time() - self._sent_at_s < CROSSES_S:
+                    self._shown = UNKNOWN  # what was sent may have crossed what the client has set, and stand there now
+            except AgentUnreachable:
+                raise
+            except PerdureError as problem:
+                await self._line.send(REFUSED, error=words_of(problem))
+                await self._send_state()
 
     # calls
 

@@ -79,6 +79,7 @@ _KINDS: Final[dict[str, type]] = {"providerExecuted": bool, "preliminary": bool,
 """The kinds of fields that are sometimes there; the others are texts. One of another kind, in an imported message, is left out."""
 
 INTERRUPTED: Final = "data-interrupted"
+UNDER_WAY: Final = frozenset({ToolState.INPUT_AVAILABLE, ToolState.APPROVAL_RESPONDED})
 _TEXTS = frozenset({"text", "reasoning"})
 _WHOLE = frozenset({"file", "source-url", "source-document"})
 _LAST = frozenset({"finish", "error", "abort"})
@@ -154,6 +155,19 @@ class Translator:
             place.is_closed = place.is_closed or any(each and each["type"].endswith("-end") for each in place.said)
             place.said = []
         return [each for each in self._out if each]
+
+    @property
+    def open_calls(self) -> list[str]:
+        """The calls that the client knows to be under way."""
+        if self.is_over or self._silent_steps:
+            return []
+        return [call_id for call_id, place in self._calls.items() if place.state in UNDER_WAY]
+
+    def preliminary(self, call_id: str, output: Any) -> list[Chunk]:
+        """An output of a call that is under way, which another one will take the place of."""
+        if call_id not in self.open_calls:
+            return []
+        return [chunk("tool-output-available", {"toolCallId": call_id, "output": output, "preliminary": True})]
 
     def paused(self) -> list[Chunk]:
         """The turn waits for a person: this answer ends here, and the message goes on when the client has sent what is waited for."""

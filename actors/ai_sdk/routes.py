@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from perdure.actors.ai_sdk.children import Children
 from perdure.actors.ai_sdk.chunks import NEWEST, OLDEST, Chunk
 from perdure.actors.ai_sdk.socket import ChatSocket
 from perdure.actors.ai_sdk.stream import Pace, chunks_of
@@ -118,13 +119,25 @@ class _Chats:
         body = await json_object(request)
         wish = Wish.of(body)
         turns, reached = await self._turns(request, Scope.CHAT, name, chat_id_of(body))
-        return answer(reached.handle, await turns.begin(wish), self._pace)
+        return self._answer(reached, await turns.begin(wish))
 
     async def resume(self, request: Request) -> Response:
         """Stream the answer under way from its start."""
         turns, reached = await self._addressed(request, Scope.READ)
         following = await turns.resume() if await self._is_at_work(reached) else None
-        return Response(status_code=204) if following is None else answer(reached.handle, following, self._pace)
+        return Response(status_code=204) if following is None else self._answer(reached, following)
+
+    def _answer(self, reached: Reached, following: Following) -> Response:
+        """The event stream of a turn."""
+        children = Children(self._backend, reached.agent_id, following.request_id)
+
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            async for batch in chunks_of(reached.handle, following, self._pace, children):
+                if batch:
+                    yield b"".join(event(encoded(each)) for each in batch)
+            yield DONE
+
+        return event_stream(pieces(), HEADERS)
 
     async def cancel(self, request: Request) -> Response:
         """Cancel what is under way."""
@@ -163,16 +176,3 @@ class _Chats:
         reached, _ = await self._backend.reach(who, [name, chat_id])
         client = await self._backend.client()
         return Turns(reached.handle, client.world.dice.token, major_of(connection)), reached
-
-
-def answer(chat: Any, following: Following, pace: Pace) -> Response:
-    """The event stream of a turn."""
-
-    async def pieces() -> AsyncGenerator[bytes, None]:
-        chunks = chunks_of(chat, following.request_id, following.translator, pace, following.opening)
-        async for batch in chunks:
-            if batch:
-                yield b"".join(event(encoded(each)) for each in batch)
-        yield DONE
-
-    return event_stream(pieces(), HEADERS)

@@ -18,11 +18,12 @@ from typing import Any
 from pydantic_core import to_json
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from perdure.actors.ai_sdk.children import Children
 from perdure.actors.ai_sdk.stream import Pace, chunks_of
 from perdure.actors.ai_sdk.turns import Following, Turns, Wish
 from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.code.author_call import tried
-from perdure.actors.gateway.backend import Backend
+from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.bodies import parsed_object
 from perdure.actors.gateway.problems import told
 from perdure.actors.gateway.security import Scope
@@ -102,30 +103,31 @@ class ChatSocket:
                 del self._answers[request_id]
 
     async def _answer(self, request_id: str, frame: Frame) -> None:
-        chat, following = await self._following(frame)
+        reached, following = await self._following(frame)
         if following is None:
             await self._say({"type": "no-active", "requestId": request_id})
         else:
-            await self._stream(request_id, chat, following)
+            await self._stream(request_id, reached, following)
 
-    async def _following(self, frame: Frame) -> tuple[Any, Following | None]:
+    async def _following(self, frame: Frame) -> tuple[Reached, Following | None]:
         is_new = frame["type"] == "send"
         who = self._backend.principal(self._socket, Scope.CHAT if is_new else Scope.READ)
         reached, _ = await self._backend.reach(who, [self._class, _text_of(frame, "id")])
         client = await self._backend.client()
         turns = Turns(reached.handle, client.world.dice.token, self._major)
         if not is_new:
-            return reached.handle, await turns.resume()
+            return reached, await turns.resume()
         more = frame.get("body")
         if not isinstance(more, Mapping):
             raise BadRequest("body", "is not an object")
         known: Frame = {name: frame[name] for name in ("trigger", "messages", "messageId") if name in frame}
-        return reached.handle, await turns.begin(Wish.of({**more, **known}))
+        return reached, await turns.begin(Wish.of({**more, **known}))
 
-    async def _stream(self, request_id: str, chat: Any, following: Following) -> None:
+    async def _stream(self, request_id: str, reached: Reached, following: Following) -> None:
         await self._say({"type": "start", "requestId": request_id})
         number = 0
-        async for batch in chunks_of(chat, following.request_id, following.translator, self._pace, following.opening):
+        children = Children(self._backend, reached.agent_id, following.request_id)
+        async for batch in chunks_of(reached.handle, following, self._pace, children):
             for chunk in batch:
                 await self._say({"type": "chunk", "requestId": request_id, "sequence": number, "chunk": chunk})
                 number += 1

@@ -14,10 +14,13 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
+from perdure.actors.ai_sdk.children import Children
 from perdure.actors.ai_sdk.chunks import Chunk, Translator
+from perdure.actors.ai_sdk.turns import Following
 from perdure.actors.chat.stream import merged
 from perdure.actors.gateway.backend import asked
 from perdure.actors.gateway.problems import told as words_of
+from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest, PerdureError
 from perdure.policies import TURN_ENDED, Event, TurnStatus
 
@@ -55,21 +58,44 @@ class Pace:
 
 
 async def chunks_of(
-    chat: Any, request_id: str, translator: Translator, pace: Pace, opening: dict[str, Any] | None = None
+    chat: Any, following: Following, pace: Pace, children: Children
 ) -> AsyncGenerator[list[Chunk], None]:
     """The chunks of a turn, from its start to its end, or until it waits for a person. What fails is told as the last chunk. There may be
     no chunk in a batch.
 
     Args:
         chat: the handle of the chat agent.
-        translator: makes the chunks.
+        following: the turn, and what makes its chunks.
         pace: of the gateway.
-        opening: the first page of the turn's events, if it is known already.
+        children: the runs of its calls.
     """
     with pace.followed():
-        async with aclosing(_pages(chat, request_id, pace, opening)) as pages:
-            while not translator.is_over:
-                yield await _next_chunks(pages, translator)
+        async with (
+            aclosing(_pages(chat, following.request_id, pace, following.opening)) as pages,
+            aclosing(_with_children(pages, following.translator, children)) as batches,
+        ):
+            async for batch in batches:
+                yield batch
+
+
+async def _with_children(pages: Pages, translator: Translator, children: Children) -> AsyncGenerator[list[Chunk], None]:
+    """What the turn says, and what its children do meanwhile."""
+    upcoming, news = awaited(_next_chunks(pages, translator)), awaited(children.news())
+    try:
+        while not translator.is_over:
+            await asyncio.wait({upcoming, news}, return_when=asyncio.FIRST_COMPLETED)
+            if upcoming.done():
+                yield upcoming.result()
+                await children.follow(translator)
+                upcoming = awaited(_next_chunks(pages, translator))
+            else:
+                yield _of_children(children, translator)
+                news = awaited(children.news())
+    finally:
+        for each in (upcoming, news):
+            each.cancel()
+        await asyncio.gather(upcoming, news, return_exceptions=True)
+        await children.close()
 
 
 async def _next_chunks(pages: Pages, translator: Translator) -> list[Chunk]:
@@ -78,6 +104,13 @@ async def _next_chunks(pages: Pages, translator: Translator) -> list[Chunk]:
     except PerdureError as problem:
         is_gone = isinstance(problem, BadRequest) and problem.field == "request_id"
         return translator.failed(FORGOTTEN if is_gone else CANNOT_FOLLOW.format(words_of(problem)["message"]))
+
+
+def _of_children(children: Children, translator: Translator) -> list[Chunk]:
+    try:
+        return children.chunks(translator)
+    except PerdureError as problem:
+        return translator.failed(CANNOT_FOLLOW.format(words_of(problem)["message"]))
 
 
 def _told(page: dict[str, Any], events: list[Event], translator: Translator) -> list[Chunk]:

@@ -18,11 +18,17 @@ AGAIN_S: Final = 1.0
 
 
 class Known(NamedTuple):
-    """A state as the gateway was told it. `version` is empty if there is none; `number` counts what the gateway was told."""
+    """A state as the gateway was told it. `version` is empty if there is none; `number` counts what the gateway was told. `edition` has the
+    life of the agent, and how many changes that life had seen."""
 
     state: dict[str, Any]
     version: str
     number: int
+    edition: tuple[int, int] = (0, 0)
+
+    def is_before(self, edition: tuple[int, int]) -> bool:
+        """Whether the same life of the agent has had another state since."""
+        return self.edition[0] == edition[0] and self.edition[1] < edition[1]
 
 
 class WatchedState:
@@ -60,7 +66,7 @@ class WatchedState:
     def _take(self, page: dict[str, Any]) -> None:
         self._edition = page["edition"]
         if page["is_news"]:
-            self.known = Known(page["state"], page["version"], self.known.number + 1)
+            self.known = Known(page["state"], page["version"], self.known.number + 1, tuple(page["edition"]))
             self._wake()
 
     def _wake(self) -> None:

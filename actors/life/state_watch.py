@@ -55,12 +55,12 @@ class StateWatch:
             pass
         return self._now(version, edition)
 
-    def replace(self, state: object) -> str:
-        """Put another state in the place of the present one, if the author lets it pass. Returns its version."""
+    def replace(self, state: object) -> tuple[int, int]:
+        """Put another state in the place of the present one, if the author lets it pass. Returns the edition that it has."""
         if not isinstance(state, dict):
             raise BadRequest("state", f"{state!r:.200} is {type(state).__name__}; the state of an agent is an object")
         self._life.storage.state.replace(state)
-        return version_of(state)
+        return self._life.incarnation, self._changes
 
     def _now(self, seen: str | None, edition: list[int] | None) -> StatePage:
         state = dict(self._life.storage.state) if self._life.has_storage else {}
@@ -78,11 +78,11 @@ class StateWatch:
             self._waiting.discard(changed)
 
     def _changed(self) -> None:
+        self._changes += 1
         self._life.on_loop(self._soon)
 
     def _soon(self) -> None:
         """Changes of one turn of the loop are told as one."""
-        self._changes += 1
         for each in self._waiting:
             if not each.done():
                 each.set_result(None)

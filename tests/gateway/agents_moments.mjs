@@ -22,9 +22,9 @@ const tabs = [];
 const seen = () => tabs.map((tab) => JSON.stringify([tab.name, tab.opened, tab.agent?.identified, tab.chat?.status, tab.chat?.isServerStreaming, tab.chat?.messages.map(text), tab.ends, tab.chat?.error?.message])).join("\n");
 
 async function until(isSo, what) {
-  const late = Date.now() + 60_000;
+  const late = Date.now() + 240_000;
   while (!isSo()) {
-    if (Date.now() > late) throw new Error(`not within a minute: ${what}: ${seen()}`);
+    if (Date.now() > late) throw new Error(`not in time: ${what}: ${seen()}`);
     await new Promise((resolve) => setTimeout(resolve, 10));
   }
 }

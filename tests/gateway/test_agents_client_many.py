@@ -79,7 +79,7 @@ def test_a_large_state_arrives_whole_and_one_that_is_too_large_is_refused() -> N
             assert (await right.receive())["state"] == large
             left.send({"type": "cf_agent_state", "state": {"text": "x" * 5 * MIB}})
             refused = (await left.until(type="cf_agent_state_error"))[-1]
-            assert "input_bytes_max is 4194304" in refused["error"]
+            assert "limit is 4194304" in refused["error"]
             assert (await left.receive())["state"] == large
             assert (await call(left, "add", 1, 1))[-1]["result"] == 2
 

@@ -102,7 +102,7 @@ def test_the_hooks_hold_a_conversation_across_a_kill(tmp_path: Path) -> None:
     assert killed["recovering"] == [False, False]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_clients_come_through_bad_moments(tmp_path: Path) -> None:
     """P-013, P-017, P-027, P-032, P-034, P-035, P-036, P-059, P-060, P-099, P-112, P-114, P-124, P-127, P-139, P-142, P-152, P-159."""
     told = play(
