@@ -32,7 +32,9 @@ EXAMINED = "ledger.db.examined"
 UNBORN = "ledger.db.unborn"
 MISSING = f"{DATABASE} is missing beside its journal"
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+"""The layout: until 2 DuckDB's log was the commit, since 2 the journal is, and since 3 a fact in it may be a crowd."""
+JOURNAL_FIRST = 2
 MIGRATIONS: tuple[str, ...] = (
     # 0 → 1: weights of facts before the last checkpoint, and payloads that know their fact
     (
@@ -249,6 +251,20 @@ def transact(con: duckdb.DuckDBPyConnection, work: Callable[[], None]) -> None:
     con.execute("BEGIN")
     work()
     con.execute("COMMIT")
+
+
+def refuse_newer(con: duckdb.DuckDBPyConnection, directory: Path) -> None:
+    """Raise `LedgerTooNew` if a newer version wrote the file."""
+    if version_of(con) > SCHEMA_VERSION:
+        raise too_new(directory, version_of(con))
+
+
+def raise_layout(con: duckdb.DuckDBPyConnection, guard: BlockGuard) -> None:
+    """Say in a file of an earlier layout that what follows is of this one. It is on the disk before the journal is written."""
+    if version_of(con) < SCHEMA_VERSION:
+        transact(con, lambda: put(con, "schema_version", SCHEMA_VERSION))
+        with guard.around(con, "ledger"):
+            con.execute("CHECKPOINT")
 
 
 def locked(directory: Path, owner: str) -> LedgerLocked:

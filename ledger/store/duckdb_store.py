@@ -34,8 +34,8 @@ from perdure.ledger.store.duckdb_file import (
     DATABASE,
     DOCTOR,
     EARLIER_JOURNAL,
+    JOURNAL_FIRST,
     MISSING,
-    SCHEMA_VERSION,
     WAL,
     Evidence,
     Lock,
@@ -45,10 +45,10 @@ from perdure.ledger.store.duckdb_file import (
     layout,
     put,
     put_mark,
+    raise_layout,
+    refuse_newer,
     told,
-    too_new,
     transact,
-    version_of,
 )
 from perdure.ledger.store.duckdb_tables import (
     FACT,
@@ -256,11 +256,11 @@ class DuckDBStore:
         evidence = Evidence(self.path)
         findings = self._made_ready(evidence)
         con = self._con = connect(self.path, fsync=self._fsync)
-        if version_of(con) > SCHEMA_VERSION:
-            raise too_new(self.path, version_of(con))
+        refuse_newer(con, self.path)
         found = assess(con, self.path)
         if found.loss and not self._repair:
             raise LedgerDamaged(str(self.path), found.loss, DOCTOR)
+        raise_layout(con, self._guard)
         findings += found.plan.findings
         replayed = list(commits(found.plan.replay))
         self._snapshot_seq, self._tally = found.snapshot_seq, NOTHING
@@ -287,7 +287,7 @@ class DuckDBStore:
         findings: list[str] = []
         if (self.path / DATABASE).exists() and not has_segments(self.path):
             known = layout(self.path)
-            if known is not None and (known < SCHEMA_VERSION or earlier.exists()):
+            if known is not None and (known < JOURNAL_FIRST or earlier.exists()):
                 findings = bring_forward(self.path, fsync=self._fsync, repair=self._repair, evidence=evidence)
             elif known is None:
                 create(self.path, fsync=self._fsync)

@@ -21,6 +21,7 @@ from perdure.ledger.store.duckdb_file import (
     DATABASE,
     DOCTOR,
     EARLIER_JOURNAL,
+    JOURNAL_FIRST,
     MIGRATIONS,
     SCHEMA_VERSION,
     WAL,
@@ -96,7 +97,7 @@ def _moved(con: duckdb.DuckDBPyConnection, directory: Path, *, repair: bool) -> 
     if version < 1:
         con.execute(MIGRATIONS[0])
     snapshot_seq, anchor = get_mark(con)
-    chained = version < SCHEMA_VERSION  # if it is not, an earlier start came as far as here
+    chained = version < JOURNAL_FIRST  # if it is not, an earlier start came as far as here
     mark, tally, problem = _follow_from(con, snapshot_seq, anchor) if chained else Followed(anchor, NOTHING, "")
     (last_seq,) = con.execute("SELECT coalesce(max(seq), 0) FROM facts").fetchone() or (0,)
     plan = _lacking(directory, mark, last_seq, problem)

@@ -22,6 +22,7 @@ from perdure.ledger.store.assessment import assess
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     EARLIER_JOURNAL,
+    JOURNAL_FIRST,
     LOCK,
     MISSING,
     SCHEMA_VERSION,
@@ -153,8 +154,8 @@ def _examine(directory: Path) -> Iterator[Finding]:
             if version > SCHEMA_VERSION:
                 yield _of(too_new(directory, version))
                 return
-            if version < SCHEMA_VERSION or (directory / EARLIER_JOURNAL).exists():
-                words = f"its layout has the older version {min(version, SCHEMA_VERSION - 1)}"
+            if version < JOURNAL_FIRST or (directory / EARLIER_JOURNAL).exists():
+                words = f"its layout has the older version {min(version, JOURNAL_FIRST - 1)}"
                 yield Finding("warning", words, "the next start brings it up to date; examine it then")
                 return
             read_through(con)
