@@ -19,11 +19,14 @@ from tests.actors.cast import Doubler
 
 ABSTRACT = {"Agent", "ChatAgent", "DurableAgent", "MessengerAgent"}  # what authors subclass is never asked for itself
 
+PROGRAMS_OF_PEERS = (".dbos_children", ".restate_children")  # with which the bench compares us, where these are installed
+
 
 def our_agents() -> list[type[Agent]]:
     for package in (actors, scenarios):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name)
+            if not module.name.endswith(PROGRAMS_OF_PEERS):
+                importlib.import_module(module.name)
     found = [Agent]
     for cls in found:
         found += [each for each in cls.__subclasses__() if each not in found]
