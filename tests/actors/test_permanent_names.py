@@ -19,7 +19,8 @@ from tests.actors.cast import Doubler
 
 ABSTRACT = {"Agent", "ChatAgent", "DurableAgent", "MessengerAgent"}  # what authors subclass is never asked for itself
 
-PROGRAMS_OF_PEERS = (".dbos_children", ".restate_children")  # with which the bench compares us, where these are installed
+# of the systems that the bench compares us with, where these are installed
+PROGRAMS_OF_PEERS = (".dbos_children", ".restate_children")
 
 
 def our_agents() -> list[type[Agent]]:
