@@ -1357,7 +1357,7 @@ MUTANTS = (
            "        if False:",
            "a snapshot neither goes back nor covers what is not durable",
            "contract/test_store.py::test_a_snapshot_neither_goes_back_nor_covers_what_is_not_durable"),
-    Mutant("ledger/store/duckdb_store.py", "        if version_of(con) > SCHEMA_VERSION:", "        if False:",
+    Mutant("ledger/store/duckdb_file.py", "    if version_of(con) > SCHEMA_VERSION:", "    if False:",
            "a ledger of a newer layout is refused", "ledger/test_duckdb_store.py::test_a_newer_layout_is_refused"),
     Mutant("actors/ray_world/os_processes.py", "return found if _id_of(found) == process else None", "return found",
            "a process that has the number of an earlier one is never struck",

@@ -57,7 +57,7 @@ class Grandchild(Agent):
         return "there"
 
 
-class Child(Agent):
+class Pupil(Agent):
     """Has a child of its own."""
 
     async def run(self, input: str) -> str:
@@ -72,7 +72,7 @@ class Sleeper(Agent):
         return "awake"
 
 
-KINDS: dict[str, Any] = {each.__name__: each for each in (Helper, Reporter, Racer, Child, Grandchild, Sleeper)}
+KINDS: dict[str, Any] = {each.__name__: each for each in (Helper, Reporter, Racer, Pupil, Grandchild, Sleeper)}
 
 
 class Boss(Agent):
@@ -204,7 +204,7 @@ def test_who_is_cancelled_is_told_as_aborted_in_every_tab() -> None:
 
     async def story(door: Door, laboratory: Laboratory) -> None:
         async with tab(door, PATH) as left, tab(door, PATH) as right:
-            begin(left, "Child", "inner", "outer")
+            begin(left, "Pupil", "inner", "outer")
             begin(left, "Sleeper", 1, "asleep")
             for each in (left, right):
                 await until_told(each, "asleep", "started")
@@ -262,9 +262,9 @@ def test_runs_of_a_child_are_told_on_its_own_connections() -> None:
 
     async def story(door: Door, laboratory: Laboratory) -> None:
         async with tab(door, PATH) as live:
-            begin(live, "Child", "inner", "outer")
+            begin(live, "Pupil", "inner", "outer")
             await until_told(live, "outer", *ENDS)
-            async with tab(door, f"{PATH}/sub/child/outer") as child:
+            async with tab(door, f"{PATH}/sub/pupil/outer") as child:
                 await until_told(child, "inner", *ENDS)
                 assert not told(child, "outer")
             assert not told(live, "inner")
