@@ -60,7 +60,7 @@ class Children:
 
 
 def standing(run: RunState) -> dict[str, Any]:
-    """A run as an output that is not final. Pure."""
+    """A run as an output that is not final."""
     found: dict[str, Any] = {
         "runId": run.run_id,
         "agentType": run.agent_type.rpartition(":")[2],

@@ -8,13 +8,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 from rich.console import Console
@@ -261,20 +261,36 @@ def report(figures: Sequence[dict[str, Any]], failures: Sequence[dict[str, Any]]
     return {"machine": machine(), "date": now, "figures": list(figures), "failures": list(failures)}
 
 
-def show(told: dict[str, Any]) -> None:
+class Shape(NamedTuple):
+    """How the figures of a report are shown.
+
+    Args:
+        line: a figure in a pipe.
+        columns: the headings on a terminal.
+        cells: a figure's row there.
+    """
+
+    line: Callable[[dict[str, Any]], str]
+    columns: tuple[str, ...]
+    cells: Callable[[dict[str, Any]], Iterable[str]]
+
+
+def show(told: dict[str, Any], shape: Shape | None = None) -> None:
     """A table on a terminal, plain lines in a pipe."""
+    shape = shape or Shape(line, ("figure", "", "min", "median", "max", "goal", "baseline"), _cells)
     if not sys.stdout.isatty():
         print(where(told))
         for figure in told["figures"]:
-            print(line(figure))
+            print(shape.line(figure))
         for failure in told["failures"]:
             print(f"{failure['group']}: FAILED, {failure['cause']}")
         return
-    table = Table("figure", "", "min", "median", "max", "goal", "baseline", caption=where(told))
+    table, blanks = Table(*shape.columns, caption=where(told)), [""] * (len(shape.columns) - 3)
     for figure in told["figures"]:
-        table.add_row(*_cells(figure), style="" if figure["met"] is not False else "yellow")
+        table.add_row(*shape.cells(figure), style="yellow" if figure.get("met") is False else "")
     for failure in told["failures"]:
-        table.add_row(failure["group"], "", "", "failed", "", "", failure["cause"], style="red")
+        before, after = blanks[: len(blanks) // 2], blanks[len(blanks) // 2 :]
+        table.add_row(failure["group"], *before, "failed", *after, failure["cause"], style="red")
     Console().print(table)
 
 

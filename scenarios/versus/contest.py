@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from perdure.scenarios.bench.report import rounded, where
+from perdure.scenarios.bench import report
+from perdure.scenarios.bench.report import Shape, rounded
 
 
 @dataclass(frozen=True)
@@ -57,20 +54,7 @@ def _spread(values: Sequence[float], base: float) -> dict[str, float]:
 
 def show(told: dict[str, Any]) -> None:
     """A table on a terminal, plain lines in a pipe."""
-    if not sys.stdout.isatty():
-        print(where(told))
-        for each in told["figures"]:
-            print(line(each))
-        for failure in told["failures"]:
-            print(f"{failure['group']}: FAILED, {failure['cause']}")
-        return
-    table = Table("figure", "", "Perdure", "the other", "plain Ray calls", "Perdure is", caption=where(told))
-    for each in told["figures"]:
-        sides = [_cell(each[side]) for side in ("perdure", "peer", "plain_ray")]
-        table.add_row(f"{each['name']}, {each['peer_name']}", each["unit"], *sides, _verdict(each))
-    for failure in told["failures"]:
-        table.add_row(failure["group"], "", "failed", "", "", failure["cause"], style="red")
-    Console().print(table)
+    report.show(told, Shape(line, ("figure", "", "Perdure", "the other", "plain Ray calls", "Perdure is"), _cells))
 
 
 def line(figure: dict[str, Any]) -> str:
@@ -81,6 +65,11 @@ def line(figure: dict[str, Any]) -> str:
     ]
     plain = f"plain Ray calls {_cell(figure['plain_ray'])}"
     return f"{figure['name']} ({figure['unit']}): {'; '.join([*sides, plain])}; Perdure is {_verdict(figure)}"
+
+
+def _cells(figure: dict[str, Any]) -> list[str]:
+    sides = [_cell(figure[side]) for side in ("perdure", "peer", "plain_ray")]
+    return [f"{figure['name']}, {figure['peer_name']}", figure["unit"], *sides, _verdict(figure)]
 
 
 def _verdict(figure: dict[str, Any]) -> str:

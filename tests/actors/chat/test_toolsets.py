@@ -22,7 +22,7 @@ from perdure.actors.chat.toolsets import ToldToModel, effect_of, find_library_to
 from perdure.ledger import BadRequest, UnknownTool
 from perdure.scenarios.provider.script import Call, Script
 from tests.actors.chat.desk import Outside, play
-from tests.actors.chat.room import Room, calls, outcomes, visit
+from tests.actors.chat.room import Room, Story, calls, outcomes, visit
 
 SERVER = str(Path(__file__).parents[2] / "cluster" / "mcp_server.py")
 CALL = ToolContext(call_id="call", run_id="run", attempt=1, idempotency_key="key", report_progress=print)
@@ -237,20 +237,11 @@ def test_a_tool_that_asks_for_approval_is_called_again_once_it_has_it(
     assert Outside.effects[effect] == (1 if approved else 0)
 
 
-def test_a_run_that_asks_for_approval_survives_deaths_at_every_place() -> None:
+def test_a_run_that_asks_for_approval_survives_deaths() -> None:
     """It asks once, and is called once more. A death while it works leaves its outcome unknown; it is not called again then."""
 
-    async def story(room: Room) -> list[tuple[str, Any]]:
-        turn = room.soon("chat", "much", request_id="asked")
-        await room.until(lambda: room.is_("parked"))
-        (part,) = called_in(await room.do("get_messages"))
-        await room.do("respond_to_approval", part["toolCallId"], True)
-        await room.until(lambda: room.is_("completed"))
-        turn.cancel()
-        return outcomes((await room.do("get_messages"))[-1])
-
     for place in range(5, 150, 12):
-        ((state, told),) = visit(Looker, story, LOOKS, kill_at=place)
+        ((state, told),) = visit(Looker, approved_at_once("much"), LOOKS, kill_at=place)
         is_unknown = state == "output-error" and told.startswith("OUTCOME UNKNOWN")
         assert is_unknown or (state, told) == ("output-available", "paid 50"), f"kill_at={place}"
         assert Outside.effects["paid", 50] == 1
@@ -259,8 +250,15 @@ def test_a_run_that_asks_for_approval_survives_deaths_at_every_place() -> None:
 def test_a_tool_that_asks_although_it_is_approved_fails() -> None:
     """Else it would ask for ever."""
 
-    async def story(room: Room) -> Any:
-        turn = room.soon("chat", "insist", request_id="asked")
+    told = visit(Looker, approved_at_once("insist"), LOOKS)
+    assert told == [("output-error", "insist asks for an approval that it has been given.")]
+
+
+def approved_at_once(question: str) -> Story:
+    """A story in which a call is approved as soon as it asks; how the calls of the answer ended."""
+
+    async def story(room: Room) -> list[tuple[str, Any]]:
+        turn = room.soon("chat", question, request_id="asked")
         await room.until(lambda: room.is_("parked"))
         (part,) = called_in(await room.do("get_messages"))
         await room.do("respond_to_approval", part["toolCallId"], True)
@@ -268,8 +266,7 @@ def test_a_tool_that_asks_although_it_is_approved_fails() -> None:
         turn.cancel()
         return outcomes((await room.do("get_messages"))[-1])
 
-    told = visit(Looker, story, LOOKS)
-    assert told == [("output-error", "insist asks for an approval that it has been given.")]
+    return story
 
 
 def called_in(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
