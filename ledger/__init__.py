@@ -1,152 +1,167 @@
 """What is true: facts, the table that moves them, decisions, mail, the stores, and the storages of agents.
 
 The durable store (`ledger.store.duckdb_store`) and the agents' storages (`ledger.storage.cabinet`) are imported by name, so that reading
-the protocol loads no database.
+the protocol loads no database. Each name loads its module when it is first used.
 """
 
-from perdure.ledger.activation import Activation, HostView, package_of, pool_key, with_package
-from perdure.ledger.checks import check_ms, check_number, check_whole, checked
-from perdure.ledger.codec import decode, encode, pack, unpack
-from perdure.ledger.crowd_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
-from perdure.ledger.errors import (
-    AdmissionRefused,
-    AgentAborted,
-    AgentBeingDeleted,
-    AgentForbidden,
-    AgentUnreachable,
-    AwaitedInsideHandler,
-    BadRequest,
-    ConflictingRequest,
-    FiberStopped,
-    HostUnavailable,
-    LedgerDamaged,
-    LedgerError,
-    LedgerLocked,
-    LedgerTooNew,
-    LedgerUnwritable,
-    MigrationFailed,
-    NoLongerServed,
-    OutcomeUnknown,
-    Overloaded,
-    PerdureError,
-    RetryRefused,
-    RunBeingCleared,
-    StaleIncarnation,
-    StartTimedOut,
-    StorageConflict,
-    StorageError,
-    StorageLost,
-    StorageTooNew,
-    SupervisorUnreachable,
-    TooLarge,
-    UnknownAgentType,
-    UnknownRun,
-    UnknownTool,
-    WorldError,
-)
-from perdure.ledger.explained_case import lasting
-from perdure.ledger.explanation import explain
-from perdure.ledger.facts import (
-    AgentForgotten,
-    AttemptLost,
-    Fact,
-    MailFailed,
-    MilestoneReached,
-    RunCompleted,
-    RunFailed,
-    RunInterrupted,
-    RunRequested,
-    SupervisorStarted,
-)
-from perdure.ledger.families import ancestors
-from perdure.ledger.folds import enact, fold, record_fact
-from perdure.ledger.frames import frame_of
-from perdure.ledger.ids import (
-    agent_id,
-    check_id,
-    derived_run_id,
-    digest_of,
-    is_within,
-    mail_id,
-    name_of,
-    origin_of,
-    parent_of,
-    path_of,
-    request_of,
-    sub_agent_id,
-    type_of,
-)
-from perdure.ledger.inspection import about_agent, audit, counts, inspection, line, lines, overview, parked
-from perdure.ledger.mail import MILESTONE, Mail, MailState, Slot
-from perdure.ledger.notes import Note
-from perdure.ledger.old_code import code_counts, code_standings, older_awake
-from perdure.ledger.outstanding import (
-    DeliverMail,
-    Effect,
-    ForgetStorage,
-    StartAttempt,
-    StopAgent,
-    TellEnd,
-    WakeAgent,
-    about,
-    everything,
-    keys_of,
-    letter,
-    outstanding,
-)
-from perdure.ledger.placements import assign_hosts, hosts_wanted, is_exclusive
-from perdure.ledger.preview import preview_of, shown_input
-from perdure.ledger.protocol import decide
-from perdure.ledger.reach import Route, Standalone, is_cleared, named_on_the_way, route
-from perdure.ledger.run import Run, outcome_of
-from perdure.ledger.run_pages import Page, page_of
-from perdure.ledger.secret import (
-    Secret,
-    Struck,
-    plain_without_secrets,
-    provide_secrets,
-    revealed,
-    strike,
-    without_secrets,
-)
-from perdure.ledger.snapshot import activation_from, dirty_records, meta_of, prepare_rows, restore, run_from, run_record
-from perdure.ledger.standing import KnownAgents, Standing, standing_of
-from perdure.ledger.status import ENDED, HARD, LIVE, InterruptedReason, Status
-from perdure.ledger.stimulus import (
-    COLLECTED_NOTHING,
-    NOT_RUNNABLE,
-    START_FAILED,
-    STORAGE_LOST,
-    UNFIT,
-    UNIMPORTABLE,
-    Adopt,
-    Alarm,
-    Awake,
-    Cancel,
-    Chunk,
-    Clear,
-    Ended,
-    Forget,
-    Handled,
-    HostLost,
-    HostUp,
-    Milestone,
-    Progress,
-    Released,
-    Request,
-    Retire,
-    Retry,
-    Stimulus,
-    StopLives,
-    Tell,
-    Tick,
-    Unstarted,
-    Up,
-)
-from perdure.ledger.store.crowds import CROWD, CROWD_MIN, CROWDS, Crowd, count_of, spelled_out, subjects_of
-from perdure.ledger.store.store import Boot, CrowdRow, FactRow, First, Payload, Record, Row, Store, Wanted
-from perdure.ledger.timeouts import arm, next_look
-from perdure.ledger.view import View, last_end
+from typing import TYPE_CHECKING
+
+from perdure.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from perdure.ledger.activation import Activation, HostView, package_of, pool_key, with_package
+    from perdure.ledger.checks import check_ms, check_number, check_whole, checked
+    from perdure.ledger.codec import decode, encode, pack, unpack
+    from perdure.ledger.crowd_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
+    from perdure.ledger.effects import (
+        DeliverMail,
+        Effect,
+        ForgetStorage,
+        StartAttempt,
+        StopAgent,
+        TellEnd,
+        WakeAgent,
+        about,
+        everything,
+        keys_of,
+        letter,
+        outstanding,
+    )
+    from perdure.ledger.errors import (
+        AdmissionRefused,
+        AgentAborted,
+        AgentBeingDeleted,
+        AgentForbidden,
+        AgentUnreachable,
+        AwaitedInsideHandler,
+        BadRequest,
+        ConflictingRequest,
+        FiberStopped,
+        HostUnavailable,
+        LedgerDamaged,
+        LedgerError,
+        LedgerLocked,
+        LedgerTooNew,
+        LedgerUnwritable,
+        MigrationFailed,
+        NoLongerServed,
+        OutcomeUnknown,
+        Overloaded,
+        PerdureError,
+        RetryRefused,
+        RunBeingCleared,
+        StaleIncarnation,
+        StartTimedOut,
+        StorageConflict,
+        StorageError,
+        StorageLost,
+        StorageTooNew,
+        SupervisorUnreachable,
+        TooLarge,
+        UnknownAgentType,
+        UnknownRun,
+        UnknownTool,
+        WorldError,
+    )
+    from perdure.ledger.explanation import explain
+    from perdure.ledger.facts import (
+        AgentForgotten,
+        AttemptLost,
+        Fact,
+        MailFailed,
+        MilestoneReached,
+        RunCompleted,
+        RunFailed,
+        RunInterrupted,
+        RunRequested,
+        SupervisorStarted,
+    )
+    from perdure.ledger.families import ancestors
+    from perdure.ledger.folds import enact, fold, record_fact
+    from perdure.ledger.frames import frame_of
+    from perdure.ledger.ids import (
+        agent_id,
+        check_id,
+        derived_run_id,
+        digest_of,
+        is_within,
+        mail_id,
+        name_of,
+        origin_of,
+        parent_of,
+        path_of,
+        request_of,
+        sub_agent_id,
+        type_of,
+    )
+    from perdure.ledger.inspection import about_agent, audit, counts, inspected, line, listed, overview, parked
+    from perdure.ledger.mail import MILESTONE, Mail, MailState, Slot
+    from perdure.ledger.notes import Note
+    from perdure.ledger.old_code import code_counts, code_standings, older_awake
+    from perdure.ledger.placements import assign_hosts, hosts_wanted, is_exclusive
+    from perdure.ledger.preview import preview_of, shown_input
+    from perdure.ledger.protocol import decide
+    from perdure.ledger.reach import Route, Standalone, is_cleared, named_on_the_way, route
+    from perdure.ledger.run import Run, outcome_of
+    from perdure.ledger.run_pages import Page, page_of
+    from perdure.ledger.secret import (
+        Secret,
+        Struck,
+        plain_without_secrets,
+        provide_secrets,
+        revealed,
+        strike,
+        without_secrets,
+    )
+    from perdure.ledger.snapshot import (
+        activation_from,
+        dirty_records,
+        meta_of,
+        prepare_rows,
+        restore,
+        run_from,
+        run_record,
+    )
+    from perdure.ledger.standing import KnownAgents, Standing, standing_of
+    from perdure.ledger.status import ENDED, HARD, LIVE, InterruptedReason, Status
+    from perdure.ledger.stimulus import (
+        COLLECTED_NOTHING,
+        NOT_RUNNABLE,
+        START_FAILED,
+        STORAGE_LOST,
+        UNFIT,
+        UNIMPORTABLE,
+        Adopt,
+        Alarm,
+        Awake,
+        Cancel,
+        Chunk,
+        Clear,
+        Ended,
+        Forget,
+        Handled,
+        HostLost,
+        HostUp,
+        Milestone,
+        Progress,
+        Released,
+        Request,
+        Retire,
+        Retry,
+        Stimulus,
+        StopLives,
+        Tell,
+        Tick,
+        Unstarted,
+        Up,
+    )
+    from perdure.ledger.store.crowds import CROWD, CROWD_MIN, CROWDS, Crowd, count_of, spelled_out, subjects_of
+    from perdure.ledger.store.store import Boot, CrowdRow, FactRow, First, Payload, Record, Row, Store, Wanted
+    from perdure.ledger.timeouts import arm, next_look
+    from perdure.ledger.view import View, last_end
+    from perdure.ledger.wording import lasting
 
 if __name__ != "perdure.ledger":  # imported from a checkout: every module would exist twice
     raise ImportError("this folder is a part of the package `perdure`: import `perdure.ledger`")
+
+__getattr__, __dir__ = lazy_names(globals())

@@ -13,7 +13,7 @@ from typing import Any
 
 from perdure.ledger.activation import Activation, package_of, pool_key
 from perdure.ledger.codec import unpack
-from perdure.ledger.explained_case import Case, counted, first, lasting, nth
+from perdure.ledger.explained_case import Case
 from perdure.ledger.lines import line_for
 from perdure.ledger.mail import Mail, MailState, Slot
 from perdure.ledger.placements import askers_host, blamed_in, is_alone
@@ -21,6 +21,7 @@ from perdure.ledger.run import Run
 from perdure.ledger.status import InterruptedReason, Status
 from perdure.ledger.timeouts import budget_of, next_look, sighting_of, start_due_ms
 from perdure.ledger.view import View
+from perdure.ledger.wording import counted, first, lasting, nth
 from perdure.policies import Limits, is_window
 
 NAMED_MAX = 3

@@ -8,10 +8,10 @@ from typing import Any
 
 from perdure.ledger.activation import Activation
 from perdure.ledger.codec import unpack
+from perdure.ledger.effects import about
 from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MailState
 from perdure.ledger.old_code import code_counts
-from perdure.ledger.outstanding import about
 from perdure.ledger.run import Run, outcome_of
 from perdure.ledger.snapshot import run_from
 from perdure.ledger.status import Status
@@ -20,7 +20,7 @@ from perdure.ledger.view import View
 from perdure.policies import INFINITY
 
 
-def inspection(run: Run) -> dict[str, Any]:
+def inspected(run: Run) -> dict[str, Any]:
     """What a parent (or `perdure show`) learns of a run: its outcome so far, progress and milestones included."""
     told = {**about(run), **outcome_of(run), "parent": run.parent, "digest": run.digest, "attempt": run.attempt}
     told["output"] = None if run.output is None else unpack(run.output)
@@ -38,7 +38,7 @@ def inspection(run: Run) -> dict[str, Any]:
 
 def line(run: Run) -> dict[str, Any]:
     """A run as one line of a list."""
-    told = inspection(run)
+    told = inspected(run)
     kept = {key: told[key] for key in _ON_A_LINE}
     outcome = {key: value for key, value in outcome_of(run).items() if key in ("summary", "error", "reason")}
     return {
@@ -124,7 +124,7 @@ def about_agent(view: View, agent_id: str) -> dict[str, Any] | None:
     }
 
 
-def lines(
+def listed(
     in_memory: Mapping[str, Run],
     archived: list[Record],
     parent: str | None,

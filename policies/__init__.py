@@ -35,177 +35,186 @@
 | `agents_client` | what do the frames of Cloudflare's clients ask for, and what are they told? |
 | `turn_size` | how many messages does the supervisor decide at once? |
 | `spans` | how is a span named, by whichever process tells it? |
+
+Each name loads its module when it is first used.
 """
 
-from perdure.policies.agents_client import (
-    OUTCOMES,
-    PROGRESS_EVERY_S,
-    Plan,
-    ProbeAnswer,
-    Situation,
-    plan_request,
-    probe_answer,
-    run_events,
-    shown_chunk,
-)
-from perdure.policies.callback_status import (
-    CALLBACK_DUE,
-    CALLBACK_TRANSITIONS,
-    CallbackEvent,
-    CallbackStatus,
-    PastOutcome,
-)
-from perdure.policies.cautions import CallEvidence, NoResult, caution, correction, error_text, notice_of
-from perdure.policies.chat_config import ChatRecovery, ExhaustedContext, ProgressContext
-from perdure.policies.chat_progress import earns_credit
-from perdure.policies.chat_recovery import (
-    Evaluation,
-    Incident,
-    IncidentStatus,
-    RecoveryKind,
-    TurnInterruption,
-    classify_turn,
-    evaluate,
-    exhausted_context,
-    keeps_partial,
-    progress_context,
-    recovery_pause_ms,
-)
-from perdure.policies.delivery import (
-    Delivery,
-    Ending,
-    Next,
-    Outcome,
-    Trouble,
-    after_failure,
-    after_unknown,
-    ending,
-    pause_ms,
-    ready_at_ms,
-)
-from perdure.policies.failures import ApiKind, Failure, FailureKind, Raised
-from perdure.policies.fiber_status import (
-    FIBER_CLEANED,
-    FIBER_OPEN_STATES,
-    FIBER_SETTLED,
-    FIBER_TRANSITIONS,
-    FiberEvent,
-    FiberState,
-    FiberStatus,
-)
-from perdure.policies.fibers import (
-    UNSET,
-    Ask,
-    Drop,
-    Enter,
-    FiberResult,
-    FiberRetry,
-    Interruption,
-    Settle,
-    Settled,
-    after_error,
-    after_hook,
-    outlived,
-    recovery_pause_after,
-    take_up,
-)
-from perdure.policies.json_types import Json, JsonObject
-from perdure.policies.limits import Limits
-from perdure.policies.liveness import COMING, MUTE, Silence, is_noteworthy, is_unbearable, silence_after, was_late
-from perdure.policies.messages import Counting, length_of, sendable, split, spoken
-from perdure.policies.numbers import INFINITY, InvalidValue, is_number, number, whole
-from perdure.policies.overlap import OpenTurn, Overlap, QueueAction, is_dropped, overlaps, queue_decision
-from perdure.policies.patience import NEVER, Budget, Sighting, expiry, is_window
-from perdure.policies.phases import (
-    FAILURES_MAX,
-    Action,
-    AttemptFacts,
-    CallFacts,
-    Cause,
-    Mode,
-    Phase,
-    Stage,
-    TurnBudget,
-    cause_of,
-    decide,
-    phase_of,
-)
-from perdure.policies.placement import (
-    blamed_from,
-    choose,
-    has_room_alone,
-    is_behind,
-    room_after,
-    shares,
-    wanted_hosts,
-)
-from perdure.policies.recovery import Attempts, Evidence, Fail, Release, Retry, Seal, judge
-from perdure.policies.repair import (
-    awaits_client,
-    default_repair,
-    is_settled,
-    is_tool_part,
-    object_input,
-    repair_transcript,
-    tool_name,
-)
-from perdure.policies.repeats import Loss, LossRow, RepeatGuard, call_key, stop_text
-from perdure.policies.reply_status import REPLY_OPEN, REPLY_TRANSITIONS, ReplyEvent, ReplyStatus
-from perdure.policies.retention import Due, is_retention_on, retention_due
-from perdure.policies.retry import backoff_ms, jittered_ms
-from perdure.policies.schedule import (
-    CatchUp,
-    Cron,
-    Every,
-    Firing,
-    Pattern,
-    Retries,
-    TickOverlap,
-    cron,
-    firing,
-    full_jitter_ms,
-    instant_ms,
-    interval_ms,
-    moment_ms,
-    next_tick,
-)
-from perdure.policies.spans import (
-    CHAT,
-    CONTENT_MAX,
-    EXECUTE_TOOL,
-    INVOKE_AGENT,
-    OPERATION,
-    OURS,
-    PROVIDER,
-    Attribute,
-    Span,
-    TraceContext,
-    call_span,
-    context_of,
-    error_type,
-    run_span,
-    spoken_content,
-    trace_of,
-    turn_span,
-    within,
-)
-from perdure.policies.strikes import Carrier, Target, carriers, from_here, in_turns, share_of, victims
-from perdure.policies.transitions import Cell, IllegalTransition, Transitions
-from perdure.policies.transport import classify, next_delay_ms, stalled, stream_ended
-from perdure.policies.turn_size import turn_size_after
-from perdure.policies.turn_status import TURN_ENDED, TurnEvent, TurnStatus, turn_cell
-from perdure.policies.turns import Line, Rank
-from perdure.policies.ui_messages import (
-    TOOL_SETTLED,
-    Event,
-    Message,
-    OurMetadata,
-    Part,
-    ProviderMetadata,
-    Role,
-    ToolState,
-    without,
-)
+from typing import TYPE_CHECKING
+
+from perdure.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from perdure.policies.agents_client import (
+        OUTCOMES,
+        PROGRESS_EVERY_S,
+        Plan,
+        ProbeAnswer,
+        Situation,
+        plan_request,
+        probe_answer,
+        run_events,
+        shown_chunk,
+    )
+    from perdure.policies.callback_status import (
+        CALLBACK_DUE,
+        CALLBACK_TRANSITIONS,
+        CallbackEvent,
+        CallbackStatus,
+        PastOutcome,
+    )
+    from perdure.policies.cautions import CallEvidence, NoResult, caution, correction, error_text, notice_of
+    from perdure.policies.chat_config import ChatRecovery, ExhaustedContext, ProgressContext
+    from perdure.policies.chat_progress import earns_credit
+    from perdure.policies.chat_recovery import (
+        Evaluation,
+        Incident,
+        IncidentStatus,
+        RecoveryKind,
+        TurnInterruption,
+        classify_turn,
+        evaluate,
+        exhausted_context,
+        keeps_partial,
+        progress_context,
+        recovery_pause_ms,
+    )
+    from perdure.policies.delivery import (
+        Delivery,
+        Ending,
+        Next,
+        Outcome,
+        Trouble,
+        after_failure,
+        after_unknown,
+        ending,
+        pause_ms,
+        ready_at_ms,
+    )
+    from perdure.policies.failures import ApiKind, Failure, FailureKind, Raised
+    from perdure.policies.fiber_status import (
+        FIBER_CLEANED,
+        FIBER_OPEN_STATES,
+        FIBER_SETTLED,
+        FIBER_TRANSITIONS,
+        FiberEvent,
+        FiberState,
+        FiberStatus,
+    )
+    from perdure.policies.fibers import (
+        UNSET,
+        Ask,
+        Drop,
+        Enter,
+        FiberResult,
+        FiberRetry,
+        Interruption,
+        Settle,
+        Settled,
+        after_error,
+        after_hook,
+        outlived,
+        recovery_pause_after,
+        take_up,
+    )
+    from perdure.policies.json_types import Json, JsonObject
+    from perdure.policies.limits import Limits
+    from perdure.policies.liveness import COMING, MUTE, Silence, is_noteworthy, is_unbearable, silence_after, was_late
+    from perdure.policies.messages import Counting, length_of, sendable, split, spoken
+    from perdure.policies.numbers import INFINITY, InvalidValue, is_number, number, whole
+    from perdure.policies.overlap import OpenTurn, Overlap, QueueAction, is_dropped, overlaps, queue_decision
+    from perdure.policies.patience import NEVER, Budget, Sighting, expiry, is_window
+    from perdure.policies.phases import (
+        FAILURES_MAX,
+        Action,
+        AttemptFacts,
+        CallFacts,
+        Cause,
+        Mode,
+        Phase,
+        Stage,
+        TurnBudget,
+        cause_of,
+        decide,
+        phase_of,
+    )
+    from perdure.policies.placement import (
+        blamed_from,
+        choose,
+        has_room_alone,
+        is_behind,
+        room_after,
+        shares,
+        wanted_hosts,
+    )
+    from perdure.policies.recovery import Attempts, Evidence, Fail, Release, Retry, Seal, judge
+    from perdure.policies.repair import (
+        awaits_client,
+        default_repair,
+        is_settled,
+        is_tool_part,
+        object_input,
+        repair_transcript,
+        tool_name,
+    )
+    from perdure.policies.repeats import Loss, LossRow, RepeatGuard, call_key, stop_text
+    from perdure.policies.reply_status import REPLY_OPEN, REPLY_TRANSITIONS, ReplyEvent, ReplyStatus
+    from perdure.policies.retention import Due, is_retention_on, retention_due
+    from perdure.policies.retry import backoff_ms, jittered_ms
+    from perdure.policies.schedule import (
+        CatchUp,
+        Cron,
+        Every,
+        Firing,
+        Pattern,
+        Retries,
+        TickOverlap,
+        cron,
+        firing,
+        full_jitter_ms,
+        instant_ms,
+        interval_ms,
+        moment_ms,
+        next_tick,
+    )
+    from perdure.policies.spans import (
+        CHAT,
+        CONTENT_MAX,
+        EXECUTE_TOOL,
+        INVOKE_AGENT,
+        OPERATION,
+        OURS,
+        PROVIDER,
+        Attribute,
+        Span,
+        TraceContext,
+        call_span,
+        context_of,
+        error_type,
+        run_span,
+        spoken_content,
+        trace_of,
+        turn_span,
+        within,
+    )
+    from perdure.policies.strikes import Carrier, Target, carriers, from_here, in_turns, share_of, victims
+    from perdure.policies.transitions import Cell, IllegalTransition, Transitions
+    from perdure.policies.transport import classify, next_delay_ms, stalled, stream_ended
+    from perdure.policies.turn_size import turn_size_after
+    from perdure.policies.turn_status import TURN_ENDED, TurnEvent, TurnStatus, turn_cell
+    from perdure.policies.turns import Line, Rank
+    from perdure.policies.ui_messages import (
+        TOOL_SETTLED,
+        Event,
+        Message,
+        OurMetadata,
+        Part,
+        ProviderMetadata,
+        Role,
+        ToolState,
+        without,
+    )
 
 if __name__ != "perdure.policies":  # imported from a checkout: every module would exist twice
     raise ImportError("this folder is a part of the package `perdure`: import `perdure.policies`")
+
+__getattr__, __dir__ = lazy_names(globals())

@@ -187,6 +187,14 @@ def test_our_own_modules_are_imported_at_the_top() -> None:
     report(unlike("imports late", LAZY_IMPORTERS, offenders(tidy.lazy_imports)))
 
 
+def test_no_module_bears_a_name_that_its_folder_loads_late() -> None:
+    """Importing the module would put it in the place of the name."""
+    rooms = {file.module: file for file in OURS}
+    for folder in FOLDERS:
+        late = {f"perdure.{folder}.{each.name}" for each in tidy.imports(rooms[f"perdure.{folder}"])}
+        assert not late & rooms.keys()
+
+
 def test_files_are_small() -> None:
     sizes = {file.path: len(file.lines) for file in OURS if file.lines}
     most = {path: FILE_LINES_LONGER.get(path, (FILE_LINES_MAX, ""))[0] for path in sizes}

@@ -41,9 +41,9 @@ from perdure.ledger import (
     code_standings,
     explain,
     frame_of,
-    inspection,
+    inspected,
     line,
-    lines,
+    listed,
     older_awake,
     overview,
     page_of,
@@ -147,7 +147,7 @@ class Queries:
             case Frames(run_id, after):
                 return await self._frames(self._run(run_id), after)
             case ListRuns():
-                return await self._with_the_snapshot(lambda runs: lines(runs, self._store.ended_runs(*query), *query))
+                return await self._with_the_snapshot(lambda runs: listed(runs, self._store.ended_runs(*query), *query))
             case PageOfRuns():
                 wanted, limit = Wanted(*query[:-1]), query.limit
                 page = await self._with_the_snapshot(
@@ -187,7 +187,7 @@ class Queries:
         return run
 
     async def _with_output(self, run: Run) -> Fields:
-        told = inspection(run)
+        told = inspected(run)
         if run.large_output:
             body = await self._world.threads.archive(lambda: self._store.payload(run.run_id, "output"))
             told["output"] = None if body is None else unpack(body)

@@ -28,8 +28,8 @@ from perdure.ledger import (
     decide,
     enact,
     explain,
-    inspection,
-    lines,
+    inspected,
+    listed,
     overview,
     parked,
     restore,
@@ -130,7 +130,7 @@ class ColdLedger:
 
     def _show(self, run_id: str) -> dict[str, Any]:
         run = self._run(run_id)
-        told = {**inspection(run), "options": run.options}
+        told = {**inspected(run), "options": run.options}
         if run.large_output:
             body = self._store.payload(run_id, "output")
             told["output"] = None if body is None else unpack(body)
@@ -145,7 +145,7 @@ class ColdLedger:
         return explain(self._view, self._run(run_id), self._now_ms(), self._in_force, served=False)
 
     def _list(self, *asked: Any) -> list[dict[str, Any]]:
-        return lines(self._view.runs, self._store.ended_runs(*asked), *asked)
+        return listed(self._view.runs, self._store.ended_runs(*asked), *asked)
 
     def _audit(self) -> dict[str, Any]:
         return {**audit(self._view), "parked_mail": parked(self._view), "findings": self._findings}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from perdure.ledger import Fact, InterruptedReason, explain, pack
-from perdure.ledger.explained_case import lasting
 from perdure.ledger.facts import (
     AgentActivated,
     AgentLost,
@@ -25,6 +24,7 @@ from perdure.ledger.facts import (
     RunReattached,
     TeardownBegan,
 )
+from perdure.ledger.wording import lasting
 from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
 
 DETACHED: dict[str, Any] = {"detached": True, "on_finish": "on_notes"}

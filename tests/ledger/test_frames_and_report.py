@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.ledger import Fact, audit, counts, frame_of, inspection, outcome_of, pack, parked, record_fact
+from perdure.ledger import Fact, audit, counts, frame_of, inspected, outcome_of, pack, parked, record_fact
 from perdure.ledger.facts import (
     AttemptLost,
     ChunkEmitted,
@@ -112,7 +112,7 @@ def test_an_inspection_tells_the_outcome_progress_milestones_and_deliveries() ->
         ProgressReported("r", 1, SAID),
         RunCompleted("r", 1, pack(42), "said", released=True),
     )
-    told = inspection(ledger.run())
+    told = inspected(ledger.run())
     assert (told["status"], told["output"], told["summary"]) == ("completed", 42, "said")
     assert told["progress"] == {"fraction": 0.5, "phase": "reading", "at_ms": NOW_MS}
     assert told["milestones"] == [{"name": "m", "sequence": 0, "at_ms": NOW_MS, "data": 7}]

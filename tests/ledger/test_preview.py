@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.ledger import frame_of, inspection, pack, preview_of, record_fact
+from perdure.ledger import frame_of, inspected, pack, preview_of, record_fact
 from perdure.ledger.facts import RunRequested
 from tests.kit import NOW_MS, TYPE, Ledger
 
@@ -35,13 +35,13 @@ def test_whoever_looks_at_a_run_sees_its_input_in_short() -> None:
     frame = frame_of(record_fact(ledger.view, fact, NOW_MS), None)
     assert frame is not None
     assert frame["event"]["input_preview"] == '{"topic":"QUIC"}'
-    assert inspection(ledger.run())["input_preview"] == '{"topic":"QUIC"}'
+    assert inspected(ledger.run())["input_preview"] == '{"topic":"QUIC"}'
 
 
 def test_what_a_parent_wants_to_be_shown_is_shown_instead() -> None:
     ledger = Ledger()
     ledger.given(RunRequested("r", TYPE, "", "", "digest", pack("secret"), {"preview": "a letter"}))
-    assert inspection(ledger.run())["input_preview"] == "a letter"
+    assert inspected(ledger.run())["input_preview"] == "a letter"
 
 
 def test_a_run_without_input_shows_none() -> None:
@@ -49,4 +49,4 @@ def test_a_run_without_input_shows_none() -> None:
     frame = frame_of(record_fact(ledger.view, RunRequested("r", TYPE, "", "", "digest", pack(None), {}), NOW_MS), None)
     assert frame is not None
     assert "input_preview" not in frame["event"]
-    assert inspection(ledger.run())["input_preview"] is None
+    assert inspected(ledger.run())["input_preview"] is None

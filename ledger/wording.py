@@ -1,0 +1,38 @@
+"""Words for durations and counts."""
+
+from __future__ import annotations
+
+import math
+
+_SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
+_UNITS = ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (_SECOND, "s"))
+
+
+def lasting(ms: float) -> str:
+    """A duration in words: `400 ms`, `12.5 s`, `2 h 10 min`, `without end`."""
+    if ms == math.inf:
+        return "without end"
+    if ms < _SECOND:
+        return f"{ms:.0f} ms"
+    if ms < 2 * _MINUTE:
+        return f"{ms / _SECOND:.1f}".removesuffix(".0") + " s"
+    words, rest = [], int(ms)
+    for size, name in _UNITS:
+        if rest >= size:
+            words.append(f"{rest // size} {name}")
+            rest %= size
+    return " ".join(words[:2])
+
+
+def first(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def nth(number: int) -> str:
+    """A number in a row, such as `2nd`."""
+    last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 // 10 != 1 else "th"
+    return f"{number}{last}"
+
+
+def counted(number: int, one: str) -> str:
+    return f"{number} {one if number == 1 else one + 's'}"
