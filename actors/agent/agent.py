@@ -142,8 +142,12 @@ class Agent:
 
     @property
     def state(self) -> State:
-        """A small durable mapping of plain data. Assign to change it; values that you read are copies."""
+        """A small durable mapping of plain data. Assign a key to change it, or all of it at once; values that you read are copies."""
         return self._perdure.storage.state
+
+    @state.setter
+    def state(self, values: Mapping[str, Any]) -> None:
+        self.state.replace(values)
 
     # what an author overrides
 

@@ -7,7 +7,7 @@ run exists, and a child that returns a wrong type fails with an explanation.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from types import GenericAlias
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -28,7 +28,9 @@ class Shape:
         self.adapter = None if annotation in _PLAIN else _adapter(annotation)
 
     def encode(self, field: str, value: object, bytes_max: int) -> bytes:
-        """Check and encode a value. Raises `BadRequest`, or `TooLarge` with the limit."""
+        """Check and encode a value. An agent's `state` passes for a `dict`. Raises `BadRequest`, or `TooLarge` with the limit."""
+        if isinstance(value, Mapping) and self.adapter is None:
+            value = dict(value)
         if self.adapter is not None:
             try:
                 value = self.adapter.dump_python(self.adapter.validate_python(value), mode="json")

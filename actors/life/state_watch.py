@@ -10,7 +10,7 @@ from typing import Any, Final, TypedDict
 
 from perdure.actors.code.author_call import tried
 from perdure.actors.life.life import Life
-from perdure.ledger import BadRequest, digest_of, pack, unpack
+from perdure.ledger import digest_of, pack, unpack
 from perdure.ledger.storage.cabinet import State
 
 HOLD_S: Final = 10.0
@@ -55,10 +55,8 @@ class StateWatch:
             pass
         return self._now(version, edition)
 
-    def replace(self, state: object) -> tuple[int, int]:
+    def replace(self, state: Any) -> tuple[int, int]:
         """Put another state in the place of the present one, if the author lets it pass. Returns the edition that it has."""
-        if not isinstance(state, dict):
-            raise BadRequest("state", f"{state!r:.200} is {type(state).__name__}; the state of an agent is an object")
         self._life.storage.state.replace(state)
         return self._life.incarnation, self._changes
 

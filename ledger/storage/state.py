@@ -91,6 +91,8 @@ class State(MutableMapping[str, Any]):
 
     def replace(self, values: Mapping[str, Any]) -> None:
         """Assign all and remove every other key, in one transaction; nothing changes if one value cannot be stored."""
+        if not isinstance(values, Mapping):
+            raise BadRequest("state", f"{values!r:.200} is {type(values).__name__}; the state of an agent is an object")
         bodies: dict[str, bytes | None] = {key: _encoded(key, value) for key, value in values.items()}
         self._ask({**dict.fromkeys(self._keys()), **bodies})
         with self._storage.transaction() as transaction:

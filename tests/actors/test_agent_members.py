@@ -63,6 +63,11 @@ class Member(Elementary):
     def look(self, key: str) -> Any:
         return self.state.get(key, "missing")
 
+    @exposed
+    def put_all(self, values: Any) -> dict:
+        self.state = values
+        return self.state
+
     def hidden(self) -> None:
         """Not exposed."""
 
@@ -114,6 +119,17 @@ def test_a_value_comes_back_as_it_is_from_a_call_and_from_the_state_of_a_later_l
         for number, value in enumerate(VALUES):
             assert await stage.call(Member, "look", f"kept {number}") == value
         assert await stage.call(Member, "look", "other") == "missing"
+
+    play(story)
+
+
+def test_a_state_is_assigned_as_a_whole_and_given_back_as_a_dictionary() -> None:
+    async def story(stage: Stage) -> None:
+        assert await stage.call(Member, "put_all", {"a": 1, "b": 2}) == {"a": 1, "b": 2}
+        assert await stage.call(Member, "put_all", {"b": 3}) == {"b": 3}
+        with pytest.raises(BadRequest, match=r"state: \[1\] is list; the state of an agent is an object"):
+            await stage.call(Member, "put_all", [1])
+        assert [await stage.call(Member, "look", key) for key in "ab"] == ["missing", 3]
 
     play(story)
 
