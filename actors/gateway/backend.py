@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from starlette.requests import HTTPConnection
 
@@ -29,6 +29,13 @@ Striker = Callable[[str, int], Awaitable[str | None]]
 """Ends the supervisor or a host, by its name and its number, and tells how; None if it had ended before."""
 
 
+Stopper = Callable[[int], None]
+"""Has a directory and what serves it stopped, once work has had so many ms to end by itself."""
+
+AGENTS: Final = "agents"
+"""The folder of the agents' storages in a data directory."""
+
+
 class Reached(NamedTuple):
     """An agent that somebody has addressed: its handle for this loop, its class, its name, and its address in the ledger."""
 
@@ -48,7 +55,9 @@ class Backend:
         opener: opens the client, on the first request.
         may_address: an author's word on who may address whom; by default everybody who has the scope.
         striker: ends a process on behalf of whoever has the scope `admin`; None if nobody may.
-        storages: the folder of the agents' storages; None if there are no files.
+        data: the data directory.
+        backups: where backups of it are made on demand, as for `perdure backup`; empty if nowhere.
+        stopper: has the directory stopped, after so many ms for what is at work; None if nobody may.
     """
 
     def __init__(
@@ -59,9 +68,11 @@ class Backend:
         may_address: MayAddress | None = None,
         *,
         striker: Striker | None = None,
-        storages: Path | None = None,
+        data: Path = Path(),
+        backups: str = "",
+        stopper: Stopper | None = None,
     ) -> None:
-        self.storages = storages
+        self.data, self.storages, self.backups, self.stopper = data, data / AGENTS, backups, stopper
         self.registry, self.security, self.striker = registry, security, striker
         self._connection = Connection(opener)
         self._may_address = may_address

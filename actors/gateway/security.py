@@ -34,7 +34,7 @@ class Scope(StrEnum):
     READ = "read"  # see runs, events, transcripts, states
     CHAT = "chat"  # call agents: turns, exposed methods, states
     OPERATE = "operate"  # start, cancel, retry, clear
-    ADMIN = "admin"  # forget, kill, upgrade
+    ADMIN = "admin"  # forget, kill, upgrade, back up, stop
 
 
 class Unauthenticated(PerdureError):

@@ -10,6 +10,7 @@ import asyncio
 import functools
 import itertools
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import ray
@@ -47,10 +48,11 @@ class RayGateway(Process):
         super().__init__(deployment, name)
         courier = RayCourier(functools.partial(find_again, deployment))
         self._server: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._wish: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._life = awaited(self._live(deployment, plan, courier, is_local))
 
     async def _live(self, deployment: Deployment, *given: object) -> None:
-        server = deployment.part("gateway", deployment, *given, functools.partial(_strike, deployment))
+        server = deployment.part("gateway", deployment, *given, functools.partial(_strike, deployment), self._asked)
         self._server.set_result(server)
         await server.serve()
 
@@ -68,6 +70,14 @@ class RayGateway(Process):
     async def watch(self) -> None:
         """Wait until it ends."""
         await asyncio.shield(self._life)
+
+    def _asked(self, timeout_ms: int) -> None:
+        if not self._wish.done():
+            self._wish.set_result(timeout_ms)
+
+    async def stop_wish(self) -> int:
+        """Wait until somebody asks for the directory to be stopped, and tell how many ms work may go on before."""
+        return await asyncio.shield(self._wish)
 
     async def stop(self) -> None:
         """Drain, and end."""
@@ -92,6 +102,7 @@ class Gateways:
         self._handles: dict[int, Handle] = {}
         self._begun = itertools.count()
         self._keeping: list[asyncio.Task[None]] = []
+        self._wish: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
         """Start them, and keep them from then on. Raises what keeps the first of them from serving."""
@@ -111,6 +122,10 @@ class Gateways:
     async def kept(self) -> None:
         """Wait for ever; raises if keeping them fails."""
         await asyncio.gather(*self._keeping)
+
+    async def stop_wish(self) -> int:
+        """Wait until somebody asks one of them for the directory to be stopped, and tell how many ms work may go on before."""
+        return await asyncio.shield(self._wish)
 
     async def stop(self) -> None:
         """Drain them and let them end."""
@@ -145,12 +160,21 @@ class Gateways:
                 self._say(str(problem))
 
     async def _end_of(self, number: int) -> str:
+        listening = awaited(self._listen(self._handles[number]))
         try:
             await self._answer(call(self._handles[number], "watch"))
         except (RayError, SupervisorUnreachable) as problem:
             said = cause_of(problem)
             return "its process was killed by a signal, most likely SIGKILL" if LOST in said else said
+        finally:
+            listening.cancel()
         return "it was stopped"
+
+    async def _listen(self, handle: Handle) -> None:
+        with suppress(RayError, SupervisorUnreachable):  # it has ended, which is told elsewhere
+            timeout_ms = await self._answer(call(handle, "stop_wish"))
+            if not self._wish.done():
+                self._wish.set_result(timeout_ms)
 
     async def _stop(self, number: int) -> None:
         handle = self._handles.pop(number)

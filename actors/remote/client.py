@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Self
 from uuid import uuid4
 
@@ -115,6 +115,75 @@ class AsyncGateway:
     async def clear(self, run_id: str) -> None:
         """Forget a run and its child's storage."""
         await self._ask(wishes.of_run(run_id, method="DELETE")._replace(repeatable=False))
+
+    async def clear_runs(
+        self,
+        run_ids: Sequence[str] | None = None,
+        *,
+        status: Sequence[str] | None = None,
+        before_ms: int | None = None,
+        everything: bool = False,
+    ) -> int:
+        """Forget runs: these, or those of a status or requested before an instant, or all. Returns how many."""
+        return int((await self._ask(wishes.clear_runs(run_ids, status, before_ms, everything)))["cleared"])
+
+    async def inspect(self, address: str, *, sql: str | None = None) -> dict[str, Any]:
+        """Everything about an agent, by its address as name@module:Class. It is not woken. `rows` answer the SQL, which reads only."""
+        return dict(await self._ask(wishes.inspect(address, sql)))
+
+    async def fibers(self, *, failed: bool = False, limit: int = 50) -> list[dict[str, Any]]:
+        """Fibers of the agents that wrote last, newest first."""
+        return list((await self._ask(wishes.work("fibers", failed, limit)))["rows"])
+
+    async def schedules(self, *, failed: bool = False, limit: int = 50) -> list[dict[str, Any]]:
+        """Schedules and queued items of the agents that wrote last, newest first."""
+        return list((await self._ask(wishes.work("schedules", failed, limit)))["rows"])
+
+    async def turns(self, *, failed: bool = False, limit: int = 50) -> list[dict[str, Any]]:
+        """Turns of the chat agents that wrote last, newest first."""
+        return list((await self._ask(wishes.work("turns", failed, limit)))["rows"])
+
+    async def audit(self) -> dict[str, Any]:
+        """The account of all mail."""
+        return dict(await self._ask(Wish("GET", "/api/audit")))
+
+    async def limits(self) -> dict[str, Any]:
+        """The limits in force; an infinite one is None."""
+        return dict((await self._ask(Wish("GET", "/api/limits")))["limits"])
+
+    async def hosts(self) -> dict[str, Any]:
+        """The processes that serve."""
+        return dict(await self._ask(Wish("GET", "/api/hosts")))
+
+    async def logs(
+        self, of: str = "", *, level: str = "debug", since_ms: int = 0, last: int = 1_000
+    ) -> list[dict[str, Any]]:
+        """The newest records that agents' code printed and logged: of a run, an agent or a host, or all."""
+        return list((await self._ask(wishes.logs(of, level, since_ms, last)))["records"])
+
+    async def doctor(self, *, deep: bool = False) -> list[dict[str, str]]:
+        """What an examination finds: `severity`, `what` and `advice` of each finding."""
+        return list((await self._ask(wishes.doctor(deep=deep)))["findings"])
+
+    async def backup(self, *, keep: int = 0) -> dict[str, Any]:
+        """Have a backup made where the gateway makes them, and wait for it. With `keep` only so many remain, the newest."""
+        return dict(await self._ask(wishes.backup(keep)))
+
+    async def upgrade(self, type: str | None = None, *, now: bool = False) -> list[dict[str, Any]]:
+        """Which code stands where. With `now` agents at rest that have older code leave, and wake with the newest."""
+        return list((await self._ask(wishes.upgrade(type, now)))["types"])
+
+    async def forget(self, address: str) -> None:
+        """Delete an agent, by its address as name@module:Class, with all that is its own."""
+        await self._ask(wishes.forget(address))
+
+    async def kill(self, process: str) -> str:
+        """Kill `supervisor` or a host, where the gateway allows it, and return in words what was done."""
+        return str((await self._ask(Wish("POST", "/api/kill", {"process": process}, repeatable=False)))["told"])
+
+    async def stop(self, timeout_ms: int = 30_000) -> None:
+        """Stop the directory and what serves it, once work has had so long to end by itself."""
+        await self._ask(wishes.stop(timeout_ms))
 
     def agent(self, *address: str) -> AsyncRemoteAgent:
         """An agent by its class and name, as they stand in its address: `gateway.agent("counter", "one")`. For a sub-agent follow `sub`,

@@ -64,6 +64,58 @@ def listing(given: Mapping[str, Any]) -> Wish:
     return Wish("GET", "/api/runs", query={name: value for name, value in given.items() if value is not None})
 
 
+def doctor(*, deep: bool) -> Wish:
+    """Examine the directory."""
+    return Wish("GET", "/api/doctor", query={"deep": deep})
+
+
+def logs(of: str, level: str, since_ms: int, last: int) -> Wish:
+    """What was logged."""
+    return Wish("GET", "/api/logs", query={"of": of, "level": level, "since_ms": since_ms, "last": last})
+
+
+def backup(keep: int) -> Wish:
+    """Make a backup. Made twice it is one more, of what has changed meanwhile."""
+    return Wish("POST", "/api/backup", {"keep": keep})
+
+
+def stop(timeout_ms: int) -> Wish:
+    """Stop the directory."""
+    return Wish("POST", "/api/stop", {"timeout_ms": timeout_ms}, repeatable=False)
+
+
+def clear_runs(
+    run_ids: Sequence[str] | None, status: Sequence[str] | None, before_ms: int | None, everything: bool
+) -> Wish:
+    """Forget runs."""
+    given = {"run_ids": run_ids, "status": status, "before_ms": before_ms}
+    body = {name: value for name, value in given.items() if value is not None}
+    return Wish("POST", "/api/runs/clear", {**body, "all": everything}, repeatable=False)
+
+
+def inspect(agent: str, sql: str | None) -> Wish:
+    """Everything about an agent."""
+    return Wish("GET", f"/api/agents/{quote(agent, safe='')}", query={} if sql is None else {"sql": sql})
+
+
+def forget(agent: str) -> Wish:
+    """Delete an agent."""
+    return Wish("DELETE", f"/api/agents/{quote(agent, safe='')}", repeatable=False)
+
+
+def work(kind: str, failed: bool, limit: int) -> Wish:
+    """Fibers, schedules or turns."""
+    return Wish("GET", f"/api/{kind}", query={"failed": failed, "limit": limit})
+
+
+def upgrade(agent_type: str | None, now: bool) -> Wish:
+    """Which code stands where; with `now` agents at rest leave, to wake with the newest."""
+    return Wish("POST", "/api/upgrade", {} if agent_type is None else {"type": agent_type}) if now else CODE
+
+
+CODE: Final = Wish("GET", "/api/upgrade")
+
+
 def call(address: Sequence[str], how: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Wish:
     """A call of an exposed method, which is never repeated."""
     path = "/".join(quote(each, safe="") for each in address)

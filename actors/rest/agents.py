@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pydantic_core import to_jsonable_python
@@ -64,12 +63,12 @@ class _Agents:
             raise BadRequest("agent", f"{agent!r:.200} is no address of an agent; one is name@module:Class")
         known = await (await self._backend.client()).ask("agent", agent)
         folder = self._backend.storages
-        told = known if folder is None else await asyncio.to_thread(agent_told, known, folder, agent)
+        told = await asyncio.to_thread(agent_told, known, folder, agent)
         if told is None:
             raise NoSuchAgent(
                 f"{agent!r:.200} is asleep or unknown: it has no storage, and the ledger holds nothing for it"
             )
-        if sql is not None and folder is not None:
+        if sql is not None:
             told = {**told, "rows": await asyncio.to_thread(rows_of, folder, agent, sql)}
         return told
 
@@ -87,7 +86,7 @@ class _Agents:
 
     async def _work(self, kind: str, asked: Asked) -> Any:
         which: models.WorkAsked = asked.query
-        folder = self._backend.storages or Path()
+        folder = self._backend.storages
         found = await asyncio.to_thread(partial(everywhere, kind, folder, which.storages, failed=which.failed))
         return {
             "rows": found.rows[: which.limit],

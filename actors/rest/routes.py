@@ -10,7 +10,9 @@ from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.security import Scope
 from perdure.actors.rest.agents import agents
+from perdure.actors.rest.keeping import keeping
 from perdure.actors.rest.kill import killing
+from perdure.actors.rest.logs import logs
 from perdure.actors.rest.openapi import described
 from perdure.actors.rest.reading import reading
 from perdure.actors.rest.steering import steering
@@ -20,6 +22,7 @@ from perdure.actors.rest.table import JSON, Operation, routes_of
 def table_of(backend: Backend) -> list[Operation]:
     """All operations. The first whose path fits is taken, so those with more words stand before."""
     table = [*steering(backend), *reading(backend), *agents(backend), *killing(backend)]
+    table += [*keeping(backend), *logs(backend)]
     return sorted(table, key=lambda each: -_words(each.path))
 
 

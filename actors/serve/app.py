@@ -20,7 +20,7 @@ from perdure.actors.ag_ui import routes as ag_ui
 from perdure.actors.agent.agent import Agent
 from perdure.actors.agents_client import routes as agents_client
 from perdure.actors.ai_sdk import routes as ai_sdk
-from perdure.actors.gateway.backend import Backend, MayAddress, Striker
+from perdure.actors.gateway.backend import Backend, MayAddress, Stopper, Striker
 from perdure.actors.gateway.connection import Opener, joining
 from perdure.actors.gateway.limits import GatewayLimits
 from perdure.actors.gateway.registry import Registry
@@ -35,8 +35,6 @@ from perdure.actors.tray import page
 PROTOCOLS = (rest.routes, ai_sdk.routes, ag_ui.routes, agents_client.routes, page.routes)
 
 
-AGENTS = "agents"
-"""The folder of the agents' storages in a data directory."""
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 EXPOSED = ("retry-after", "x-vercel-ai-ui-message-stream", "www-authenticate")
 ASKED_AGAIN_S = 600
@@ -57,10 +55,12 @@ class Gateway:
         limits: how much is taken from those who ask, and how often.
         mcp_tools: what is offered over MCP: classes of agents with a `run`, and exposed methods such as `Counter.add`.
         opener: opens the client in another way; for servers that are part of a cluster already, and for tests.
+        backups: where `POST /api/backup` makes backups: a directory, or a URL of fsspec; nowhere by default.
         striker: ends processes; `perdure serve` has one.
+        stopper: has the directory stopped; `perdure serve` has one.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that an author may say of a gateway
         self,
         agents: Iterable[type[Agent]] = (),
         *,
@@ -74,20 +74,24 @@ class Gateway:
         limits: GatewayLimits | None = None,
         mcp_tools: Iterable[Choice] = (),
         opener: Opener | None = None,
+        backups: str = "",
         striker: Striker | None = None,
+        stopper: Stopper | None = None,
     ) -> None:
         self._given: dict[str, Any] = {
             "data": data, "address": address, "authenticate": authenticate, "may_address": may_address,
             "hosts": tuple(hosts), "origins": tuple(origins), "allows_kill": allows_kill, "limits": limits,
             "mcp_tools": tuple(mcp_tools), "opener": opener, "striker": striker,
+            "backups": backups, "stopper": stopper,
         }  # fmt: skip
         security = Security(authenticate, names(self._given["hosts"]), names(self._given["origins"]))
         opener = opener or joining(data, address=address)
         self.limits = limits or GatewayLimits()
         self.mcp_tools: tuple[Choice, ...] = self._given["mcp_tools"]
-        striker = striker if allows_kill else None
-        storages = Path(data) / AGENTS
-        self.backend = Backend(Registry(agents), security, opener, may_address, striker=striker, storages=storages)
+        self.backend = Backend(
+            Registry(agents), security, opener, may_address, striker=striker if allows_kill else None, data=Path(data),
+            backups=backups, stopper=stopper,
+        )  # fmt: skip
         self._app = Starlette(
             routes=[
                 *mcp.routes(self.backend, self.mcp_tools),

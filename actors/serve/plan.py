@@ -32,6 +32,7 @@ class ServePlan(NamedTuple):
         forwarded_allow_ips: the proxies whose word on where a request comes from is taken, separated by commas.
         hosts: further host names by which it is asked.
         origins: pages elsewhere that may ask.
+        backups: where backups are made on demand; empty for nowhere.
     """
 
     targets: tuple[str, ...]
@@ -45,6 +46,7 @@ class ServePlan(NamedTuple):
     forwarded_allow_ips: str = ""
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    backups: str = ""
 
     @property
     def url(self) -> str:
@@ -79,7 +81,8 @@ class ServePlan(NamedTuple):
         told: dict[str, Any] = {"hosts": {*security.hosts, *self.hosts}, "origins": {*security.origins, *self.origins}}
         if self.token_digest:
             told["authenticate"] = by_digest({self.token_digest: Principal("token")})
-        return told | ({"allows_kill": True} if self.allows_kill else {})
+        said = {"allows_kill": self.allows_kill, "backups": self.backups}
+        return told | {name: value for name, value in said.items() if value}
 
 
 def _found(target: str) -> object:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
-from perdure.actors.gateway.backend import Striker
+from perdure.actors.gateway.backend import Stopper, Striker
 from perdure.actors.gateway.connection import served
 from perdure.actors.ports import Courier
 from perdure.actors.ray_world.deployment import Deployment
@@ -27,13 +27,20 @@ class GatewayServer:
         courier: the way to its supervisor.
         is_local: whether the hosts find the code of agents where this process does.
         striker: ends processes of the directory.
+        stopper: has the directory stopped.
     """
 
     def __init__(
-        self, deployment: Deployment, plan: ServePlan, courier: Courier, is_local: bool, striker: Striker | None = None
+        self,
+        deployment: Deployment,
+        plan: ServePlan,
+        courier: Courier,
+        is_local: bool,
+        striker: Striker | None = None,
+        stopper: Stopper | None = None,
     ) -> None:
         self._plan, self._deployment, self._courier, self._is_local = plan, deployment, courier, is_local
-        self._app = plan.application(opener=self._opened, striker=striker)
+        self._app = plan.application(opener=self._opened, striker=striker, stopper=stopper, data=deployment.data)
         logging.getLogger("uvicorn").setLevel(logging.ERROR)  # or strangers would fill the log
         self._server = Server(self._app, self._app.limits, plan)
 

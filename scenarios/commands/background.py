@@ -17,7 +17,6 @@ from perdure.ledger import BadRequest, name_of, type_of
 from perdure.ledger.keeping.looking import OneStorage, look, opened_copy, places_in
 from perdure.ledger.storage.cabinet import STATE
 from perdure.scenarios.commands.cold import ColdLedger
-from perdure.scenarios.commands.doctor import standing_by
 from perdure.scenarios.commands.opening import AGENTS, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
 from perdure.scenarios.commands.shown import instant, json_of, print_pairs, print_table, shortened
@@ -191,7 +190,7 @@ def _list(kind: str, data: Path, agent: str | None, limit: int, *, failed: bool,
             rows = actors.newest_first(about(ledger, data, agent).get(kind, []), failed=failed)
             found = actors.Everywhere(rows, storages=1, unreadable=[])
         else:
-            awake = {} if isinstance(ledger, ColdLedger) else standing_by(ledger)
+            awake = {} if isinstance(ledger, ColdLedger) else actors.standing_by(ledger.ask)
             lives = {each: its.incarnation for each, its in awake.items() if its.is_awake}
             found = actors.everywhere(kind, data / AGENTS, failed=failed, lives=lives)
     chosen, count, problems = found

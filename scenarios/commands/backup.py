@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -24,28 +24,10 @@ from perdure.scenarios.commands.doctor import diagnosis, show
 from perdure.scenarios.commands.options import AsJson, directory
 from perdure.scenarios.commands.shown import json_of
 
-if TYPE_CHECKING:
-    from perdure.actors import Runtime
-
 Directory = Annotated[Path, typer.Argument(help="The data directory.", parser=directory, metavar="DIR")]
 Place = Annotated[
     str, typer.Argument(help="Where backups lie: a directory, or a URL of fsspec such as s3://bucket/perdure.")
 ]
-
-
-class ServedSteward:
-    """The supervisor of a directory keeps its ledger as a backup needs it."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-
-    def hold(self) -> object:
-        """Ask it to let the snapshot be."""
-        return self._runtime.ask("keep", "hold", [])
-
-    def cut(self) -> object:
-        """Ask it for the cut."""
-        return self._runtime.ask("keep", "cut", [])
 
 
 def backup(
@@ -124,5 +106,5 @@ def _steward(data: Path) -> Iterator[Steward]:
         steward: Any = None
         if read_record(data) is not None:
             with suppress(SupervisorUnreachable, NoLongerServed):
-                steward = ServedSteward(stack.enter_context(actors.Runtime(data, may_start=False)))
+                steward = actors.ServedSteward(stack.enter_context(actors.Runtime(data, may_start=False)).ask)
         yield steward or stack.enter_context(ColdSteward(data))

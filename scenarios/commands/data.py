@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from perdure import actors
-from perdure.actors import mistakable, read_record
+from perdure.actors import LOGS, mistakable, read_record
 from perdure.ledger import HARD, BadRequest, Status, lasting, name_of, type_of
 from perdure.scenarios.commands.background import about, counted, show_agent, tally
 from perdure.scenarios.commands.cold import ColdLedger
-from perdure.scenarios.commands.log_files import LOGS
 from perdure.scenarios.commands.opening import AGENTS, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import equation, json_of, print_hosts, print_live, print_pairs, print_runs
@@ -73,6 +72,9 @@ def ps(
     for each host or supervisor that dies and for what is at work again; in a pipe plain lines; with --json an object for each look, with
     answered and overview. It says when the supervisor does not answer, and goes on with the next one. --limit says how many live runs are
     looked at.
+
+    On a terminal it heeds keys: up and down choose a run, Enter opens its timeline and leaves it, e explains it, c cancels it, r tries it
+    again and x clears it (c and x after a y), / filters, a shows all runs or the live ones, q ends.
 
     Examples:
         perdure ps

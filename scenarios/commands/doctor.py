@@ -4,27 +4,22 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from perdure import actors
-from perdure.actors import mistakable, read_record
-from perdure.ledger import KnownAgents, LedgerError, NoLongerServed, Standing, SupervisorUnreachable
+from perdure.actors import read_record
+from perdure.ledger import KnownAgents, LedgerError, NoLongerServed, SupervisorUnreachable
 from perdure.ledger.keeping.cold_view import cold_view
 from perdure.ledger.keeping.examination import examine_storages
-from perdure.ledger.store.integrity import Finding, examine, is_begun, lock_of, repair
+from perdure.ledger.store.integrity import Finding, examine, is_begun, repair
 from perdure.scenarios.commands.cold import LEDGER
 from perdure.scenarios.commands.options import HERE, AsJson, Data
 from perdure.scenarios.commands.shown import json_of
 from perdure.scenarios.exits import REFUSED
 
-if TYPE_CHECKING:
-    from perdure.actors import Runtime
-
 AGENTS: Final = "agents"
-CODE: Final = "code"
-PAGE: Final = 20_000
 
 
 def doctor(
@@ -63,8 +58,9 @@ def doctor(
         perdure doctor --repair
     """
     findings = None if mend else _of_served(data, deep=deep)
-    findings = findings if findings is not None else diagnosis(data, mend=mend, deep=deep)
-    show([*findings, *(Finding("warning", words, "") for words in mistakable(data / CODE))], as_json=as_json)
+    if findings is None:
+        findings = [*diagnosis(data, mend=mend, deep=deep), *actors.confusions(data)]
+    show(findings, as_json=as_json)
 
 
 def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Finding]:
@@ -98,31 +94,5 @@ def _of_served(data: Path, *, deep: bool) -> list[Finding] | None:
     if read_record(data) is None or not is_begun(data / LEDGER):
         return None
     with suppress(SupervisorUnreachable, NoLongerServed), actors.Runtime(data, may_start=False) as runtime:
-        served = runtime.ask("ps", 0)["supervisor"]
-        who = f"process {served['pid']} on {served['node']}"
-        findings = [
-            Finding(
-                "ok",
-                f"{data} is served by {who}, which has verified the ledger when it started",
-                "stop it to look again",
-            )
-        ]
-        if not lock_of(data / LEDGER).exists():
-            what = f"the lock of the ledger was deleted while {who} serves it, so another process could begin to write beside it"
-            findings.append(Finding("damage", what, "stop what serves it with `perdure stop`, and start it again"))
-        found = examine_storages(data / AGENTS, KnownAgents(standing_by(runtime)), deep=deep)
-        if any(each.severity == "damage" for each in found):  # an agent may have been deleted since
-            found = examine_storages(data / AGENTS, KnownAgents(standing_by(runtime)), deep=deep)
-        return findings + found
+        return actors.served_findings(runtime.ask, data, deep=deep)
     return None
-
-
-def standing_by(runtime: Runtime) -> dict[str, Standing]:
-    """What the supervisor says of its agents."""
-    known: dict[str, Standing] = {}
-    after: str | None = ""
-    while after is not None:
-        told = runtime.ask("keep", "storages", [after, PAGE])
-        known |= {agent: Standing(*standing) for agent, *standing in told["agents"]}
-        after = told["next"]
-    return known

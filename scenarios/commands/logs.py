@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import heapq
 import json
 import sys
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from enum import StrEnum
-from operator import itemgetter
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from perdure.actors import LOGS, LogFiles, WantedLogs
 from perdure.ledger import BadRequest
-from perdure.scenarios.commands.log_files import LOGS, LogFiles, Logged, Wanted
 from perdure.scenarios.commands.options import HERE, Data, duration_ms
 
 POLL_S: Final = 0.3
@@ -56,9 +54,9 @@ def logs(
     if not data.exists():
         raise BadRequest("data", f"there is no directory {data}")
     since_ms = 0 if since is None else time.time_ns() // 1_000_000 - duration_ms(since, "since")
-    files, wanted = LogFiles(data / LOGS), Wanted(whose or "", since_ms, level.upper())
-    newest = heapq.nlargest(last, enumerate(files.look(wanted)), key=lambda each: (each[1]["at_ms"], each[0]))
-    _print(sorted((record for _, record in reversed(newest)), key=itemgetter("at_ms")), as_json=as_json)
+    files, wanted = LogFiles(data / LOGS), WantedLogs(whose or "", since_ms, level.upper())
+    newest = files.newest(wanted, last)
+    _print(newest, as_json=as_json)
     if not newest and not follow:
         print(f"There is no such record in {data / LOGS}.", file=sys.stderr)
     while follow:
@@ -66,13 +64,13 @@ def logs(
         _print(files.in_order(wanted), as_json=as_json)
 
 
-def _print(records: Iterable[Logged], *, as_json: bool) -> None:
+def _print(records: Iterable[dict[str, Any]], *, as_json: bool) -> None:
     for record in records:
         print(json.dumps(record) if as_json else _line(record))
     sys.stdout.flush()
 
 
-def _line(record: Logged) -> str:
+def _line(record: dict[str, Any]) -> str:
     at = datetime.fromtimestamp(record["at_ms"] / 1000, UTC)
     whose = record.get("run") or record.get("agent") or "-"
     head = f"{at:%Y-%m-%d %H:%M:%S}.{record['at_ms'] % 1000:03} {record['level']:7} {record['host']}"

@@ -10,9 +10,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from perdure.actors import Gateways, Runtime, ServePlan, bound, check_certificate, token_digest
+from perdure.actors import Gateways, Runtime, ServePlan, bound, check_certificate, stop_serving, token_digest
 from perdure.ledger import BadRequest
 from perdure.scenarios.commands.options import HERE, Data
+from perdure.scenarios.commands.stop import stopped_words
 from perdure.scenarios.demo.agents import PLACE, Repeater
 from perdure.scenarios.exits import heed_sigterm
 
@@ -48,6 +49,10 @@ def serve(
     allow_kill: Annotated[
         bool, typer.Option("--allow-kill", help="Let whoever has the scope admin kill hosts and the supervisor.")
     ] = False,
+    backups: Annotated[
+        str,
+        typer.Option(help="Where POST /api/backup makes backups: a directory, or a URL of fsspec.", metavar="PLACE"),
+    ] = "",
     demo: Annotated[bool, typer.Option("--demo", help="Serve agents that need no key, and have them work.")] = False,
 ) -> None:
     """Serve agents over HTTP, for browsers, curl and programs in any language; and start what runs them, or join it.
@@ -70,7 +75,7 @@ def serve(
     plan = ServePlan(
         tuple(given), str(Path.cwd()), host, port, allow_kill or demo, _digest(token, token_file),
         certfile and str(Path(certfile).resolve()), keyfile and str(Path(keyfile).resolve()), forwarded_allow_ips,
-        tuple(allow_host or ()), tuple(allow_origin or ()),
+        tuple(allow_host or ()), tuple(allow_origin or ()), _place(backups),
     )  # fmt: skip
     plan.application()  # so that a mistake is told at once
     bound(host, port, shared=False).close()  # nobody else listens there
@@ -80,7 +85,19 @@ def serve(
         with Runtime(data, address=address) as runtime:
             if demo:
                 runtime.agent(Repeater, PLACE).begin()
-            asyncio.run(_serve(runtime, plan, workers, data))
+            _stop_if_asked(data, asyncio.run(_serve(runtime, plan, workers, data)))
+
+
+def _stop_if_asked(data: Path, timeout_ms: int | None) -> None:
+    """Stop what serves the directory, if somebody has asked for that."""
+    if timeout_ms is not None:
+        for line in stopped_words(data, stop_serving(data, timeout_ms / 1000, lambda _: None)):
+            print(line, flush=True)
+
+
+def _place(backups: str) -> str:
+    """Where backups lie, as other processes find it."""
+    return backups if "://" in backups or not backups else str(Path(backups).resolve())
 
 
 def _digest(token: str | None, file: Path | None) -> str:
@@ -99,16 +116,18 @@ def _digest(token: str | None, file: Path | None) -> str:
     return token_digest(token)
 
 
-async def _serve(runtime: Runtime, plan: ServePlan, workers: int, data: Path) -> None:
+async def _serve(runtime: Runtime, plan: ServePlan, workers: int, data: Path) -> int | None:
+    """Serve until a signal, or until somebody has asked for a stop of everything; returns how long work may go on in that case."""
     gateways = Gateways(runtime.cluster, plan, plan.port, workers, _say)
     stopped = _on_signals()
     await gateways.start()
     try:
         print(f"Perdure serves {data} at {plan.url} (Ctrl-C ends it)", flush=True)
-        await _first(stopped.wait(), gateways.kept())
+        wish = await _first(stopped.wait(), gateways.kept(), gateways.stop_wish())
     finally:
         print("Draining.", file=sys.stderr, flush=True)
         await gateways.stop()
+    return wish if isinstance(wish, int) and not stopped.is_set() else None
 
 
 def _on_signals() -> asyncio.Event:
@@ -118,14 +137,16 @@ def _on_signals() -> asyncio.Event:
     return stopped
 
 
-async def _first(*jobs: Any) -> None:
+async def _first(*jobs: Any) -> Any:
+    """What the first job to end returns."""
     tasks = [asyncio.ensure_future(each) for each in jobs]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for each in tasks:
         each.cancel()
     for each in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(each, BaseException) and not isinstance(each, asyncio.CancelledError):
             raise each
+    return done.pop().result()
 
 
 def _say(what: str) -> None:

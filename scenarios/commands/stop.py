@@ -55,7 +55,7 @@ def stop(
     if as_json:
         print(json_of(_as_object(stopped)))
     else:
-        print("\n".join(_sentences(data, stopped)))
+        print("\n".join(stopped_words(data, stopped)))
 
 
 def _as_object(stopped: Stopped | None) -> dict[str, Any]:
@@ -75,7 +75,8 @@ def _as_object(stopped: Stopped | None) -> dict[str, Any]:
     }
 
 
-def _sentences(data: Path, stopped: Stopped | None) -> Iterable[str]:
+def stopped_words(data: Path, stopped: Stopped | None) -> Iterable[str]:
+    """What was stopped, in sentences."""
     if stopped is None:
         yield f"Nothing serves {data}."
         return

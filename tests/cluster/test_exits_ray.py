@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from perdure.actors import Agent, FiberContext, FiberRetry, Runtime, exposed
+from perdure.actors import Agent, FiberContext, FiberRetry, LogFiles, Runtime, WantedLogs, exposed
 from perdure.ledger import OutcomeUnknown
-from perdure.scenarios.commands.log_files import LogFiles, Wanted
 
 pytestmark = pytest.mark.shared_ray
 
@@ -100,7 +99,7 @@ def _logged(files: LogFiles, whose: str, last: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
     def look() -> bool:
-        found.extend(files.in_order(Wanted(whose)))
+        found.extend(files.in_order(WantedLogs(whose)))
         return any(last in record["text"] for record in found)
 
     _until(look)

@@ -18,6 +18,9 @@ import httpx
 import psutil
 import pytest
 
+import perdure
+from perdure.ledger.keeping.restoration import restore_backup
+from perdure.ledger.keeping.target import Target
 from perdure.scenarios.demo.agents import STORY
 from tests.tidy import IMPORT_PATH, ROOT
 
@@ -170,3 +173,24 @@ def test_at_its_end_it_drains_and_leaves_with_success(served: Served) -> None:
             list(lines)
     with pytest.raises(httpx.ConnectError), served.client() as client:
         client.get("/")
+
+
+def test_over_rest_it_is_examined_backed_up_and_stopped(tmp_path: Path) -> None:
+    data, backups = tmp_path / "data", tmp_path / "backups"
+    served = Served(data, "perdure.scenarios.demo.agents:AGENTS", "--backups", str(backups))
+    try:
+        with perdure.connect(served.url) as remote:
+            assert remote.chat("assistant", "keeping").send("Hello.").status == "completed"
+            (address,) = [agent for agent, *_ in remote.overview()["agents"]]
+            assert remote.inspect(address)["turns"], "the storages are those of the directory"
+            assert {each["severity"] for each in remote.doctor()} == {"ok"}
+            assert {each["host"] for each in remote.logs("supervisor")} == {"supervisor"}
+            assert remote.backup()["findings"] == []
+            remote.stop(timeout_ms=0)
+        assert served.process.wait(PATIENCE_S) == 0, served.errors()
+        assert served.process.stdout
+        assert "Stopped what served" in served.process.stdout.read()
+    finally:
+        served.stop()
+    restored = restore_backup(Target(str(backups)), tmp_path / "restored", "", replace=False)
+    assert any(each.startswith("agents/") for each in restored.entries)

@@ -54,7 +54,9 @@ async def serve(given: dict[str, Any]) -> None:
             yield world.client
 
         options = {name: named(value) for name, value in given.get("hooks", {}).items()}
-        app = Gateway([named(each) for each in given["agents"]], opener=opened, **options, **given.get("options", {}))
+        app = Gateway(
+            [named(each) for each in given["agents"]], opener=opened, data=data, **options, **given.get("options", {})
+        )
         listening = bound("127.0.0.1", given.get("port", 0))
         server = Server(app, app.limits, ServePlan(()))
         serving = asyncio.ensure_future(server.serve([listening]))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from perdure.actors import LogFiles, WantedLogs
 from perdure.actors.life.activity import Whose
 from perdure.actors.ray_world.process_log import FILES, ProcessLog
 from perdure.scenarios.cli import app
-from perdure.scenarios.commands.log_files import LogFiles, Wanted
 
 CHILD = Whose("r1@desk:Clerk", "r1", "r1")
 
@@ -74,13 +74,13 @@ def test_who_follows_sees_each_record_once_across_new_hosts_full_files_and_half_
     files, seen = LogFiles(tmp_path), []
     for number in range(20):
         log.write(log.record(number, "INFO", "stdout", str(number), CHILD))
-        seen += [record["text"] for record in files.look(Wanted("r1"))]
+        seen += [record["text"] for record in files.look(WantedLogs("r1"))]
     assert seen == [str(number) for number in range(20)]
     other = tmp_path / "h2.jsonl"
     whole = log.record(21, "INFO", "stdout", "whole", CHILD)
     other.write_text(whole[:30])
-    assert list(files.look(Wanted())) == []
+    assert list(files.look(WantedLogs())) == []
     other.write_text(whole)
-    assert [record["text"] for record in files.look(Wanted())] == ["whole"]
+    assert [record["text"] for record in files.look(WantedLogs())] == ["whole"]
     other.write_text(log.record(22, "INFO", "stdout", "new", None))
-    assert [record["text"] for record in files.look(Wanted())] == ["new"], "a shorter file is another one"
+    assert [record["text"] for record in files.look(WantedLogs())] == ["new"], "a shorter file is another one"

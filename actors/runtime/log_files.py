@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import json
 import os
 from collections.abc import Iterator
@@ -11,18 +12,17 @@ from typing import Any, Final, NamedTuple
 
 from perdure.ledger import name_of
 
-LOGS: Final = "logs"
-LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 Logged = dict[str, Any]
 
 
-class Wanted(NamedTuple):
+class WantedLogs(NamedTuple):
     """Which records are wanted: of a run, an agent (by its address or its name) or a host, from a time and a level on."""
 
     whose: str = ""
     since_ms: float = 0
-    level: str = LEVELS[0]
+    level: str = LOG_LEVELS[0]
 
     def may_be(self, line: bytes) -> bool:
         """Whether it is worth reading: most lines are of others."""
@@ -31,8 +31,8 @@ class Wanted(NamedTuple):
     def includes(self, record: Logged) -> bool:
         """Whether it is one of them. A level of an author's own has the rank of the highest."""
         level = record["level"]
-        rank = LEVELS.index(level) if level in LEVELS else len(LEVELS)
-        if rank < LEVELS.index(self.level) or record["at_ms"] < self.since_ms:
+        rank = LOG_LEVELS.index(level) if level in LOG_LEVELS else len(LOG_LEVELS)
+        if rank < LOG_LEVELS.index(self.level) or record["at_ms"] < self.since_ms:
             return False
         agents = [record.get("agent", ""), *record.get("about", ())]
         known = {record["host"], record.get("run"), *agents, *map(name_of, agents)}
@@ -46,16 +46,21 @@ class LogFiles:
         self._directory = directory
         self._read: dict[int, int] = {}  # how far, by the number of the file's content
 
-    def look(self, wanted: Wanted) -> Iterator[Logged]:
+    def look(self, wanted: WantedLogs) -> Iterator[Logged]:
         """The wanted records that are new, file by file. A line that cannot be read is not whole yet, or was torn by a full disk."""
         for path in sorted(self._directory.glob("*.jsonl")):
             for line in self._new_lines(path):
                 if wanted.may_be(line) and (record := _record(line)) is not None and wanted.includes(record):
                     yield record
 
-    def in_order(self, wanted: Wanted) -> list[Logged]:
+    def in_order(self, wanted: WantedLogs) -> list[Logged]:
         """The same, in the order of time."""
         return sorted(self.look(wanted), key=itemgetter("at_ms"))
+
+    def newest(self, wanted: WantedLogs, most: int) -> list[Logged]:
+        """The newest of them, at most so many, in the order of time."""
+        found = heapq.nlargest(most, enumerate(self.look(wanted)), key=lambda each: (each[1]["at_ms"], each[0]))
+        return sorted((record for _, record in reversed(found)), key=itemgetter("at_ms"))
 
     def _new_lines(self, path: Path) -> Iterator[bytes]:
         try:

@@ -1,0 +1,94 @@
+"""What agents printed and logged, over REST: the newest records, and those that are written from then on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from perdure.actors.gateway.backend import Backend
+from perdure.actors.gateway.plain_json import json_bytes
+from perdure.actors.gateway.streaming import event, event_stream
+from perdure.actors.ray_world.deployment import LOGS
+from perdure.actors.rest.models import Seq, Words
+from perdure.actors.rest.reading import EVENTS, after
+from perdure.actors.rest.table import Asked, Operation, Taken
+from perdure.actors.runtime.log_files import LogFiles, Logged, WantedLogs
+
+LOOK_S: Final = 0.3
+"""Between two looks at the files."""
+LATE_MS: Final = 2_000
+"""How much later than its time a record may be written. So much is told again to a client that comes again."""
+AT_ONCE: Final = 500
+"""How many records are in one event at most."""
+
+
+class LogsOf(Taken):
+    """Which records."""
+
+    of: Annotated[Words, Field(description="Those of a run, of an agent by its address or name, or of a host.")] = ""
+    level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="The least level.")] = "debug"
+
+    def wanted(self, since_ms: float) -> WantedLogs:
+        """The same for the reader of the files."""
+        return WantedLogs(self.of, since_ms, self.level.upper())
+
+
+class LogsAsked(LogsOf):
+    """Which of the records that are there."""
+
+    since_ms: Annotated[Seq, Field(description="Only those that are not older than this instant.")] = 0
+    last: Annotated[int, Field(ge=0, le=10_000, description="Only so many, the newest ones.")] = 1_000
+
+
+class LogsFollowed(LogsOf):
+    """From which on."""
+
+    after: Annotated[int | None, Field(ge=-1, lt=2**53, description="An instant; `Last-Event-ID` wins.")] = None
+
+
+class LogsTold(BaseModel):
+    """Records in the order of time: `at_ms`, `level`, `host`, `run`, `agent`, `logger`, `text`, and `trace` and `span` if there are."""
+
+    records: list[dict[str, Any]]
+
+
+def logs(backend: Backend) -> list[Operation]:
+    """The operations on logs."""
+    directory = backend.data / LOGS
+
+    async def show_logs(asked: Asked) -> Any:
+        """What agents' code printed and logged, wherever it ran. At most `logs_bytes_max` of it is kept."""
+        which: LogsAsked = asked.query
+        work = LogFiles(directory).newest
+        return {"records": await asyncio.to_thread(work, which.wanted(which.since_ms), which.last)}
+
+    async def follow_logs(asked: Asked) -> Response:
+        """What is written from now on, or since an instant, as an event stream.
+
+        The data of a `logs` event is `{"records": […]}`; its id is an instant. A client that comes again with the last one misses nothing,
+        and is told once more of the 2 s before.
+        """
+        return event_stream(_followed(LogFiles(directory), asked.query, after(asked)))
+
+    return [
+        Operation("GET", "/api/logs", show_logs, LogsTold, query=LogsAsked),
+        Operation("GET", "/api/logs/live", follow_logs, media=EVENTS, query=LogsFollowed),
+    ]
+
+
+async def _followed(files: LogFiles, which: LogsOf, since_ms: int | None) -> AsyncGenerator[bytes, None]:
+    newest_ms = -1 if since_ms is None else since_ms
+    wanted = which.wanted(newest_ms - LATE_MS)
+    if since_ms is None:  # what is there already is passed over
+        await asyncio.to_thread(files.in_order, wanted)
+    while True:
+        records = await asyncio.to_thread(files.in_order, wanted)
+        for begin in range(0, len(records), AT_ONCE):
+            page: list[Logged] = records[begin : begin + AT_ONCE]
+            newest_ms = max(newest_ms, page[-1]["at_ms"])
+            yield event(json_bytes({"records": page}), number=newest_ms, name="logs")
+        await asyncio.sleep(LOOK_S)

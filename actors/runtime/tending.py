@@ -1,0 +1,68 @@
+"""What those who look after a served directory ask of its supervisor: which storages there should be, and that its ledger keeps still.
+
+Everything here blocks. `ask` asks the supervisor, as `Runtime.ask` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from perdure.actors.code.known_types import mistakable
+from perdure.ledger import KnownAgents, Standing
+from perdure.ledger.keeping.examination import examine_storages
+from perdure.ledger.store.integrity import Finding, lock_of
+
+AGENTS: Final = "agents"
+CODE: Final = "code"
+LEDGER: Final = "ledger"
+PAGE: Final = 20_000
+
+Asking = Callable[..., Any]
+
+
+class ServedSteward:
+    """The supervisor of a directory keeps its ledger as a backup needs it."""
+
+    def __init__(self, ask: Asking) -> None:
+        self._ask = ask
+
+    def hold(self) -> object:
+        """Ask it to let the snapshot be."""
+        return self._ask("keep", "hold", [])
+
+    def cut(self) -> object:
+        """Ask it for the cut."""
+        return self._ask("keep", "cut", [])
+
+
+def served_findings(ask: Asking, data: Path, *, deep: bool = False) -> list[Finding]:
+    """What is to be said of a directory that is served: all but the ledger's files, which its supervisor has verified at its start."""
+    served = ask("ps", 0)["supervisor"]
+    who = f"process {served['pid']} on {served['node']}"
+    what = f"{data} is served by {who}, which has verified the ledger when it started"
+    findings = [Finding("ok", what, "stop it to look again")]
+    if not lock_of(data / LEDGER).exists():
+        what = f"the lock of the ledger was deleted while {who} serves it, so another process could begin to write beside it"
+        findings.append(Finding("damage", what, "stop what serves it with `perdure stop`, and start it again"))
+    found = examine_storages(data / AGENTS, KnownAgents(standing_by(ask)), deep=deep)
+    if any(each.severity == "damage" for each in found):  # an agent may have been deleted since
+        found = examine_storages(data / AGENTS, KnownAgents(standing_by(ask)), deep=deep)
+    return findings + found + confusions(data)
+
+
+def confusions(data: Path) -> list[Finding]:
+    """Which agent types may be one that was moved."""
+    return [Finding("warning", words, "") for words in mistakable(data / CODE)]
+
+
+def standing_by(ask: Asking) -> dict[str, Standing]:
+    """What the supervisor says of its agents."""
+    known: dict[str, Standing] = {}
+    after: str | None = ""
+    while after is not None:
+        told = ask("keep", "storages", [after, PAGE])
+        known |= {agent: Standing(*standing) for agent, *standing in told["agents"]}
+        after = told["next"]
+    return known
