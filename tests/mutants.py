@@ -22,6 +22,15 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("scenarios/commands/desk.py", 'if key == "y":', "if key:",
+           "a key in `ps --watch` cancels and clears nothing without a yes",
+           "scenarios/test_desk.py::test_a_run_is_cancelled_and_cleared_only_after_a_yes"),
+    Mutant("actors/rest/logs.py", "wanted = which.wanted(newest_ms - LATE_MS)", "wanted = which.wanted(newest_ms)",
+           "who follows logs over REST and comes again misses nothing that was written late", "gateway/test_rest_keeping.py"
+           "::test_logs_are_followed_and_a_client_that_comes_again_misses_nothing"),
+    Mutant("actors/rest/keeping.py", "if not place:", "if False:",
+           "a backup goes where the gateway was told to make them and nowhere else",
+           "gateway/test_rest_keeping.py::test_what_a_gateway_was_not_started_for_is_refused"),
     Mutant("actors/ai_sdk/children.py", "if framed.is_agent and", "if not framed.is_agent and",
            "clients of the AI SDK are told of a child while it works", "gateway/test_ai_sdk_children.py"
            "::test_a_child_is_told_as_outputs_that_are_not_final_and_then_by_its_result"),

@@ -114,12 +114,16 @@ class Tray:
 
     # the picture
 
-    def picture(self, at_s: float, height: int) -> RenderableType:
-        """What a terminal of this height shows."""
+    def picture(self, at_s: float, height: int, chosen: str = "", wanted: str = "") -> RenderableType:
+        """What a terminal of this height shows: of the live runs those that have the words `wanted`, and one of them marked."""
         if self.overview is None:
             return self._standing(at_s)
         rows = max(ROWS_MIN, height - LINES_AROUND)
-        return Group(self._summary(at_s), self._table(rows), hosts_line(self.overview))
+        return Group(self.summary(at_s), self._table(rows, chosen, wanted.lower()), hosts_line(self.overview))
+
+    def shown(self) -> list[str]:
+        """The runs of the last picture, line by line."""
+        return [each for each in self._slots if each is not None]
 
     def _standing(self, at_s: float) -> Text:
         """Who serves the directory, or since when nobody answers."""
@@ -133,7 +137,8 @@ class Tray:
             f"{self._name}: served by process {served['pid']} on {served['node']}, life {self.overview['epoch']}"
         )
 
-    def _summary(self, at_s: float) -> Table:
+    def summary(self, at_s: float) -> Table:
+        """Who serves the directory, how many runs there are, and the account of the mail."""
         overview = self.overview
         assert overview is not None
         runs = ", ".join(f"{count} {status}" for status, count in overview["runs"].items() if count) or "none"
@@ -145,9 +150,9 @@ class Tray:
         grid.add_row("mail", equation(overview["audit"]))
         return grid
 
-    def _table(self, rows: int) -> Table:
+    def _table(self, rows: int, chosen: str, wanted: str) -> Table:
         assert self.overview is not None
-        live = {row["run_id"]: row for row in self.overview["live"]}
+        live = {row["run_id"]: row for row in self.overview["live"] if wanted in _searched(row)}
         self._settle(live, rows)
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         for title in COLUMNS:
@@ -155,7 +160,8 @@ class Tray:
         for run_id in self._slots:
             row = live.get(run_id or "")
             table.add_row(
-                *(("",) * len(COLUMNS) if row is None else (*run_cells(row), row["agent_type"].rpartition(":")[2]))
+                *(("",) * len(COLUMNS) if row is None else (*run_cells(row), row["agent_type"].rpartition(":")[2])),
+                style="reverse" if row is not None and run_id == chosen else "",
             )
         more = self.overview["runs"]["starting"] + self.overview["runs"]["running"] - len(live.keys() & {*self._slots})
         table.add_row(f"… and {more} more" if more > 0 else "")
@@ -189,3 +195,7 @@ class Tray:
             f"life {self.overview['epoch']}  {runs['starting']} starting  {runs['running']} running  {ended} ended"
             f"  {runs['error']} failed  {audit['pending']} in the mail  {up} hosts  {self._rate:.3g} ended/s"
         )
+
+
+def _searched(row: dict[str, Any]) -> str:
+    return " ".join((row["run_id"], row["agent_type"], row["parent"], row["status"])).lower()

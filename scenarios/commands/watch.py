@@ -1,4 +1,4 @@
-"""`perdure ps --watch`: a live picture on a terminal, plain lines in a pipe, objects with `--json`. Ctrl-C ends it.
+"""`perdure ps --watch`: a live picture on a terminal that heeds keys, plain lines in a pipe, objects with `--json`. Ctrl-C ends it.
 
 It joins what serves the directory and starts nothing. When the supervisor dies it says so, keeps its picture, and goes on with the next
 life; when nothing serves the directory it waits until something does.
@@ -14,14 +14,16 @@ import time
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import typer
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from perdure.ledger import BadRequest, SupervisorUnreachable
+from perdure.ledger import BadRequest, PerdureError, SupervisorUnreachable
+from perdure.scenarios.commands.desk import Desk
+from perdure.scenarios.commands.keys import Keys
 from perdure.scenarios.commands.shown import json_of
 from perdure.scenarios.commands.tray import Tray
 from perdure.scenarios.exits import TERMINATED
@@ -30,6 +32,13 @@ from perdure.scenarios.stories.onlooker import Onlooker
 FRAME_S: Final = 0.25
 LINE_S: Final = 1.0
 SHARE: Final = 3  # a pause is at least so many times as long as the look before it
+
+
+class Asked(Protocol):
+    """Who answers for a directory."""
+
+    async def ask(self, name: str, *args: Any) -> Any:
+        """Answer a question, or do what is wished for."""
 
 
 class Screen(ABC):
@@ -44,7 +53,7 @@ class Screen(ABC):
         return
 
     @abstractmethod
-    def show(self, tray: Tray, *, is_new: bool) -> None:
+    def show(self, desk: Desk, *, is_new: bool) -> None:
         """Show it as it is now. `is_new` says that there was a look since."""
 
     @abstractmethod
@@ -66,8 +75,8 @@ class LivePicture(Screen):
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def show(self, tray: Tray, *, is_new: bool) -> None:
-        self._live.update(tray.picture(time.monotonic(), self._console.height), refresh=True)
+    def show(self, desk: Desk, *, is_new: bool) -> None:
+        self._live.update(desk.picture(time.monotonic(), self._console.height), refresh=True)
 
     def say(self, text: str) -> None:
         self._console.print(Text(f"{_now()} {text}", style="yellow"))
@@ -81,8 +90,8 @@ class Lines(Screen):
     def __init__(self) -> None:
         self._last = ""
 
-    def show(self, tray: Tray, *, is_new: bool) -> None:
-        line = tray.line(time.monotonic())
+    def show(self, desk: Desk, *, is_new: bool) -> None:
+        line = desk.tray.line(time.monotonic())
         if is_new and line != self._last:
             self._last = line
             self.say(line)
@@ -96,12 +105,12 @@ class Objects(Screen):
 
     pause_s = LINE_S
 
-    def show(self, tray: Tray, *, is_new: bool) -> None:
+    def show(self, desk: Desk, *, is_new: bool) -> None:
         if is_new:
             told: dict[str, Any] = {
                 "at_ms": time.time_ns() // 1_000_000,
-                "answered": tray.is_answered,
-                "overview": tray.overview,
+                "answered": desk.tray.is_answered,
+                "overview": desk.tray.overview,
             }
             print(json_of(told), flush=True)
 
@@ -128,26 +137,56 @@ async def _watch(data: Path, live_max: int, screen: Screen) -> None:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    tray = Tray(str(data))
-    with screen:
+    desk = Desk(Tray(str(data)))
+    with screen, Keys() as keys:
         async with Onlooker(data) as onlooker:
-            while True:
-                took_s = await _look(onlooker, live_max, screen, tray)
-                await asyncio.sleep(max(screen.pause_s, SHARE * took_s))
+            while not desk.is_over:
+                took_s = await _look(onlooker, live_max, screen, desk, keys)
+                await _heed(onlooker, screen, desk, keys, max(screen.pause_s, SHARE * took_s))
 
 
-async def _look(onlooker: Onlooker, live_max: int, screen: Screen, tray: Tray) -> float:
+async def _heed(onlooker: Onlooker, screen: Screen, desk: Desk, keys: Keys, pause_s: float) -> None:
+    """Do what keys ask for until it is time to look again."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + pause_s
+    while not desk.is_over and (left_s := until_s - loop.time()) > 0:
+        pressed = await keys.wait(left_s)
+        for key in pressed:
+            desk.press(key)
+        await attend(onlooker, desk)
+        if pressed:
+            screen.show(desk, is_new=False)
+
+
+async def attend(onlooker: Asked, desk: Desk) -> None:
+    """Have wishes done, and ask for what is shown. What is refused is told."""
+    try:
+        while desk.wishes:
+            wish = desk.wishes.popleft()
+            desk.done(wish, await onlooker.ask(*wish.question))
+        for question in desk.questions():
+            desk.hear(question, await onlooker.ask(*question))
+    except PerdureError as problem:
+        desk.refused(str(problem))
+
+
+async def _look(onlooker: Onlooker, live_max: int, screen: Screen, desk: Desk, keys: Keys) -> float:
     """Look once, and show what is seen. Returns how many seconds an answer took."""
     began_s, took_s = time.monotonic(), 0.0
     looking = asyncio.ensure_future(onlooker.ask("ps", live_max))
     try:
-        while not (await asyncio.wait({looking}, timeout=FRAME_S))[0]:
-            screen.show(tray, is_new=False)
+        while not desk.is_over and not (await asyncio.wait({looking}, timeout=FRAME_S))[0]:
+            for key in keys.taken():
+                desk.press(key)
+            screen.show(desk, is_new=False)
     finally:
         looking.cancel()
         if not looking.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await looking
+    if desk.is_over:
+        return took_s
+    tray = desk.tray
     try:
         overview = looking.result()
     except SupervisorUnreachable as problem:
@@ -157,5 +196,5 @@ async def _look(onlooker: Onlooker, live_max: int, screen: Screen, tray: Tray) -
         said = tray.see(overview, time.monotonic())
     for text in said:
         screen.say(text)
-    screen.show(tray, is_new=True)
+    screen.show(desk, is_new=True)
     return took_s

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from perdure.ledger import BadRequest
 from perdure.scenarios.cli import app
+from perdure.scenarios.commands.desk import Desk
 from perdure.scenarios.commands.tray import LINES_AROUND, ROWS_MIN, Tray
 from perdure.scenarios.commands.watch import LivePicture
 
@@ -182,7 +183,7 @@ def test_a_terminal_has_its_cursor_back_when_the_watch_ends() -> None:
 
     def watched() -> None:
         with LivePicture(console) as screen:
-            screen.show(tray, is_new=True)
+            screen.show(Desk(tray), is_new=True)
             screen.say("host h1 is gone")
             raise KeyboardInterrupt
 
