@@ -52,9 +52,13 @@ class Faults(Protocol):
 
 
 class Clock(Protocol):
-    """Wall time. It may jump; durations are measured by the event loop instead."""
+    """Wall time, which may jump, and a time that does not (`policies.ledger_time`)."""
 
-    def now_ms(self) -> int: ...
+    def now_ms(self) -> int:
+        """What the wall clock says, in milliseconds since 1970, UTC."""
+
+    def steady_ms(self) -> int:
+        """Milliseconds since some instant, whatever clocks are set to. It stands still while the machine sleeps."""
 
 
 class Dice(Protocol):

@@ -19,7 +19,7 @@ from perdure.ledger.mail import Mail, MailState, Slot
 from perdure.ledger.placements import askers_host, blamed_in, is_alone
 from perdure.ledger.run import Run
 from perdure.ledger.status import InterruptedReason, Status
-from perdure.ledger.timeouts import budget_of, next_look, sighting_of, start_due_ms
+from perdure.ledger.timeouts import budget_of, next_look, place_due_ms, retry_due_ms, sighting_of, start_due_ms
 from perdure.ledger.view import View
 from perdure.ledger.wording import counted, first, lasting, nth
 from perdure.policies import Limits, is_window
@@ -140,8 +140,8 @@ def _waits(case: Case) -> Iterator[str]:
     most = run.options.get("limit")
     if view.agents.get(run.child, _NOWHERE).host_id:
         yield "Its agent is doing other work, and is asked to end that first."
-    elif run.retry_at_ms > case.at_ms:
-        yield f"Attempt {run.attempt + 1} begins {case.due(run.retry_at_ms)}. The pause grows with each loss in a row."
+    elif retry_due_ms(case.view, run) > case.at_ms:
+        yield f"Attempt {run.attempt + 1} begins {case.due(retry_due_ms(case.view, run))}. The pause grows with each loss in a row."
     elif most is not None and view.placed.get(run.parent, 0) >= most:
         yield (
             f"It waits until another run of its parent has ended: {view.placed[run.parent]} are at work, and"
@@ -158,7 +158,7 @@ def _waits(case: Case) -> Iterator[str]:
     died = f"its host died under it {run.losses} times in a row"
     yield from _alone(case, run.options.get("pool"), run.losses, died)
     if run.lost_at_ms:
-        end = max(run.lost_at_ms, case.awake_at_ms) + case.limits.recovery_deadline_ms
+        end = place_due_ms(case.view, run, case.limits, case.awake_at_ms)
         yield (
             f"If no place is found for it {case.due(end, since_start=True)} ({case.general('recovery_deadline_ms')}),"
             " it is interrupted (recovery-deadline)."
@@ -207,7 +207,7 @@ def _patience(case: Case) -> Iterator[str]:
     run = case.run
     if run.teardown:
         return
-    budget, seen = budget_of(run, case.limits), sighting_of(run, case.awake_at_ms)
+    budget, seen = budget_of(run, case.limits), sighting_of(case.view, run, case.awake_at_ms)
     quiet_since = max(seen.reattached_at_ms, seen.signal_at_ms)
     if not run.is_awaited:
         yield from _ends(case, "It is given up", seen.requested_at_ms + budget.absolute_ms, "max_budget_ms")

@@ -19,6 +19,7 @@ from perdure.ledger.mailbox import Mailbox
 from perdure.ledger.run import Run
 from perdure.ledger.store.store import Record
 from perdure.ledger.timers import Timers
+from perdure.policies import Leap
 
 _COUNTED = (MailState.DELIVERED, MailState.SUPERSEDED, MailState.SUPPRESSED, MailState.PARKED)
 
@@ -32,6 +33,7 @@ class Holdings:
         self.incarnation = 0
         self.at_ms = 0
         self.awake_at_ms = 0
+        self.leaps: tuple[Leap, ...] = ()  # of this life
         self.code_due_ms = 0  # until then the first program of this life may come, and bring code
         self.limits: dict[str, float] = {}
         self.code = Code()
@@ -73,6 +75,7 @@ class Holdings:
         self.parked_mail: dict[str, dict[str, None]] = {}
         self.families = Families()
         self.timers = Timers()
+        self.alarms = Timers()  # by the wall clock
         self.cleared: dict[str, None] = {}
         self.parked: dict[str, None] = {}  # runs
         self.begins_anew: dict[str, None] = {}  # runs that were tried again, and have begun no attempt since
@@ -161,6 +164,7 @@ class Holdings:
         gone = self.agents.pop(agent, None)
         self.awake.pop(agent, None)
         self.alarmed.pop(agent, None)
+        self.alarms.disarm(agent)
         if not (agent in self.mailbox or agent in self.wanted or agent in self.runs):
             self.timers.disarm(agent)
         self.leave_family(agent)
@@ -184,18 +188,12 @@ class Holdings:
         agent = activation.agent_id
         activation.alarm_at_ms = at_ms
         self.dirty_agents[agent] = None
-        if agent not in self.runs:
-            self.timers.disarm(agent)
-        if not at_ms:
-            self.alarmed.pop(agent, None)
-        else:
+        self.alarms.disarm(agent)
+        if at_ms:
             self.alarmed[agent] = None
-            self.timers.arm(agent, at_ms)
-        if activation.unclean or agent in self.wanted:
-            self.timers.arm(agent, activation.wake_at_ms)
-        retry_at_ms = self.mailbox[agent].retry_at_ms if agent in self.mailbox else None
-        if retry_at_ms is not None:
-            self.timers.arm(agent, retry_at_ms)
+            self.alarms.arm(agent, at_ms)
+        else:
+            self.alarmed.pop(agent, None)
 
     def home_of(self, agent: str) -> list[Any] | None:
         """What an agent's class asks of its host, as told by its last activation, or by the call or mail that waits for it; with the code

@@ -79,12 +79,15 @@ class HostReserved(Note):
 
 @dataclass(frozen=True, slots=True)
 class TimersFired(Note):
-    """It is that late. `View.timers.fired` holds the keys that are due by then, each to be armed again by whoever looks at it."""
+    """It is that late, by the ledger and by the wall. `View.timers.fired` and `View.alarms.fired` hold what is due by then, each to be
+    armed again by whoever looks at it."""
 
     at_ms: int
+    wall_ms: int
 
     def apply(self, view: View) -> None:
         view.timers.fire(self.at_ms)
+        view.alarms.fire(self.wall_ms)
 
 
 @dataclass(frozen=True, slots=True)

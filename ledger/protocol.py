@@ -85,5 +85,5 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     HostUp: host_reports.host_up,
     HostLost: host_reports.host_lost,
     Adopt: lambda view, said, _at_ms, _limits: upgrades.adopt(view, said),
-    Tick: lambda view, _said, at_ms, limits: timeouts.tick(view, at_ms, limits),
+    Tick: timeouts.tick,
 }

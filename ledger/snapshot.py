@@ -182,7 +182,7 @@ def _index(view: View) -> None:
             view.doomed[activation.agent_id] = None
         if activation.alarm_at_ms:
             view.alarmed[activation.agent_id] = None
-            view.timers.arm(activation.agent_id, activation.alarm_at_ms)
+            view.alarms.arm(activation.agent_id, activation.alarm_at_ms)
     for each in mail:
         view.shelve(each)
         if each.state is MailState.PENDING and each.retry_at_ms:

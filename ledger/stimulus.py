@@ -197,7 +197,9 @@ class HostLost(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Time passed."""
+    """Time passed. The wall clock, by which alarms ring, is so much behind the time of the ledger, or ahead if it is less than 0."""
+
+    behind_ms: int = 0
 
 
 Stimulus = (

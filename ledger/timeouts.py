@@ -1,8 +1,9 @@
 """Decisions that time makes: budgets that run out, attempts that never start, teardowns that take too long, pauses that are over.
 
-Time is the ledger's own: it starts with a supervisor's life, never runs backwards, and does not follow a wall clock that is set during
-that life. A child is not blamed for silence while no supervisor was there to hear it, or while the supervisor was late itself
-(`View.awake_at_ms`). An absolute budget also counts that time (spec W-52).
+Time is the ledger's own, which never runs backwards, and leaps when the wall clock is set forward (`policies.ledger_time`). Whatever is
+measured here is measured without the leaps of this life (`View.leaps`). Alarms are due by the wall clock. A child is not blamed for silence
+while no supervisor was there to hear it, or while the supervisor was late itself (`View.awake_at_ms`). An absolute budget also counts that
+time (spec W-52).
 """
 
 from __future__ import annotations
@@ -15,21 +16,24 @@ from perdure.ledger.host_reports import seal
 from perdure.ledger.notes import AgentDue, Note, RunQueued, TimerArmed, TimersFired
 from perdure.ledger.run import Run
 from perdure.ledger.status import InterruptedReason
+from perdure.ledger.stimulus import Tick
 from perdure.ledger.view import View
-from perdure.policies import Budget, Limits, Sighting, expiry
+from perdure.policies import Budget, Limits, Sighting, carried, expiry
 
 
-def tick(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
+def tick(view: View, said: Tick, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
     """Look at every run, agent and mailbox that is due."""
-    yield TimersFired(at_ms)
+    wall_ms = at_ms - said.behind_ms
+    yield TimersFired(at_ms, wall_ms)
+    for agent in view.alarms.fired:
+        if agent in view.agents and 0 < view.agents[agent].alarm_at_ms <= wall_ms:
+            yield AlarmRang(agent)
     for key in view.timers.fired:
         run = view.runs.get(key)
         if run is not None and run.is_live:
             yield from _look(view, run, at_ms, limits)
             yield TimerArmed(key, next_look(view, run, limits))
         activation = view.agents.get(key)
-        if activation is not None and 0 < activation.alarm_at_ms <= at_ms:
-            yield AlarmRang(key)
         if key in view.mailbox or key in view.wanted or (activation is not None and activation.unclean):
             yield AgentDue(key)
 
@@ -45,21 +49,32 @@ def next_look(view: View, run: Run, limits: Limits, awake_at_ms: int | None = No
         return math.inf
     awake_at_ms = view.awake_at_ms if awake_at_ms is None else awake_at_ms
     if run.teardown:
-        return max(run.teardown_at_ms, awake_at_ms) + limits.teardown_grace_ms
+        return carried(max(run.teardown_at_ms, awake_at_ms), view.leaps) + limits.teardown_grace_ms
     looks = [math.inf]
     if not run.is_awaited or run.reattached_at_ms:  # otherwise it is waited for without limit
-        looks.append(expiry(budget_of(run, limits), sighting_of(run, awake_at_ms)).at_ms)
+        looks.append(expiry(budget_of(run, limits), sighting_of(view, run, awake_at_ms)).at_ms)
     if run.is_placed and not run.confirmed:
         looks.append(start_due_ms(view, run, limits, awake_at_ms))
     if not run.is_placed and run.lost_at_ms:
-        looks.append(max(run.lost_at_ms, awake_at_ms) + limits.recovery_deadline_ms)
+        looks.append(place_due_ms(view, run, limits, awake_at_ms))
     return min(looks)
+
+
+def place_due_ms(view: View, run: Run, limits: Limits, awake_at_ms: int) -> int:
+    """By when a run whose child was lost must have found another place."""
+    return carried(max(run.lost_at_ms, awake_at_ms), view.leaps) + limits.recovery_deadline_ms
+
+
+def retry_due_ms(view: View, run: Run) -> int:
+    """When the pause after a loss is over."""
+    return run.retry_at_ms + carried(run.lost_at_ms, view.leaps) - run.lost_at_ms
 
 
 def start_due_ms(view: View, run: Run, limits: Limits, awake_at_ms: int) -> int:
     """By when an attempt must have come up. The time in which its host was behind with its work does not count."""
     host = view.hosts.get(run.host_id)
-    return max(run.placed_at_ms, awake_at_ms, host.late_at_ms if host is not None else 0) + limits.start_timeout_ms
+    since_ms = max(run.placed_at_ms, awake_at_ms, host.late_at_ms if host is not None else 0)
+    return carried(since_ms, view.leaps) + limits.start_timeout_ms
 
 
 def budget_of(run: Run, limits: Limits) -> Budget:
@@ -73,13 +88,15 @@ def budget_of(run: Run, limits: Limits) -> Budget:
     )
 
 
-def sighting_of(run: Run, awake_at_ms: int) -> Sighting:
-    """When the run was requested, last heard of, and re-attached."""
+def sighting_of(view: View, run: Run, awake_at_ms: int) -> Sighting:
+    """When the run was requested, last heard of, and re-attached, moved over the leaps since then."""
     signal = max(run.signal_at_ms, awake_at_ms) if run.signal_at_ms else 0
     reattached = run.reattached_at_ms
     if reattached and not run.signal_at_ms:
         reattached = max(reattached, awake_at_ms)
-    return Sighting(not run.is_awaited, run.retried_at_ms or run.requested_at_ms, signal, reattached)
+    requested = run.retried_at_ms or run.requested_at_ms
+    times = [carried(instant, view.leaps) if instant else 0 for instant in (requested, signal, reattached)]
+    return Sighting(not run.is_awaited, *times)
 
 
 def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
@@ -90,15 +107,17 @@ def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact | N
             yield from seal(view, run, still_running=run.is_placed)
         return
     awake = view.awake_at_ms
-    end = expiry(budget_of(run, limits), sighting_of(run, awake))
+    end = expiry(budget_of(run, limits), sighting_of(view, run, awake))
     if at_ms >= end.at_ms:
         yield from _lose_patience(view, run, end.reason, teardown=end.teardown)
     elif run.is_placed and not run.confirmed and at_ms >= start_due_ms(view, run, limits, awake):
         yield TeardownBegan(run.run_id, InterruptedReason.INSPECT_TIMEOUT)
-    elif not run.is_placed and run.lost_at_ms and at_ms >= max(run.lost_at_ms, awake) + limits.recovery_deadline_ms:
+    elif not run.is_placed and run.lost_at_ms and at_ms >= place_due_ms(view, run, limits, awake):
         error = f"no place was found within {limits.recovery_deadline_ms} ms after its child was lost ({run.cause})"
         yield RunInterrupted(run.run_id, InterruptedReason.RECOVERY_DEADLINE, None, error)
-    elif not run.is_placed and at_ms >= run.retry_at_ms and run.run_id not in view.held.get(run.parent, ()):
+    elif not run.is_placed and at_ms < retry_due_ms(view, run):
+        yield TimerArmed(run.run_id, retry_due_ms(view, run))
+    elif not run.is_placed and run.run_id not in view.held.get(run.parent, ()):
         yield RunQueued(run.run_id)
 
 

@@ -28,6 +28,7 @@
 | `schedule` | when is a schedule due next, and what of the times that it missed? |
 | `messages` | how does an answer become messages of a limited length? |
 | `delivery` | what is shown at last, and what follows a post that went wrong? |
+| `ledger_time` | how does the ledger's time follow the wall clock, and what is measured without it? |
 | `liveness` | when does silence count against a host? |
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 | `strikes` | which process is killed next, in a drill? |
@@ -117,6 +118,7 @@ if TYPE_CHECKING:
         take_up,
     )
     from perdure.policies.json_types import Json, JsonObject
+    from perdure.policies.ledger_time import LEAP_MS, Leap, LedgerTime, carried, with_leap
     from perdure.policies.limits import Limits
     from perdure.policies.liveness import COMING, MUTE, Silence, is_noteworthy, is_unbearable, silence_after, was_late
     from perdure.policies.messages import Counting, length_of, sendable, split, spoken

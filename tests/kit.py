@@ -94,9 +94,10 @@ def _decided(view: View, changes: Iterator[Change]) -> Change | None:
 
 
 def due(view: View, at_ms: int) -> list[str]:
-    """The keys of the view's timers that fire by then."""
+    """The keys of the view's timers and alarms that fire by then."""
     view.timers.fire(at_ms)
-    return view.timers.fired
+    view.alarms.fire(at_ms)
+    return [*view.timers.fired, *view.alarms.fired]
 
 
 Change = Fact | Crowd | Note

@@ -460,7 +460,7 @@ MUTANTS = (
            "            pass",
            "an unclean agent is woken after a boot",
            "ledger/test_snapshot.py::test_an_unclean_agent_is_woken_again_after_a_boot_and_a_clean_one_is_not"),
-    Mutant("ledger/snapshot.py", "            view.timers.arm(activation.agent_id, activation.alarm_at_ms)",
+    Mutant("ledger/snapshot.py", "            view.alarms.arm(activation.agent_id, activation.alarm_at_ms)",
            "            pass",
            "an alarm that came due meanwhile rings after a boot",
            "ledger/test_alarms.py::test_alarms_outlive_the_supervisor_and_ring_soon_if_they_came_due_meanwhile"),
@@ -506,12 +506,26 @@ MUTANTS = (
     Mutant("ledger/timeouts.py", "signal = max(run.signal_at_ms, awake_at_ms) if", "signal = run.signal_at_ms if",
            "a child is not blamed for silence while no supervisor heard it", "ledger/test_timeouts_and_placements.py"
            "::test_silence_is_not_held_against_a_child_while_no_supervisor_heard_it"),
-    Mutant("ledger/timeouts.py", "return max(run.teardown_at_ms, awake_at_ms) +", "return run.teardown_at_ms +",
+    Mutant("ledger/timeouts.py", "carried(max(run.teardown_at_ms, awake_at_ms), view", "carried(run.teardown_at_ms, view",
            "a child has time to stop that its supervisor did not sleep through",
            "ledger/test_timeouts_and_placements.py"
            "::test_coming_up_stopping_and_finding_a_place_have_all_their_time_after_a_boot"),
-    Mutant("ledger/timeouts.py", " and at_ms >= run.retry_at_ms and", " and",
+    Mutant("ledger/timeouts.py", "elif not run.is_placed and at_ms < retry_due_ms(view, run):", "elif not run:",
            "a retry waits for its pause", "ledger/test_timeouts_and_placements.py::test_a_retry_waits_for_its_pause"),
+    Mutant("ledger/timeouts.py", "carried(instant, view.leaps) if instant else 0", "instant",
+           "a budget does not count the time by which a clock was set forward", "actors/test_weaknesses.py"
+           "::test_w52_a_clock_that_is_set_forward_once_gives_nobody_up_and_the_budget_ends_when_it_would_have"),
+    Mutant("ledger/timeouts.py", "run.retry_at_ms + carried(run.lost_at_ms, view.leaps) - run.lost_at_ms",
+           "run.retry_at_ms", "a clock that is set forward ends no pause before another attempt",
+           "ledger/test_timeouts_and_placements.py::test_a_leap_of_the_ledgers_time_is_no_time_that_passed"),
+    Mutant("ledger/timeouts.py", "    wall_ms = at_ms - said.behind_ms", "    wall_ms = at_ms",
+           "alarms ring by the wall clock", "ledger/test_alarms.py::test_an_alarm_rings_by_the_wall_clock"),
+    Mutant("actors/supervisor/supervisor.py", "            self.clock.follow()\n", "",
+           "what is due at an instant follows a wall clock that is set forward", "actors/test_weaknesses.py"
+           "::test_w52_a_clock_that_is_set_forward_once_gives_nobody_up_and_the_budget_ends_when_it_would_have"),
+    Mutant("actors/host/host.py", "            tenant.clock_was_set()", "            pass",
+           "an agent that is awake rings when the clock is set forward", "actors/test_alarm_clock.py"
+           "::test_a_clock_that_is_set_forward_lets_it_ring_within_seconds[awake]"),
     Mutant("ledger/timeouts.py", "        yield from seal(view, run, still_running=False)", "        pass",
            "a run without a place is given up without a teardown to wait for",
            "ledger/test_timeouts_and_placements.py"
@@ -519,11 +533,11 @@ MUTANTS = (
     Mutant("ledger/timeouts.py", " and run.run_id not in view.held.get(run.parent, ()):", ":",
            "a run that is held back is not queued by a timer", "ledger/test_timeouts_and_placements.py"
            "::test_a_parents_limit_holds_its_runs_back_and_lets_the_next_one_go_when_one_leaves"),
-    Mutant("ledger/timeouts.py", "return max(run.placed_at_ms, awake_at_ms, host", "return max(run.placed_at_ms, host",
+    Mutant("ledger/timeouts.py", "max(run.placed_at_ms, awake_at_ms, host", "max(run.placed_at_ms, host",
            "a child has time to come up that its supervisor did not sleep through",
            "ledger/test_timeouts_and_placements.py"
            "::test_coming_up_stopping_and_finding_a_place_have_all_their_time_after_a_boot"),
-    Mutant("ledger/timeouts.py", "at_ms >= max(run.lost_at_ms, awake) +", "at_ms >= run.lost_at_ms +",
+    Mutant("ledger/timeouts.py", "carried(max(run.lost_at_ms, awake_at_ms), view", "carried(run.lost_at_ms, view",
            "a lost run has time to find a place that its supervisor did not sleep through",
            "ledger/test_timeouts_and_placements.py"
            "::test_coming_up_stopping_and_finding_a_place_have_all_their_time_after_a_boot"),
@@ -610,18 +624,16 @@ MUTANTS = (
            "if isinstance(stimulus, Tell) and stimulus.mail_id in self.recollection.posted:", "if False:",
            "a tell that an earlier supervisor life posted is only acknowledged",
            "actors/test_tell.py::test_a_tell_that_is_repeated_to_a_later_life_is_posted_once"),
-    Mutant("actors/supervisor/supervisor.py", "max(self.world.clock.now_ms(), self.view.at_ms)",
-           "self.world.clock.now_ms()",
+    Mutant("actors/supervisor/ledger_clock.py", "max(clock.now_ms(), view.at_ms)", "clock.now_ms()",
            "ledger time never runs backwards over a boot", "actors/test_supervisor.py"
-           "::test_the_time_of_the_ledger_is_steady_and_never_runs_backwards_whatever_clocks_say"),
-    Mutant("actors/supervisor/supervisor.py",
-           "return self._anchor_ms + int((asyncio.get_running_loop().time() - self._anchor_s) * 1000)",
-           "return self.world.clock.now_ms()",
+           "::test_the_time_of_the_ledger_is_steady_and_never_runs_backwards_though_clocks_are_set_back"),
+    Mutant("actors/supervisor/ledger_clock.py", "return self._time.now_ms(self._clock.steady_ms())",
+           "return self._clock.now_ms()",
            "ledger time is steady whatever the wall clock is set to", "actors/test_supervisor.py"
-           "::test_the_time_of_the_ledger_is_steady_and_never_runs_backwards_whatever_clocks_say"),
-    Mutant("actors/supervisor/supervisor.py", "        self.view.awake_at_ms = self._anchor_ms\n", "        pass\n",
+           "::test_the_time_of_the_ledger_is_steady_and_never_runs_backwards_though_clocks_are_set_back"),
+    Mutant("actors/supervisor/supervisor.py", "        self.view.awake_at_ms = self.clock.began_ms\n", "        pass\n",
            "a life of the supervisor knows when it began", "actors/test_supervisor.py"
-           "::test_the_time_of_the_ledger_is_steady_and_never_runs_backwards_whatever_clocks_say"),
+           "::test_the_time_of_the_ledger_is_steady_and_never_runs_backwards_though_clocks_are_set_back"),
     Mutant("actors/supervisor/supervisor.py", "        commit_ms = await self._append(rows, payloads)\n        for session",
            "        commit_ms = 0.0\n        for session",
            "nothing leaves before it is durable",

@@ -46,7 +46,7 @@ from perdure.actors.ports import Courier, World
 from perdure.actors.tasks import Tasks
 from perdure.ledger import Ended, Released, StorageError, Unstarted
 from perdure.ledger.storage.cabinet import Cabinet
-from perdure.policies import Limits, Rank
+from perdure.policies import LEAP_MS, Limits, Rank
 
 LEFT_KEPT = 100_000
 GOODBYE_S = 1.0  # for the agents' code to end, when the host does
@@ -269,9 +269,11 @@ class Host:
     async def _tidy(self) -> None:
         """Let idle agents go, tell how this host is, and end it when nobody leads it any more."""
         loop, pause_s = asyncio.get_running_loop(), min(self.limits.idle_ms, self.limits.heartbeat_ms) / 1000
+        off_ms = self._wall_off_ms()
         while True:
             due_s = loop.time() + pause_s
             await asyncio.sleep(pause_s)
+            off_ms = self._notice_clock(off_ms)
             late_ms = max(int((loop.time() - due_s) * 1000), self.world.turns.waited_ms)
             if self.peer.is_clear or len(self._left) > LEFT_KEPT:  # then every command for these lives has arrived
                 self._left.clear()
@@ -287,6 +289,19 @@ class Host:
             self.peer.push(
                 HostVitals(self.world.vitals.rss_mb(), threads.left_behind > 0, late_ms, threads.writes_waiting)
             )
+
+    def _wall_off_ms(self) -> int:
+        clock = self.world.clock
+        return clock.now_ms() - clock.steady_ms()
+
+    def _notice_clock(self, before_ms: int) -> int:
+        """Have the alarms of all agents looked at again if the wall clock was set. Returns how far it is off the steady one."""
+        off_ms = self._wall_off_ms()
+        if abs(off_ms - before_ms) < LEAP_MS:
+            return before_ms
+        for tenant in list(self.tenants.values()):
+            tenant.clock_was_set()
+        return off_ms
 
 
 def _load_ahead(name: str, code_dir: Path | None) -> None:

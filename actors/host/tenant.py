@@ -231,6 +231,11 @@ class Tenant(Life):
             self.alarms.say()
         self.push(farewell)
 
+    def clock_was_set(self) -> None:
+        """The wall clock of the host's machine was set."""
+        if self._has("alarms"):
+            self.alarms.clock_was_set()
+
     @property
     def _has_other_work(self) -> bool:
         """Whether anything but the current task is under way."""

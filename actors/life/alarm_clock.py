@@ -111,6 +111,11 @@ class AlarmClock:
             left_s = (self._next_ms() - self._life.now_ms()) / 1000
             self._timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self._ring)
 
+    def clock_was_set(self) -> None:
+        """The wall clock says something else than the time that has passed: the next instant comes sooner, or later."""
+        if not self._life.is_leaving:
+            self._arm()
+
     def _ring(self) -> None:
         """Ring whose time has come. Each says then when it is to be rung next."""
         self._timer = None

@@ -25,6 +25,10 @@ class SystemClock:
         """Milliseconds since 1970, UTC."""
         return time.time_ns() // 1_000_000
 
+    def steady_ms(self) -> int:
+        """Milliseconds since the machine started, without those in which it slept."""
+        return time.monotonic_ns() // 1_000_000
+
 
 class ShiftedClock:
     """A wall clock that is off by as many milliseconds as a file says at the moment."""
@@ -37,6 +41,10 @@ class ShiftedClock:
     def now_ms(self) -> int:
         """What the machine's clock says, and so much more or less."""
         return self._machine.now_ms() + int(SHIFT.unpack_from(self._shift)[0])
+
+    def steady_ms(self) -> int:
+        """The machine's, which no drill sets."""
+        return self._machine.steady_ms()
 
 
 def clock_from(file: str) -> SystemClock | ShiftedClock:

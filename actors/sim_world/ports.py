@@ -121,7 +121,12 @@ class SimClock:
                 nature.note(self._process.name, f"clock jumps by {jump_ms:.0f} ms")
             if self._jump_at_ms is None:
                 self._jump_at_ms = now_ms + nature.die.expovariate(1 / every_ms)
-        return int(EPOCH_MS + now_ms + self._off_ms)
+        return int(EPOCH_MS + now_ms + self._off_ms + nature.clocks_off_ms)
+
+    def steady_ms(self) -> int:
+        """Virtual time."""
+        self._process.check()
+        return int(self._process.nature.now_ms())
 
 
 class _Job(NamedTuple):

@@ -59,6 +59,7 @@ class Nature:
         self.die = Random(seed)
         self.weather = weather
         self.loop = loop
+        self.clocks_off_ms = 0  # all wall clocks, beside what each is off
         self.trace: deque[Event] = deque(maxlen=trace_max)
         self.errors: list[Failure] = []
         self.harmless: tuple[type[BaseException], ...] = (Killed, DiskFault, asyncio.CancelledError)

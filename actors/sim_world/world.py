@@ -257,6 +257,11 @@ class Simulation:
         self._nature.note("world", f"stands still for {ms:.0f} ms")
         self._cluster.stand_still(ms)
 
+    def set_clocks(self, by_ms: int) -> None:
+        """Set the wall clocks of all processes forward, or back: as a machine does that slept, or that asks for the time."""
+        self._nature.note("world", f"clocks are set by {by_ms} ms")
+        self._nature.clocks_off_ms += by_ms
+
     def partition(self, name: str, ms: float) -> None:
         """Lose all mail from and to a host or client."""
         for process in self._named(name):

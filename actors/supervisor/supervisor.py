@@ -25,6 +25,7 @@ from perdure.actors.supervisor.changes import Changes
 from perdure.actors.supervisor.checkpoints import Checkpoints
 from perdure.actors.supervisor.intake import Intake, together
 from perdure.actors.supervisor.keeping import Keeping
+from perdure.actors.supervisor.ledger_clock import LedgerClock
 from perdure.actors.supervisor.performer import Performer
 from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.publisher import Publisher
@@ -50,7 +51,6 @@ from perdure.ledger import (
     Store,
     SupervisorStarted,
     Tell,
-    Tick,
     View,
     WorldError,
     arm,
@@ -70,7 +70,7 @@ from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import Limits, turn_size_after
 
 BRIEF_MAX: Final = 16  # facts that are encoded and written in less time than a thread takes to wake
-LOOK_MS: Final = 60_000  # until the timers are looked at again, whatever they say
+LOOK_MS: Final = 2_000  # until the clocks are looked at again, whatever the timers say
 CODE_WAIT_MS: Final = 10_000  # after a boot, for the first program to come with its code
 
 
@@ -93,7 +93,6 @@ class Supervisor:
         self._sooner = asyncio.Event()
         self._looks_at_ms = math.inf  # when the timers are looked at again
         self._stimuli: list[Stimulus] = []
-        self._anchor_ms, self._anchor_s = 0, 0.0
         self._turn_size = limits.turn_max
 
     async def exchange(self, frame: bytes) -> bytes:
@@ -117,10 +116,9 @@ class Supervisor:
         boot = await self.world.threads.commit(self.store.boot)
         self.findings = list(boot.findings)
         self.view = restore(boot)
-        self._anchor_ms = max(self.world.clock.now_ms(), self.view.at_ms)
-        self._anchor_s = asyncio.get_running_loop().time()
-        self.view.awake_at_ms = self._anchor_ms
-        self.view.code_due_ms = self._anchor_ms + CODE_WAIT_MS
+        self.clock = LedgerClock(self.world.clock, self.view)
+        self.view.awake_at_ms = self.clock.began_ms
+        self.view.code_due_ms = self.clock.began_ms + CODE_WAIT_MS
         self.run_spans = RunSpans(self.view, self.world.telemetry)
         self.run_spans.take_up(boot.facts)
         self.publisher = Publisher(self.view, self.sessions, self.now_ms)
@@ -155,15 +153,15 @@ class Supervisor:
         self.publisher.booted = {
             "epoch": self.view.epoch,
             "live_runs": self.view.live,
-            "elapsed_ms": self.now_ms() - self._anchor_ms,
+            "elapsed_ms": self.now_ms() - self.clock.began_ms,
             "findings": self.findings,
         }
-        self._stimuli.append(Tick())
+        self._stimuli.append(self.clock.tick())
         self.sessions.arrived.set()
 
     def now_ms(self) -> int:
-        """The ledger's time: the wall's at the boot, then steady, whatever the wall clock is set to."""
-        return self._anchor_ms + int((asyncio.get_running_loop().time() - self._anchor_s) * 1000)
+        """The ledger's time."""
+        return self.clock.now_ms()
 
     def report(self, stimulus: Stimulus) -> None:
         """Something was seen; it is decided in the next turn."""
@@ -222,7 +220,7 @@ class Supervisor:
         for session in {session.peer_id: session for session, _, _ in arrived}.values():
             session.committed()
         self.sessions.flush()
-        if self.view.timers.next_at_ms < self._looks_at_ms:
+        if self.clock.due_ms() < self._looks_at_ms:
             self._sooner.set()
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000 - commit_ms
         self._turn_size = turn_size_after(self._turn_size, len(arrived), took_ms, self.limits)
@@ -332,10 +330,11 @@ class Supervisor:
         """Turn the passing of time into ticks. A timer that is not the next one wakes nobody when it is armed."""
         while True:
             self._sooner.clear()
-            now_ms, next_at_ms = self.now_ms(), self.view.timers.next_at_ms
+            self.clock.follow()
+            now_ms, next_at_ms = self.now_ms(), self.clock.due_ms()
             if next_at_ms <= now_ms:
                 self._looks_at_ms = math.inf  # the next turn lets them fire
-                self.report(Tick())
+                self.report(self.clock.tick())
                 await self._sooner.wait()
                 continue
             self._looks_at_ms = min(next_at_ms, now_ms + LOOK_MS)
@@ -354,7 +353,7 @@ class Supervisor:
             for key in self.rounds.next_keys():
                 self.view.touched[key] = None
             self.performer.tidy()
-            self.report(Tick())
+            self.report(self.clock.tick())
             self.pool.retire_worn()
             self.checkpoints.sweep(now)
             self._forget_silent_clients(now)

@@ -88,6 +88,40 @@ def test_it_rings_whoever_was_killed_meanwhile(victim: str, when: str) -> None:
     play(story)
 
 
+@pytest.mark.parametrize("when", ["awake", "asleep"])
+def test_a_clock_that_is_set_forward_lets_it_ring_within_seconds(when: str) -> None:
+    """NTP, a person, or a laptop that slept for an hour: nothing else tells the runtime."""
+
+    async def story(stage: Stage) -> None:
+        due_ms = await stage.call(Ringer, "wake_in", 3_600_000)
+        await stage.until(lambda: is_asleep(stage)) if when == "asleep" else await asyncio.sleep(0.5)
+        stage.simulation.set_clocks(3_600_000)
+        await asyncio.sleep(5)
+        (rung_ms,) = await stage.call(Ringer, "rung")
+        assert due_ms <= rung_ms <= due_ms + 5_000
+
+    play(story)
+
+
+@pytest.mark.parametrize("when", ["awake", "asleep"])
+@pytest.mark.parametrize("booted", [False, True])
+def test_a_clock_that_is_set_back_lets_it_wait_for_its_instant(when: str, *, booted: bool) -> None:
+    async def story(stage: Stage) -> None:
+        due_ms = await stage.call(Ringer, "wake_in", 60_000)
+        await stage.until(lambda: is_asleep(stage)) if when == "asleep" else await asyncio.sleep(0.5)
+        stage.simulation.set_clocks(-600_000)
+        if booted:
+            stage.simulation.kill("supervisor")
+        await asyncio.sleep(100)
+        activation = stage.view.agents[address(Ringer, "p")]
+        assert activation.alarm_at_ms == due_ms, "nobody was woken before"
+        assert not activation.host_id or when == "awake"
+        await asyncio.sleep(570)
+        assert [rung_ms - due_ms < 5_000 for rung_ms in await stage.call(Ringer, "rung")] == [True]
+
+    play(story)
+
+
 def test_an_alarm_that_was_taken_back_wakes_nobody() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Ringer, "wake_in", 60_000)

@@ -48,7 +48,7 @@ class Demanding(Agent):
         """Nothing comes of it."""
 
 
-def test_the_time_of_the_ledger_is_steady_and_never_runs_backwards_whatever_clocks_say() -> None:
+def test_the_time_of_the_ledger_is_steady_and_never_runs_backwards_though_clocks_are_set_back() -> None:
     behind = 0
 
     async def story(stage: Stage) -> None:

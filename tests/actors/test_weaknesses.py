@@ -217,6 +217,21 @@ def test_w40_and_w41_every_transition_is_observed_with_its_typed_reason() -> Non
     assert ("agent_tool:gave_up", "budget-exceeded") in seen
 
 
+def test_w52_a_clock_that_is_set_forward_once_gives_nobody_up_and_the_budget_ends_when_it_would_have() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.call(Boss, "detach", "Sleeper", HOUR_MS, "s", {"max_budget_ms": 60_000})
+        await asyncio.sleep(20)
+        before_ms = stage.view.at_ms
+        stage.simulation.set_clocks(86_400_000)
+        await asyncio.sleep(35)
+        assert not await stage.call(Boss, "told")
+        assert stage.laboratory.supervisors[-1].now_ms() >= before_ms + 86_400_000, "stamps follow the wall clock"
+        await asyncio.sleep(10)
+        assert await stage.call(Boss, "told")
+
+    play(story)
+
+
 def test_w52_a_clock_that_jumps_gives_nobody_up() -> None:
     weather = replace(Weather.calm(), clock_jump_every_ms=2_000, clock_jump_ms=Span(-600_000, 600_000))
 

@@ -46,6 +46,12 @@ def test_a_sleeping_agent_is_woken_when_its_alarm_rings_and_not_before() -> None
     assert ledger.later(10_000).when(Tick()) == [], "it rings once"
 
 
+def test_an_alarm_rings_by_the_wall_clock() -> None:
+    ledger = asleep().later(60_000)
+    assert ledger.when(Tick(behind_ms=55_001)) == [], "it was set back, and the ledger's time was not"
+    assert ledger.when(Tick(behind_ms=55_000)) == [AlarmRang(PARENT)]
+
+
 def test_what_the_class_asks_of_its_host_is_known_when_the_alarm_rings() -> None:
     ledger = awake().given(AlarmSet(PARENT, DUE_MS, HOME), AgentReleased(PARENT, 1))
     ledger.view.hosts["h1"].spec = HOME

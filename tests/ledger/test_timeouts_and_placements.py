@@ -46,7 +46,7 @@ from perdure.ledger.facts import (
     RunReattached,
     TeardownBegan,
 )
-from perdure.policies import Limits
+from perdure.policies import Leap, Limits
 from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
 
 SIGNAL = ProgressReported("r", 1, b"\x80")
@@ -174,6 +174,31 @@ def test_coming_up_stopping_and_finding_a_place_have_all_their_time_after_a_boot
     ledger.view.timers.arm("r", NOW_MS)
     assert tick(ledger, 10_000 + patience_ms - 1) == []
     assert [type(fact) for fact in tick(ledger, 1)] == [kind]
+
+
+RETRIED: list[Fact] = [asked(), placed(), AttemptLost("r", 1, "gone", NOW_MS + 400)]
+
+
+@pytest.mark.parametrize(
+    ("facts", "patience_ms", "then"),
+    [
+        (NEVER_UP, 30_000, TeardownBegan),
+        (STOPPING, 5_000, RunInterrupted),
+        (PLACELESS, 300_000, RunInterrupted),
+        ([asked(**DETACHED, max_budget_ms=500), placed(), begun()], 500, TeardownBegan),
+        ([asked(**DETACHED, no_progress_budget_ms=500), placed(), begun(), SIGNAL], 500, TeardownBegan),
+        (RETRIED, 400, AttemptStarted),
+    ],
+)
+def test_a_leap_of_the_ledgers_time_is_no_time_that_passed(
+    facts: list[Fact], patience_ms: int, then: type[Fact]
+) -> None:
+    ledger = Ledger().given(*facts)
+    ledger.view.timers.arm("r", NOW_MS + patience_ms)
+    assert [tick(ledger, 100), seated(ledger)] == [[], []]
+    ledger.view.leaps = (Leap(ledger.now_ms, 86_400_000),)
+    assert [tick(ledger, 86_400_000 + patience_ms - 101), seated(ledger)] == [[], []]
+    assert [type(fact) for fact in (*tick(ledger, 1), *seated(ledger))] == [then]
 
 
 def test_an_absolute_budget_runs_on_while_no_supervisor_lives() -> None:
