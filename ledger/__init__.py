@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Effect,
         ForgetStorage,
         StartAttempt,
+        StartCrowd,
         StopAgent,
         TellEnd,
         WakeAgent,

@@ -9,7 +9,7 @@ prototype that remembered what it had tried failed to converge in 70 of 300 seed
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from perdure.ledger.ids import name_of
 from perdure.ledger.mail import Mail
 from perdure.ledger.preview import shown_input
 from perdure.ledger.run import Run, outcome_of
+from perdure.ledger.store.crowds import CROWD_MIN
 from perdure.ledger.view import View
 
 
@@ -35,6 +36,17 @@ class StartAttempt(NamedTuple):
     options: dict[str, Any]
     reported: int = 0
     after: int = 0
+
+
+class StartCrowd(NamedTuple):
+    """Tell a host to start the first attempts at many runs of one type, with the same options. What differs is in columns."""
+
+    host_id: str
+    agent_type: str
+    options: dict[str, Any]
+    run_ids: list[str]
+    incarnations: list[int]
+    inputs: list[bytes]
 
 
 class WakeAgent(NamedTuple):
@@ -64,9 +76,9 @@ class StopAgent(NamedTuple):
 
 
 class TellEnd(NamedTuple):
-    """Tell the peers that wait for a run that it has ended."""
+    """Tell the peers that wait for these runs that they have ended."""
 
-    run_id: str
+    run_ids: list[str]
 
 
 class ForgetStorage(NamedTuple):
@@ -76,22 +88,36 @@ class ForgetStorage(NamedTuple):
     agent_id: str
 
 
-Effect = StartAttempt | WakeAgent | DeliverMail | StopAgent | TellEnd | ForgetStorage
+Effect = StartAttempt | StartCrowd | WakeAgent | DeliverMail | StopAgent | TellEnd | ForgetStorage
 """One thing to do, as data. It names the life that it is meant for."""
 
 
 def outstanding(view: View, keys: Iterable[str], at_ms: int) -> Iterator[Effect]:
-    """What is left to do for these runs and agents."""
+    """What is left to do for these runs and agents: one by one for what is odd, and after that together for what is alike."""
     runs, agents, doomed = view.runs, view.agents, view.doomed
+    starts: dict[tuple[str, str, int], list[Run]] = {}
+    ended: list[str] = []
     for key in keys:
         run = runs.get(key)
-        if run is not None:
+        if run is None:
+            pass
+        elif not run.is_live:
+            ended.append(key)
+            if run.teardown or run.cleared:
+                yield from _for_run(view, run)
+        elif _starts_plainly(view, run):
+            starts.setdefault((run.host_id, run.agent_type, id(run.options)), []).append(run)
+        elif not run.confirmed or run.teardown or not run.host_id:
             yield from _for_run(view, run)
         activation = agents.get(key)
         if key in doomed:
             yield from _for_doomed(view, key)
         elif activation is not None and activation.host_id:
             yield from _for_agent(view, activation, at_ms)
+    for alike in starts.values():
+        yield from _together(view, alike)
+    if ended:
+        yield TellEnd(ended)
 
 
 def everything(view: View, first: int = 0, most: int | None = None) -> list[str]:
@@ -102,9 +128,33 @@ def everything(view: View, first: int = 0, most: int | None = None) -> list[str]
     return list(dict.fromkeys([*runs, *view.cleared, *view.doomed, *awake]))
 
 
-def keys_of(effect: Effect) -> tuple[str, ...]:
-    """The run and the agent for which an effect stays outstanding until a fact says that it is done. Either may be unknown."""
+def keys_of(effect: Effect) -> Sequence[str]:
+    """The runs and the agents for which an effect stays outstanding until a fact says that it is done. They may be unknown."""
+    if isinstance(effect, StartCrowd):
+        return effect.run_ids
     return () if isinstance(effect, TellEnd) else (name_of(effect.agent_id), effect.agent_id)
+
+
+def _starts_plainly(view: View, run: Run) -> bool:
+    """Whether all that is left to do for a live run is to start its first attempt, and nothing is to be delivered behind that."""
+    if run.attempt != 1 or run.confirmed or not run.host_id or run.input is None:
+        return False
+    if run.collect or run.teardown or run.cleared or run.child in view.mailbox:
+        return False
+    activation = view.agents.get(run.child)
+    return activation is None or not activation.reported
+
+
+def _together(view: View, alike: list[Run]) -> Iterator[Effect]:
+    """First attempts of one type on one host, with the same options."""
+    if len(alike) < CROWD_MIN:
+        for run in alike:
+            yield from _for_run(view, run)
+        return
+    first = alike[0]
+    inputs = [run.input or b"" for run in alike]
+    ids, incarnations = [run.run_id for run in alike], [run.incarnation for run in alike]
+    yield StartCrowd(first.host_id, first.agent_type, first.options, ids, incarnations, inputs)
 
 
 def _for_run(view: View, run: Run) -> list[Effect]:
@@ -120,8 +170,6 @@ def _for_run(view: View, run: Run) -> list[Effect]:
             0 if awake is None else awake.reported or 0, run.begun_after,
         )  # fmt: skip
         effects.append(start)
-    if not is_live:  # it has ended
-        effects.append(TellEnd(run.run_id))
     if run.cleared and awake is None:
         effects.append(ForgetStorage(run.run_id, run.child))
     return effects

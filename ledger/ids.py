@@ -96,7 +96,7 @@ def check_id(field: str, value: object, most: int) -> str:
         raise BadRequest(field, "is blank")
     if "\x00" in value:
         raise BadRequest(field, "contains a NUL character")
-    if any("\ud800" <= letter <= "\udfff" for letter in value):
+    if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
         raise BadRequest(field, "contains half of a surrogate pair, which is no character")
     if len(value) > most:
         raise BadRequest(field, f"has {len(value)} characters; the limit is {most}")

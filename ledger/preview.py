@@ -10,6 +10,7 @@ from perdure.ledger.codec import unpack
 
 CHARS_MAX: Final = 500
 CUT: Final = "..."
+_as_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def preview_of(value: Any) -> str | None:
@@ -19,7 +20,7 @@ def preview_of(value: Any) -> str | None:
     if isinstance(value, str):
         return value[:CHARS_MAX]
     try:
-        text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        text = _as_json(value)
     except (TypeError, ValueError):  # bytes, which JSON does not know
         return str(value)[:CHARS_MAX]
     return text if len(text) <= CHARS_MAX else text[: CHARS_MAX - len(CUT)] + CUT

@@ -32,6 +32,7 @@ DOORS = frozenset(
         "perdure.ledger.keeping.restoration",
         "perdure.ledger.keeping.target",
         "perdure.ledger.keeping.looking",
+        "perdure.actors.link.columns",
         "perdure.actors.link.messages",
         "perdure.actors.link.wire",
         "perdure.actors.sim_world.world",

@@ -20,6 +20,7 @@ from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.handlers import Letter
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.life.results import RunInfo
+from perdure.actors.link.columns import Starts
 from perdure.actors.link.messages import (
     CallAnswered,
     CallAstray,
@@ -44,7 +45,7 @@ from perdure.actors.link.peer import Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Courier, World
 from perdure.actors.tasks import Tasks
-from perdure.ledger import Ended, Released, StorageError, Unstarted
+from perdure.ledger import Ended, Released, StorageError, Unstarted, agent_id
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import LEAP_MS, Limits, Rank
 
@@ -174,6 +175,12 @@ class Host:
         self.tenants[agent_id] = tenant
         return tenant
 
+    def _starts(self, said: Starts) -> None:
+        """Each by itself: one may be known here, or be over."""
+        for run_id, incarnation, body in zip(said.run_ids, said.incarnations, said.inputs, strict=True):
+            agent = agent_id(said.agent_type, run_id)
+            self._start(Start(agent, incarnation, run_id, 1, body, collect=False, options=said.options))
+
     def _start(self, said: Start) -> None:
         agent_id, incarnation, run_id, attempt, body, collect, options, reported, after = said
         known = self.tenants.get(agent_id)
@@ -246,6 +253,7 @@ class Host:
 
     COMMANDS: ClassVar[dict[type[Message], Callable[..., None]]] = {
         Start: _start,
+        Starts: _starts,
         Wake: _wake,
         Deliver: _deliver,
         Settled: _settled,

@@ -38,7 +38,17 @@ from perdure.actors.link.messages import Report
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import CARRIED
-from perdure.ledger import COLLECTED_NOTHING, Awake, PerdureError, Released, Unstarted, agent_id, check_id, type_of
+from perdure.ledger import (
+    COLLECTED_NOTHING,
+    Awake,
+    Ended,
+    PerdureError,
+    Released,
+    Unstarted,
+    agent_id,
+    check_id,
+    type_of,
+)
 from perdure.ledger.storage.cabinet import FIBER, QUEUED, SCHEDULE, State
 from perdure.policies import Rank, context_of
 
@@ -208,7 +218,7 @@ class Tenant(Life):
             if has_left_work:
                 self.spawn(self.wake())
         elif said is not None:
-            self._leave_with(said._replace(released=True))
+            self._leave_with(Ended(*said[:5], True, *said[6:]))
 
     def _leave_with(self, farewell: Report) -> None:
         """Leave with the last word: everything is durable, or becomes so with it. Nothing reaches this life any more meanwhile."""

@@ -120,7 +120,9 @@ async def _run(life: Life, run: RunContext, value: object) -> Ended | None:
     run.close()
     if life.is_leaving and (outcome.error is not None or not life.has_place):
         return None  # it was told to stop; only a true result still counts (spec W-55), and only in the life that has the place
-    _, problem = await tried(_keep(life, run.run_id, outcome._replace(attempt=run.attempt)))
+    problem: Exception | None = None
+    if life.is_storage_open:  # otherwise its report makes the result durable
+        _, problem = await tried(_keep(life, run.run_id, outcome._replace(attempt=run.attempt)))
     if isinstance(problem, StaleIncarnation):
         return None
     if problem is not None:
@@ -132,7 +134,7 @@ async def _keep(life: Life, run_id: str, outcome: Outcome) -> None:
     """Commit the result, so that a death from here on costs nothing. A chat remembers it by its turn, if it may be asked again."""
     if life.agent._perdure_recalls_results and life.agent.attempts_max != 1:
         return
-    if life.is_storage_open and life.storage.exists:
+    if life.storage.exists:
         with suppress(asyncio.CancelledError):  # it is durable, so it counts although this life was told to stop
             await life.written(partial(life.storage.save_result, run_id, pack(outcome)))
         life.faults.at(KillPoint.AFTER_RESULT_COMMIT, run_id)

@@ -72,6 +72,7 @@ class HostServices:
         self.agents: Sized = ()
         self.leaving: set[tuple[str, int]] = set()
         self._ups: dict[str, Up] = {}
+        self._is_saying_soon = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def open(self) -> None:
@@ -92,11 +93,13 @@ class HostServices:
 
     def soon_up(self, said: Up) -> None:
         """Say that an attempt is at work, unless it ends in a moment: then its end says so."""
-        if not self._ups:
+        if not self._is_saying_soon:  # one timer serves all: instant runs end before it
+            self._is_saying_soon = True
             asyncio.get_running_loop().call_later(MOMENT_S, self._say_ups)
         self._ups[said.run_id] = said
 
     def _say_ups(self) -> None:
+        self._is_saying_soon = False
         for run_id in list(self._ups):
             self.up(run_id)
 

@@ -54,7 +54,6 @@ class Life:
         reported: int = 0,
     ) -> None:
         self.services, self.agent_id, self.incarnation = services, agent_id, incarnation
-        self.name = path_of(agent_id)[-1][1]
         self.limits, self.threads, self.faults = services.limits, services.world.threads, services.world.faults
         self.code_dir = services.code_dir
         self.agent: Any = None
@@ -70,6 +69,11 @@ class Life:
         self._runs: dict[str, None] = {}
         self.tasks = Tasks(AGENT + agent_id, on_failure)
         self._vigils: set[object] = set()
+
+    @property
+    def name(self) -> str:
+        """The agent's own name, without those of its ancestors."""
+        return path_of(self.agent_id)[-1][1]
 
     @property
     def dice(self) -> Dice:

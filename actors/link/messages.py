@@ -1,6 +1,7 @@
 """Every message between peers, in one table.
 
-On the wire a message is a list: the number of its kind in `TABLE`, then its fields. A supervisor and its peers are of one version.
+On the wire a message is a list: the number of its kind in `TABLE`, then its fields; a stretch of one kind goes in columns (`wire`). A
+supervisor and its peers are of one version.
 
 A stimulus (`ledger.stimulus`) is also the message that brings it. An `Ask` wraps a question, which is a message of its own: either a
 stimulus whose sender waits for its acceptance, or something that the supervisor answers without a new fact. One `Reply` answers each.
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
+from perdure.actors.link.columns import RunsEnded, Starts
 from perdure.actors.link.keeping import ChangedRuns, Keep, PageOfRuns, ShowAgent, Upgrade, WindDown
 from perdure.ledger import (
     Adopt,
@@ -360,9 +362,9 @@ FromPeer: TypeAlias = Request | Ask | Wait
 FromClient: TypeAlias = ClientHello | Follow | Observe | Adopt
 FromHost: TypeAlias = HostHello | Report | CallAnswered | CallCut | CallAstray | HostVitals | InboxKept
 ToHost: TypeAlias = (
-    Start | Wake | Deliver | Settled | Stop | MakeCall | Signal | Observed | Prepare | Passivate | Retire | Ping
+    Start | Starts | Wake | Deliver | Settled | Stop | MakeCall | Signal | Observed | Prepare | Passivate | Retire | Ping
 )  # fmt: skip
-ToPeer: TypeAlias = RunEnded | Refused | Exists | Reply
+ToPeer: TypeAlias = RunEnded | RunsEnded | Refused | Exists | Reply
 FromSupervisor: TypeAlias = ToHost | RunEvent | ToPeer | Happened
 Message: TypeAlias = FromPeer | FromClient | FromHost | FromSupervisor
 

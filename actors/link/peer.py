@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from perdure.actors.link.link import FRAME_MAX, Link
 from perdure.actors.link.messages import Ask, Call, Message
-from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode, encode
+from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode_all, encode_all
 from perdure.actors.ports import Courier, World
 from perdure.actors.tasks import Tasks
 from perdure.ledger import LedgerError, SupervisorUnreachable, pack, unpack
@@ -143,7 +143,7 @@ class Peer:
         self._greeting = self._confirmed != self._link.session
         hold, self._prompt = not (self._prompt or self._greeting), False
         rewind, self._rewound = self._rewound, False
-        said = [encode(message) for message in messages]
+        said = encode_all(messages)
         link = self._link
         return pack(PeerFrame(self.peer_id, link.session, self.epoch, link.received, first, said, hold, rewind))
 
@@ -188,7 +188,7 @@ class Peer:
         self.heard = max(self.heard, seq)
         if missed:
             self._link.rewind()
-        fresh, gap = self._link.receive(first, messages)
+        fresh, gap = self._link.receive(first, decode_all(messages))
         if gap:
             self._rewound = True
             return
@@ -197,7 +197,7 @@ class Peer:
             if future is not None and not future.done():
                 future.set_result(None)
         for message in fresh:
-            self._receive(decode(message))
+            self._receive(message)
 
     def _restart(self, *, again: bool) -> None:
         if self._link.restart(self._link.session + 1, self._hello(again), asked_again if again else None):

@@ -9,6 +9,7 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 
+from perdure.actors.link.columns import RunsEnded
 from perdure.actors.link.messages import (
     Ask,
     Exists,
@@ -153,6 +154,9 @@ class SupervisorClient:
         match message:
             case RunEnded(run_id, outcome):
                 self._ended(run_id, outcome)
+            case RunsEnded():
+                for run_id, outcome in message.outcomes():
+                    self._ended(run_id, outcome)
             case Reply():
                 self._replied(message)
             case Exists(run_id, status):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
+from itertools import groupby, islice, repeat
+from operator import is_
 from typing import Any, Final, NamedTuple
 
 from perdure.actors.code.author_call import traced
@@ -46,6 +48,8 @@ CAUSE_CHARS_MAX: Final = 2_000
 _KINDS: Final[tuple[type[Any], ...]] = tuple(TABLE)
 _NUMBERS: Final[dict[type[Any], int]] = {kind: number for number, kind in enumerate(_KINDS)}
 _ASK: Final = _NUMBERS[Ask]
+_STRETCH: Final = -1  # stands where the number of a kind would
+STRETCH_MIN: Final = 4  # fewer of one kind go one by one
 _new: Final = tuple.__new__  # what a named tuple's own constructor calls after it has bound its arguments by name
 
 
@@ -64,6 +68,38 @@ def decode(said: Sequence[Plain]) -> Message:
         return _new(Ask, (ref, _new(_KINDS[asked[0]], asked[1:])))
     decoded: Message = _new(_KINDS[number], said[1:])
     return decoded
+
+
+def encode_all(messages: Iterable[Message]) -> list[Sequence[Plain]]:
+    """Messages as they go over the wire: stretches of one kind in columns, and in a column of one value that value alone."""
+    said: list[Sequence[Plain]] = []
+    for kind, group in groupby(messages, type):
+        alike = list(group)
+        if len(alike) < STRETCH_MIN or kind is Ask or not alike[0]:
+            said += map(encode, alike)
+        else:
+            columns = [_column(values) for values in zip(*alike, strict=True)]
+            said.append((_STRETCH, _NUMBERS[kind], len(alike), columns))
+    return said
+
+
+def _column(values: tuple[Plain, ...]) -> tuple[Plain, ...]:
+    """One that is equal but another object is sent as another: it may be of another type, as 1 and True are."""
+    first = values[0]
+    return (first,) if values[-1] is first and all(map(is_, values, repeat(first))) else values
+
+
+def decode_all(said: Iterable[Sequence[Plain]]) -> list[Message]:
+    """The messages again."""
+    messages: list[Message] = []
+    for each in said:
+        if each[0] == _STRETCH:
+            _, number, count, columns = each
+            filled = [repeat(values[0]) if len(values) == 1 else values for values in columns]
+            messages += map(partial(_new, _KINDS[number]), islice(zip(*filled, strict=False), count))
+        else:
+            messages.append(decode(each))
+    return messages
 
 
 def content_of(request: Request) -> list[Plain]:

@@ -9,28 +9,34 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from functools import partial
-from itertools import takewhile
+from itertools import compress, takewhile
+from typing import Any
 
+from perdure.actors.link.columns import Starts
 from perdure.actors.link.messages import Deliver, Fields, MailForAgent, Prepare, Start, Stop, Wake
 from perdure.actors.ports import World
 from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.ledger import (
+    CROWD_MIN,
     DeliverMail,
     Effect,
     ForgetStorage,
     StartAttempt,
+    StartCrowd,
+    Status,
     StopAgent,
     Store,
     TellEnd,
     View,
     WakeAgent,
+    agent_id,
     letter,
     outcome_of,
     type_of,
 )
 from perdure.policies import Limits
 
-Command = StartAttempt | WakeAgent | DeliverMail | StopAgent
+Command = StartAttempt | StartCrowd | WakeAgent | DeliverMail | StopAgent
 Part = tuple[str, str]  # of a run: its input, or its output
 
 
@@ -50,7 +56,9 @@ class Performer:
         fetched = await self._fetch(effects, mails)
         for effect in effects:
             if isinstance(effect, TellEnd):
-                self._tell(effect.run_id)
+                self._tell(effect.run_ids)
+            elif isinstance(effect, StartCrowd):
+                self._start_crowd(effect)
             elif not isinstance(effect, ForgetStorage):
                 self._command(effect, mails.get(effect.agent_id, []))
         self.forget_payloads(run_id for run_id, _part in fetched)
@@ -72,9 +80,40 @@ class Performer:
         for life in list(takewhile(lambda life: now - self._stopped_s[life] >= self._pause_s, self._stopped_s)):
             del self._stopped_s[life]
 
-    def _tell(self, run_id: str) -> None:
-        if run_id in self._sessions.waiters:
-            self._sessions.tell_end(run_id, self._outcome(run_id))
+    def _tell(self, run_ids: Iterable[str]) -> None:
+        """Tell those who wait: of runs of a type that merely completed together, of any other by itself."""
+        runs, waiters = self._view.runs, self._sessions.waiters
+        plain: dict[str, list[str]] = {}
+        for run_id in [run_id for run_id in run_ids if run_id in waiters]:
+            run = runs[run_id]
+            if run.status is not Status.COMPLETED or run.large_output or run.error or run.trace or run.reason:
+                self._sessions.tell_end(run_id, self._outcome(run_id))
+            else:
+                plain.setdefault(run.agent_type, []).append(run_id)
+        for agent_type, alike in plain.items():
+            if len(alike) >= CROWD_MIN:
+                self._sessions.tell_ends(agent_type, alike, runs)
+                continue
+            for run_id in alike:
+                self._sessions.tell_end(run_id, self._outcome(run_id))
+
+    def _start_crowd(self, effect: StartCrowd) -> None:
+        """Tell the host to begin those that it was not told of in this session."""
+        session = self._session_of(effect)
+        if session is None:
+            return
+        self._foresee(effect.agent_type)
+        agent_type, options = effect.agent_type, effect.options
+        columns: list[list[Any]] = [effect.run_ids, effect.incarnations, effect.inputs]
+        agents, number = self._view.agents, session.link.session
+        lives = [agents[agent_id(agent_type, run_id)] for run_id in effect.run_ids]
+        fresh = [life.begun_in != number for life in lives]
+        if not all(fresh):
+            columns = [list(compress(column, fresh)) for column in columns]
+        for life in lives:
+            life.begun_in = number
+        if columns[0]:
+            session.say(Starts(agent_type, options, *columns))
 
     def _session_of(self, effect: Command) -> Session | None:
         """The session of the host, if it answers."""
@@ -90,7 +129,7 @@ class Performer:
             letter(view, view.mail[key]) for key in view.mailbox[effect.agent_id].to_hand(at_ms, self._limits.sweep_ms)
         ]
 
-    def _command(self, effect: Command, mails: list[MailForAgent]) -> None:
+    def _command(self, effect: StartAttempt | WakeAgent | DeliverMail | StopAgent, mails: list[MailForAgent]) -> None:
         session = self._session_of(effect)
         if session is None:
             return
@@ -154,12 +193,9 @@ class Performer:
         for effect in effects:
             if isinstance(effect, StartAttempt) and effect.input is None:
                 missing[effect.run_id, "input"] = None
-            elif (
-                isinstance(effect, TellEnd)
-                and effect.run_id in self._sessions.waiters
-                and self._view.runs[effect.run_id].large_output
-            ):
-                missing[effect.run_id, "output"] = None
+            elif isinstance(effect, TellEnd):
+                told = (run_id for run_id in effect.run_ids if run_id in self._sessions.waiters)
+                missing.update(((run_id, "output"), None) for run_id in told if self._view.runs[run_id].large_output)
         for letters in mails.values():
             missing.update(((mail[3]["run_id"], "output"), None) for mail in letters if mail[4].get("large"))
         unread = [part for part in missing if part not in self.payloads]

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import count, repeat
+from typing import Any, NamedTuple
 
+from perdure.actors.link.columns import RunsEnded
 from perdure.actors.link.link import Link
-from perdure.actors.link.messages import Fields, FromSupervisor, Message, Passivate, Plain, RunEnded
-from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode, encode
-from perdure.ledger import pack, unpack
+from perdure.actors.link.messages import Fields, FromSupervisor, Message, Passivate, RunEnded
+from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode_all, encode_all
+from perdure.ledger import Run, pack, unpack
 
 HOLD_S = 10.0
 
@@ -117,25 +119,25 @@ class Sessions:
         link.acknowledge(said.ack)
         if said.rewind:
             link.rewind()
-        if self._take_in(session, said.first, said.messages):
+        heard_now = decode_all(said.messages)
+        if self._take_in(session, said.first, heard_now):
             heard = (self.epoch, link.session, session.durable, link.next_number)
             return pack(SupervisorFrame(*heard, [], missed=True, seq=self.seq))
         if said.hold and not link.has_unsent:
             await session.hold()
-        elif said.messages:
-            await session.commit_of(said.first + len(said.messages) - 1)
+        elif heard_now:
+            await session.commit_of(said.first + len(heard_now) - 1)
         first, messages = link.take()
         heard = (self.epoch, link.session, session.durable, first)
-        return pack(SupervisorFrame(*heard, [encode(each) for each in messages], missed=False, seq=self.seq))
+        return pack(SupervisorFrame(*heard, encode_all(messages), missed=False, seq=self.seq))
 
-    def _take_in(self, session: Session, first: int, messages: Sequence[Sequence[Plain]]) -> bool:
+    def _take_in(self, session: Session, first: int, messages: Sequence[Any]) -> bool:
         """Take new messages in; returns whether earlier ones are missing, so that these must come again after them."""
         number = session.link.received
         fresh, gap = session.link.receive(first, messages)
-        for message in fresh:
-            number += 1
-            self.inbox.setdefault(session.peer_id, deque()).append(Arrived(session, number, decode(message)))
         if fresh:
+            line = self.inbox.setdefault(session.peer_id, deque())
+            line.extend(map(Arrived._make, zip(repeat(session), count(number + 1), fresh, strict=False)))
             self.arrived.set()
         return gap
 
@@ -167,6 +169,19 @@ class Sessions:
     def wait(self, session: Session, run_id: str) -> None:
         """Tell this peer when the run has ended."""
         self.waiters.setdefault(run_id, {})[session.peer_id] = None
+
+    def tell_ends(self, agent_type: str, run_ids: Sequence[str], runs: Mapping[str, Run]) -> None:
+        """Tell everybody who waits for these runs of one type that they have completed."""
+        by_peer: dict[str, list[str]] = {}
+        for run_id in run_ids:
+            for peer_id in self.waiters.pop(run_id, ()):
+                by_peer.setdefault(peer_id, []).append(run_id)
+        for peer_id, theirs in by_peer.items():
+            session = self.by_peer.get(peer_id)
+            if session is not None:
+                ended = [runs[run_id] for run_id in theirs]
+                outputs, summaries = [run.output for run in ended], [run.summary for run in ended]
+                session.say(RunsEnded(agent_type, theirs, outputs, summaries))
 
     def tell_end(self, run_id: str, outcome: Fields) -> None:
         """Tell everybody who waits for this run how it ended."""

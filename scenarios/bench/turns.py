@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from perdure.actors.link.columns import Starts
 from perdure.actors.link.messages import Deliver, Start, Wake
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.performer import Performer
@@ -86,6 +87,9 @@ class Turns:
         for message in said:
             if isinstance(message, Wake):
                 yield Awake(message.agent_id, message.incarnation)
+            elif isinstance(message, Starts):
+                for run_id, incarnation in zip(message.run_ids, message.incarnations, strict=True):
+                    yield Ended(run_id, incarnation, OUTPUT, "", None, released=True)
             elif isinstance(message, Start):
                 yield Ended(message.run_id, message.incarnation, OUTPUT, "", None, released=True)
             elif isinstance(message, Deliver):

@@ -27,9 +27,9 @@ from dataclasses import fields
 from typing import Any
 
 from perdure.actors import Host
+from perdure.actors.link.columns import RunsEnded, Starts
 from perdure.actors.link.messages import Deliver, Message, RunEnded, Start, Wake
-from perdure.actors.link.wire import SupervisorFrame
-from perdure.actors.link.wire import decode as decode_message
+from perdure.actors.link.wire import SupervisorFrame, decode_all
 from perdure.ledger import (
     Activation,
     FactRow,
@@ -302,8 +302,8 @@ class Wiretap:
     async def exchange(self, frame: bytes) -> bytes:
         """Pass on, and look at the answer."""
         answer: bytes = await self._supervisor.exchange(frame)
-        for said in SupervisorFrame(*unpack(answer)).messages:
-            self._ledger.violations.extend(premature(decode_message(said), self._ledger.shadow))
+        for said in decode_all(SupervisorFrame(*unpack(answer)).messages):
+            self._ledger.violations.extend(premature(said, self._ledger.shadow))
         return answer
 
 
@@ -312,6 +312,11 @@ def premature(message: Message, shadow: View) -> Iterator[str]:
     match message:
         case Start(_, incarnation, run_id) if incarnation > shadow.incarnation:
             yield f"run {run_id} was started in incarnation {incarnation} before that was durable ({shadow.incarnation})"
+        case Starts() if max(message.incarnations) > shadow.incarnation:
+            yield f"{len(message.run_ids)} runs were started together before that was durable ({shadow.incarnation})"
+        case RunsEnded():
+            for run_id, outcome in message.outcomes():
+                yield from premature(RunEnded(run_id, outcome), shadow)
         case Wake(agent, incarnation) if incarnation > shadow.incarnation:
             yield f"agent {agent} was woken in incarnation {incarnation} before that was durable"
         case RunEnded(run_id, outcome):

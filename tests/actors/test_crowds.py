@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
 from perdure.actors import KillPoint
-from perdure.ledger import Payload, Row, Status
+from perdure.actors.link.columns import Starts
+from perdure.ledger import Payload, Request, Row, StartCrowd, Status, agent_id, outstanding
 from perdure.ledger.store.crowds import CROWDS
+from perdure.scenarios.bench.turns import AT_MS, CHILD, Turns, requests
 from perdure.scenarios.testing.checks import Ledger
 from tests.actors.cast import Doubler, Number
 from tests.kit import Stage, play
@@ -46,3 +49,24 @@ def test_a_crowd_outlives_the_supervisor_wherever_it_dies(
 
     play(story, kill_when=dies)
     assert written >= set(CROWDS), "nothing was decided as a crowd"
+
+
+def test_a_crowd_is_started_once_in_a_session() -> None:
+    """A host that has let a life go must not begin it again. With a new session comes a hello, and all are told anew."""
+
+    async def story() -> None:
+        turns = Turns()
+        options = {"detached": True}  # of a crowd they are one object
+        await turns.turn([each._replace(options=options) for each in cast("list[Request]", requests(6))])
+        again = [each for each in outstanding(turns.view, list(turns.view.runs), AT_MS) if isinstance(each, StartCrowd)]
+        assert [len(each.run_ids) for each in again] == [6]
+        turns.view.agents[agent_id(CHILD, again[0].run_ids[2])].begun_in = 0
+        await turns.performer.perform([*again], AT_MS)
+        _, said = turns.session.link.take()
+        assert [each.run_ids for each in said if isinstance(each, Starts)] == [again[0].run_ids[2:3]]
+        turns.session.link.session += 1
+        await turns.performer.perform([*again], AT_MS)
+        _, said = turns.session.link.take()
+        assert [each.run_ids for each in said if isinstance(each, Starts)] == [again[0].run_ids]
+
+    asyncio.run(story())

@@ -9,7 +9,7 @@ import pytest
 from perdure.actors.host.host import Host
 from perdure.actors.link import messages
 from perdure.actors.link.messages import REPORTS, STIMULI, TABLE, Ask, Call, Message, Question, ToHost, Way
-from perdure.actors.link.wire import decode, encode
+from perdure.actors.link.wire import decode, decode_all, encode, encode_all
 from perdure.ledger import Adopt, Request, Stimulus, pack, unpack
 
 FILLINGS: dict[Any, Any] = {int: 7, str: "text", bytes: b"\x00\xff", bool: True}
@@ -58,3 +58,20 @@ def test_a_host_has_a_command_for_every_message_that_is_for_hosts_alone() -> Non
 def test_a_message_is_small_on_the_wire() -> None:
     up = encode(messages.Up("run", 1))
     assert len(pack(up)) == len(pack([0, "run", 1]))
+
+
+def test_a_stretch_of_one_kind_goes_in_columns_and_comes_out_as_it_went_in() -> None:
+    options = {"detached": True}
+    asked = [Request(f"r{n}", "m:T", "p@m:P", "", "d", b"\x01", options, 1, wait=True) for n in range(50)]
+    said = [messages.ClientHello([]), *asked, *[messages.Ping()] * 9, *[Ask("ref", example(Call))] * 9, asked[0]]
+    arrived = decode_all(unpack(pack(encode_all(said))))
+    assert arrived == said
+    assert [type(each) for each in arrived] == [type(each) for each in said]
+    assert len(pack(encode_all(asked))) < 6 * len(asked) + 60 < len(pack([*map(encode, asked)]))
+
+
+@pytest.mark.parametrize("values", [[1, True, 1.0, 1], [0, False, None, b""], [{"n": 1}, {"n": True}, {}, {"n": 1}]])
+def test_values_that_are_merely_equal_stay_what_they_are(values: list[Any]) -> None:
+    said = [messages.CallAnswered("ref", ok=True, value=value) for value in values]
+    arrived = decode_all(unpack(pack(encode_all(said))))
+    assert [repr(each) for each in arrived] == [repr(each) for each in said]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -29,11 +29,16 @@ from perdure.ledger import (
     Note,
     Request,
     Row,
+    Slot,
+    StartAttempt,
+    StartCrowd,
     Stimulus,
+    TellEnd,
     Tick,
     Up,
     View,
     WorldError,
+    agent_id,
     arm,
     assign_hosts,
     decide,
@@ -115,14 +120,30 @@ class Both(Ledger):
 
     def _same(self, other: View) -> None:
         keys = {**other.touched, **self.view.touched}
-        effects = [sorted(map(repr, outstanding(each, each.touched, self.now_ms))) for each in (other, self.view)]
+        effects = [_one_by_one(each, each.touched, self.now_ms) for each in (other, self.view)]
         assert effects[0] == effects[1], "other effects than one by one"
-        assert sorted(map(repr, outstanding(self.view, keys, self.now_ms))) == effects[1]
+        assert _one_by_one(self.view, keys, self.now_ms) == effects[1]
         assert plain(other) == plain(self.view)
         for key in self.view.touched:
             if key in self.view.runs:
                 arm(self.view, self.view.runs[key], LIMITS)
         self.view.touched.clear()
+
+
+def _one_by_one(view: View, keys: Iterable[str], at_ms: int) -> list[str]:
+    """What is outstanding, each for itself and in the order of the words: crowds have the order in which their members were touched."""
+    told: list[str] = []
+    for effect in outstanding(view, keys, at_ms):
+        if isinstance(effect, TellEnd):
+            told += effect.run_ids
+        elif isinstance(effect, StartCrowd):
+            host_id, agent_type, options, *columns = effect
+            for run_id, life, body in zip(*columns, strict=True):
+                agent = agent_id(agent_type, run_id)
+                told.append(repr(StartAttempt(host_id, agent, life, run_id, 1, body, collect=False, options=options)))
+        else:
+            told.append(repr(effect))
+    return sorted(told)
 
 
 def _alone(view: View, stimulus: Stimulus, at_ms: int) -> list[FactRow]:
@@ -262,6 +283,28 @@ def test_a_fan_out_is_a_few_facts() -> None:
     assert [row.kind for row in crowds] == ["RunsRequested", "AttemptsStarted", "AttemptsStarted", "RunsCompleted"]
     assert sum(row.facts for row in crowds) == 20 + 16 + 17
     assert len(rows) - len(crowds) == 2, "two more are placed one by one, and two wait for hosts that are coming"
+
+
+def test_a_fan_out_is_started_by_one_command_for_each_host() -> None:
+    both = _fan_out(1)
+    both.say([request(f"s{number:02}") for number in range(20)])
+    both.seat()
+    started = [
+        each for each in outstanding(both.view, list(both.view.runs), both.now_ms) if isinstance(each, StartCrowd)
+    ]
+    assert sorted((each.host_id, len(each.run_ids)) for each in started) == [("h1", 9), ("h2", 9)]
+
+
+def test_a_child_that_has_mail_is_started_before_that() -> None:
+    """Mail opens no life: what reaches a host before the command to start the child is lost until it is sent again."""
+    both = _fan_out(1)
+    both.say([request(f"s{number}") for number in range(9)])
+    both.seat()
+    first, *others = [run for run in both.view.runs.values() if run.host_id == "h1"]
+    both.view.post(replace(others[0], options={"on_finish": "on_done"}, parent=first.child), Slot.FINISH, None, NOW_MS)
+    effects = list(outstanding(both.view, [*both.view.runs, first.child], both.now_ms))
+    kinds = [type(each).__name__ for each in effects]
+    assert kinds.index("StartAttempt") < kinds.index("DeliverMail") < kinds.index("StartCrowd")
 
 
 @pytest.mark.parametrize(

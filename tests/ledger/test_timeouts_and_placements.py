@@ -465,7 +465,7 @@ LEFT: list[tuple[str, list[Fact], list[type[Effect]]]] = [
     (
         "a cleared run's storage is deleted",
         [asked(), placed(), RunAborted("r", "cleared"), RunCleared("r"), AgentReleased(child(), 1)],
-        [TellEnd, ForgetStorage],
+        [ForgetStorage, TellEnd],
     ),
 ]
 

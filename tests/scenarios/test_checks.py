@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from perdure.actors import Client, Supervisor
+from perdure.actors.link.columns import RunsEnded, Starts
 from perdure.actors.link.messages import Deliver, Message, RunEnded, Start, Wake
 from perdure.ledger import FactRow, View, encode
 from perdure.ledger.facts import AgentActivated, AttemptStarted, ProgressReported, RunAborted, RunCompleted
@@ -199,6 +200,8 @@ def test_a_storage_that_outlived_its_cleared_run_is_found(laboratory: Laboratory
 
 MESSAGES = [
     Start(f"two@{__name__}", 999, "two", 1, b"", collect=False, options={}),
+    Starts(__name__, {}, ["two"], [999], [b""]),
+    RunsEnded(__name__, ["two"], [None], [""]),
     Wake(BOSS, 999),
     RunEnded("two", {"status": "completed"}),
     Deliver(BOSS, 1, [("two!finish", "finish", "on_done", {"run_id": "two"}, {})]),
