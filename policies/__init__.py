@@ -13,6 +13,7 @@
 | `cautions` | what is said about a call whose outcome is unknown? |
 | `chat_config` | how does a chat agent recover? |
 | `chat_recovery` | what becomes of a chat turn that was cut off? |
+| `compaction` | how much of a conversation is a model sent, once it has grown too long for it? |
 | `chat_progress` | which chunks are progress? |
 | `repair` | how does a transcript become one that a model accepts? |
 | `ui_messages` | what shape have messages, parts and events? |
@@ -78,6 +79,18 @@ if TYPE_CHECKING:
         keeps_partial,
         progress_context,
         recovery_pause_ms,
+    )
+    from perdure.policies.compaction import (
+        CLIPS,
+        SUMMARY_HEAD,
+        SUMMARY_INSTRUCTIONS,
+        ContextOverflow,
+        cut,
+        estimated_tokens,
+        question_starts,
+        retold,
+        step_starts,
+        steps_of,
     )
     from perdure.policies.delivery import (
         Delivery,

@@ -31,6 +31,15 @@ MUTANTS = (
     Mutant("actors/rest/keeping.py", "if not place:", "if False:",
            "a backup goes where the gateway was told to make them and nowhere else",
            "gateway/test_rest_keeping.py::test_what_a_gateway_was_not_started_for_is_refused"),
+    Mutant("actors/chat/compaction.py", "if self._state.store.message_versions(found.positions) == found.versions:", "if True:",
+           "a summary tells nothing that was edited while it was written", "actors/chat/test_compaction.py"
+           "::test_a_summary_of_what_was_edited_meanwhile_is_asked_for_again"),
+    Mutant("actors/chat/store.py", "self._keep_summary_true(transaction, position,", "(transaction, position,",
+           "a summary of what was edited is not told", "actors/chat/test_compaction.py"
+           "::test_an_edit_of_what_a_summary_covers_ends_it"),
+    Mutant("actors/chat/history.py", "if self.view.is_whole:", "if True:",
+           "a new call takes no id of a call that the model is not sent any more", "actors/chat/test_compaction.py"
+           "::test_an_answer_of_many_steps_is_cut_between_two_of_them"),
     Mutant("actors/ai_sdk/children.py", "if framed.is_agent and", "if not framed.is_agent and",
            "clients of the AI SDK are told of a child while it works", "gateway/test_ai_sdk_children.py"
            "::test_a_child_is_told_as_outputs_that_are_not_final_and_then_by_its_result"),

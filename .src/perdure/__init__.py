@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     )
     from perdure.policies import (
         ChatRecovery,
+        ContextOverflow,
         ExhaustedContext,
         FiberResult,
         FiberRetry,
@@ -103,6 +104,7 @@ __all__ = [
     "ChatTurnFailed",
     "Client",
     "ConflictingRequest",
+    "ContextOverflow",
     "Detached",
     "DurableAgent",
     "ExhaustedContext",

@@ -23,16 +23,22 @@ def is_approved(part: Part | None) -> bool:
     return part is not None and part.get("approval", {}).get("approved") is True
 
 
+def run_ids(request_id: str, call_id: str) -> tuple[str, str]:
+    """The ids of the run of a call, and of the second one, which is approved: the same in every life of its turn."""
+    first, second = (derived_run_id(request_id, "tool", call_id, number) for number in range(2))
+    return first, second
+
+
 def first_run_id(request_id: str, call_id: str) -> str:
-    """The id of the first run of a call: the same in every life of its turn. It is the call's idempotency key too."""
-    return derived_run_id(request_id, "tool", call_id, 0)
+    """The id of the first run of a call. It is the call's idempotency key too."""
+    return run_ids(request_id, call_id)[0]
 
 
 def call_run_id(request_id: str, call_id: str, part: Part | None) -> str:
     """The id of the run that a call has now. `part` is what is known of the call."""
-    first = first_run_id(request_id, call_id)
+    first, second = run_ids(request_id, call_id)
     was_asked_by_run = part is not None and part.get("approval", {}).get("id") == _id_of(first)
-    return derived_run_id(request_id, "tool", call_id, 1) if was_asked_by_run else first
+    return second if was_asked_by_run else first
 
 
 def _id_of(asker: str) -> str:

@@ -32,20 +32,20 @@ from perdure.actors.chat.callback import (
     submit,
 )
 from perdure.actors.chat.conversation import Conversation
+from perdure.actors.chat.conversation_state import STALL_MS
 from perdure.actors.chat.feed import FeedEvent
 from perdure.actors.chat.feed_follower import Events, follow_feed
 from perdure.actors.chat.messages import Messages, as_messages, checked_data
 from perdure.actors.chat.model_lookup import load_library
 from perdure.actors.chat.notices import notice_of_end, notice_of_milestone
 from perdure.actors.chat.plain_data import checked_text
-from perdure.actors.chat.play import STALL_MS
 from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
 from perdure.actors.code.author_call import hook
 from perdure.actors.jobs.fiber_context import CURRENT
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import Secret, pack, unpack
-from perdure.policies import ChatRecovery, Event, Json, Part, default_repair
+from perdure.policies import ChatRecovery, ContextOverflow, Event, Json, Message, Part, default_repair
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -91,6 +91,7 @@ class ChatAgent(Agent, Generic[Answer]):
         instructions: what the model is told before the conversation.
         max_steps: requests to the model that one turn may make.
         chat_recovery: the budgets of recovery after a death or a stall; with False such a turn ends.
+        context_overflow: what becomes of a conversation that has grown too long for the model; with False the turn ends.
         chat_stream_stall_timeout_ms: after which a silent stream counts as broken; 0 never. A turn may set its own. By default 90 s.
         chat_first_token_timeout_ms: the same for the first event of an answer, before which a model may think. None takes the former, or
             ten minutes if that is the default.
@@ -106,6 +107,7 @@ class ChatAgent(Agent, Generic[Answer]):
     toolsets: ClassVar[Sequence[Any]] = ()
     max_steps: ClassVar[int] = 50
     chat_recovery: ClassVar[ChatRecovery | bool] = ChatRecovery()
+    context_overflow: ClassVar[ContextOverflow | bool] = ContextOverflow()
     chat_stream_stall_timeout_ms: ClassVar[float] = STALL_MS
     chat_first_token_timeout_ms: ClassVar[float | None] = None
     tool_timeout_ms: ClassVar[float | None] = 600_000
@@ -151,6 +153,13 @@ class ChatAgent(Agent, Generic[Answer]):
         `{"persist": False}` drops what was said so far, unless a tool has settled in it; `{"continue": False}` ends the turn;
         `{"answer": text}` completes it with an answer that the provider had stored.
         """
+
+    async def summarize_messages(self, messages: list[dict[str, Any]]) -> str | None:
+        """What the model is told from now on in place of these messages, the oldest of a conversation that has grown too long for it.
+
+        By default the model is asked for a summary. The first message may be an earlier summary. None leaves the conversation as it is.
+        """
+        return await self._perdure_conversation.turns.compaction.ask_for_summary(cast("list[Message]", messages))
 
     def repair_interrupted_tool_part(self, part: dict[str, Any]) -> dict[str, Any]:
         """The part that replaces a tool call without a result in the transcript: a settled tool part, or text.

@@ -9,17 +9,22 @@ from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.lost_calls import LostCalls
 from perdure.actors.chat.messages import REPLACED_BY
 from perdure.actors.chat.model_lookup import load_library, resolve_model
-from perdure.actors.chat.store import ChatStore, Transcript
+from perdure.actors.chat.store import ChatStore
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.tools import Tool, Toolset
-from perdure.actors.chat.turn import ChatRecoveryContext, Turn
+from perdure.actors.chat.transcript import Transcript
+from perdure.actors.chat.turn import ChatRecoveryContext, Turn, TurnSettings
 from perdure.actors.chat.turn_spans import TurnSpans
+from perdure.actors.chat.watchdog import Watchdog
 from perdure.actors.code.author_call import result_of
 from perdure.actors.events.observability import emit
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import Secret
-from perdure.policies import ChatRecovery, Event, Message
+from perdure.policies import ChatRecovery, ContextOverflow, Event, Message
+
+STALL_MS, FIRST_TOKEN_MS = 90_000, 600_000
+"""The limits of silence, unless an author has others: a model may think for minutes before it speaks, but hardly between two words."""
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -33,6 +38,7 @@ class ChatAuthor(Protocol):
     model: ClassVar[Any]
     model_key: ClassVar[Secret | None]
     chat_recovery: ClassVar[ChatRecovery | bool]
+    context_overflow: ClassVar[ContextOverflow | bool]
     chat_stream_stall_timeout_ms: ClassVar[float]
     chat_first_token_timeout_ms: ClassVar[float | None]
     tool_timeout_ms: ClassVar[float | None]
@@ -50,6 +56,7 @@ class ChatAuthor(Protocol):
     def get_model_settings(self) -> dict[str, Any] | Awaitable[dict[str, Any] | None] | None: ...
     def get_instructions(self) -> str | Awaitable[str | None] | None: ...
     def repair_interrupted_tool_part(self, part: Any, /) -> object: ...
+    async def summarize_messages(self, messages: list[dict[str, Any]], /) -> str | None: ...
     def report_progress(self, fraction: float | None = None, **signal: Any) -> object: ...
     async def on_chat_response(self, response: dict[str, Any], /) -> None: ...
     async def on_chat_error(self, error: str, info: dict[str, Any], /) -> str | None: ...
@@ -163,6 +170,15 @@ class ConversationState:
         if self._model is None or self._model[0] is not wanted:
             self._model = (wanted, resolve_model(wanted, self.agent.model_key))
         return self._model[1]
+
+    def watchdog(self, turn: Turn | None) -> Watchdog:
+        """The limits of a request that begins now, of a turn perhaps."""
+        first = self.agent.chat_first_token_timeout_ms
+        asked: TurnSettings = {} if turn is None else turn.options
+        between = float(asked.get("chat_stream_stall_timeout_ms", self.agent.chat_stream_stall_timeout_ms))
+        if first is None:
+            first = FIRST_TOKEN_MS if between == STALL_MS else between
+        return Watchdog(float(first), between)
 
     def emit(self, name: str, turn: Turn, payload: Mapping[str, object], *, channel: str = "chat") -> None:
         """Tell those who observe the channel what happened to the turn."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
+from perdure.actors.chat.context_view import ContextView
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.convert import CONTINUE, CUT_BY_LENGTH, GO_ON
 from perdure.actors.chat.kept_history import KeptHistory
 from perdure.actors.chat.live_turn import LiveTurn
-from perdure.actors.chat.store import is_current
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import tried_now
@@ -36,6 +36,7 @@ class History:
         self._state = state
         self._legal: dict[str, None] = {}  # messages that were found in order, in this life
         self.kept = KeptHistory()
+        self.view = ContextView(state.store, state.transcript)
 
     def repaired_part(self, part: Part) -> object:
         """The author's repair; if it raises, the default one."""
@@ -46,15 +47,23 @@ class History:
 
     def request_messages(self, live: LiveTurn) -> list[Message]:
         """The messages of the next request. Every call in them has its result."""
-        before, own = self.before(live), live.stream.message
+        before, own = self.before(live), self.view.trimmed(live.stream.message)
         return [*before, own] if own["parts"] else before
 
     def before(self, live: LiveTurn) -> list[Message]:
-        """The messages before the answer of this turn."""
-        before = [each for each in self._state.transcript.before(live.turn.message_id) if is_current(each)]
-        if not self._mend(before, live.turn):
-            return before
-        return [self._state.transcript.get(each["id"]) or each for each in before]
+        """The messages before the answer of this turn, as they are sent."""
+        self.view.check(live.stream.message)
+        before = self.view.uncovered(self._state.transcript.before(live.turn.message_id))
+        if self._mend(before, live.turn):
+            before = [self._state.transcript.get(each["id"]) or each for each in before]
+        return self.view.shown(before)
+
+    def hidden_call_ids(self, live: LiveTurn) -> set[str]:
+        """The ids of calls that the model is not sent any more. A new call must not take one of them."""
+        if self.view.is_whole:
+            return set()
+        parts = [*live.stream.parts, *(part for each in self._state.transcript.messages for part in each["parts"])]
+        return {part["toolCallId"] for part in parts if "toolCallId" in part}
 
     def last_word(self, live: LiveTurn) -> str:
         """What is said to the model after an answer of its own, which it is to continue."""

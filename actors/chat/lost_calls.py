@@ -11,8 +11,9 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from perdure.actors.chat.store import ChatStore, Transcript
+from perdure.actors.chat.store import ChatStore
 from perdure.actors.chat.tools import Tool
+from perdure.actors.chat.transcript import Transcript
 from perdure.actors.life.results import RunResult
 from perdure.ledger import HARD, Status
 from perdure.policies import (

@@ -183,6 +183,11 @@ def for_storage(message: Message, bytes_max: int = MESSAGE_BYTES_MAX) -> Message
     return _without_middle(message, bytes_max)
 
 
+def is_current(message: Message) -> bool:
+    """Whether no other message has replaced it."""
+    return REPLACED_BY not in message.get("metadata", {})
+
+
 def shortened_result(value: T) -> T | str:
     """A tool's result within the limit of an event and of a message. The very same object if it is."""
     return _short(value, RESULT_BYTES_MAX)

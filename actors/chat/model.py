@@ -48,6 +48,7 @@ async def stream_model(
     watchdog: Watchdog | None = None,
     tail_s: float = TAIL_S,
     kept: KeptHistory | None = None,
+    taken_ids: Iterable[str] = (),
 ) -> AsyncGenerator[Event | Finished]:
     """Ask a model and yield its answer as chunks of a UI message stream, then `Finished`. Closing the iterator closes the socket.
 
@@ -65,13 +66,14 @@ async def stream_model(
         watchdog: how long the provider may say nothing; by default for ever.
         tail_s: how long to wait for usage figures after the end of the answer.
         kept: what was made of this conversation for earlier requests.
+        taken_ids: ids of calls that are not in these messages, and that no new call may take.
 
     Raises:
         Stalled: the provider said nothing for too long.
         ModelFailed: the request failed. Other errors are mistakes of ours or of the caller (`BadRequest`, `IllegalRequest`).
     """
     taken = {part["toolCallId"] for message in messages for part in message["parts"] if "toolCallId" in part}
-    reader = AnswerReader(tools, taken_ids=taken, bytes_max=bytes_max)
+    reader = AnswerReader(tools, taken_ids=taken | {*taken_ids}, bytes_max=bytes_max)
 
     async def opened() -> _Opened:
         how = (_parameters(tools, instructions), settings, last_word, kept or KeptHistory())

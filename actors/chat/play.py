@@ -26,6 +26,7 @@ from perdure.actors.chat.history import History
 from perdure.actors.chat.library_turn import LibraryTurn
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.model import stream_model
+from perdure.actors.chat.stream import last_boundary
 from perdure.actors.chat.turn_ends import Outcome
 from perdure.actors.chat.turn_recovery import TurnRecovery, abort
 from perdure.actors.chat.turn_spans import Source
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
     from pydantic_ai.models import Model
 
-STALL_MS, FIRST_TOKEN_MS = 90_000, 600_000
-"""The limits of silence, unless an author has others: a model may think for minutes before it speaks, but hardly between two words."""
+
+SHORTER = Outcome(TurnEvent.CUT_OFF, reason="the conversation was made shorter")
+"""The library's loop begins again, with what there is now."""
 
 
 class Play:
@@ -100,20 +102,26 @@ class Play:
 
     async def _by_library(self, library: LibraryAgent[Any, Any]) -> Outcome:
         """The same, decided by an agent of pydantic-ai."""
-        model, before = await self._state.model(), self._history.before(self.live)
-        turn = LibraryTurn(library, self._agent, self._tenant, self.live, before, model, partial(self._asked, model))
-        return await turn.play()
+        while True:
+            await self._recovery.compaction.ahead(self.live)
+            model, before = await self._state.model(), self._history.before(self.live)
+            ask = partial(self._asked, model)
+            outcome = await LibraryTurn(library, self._agent, self._tenant, self.live, before, model, ask).play()
+            if outcome is not SHORTER:
+                return outcome
 
     async def _asked(self, model: Model, source: Source) -> Outcome | None:
         """Take the answer of one request, and recover. Returns an outcome if the turn is over."""
         said = partial(self._history.request_messages, self.live)
+        compactions = self.live.turn.compactions
         try:
             failure = await self._take(
                 self._spans.observed(self.live.stream, model, None, said, source), lambda _: None
             )
         except Stalled as problem:
             return await self._recovery.stalled(self.live, problem.waited_ms)
-        return None if failure is None else await self._recovery.failed(self.live, failure)
+        outcome = None if failure is None else await self._recovery.failed(self.live, failure)
+        return SHORTER if outcome is None and self.live.turn.compactions > compactions else outcome
 
     # one request
 
@@ -124,13 +132,15 @@ class Play:
             return problem.failure
         if model is None or problem is not None:
             raise problem or AssertionError("there is neither a model nor a reason")
+        await self._recovery.compaction.ahead(self.live)
         messages, specs = self._history.request_messages(self.live), self.live.tools.specs()
         instructions = await result_of(self._agent.get_instructions)
         settings = await result_of(self._agent.get_model_settings)
-        last_word = self._history.last_word(self.live)
+        last_word, taken_ids = self._history.last_word(self.live), self._history.hidden_call_ids(self.live)
 
         def sent(watchdog: Watchdog) -> AsyncGenerator[Event | Finished]:
             how: dict[str, Any] = {"instructions": instructions, "settings": settings, "last_word": last_word}
+            how["taken_ids"] = taken_ids
             return stream_model(model, messages, tools=specs, watchdog=watchdog, kept=self._history.kept, **how)
 
         source = self._spans.observed(self.live.stream, model, settings, lambda: messages, sent)
@@ -145,21 +155,15 @@ class Play:
         reader = AnswerWriter(self.live, self._tenant.faults, resumed, announced)
         self._tenant.faults.at(KillPoint.MID_STREAM, "request")
         try:
-            async with contextlib.aclosing(source(Watchdog(*self._timeouts()))) as answer:
+            async with contextlib.aclosing(source(self._state.watchdog(self.live.turn))) as answer:
                 async for item in answer:
                     reader.take(item)
         except ModelFailed as failed:
             return failed.failure
         self.live.turn.failures = 0
+        end = last_boundary(stream.events)
+        self._recovery.compaction.counted({} if end is None else end.get("usage") or {})
         return None
-
-    def _timeouts(self) -> tuple[float, float]:
-        """How long the first event and each further one of a request may take, in milliseconds; 0 is for ever."""
-        asked, first = self.live.turn.options, self._agent.chat_first_token_timeout_ms
-        between = float(asked.get("chat_stream_stall_timeout_ms", self._agent.chat_stream_stall_timeout_ms))
-        if first is None:
-            first = FIRST_TOKEN_MS if between == STALL_MS else between
-        return float(first), between
 
 
 class AnswerWriter:

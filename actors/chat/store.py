@@ -1,4 +1,4 @@
-"""What a chat agent keeps in its storage, and its transcript in memory.
+"""What a chat agent keeps in its storage.
 
     message  <position>               one message of the transcript, in order
     turn     <request id>             one turn (`actors.chat.turn`)
@@ -10,6 +10,7 @@
     feed     accepted <request id>    [id, …]: a turn was accepted, with these messages
     feed     deleted <position>       the id of a message that was deleted
     feed     cleared                  the conversation was cleared
+    summary                           what the model is told in place of the older messages
 
 Every `write` is one transaction, or part of the open one. Nothing is told to anybody before it returned.
 """
@@ -22,12 +23,13 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, TypedDict
 
-from perdure.actors.chat.messages import REPLACED_BY, for_storage
+from perdure.actors.chat.messages import is_current
 from perdure.actors.chat.turn import Turn
-from perdure.actors.life.documents import Documents
+from perdure.actors.life.documents import Documents, RememberedDocuments
 from perdure.actors.life.life import Life
-from perdure.ledger.storage.cabinet import CALL, CHUNKS, FEED, GUARD, KEY, MESSAGE, OPEN, TURN, Transaction
-from perdure.policies import Event, LossRow, Message, OurMetadata
+from perdure.ledger import pack, unpack
+from perdure.ledger.storage.cabinet import CALL, CHUNKS, FEED, GUARD, KEY, MESSAGE, OPEN, SUMMARY, TURN, Transaction
+from perdure.policies import Event, LossRow, Message
 
 STREAMS_KEPT = 20
 ACCEPTED, DELETED, CLEARED = "accepted", "deleted", "cleared"
@@ -41,9 +43,24 @@ class InlineCall(TypedDict):
     at_ms: int
 
 
+class Summary(TypedDict):
+    """What the model is told in place of the older part of a conversation.
+
+    It covers all messages up to the position `after`, and the first `steps` steps of the message `within`, if that is not empty. The
+    message `asked` is told all the same: the question that `within` answers.
+    """
+
+    text: str
+    after: int
+    within: str
+    steps: int
+    asked: str
+
+
 class Beside(TypedDict, total=False):
     """What one transaction writes beside a turn and its events. `then` is done in memory after the commit."""
 
+    summary: Summary
     messages: Sequence[tuple[int, Message | None]]
     calls: Sequence[tuple[str, InlineCall]]
     then: Callable[[], None]
@@ -62,6 +79,7 @@ class ChatStore:
         self._calls: Documents[InlineCall] = Documents(life, CALL)
         self._guard: Documents[list[LossRow]] = Documents(life, GUARD)
         self._feed: Documents[Any] = Documents(life, FEED)
+        self._summary: Documents[Summary] = RememberedDocuments(life, SUMMARY, unpack, pack)
         self._watchers: dict[asyncio.Future[None], None] = {}
 
     # reading
@@ -101,6 +119,14 @@ class ChatStore:
     def guard(self) -> list[LossRow]:
         """The rows of the repeat guard."""
         return self._guard.get("") or []
+
+    def summary(self) -> Summary | None:
+        """What the model is told in place of older messages, if there is such a summary: the same object while it stands."""
+        return self._summary.get("")
+
+    def message_versions(self, positions: Iterable[int]) -> list[int]:
+        """The number of the commit that wrote the message at each position; 0 if there is none."""
+        return [self._messages.version(f"{each:010d}") for each in positions]
 
     # the feed
 
@@ -178,6 +204,7 @@ class ChatStore:
         messages: Iterable[tuple[int, Message | None]] = (),
         segment: tuple[int, list[Event]] | None = None,
         calls: Iterable[tuple[str, InlineCall]] = (),
+        summary: Summary | None = None,
         then: Callable[[], None] | None = None,
     ) -> None:
         """Make all of this durable at once. `then` is done in memory after the commit.
@@ -189,7 +216,10 @@ class ChatStore:
             if turn is not None and not self._turns.stands(turn.request_id):
                 self._put_accepted(transaction, turn, placed)
             for position, message in placed:
+                self._keep_summary_true(transaction, position, message, "" if turn is None else turn.message_id)
                 self._put_message(transaction, f"{position:010d}", message)
+            if summary is not None:
+                self._summary.put(transaction, "", summary)
             if turn is not None:
                 if segment is not None:
                     self._chunks.put(transaction, f"{turn.request_id}\0{turn.segments:06d}", segment)
@@ -218,6 +248,25 @@ class ChatStore:
         asked = turn.messages or (new if turn.attempt else [])
         self._feed.put(transaction, f"{ACCEPTED}\0{turn.request_id}", [each["id"] for each in asked])
 
+    def forget_summary(self) -> None:
+        """Drop the summary; durable on return."""
+        with self._life.storage.transaction() as transaction:
+            self._summary.drop(transaction, "")
+
+    def _keep_summary_true(self, transaction: Transaction, position: int, message: Message | None, own_id: str) -> None:
+        """A summary is dropped with the change of a message that it covers. The answer that a turn writes itself only grows."""
+        key = f"{position:010d}"
+        if not self._messages.stands(key):
+            return
+        self._summary.depend_on(transaction, "")
+        summary = self._summary.get("")
+        if summary is None:
+            return
+        changed = message or self._messages.get(key)
+        is_partly = changed is not None and changed["id"] == summary["within"]
+        if own_id != summary["within"] if is_partly else position <= summary["after"]:
+            self._summary.drop(transaction, "")
+
     def _put_message(self, transaction: Transaction, key: str, message: Message | None) -> None:
         if message is not None:
             self._messages.put(transaction, key, message)
@@ -234,6 +283,7 @@ class ChatStore:
                 self._messages.drop(transaction, f"{position:010d}")
             self.drop([turn.request_id for turn in self.turns()])
             self.keep_guard([])
+            self.forget_summary()
             for key in self._feed.versions():
                 self._feed.drop(transaction, key)
             self._feed.put(transaction, CLEARED, None)
@@ -265,99 +315,3 @@ class ChatStore:
             with self._life.storage.transaction() as transaction:
                 for key in gone:
                     self._chunks.drop(transaction, key)
-
-
-def is_current(message: Message) -> bool:
-    """Whether no other message has replaced it."""
-    return REPLACED_BY not in message.get("metadata", {})
-
-
-class Transcript:
-    """The messages of one chat agent, in memory. Positions rise for ever and are the keys of the stored messages.
-
-    A position belongs to its message as soon as it was given out. If the transaction of the message fails, the position stays empty.
-    `uncertain` holds the evidence of the calls whose outcome is not known.
-    """
-
-    def __init__(self, store: ChatStore) -> None:
-        self.uncertain: dict[str, OurMetadata] = {}
-        self._positions: dict[str, int] = {}
-        self._last = 0
-        self._messages: dict[str, Message] = {}
-        for position, message in store.messages():
-            self.put(position, message)
-
-    @property
-    def messages(self) -> list[Message]:
-        """All messages, oldest first. Do not change them in place."""
-        return list(self._messages.values())
-
-    @property
-    def leaf(self) -> Message | None:
-        """The newest message that has not been replaced."""
-        return next((each for each in reversed(self._messages.values()) if is_current(each)), None)
-
-    @property
-    def newest_user_id(self) -> str:
-        """The id of the newest message of the user that has not been replaced; empty if there is none."""
-        found = (each for each in reversed(self._messages.values()) if each["role"] == "user" and is_current(each))
-        return next((each["id"] for each in found), "")
-
-    def get(self, message_id: str) -> Message | None:
-        """A message by its id."""
-        return self._messages.get(message_id)
-
-    def __contains__(self, message_id: str) -> bool:
-        return message_id in self._messages
-
-    def placed(self, messages: list[Message]) -> list[tuple[int, Message]]:
-        """Each message as it is stored, with its position: its own, or the next free one."""
-        for message in messages:
-            self._positions.setdefault(message["id"], self._last + 1)
-            self._last = max(self._last, self._positions[message["id"]])
-        return [(self._positions[message["id"]], for_storage(message)) for message in messages]
-
-    def put(self, position: int, message: Message) -> None:
-        """Add a message that is durable."""
-        newest = next(reversed(self._messages), None)
-        is_late = message["id"] not in self._messages and newest is not None and position < self._positions[newest]
-        self._positions[message["id"]] = position
-        self._last = max(self._last, position)
-        self._messages[message["id"]] = message
-        if is_late:
-            self._messages = dict(sorted(self._messages.items(), key=lambda each: self._positions[each[0]]))
-        for part in message["parts"]:
-            told = (part.get("resultProviderMetadata") or {}).get("perdure") or {}
-            if "toolCallId" in part and told.get("outcome") == "unknown" and "runId" in told:
-                self.uncertain[part["toolCallId"]] = told
-
-    def since(self, message_id: str) -> list[Message]:
-        """This message and all that follow it, without those that were replaced before."""
-        ids = list(self._messages)
-        found = ids[ids.index(message_id) :] if message_id in self._messages else []
-        return [self._messages[each] for each in found if is_current(self._messages[each])]
-
-    def position(self, message_id: str) -> int:
-        """The position of a message."""
-        return self._positions[message_id]
-
-    def remove(self, message_ids: Iterable[str]) -> None:
-        """Forget messages that were deleted. Their positions are not given out again."""
-        for each in message_ids:
-            self._messages.pop(each, None)
-            self._positions.pop(each, None)
-
-    def positions(self) -> list[int]:
-        """All positions in use."""
-        return list(self._positions.values())
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._positions.clear()
-        self.uncertain.clear()
-        self._messages.clear()
-
-    def before(self, message_id: str) -> list[Message]:
-        """The messages before this one; all of them if it is not there."""
-        found = self.messages
-        return found[: list(self._messages).index(message_id)] if message_id in self._messages else found

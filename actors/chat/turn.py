@@ -63,6 +63,8 @@ class Turn(StoredRow):
         attempt: which life of the turn this is, from 1.
         failures: lost connections since the last durable progress; `failures_total` never decreases.
         work: pieces of progress over its whole life.
+        compactions: how often the conversation was made shorter for it after a refusal of the provider.
+        keeps_context: whether it was tried in vain to make the conversation shorter ahead of need.
         incident: its interruptions, for `policies.chat_recovery`.
         is_overlapping: whether it came while another turn was open.
         finish_reason: why the provider ended the last answer.
@@ -108,6 +110,8 @@ class Turn(StoredRow):
     trace: str = ""
     attempt_at_ms: int = 0
     asked_at_ms: int = 0
+    compactions: int = 0
+    keeps_context: bool = False
 
     @property
     def is_over(self) -> bool:

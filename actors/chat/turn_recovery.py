@@ -16,6 +16,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
+from perdure.actors.chat.compaction import Compaction
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn
@@ -31,6 +32,7 @@ from perdure.policies import (
     ChatRecovery,
     Evaluation,
     Failure,
+    FailureKind,
     Incident,
     IncidentStatus,
     Message,
@@ -65,8 +67,9 @@ STALL, PROCESS_LOST, OUT_OF_MEMORY = "stall", "process_lost", "out_of_memory"
 class TurnRecovery:
     """Begins and recovers the turns of one agent."""
 
-    def __init__(self, state: ConversationState, history: History) -> None:
+    def __init__(self, state: ConversationState, history: History, compaction: Compaction) -> None:
         self._state, self._history = state, history
+        self.compaction = compaction
 
     # a request failed
 
@@ -76,6 +79,8 @@ class TurnRecovery:
         action = decide(_facts(live), failure, TurnBudget(turn.failures, turn.failures_total))
         if action.drain:
             await live.drain()
+        if failure.kind is FailureKind.CONTEXT_OVERFLOW and await self.compaction.after_refusal(live):
+            return None
         turn.failures, turn.failures_total = action.budget.consecutive, action.budget.total
         live.stream.mend(replay=action.withdraws)
         if action.mode in (Mode.STOP, Mode.EXHAUSTED):

@@ -64,6 +64,7 @@ class Asked:
 
     model: Model
     settings: Mapping[str, Any]
+    answer: Callable[[], list[Part]]
     end: Finished | None = None
     error: str = ""
 
@@ -145,17 +146,25 @@ class TurnSpans:
     # a request to a model
 
     def observed(
-        self, stream: Stream, model: Model, settings: Mapping[str, Any] | None, said: Said, source: Source
+        self,
+        stream: Stream,
+        model: Model,
+        settings: Mapping[str, Any] | None,
+        said: Said,
+        source: Source,
+        *,
+        answer: Callable[[], list[Part]] | None = None,
     ) -> Source:
-        """The same request, told of when it is over. While nobody traces, this is the request itself."""
+        """The same request, told of when it is over. While nobody traces, this is the request itself. `answer` is what came, if that is not
+        the last step of the stream."""
         if not self.are_told:
             return source
-        asked = Asked(model, settings or {})
+        asked = Asked(model, settings or {}, answer or (lambda: stream.last_step))
 
         async def told(watchdog: Watchdog) -> AsyncGenerator[Event | Finished]:
             with self._watched(stream, asked, said):
-                async with aclosing(source(watchdog)) as answer:
-                    async for item in answer:
+                async with aclosing(source(watchdog)) as items:
+                    async for item in items:
                         asked.heard(item, stream.turn)
                         yield item
 
@@ -188,7 +197,7 @@ class TurnSpans:
             told |= {"gen_ai.response.finish_reasons": [end.reason], "gen_ai.response.id": end.response_id or ""}
             told |= {f"gen_ai.usage.{name}": count for name, count in _counted(end.usage).items()}
         if self._telemetry.tells_content:
-            said: Message = {"id": "", "role": "assistant", "parts": stream.last_step}
+            said: Message = {"id": "", "role": "assistant", "parts": asked.answer()}
             told |= {"gen_ai.input.messages": shown, "gen_ai.output.messages": _shown(spoken_content([said]))}
         self._tell_request(turn, begun_ms, now_ms, told, asked.error)
         self._measure(asked, now_ms - begun_ms)

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from perdure.actors.chat.client_answers import ClientAnswers
+from perdure.actors.chat.compaction import Compaction
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn
@@ -61,7 +62,8 @@ class Turns:
         self.views = TurnViews(state, self._is_behind)
         self.answers = ClientAnswers(state, self.close, self.kick)
         self.playing: Play | None = None
-        self._recovery = TurnRecovery(state, self.history)
+        self.compaction = Compaction(state, self.history)
+        self._recovery = TurnRecovery(state, self.history, self.compaction)
         self._response_hook = ResponseHook(state)
         self._restart = restart
         self._waiters: dict[str, list[asyncio.Future[Turn]]] = {}

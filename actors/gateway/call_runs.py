@@ -1,7 +1,7 @@
 """The runs of a turn's calls, followed beside the turn.
 
 A run is looked for when its call is complete, and found when its parent has requested it: its first event says so. A call that is no run of
-its own is looked for in vain.
+its own is looked for in vain. If the run of a call asked for approval, the approved one is a second run, and is followed after the first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from perdure.actors.chat.approvals import first_run_id
+from perdure.actors.chat.approvals import run_ids
 from perdure.actors.chat.tool_run import RepeatableToolRun, ToolRun
 from perdure.actors.code.naming import type_name
 from perdure.actors.gateway.backend import Backend
@@ -45,17 +45,19 @@ class CallRuns:
         self._backend, self._agent_id, self._request_id, self._say = backend, agent_id, request_id, say
         self._runs: dict[str, asyncio.Task[None]] = {}
         self._requested: dict[str, asyncio.Event] = {}
+        self._approved: set[str] = set()  # second runs that were heard of
         self._leave: Callable[[], None] | None = None
 
     async def follow(self, call_id: str) -> None:
         """Follow the run of a call, if it has one."""
-        run_id = first_run_id(self._request_id, call_id)
-        if run_id in self._runs:
+        first, second = run_ids(self._request_id, call_id)
+        if first in self._runs:
             return
         if self._leave is None:
             self._leave = (await self._backend.client()).hear(self._agent_id, self._heard)
-        self._requested[run_id] = asyncio.Event()
-        self._runs[run_id] = awaited(self._run(call_id, run_id))
+        self._requested |= {first: asyncio.Event(), second: asyncio.Event()}
+        self._runs[first] = awaited(self._run(call_id, first))
+        self._runs[second] = awaited(self._after(first, call_id, second))
 
     @property
     def under_way(self) -> list[asyncio.Task[None]]:
@@ -69,12 +71,16 @@ class CallRuns:
 
     async def told(self, call_id: str) -> None:
         """Wait until all is told that the run of a call has said, if that run has ended."""
-        run_id = first_run_id(self._request_id, call_id)
-        if run_id in self._runs and not self._runs[run_id].done():
-            known: Any = await (await self._backend.client()).ask("inspect", run_id)
-            if known is not None and known["status"] in HARD:
-                self._requested[run_id].set()
-                await asyncio.wait({self._runs[run_id]})
+        first, second = run_ids(self._request_id, call_id)
+        for run_id in (first, second) if second in self._approved else (first,):
+            if run_id in self._runs and not self._runs[run_id].done():
+                await self._told(run_id)
+
+    async def _told(self, run_id: str) -> None:
+        known: Any = await (await self._backend.client()).ask("inspect", run_id)
+        if known is not None and known["status"] in HARD:
+            self._requested[run_id].set()
+            await asyncio.wait({self._runs[run_id]})
 
     async def close(self) -> None:
         """Follow nothing more."""
@@ -89,6 +95,13 @@ class CallRuns:
         found = self._requested if frame is None else {frame["run_id"]} & self._requested.keys()
         for run_id in found:
             self._requested[run_id].set()
+
+    async def _after(self, first: str, call_id: str, second: str) -> None:
+        """Follow the second run of a call, if there is one."""
+        await self._requested[second].wait()
+        self._approved.add(second)
+        await asyncio.wait({self._runs[first]})
+        await self._run(call_id, second)
 
     async def _run(self, call_id: str, run_id: str) -> None:
         requested = self._requested[run_id]

@@ -53,6 +53,7 @@ from perdure.ledger.storage.records import (
     SHELF,
     STATE,
     SUB_AGENT,
+    SUMMARY,
     TURN,
     VERSION,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "SHELF",
     "STATE",
     "SUB_AGENT",
+    "SUMMARY",
     "TURN",
     "VERSION",
     "Cabinet",

@@ -21,7 +21,7 @@ from perdure.ledger.codec import pack, unpack
 
 STATE, INBOX, OUTBOX, RESULT, STEP, GONE = "state", "inbox", "outbox", "result", "step", "gone"
 MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD = "message", "turn", "open", "key", "chunks", "call", "guard"
-FEED = "feed"
+FEED, SUMMARY = "feed", "summary"
 FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE = (
     "fiber",
     "fiber_open",
@@ -36,7 +36,7 @@ HEARD, REPLY, POST, SHELF = "heard", "reply", "post", "shelf"
 SUB_AGENT, VERSION = "sub-agent", "version"
 DOCUMENTS = frozenset(  # a row without a body deletes its key
     {
-        *(MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD, FEED),  # of chat agents
+        *(MESSAGE, TURN, OPEN, KEY, CHUNKS, CALL, GUARD, FEED, SUMMARY),  # of chat agents
         SUB_AGENT,
         VERSION,
         *(FIBER, FIBER_OPEN, FIBER_KEY, FIBER_INPUT, FIBER_STASH, FIBER_STEP, FIBER_CARE),

@@ -44,7 +44,7 @@ CASES = {
 }
 NOT_YET = {
     "agent_tools.csv": 0,
-    "chat_recovery.csv": 22,
+    "chat_recovery.csv": 0,
     "clients.csv": 2,
     "fibers.csv": 0,
     "messenger.csv": 0,

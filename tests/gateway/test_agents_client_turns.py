@@ -10,6 +10,7 @@ from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace,
 from perdure.scenarios.provider.script import Call, Question, Round, Script
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
+from tests.actors.chat.narrow import Miner, Narrow
 from tests.gateway import test_agents_client_tools as asking
 from tests.gateway.cast import Talker
 from tests.gateway.door import Door
@@ -331,3 +332,44 @@ def test_a_tab_that_has_not_read_for_too_long_is_closed_and_resumes() -> None:
                 assert text_of(await back.until(id="r1", done=True)) == WHOLE
 
     play(story, between_ms=20)
+
+
+def test_a_conversation_that_is_too_long_is_summarised_for_the_model_and_not_for_the_client() -> None:
+    Narrow.begin()
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        path = "/agents/miner/r"
+        async with tab(door, path) as left, tab(door, path) as right:
+            left.say("r1", "dig 9")
+            (end,) = [each for each in await left.until(id="r1", done=True) if each.get("done")]
+            assert not end.get("error")
+            await right.until(id="r1", done=True)
+            shown = (await stored(door, path))[-1]
+            assert [part["input"]["number"] for part in shown["parts"] if "toolCallId" in part][:6] == [
+                1,
+                2,
+                3,
+                4,
+                5,
+                6,
+            ]
+            assert (len(Narrow.summaries), Narrow.refusals) == (1, 1)
+
+    visit([Miner], story)
+
+
+def test_a_client_that_cancels_a_summary_ends_its_turn() -> None:
+    Narrow.begin(summary_s=60)
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with tab(door, "/agents/miner/r") as left:
+            left.say("r1", "dig 9")
+            while not Narrow.summaries:
+                await asyncio.sleep(0.1)
+            requests = len(Narrow.requests)
+            left.send("cf_agent_chat_request_cancel", id="r1")
+            await left.until(id="r1", done=True)
+            await asyncio.sleep(100)
+            assert (len(Narrow.summaries), Narrow.refusals, len(Narrow.requests)) == (1, 1, requests)
+
+    visit([Miner], story)

@@ -306,6 +306,14 @@ def test_e7_every_phrase_of_an_overflow_is_known_but_not_in_a_rate_limit(phrase:
     assert classify([http(429, f"Sorry: {phrase}!")]).kind is Kind.HTTP
 
 
+@pytest.mark.parametrize(
+    "words", ["Invalid tool schema", "The file is too large", "Unknown model", "No credit is left", ""]
+)
+def test_e7_what_is_said_of_other_things_is_no_overflow(words: str) -> None:
+    assert classify([http(400, words)]).kind is not Kind.CONTEXT_OVERFLOW
+    assert classify([in_band("invalid_request_error")]).kind is not Kind.CONTEXT_OVERFLOW
+
+
 def test_a_server_that_says_whether_to_retry_is_believed_but_not_about_keys_and_money() -> None:
     yes, no = {"X-Should-Retry": "true"}, {"x-should-retry": "false"}
     assert classify([http(404, headers=yes)]).is_transient

@@ -110,6 +110,7 @@ def test_every_module_is_played_here() -> None:
         "board",
         "bot",
         "conversation",
+        "diary",
         "elsewhere",
         "following",
         "helpdesk",

@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from perdure import policies
 from perdure.actors import KillPoint
-from perdure.actors.chat import messages
+from perdure.actors.chat import compaction, messages
 from perdure.actors.chat.turn import OUTPUT
 from perdure.actors.events.message_parts import RETRACT
 from perdure.actors.events.observability import Channel
 from perdure.ledger import InterruptedReason, Status
-from perdure.policies import TURN_ENDED, CatchUp, ChatRecovery, Limits, Outcome, phases
+from perdure.policies import TURN_ENDED, CatchUp, ChatRecovery, ContextOverflow, Limits, Outcome, phases
 from perdure.scenarios import exits
 from perdure.scenarios.bench import runner
 from perdure.scenarios.cli import app
@@ -178,6 +178,11 @@ def test_the_bounds_of_chats_are_those_of_the_code() -> None:
     assert f"`chat_recovery = ChatRecovery({shown}, max_recovery_work={bounds.max_recovery_work:_}, …)`" in CHAT.prose
     assert (phases.CONSECUTIVE_MAX, phases.FAILURES_MAX) == (5, 20)
     assert "five times in a row, twenty in all" in CHAT.prose
+    overflow = ContextOverflow()
+    said = f"reactive={overflow.reactive}, max_retries={overflow.max_retries}, max_input_tokens=inf"
+    assert overflow.max_input_tokens == float("inf")
+    assert f"`ContextOverflow({said}, keep_tokens={overflow.keep_tokens:_})`" in CHAT.prose
+    assert (compaction.TRIES_MAX, "sent up to five times" in CHAT.prose) == (5, True)
     assert (messages.MESSAGE_BYTES_MAX, messages.RESULT_BYTES_MAX) == (1_800_000, 1_000_000)
     assert "A message holds up to 1.8 MB, and a result of a tool 1 MB." in CHAT.prose
 
