@@ -51,7 +51,7 @@ class ContextOverflow:
     Args:
         reactive: whether to summarise after the provider has refused a request for its length, and to ask again.
         max_retries: how often one turn may do that.
-        max_input_tokens: from so many estimated tokens on a request is made shorter before it is sent. By default nothing is done ahead of need.
+        max_input_tokens: from so many estimated tokens on a request is made shorter before it is sent. By default none is.
         keep_tokens: about so much of the newest part is kept as it is, and at most half of what was sent.
     """
 
