@@ -63,7 +63,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where several processes test, what takes long is begun first, so that none of it is left over when there is nothing else to do."""
     if WORKER:
-        items.sort(key=lambda item: item.get_closest_marker("slow") is None or CLUSTER in item.path.parents)
+        items.sort(key=lambda item: not _takes_long(item) or CLUSTER in item.path.parents)
+
+
+def _takes_long(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) is not None for name in ("slow", "thorough"))
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -1,7 +1,7 @@
 """The tests can fail: each row of `tests/mutants.py` breaks a promise, and the tests that it names notice that.
 
 A mutant is made in a copy of the checkout, never in the checkout itself. Its tests run there in a process of their own: a fork of one that
-has imported the libraries already, and none of our code. Every fourteenth row is tried each time, and all of them by `-m long`.
+has imported the libraries already, and none of our code. Every fourteenth row is tried by `-m thorough`, and all of them by `-m long`.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def demand_notice(number: int, checkout: Checkout) -> None:
     assert ended == pytest.ExitCode.TESTS_FAILED, said
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", range(0, len(MUTANTS), 14), ids=promise)
 def test_of_some_promises_it_is_noticed_when_they_do_not_hold(number: int, checkout: Checkout) -> None:
     demand_notice(number, checkout)

@@ -49,7 +49,7 @@ def wrong(result: dict[str, Any]) -> set[str]:
     return {verdict.partition(":")[0] for verdict in result["wrong"].values()}
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_a_sample_of_all_crashes_is_survived(workload: str, explore: Explore) -> None:
     result = explore(workload, "--sample", str(SAMPLE))
@@ -57,7 +57,7 @@ def test_a_sample_of_all_crashes_is_survived(workload: str, explore: Explore) ->
     assert not wrong(result), report(result)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("workload", "file"),
     [("ledger", "ledger.journal"), ("ledger", "ledger.db"), ("storage", ".db"), ("log", ".db"), ("move", ".db")],

@@ -31,7 +31,7 @@ def play(data: Path, script: str, agents: list[str], **given: Any) -> dict[str, 
     return told
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_agent_client_knows_its_agent_sets_its_state_and_calls_it_across_a_kill(tmp_path: Path) -> None:
     """P-001, P-003, P-004, P-005, P-006, P-019, P-021, P-028, P-030, P-041 to P-048, P-050."""
     cast = "tests.gateway.agents_cast"
@@ -60,7 +60,7 @@ def test_agent_client_knows_its_agent_sets_its_state_and_calls_it_across_a_kill(
     assert told["back"] == [{"value": 3, "state": {"count": 3}}]
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_the_hooks_hold_a_conversation_across_a_kill(tmp_path: Path) -> None:
     """P-061 to P-063, P-068, P-073, P-077, P-080, P-110, P-116, P-129, P-130, P-135, P-138, P-147, P-149, P-151, P-156, P-161, P-170."""
     told = play(

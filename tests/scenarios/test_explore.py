@@ -41,7 +41,7 @@ async def both(client: Client) -> None:
     await tree(client)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(("story", "places_min"), [(errands, 100), (tree, 30)])
 def test_a_death_at_every_single_kill_point_of_a_story_loses_nothing(story: Story, places_min: int) -> None:
     report = explore(story)

@@ -97,7 +97,7 @@ def faults(draw: st.DrawFn) -> Fault:
     return Fault(kind=kind, event=event, inside=inside)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @settings(max_examples=80)
 @given(plan=st.dictionaries(st.integers(1, 3), faults(), max_size=2).map(FaultPlan.at))
 def test_a_client_hears_the_same_over_sockets_and_in_the_simulation(plan: FaultPlan) -> None:

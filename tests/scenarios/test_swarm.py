@@ -1,4 +1,4 @@
-"""The swarm: thousands of simulated deaths in every test run, and the promise that one line replays each."""
+"""The swarm: thousands of simulated deaths, and the promise that one line replays each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEAR_MAX = 4  # seeds of each that a part plays each time
 REPLAY = "from perdure.scenarios.swarm.runner import play; print(play(10_007).digest, play(11, 'chats').digest)"
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_swarm_of_seeds_with_thousands_of_kills_breaks_no_invariant(part: int) -> None:
     play_seeds(part, KILLS_MIN / PARTS, DEAR_MAX)
