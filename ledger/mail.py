@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 from perdure.policies import Cell, IllegalTransition, Transitions
@@ -127,7 +128,7 @@ class Mail:
 
     def to_plain(self) -> list[Any]:
         """The record as plain data, for the snapshot."""
-        return [getattr(self, name) for name in _FIELDS]
+        return [*_plain_of(self)]
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> Mail:
@@ -137,7 +138,7 @@ class Mail:
         return mail
 
 
-_FIELDS = [each.name for each in fields(Mail)]
+_plain_of = attrgetter(*(each.name for each in fields(Mail)))
 
 
 def handler_of(slot: str, options: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any
 
 from perdure.ledger.activation import with_package
@@ -179,7 +180,7 @@ class Run:
 
     def to_plain(self) -> list[Any]:
         """The record as plain data, for the snapshot."""
-        return [getattr(self, name) for name in _FIELDS]
+        return [*_plain_of(self)]
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> Run:
@@ -199,7 +200,7 @@ def _stone(
     return number, name, nth, at_ms, body, source
 
 
-_FIELDS = [each.name for each in fields(Run) if each.init]
+_plain_of = attrgetter(*(each.name for each in fields(Run) if each.init))
 
 
 def open_run(fact: RunRequested, seq: int, at_ms: int) -> Run:

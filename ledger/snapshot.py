@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from operator import attrgetter
 
 from perdure.ledger.activation import Activation, Lives
 from perdure.ledger.code import Code
@@ -18,7 +19,7 @@ from perdure.ledger.run import Run
 from perdure.ledger.store.store import Boot, Record
 from perdure.ledger.view import View
 
-_ACTIVATION_FIELDS = [each.name for each in fields(Activation) if each.name not in ("confirmed", "begun_in")]
+_plain_of = attrgetter(*(each.name for each in fields(Activation) if each.name not in ("confirmed", "begun_in")))
 
 
 def meta_of(view: View) -> bytes:
@@ -97,7 +98,7 @@ def run_from(record: Record) -> Run:
 
 def _agent_record(activation: Activation) -> Record:
     live = bool(activation.host_id) or activation.unclean or activation.alarm_at_ms > 0 or activation.doomed
-    body = pack([getattr(activation, name) for name in _ACTIVATION_FIELDS])
+    body = pack(_plain_of(activation))
     return Record("agents", activation.agent_id, live, (activation.host_id, activation.incarnation), body)
 
 

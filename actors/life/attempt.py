@@ -162,6 +162,8 @@ async def _work(life: Life, run: RunContext, value: object) -> Outcome:
 
 async def _summary(agent: Any, outcome: object, run: RunContext) -> str:
     given = agent.get_agent_tool_summary(outcome, run)
+    if type(given) is str:
+        return given
     return str(await given if inspect.isawaitable(given) else given)
 
 

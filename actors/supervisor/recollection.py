@@ -85,8 +85,7 @@ class Recollection:
     async def _recall_tells(self, arrived: list[Arrived]) -> None:
         """Find out which mails were posted in an earlier life already, of those that were first told to one, or by one."""
         self.posted.clear()
-        for _port, _number, message in arrived:
-            told = message.question if isinstance(message, Ask) else None
+        for told in [each.message.question for each in arrived if isinstance(each.message, Ask)]:
             if not isinstance(told, Tell) or told.epoch == self._view.epoch:
                 continue
             if await self._world.threads.archive(partial(self._store.facts, told.mail_id, limit=1)):
