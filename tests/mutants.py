@@ -1082,7 +1082,7 @@ MUTANTS = (
            "a tool of the library that asks for approval is not executed without one",
            "actors/chat/test_toolsets.py::test_a_tool_that_asks_for_approval_is_called_again_once_it_has_it"),
     Mutant("actors/chat/approvals.py",
-           'return derived_run_id(request_id, "tool", call_id, 1) if was_asked_by_run else first',
+           "return second if was_asked_by_run else first",
            "return first",
            "what is approved is a second run, not the end of the one that asked",
            "actors/chat/test_toolsets.py::test_a_tool_that_asks_for_approval_is_called_again_once_it_has_it"),
