@@ -18,6 +18,7 @@ USED_OTHERWISE = {
     "uvloop": "the event loop of Ray's actors, which take it when it is there",
     "tzdata": "the data of zoneinfo, where the system has none",
     "websockets": "uvicorn's WebSockets",
+    **dict.fromkeys(("grpcio", "grpcio-reflection", "numpy"), "what Ray Serve imports"),
     "ruff": "a command",
     "mypy": "a command",
     "pyright": "a command",

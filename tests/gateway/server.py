@@ -58,7 +58,7 @@ async def serve(given: dict[str, Any]) -> None:
             [named(each) for each in given["agents"]], opener=opened, data=data, **options, **given.get("options", {})
         )
         listening = bound("127.0.0.1", given.get("port", 0))
-        server = Server(app, app.limits, ServePlan(()))
+        server = Server(app, app.limits, ServePlan((), **given.get("plan", {})))
         serving = asyncio.ensure_future(server.serve([listening]))
         await server.is_up.wait()
         print("listening on", listening.getsockname()[1], flush=True)  # noqa: T201
