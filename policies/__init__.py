@@ -159,6 +159,7 @@ if TYPE_CHECKING:
         is_behind,
         room_after,
         shares,
+        spare_hosts,
         wanted_hosts,
     )
     from perdure.policies.recovery import Attempts, Evidence, Fail, Release, Retry, Seal, judge

@@ -28,7 +28,7 @@ class Limits:
     tenancies_max: int = 200_000  # agents that a host serves before it is retired
     rss_mb_max: int = 1024  # an empty host that uses more memory is retired
     idle_ms: int = 5_000  # an agent is passivated after this time without work
-    host_idle_ms: int = 60_000  # an empty host outside the default pool ends after this time
+    host_idle_ms: int = 60_000  # an empty host that is not kept warm ends after this time
     waiting_max: int = 200_000  # waiting runs; above this, requests are refused
 
     heartbeat_ms: int = 2_000  # the interval between heartbeats

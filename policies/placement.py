@@ -128,6 +128,14 @@ def wanted_hosts(
     return max(0, ordinary + max(0, extra) - idle)
 
 
+def spare_hosts(hosts: Sequence[S], limits: Limits) -> list[S]:
+    """The empty hosts of a pool that is kept warm which it has since some agents had to be alone: those beyond `hosts_max`."""
+    here = [host for host in hosts if not host.draining]
+    surplus = max(0, len(here) - max(limits.hosts_max, HOSTS_APART))
+    empty = [host for host in here if not host.tenants]
+    return empty[max(0, len(empty) - surplus) :]
+
+
 def blamed_from(losses: Iterable[int], limits: Limits) -> int:
     """The number of lost hosts after which a run or agent is placed alone: `alone_after_losses`, or more while too many reach that.
 

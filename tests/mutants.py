@@ -713,9 +713,12 @@ MUTANTS = (
            "not host.draining and session",
            "only an empty host is retired",
            "actors/test_supervisor.py::test_only_an_empty_host_is_retired_however_worn_it_is"),
-    Mutant("actors/supervisor/pool.py", "if pool_key(host.spec) != warm and not host.tenants]", "if pool_key(host.spec) != warm]",
+    Mutant("actors/supervisor/pool.py", "if pool_key(host.spec) != key and not host.tenants]", "if pool_key(host.spec) != key]",
            "a host is idle only while it is empty", "actors/test_supervisor.py"
            "::test_a_host_of_a_pool_of_its_own_is_retired_when_it_has_been_empty_for_so_long"),
+    Mutant("actors/supervisor/pool.py", "spare_hosts(warm, self._limits)", "[]",
+           "hosts beyond the number of the pool end when they are empty", "actors/test_supervisor.py"
+           "::test_hosts_that_some_had_alone_end_when_they_are_empty_and_too_many"),
     Mutant("actors/supervisor/pool.py", "            if host_id not in survivors:\n", "            if False:\n",
            "a host that did not survive the supervisor is lost",
            "actors/test_deaths.py::test_a_cold_restart_in_the_middle_of_a_fan_out_loses_and_repeats_nothing"),

@@ -6,6 +6,7 @@ It lives in memory only. After a new hello everything that is still waited for i
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 
@@ -60,12 +61,12 @@ class SupervisorClient:
         answers = [wish.answer for wishes in self._wishes.values() for wish in wishes]
         for answer in [*answers, *(future for _, future in self._asks.values())]:
             if not answer.done():
-                answer.set_exception(problem)
+                answer.set_exception(copy(problem))
                 answer.exception()  # of many only the first is heard of; that is no mistake
 
     def _expect_answers(self) -> None:
         if self._refusal is not None:
-            raise self._refusal
+            raise copy(self._refusal)  # one that is raised again and again would keep the frames of all who were told
 
     @property
     def waits(self) -> list[str]:

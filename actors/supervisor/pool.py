@@ -28,7 +28,7 @@ from perdure.ledger import (
     pool_key,
     with_package,
 )
-from perdure.policies import Limits, backoff_ms
+from perdure.policies import Limits, backoff_ms, spare_hosts
 
 COMING_MAX = 2
 log = logging.getLogger("perdure.supervisor")
@@ -142,11 +142,12 @@ class Pool:
     def retire_worn(self) -> None:
         """Ask an empty host to leave when it has served too many agents, holds too much memory, or has been empty for long.
 
-        The last is not for the pool that is kept warm. Others come and go with the code that they serve.
+        Of the pool that is kept warm the last is only for those beyond its number. Others come and go with the code that they serve.
         """
-        now_s, warm = asyncio.get_running_loop().time(), pool_key(with_package(None, self._view.code.warm))
-        hosts = self._view.hosts.values()
-        idle = [host.host_id for host in hosts if pool_key(host.spec) != warm and not host.tenants]
+        now_s, key = asyncio.get_running_loop().time(), pool_key(with_package(None, self._view.code.warm))
+        warm = [host for host in self._view.hosts.values() if pool_key(host.spec) == key]
+        idle = [host.host_id for host in spare_hosts(warm, self._limits)]
+        idle += [host.host_id for host in self._view.hosts.values() if pool_key(host.spec) != key and not host.tenants]
         self._idle_since_s = {host_id: self._idle_since_s.get(host_id, now_s) for host_id in idle}
         for host in self._view.hosts.values():
             worn = host.worn or host.tenancies >= self._limits.tenancies_max or host.rss_mb >= self._limits.rss_mb_max

@@ -40,13 +40,14 @@ def examine_storages(directory: Path, known: KnownAgents, *, deep: bool = False)
         *_strangers(directory, listing, known),
     ]
     is_opened = deep or len(listing.storages) <= OPENED_MAX
-    files = _told(finding for place in listing.storages for finding in _examined(directory / place))
-    damaged = any(each.severity == "damage" for each in files)
-    found += files
-    if listing.storages and not damaged:
-        found.append(Finding("ok", f"the logs of {len(listing.storages)} agents are whole to their last commit"))
+    agents = {place_of(agent): agent for agent in (*known.standing, *(known.seen or ()))}
+    files = {place: list(_examined(directory / place, _of(agents.get(place, "")))) for place in listing.storages}
+    whole = [place for place, seen in files.items() if not any(each.severity == "damage" for each in seen)]
+    found += _told(each for seen in files.values() for each in seen)
+    if whole and len(whole) == len(files):
+        found.append(Finding("ok", f"the logs of {len(files)} agents are whole to their last commit"))
     if is_opened:
-        found += _opened(directory, listing, known)
+        found += _opened(directory, whole, agents, known)
     elif listing.storages:
         what = f"how far {len(listing.storages)} storages have come was not looked at"
         found.append(Finding("ok", what, "`perdure doctor --deep` opens each of them, at some 2 ms"))
@@ -87,46 +88,46 @@ def _kept(directory: Path, listing: Listing) -> Iterator[Finding]:
         yield Finding("warning", f"{directory / place} is {what}", "delete it when nobody needs it any more")
 
 
-def _examined(file: Path) -> Iterator[Finding]:
+def _examined(file: Path, whose: str) -> Iterator[Finding]:
     try:
-        yield from _read(file)
+        yield from _read(file, whose)
     except FileNotFoundError:
         return  # deleted meanwhile
     except OSError as problem:
         yield Finding(
-            "damage", f"{file} cannot be read: {problem}", "repair the disk or its permissions, and ask again"
+            "damage", f"{file}{whose} cannot be read: {problem}", "repair the disk or its permissions, and ask again"
         )
 
 
-def _read(file: Path) -> Iterator[Finding]:
+def _read(file: Path, whose: str) -> Iterator[Finding]:
     if is_log_at(file):
-        yield from _read_frames(file)
+        yield from _read_frames(file, whose)
         return
     is_guarded = BlockGuard(file).saved.exists()
     if is_guarded:
         yield Finding(
-            "warning", f"a checkpoint of {file} did not end", "the agent's next life puts back what it has torn"
+            "warning", f"a checkpoint of {file}{whose} did not end", "the agent's next life puts back what it has torn"
         )
     with file.open("rb") as database:
         headers = database.read(sum(HEADERS[-1]))
     if not is_guarded and not all(is_whole(headers[at : at + size]) for at, size in HEADERS):
-        yield Finding("damage", f"{file} has no whole header", WAY_OUT)
+        yield Finding("damage", f"{file}{whose} has no whole header", WAY_OUT)
     log = log_of(file)
     try:
         content = log.read_bytes()
     except FileNotFoundError:
         return
     end, is_damaged = survey(content)
-    yield from _end_of(log, end, len(content), is_damaged=is_damaged)
+    yield from _end_of(f"{log}{whose}", end, len(content), is_damaged=is_damaged)
 
 
-def _read_frames(file: Path) -> Iterator[Finding]:
+def _read_frames(file: Path, whose: str) -> Iterator[Finding]:
     content = file.read_bytes()
     reading = read_log(content)
-    yield from _end_of(file, reading.end, len(content), is_damaged=reading.is_damaged)
+    yield from _end_of(f"{file}{whose}", reading.end, len(content), is_damaged=reading.is_damaged)
 
 
-def _end_of(log: Path, end: int, size: int, *, is_damaged: bool) -> Iterator[Finding]:
+def _end_of(log: str, end: int, size: int, *, is_damaged: bool) -> Iterator[Finding]:
     if is_damaged:
         yield Finding("damage", f"{log} is damaged at byte {end}, and later commits follow", WAY_OUT)
     elif end < size:
@@ -134,18 +135,17 @@ def _end_of(log: Path, end: int, size: int, *, is_damaged: bool) -> Iterator[Fin
         yield Finding("warning", what, "the agent's next life cuts them off, and keeps a copy")
 
 
-def _opened(directory: Path, listing: Listing, known: KnownAgents) -> list[Finding]:
-    """Open a copy of each storage, and compare it with what the ledger says."""
-    agents = {place_of(agent): agent for agent in (*known.standing, *(known.seen or ()))}
+def _opened(directory: Path, places: list[str], agents: dict[str, str], known: KnownAgents) -> list[Finding]:
+    """Open a copy of each of these storages, and compare it with what the ledger says."""
     with TemporaryDirectory(prefix="perdure-doctor-") as folder, Reader() as reader:
         wrong = _told(
             finding
-            for place in listing.storages
+            for place in places
             for finding in _compared(directory / place, Path(folder) / "copy.db", reader, place, agents, known)
         )
-    if wrong or not listing.storages:
+    if wrong or not places:
         return wrong
-    return [Finding("ok", f"{len(listing.storages)} storages have come as far as the ledger says")]
+    return [Finding("ok", f"{len(places)} storages have come as far as the ledger says")]
 
 
 def _compared(

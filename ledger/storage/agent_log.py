@@ -144,7 +144,9 @@ class AgentLog:
             owner, version = reading.head.agent_id, reading.head.version
             refuse_stranger(self.agent_id, life, owner=owner, latest=reading.incarnation, version=version)
         if reading.is_damaged:
-            what = f"its log is damaged at byte {reading.end}" + ", and later commits follow" * (reading.end > 0)
+            what = f"{self.file.name} is damaged at byte {reading.end}" + ", and later commits follow" * (
+                reading.end > 0
+            )
             raise StorageLost(self.agent_id, f"{what}. {WAY_OUT}")
 
     def _adopt(self, content: bytes, reading: Reading) -> list[Numbered]:
@@ -208,7 +210,7 @@ class AgentLog:
         for start, _ in places:
             frame = read_frame(content, start - begin)
             if frame is None:
-                raise StorageLost(self.agent_id, f"its log is damaged at byte {start}. {WAY_OUT}")
+                raise StorageLost(self.agent_id, f"{self.file.name} is damaged at byte {start}. {WAY_OUT}")
             yield from rows_of(content, frame)
 
 

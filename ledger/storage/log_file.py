@@ -23,10 +23,10 @@ CUT: Final = ".cut-"  # and a number: a log as it was before something was cut o
 
 
 class LogFile(ABC):
-    """An open log."""
+    """An open log. `name` is what a person is told of it: where it lies."""
 
-    def __init__(self, agent_id: str) -> None:
-        self.agent_id = agent_id
+    def __init__(self, agent_id: str, name: str) -> None:
+        self.agent_id, self.name = agent_id, name
         self._lock = RLock()
         self._shut = False
 
@@ -78,7 +78,7 @@ class FileLog(LogFile):
     """A log in a file that is open already. The file is locked besides its agent, as DuckDB does it, so the kernel can name who has it."""
 
     def __init__(self, agent_id: str, path: Path, file: int) -> None:
-        super().__init__(agent_id)
+        super().__init__(agent_id, str(path))
         self._path, self._file = path, file
         lock(file)
 
@@ -137,7 +137,7 @@ class MemoryLog(LogFile):
     """A log in memory, which outlives whoever has it open."""
 
     def __init__(self, agent_id: str, body: bytearray) -> None:
-        super().__init__(agent_id)
+        super().__init__(agent_id, "its log")
         self._body = body
 
     def content(self) -> bytes:

@@ -32,6 +32,12 @@ from tests.actors.cast import Sleeper
 from tests.kit import PARENT, ROOMY, Ledger, Stage, address, asked, begun, placed, play
 
 
+class Hermit(Sleeper):
+    """Wants a host to itself."""
+
+    exclusive = True
+
+
 class Demanding(Agent):
     """Asks for a host of a pool of its own."""
 
@@ -167,6 +173,20 @@ def test_a_host_of_a_pool_of_its_own_is_retired_when_it_has_been_empty_for_so_lo
         assert host not in stage.simulation.live_hosts()
 
     play(story, limits=replace(ROOMY, host_idle_ms=15_000))
+
+
+def test_hosts_that_some_had_alone_end_when_they_are_empty_and_too_many() -> None:
+    async def story(stage: Stage) -> None:
+        asked = [(Hermit, 20_000), *[(Sleeper, 20_000)] * 4]
+        running = [asyncio.create_task(stage.client.run(kind, ms)) for kind, ms in asked]
+        await stage.until(lambda: len(stage.simulation.live_hosts()) > 2)
+        await asyncio.gather(*running)
+        await asyncio.sleep(5)
+        assert len(stage.simulation.live_hosts()) > 2
+        await asyncio.sleep(30)
+        assert len(stage.simulation.live_hosts()) == 2
+
+    play(story, limits=replace(ROOMY, hosts_max=2, host_idle_ms=15_000))
 
 
 def test_a_host_that_nobody_leads_any_more_ends_itself() -> None:

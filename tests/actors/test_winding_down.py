@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from perdure.actors import Agent, exposed
 from tests.actors.cast import Boss, Sleeper
 from tests.kit import Stage, address, play
 
@@ -35,6 +36,29 @@ def test_idle_agents_leave_at_once_nothing_new_begins_and_what_is_at_work_goes_o
         assert not call.done()
         await stage.ended("late", "completed")
         assert await call == []
+
+    play(story)
+
+
+class Keeper(Agent):
+    @exposed
+    def keep(self, value: str) -> None:
+        self.state["kept"] = value
+
+
+def test_who_left_has_told_how_far_its_storage_had_come() -> None:
+    """So a commit that the disk loses while nothing serves the directory is missed."""
+
+    async def story(stage: Stage) -> None:
+        before = 0
+        for value in ("one", "two"):
+            await stage.call(Keeper, "keep", value)
+            assert (await resting(stage, 1))["at_work"] == 0
+            come = stage.view.asleep[address(Keeper, "p")].reported
+            assert come is not None
+            assert come > before
+            before = come
+            await asyncio.sleep(WISH_MS / 1000)
 
     play(story)
 

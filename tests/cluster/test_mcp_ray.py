@@ -17,10 +17,11 @@ from pydantic_ai.messages import ModelMessage, ToolReturnPart, UserPromptPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from perdure.actors import ChatAgent, Runtime
+from perdure.policies import Limits
 
 pytestmark = pytest.mark.shared_ray
 
-PATIENCE_S = 120.0
+PATIENCE_MS = 120_000  # for a host to start: on a busy machine that takes more than the half minute of the default
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
 
 
@@ -45,8 +46,8 @@ class Notes(ChatAgent):
 
 
 def test_a_call_whose_host_dies_is_not_made_again(tmp_path: Path) -> None:
-    file, end_s = tmp_path / "notes", time.monotonic() + PATIENCE_S
-    with Runtime(tmp_path / "data") as runtime:
+    file = tmp_path / "notes"
+    with Runtime(tmp_path / "data", limits=Limits(start_timeout_ms=PATIENCE_MS)) as runtime:
         notes = runtime.agent(Notes, "notes")
         assert notes.chat(f'append {{"path": "{file}", "line": "first"}}').text == "appended first"
         asked = notes.submit_messages(f'append {{"path": "{file}", "line": "second", "seconds": 60}}')
@@ -58,6 +59,4 @@ def test_a_call_whose_host_dies_is_not_made_again(tmp_path: Path) -> None:
             told = notes.attach(asked["request_id"], first=told.next_event)
         assert "OUTCOME UNKNOWN" in told.text
         assert [line.split()[0] for line in file.read_text().splitlines()] == ["first", "second"]
-        while (read := notes.chat(f'read {{"path": "{file}"}}').text).startswith("OUTCOME UNKNOWN"):
-            assert time.monotonic() < end_s, read  # a host that takes half a minute to start is given up
-        assert read == file.read_text()
+        assert notes.chat(f'read {{"path": "{file}"}}').text == file.read_text()

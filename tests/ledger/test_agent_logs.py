@@ -255,7 +255,7 @@ def test_a_row_that_is_damaged_while_the_agent_is_awake_is_not_given_out(asleep:
     with path.open("r+b") as file:
         file.seek(at)
         file.write(b"STEP")
-    with pytest.raises(StorageLost, match="is damaged"):
+    with pytest.raises(StorageLost, match=rf"{files.path_of(AGENT)} is damaged"):
         storage.steps("r")
     cabinet.crash()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from perdure.policies import INFINITY, Limits, blamed_from, choose, is_behind, room_after, wanted_hosts
+from perdure.policies import INFINITY, Limits, blamed_from, choose, is_behind, room_after, spare_hosts, wanted_hosts
 
 LIMITS = Limits(hosts_max=3, hosts_warm=1, pack_max=10)
 
@@ -123,3 +123,12 @@ def test_the_room_of_a_host_follows_what_it_tells() -> None:
         True,
         False,
     ]
+
+
+def test_of_too_many_hosts_empty_ones_are_spare_and_the_last_ones_first() -> None:
+    hosts = [host(2), Candidate("a"), Candidate("b"), host(1), Candidate("c"), Candidate("d", draining=True)]
+    assert [each.host_id for each in spare_hosts(hosts, LIMITS)] == ["b", "c"]
+    assert spare_hosts([host(1), host(2), host(3), host(4)], LIMITS) == []
+    assert spare_hosts([Candidate(), Candidate()], Limits(hosts_max=1)) == [], (
+        "two are needed by runs that are placed apart"
+    )
