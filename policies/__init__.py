@@ -166,11 +166,13 @@ if TYPE_CHECKING:
     from perdure.policies.repair import (
         awaits_client,
         default_repair,
+        deferred_ids,
         is_settled,
         is_tool_part,
         object_input,
         repair_transcript,
         tool_name,
+        waiting_calls,
     )
     from perdure.policies.repeats import Loss, LossRow, RepeatGuard, call_key, stop_text
     from perdure.policies.reply_status import REPLY_OPEN, REPLY_TRANSITIONS, ReplyEvent, ReplyStatus

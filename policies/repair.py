@@ -19,7 +19,7 @@ Repair is idempotent. Unchanged parts and messages keep their identity, so only 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -65,6 +65,23 @@ def awaits_client(part: Mapping[str, object], client_tools: frozenset[str]) -> b
     state = part.get("state")
     is_clients = state in (ToolState.INPUT_AVAILABLE, ToolState.APPROVAL_RESPONDED) and tool_name(part) in client_tools
     return state == ToolState.APPROVAL_REQUESTED or is_clients
+
+
+def deferred_ids(parts: Iterable[Part]) -> set[str]:
+    """The calls of an answer whose results come from elsewhere, as a part of it says."""
+    told = [part.get("data") for part in parts if part["type"] == "data-deferred"]
+    return {str(each.get("toolCallId")) for each in told if isinstance(each, dict)}
+
+
+def waiting_calls(parts: Sequence[Part], client_tools: frozenset[str]) -> list[Part]:
+    """The calls of an answer that wait for an approval, for the client's result, or for a result from elsewhere."""
+    elsewhere = deferred_ids(parts)
+    return [
+        part
+        for part in parts
+        if awaits_client(part, client_tools)
+        or (part.get("toolCallId") in elsewhere and is_tool_part(part) and not is_settled(part))
+    ]
 
 
 def object_input(raw: object) -> JsonObject:

@@ -15,7 +15,7 @@ from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turn_ends import Outcome, reported
 from perdure.actors.code.author_call import tried_now
-from perdure.policies import ChatRecovery, Event, Part, TurnEvent, TurnStatus, awaits_client, default_repair
+from perdure.policies import ChatRecovery, Event, Part, TurnEvent, TurnStatus, default_repair, waiting_calls
 
 Ending = Callable[[LiveTurn], Awaitable[Outcome]]
 PEOPLES = frozenset({"chat", "save", "submission"})
@@ -73,7 +73,7 @@ class ClientAnswers:
         if any(turn.message_id == leaf["id"] or turn.trigger == "continue" for turn in self._state.open.values()):
             return []
         names = frozenset(tool.name for tool in self._state.toolset() if tool.kind == "client")
-        return [part for part in leaf["parts"] if awaits_client(part, names)]
+        return waiting_calls(leaf["parts"], names)
 
     async def answered_by(self, turn: Turn) -> None:
         """A person has sent a message. It answers the questions of parked turns that the author's repair makes a part of the talk (seed
@@ -103,7 +103,7 @@ class ClientAnswers:
             return []
         own = [tool for tool in self._state.toolset() if tool.kind == "client"]
         names = frozenset(tool.name for tool in (*own, *self._state.client_tools(turn)))
-        return [part for part in self._state.stream_of(turn).parts if awaits_client(part, names)]
+        return waiting_calls(self._state.stream_of(turn).parts, names)
 
     # deadlines
 

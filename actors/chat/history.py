@@ -76,7 +76,7 @@ class History:
     def continued(self, message: Message, live: LiveTurn) -> list[Part]:
         """The parts of an answer that a turn continues. A call without a result is settled there, and never begun: only the turn
         that asked for it may begin it. A call that waits for its client is left alone (C-1167…C-1169)."""
-        spared = {part["toolCallId"] for part in message["parts"] if live.is_for_person(part)}
+        spared = {part["toolCallId"] for part in live.waiting(message["parts"])}
         self._mend([message], live.turn, spared)
         return list((self._state.transcript.get(message["id"]) or message)["parts"])
 

@@ -19,11 +19,11 @@ import asyncio
 from functools import cached_property
 from typing import Any
 
-from perdure.actors.chat.approvals import approval_request, call_run_id, first_run_id, is_approved
+from perdure.actors.chat.approvals import approval_request, call_run_id, first_run_id, is_approved, put_off
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.lost_calls import aborted, died, evidence_of, never_ran, timed_out, told_of
 from perdure.actors.chat.messages import shortened_result
-from perdure.actors.chat.tool_run import TIMED_OUT, UNAPPROVED, RepeatableToolRun, ToolEnd, ToolRun, execute
+from perdure.actors.chat.tool_run import DEFERRED, TIMED_OUT, UNAPPROVED, RepeatableToolRun, ToolEnd, ToolRun, execute
 from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool, Toolset
 from perdure.actors.chat.toolsets import listed
@@ -40,10 +40,11 @@ from perdure.policies import (
     OurMetadata,
     Part,
     Stage,
-    awaits_client,
+    deferred_ids,
     is_settled,
     is_tool_part,
     tool_name,
+    waiting_calls,
 )
 
 STATUS_AFTER_S = 5.0
@@ -136,12 +137,12 @@ class LiveTurn:
                 task.result()
 
     def awaits_person(self) -> bool:
-        """Whether a call waits for its client or for an approval."""
-        return any(self.is_for_person(part) for part in self.stream.parts)
+        """Whether a call waits for its client, for an approval, or for a result from elsewhere."""
+        return bool(self.waiting(self.stream.parts))
 
-    def is_for_person(self, part: Part) -> bool:
-        """Whether a part is such a call."""
-        return awaits_client(part, frozenset(tool.name for tool in self.tools if tool.kind == "client"))
+    def waiting(self, parts: list[Part]) -> list[Part]:
+        """Those of these parts that are such calls."""
+        return waiting_calls(parts, frozenset(tool.name for tool in self.tools if tool.kind == "client"))
 
     async def drain(self, limit_ms: float | None = None) -> None:
         """Wait for the calls under way, at most for so long. A lost connection to the provider is no reason to stop a tool."""
@@ -187,10 +188,10 @@ class LiveTurn:
         """Stop one call. If its run has completed, its result counts."""
         call_id, tool = part["toolCallId"], self._tool(part)
         began = await self._began(part, tool)
-        if began and tool is not None and tool.kind in ("function", "agent"):
-            run_id = self.run_id(call_id)
-            await tried(self._tenant.ask(Cancel(run_id, self._tenant.agent_id, reason)))
-            told = await self._tenant.dispatch.inspect(run_id)
+        is_run = call_id not in deferred_ids(self.stream.parts)
+        if began and is_run and tool is not None and tool.kind in ("function", "agent"):
+            await tried(self._tenant.ask(Cancel(self.run_id(call_id), self._tenant.agent_id, reason)))
+            told = await self._tenant.dispatch.inspect(self.run_id(call_id))
             if told is not None and told["status"] == Status.COMPLETED:
                 await (self._child(part, tool) if tool.kind == "agent" else self._function(part, tool))
                 return
@@ -236,9 +237,9 @@ class LiveTurn:
         return task
 
     def _is_for_client(self, part: Part, tool: Tool | None) -> bool:
-        """Whether the client's answer is all that is missing: nobody has to allow the call any more."""
+        """Whether an answer is all that is missing, the client's or one from elsewhere: nobody has to allow the call any more."""
         if tool is None or tool.kind != "client":
-            return False
+            return part["toolCallId"] in deferred_ids(self.stream.parts)
         was_asked = part.get("state") == "approval-responded" or part["toolCallId"] in self._for_client
         return was_asked or tool.needs_approval is False
 
@@ -283,7 +284,7 @@ class LiveTurn:
         child = ToolRun if tool.effect == "once" else RepeatableToolRun
         given = {"tool": tool.reference(self._tenant.code_dir), "input": part.get("input"), "call_id": call_id}
         given["key"] = first_run_id(self.turn.request_id, call_id)
-        more = {"timeout_ms": self._timeout_ms(tool), "approved": is_approved(part)}
+        more = {"timeout_ms": tool.limit_ms(self._agent.tool_timeout_ms), "approved": is_approved(part)}
         given |= {name: value for name, value in more.items() if value}
         result = await self._run(child, given, call_id, display={"name": tool.name})
         if result.ok:
@@ -320,9 +321,6 @@ class LiveTurn:
             options["on_cancel"] = "leave"
         return await self._tenant.dispatch.run(child, given, detached=detached, **options)
 
-    def _timeout_ms(self, tool: Tool) -> float | None:
-        return tool.timeout_ms if tool.timeout_ms is not None else self._agent.tool_timeout_ms
-
     async def _inline(self, part: Part, tool: Tool) -> None:
         call_id = part["toolCallId"]
         CALL.set(self.run_id(call_id))
@@ -336,7 +334,8 @@ class LiveTurn:
         if tool.effect != "pure":
             self.stream.flush(calls=[(call_id, {"attempt": context.attempt, "at_ms": self._state.tenant.now_ms()})])
         with spans.tool(self.turn, part, context.attempt) as ended:
-            end = await execute(self._tenant, tool, part.get("input"), context, self._timeout_ms(tool))
+            limit_ms = tool.limit_ms(self._agent.tool_timeout_ms)
+            end = await execute(self._tenant, tool, part.get("input"), context, limit_ms)
             ended(end)
         self._settled(part, tool, end)
 
@@ -360,19 +359,19 @@ class LiveTurn:
         elif end.get("kind") == TIMED_OUT and tool.effect != "pure":
             words = timed_out(part, tool, end["error"], self._state.tenant.now_ms())
             self._failed(call_id, words, {"outcome": "unknown", "cause": TIMED_OUT})
-        elif end.get("kind") == UNAPPROVED:
-            del self._tasks[call_id]
-            self.stream.add(approval_request(call_id, self.run_id(call_id), end.get("descriptor", {})))
+        elif end.get("kind") in (UNAPPROVED, DEFERRED):
+            self._tasks.pop(call_id, None)
+            self.stream.add(put_off(call_id, self.run_id(call_id), end))
         else:
             self._failed(call_id, end["error"])
 
     def _returned(self, call_id: str, output: object, evidence: OurMetadata | None = None) -> None:
-        shown = shortened_result(output)
-        self._record_end({"type": "tool-output-available", "toolCallId": call_id, "output": shown}, evidence)
+        said: Event = {"type": "tool-output-available", "toolCallId": call_id, "output": shortened_result(output)}
+        self._record_end(said, evidence)
 
     def _failed(self, call_id: str, words: str, evidence: OurMetadata | None = None) -> None:
-        shown = shortened_result(words)
-        self._record_end({"type": "tool-output-error", "toolCallId": call_id, "errorText": shown}, evidence)
+        said: Event = {"type": "tool-output-error", "toolCallId": call_id, "errorText": shortened_result(words)}
+        self._record_end(said, evidence)
 
     def _record_end(self, event: Event, evidence: OurMetadata | None) -> None:
         """A settled call is durable at once, whatever happens to the connection (spec §4.11)."""

@@ -13,19 +13,19 @@ from typing import Any, ClassVar, NotRequired, TypedDict
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool, find_tool
-from perdure.actors.chat.toolsets import ApprovalWanted, ToldToModel, find_library_tool, is_library_tool
+from perdure.actors.chat.toolsets import ApprovalWanted, ResultLater, ToldToModel, find_library_tool, is_library_tool
 from perdure.actors.code.author_call import in_words, tried, tried_now
 from perdure.actors.life.life import Life
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import BadRequest
 from perdure.policies import JsonObject
 
-RAISED, REFUSED, TIMED_OUT, UNAPPROVED = "raised", "refused", "timed_out", "unapproved"
+RAISED, REFUSED, TIMED_OUT, UNAPPROVED, DEFERRED = "raised", "refused", "timed_out", "unapproved", "deferred"
 
 
 class ToolEnd(TypedDict):
-    """How a call ended: with `output`, or with the words of `error` and its kind: `raised`, `refused` (never ran), `timed_out`, or
-    `unapproved` (it asks for approval, and `descriptor` says of what)."""
+    """How a call ended: with `output`, or with the words of `error` and its kind: `raised`, `refused` (never ran), `timed_out`,
+    `unapproved` (it asks for approval) or `deferred` (its result comes from elsewhere); then `descriptor` says more."""
 
     ok: bool
     output: NotRequired[Any]
@@ -85,6 +85,8 @@ async def execute(life: Life, tool: Tool, given: object, context: ToolContext, t
         return {"ok": False, "kind": TIMED_OUT, "error": words}
     if isinstance(problem, ApprovalWanted):
         return {"ok": False, "kind": UNAPPROVED, "error": "It asks for approval.", "descriptor": problem.descriptor}
+    if isinstance(problem, ResultLater):
+        return {"ok": False, "kind": DEFERRED, "error": "Its result comes later.", "descriptor": problem.descriptor}
     if isinstance(problem, ToldToModel):
         return {"ok": False, "kind": RAISED, "error": str(problem)}
     if problem is None:

@@ -161,6 +161,10 @@ class Tool:
         }
         return told | {name: value for name, value in more.items() if value is not None}
 
+    def limit_ms(self, otherwise: float | None) -> float | None:
+        """The time limit of a call, in milliseconds: the tool's own, or the one of its agent."""
+        return otherwise if self.timeout_ms is None else self.timeout_ms
+
     def wants_approval(self, given: object, agent: object = None) -> object:
         """Whether a person must approve this call, or an awaitable of that. The author's predicate may raise."""
         if isinstance(self.needs_approval, bool):

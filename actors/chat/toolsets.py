@@ -62,6 +62,14 @@ class ApprovalWanted(Exception):
         self.descriptor = descriptor
 
 
+class ResultLater(Exception):
+    """A tool of the library has begun something whose result somebody else will bring. `descriptor` is what it says of it."""
+
+    def __init__(self, descriptor: JsonObject) -> None:
+        super().__init__(descriptor)
+        self.descriptor = descriptor
+
+
 def checked_toolsets(given: object) -> Toolsets:
     """The toolsets that a class names. Raises `BadRequest` for what is none."""
     from pydantic_ai.toolsets import AbstractToolset  # noqa: PLC0415 - loaded where a chat has toolsets
@@ -145,7 +153,7 @@ async def _call(
     agent_class: type[HasToolsets], at: int, name: str, given: dict[str, Any], context: ToolContext | None
 ) -> object:
     """Open the toolset, check the arguments, call the tool."""
-    from pydantic_ai.exceptions import ApprovalRequired, ModelRetry, ToolFailed  # noqa: PLC0415 - loaded where a chat has toolsets
+    from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed  # noqa: PLC0415 - loaded where a chat has toolsets
 
     toolset = checked_toolsets(agent_class._perdure_toolsets())[at]  # noqa: SLF001 - the runtime's own
     async with toolset:
@@ -163,6 +171,8 @@ async def _call(
             if about.tool_call_approved:
                 raise ToldToModel(f"{name} asks for an approval that it has been given.") from asked
             raise ApprovalWanted(checked("metadata", asked.metadata or {})) from asked
+        except CallDeferred as deferred:
+            raise ResultLater(checked("metadata", deferred.metadata or {})) from deferred
 
 
 async def deps_of(author: HasDeps | type[HasDeps]) -> object:

@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 
 import pytest
 from fastmcp.client.transports import StdioTransport
-from pydantic_ai import ApprovalRequired, ModelRetry, RunContext
+from pydantic_ai import Agent as LibraryAgent
+from pydantic_ai import ApprovalRequired, CallDeferred, ModelRetry, RunContext
 from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.toolsets import FunctionToolset
 
-from perdure.actors import ChatAgent
+from perdure.actors import ChatAgent, DurableAgent
 from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool
 from perdure.actors.chat.toolsets import ToldToModel, effect_of, find_library_tool, listed
@@ -140,6 +141,13 @@ async def pay(context: RunContext[None], amount: int) -> str:
     return f"paid {amount}"
 
 
+@notes.tool(metadata={"effect": "idempotent"})
+async def order(context: RunContext[None], what: str) -> str:
+    """Order something. Somebody else will say what came."""
+    Outside.effects["ordered", what, context.tool_call_id] += 1
+    raise CallDeferred(metadata={"what": what})
+
+
 files = FunctionToolset[None](id="files")
 
 
@@ -169,6 +177,16 @@ class Looker(ChatAgent):
         return Outside.model
 
 
+class LibraryLooker(DurableAgent):
+    """The same by an agent of the library."""
+
+    agent = LibraryAgent(toolsets=[notes])
+
+    def get_model(self) -> Any:
+        """The scripted provider."""
+        return Outside.model
+
+
 IT = {"what": "it"}
 LOOKS = Script(
     questions=(
@@ -178,6 +196,7 @@ LOOKS = Script(
         calls("much", Call(name="pay", arguments={"amount": 50})),
         calls("junk", Call(name="delete", arguments={"name": "junk"})),
         calls("work", Call(name="delete", arguments={"name": "work"})),
+        calls("order", Call(name="order", arguments=IT), Call(name="look", arguments=IT)),
         calls("insist", Call(name="insist", arguments={"name": "it"})),
     )
 )
@@ -267,6 +286,63 @@ def approved_at_once(question: str) -> Story:
         return outcomes((await room.do("get_messages"))[-1])
 
     return story
+
+
+@pytest.mark.parametrize("agent", [Looker, LibraryLooker])
+@pytest.mark.parametrize("deaths", [False, True])
+def test_a_deferred_call_waits_for_its_result_from_elsewhere(agent: type[ChatAgent], *, deaths: bool) -> None:
+    """Whatever dies, it is called once, and the answer goes on with what somebody brought."""
+
+    async def story(room: Room) -> None:
+        turn = room.soon("chat", "order", request_id="asked")
+        await room.until(lambda: room.is_("parked"))
+        ordered, looked = called_in(await room.do("get_messages"))
+        assert (ordered["state"], looked["state"]) == ("input-available", "output-available")
+        (told,) = [
+            part["data"] for part in (await room.do("get_messages"))[-1]["parts"] if part["type"] == "data-deferred"
+        ]
+        assert (told["toolCallId"], told["about"]) == (ordered["toolCallId"], {"what": "it"})
+        assert await room.do("has_pending_interaction")
+        if deaths:
+            room.kill()
+            await room.until(lambda: room.do("has_pending_interaction"))
+        assert await room.do("resolve_tool_call", ordered["toolCallId"], {"came": "it"})
+        assert not await room.do("resolve_tool_call", ordered["toolCallId"], "late")
+        await room.until(lambda: room.is_("completed"))
+        turn.cancel()
+        assert outcomes((await room.do("get_messages"))[-1])[0] == ("output-available", {"came": "it"})
+        assert Outside.effects["ordered", "it", ordered["toolCallId"]] == 1
+
+    visit(agent, story, LOOKS)
+
+
+@pytest.mark.parametrize("place", [30, 50, 70, 90])
+def test_a_call_is_deferred_under_one_id_wherever_a_process_dies(place: int) -> None:
+    async def story(room: Room) -> None:
+        turn = room.soon("chat", "order", request_id="asked")
+        await room.until(lambda: room.is_("parked"))
+        (ordered, _) = called_in(await room.do("get_messages"))
+        assert await room.do("resolve_tool_call", ordered["toolCallId"], "came")
+        await room.until(lambda: room.is_("completed"))
+        turn.cancel()
+        state, told = outcomes((await room.do("get_messages"))[-1])[0]
+        assert (state, told) == ("output-available", "came")
+
+    visit(Looker, story, LOOKS, kill_at=place)
+    assert len([effect for effect in Outside.effects if effect[0] == "ordered"]) == 1
+
+
+def test_a_cancelled_turn_leaves_no_deferred_call_open() -> None:
+    async def story(room: Room) -> None:
+        turn = room.soon("chat", "order", request_id="asked")
+        await room.until(lambda: room.is_("parked"))
+        assert await room.do("cancel_chat", "asked")
+        turn.cancel()
+        state, words = outcomes((await room.do("get_messages"))[-1])[0]
+        assert state == "output-error", words
+        assert not await room.do("has_pending_interaction")
+
+    visit(Looker, story, LOOKS)
 
 
 def called_in(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
