@@ -1073,7 +1073,7 @@ MUTANTS = (
            "a call whose outcome nobody knows is not made again blindly",
            "actors/chat/test_rescue.py::test_a_call_that_died_is_not_made_again_and_the_model_is_told_why"),
     Mutant("actors/chat/live_turn.py",
-           "            await tried(self._tenant.ask(Cancel(run_id, self._tenant.agent_id, reason)))",
+           "            await tried(self._tenant.ask(Cancel(self.run_id(call_id), self._tenant.agent_id, reason)))",
            "            pass",
            "a cancelled turn stops its tools",
            "actors/chat/test_cancelled_turns.py::test_a_cancel_that_a_death_cut_short_still_stops_the_tools"),

@@ -97,7 +97,6 @@ class Compaction:
         config = self._config
         if not config.reactive or live.turn.compactions >= config.max_retries:
             return False
-        live.stream.mend(replay=True)
         return await self._shorten(live, REACTIVE)
 
     def counted(self, usage: Mapping[str, int]) -> None:
@@ -131,7 +130,9 @@ class Compaction:
                 break
             if self._state.store.message_versions(found.positions) == found.versions:
                 summary = Summary({**found.summary, "text": text})
-                live.turn.compactions += reason == REACTIVE
+                if reason == REACTIVE:
+                    live.turn.compactions += 1
+                    live.stream.mend(replay=True)  # what was said before the refusal is said anew
                 self._state.tenant.faults.at(KillPoint.MID_STREAM, "summary")
                 live.stream.flush(summary=summary)
                 break
@@ -143,6 +144,7 @@ class Compaction:
         """What is to be summarised; None if nothing can be left out."""
         before, own = self._history.before(live), self._history.view.trimmed(live.stream.message)
         steps = [] if self._state.agent.library_agent is not None else steps_of(own["parts"])
+        steps = steps[:-1] if live.stream.is_broken else steps
         first = int(bool(before) and before[0]["id"] == SUMMARY_ID)
         starts = [*question_starts(before, first), *(len(before) + each for each in step_starts(steps))]
         at = cut([*map(self._size, before), *map(estimated_tokens, steps)], starts, self._config.keep_tokens)
