@@ -46,7 +46,12 @@ async def read_answer(
 ) -> AsyncGenerator[Event | Finished]:
     """The chunks of an answer, and its end. Raises `ModelFailed` or `Stalled`."""
     reader.provider = stream.provider_name
-    cutter = awaited(_cut_tail(stream, watchdog, tail_s))
+    cutters: list[asyncio.Task[None]] = []  # most answers are over before there is one
+
+    def look() -> None:
+        cutters.append(awaited(_cut_tail(stream, watchdog, tail_s)))
+
+    timer = asyncio.get_running_loop().call_later(LOOK_S, look)
     try:
         async with contextlib.aclosing(_read(stream, reader, watchdog)) as chunks:
             async for chunk in chunks:
@@ -56,8 +61,10 @@ async def read_answer(
         if not would_repeat or reason_of_end(stream, is_over=False) is None:
             raise
     finally:
-        cutter.cancel()
-        await asyncio.gather(cutter, return_exceptions=True)
+        timer.cancel()
+        for cutter in cutters:
+            cutter.cancel()
+            await asyncio.gather(cutter, return_exceptions=True)
     for last in _end(stream, reader):
         yield last
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.lost_calls import LostCalls
 from perdure.actors.chat.messages import REPLACED_BY
-from perdure.actors.chat.model_lookup import load_library, resolve_model
+from perdure.actors.chat.model_lookup import library_of, load_library, resolve_model
 from perdure.actors.chat.store import ChatStore
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.tools import Tool, Toolset
@@ -160,13 +160,10 @@ class ConversationState:
         return client_tools(turn.options.get("client_tools", ()))
 
     async def model(self) -> Model:
-        """The model that the agent names now. Its library is loaded on a thread, once a life, before `get_model` may import it."""
-        named = self.agent.model
-        if self._model is None:
-            await self.tenant.threads.run(lambda: load_library(named))
+        """The model that the agent names now. Its library is loaded on a thread, once a host, before `get_model` may import it."""
+        await self._load(self.agent.model)
         wanted = await result_of(self.agent.get_model)
-        if self._model is None and wanted is not named:
-            await self.tenant.threads.run(lambda: load_library(wanted))
+        await self._load(wanted)
         if self._model is None or self._model[0] is not wanted:
             self._model = (wanted, resolve_model(wanted, self.agent.model_key))
         return self._model[1]
@@ -179,6 +176,12 @@ class ConversationState:
         if first is None:
             first = FIRST_TOKEN_MS if between == STALL_MS else between
         return Watchdog(float(first), between)
+
+    async def _load(self, model: object) -> None:
+        library, loaded = library_of(model), self.tenant.services.libraries
+        if library not in loaded:
+            await self.tenant.threads.run(lambda: load_library(model))
+            loaded.add(library)
 
     def emit(self, name: str, turn: Turn, payload: Mapping[str, object], *, channel: str = "chat") -> None:
         """Tell those who observe the channel what happened to the turn."""

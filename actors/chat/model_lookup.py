@@ -74,6 +74,11 @@ def resolve_model(model: object, key: Secret | None = None) -> Model:
     return kept.models[model, value]
 
 
+def library_of(model: object) -> str:
+    """The provider that is named, whose library `load_library` imports; empty for a model that is no name."""
+    return model.partition(":")[0].removeprefix("gateway/") if isinstance(model, str) else ""
+
+
 def load_library(model: object) -> None:
     """Import what asking this model will need. That takes a second or two, so event loops leave it to a thread.
 
@@ -82,11 +87,10 @@ def load_library(model: object) -> None:
     """
     with IMPORTING:
         import_module("pydantic_ai.direct")
-        _load_provider(model)
+        _load_provider(library_of(model))
 
 
-def _load_provider(model: object) -> None:
-    provider = model.partition(":")[0].removeprefix("gateway/") if isinstance(model, str) else ""
+def _load_provider(provider: str) -> None:
     for name in (provider.partition("-")[0], "openai"):
         if name.isidentifier():
             with contextlib.suppress(ImportError):

@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
@@ -248,6 +248,13 @@ def options_of(thing: object) -> ToolOptions | None:
     return cast("ToolOptions", options) if isinstance(options, dict) else None
 
 
+@functools.lru_cache(maxsize=256)
+def _marked(agent_class: Hashable) -> tuple[str, ...]:
+    """The names of the methods that are marked with `@tool`, those of the oldest class first."""
+    names = {name: None for each in reversed(cast("type", agent_class).__mro__) for name in vars(each)}
+    return tuple(name for name in names if options_of(getattr(agent_class, name, None)) is not None)
+
+
 def function_tool(function: Callable[..., object]) -> Tool:
     """A function, or a method bound to its agent, as a tool.
 
@@ -298,9 +305,7 @@ class Toolset:
         returned = agent.tools() if hasattr(agent, "tools") else ()
         if isinstance(returned, str) or not isinstance(returned, Iterable):
             raise BadRequest("tools", f"{type(agent).__name__}.tools() returned {returned!r:.200}, not a list of tools")
-        methods = {name: None for each in reversed(type(agent).__mro__) for name in vars(each)}
-        marked = [getattr(agent, name) for name in methods if options_of(getattr(type(agent), name, None)) is not None]
-        return cls([*returned, *marked])
+        return cls([*returned, *(getattr(agent, name) for name in _marked(cast("Hashable", type(agent))))])
 
     def plus(self, tools: Iterable[object]) -> Toolset:
         """These tools and more."""

@@ -44,6 +44,7 @@ class HostServices:
         code_dir: where classes of notebooks lie, if there are any.
         package: what the code of the agents here came in, if it is not installed; their children need it too.
         loaded: the types whose code was imported here; of the host, so that a simulation is the same each time.
+        libraries: the providers of models whose libraries were.
         paces: how long callbacks have taken here.
         calls: the calls that were handed to this host.
         is_followed: whether anybody follows runs, here or elsewhere.
@@ -66,6 +67,7 @@ class HostServices:
         self.cabinet, self.peer, self.supervisor = cabinet, peer, supervisor
         self.code_dir, self.package = code_dir, package
         self.loaded: set[str] = set()
+        self.libraries: set[str] = set()
         self.paces = Paces()
         self.calls = CallLog()
         self.is_followed = False
