@@ -697,6 +697,13 @@ MUTANTS = (
     Mutant("actors/supervisor/sessions.py", "heard = (self.epoch, link.session, session.durable, first)",
            "heard = (self.epoch, link.session, link.received, first)",
            "acknowledged means durable", "actors/test_link.py::test_acknowledged_means_durable"),
+    Mutant("ledger/storage/file_disk.py", "        if not is_first_level:\n", "        if False:\n",
+           "the folders above a sub-agent are on the disk before its storage",
+           "ledger/test_synchronised.py::test_the_folders_above_a_sub_agent_are_on_the_disk_before_its_storage"),
+    Mutant("ledger/storage/file_disk.py", '        self._folders.update(f"{self.directory}/{name}" for name in beside)\n', "",
+           "the folders that other processes made are brought to the disk together",
+           "ledger/test_synchronised.py"
+           "::test_the_folders_that_other_processes_made_are_brought_to_the_disk_together"),
     Mutant("actors/supervisor/sessions.py", "        if said.session < link.session:", "        if False:",
            "a frame of an earlier session is not heard any more",
            "actors/test_link.py::test_a_frame_of_an_earlier_session_is_not_heard_any_more"),

@@ -14,6 +14,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
 from shutil import rmtree
@@ -49,7 +50,7 @@ class FileDisk(Disk):
         self._locks = AgentLocks(self.directory / "locks")
         self._guards: dict[str, BlockGuard] = {}
         self._findings: dict[str, str] = {}
-        self._folders: set[Path] = set()  # those that this process has seen to be on the disk
+        self._folders: set[str] = set()  # those that this process has seen to be on the disk
         self._content = b""  # of a blank storage
 
     def path_of(self, agent_id: str) -> Path:
@@ -58,7 +59,7 @@ class FileDisk(Disk):
 
     def has(self, agent_id: str) -> bool:
         """Whether there is a file."""
-        return self.path_of(agent_id).exists()
+        return os.path.exists(f"{self.directory}/{place_of(agent_id)}")  # noqa: PTH110 - asked often
 
     def open_log(self, agent_id: str, holder: object) -> LogFile | None:
         """Open the file under the agent's lock."""
@@ -304,14 +305,20 @@ class FileDisk(Disk):
         return self._content
 
     def _make_folder(self, agent_id: str, folder: Path) -> None:
-        if folder in self._folders and folder.exists():
+        """Make a folder and bring its name to the disk, with those of the folders beside it: other processes may have made these."""
+        if str(folder) in self._folders and folder.exists():
             return
+        is_first_level = folder.parent == self.directory
+        if not is_first_level:
+            self._make_folder(agent_id, folder.parent)
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            beside = os.listdir(self.directory) if is_first_level else []  # noqa: PTH208 - names alone cost less
             synchronise(folder.parent)
         except OSError as problem:
             raise StorageError(agent_id, f"{folder} cannot be made: {problem}") from problem
-        self._folders.add(folder)
+        self._folders.update(f"{self.directory}/{name}" for name in beside)
+        self._folders.add(str(folder))
 
     def _unlink(self, agent_id: str, path: Path) -> None:
         """The database first: a log without a database is nobody's, a database without its log would be an older agent."""
@@ -323,6 +330,7 @@ class FileDisk(Disk):
             raise StorageError(agent_id, f"{path} cannot be deleted: {problem}") from problem
 
 
+@lru_cache(maxsize=4096)
 def place_of(agent_id: str) -> str:
     """The path of an agent's file below the folder of all storages."""
     digest = blake2b(agent_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()

@@ -6,8 +6,9 @@ What is recorded is what Perdure itself asks of the system. DuckDB synchronises 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,39 @@ def test_a_new_storage_has_its_name_when_it_is_whole_and_both_outlive_a_power_cu
     assert in_order(log, ("sync", "agents"), ("link", path.name)), "the name of its folder"
     cabinet.close()
     disk.close()
+
+
+def test_the_folders_above_a_sub_agent_are_on_the_disk_before_its_storage(tmp_path: Path, log: Log) -> None:
+    disk = FileDisk(tmp_path / "agents")
+    cabinet = Cabinet(disk)
+    child = f"{AGENT}>c@tests.toys:Agent"
+    cabinet.open(child, 1).state["k"] = 1
+    family = disk.path_of(AGENT).with_suffix("")
+    assert disk.path_of(child).parent == family
+    assert in_order(log, ("sync", "agents"), ("sync", family.parent.name), ("link", disk.path_of(child).name)), log
+    cabinet.close()
+    disk.close()
+
+
+def test_the_folders_that_other_processes_made_are_brought_to_the_disk_together(tmp_path: Path, log: Log) -> None:
+    disks = [FileDisk(tmp_path / "agents") for _ in range(2)]
+    cabinets = [Cabinet(disk) for disk in disks]
+    for number in range(40):
+        cabinets[0].open(f"{number}@tests.toys:Agent", 1).state["k"] = 1
+    log.clear()
+    for number in range(40, 44):
+        folder = disks[0].path_of(f"{number - 40}@tests.toys:Agent").parent
+        name = next(each for each in _names(number) if disks[1].path_of(each).parent == folder)
+        cabinets[1].open(name, 1).state["k"] = 1
+    assert log.count(("sync", "agents")) == 1, "one for all of them"
+    for cabinet in cabinets:
+        cabinet.close()
+    for disk in disks:
+        disk.close()
+
+
+def _names(number: int) -> Iterator[str]:
+    return (f"{number}-{at}@tests.toys:Agent" for at in count())
 
 
 def test_a_copy_has_its_name_when_it_is_whole_and_the_name_outlives_a_power_cut(tmp_path: Path, log: Log) -> None:
