@@ -16,6 +16,8 @@ import pytest
 from tests.cluster.harbour import harbour as started
 from tests.tidy import IMPORT_PATH
 
+pytestmark = pytest.mark.thorough
+
 SOON_S = 240.0
 
 SHOP = """

@@ -10,7 +10,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.tidy import ROOT
+
+pytestmark = pytest.mark.thorough
 
 COMMAND = [sys.executable, "-m", "perdure.scenarios.cli"]
 

@@ -284,6 +284,7 @@ def _has_all(line: str) -> bool:
     return bool(told["answered"]) and len(told["overview"]["live"]) == PAGES
 
 
+@pytest.mark.thorough
 def test_a_drill_ends_with_the_account_of_the_work_of_another_process(data: Path, runtime: Runtime) -> None:
     """The last of this module: now the pages are read."""
     words = ["chaos", "--every", "1.5s", "--for", "6s", "--seed", "7", "--settle", f"{PATIENCE_S:.0f}s"]

@@ -17,6 +17,8 @@ from websockets.sync.client import connect
 
 from tests.tidy import IMPORT_PATH, ROOT
 
+pytestmark = pytest.mark.thorough
+
 TOKEN: Final = "a-token-that-nobody-guesses"  # noqa: S105 - of this test alone
 WHO: Final = {"authorization": f"Bearer {TOKEN}"}
 PATIENCE_S: Final = 120

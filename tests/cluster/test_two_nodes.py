@@ -22,6 +22,8 @@ from perdure.ledger import NoLongerServed
 from perdure.policies import Limits
 from perdure.scenarios.cli import app
 
+pytestmark = pytest.mark.thorough
+
 
 class Rester(Agent):
     """Rests on the second node in its first attempt, and says that it is there."""
