@@ -14,7 +14,7 @@ from tests.actors.chat.desk import SCRIPT, WHOLE, Adder
 from tests.actors.chat.room import Room, calls, visit
 
 ERROR = Fault(
-    kind=FaultKind.ERROR, event=3, type="invalid_request_error", code="context_length_exceeded", message="too long"
+    kind=FaultKind.ERROR, event=3, type="invalid_request_error", code="invalid_prompt", message="a wrong word"
 )
 
 
@@ -58,7 +58,7 @@ def test_a_hook_that_raises_changes_no_end() -> None:
     async def story(room: Room) -> None:
         assert (await room.do("chat", "words", request_id="one")).ok
         failed = await room.do("chat", "words", request_id="two")
-        assert (failed.status, "too long" in failed.error) == ("error", True)
+        assert (failed.status, "a wrong word" in failed.error) == ("error", True)
         assert (await room.do("chat", "words", request_id="three")).ok
 
     visit(Raising, story, plan=FaultPlan.at({2: ERROR}))
@@ -159,7 +159,7 @@ def test_a_run_of_a_chat_is_told_like_any_turn() -> None:
     async def story(room: Room) -> None:
         assert (await room.client.run(Attentive, "sum", run_id="one")).output == WHOLE
         failed = await room.client.run(Attentive, "words", run_id="two")
-        assert (failed.status, "too long" in str(failed.error)) == ("error", True)
+        assert (failed.status, "a wrong word" in str(failed.error)) == ("error", True)
 
     visit(Attentive, story, SCRIPT, plan=FaultPlan.at({4: ERROR}))
     assert _heard() == [("one", "completed"), ("two", "error")]

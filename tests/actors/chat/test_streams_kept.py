@@ -17,7 +17,7 @@ from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, texts, visit
 
 WRONG = Fault(
-    kind=FaultKind.ERROR, event=3, type="invalid_request_error", code="context_length_exceeded", message="too long"
+    kind=FaultKind.ERROR, event=3, type="invalid_request_error", code="invalid_prompt", message="a wrong word"
 )
 REFUSED = Fault(kind=FaultKind.STATUS, status=401, type="invalid_request_error", message="Wrong key")
 
@@ -112,7 +112,7 @@ def test_a_stream_that_failed_is_replayed_with_its_partial_and_its_error() -> No
     C-1260, C-1264)."""
 
     async def story(room: Room) -> None:
-        for request_id, words, roles in (("middle", "too long", "ua"), ("first", "Wrong key", "uau")):
+        for request_id, words, roles in (("middle", "a wrong word", "ua"), ("first", "Wrong key", "uau")):
             failed = await room.do("chat", "words", request_id=request_id)
             result, shown, ends = await _events(room, request_id)
             assert (failed.status, ends) == ("error", ["on_error"])
