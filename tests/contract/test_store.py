@@ -374,6 +374,7 @@ steps = st.lists(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=steps)
 def test_both_stores_tell_the_same_story(

@@ -6,6 +6,8 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.actors.chat.desk import WHOLE
 from tests.gateway.ag_ui_rules import Broken, verify
 from tests.gateway.npm import play
@@ -45,6 +47,7 @@ def is_broken(stream: list[dict[str, Any]]) -> bool:
     return False
 
 
+@pytest.mark.thorough
 def test_the_real_client_accepts_whole_runs_and_agrees_with_the_checker(tmp_path: Path) -> None:
     full = {"threadId": "given", "runId": "r"}
     runs = {

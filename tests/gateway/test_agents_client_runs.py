@@ -6,6 +6,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from perdure.actors import Agent, RunContext, exposed, tool
 from perdure.actors.chat.stream import merged
 from perdure.actors.events.message_parts import apply_chunk
@@ -306,6 +308,7 @@ MUCH = Question(
 )
 
 
+@pytest.mark.thorough
 def test_ten_thousand_chunks_and_a_large_one_are_replayed_while_the_connection_is_used() -> None:
     """P-171, P-172."""
     whole = "".join(f"{at} " for at in range(10_000)) + LARGE + "∎"

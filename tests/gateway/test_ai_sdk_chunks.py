@@ -185,6 +185,7 @@ def test_who_has_the_first_step_is_told_what_comes_after_it() -> None:
     assert told == ["start", "tool-output-available", "start-step", "finish-step", "finish"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", ["", "six"])
 def test_the_real_client_takes_every_chunk_and_makes_the_same_message_of_them(which: str, tmp_path: Path) -> None:
     major = 6 if which else 7

@@ -54,6 +54,7 @@ def operations(gateway: RealGateway) -> Iterator[Any]:
             yield operation
 
 
+@pytest.mark.thorough
 def test_whatever_is_asked_is_answered_as_it_is_described(gateway: RealGateway) -> None:
     told: Counter[int] = Counter()
     for operation in operations(gateway):

@@ -223,6 +223,7 @@ def test_the_mark_of_a_checkpoint_that_duckdb_leaves_as_a_log_is_never_read(
 # ------------------------------------------------------------------ a damaged journal
 
 
+@pytest.mark.thorough
 def test_every_flipped_byte_of_the_journal_is_mended_from_its_mirror_kept_and_told(
     dead: Path, whole: Boot, tmp_path: Path
 ) -> None:

@@ -165,6 +165,7 @@ def test_a_file_that_cannot_be_opened_and_whose_journal_began_later_is_left_as_i
     assert contents(wreck) == before
 
 
+@pytest.mark.thorough
 def test_whichever_block_is_damaged_what_can_be_read_is_saved_and_what_cannot_is_said(
     old: Path, tmp_path: Path
 ) -> None:

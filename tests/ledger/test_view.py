@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -200,6 +201,7 @@ def check_indexes(view: View) -> None:
         assert host.load == sum(not view.awaiting.get(agent) for agent in here)
 
 
+@pytest.mark.thorough
 @hypothesis_settings(max_examples=250)
 @given(st.lists(moves, min_size=1, max_size=60), st.integers(0, 60))
 def test_whatever_happens_the_indexes_follow_the_records_and_a_boot_finds_the_same(

@@ -115,6 +115,7 @@ def test_a_group_that_hangs_is_ended() -> None:
     assert measure_apart("boot", hangs, 0.5, print) == Failed("boot", "it was not done within 0.5 s")
 
 
+@pytest.mark.thorough
 def test_a_group_is_measured_by_a_command_of_its_own(tmp_path: Path) -> None:
     done = subprocess.run(
         runner.command_for("boot", tmp_path, quick=True), cwd=ROOT, capture_output=True, text=True, check=True

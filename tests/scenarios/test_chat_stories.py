@@ -68,6 +68,7 @@ def test_whoever_dies_at_whichever_moment_the_turn_completes() -> None:
     assert told["illegal"] == told["side_effects"]["doubled"] == told["side_effects"]["lost"] == 0
 
 
+@pytest.mark.thorough
 def test_wherever_the_connection_breaks_the_turn_completes_or_says_why_it_cannot() -> None:
     told = played("tool-disconnect", "--points", "24", "--seed", "3")
     assert told["verified"]

@@ -68,6 +68,7 @@ def test_handlers_that_keep_no_diary_are_held_to_account_all_the_same() -> None:
     assert list(report.stories) == ["tests.scenarios.test_simulation.add_five"]
 
 
+@pytest.mark.thorough
 def test_a_swarm_with_a_story_of_one_s_own_can_have_processes() -> None:
     alone, together = swarm(4, 100, story=add_five), swarm(4, 100, story=add_five, processes=2)
     assert together.ok, together.failures

@@ -81,6 +81,7 @@ def test_the_same_seed_gives_the_same_digest() -> None:
     assert (first.digest, first.kills, first.visits) == (second.digest, second.kills, second.visits)
 
 
+@pytest.mark.thorough
 def test_the_same_seed_gives_the_same_digest_under_another_hash_seed() -> None:
     digests = set()
     for hash_seed in ("1", "2"):
@@ -100,6 +101,7 @@ def _unlogged() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("_unlogged")
 def test_plays_leave_nothing_behind_and_change_none_of_those_after_them() -> None:
     """Of the model's and of the messenger's libraries too, whose generators die in the middle of an answer."""
@@ -169,6 +171,7 @@ def test_a_core_that_forgets_which_mail_it_handled_is_found_out(monkeypatch: pyt
     assert not any(play(seed, "budgets").ok for seed in range(3))
 
 
+@pytest.mark.thorough
 def test_an_engine_that_forgets_under_which_name_it_made_a_call_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = count()
 

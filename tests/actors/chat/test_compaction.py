@@ -340,6 +340,7 @@ def test_a_turn_that_waits_for_a_person_goes_on_though_it_was_summarised_meanwhi
     assert "Assistant called ask_user({}): yes, please" in Narrow.summaries[1]
 
 
+@pytest.mark.thorough
 def test_no_place_of_a_death_leaves_half_a_compaction() -> None:
     """Wherever a process dies while an answer of many steps is compacted: the answer comes whole, and the next turn reads the summary."""
     Narrow.begin()

@@ -7,6 +7,7 @@ import pytest
 from tests.actors.chat.desk import SCRIPT, WHOLE, Outside, play
 
 
+@pytest.mark.thorough
 def test_nothing_is_lost_or_done_twice_wherever_a_process_dies() -> None:
     """Any of supervisor, agent's host and tools' hosts, at every kill point that the turn visits (A1, A2, W-13, W-16, W-17, W-18)."""
     Outside.begin(SCRIPT)

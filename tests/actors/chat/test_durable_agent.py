@@ -260,6 +260,7 @@ def test_a_second_turn_knows_the_first_and_its_system_prompt() -> None:
     assert "And then double it." in told
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("question", "agent"), [("sum", Summer), ("plan", Planner)])
 def test_nothing_is_lost_or_done_twice_wherever_a_process_dies(question: str, agent: type[DurableAgent]) -> None:
     """Any process, at every thirteenth kill point that the turn visits."""
