@@ -16,8 +16,6 @@ import pytest
 from tests.cluster.harbour import harbour as started
 from tests.tidy import IMPORT_PATH
 
-pytestmark = pytest.mark.thorough
-
 SOON_S = 240.0
 
 SHOP = """
@@ -87,7 +85,9 @@ def drive(script: Path, *arguments: object, **environment: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(params=["own", pytest.param("joined", marks=pytest.mark.long)])
+@pytest.fixture(
+    params=[pytest.param("own", marks=pytest.mark.thorough), pytest.param("joined", marks=pytest.mark.long)]
+)
 def ray(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, dict[str, str]]]:
     """The address of a Ray to join, or none."""
     home = tmp_path / "home"
