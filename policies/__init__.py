@@ -11,6 +11,7 @@
 | `transport` | why did a model request fail, and could it succeed later? |
 | `phases` | what is done after it, given how far it had come? |
 | `cautions` | what is said about a call whose outcome is unknown? |
+| `authored` | how may an author write a configuration? |
 | `chat_config` | how does a chat agent recover? |
 | `chat_recovery` | what becomes of a chat turn that was cut off? |
 | `compaction` | how much of a conversation is a model sent, once it has grown too long for it? |

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from perdure.policies.authored import authored
 from perdure.policies.numbers import INFINITY, is_number
 from perdure.policies.ui_messages import Part
 
@@ -68,16 +69,7 @@ class ChatRecovery:
     @classmethod
     def of(cls, value: object) -> ChatRecovery:
         """Read what an author wrote: a `ChatRecovery`, a mapping of its fields, None or True for the defaults, or False for none at all."""
-        if isinstance(value, ChatRecovery):
-            return value
-        if value is None or isinstance(value, bool):
-            return cls(is_on=value is not False)
-        if not isinstance(value, Mapping):
-            raise TypeError(f"chat_recovery: {value!r} is neither a ChatRecovery nor a mapping of its fields")
-        unknown = sorted(set(value) - {each.name for each in fields(cls)})
-        if unknown:
-            raise TypeError(f"chat_recovery: {unknown[0]!r} is none of its fields")
-        return cls(**value)
+        return authored(cls, "chat_recovery", "is_on", value)
 
 
 _DEFAULTS = {each.name: each.default for each in fields(ChatRecovery)}

@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any, Final
 
+from perdure.policies.authored import authored
 from perdure.policies.numbers import INFINITY, number, whole
 from perdure.policies.repair import is_settled, is_tool_part, tool_name
 from perdure.policies.ui_messages import Message, Part
@@ -70,18 +71,7 @@ class ContextOverflow:
     @classmethod
     def of(cls, value: object) -> ContextOverflow:
         """Read what an author wrote: a `ContextOverflow`, a mapping of its fields, None or True for the defaults, or False for none."""
-        if isinstance(value, ContextOverflow):
-            return value
-        if value is None or isinstance(value, bool):
-            return cls(reactive=value is not False)
-        if not isinstance(value, Mapping):
-            raise TypeError(
-                f"context_overflow: {value!r:.200} is neither a ContextOverflow nor a mapping of its fields"
-            )
-        unknown = sorted(map(str, set(value) - {each.name for each in fields(cls)}))
-        if unknown:
-            raise TypeError(f"context_overflow: {unknown[0]!r} is none of its fields")
-        return cls(**value)
+        return authored(cls, "context_overflow", "reactive", value)
 
 
 def estimated_tokens(parts: Iterable[Part]) -> int:
