@@ -399,6 +399,12 @@ MUTANTS = (
     Mutant("ledger/old_code.py", "if activation.host_id and not (run is not None and run.child == root):",
            "if activation.host_id:", "the child of a run is never asked to leave for newer code",
            "actors/test_moving_on.py::test_a_run_is_never_moved_and_is_listed_with_its_version"),
+    Mutant("actors/supervisor/supervisor.py", "self.sessions.let_go(older_awake(self.view, None))", "pass",
+           "an agent that is at rest wakes with the code that came", "actors/test_moving_on.py"
+           "::test_who_is_at_rest_leaves_and_wakes_with_the_newest_code_and_who_is_at_work_stays_with_the_reason"),
+    Mutant("actors/host/host.py", "tenant.leaves_at_rest |= wish.agents is not None", "pass",
+           "an agent that is at work when code comes leaves as soon as it is at rest", "actors/test_moving_on.py"
+           "::test_who_is_at_rest_leaves_and_wakes_with_the_newest_code_and_who_is_at_work_stays_with_the_reason"),
     Mutant("ledger/upgrades.py", "[*view.parked, *view.begins_anew]", "[*view.parked]",
            "a run that is tried again follows the code that comes before its next attempt", "ledger/test_upgrades.py"
            "::test_a_run_that_is_tried_again_takes_the_code_that_comes_before_its_next_attempt_begins"),

@@ -146,9 +146,10 @@ class Host:
             await tried(self.world.threads.run(partial(_load_ahead, each, self.services.code_dir)))
 
     def _passivate(self, wish: Passivate) -> None:
-        """Let those go at once that have nothing to do."""
+        """Let those go at once that have nothing to do, and those that are named as soon as they have nothing to do."""
         meant = list(self.tenants) if wish.agents is None else wish.agents
         for tenant in [self.tenants[agent] for agent in meant if agent in self.tenants]:
+            tenant.leaves_at_rest |= wish.agents is not None
             if tenant.may_sleep:
                 tenant.leave()
 
@@ -288,7 +289,7 @@ class Host:
             now = loop.time()
             for tenant in list(self.tenants.values()):
                 is_idle = now - tenant.idle_since_s >= self.limits.idle_ms / 1000
-                if tenant.may_sleep and (is_idle or tenant.is_broken):
+                if tenant.may_sleep and (is_idle or tenant.is_broken or tenant.leaves_at_rest):
                     tenant.leave()
             failing = self.peer.failing_since
             if failing is not None and now - failing >= self.limits.orphan_ms / 1000:

@@ -60,6 +60,9 @@ class Tenant(Life):
 
     Args:
         gone: is told when the life is over, and nothing is left of it here.
+
+    Attributes:
+        leaves_at_rest: whether it leaves as soon as it has nothing to do, since newer code has come.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class Tenant(Life):
         super().__init__(services, agent_id, incarnation, self._failed, reported)
         self._gone = gone
         self._up: asyncio.Task[None] | None = None
-        self._is_first_life = False
+        self._is_first_life = self.leaves_at_rest = False
 
     @once
     def outbox(self) -> Outbox:

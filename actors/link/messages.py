@@ -222,7 +222,7 @@ class Prepare(NamedTuple):
 
 
 class Passivate(NamedTuple):
-    """Let idle agents go at once: these, or all."""
+    """Let idle agents go at once; these, if they are named, as soon as they are idle."""
 
     agents: list[str] | None = None
 

@@ -171,7 +171,7 @@ class Queries:
             case Upgrade(agent_type, now):
                 standings = code_standings(self._view, agent_type)
                 if now:
-                    self._sessions.let_go((each.host_id, each.agent_id) for each in older_awake(self._view, agent_type))
+                    self._sessions.let_go(older_awake(self._view, agent_type))
                 return standings
 
     async def _with_the_snapshot(self, choose: Callable[[dict[str, Run]], T]) -> T:

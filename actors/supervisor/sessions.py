@@ -16,7 +16,7 @@ from perdure.actors.link.columns import RunsEnded
 from perdure.actors.link.link import Link
 from perdure.actors.link.messages import Fields, FromSupervisor, Message, Passivate, RunEnded
 from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode_all, encode_all
-from perdure.ledger import Run, pack, unpack
+from perdure.ledger import Activation, Run, pack, unpack
 
 HOLD_S = 10.0
 
@@ -190,11 +190,11 @@ class Sessions:
             if session is not None:
                 session.say(RunEnded(run_id, outcome))
 
-    def let_go(self, agents: Iterable[tuple[str, str]]) -> None:
-        """Tell hosts to let these agents go, those of them that are at rest."""
+    def let_go(self, agents: Iterable[Activation]) -> None:
+        """Tell hosts to let these agents go as soon as they are at rest."""
         by_host: dict[str, list[str]] = {}
-        for host_id, agent in agents:
-            by_host.setdefault(host_id, []).append(agent)
+        for each in agents:
+            by_host.setdefault(each.host_id, []).append(each.agent_id)
         for host_id, theirs in by_host.items():
             session = self.by_peer.get(host_id)
             if session is not None:

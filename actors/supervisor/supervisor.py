@@ -40,6 +40,7 @@ from perdure.actors.tasks import Tasks
 from perdure.actors.telemetry.run_spans import RunSpans
 from perdure.ledger import (
     CROWD_MIN,
+    Adopt,
     BadRequest,
     Ended,
     Fact,
@@ -60,6 +61,7 @@ from perdure.ledger import (
     enact,
     end_together,
     everything,
+    older_awake,
     outstanding,
     record_fact,
     request_together,
@@ -239,7 +241,10 @@ class Supervisor:
                 self._ask(session, message.ref, wish, at_ms, rows)
         else:
             for seen in self.intake.receive(session, message):
+                count = len(rows)
                 self._decide(seen, at_ms, rows, payloads)
+                if isinstance(seen, Adopt) and len(rows) > count:  # who is at rest wakes with what came
+                    self.sessions.let_go(older_awake(self.view, None))
 
     def _receive_together(self, session: Session, messages: list[Message], at_ms: int, rows: list[Row]) -> bool:
         """Messages that may be a crowd. Returns whether they were decided."""

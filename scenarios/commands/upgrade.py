@@ -38,7 +38,7 @@ def upgrade(
     now: Annotated[
         bool,
         typer.Option(
-            "--now", help="Have agents leave that have older code and are at rest, so that they wake with the newest."
+            "--now", help="Ask agents with older code again to leave as soon as they are at rest, and list who stays."
         ),
     ] = False,
     data: Data = HERE,
@@ -52,8 +52,9 @@ def upgrade(
     `kept` has the versions of what agents keep (`class Till(Agent, version=2)`), and in how many storages: of the 1,000 that were written
     last and have at most 64 MB. They are read from copies. An agent is brought to its class's version when it wakes.
 
-    Nothing is started and nobody is woken. With --now agents that have older code leave if they are at rest: never in the midst of a run,
-    call, turn, fiber or callback. Who stays is listed with the reason, and takes the newest code when it wakes next.
+    Nothing is started and nobody is woken. When newer code comes, agents that are awake leave as soon as they are at rest: never in the
+    midst of a run, call, turn, fiber or callback. --now asks them again, in case a host or the supervisor died since, and lists who stays
+    with the reason.
 
     Examples:
         perdure upgrade
@@ -131,9 +132,7 @@ def _print(told: Told) -> None:
         for each in (each for row in told["types"] for each in row["agents_with_older_code"]):
             print(f"stays   {each['agent']} with version {_short(each['version'])}: {each['because']}")
     elif any(row["awake_older"] for row in told["types"]):
-        print(
-            "Agents take the newest code when they wake next; `perdure upgrade --now` has those leave that are at rest."
-        )
+        print("Agents take the newest code when they wake next; they leave as soon as they are at rest.")
     if older:
         print(
             "A live run keeps its code. `perdure cancel RUN` ends it; one that failed takes the newest by `perdure retry RUN`."

@@ -1,4 +1,4 @@
-"""Agents with older code are asked to leave, and those that are at work stay (`perdure upgrade --now`)."""
+"""Agents with older code leave when newer code comes, as soon as they are at rest (`perdure upgrade`)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ def test_who_is_at_rest_leaves_and_wakes_with_the_newest_code_and_who_is_at_work
     async def story(stage: Stage) -> None:
         busy = asyncio.ensure_future(stage.call(Boss, "wait_for", "Sleeper", 60_000, "child", name="busy"))
         await stage.until(lambda: stage.status("child") == "running")
+        late = asyncio.ensure_future(stage.call(Boss, "wait_for", "Sleeper", 1_000, "brief", name="late"))
+        await stage.until(lambda: stage.status("brief") == "running")
         await stage.call(Boss, "told", name="idle")
         stage.client.peer.push(Adopt("new", ["tests"], ["digest"]))
         kind = "tests.actors.cast:Boss"
@@ -22,15 +24,17 @@ def test_who_is_at_rest_leaves_and_wakes_with_the_newest_code_and_who_is_at_work
             rows = await stage.client.ask("upgrade", asked, now)
             return next(row for row in rows if row["agent_type"] == kind)
 
+        await stage.until(lambda: not stage.host_of(address(Boss, "idle")))
         assert {key: (await boss())[key] for key in ("newest", "awake", "awake_older")} == {
             "newest": "new", "awake": 2, "awake_older": 2,
         }  # fmt: skip
-        assert stage.host_of(address(Boss, "idle")), "to look changes nothing"
-        await boss(now=True, asked=kind)
-        await stage.until(lambda: not stage.host_of(address(Boss, "idle")))
+        assert (await late)["status"] == "completed"
+        await stage.until(lambda: not stage.host_of(address(Boss, "late")))
         (stays,) = (await boss(now=True))["agents_with_older_code"]
         assert stays == {"agent": address(Boss, "busy"), "version": "", "because": "it waits for a run"}
         assert not busy.done()
+        await stage.call(Boss, "told", name="idle")
+        stage.client.peer.push(Adopt("newer", ["tests"], ["other"]))
         await stage.call(Boss, "told", name="idle")
         now = await boss()
         assert (now["awake"], now["awake_older"]) == (2, 1), "it has the newest code"
