@@ -93,8 +93,8 @@ class HostView:
 
 def pool_key(spec: Any) -> str:
     """The name of the pool for what an agent class asks of its host; that of the default pool is empty. The last item of `spec`, whether
-    the agent wants a host to itself, makes no other pool."""
-    return "" if spec is None or not any(spec[:3]) else repr(spec[:3])
+    the agent wants a host to itself, makes no other pool, and neither does how its number of processors is written."""
+    return "" if spec is None or not any(spec[:3]) else repr([float(spec[0]), *spec[1:3]])
 
 
 def package_of(spec: Any) -> str:

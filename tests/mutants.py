@@ -729,6 +729,9 @@ MUTANTS = (
     Mutant("actors/supervisor/pool.py", "if pool_key(host.spec) != key and not host.tenants]", "if pool_key(host.spec) != key]",
            "a host is idle only while it is empty", "actors/test_supervisor.py"
            "::test_a_host_of_a_pool_of_its_own_is_retired_when_it_has_been_empty_for_so_long"),
+    Mutant("ledger/activation.py", "repr([float(spec[0]), *spec[1:3]])", "repr(spec[:3])",
+           "the hosts that are kept warm are those that agents ask for", "actors/test_packing.py"
+           "::test_hosts_that_are_kept_warm_with_code_are_of_the_pool_that_agents_with_that_code_ask_for"),
     Mutant("actors/supervisor/pool.py", "spare_hosts(warm, self._limits)", "[]",
            "hosts beyond the number of the pool end when they are empty", "actors/test_supervisor.py"
            "::test_hosts_that_some_had_alone_end_when_they_are_empty_and_too_many"),

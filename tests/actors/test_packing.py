@@ -17,7 +17,7 @@ from perdure.actors.chat.tool_run import ToolRun
 from perdure.actors.code.naming import cell_file, load_type, type_name
 from perdure.actors.life.class_options import pool_spec
 from perdure.actors.runtime.packing import Packer, files_for, package_file
-from perdure.ledger import BadRequest, pool_key
+from perdure.ledger import BadRequest, pool_key, with_package
 from perdure.scenarios.stories.fan_out_agents import Reader
 from perdure.scenarios.swarm.workloads import Worker
 from tests.kit import Stage, play
@@ -187,6 +187,10 @@ def test_a_package_stands_beside_what_the_class_asks_of_ray_and_makes_a_pool_of_
     assert pool_spec(Agent, "abc") == [0.0, [], '{"package": "abc"}', False]
     assert pool_spec(Choosy) == [0.0, [], '{"env_vars": {"A": "1"}}', False]
     assert pool_spec(Choosy, "abc") == [0.0, [], '{"env_vars": {"A": "1"}, "package": "abc"}', False]
+
+
+def test_hosts_that_are_kept_warm_with_code_are_of_the_pool_that_agents_with_that_code_ask_for() -> None:
+    assert pool_key(with_package(None, "abc")) == pool_key(pool_spec(Agent, "abc")) != pool_key(pool_spec(Agent, "def"))
 
 
 def test_a_host_of_a_pool_of_its_own_ends_when_nobody_needs_it_any_more() -> None:
