@@ -35,6 +35,7 @@ from perdure.actors.ray_world.ray_internals import (
     EXIT_DETAIL,
     SESSION,
     STARTUP_TIMEOUTS,
+    only_what_we_use,
     read_settings,
     shut_down,
     silence_worker_logs,
@@ -131,7 +132,9 @@ def _join_named(address: str) -> None:
 def _init(**options: Any) -> None:
     before = children(this_process())
     try:
-        with _sigterm_kept(), ray_environment({} if options["address"] == "local" else CONNECT_TIMEOUTS):
+        is_own = options["address"] == "local"
+        lean = only_what_we_use() if is_own else contextlib.nullcontext()
+        with _sigterm_kept(), ray_environment({} if is_own else CONNECT_TIMEOUTS), lean:
             read_settings()
             ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:  # that very class is among what Ray raises

@@ -7,10 +7,11 @@ Tried with Ray 2.60.0.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import ray
@@ -85,7 +86,37 @@ AUTO_CONNECT: Final = Internal(
     "is False while this process has a runtime open",
     "a call between two lives of our Ray starts a cluster that is not ours",
 )
-INTERNALS: Final = (DISCONNECT, GLOBAL_WORKER, SHUTDOWN_DRIVER, READ_SETTINGS, PRINT_WORKER_LOG, AUTO_CONNECT)
+START_MONITOR: Final = Internal(
+    "ray._private.node",
+    "Node.start_monitor",
+    ("self",),
+    "starts the autoscaler, and is left out: a Ray of our own is one machine",
+    "each start of a Ray takes a process and some 0.8 s of processor time more",
+)
+START_LOG_MONITOR: Final = Internal(
+    "ray._private.node",
+    "Node.start_log_monitor",
+    ("self",),
+    "starts what sends the workers' output to drivers, and is left out: ours is written to no driver",
+    "as above",
+)
+START_API_SERVER: Final = Internal(
+    "ray._private.node",
+    "Node.start_api_server",
+    ("self", "include_dashboard", "raise_on_failure"),
+    "starts the server of the dashboard, and is left out: without the dashboard it only reports usage",
+    "as above, and whoever starts a Ray waits for it",
+)
+UNUSED: Final = (START_MONITOR, START_LOG_MONITOR, START_API_SERVER)
+INTERNALS: Final = (
+    DISCONNECT,
+    GLOBAL_WORKER,
+    SHUTDOWN_DRIVER,
+    READ_SETTINGS,
+    PRINT_WORKER_LOG,
+    AUTO_CONNECT,
+    *UNUSED,
+)
 
 # Texts by which we recognise Ray's processes and what they say. None of them is documented.
 GCS: Final = "/gcs_server "  # in the command line of the GCS
@@ -139,6 +170,18 @@ def silence_worker_logs() -> None:
 def allow_auto_connect(*, allowed: bool) -> None:
     """Whether a call of one of Ray's functions may start a cluster when this process is connected to none."""
     _replace(AUTO_CONNECT, allowed and os.environ.get("RAY_ENABLE_AUTO_CONNECT") != "0")
+
+
+@contextlib.contextmanager
+def only_what_we_use() -> Iterator[None]:
+    """A Ray that is started meanwhile is started without the processes that we do not use."""
+    with contextlib.ExitStack() as stack:
+        for internal in UNUSED:
+            name, _, method = internal.path.partition(".")
+            owner = getattr(importlib.import_module(internal.module), name)
+            stack.callback(setattr, owner, method, internal.find())
+            setattr(owner, method, lambda *_, **__: None)
+        yield
 
 
 def _replace(internal: Internal, value: bool | Callable[..., None]) -> None:

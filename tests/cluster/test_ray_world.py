@@ -346,7 +346,7 @@ def test_ray_s_processes_are_still_known_by_the_marks_that_they_had(cluster: Ray
     """The canary for the texts in `ray_internals` that only a running Ray shows."""
     gcs, raylet = children(this_process(), GCS), children(this_process(), RAYLET)
     assert (len(gcs), len(raylet)) == (1, 1)
-    assert {*gcs, *raylet} <= set(children(this_process(), SESSION, cluster.session))
+    assert {*gcs, *raylet} == set(children(this_process(), SESSION, cluster.session)), "and nothing that we do not use"
     assert process_of(cluster, "supervisor") in workers_of(raylet[0])
     ask(courier, "spawn", "early")
     assert soon(lambda: children(raylet[0], IDLE_WORKER))
