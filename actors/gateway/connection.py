@@ -33,7 +33,7 @@ def joining(data: str | Path, *, address: str | None = None, limits: Limits | No
             packer = Packer(cluster.deployment.code_dir, sources_only=cluster.is_local)
             client = Client(system_world(), cluster.courier(), limits or Limits(), cluster.deployment.code_dir, packer)
             with suppress(BadRequest):  # then whoever asks for such an agent is told
-                client.offer_code()
+                await client.ready()
             async with served(client):
                 yield client
         finally:

@@ -33,7 +33,7 @@ class Scope(StrEnum):
 
     READ = "read"  # see runs, events, transcripts, states
     CHAT = "chat"  # call agents: turns, exposed methods, states
-    OPERATE = "operate"  # start, cancel, retry, clear
+    OPERATE = "operate"  # start, cancel, retry, clear, examine
     ADMIN = "admin"  # forget, kill, upgrade, back up, stop
 
 

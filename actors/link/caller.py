@@ -8,7 +8,7 @@ ancestor asks its own `on_before_sub_agent` before it hands the call on.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -56,6 +56,7 @@ class AgentCaller:
 
     Args:
         home: what a class asks of its host.
+        ready: what is awaited before that is asked of a class.
         sender: the agent that calls, or nothing for somebody outside. What it waits for ends with it when it is deleted.
     """
 
@@ -68,6 +69,7 @@ class AgentCaller:
         code_dir: Path | None,
         home: Home,
         *,
+        ready: Callable[[Any], Awaitable[None]] | None = None,
         sender: str = "",
     ) -> None:
         self.supervisor, self.dice, self.threads, self.limits, self.code_dir = (
@@ -77,7 +79,7 @@ class AgentCaller:
             limits,
             code_dir,
         )
-        self._home, self._sender = home, sender
+        self._home, self._ready, self._sender = home, ready, sender
 
     async def call(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an exposed method, at most once. Raises `OutcomeUnknown` if nobody knows whether it took effect."""
@@ -86,6 +88,8 @@ class AgentCaller:
         if afar is not None:
             return await afar(CallerSide(self, to), *args, **kwargs)
         body, returned, repeatable = self.encoded(to.agent_class, method, args, kwargs)
+        if self._ready is not None:
+            await self._ready(to.agent_class)
         home = self._home(to.agent_class)
         reply = await self.send(to.agent_id, method, body, home, to.standalone, repeatable=repeatable)
         return returned.decode("return", reply)

@@ -80,7 +80,7 @@ def keeping(backend: Backend) -> list[Operation]:
     """The operations on the directory."""
     on, admin = _Keeping(backend), Scope.ADMIN
     return [
-        Operation("GET", "/api/doctor", on.doctor, Diagnosis, query=DoctorAsked),
+        Operation("GET", "/api/doctor", on.doctor, Diagnosis, scope=Scope.OPERATE, query=DoctorAsked),
         Operation("POST", "/api/backup", on.back_up, BackupTold, scope=admin, body=BackupAsked),
         Operation("POST", "/api/stop", on.stop, StopTold, scope=admin, body=StopAsked),
     ]

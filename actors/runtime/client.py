@@ -6,7 +6,7 @@ A client has no storage and no fenced life. Any other client can repeat what it 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -42,7 +42,7 @@ from perdure.actors.link.peer import Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Courier, World
 from perdure.actors.runtime.packing import Packer
-from perdure.actors.tasks import Pending, Tasks
+from perdure.actors.tasks import Pending, Tasks, awaited, to_the_end
 from perdure.actors.telemetry.telemetry import carried
 from perdure.ledger import (
     Adopt,
@@ -83,9 +83,11 @@ class Client:
             world.threads,
             limits,
             code_dir,
-            lambda kind: pool_spec(kind, self._package_for(kind)),
+            lambda kind: pool_spec(kind, self._packed_for.get(kind, "")),
+            ready=self.ready,
         )
-        self._packed_for: dict[type, str] = {}
+        self._packed_for: dict[type | None, str] = {}
+        self._packing = asyncio.Lock()
         self._frames: dict[str, list[Callable[[Fields | None], None]]] = {}
         self._channels = Channels()
         self._subscribers = 0
@@ -151,27 +153,37 @@ class Client:
 
     async def tell(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """Have an exposed method of an agent called exactly once; durable on return. Somebody's child is told by its relatives alone."""
+        await self.ready(to.agent_class)
         letter = self.caller.letter(to, method, args, kwargs)
         await self.caller.tell(self.world.dice.token(), "", letter, is_new=True)
 
-    def _package_for(self, agent_class: type[Agent]) -> str:
-        """The package of this class; empty if its code is installed, and where there is nothing to be packed."""
-        if self._packer is None:
-            return ""
-        if agent_class not in self._packed_for:
-            self._packed_for[agent_class] = self._packer.package_for(agent_class)
-            self.offer_code()
-        return self._packed_for[agent_class]
+    async def ready(self, agent_class: type[Agent] | None = None) -> None:
+        """Have the code packed that hosts of this class need, unless it is installed. It takes a while, the first time, and is done on a
+        thread. Raises `BadRequest` for code that cannot travel."""
+        packer = self._packer
+        if packer is None or agent_class in self._packed_for:
+            return
+        async with self._packing:
+            if agent_class not in self._packed_for:
+                await to_the_end(awaited(self._pack(packer, agent_class)))
+
+    async def _pack(self, packer: Packer, agent_class: type[Agent] | None) -> None:
+        package, offers = await self.world.threads.run(lambda: _packed(packer, agent_class))
+        self._offer(offers)
+        self._packed_for[agent_class] = package
 
     def offer_code(self) -> None:
         """Tell the supervisor with which code the agents of this process go on when they wake. It comes before what is asked for next."""
-        for package, digests in self._packer.offers() if self._packer is not None else ():
+        self._offer(self._packer.offers() if self._packer is not None else ())
+
+    def _offer(self, offers: Iterable[tuple[str, dict[str, str]]]) -> None:
+        for package, digests in offers:
             self.peer.push(Adopt(package, list(digests), list(digests.values())))
 
     # runs
 
     def request(self, agent_class: type[Agent], input: object, run_id: str | None, *, wait: bool) -> Request:
-        """The request for a run without a parent."""
+        """The request for a run without a parent, of a class that is `ready`."""
         body = encoded_input(agent_class, input, self.limits.input_bytes_max)
         run_id = check_id("run_id", self.world.dice.token() if run_id is None else run_id, self.limits.id_max)
         return Request(
@@ -181,13 +193,16 @@ class Client:
             "",
             digest_of(body),
             body,
-            class_options(agent_class, None, self._package_for(agent_class)) | preview(body, self.limits) | carried(),
+            class_options(agent_class, None, self._packed_for.get(agent_class, ""))
+            | preview(body, self.limits)
+            | carried(),
             0,
             wait,
         )
 
     async def run(self, agent_class: type, input: object = None, *, run_id: str | None = None) -> RunResult:
         """Run an agent and wait for its end. The same `run_id` with the same content is the same run, after any death."""
+        await self.ready(agent_class)
         return await self._end(agent_class, self.request(agent_class, input, run_id, wait=True))
 
     async def start(
@@ -199,6 +214,7 @@ class Client:
         settle: Callable[[Pending[RunResult]], object] = lambda end: end,
     ) -> RunHandle:
         """Begin a run and come back as soon as it is durable. `settle` makes of the end what the handle's `result()` returns."""
+        await self.ready(agent_class)
         request = self.request(agent_class, input, run_id, wait=False)
         status = await self.supervisor.begin(request)
         asked_again = request._replace(wait=True)
@@ -321,6 +337,12 @@ class Client:
             if known in (0, self._life):
                 return
         self._channels.emit(said.channel, said.type, agent=said.agent, payload=said.payload, at_ms=said.at_ms)
+
+
+def _packed(packer: Packer, agent_class: type[Agent] | None) -> tuple[str, list[tuple[str, dict[str, str]]]]:
+    """The package of a class, and what is to be offered now that it is known."""
+    package = packer.package_for(agent_class) if agent_class is not None else ""
+    return package, list(packer.offers())
 
 
 def _done() -> None: ...

@@ -50,7 +50,7 @@ class GatewayServer:
         packer = Packer(deployment.code_dir, sources_only=self._is_local)
         client = Client(system_world(), self._courier, deployment.limits, deployment.code_dir, packer)
         with suppress(BadRequest):  # then whoever asks for such an agent is told
-            client.offer_code()
+            await client.ready()
         async with served(client):
             yield client
 

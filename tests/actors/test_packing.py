@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
+import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +13,17 @@ from textwrap import dedent
 
 import pytest
 
-from perdure.actors import Agent
+from perdure.actors import Agent, Client
 from perdure.actors.chat.tool_run import ToolRun
 from perdure.actors.code.naming import cell_file, load_type, type_name
 from perdure.actors.life.class_options import pool_spec
+from perdure.actors.ray_world.system import system_world
 from perdure.actors.runtime.packing import Packer, files_for, package_file
 from perdure.ledger import BadRequest, pool_key, with_package
 from perdure.scenarios.stories.fan_out_agents import Reader
 from perdure.scenarios.swarm.workloads import Worker
+from tests.actors.one_process import OneProcess
+from tests.actors.one_process import play as play_here
 from tests.kit import Stage, play
 
 Author = Callable[..., type]
@@ -217,3 +221,38 @@ def test_a_runtime_env_that_ray_could_not_read_is_refused(
     monkeypatch.setattr(Choosy, "runtime_env", wish)
     with pytest.raises(BadRequest, match=f"runtime_env: .*{problem}"):
         pool_spec(Choosy, "abc")
+
+
+class SlowPacker(Packer):
+    """Goes on packing when it is told to, and records its threads."""
+
+    def __init__(self, code_dir: Path) -> None:
+        super().__init__(code_dir)
+        self.goes_on = threading.Event()
+        self.begun: list[int] = []
+
+    def package_for(self, cls: type) -> str:
+        self.begun.append(threading.get_ident())
+        assert self.goes_on.wait(60)
+        return ""
+
+
+def test_code_is_packed_once_beside_the_loop_also_if_whoever_asked_first_has_left(code_dir: Path) -> None:
+    packer = SlowPacker(code_dir)
+
+    async def story(here: OneProcess) -> list[object]:
+        client = Client(system_world(), here, here.limits, code_dir, packer)
+        serving = asyncio.create_task(client.serve())
+        first, second = (asyncio.create_task(client.run(Worker, {}, run_id=run_id)) for run_id in ("one", "two"))
+        await here.until(lambda: bool(packer.begun))  # the loop goes on meanwhile
+        first.cancel()
+        packer.goes_on.set()
+        ended = [first, second]
+        await asyncio.wait(ended)
+        await client.run(Worker, {}, run_id="three")
+        serving.cancel()
+        return [each.cancelled() for each in ended]
+
+    assert play_here(story) == [True, False]
+    assert len(packer.begun) == 1
+    assert packer.begun != [threading.get_ident()]

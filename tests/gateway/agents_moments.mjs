@@ -1,33 +1,11 @@
 // Plays bad moments of the npm clients against a gateway, through a proxy that can cut, close, hold back and fall silent.
 // It prints what it observed.
 import http from "node:http";
-import { JSDOM } from "jsdom";
 import WS, { WebSocketServer } from "ws";
+import * as tabs from "./agents_tabs.mjs";
+import { fast, isSpeaking, isWhole, question, say, shown, stored, tell, text, until, url } from "./agents_tabs.mjs";
 
-const [{ url }] = process.argv.slice(2).map((each) => JSON.parse(each));
-const dom = new JSDOM("<!doctype html><body></body>", { url });
-for (const name of ["window", "document"]) globalThis[name] = name === "window" ? dom.window : dom.window.document;
-Object.defineProperty(globalThis, "navigator", { value: dom.window.navigator, configurable: true });
-globalThis.WebSocket = WS;
-globalThis.IS_REACT_ACT_ENVIRONMENT = false;
-
-const { createElement: h, StrictMode, Suspense } = await import("react");
-const { createRoot } = await import("react-dom/client");
 const { AgentClient } = await import("agents/client");
-const { useAgent, useAgentToolEvents } = await import("agents/react");
-const { useAgentChat } = await import("@cloudflare/ai-chat/react");
-
-const tell = (what, fields) => console.log(JSON.stringify({ what, ...fields }));
-const tabs = [];
-const seen = () => tabs.map((tab) => JSON.stringify([tab.name, tab.opened, tab.agent?.identified, tab.chat?.status, tab.chat?.isServerStreaming, tab.chat?.messages.map(text), tab.ends, tab.chat?.error?.message])).join("\n");
-
-async function until(isSo, what) {
-  const late = Date.now() + 240_000;
-  while (!isSo()) {
-    if (Date.now() > late) throw new Error(`not in time: ${what}: ${seen()}`);
-    await new Promise((resolve) => setTimeout(resolve, 10));
-  }
-}
 
 // the proxy
 
@@ -114,54 +92,9 @@ class Proxy {
 }
 
 const proxy = await new Proxy().start();
-const fast = { minReconnectionDelay: 30, maxReconnectionDelay: 60 };
 const frame = (text) => JSON.parse(text);
-
-// tabs
-
-function mount(agent, name, options = {}) {
-  const tab = { name, ends: [], opened: 0, all: new Set(), identities: [] };
-  function Chat({ name }) {
-    const connection = useAgent({
-      agent, name, host: proxy.host, ...fast, ...options.agent,
-      onOpen: () => (tab.opened += 1),
-      onIdentity: (name) => tab.identities.push(name),
-    });
-    tab.agent = connection;
-    tab.runs = useAgentToolEvents({ agent: connection });
-    tab.chat = useAgentChat({
-      agent: connection, throttle: false,
-      onTurnEnd: (end) => tab.ends.push(end.outcome ?? end.status ?? end),
-      onToolCall: ({ toolCall, addToolOutput }) => options.onToolCall?.(toolCall, addToolOutput),
-      ...options.chat,
-    });
-    tab.all.add(tab.chat.messages.map(text).join("|"));
-    return null;
-  }
-  const root = createRoot(document.body.appendChild(document.createElement("div")));
-  tab.render = (name) => {
-    const page = h(Suspense, { fallback: null }, h(Chat, { name }));
-    root.render(options.isStrict ? h(StrictMode, null, page) : page);
-  };
-  tab.render(name);
-  tab.unmount = () => root.unmount();
-  return tab;
-}
-
-const text = (message) => message.parts.filter((part) => part.type === "text").map((part) => part.text).join("");
-const shown = (tab) => tab.chat.messages.map((message) => [message.role, text(message)]);
-const isReady = (tab) => tab.chat?.status === "ready" && tab.agent.identified;
-const isWhole = (tab, count) => tab.chat.status === "ready" && tab.chat.messages.length === count
-  && text(tab.chat.messages.at(-1)).endsWith("∎") && !tab.chat.isServerStreaming;
-const isSpeaking = (tab, count) => tab.chat.messages.length === count && text(tab.chat.messages.at(-1));
-const open = async (...given) => {
-  const tab = mount(...given);
-  tabs.push(tab);
-  await until(() => isReady(tab), "the tab is ready");
-  return tab;
-};
-const say = (tab, words) => tab.chat.sendMessage({ role: "user", parts: [{ type: "text", text: words }] });
-const stored = async (path) => (await fetch(`${url}/agents/${path}/get-messages`)).json();
+const mount = (agent, name, options) => tabs.mount(agent, name, { host: proxy.host, ...options });
+const open = (agent, name, options) => tabs.open(agent, name, { host: proxy.host, ...options });
 
 // one that has patience, for the whole program
 const patient = new AgentClient({ agent: "Talker", name: "patient", host: proxy.host, WebSocket: WS });
@@ -251,10 +184,10 @@ proxy.cut("/late");
 await until(() => !late.agent.identified, "the line is lost");
 say(late, "words");
 await until(() => late.chat.messages.length === 3, "the message is shown");
-late.all.clear();
+late.texts.clear();
 proxy.isDown = false;
 await until(() => isWhole(late, 4), "it is answered");
-tell("offline", { shown: shown(late).map(([role]) => role), vanished: [...late.all].some((each) => !each.includes("|words")),
+tell("offline", { shown: shown(late).map(([role]) => role), vanished: [...late.texts].some((each) => !each.includes("|words")),
   stored: (await stored("talker/late")).length });
 
 // a tab that does not resume
@@ -309,8 +242,7 @@ other.unmount();
 // the gateway is killed: in a child's run, with an open approval, as an end is handed over, and as a message waits to be sent
 const allowing = await open("Asker", "allowing");
 say(allowing, "risk");
-const question = () => allowing.chat.messages.at(-1)?.parts.find((part) => part.state === "approval-requested");
-await until(() => question() && allowing.chat.status === "ready", "approval is asked for");
+await until(() => question(allowing) && allowing.chat.status === "ready", "approval is asked for");
 const twice = [await open("Talker", "twice"), await open("Talker", "twice")];
 let held = 0;
 proxy.passes = (told, line) => {
@@ -334,8 +266,8 @@ await until(() => [allowing, parent, late, ...twice].every((tab, at) => tab.open
 await until(() => isWhole(late, 6) && twice.every((tab) => isWhole(tab, 2)), "answers are whole");
 tell("killed at the end", { shown: twice.map(shown) });
 tell("killed before a message", { shown: shown(late).map(([, words]) => words), stored: (await stored("talker/late")).length });
-await until(() => question(), "approval is still asked for");
-allowing.chat.addToolApprovalResponse({ id: question().approval.id, approved: true });
+await until(() => question(allowing), "approval is still asked for");
+allowing.chat.addToolApprovalResponse({ id: question(allowing).approval.id, approved: true });
 await until(() => isWhole(allowing, 2), "the approved call has run");
 await until(() => runs().length === 2 && runs().every((run) => run.status === "completed"), "the child has ended");
 tell("killed in a child", { texts: runs().map((run) => run.parts.filter((part) => part.type === "text").map((part) => part.text).join("")), summaries: runs().map((run) => run.summary) });

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,7 @@ def program(name: str) -> str:
 
 @functools.cache
 def npm_tree(which: str = "") -> Path:
-    """The directory with the `node_modules` of a list of packages: the newest, or those of `six`."""
+    """The directory with the `node_modules` of a list of packages: the newest, or one that is named."""
     listed = (PACKAGES / which / "package.json").read_bytes()
     tree = CACHE / hashlib.sha256(listed).hexdigest()[:16]
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -52,25 +53,32 @@ def npm_tree(which: str = "") -> Path:
 
 
 @contextmanager
+def _laid_out(tree: Path, script: Path) -> Iterator[list[str]]:
+    """The command that runs a program with the packages of a tree. It lies there meanwhile, with the modules beside it."""
+    with tempfile.TemporaryDirectory(dir=tree) as here:  # imports are found from where the program lies
+        for each in script.parent.glob("*.mjs"):
+            shutil.copy(each, here)
+        yield [program("node"), str(Path(here) / script.name)]
+
+
+@contextmanager
 def started(script: Path, *arguments: object, which: str = "") -> Iterator[subprocess.Popen[str]]:
     """A program under Node with these packages, which is spoken with line by line. Leaving ends it."""
     tree = npm_tree(which)
-    here = tree / f"{script.stem}-{os.getpid()}-started{script.suffix}"
-    here.write_bytes(script.read_bytes())
-    process = subprocess.Popen(
-        [program("node"), here.name, *(json.dumps(each) for each in arguments)],
-        cwd=tree,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        with process:
-            yield process
+    with _laid_out(tree, script) as command:
+        process = subprocess.Popen(
+            [*command, *(json.dumps(each) for each in arguments)],
+            cwd=tree,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            with process:
+                yield process
+                process.kill()
+        finally:
             process.kill()
-    finally:
-        process.kill()
-        here.unlink()
 
 
 def play(script: Path, *arguments: object, which: str = "", patience_s: float = PATIENCE_S) -> list[dict[str, Any]]:
@@ -79,19 +87,15 @@ def play(script: Path, *arguments: object, which: str = "", patience_s: float = 
     Each argument reaches it as JSON text. A program that fails fails the test, with what it said.
     """
     tree = npm_tree(which)
-    here = tree / f"{script.stem}-{os.getpid()}{script.suffix}"  # imports are found from where the program lies
-    here.write_bytes(script.read_bytes())
-    try:
+    with _laid_out(tree, script) as command:
         told = subprocess.run(
-            [program("node"), here.name, *(json.dumps(each) for each in arguments)],
+            [*command, *(json.dumps(each) for each in arguments)],
             cwd=tree,
             capture_output=True,
             text=True,
             timeout=patience_s,
             check=False,
         )
-    finally:
-        here.unlink()
     assert told.returncode == 0, (
         f"{script.name} ended with {told.returncode}\n{told.stdout[-4000:]}\n{told.stderr[-8000:]}"
     )

@@ -16,10 +16,13 @@ HERE = Path(__file__).parent
 CHAT = "tests.gateway.agents_chat_cast"
 
 
-def play(data: Path, script: str, agents: list[str], **given: Any) -> dict[str, list[dict[str, Any]]]:
+def play(data: Path, script: str, agents: list[str], which: str = "", **given: Any) -> dict[str, list[dict[str, Any]]]:
     """What a program observed, by what it tells of. When it asks for that, the gateway is killed and started again."""
     told: dict[str, list[dict[str, Any]]] = {}
-    with real_gateway(data, agents, **given) as gateway, started(HERE / script, {"url": gateway.url}) as program:
+    with (
+        real_gateway(data, agents, **given) as gateway,
+        started(HERE / script, {"url": gateway.url}, which=which) as program,
+    ):
         assert program.stdout is not None
         for line in program.stdout:
             seen = json.loads(line)
@@ -62,7 +65,7 @@ def test_agent_client_knows_its_agent_sets_its_state_and_calls_it_across_a_kill(
 
 @pytest.mark.thorough
 def test_the_hooks_hold_a_conversation_across_a_kill(tmp_path: Path) -> None:
-    """P-061 to P-063, P-068, P-073, P-077, P-080, P-110, P-116, P-129, P-130, P-135, P-138, P-147, P-149, P-151, P-156, P-161, P-170."""
+    """P-061 to P-063, P-068, P-073, P-074, P-077, P-080, P-110, P-116, P-129, P-135, P-138, P-147, P-149, P-151, P-156, P-161, P-170."""
     told = play(
         tmp_path,
         "agents_react.mjs",
@@ -81,12 +84,13 @@ def test_the_hooks_hold_a_conversation_across_a_kill(tmp_path: Path) -> None:
     assert told["regenerated"][0]["stored"] == 4
     assert told["stopped"] == [{"ends": ["aborted", "aborted"], "status": "ready"}]
     assert told["cleared"] == [{"stored": []}]
+    assert told["chat left"][0]["ends"] == ["aborted"]
+    assert told["page left"] == [{"ends": ["completed"], "shown": asked}]
     (client_tool,) = told["client tool"]
     assert (client_tool["calls"], client_tool["states"]) == (["ask_colour"], ["output-available"])
     assert [role for role, _ in client_tool["shown"]] == ["user", "assistant"]
     (approval,) = told["approval"]
     assert approval["states"] == ["output-available"]
-    assert approval["tab"] == approval["stored"], "what the tab shows at last is what is stored"
     (children,) = told["children"]
     assert children["live"] == children["replayed"]
     assert children["bound"] == 1
@@ -100,6 +104,26 @@ def test_the_hooks_hold_a_conversation_across_a_kill(tmp_path: Path) -> None:
     assert killed["left"] == killed["right"] == asked
     assert killed["ends"] == [["completed"], ["completed"]]
     assert killed["recovering"] == [False, False]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("which", "version"), [("agents_6.0.326", "6.0.326"), ("agents_7.0.97", "7.0.97"), ("", "7.0.173")]
+)
+def test_each_release_shows_a_continued_answer_as_it_is_stored(tmp_path: Path, which: str, version: str) -> None:
+    """P-130: releases merge what continues an answer in different ways."""
+    told = play(
+        tmp_path,
+        "agents_shapes.mjs",
+        [f"{CHAT}:Asker"],
+        which,
+        setup=f"{CHAT}:script",
+        setup_options={"between_ms": 20},
+    )
+    (tool,), (approval,) = told["tool"], told["approval"]
+    assert (tool["version"], tool["states"]) == (version, ["output-available"])
+    assert (approval["states"], approval["errors"]) == (["output-available"], [None, None])
+    assert [role for role, _ in approval["shown"]] == ["user", "assistant"] * 2
 
 
 @pytest.mark.long

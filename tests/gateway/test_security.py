@@ -111,6 +111,15 @@ def test_no_route_and_no_frame_is_open_to_a_principal_without_scopes() -> None:
     at(story, authenticate=lambda _: NOBODY)
 
 
+def test_who_may_only_read_cannot_have_the_directory_examined() -> None:
+    async def story(door: Door) -> None:
+        headers = {"authorization": "Bearer another-one-of-them"}
+        assert (await door.get("/api/doctor", headers=headers)).status == 403
+        assert (await door.get("/api/overview", headers=headers)).status == 200
+
+    at(story, **HOOK)
+
+
 def _every_route() -> list[tuple[str, str]]:
     routes: Any = Gateway((Counter,)).routes
     found: list[tuple[str, str]] = []
