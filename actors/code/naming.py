@@ -114,7 +114,9 @@ def loaded_class(place: str) -> type | None:
     """The class that is defined there, if this process has loaded it. Nothing is imported."""
     origin, _, qualname = place.rpartition(":")
     main = sys.modules["__main__"]
-    runs_it = origin.startswith("cell:") or origin in (f"script:{_file(main)}", getattr(main.__spec__, "name", None))
+    file, spec = _file(main), main.__spec__
+    runs_it = origin.startswith("cell:") or origin in (f"script:{file}", getattr(spec, "name", None))
+    runs_it = runs_it or (file is not None and origin == file.stem and _is_importable(file))
     names = [origin, *(name for name, known in _origins.items() if known == origin), *(["__main__"] if runs_it else [])]
     found = (_lookup(sys.modules[name], qualname) for name in names if name in sys.modules)
     return next((each for each in found if isinstance(each, type)), None)

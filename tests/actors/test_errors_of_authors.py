@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure.actors import Agent, RemoteError, RunContext, exposed
 from tests.kit import Stage, play
+from tests.tidy import IMPORT_PATH
 
 
 class SoldOut(Exception):
@@ -65,6 +69,26 @@ def test_a_caller_catches_an_authors_own_exception_by_its_class() -> None:
         assert await stage.call(Shop, "buy_of", "branch") == ["SoldOut: 0 of tea are left", "KeyError"]
 
     play(story)
+
+
+SCRIPT = """
+from perdure.actors.code.naming import loaded_class
+
+class SoldOut(Exception):
+    pass
+
+if __name__ == "__main__":
+    print([loaded_class(f"{place}:SoldOut") is SoldOut for place in ("till", "elsewhere")])
+"""
+
+
+def test_a_script_catches_what_it_defines_itself(tmp_path: Path) -> None:
+    """Hosts import it by its name, and here it is `__main__`."""
+    (tmp_path / "till.py").write_text(SCRIPT)
+    environment = {"PYTHONPATH": IMPORT_PATH}
+    command = [sys.executable, "till.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "[True, False]\n"
 
 
 def test_an_exception_that_the_caller_cannot_know_says_what_it_was() -> None:
