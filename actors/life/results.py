@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NotRequired, TypeAlias, TypedDict, cast
 
@@ -221,7 +221,8 @@ class Detached:
         on_give_up: method for the give-up (`interrupted`).
         max_budget_ms: absolute budget from the request; 0 gives up at once, infinity never.
         no_progress_budget_ms: window of silence, reset by every signal once there was one; 0 and infinity are off.
-        on_milestones: names of milestones to be told of, each once per run.
+        on_milestones: names of milestones to be told of, each once per run; or `{"names": [...], "mode": "react"}`, if a chat parent is to
+            answer them and not only to tell them (`"narrate"`).
         on_milestone: method that is told of them.
         notify: whether (or from which source) a chat parent is told by a message.
     """
@@ -253,10 +254,11 @@ class Detached:
 
     def _milestones(self) -> JsonObject:
         given = self.on_milestones
-        names, mode = (
-            (given.get("names", ()), given.get("mode", "narrate")) if isinstance(given, dict) else (given, "narrate")
-        )
-        if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+        if isinstance(given, dict) and (given.keys() - {"names", "mode"} or "names" not in given):
+            raise BadRequest("on_milestones", f"{given!r:.200} is not {{'names': [...], 'mode': 'narrate' or 'react'}}")
+        names, mode = (given["names"], given.get("mode", "narrate")) if isinstance(given, dict) else (given, "narrate")
+        is_list = isinstance(names, Collection) and not isinstance(names, str | bytes | Mapping)
+        if not is_list or not all(isinstance(name, str) and name for name in names):
             raise BadRequest("on_milestones", f"{names!r} is not a list of milestone names")
         if mode not in ("narrate", "react"):
             raise BadRequest("on_milestones", f"{mode!r} is not a mode; it is 'narrate' or 'react'")

@@ -36,6 +36,8 @@ class RemembersSteps:
         Between the end of `job` and the return there is a moment in which a death repeats it; effects outside of the agent's
         storage want the id of the run or the fiber, and `name`, as their idempotency key.
         """
+        if not callable(job):
+            raise BadRequest("job", f"{job!r:.200} is no function that does the step; write `lambda: …`")
         awaits = _awaits(inspect.currentframe())
         known = self._remembered(name)
         if known is not None:

@@ -98,7 +98,13 @@ def test_a_handler_that_is_no_method(field: str) -> None:
     play(story)
 
 
-@pytest.mark.parametrize("stones", ["half", [""], [7], {"names": ["half"], "mode": "shout"}, {"names": "half"}])
+@pytest.mark.parametrize(
+    "stones",
+    [
+        *("half", [""], [7], 7),
+        *({"names": ["half"], "mode": "shout"}, {"names": "half"}, {"names": 7}, {"mode": "react"}, {"half": "react"}),
+    ],
+)
 def test_milestones_that_are_none(stones: Any) -> None:
     with pytest.raises(BadRequest) as problem:
         Detached(on_milestones=stones).options(None)

@@ -188,3 +188,19 @@ def test_a_step_of_sync_code_may_be_awaited_in_every_attempt() -> None:
         assert stage.run("r").attempt == 2
 
     play(story)
+
+
+class Hasty(Agent):
+    """Gives a step what the job gives, and not the job."""
+
+    async def run(self, input: int, run: RunContext) -> list[Any]:
+        with pytest.raises(BadRequest, match="job: 1 is no function") as refused:
+            run.step("s", input)  # type: ignore[call-overload]
+        return [refused.value.field, run.step("s", lambda: input + 1)]
+
+
+def test_a_step_without_a_job_is_refused_before_it_is_remembered() -> None:
+    async def story(stage: Stage) -> None:
+        assert (await stage.client.run(Hasty, 1)).output == ["job", 2]
+
+    play(story)
