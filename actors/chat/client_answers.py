@@ -15,7 +15,16 @@ from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turn_ends import Outcome, reported
 from perdure.actors.code.author_call import tried_now
-from perdure.policies import ChatRecovery, Event, Part, TurnEvent, TurnStatus, default_repair, waiting_calls
+from perdure.policies import (
+    ChatRecovery,
+    Event,
+    Part,
+    TurnEvent,
+    TurnStatus,
+    default_repair,
+    deferred_ids,
+    waiting_calls,
+)
 
 Ending = Callable[[LiveTurn], Awaitable[Outcome]]
 PEOPLES = frozenset({"chat", "save", "submission"})
@@ -92,10 +101,13 @@ class ClientAnswers:
         return problem is None and isinstance(new, dict) and new != default_repair(part)
 
     def _waits_for(self, turn: Turn, event: Event) -> bool:
-        """Whether a turn waits for this answer. An approved call waits for its result, and for no second approval."""
+        """Whether a turn waits for this answer. An approved call waits for its result, and for no second approval; one whose result
+        comes from elsewhere has begun, and waits for none."""
         waiting = [part for part in self._waiting_calls(turn) if part["toolCallId"] == event["toolCallId"]]
-        is_approval = event["type"] == "tool-approval-response"
-        return any(not (is_approval and part["state"] == "approval-responded") for part in waiting)
+        if event["type"] != "tool-approval-response":
+            return bool(waiting)
+        elsewhere = deferred_ids(self._state.stream_of(turn).parts)
+        return any(part["state"] != "approval-responded" and part["toolCallId"] not in elsewhere for part in waiting)
 
     def _waiting_calls(self, turn: Turn) -> list[Part]:
         """The calls of a turn that wait for the client."""

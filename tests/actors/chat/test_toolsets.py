@@ -306,6 +306,8 @@ def test_a_deferred_call_waits_for_its_result_from_elsewhere(agent: type[ChatAge
         if deaths:
             room.kill()
             await room.until(lambda: room.do("has_pending_interaction"))
+        for allowed in (True, False):
+            assert not await room.do("respond_to_approval", ordered["toolCallId"], allowed), "it has begun, unasked"
         assert await room.do("resolve_tool_call", ordered["toolCallId"], {"came": "it"})
         assert not await room.do("resolve_tool_call", ordered["toolCallId"], "late")
         await room.until(lambda: room.is_("completed"))
