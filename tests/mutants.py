@@ -31,13 +31,57 @@ MUTANTS = (
     Mutant("actors/rest/keeping.py", "if not place:", "if False:",
            "a backup goes where the gateway was told to make them and nowhere else",
            "gateway/test_rest_keeping.py::test_what_a_gateway_was_not_started_for_is_refused"),
+    Mutant("actors/chat/toolsets.py", "except CallDeferred as deferred:", "except MemoryError as deferred:",
+           "a tool that defers its call has the turn wait for a result from elsewhere", "actors/chat/test_toolsets.py"
+           "::test_a_deferred_call_waits_for_its_result_from_elsewhere"),
+    Mutant("actors/chat/client_answers.py", 'and part["toolCallId"] not in elsewhere for', "for",
+           "nobody can decline a call that has begun and whose result comes from elsewhere", "actors/chat/test_toolsets.py"
+           "::test_a_deferred_call_waits_for_its_result_from_elsewhere"),
+    Mutant("policies/repair.py", 'or (part.get("toolCallId") in elsewhere and is_tool_part(part) and not is_settled(part))', "",
+           "whoever brings the result of a deferred call is heard", "actors/chat/test_toolsets.py"
+           "::test_a_deferred_call_waits_for_its_result_from_elsewhere"),
+    Mutant("actors/gateway/call_runs.py", "self._runs[second] = awaited(self._after(first, call_id, second))", "pass",
+           "what a call's approved run says is told to those who follow the call", "gateway/test_call_runs.py"
+           "::test_an_approved_run_is_followed_after_the_one_that_asked"),
+    Mutant("actors/gateway/call_runs.py", "await asyncio.wait({self._runs[first]})\n        await self._run(call_id, second)",
+           "await self._run(call_id, second)",
+           "the run that asked for an approval is told before the one that has it", "gateway/test_call_runs.py"
+           "::test_an_approved_run_is_followed_after_the_one_that_asked"),
+    Mutant("actors/chat/compaction.py", "live.stream.mend(replay=True)", "live.stream.mend()",
+           "what was said before a refusal for length is not said twice", "actors/chat/test_compaction.py"
+           "::test_a_refused_request_is_sent_again_with_a_summary"),
+    Mutant("actors/chat/compaction.py", "live.turn.compactions += 1", "live.turn.compactions += 1; live.turn.work = 0",
+           "a summary takes nothing from the progress of a turn", "actors/chat/test_compaction.py"
+           "::test_a_summary_takes_nothing_from_the_progress_of_a_turn_that_is_being_recovered"),
+    Mutant("actors/chat/compaction.py", "if not config.reactive or live.turn.compactions >= config.max_retries:",
+           "if not config.reactive or live.turn.keeps_context:",
+           "a turn is made shorter after a refusal so often as its author says", "actors/chat/test_compaction.py"
+           "::test_a_turn_whose_conversation_stays_too_long_ends_in_an_error"),
+    Mutant("actors/chat/compaction.py", "live.stream.flush(summary=summary)", "live.stream.flush()",
+           "a summary is durable", "actors/chat/test_compaction.py"
+           "::test_later_turns_and_later_lives_go_on_with_the_summary"),
+    Mutant("policies/compaction.py", "min(settled, len(steps) - 1)", "len(steps) - 1",
+           "a call that waits is not summarised away", "policies/test_compaction.py"
+           "::test_an_answer_is_cut_between_steps_whose_calls_have_their_results"),
+    Mutant("actors/chat/library_turn.py", "history = self._uncovered(messages)", "history = [*messages]",
+           "an agent of the library is not sent what a summary covers", "actors/chat/test_compaction.py"
+           "::test_an_answer_of_many_steps_is_cut_between_two_of_them"),
+    Mutant("actors/chat/library_turn.py", "taken = own | self._told.call_ids", "taken = own",
+           "a call of an agent of the library takes no id of an earlier turn's call", "actors/chat/test_compaction.py"
+           "::test_no_call_takes_the_id_of_a_call_of_an_earlier_turn"),
+    Mutant("actors/chat/library_turn.py", "self._base_steps()[self._told.covered_steps :]", "self._base_steps()",
+           "an answer that an agent of the library continues is sent without what a summary covers", "actors/chat/test_compaction.py"
+           "::test_an_answer_that_a_summary_covers_in_part_can_be_continued"),
+    Mutant("actors/code/naming.py", "runs_it = runs_it or (file is not None", "runs_it = runs_it or (file is None",
+           "a script catches its own exceptions by their classes", "actors/test_errors_of_authors.py"
+           "::test_a_script_catches_what_it_defines_itself"),
     Mutant("actors/chat/compaction.py", "if self._state.store.message_versions(found.positions) == found.versions:", "if True:",
            "a summary tells nothing that was edited while it was written", "actors/chat/test_compaction.py"
            "::test_a_summary_of_what_was_edited_meanwhile_is_asked_for_again"),
     Mutant("actors/chat/store.py", "self._keep_summary_true(transaction, position,", "(transaction, position,",
            "a summary of what was edited is not told", "actors/chat/test_compaction.py"
            "::test_an_edit_of_what_a_summary_covers_ends_it"),
-    Mutant("actors/chat/history.py", "if self.view.is_whole:", "if True:",
+    Mutant("actors/chat/history.py", "return set() if self.view.is_whole else self.call_ids(live)", "return set()",
            "a new call takes no id of a call that the model is not sent any more", "actors/chat/test_compaction.py"
            "::test_an_answer_of_many_steps_is_cut_between_two_of_them"),
     Mutant("actors/ai_sdk/children.py", "if framed.is_agent and", "if not framed.is_agent and",

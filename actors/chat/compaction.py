@@ -81,16 +81,21 @@ class Compaction:
     def _config(self) -> ContextOverflow:
         return ContextOverflow.of(self._state.agent.context_overflow)
 
-    async def ahead(self, live: LiveTurn) -> None:
-        """Shorten the conversation if the next request would be too long. Tried once in vain, it is not tried again in this turn."""
+    async def ahead(self, live: LiveTurn) -> bool:
+        """Shorten the conversation if the next request would be too long. Tried once in vain, it is not tried again in this turn.
+
+        Returns whether it is shorter now.
+        """
         most = self._config.max_input_tokens
         if most == float("inf"):
-            return
+            return False
         self._asked = self._estimate(live)
-        if not live.turn.keeps_context and self._ratio * self._asked > most:
-            shorter = await self._shorten(live, PROACTIVE)
-            self._asked = self._estimate(live)
-            live.turn.keeps_context = not shorter or self._ratio * self._asked > most
+        if live.turn.keeps_context or self._ratio * self._asked <= most:
+            return False
+        shorter = await self._shorten(live, PROACTIVE)
+        self._asked = self._estimate(live)
+        live.turn.keeps_context = not shorter or self._ratio * self._asked > most
+        return shorter
 
     async def after_refusal(self, live: LiveTurn) -> bool:
         """The provider says that the conversation is too long. Returns whether it is shorter now."""
@@ -143,7 +148,7 @@ class Compaction:
     def _cut(self, live: LiveTurn) -> _Cut | None:
         """What is to be summarised; None if nothing can be left out."""
         before, own = self._history.before(live), self._history.view.trimmed(live.stream.message)
-        steps = [] if self._state.agent.library_agent is not None else steps_of(own["parts"])
+        steps = steps_of(own["parts"])
         steps = steps[:-1] if live.stream.is_broken else steps
         first = int(bool(before) and before[0]["id"] == SUMMARY_ID)
         starts = [*question_starts(before, first), *(len(before) + each for each in step_starts(steps))]
@@ -157,7 +162,7 @@ class Compaction:
         if at >= len(before):
             said = before[first:]
             summary["after"] = max(after, *map(position, (each["id"] for each in said)), 0)
-            summary["within"], summary["steps"] = own["id"], at - len(before) + self._left_out(live, own)
+            summary["within"], summary["steps"] = own["id"], at - len(before) + self._history.view.covered_steps(own)
             summary["asked"] = next((each["id"] for each in reversed(said) if each["role"] == "user"), "")
             parts = [part for step in steps[: at - len(before)] for part in step]
             covered = [*covered, {**own, "parts": parts}]
@@ -165,10 +170,6 @@ class Compaction:
             summary["after"] = max(after, position(before[at]["id"]) - 1)
         positions = [position(each["id"]) for each in before[first:at]]
         return _Cut(covered, summary, positions, self._state.store.message_versions(positions))
-
-    def _left_out(self, live: LiveTurn, own: Message) -> int:
-        """How many steps of the present answer are covered already."""
-        return len(steps_of(live.stream.parts)) - len(steps_of(own["parts"]))
 
     # the summary
 

@@ -53,12 +53,16 @@ class ContextView:
         if partly is None or len(steps_of(partly["parts"])) < summary["steps"]:
             self._store.forget_summary()
 
+    def covered_steps(self, message: Message) -> int:
+        """How many steps of a message the summary covers."""
+        summary = self._store.summary()
+        return 0 if summary is None or message["id"] != summary["within"] else summary["steps"]
+
     def trimmed(self, message: Message) -> Message:
         """A message without the steps that the summary covers. The very same object if there are none."""
-        summary = self._store.summary()
-        if summary is None or message["id"] != summary["within"]:
+        known, steps = self._trimmed, self.covered_steps(message)
+        if not steps:
             return message
-        known, steps = self._trimmed, summary["steps"]
         if known is None or known[0] is not message or known[1] != steps:
             kept = [part for step in steps_of(message["parts"])[steps:] for part in step]
             known = self._trimmed = (message, steps, {**message, "parts": kept})

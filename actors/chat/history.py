@@ -60,8 +60,10 @@ class History:
 
     def hidden_call_ids(self, live: LiveTurn) -> set[str]:
         """The ids of calls that the model is not sent any more. A new call must not take one of them."""
-        if self.view.is_whole:
-            return set()
+        return set() if self.view.is_whole else self.call_ids(live)
+
+    def call_ids(self, live: LiveTurn) -> set[str]:
+        """The ids of all calls of the conversation."""
         parts = [*live.stream.parts, *(part for each in self._state.transcript.messages for part in each["parts"])]
         return {part["toolCallId"] for part in parts if "toolCallId" in part}
 

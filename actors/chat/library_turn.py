@@ -7,13 +7,17 @@ The library's own loop runs from the start of the turn, with a model and toolset
 
 So a turn that is taken up after a death comes to where it was without asking or doing anything twice. Instructions, history processors,
 validators and preparations of tools are called again; they have no effects to repeat, or say so by being tools.
+
+The library sees every step of the turn. Steps that a summary covers are left out of what it sends: the summary stands before the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
 from pydantic_core import to_jsonable_python
@@ -31,7 +35,7 @@ from perdure.actors.chat.watchdog import Watchdog
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.events.message_parts import BROKEN
 from perdure.actors.host.tenant import Tenant
-from perdure.policies import Event, Message, Part, TurnEvent, is_tool_part
+from perdure.policies import Event, Message, Part, TurnEvent, is_tool_part, steps_of
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -48,12 +52,25 @@ class TurnAuthor(HasDeps, Protocol):
     max_steps: ClassVar[int]
 
 
+@dataclass(frozen=True)
+class Told:
+    """What the model is told of the conversation: the messages before this turn's answer, and all but its first `covered_steps`.
+
+    `call_ids` are those of all calls of the conversation, told or not. A new call must not take one of them.
+    """
+
+    before: Sequence[Message]
+    covered_steps: int
+    call_ids: AbstractSet[str]
+
+
 @dataclass
 class _Answer:
     """One answer of the model: its parts, and whether it has ended."""
 
     parts: list[Part]
     end: Event | None
+    steps: int = 1
 
     @property
     def is_whole(self) -> bool:
@@ -67,7 +84,7 @@ class LibraryTurn:
     """Plays one turn by an agent of pydantic-ai.
 
     Args:
-        before: the conversation before this turn's answer, in order for a request.
+        told: the conversation before this turn's answer, in order for a request, and what is left out of the answer.
         ask: sends a request, writes its answer into the stream, and recovers; its outcome if the turn is over.
     """
 
@@ -77,12 +94,12 @@ class LibraryTurn:
         author: TurnAuthor,
         tenant: Tenant,
         live: LiveTurn,
-        before: Sequence[Message],
+        told: Told,
         model: Model,
         ask: Callable[[Callable[[Watchdog], AsyncGenerator[Event | Finished]]], Awaitable[Outcome | None]],
     ) -> None:
         self._library, self._author, self._tenant, self._live = library, author, tenant, live
-        self._before, self._model, self._ask = before, model, ask
+        self._told, self._model, self._ask = told, model, ask
         self._asked = 0
         self._ids: dict[str, str] = {}  # the calls by the ids that the library knows
         self._outcome: Outcome | None = None
@@ -131,9 +148,30 @@ class LibraryTurn:
 
     def _history(self) -> list[ModelMessage]:
         """The conversation that the library begins with."""
-        base = self._live.stream.parts[: self._live.turn.base]
+        base = [part for step in self._base_steps()[self._told.covered_steps :] for part in step]
         own: list[Message] = [{**self._live.stream.message, "parts": base}] if base else []
-        return to_model([*self._before, *own], provider=self._model.system)
+        return to_model([*self._told.before, *own], provider=self._model.system)
+
+    def _base_steps(self) -> list[list[Part]]:
+        """The steps of the answer that this turn continues."""
+        return steps_of(self._live.stream.parts[: self._live.turn.base])
+
+    def _uncovered(self, messages: Sequence[ModelMessage]) -> list[ModelMessage]:
+        """A request of the library without the answers of this turn that a summary covers, and what came of their calls."""
+        left = self._told.covered_steps - len(self._base_steps())
+        steps = accumulate(answer.steps for answer in self._answers())
+        covered, is_covered = sum(each <= left for each in steps), False
+        kept: list[ModelMessage] = []
+        for each in messages:
+            if each.kind == "response":
+                is_covered = (each.metadata or {}).get(NUMBER, covered) < covered
+            if not is_covered:
+                kept.append(each)
+            elif each.kind == "request" and (
+                prompts := [part for part in each.parts if part.part_kind == "system-prompt"]
+            ):
+                kept.append(replace(each, parts=prompts))
+        return kept
 
     async def request(
         self, messages: list[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
@@ -144,8 +182,10 @@ class LibraryTurn:
         while True:
             known = self._answers()[number : number + 1]
             if known and known[0].is_whole:
-                return self._response(known[0])
-            history = [*messages, *self._so_far(known[0])] if known else messages
+                return self._response(known[0], number)
+            history = self._uncovered(messages)
+            if known:
+                history += self._so_far(known[0])
             outcome = await self._ask(self._sent(history, settings, parameters))
             if outcome is not None:
                 raise self._over(outcome)
@@ -155,7 +195,8 @@ class LibraryTurn:
         self, history: list[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
     ) -> Callable[[Watchdog], AsyncGenerator[Event | Finished]]:
         """What sends one request."""
-        taken = [part["toolCallId"] for part in self._live.stream.parts if is_tool_part(part)]
+        own = {part["toolCallId"] for part in self._live.stream.parts if is_tool_part(part)}
+        taken = own | self._told.call_ids
         return lambda watchdog: stream_request(
             self._model, history, settings, parameters, watchdog=watchdog, taken_ids=taken
         )
@@ -165,7 +206,7 @@ class LibraryTurn:
         found: list[_Answer] = []
         for parts, end in zip(_steps(self._live.stream.own_parts), step_ends(self._live.stream.events), strict=True):
             if found and not found[-1].is_whole:
-                found[-1] = _Answer([*found[-1].parts, *parts], end)
+                found[-1] = _Answer([*found[-1].parts, *parts], end, found[-1].steps + 1)
             else:
                 found.append(_Answer(parts, end))
         return found
@@ -174,15 +215,16 @@ class LibraryTurn:
         """What was said of an answer that broke off, and the word that it goes on."""
         return to_model([_ASKED, {"id": "", "role": "assistant", "parts": answer.parts}], last_word=CONTINUE)[1:]
 
-    def _response(self, answer: _Answer) -> ModelResponse:
-        """An answer in the library's form."""
+    def _response(self, answer: _Answer, number: int) -> ModelResponse:
+        """An answer in the library's form. It keeps its number wherever the library puts it."""
         from pydantic_ai.messages import ModelResponse  # noqa: PLC0415 - as above
         from pydantic_ai.usage import RequestUsage  # noqa: PLC0415 - as above
 
         said: Message = {"id": "", "role": "assistant", "parts": answer.parts}
         made = to_model([_ASKED, said], provider=self._model.system)
         parts = [part for each in made if isinstance(each, ModelResponse) for part in each.parts]
-        response = ModelResponse(parts=parts, model_name=self._model.model_name, provider_name=self._model.system)
+        name, provider = self._model.model_name, self._model.system
+        response = ModelResponse(parts=parts, model_name=name, provider_name=provider, metadata={NUMBER: number})
         ours = [part["toolCallId"] for part in answer.parts if _is_called(part)]
         self._ids |= dict(zip((call.tool_call_id for call in response.tool_calls), ours, strict=True))
         end: Event = answer.end or {"type": "finish-step"}
@@ -245,6 +287,8 @@ class TurnOver(Exception):
     """Ends the library's loop; the turn's outcome is known beside it."""
 
 
+NUMBER = "perdure_answer"
+"""In the metadata of an answer, which no model is sent: its number in the turn."""
 _ASKED: Message = {"id": "", "role": "user", "parts": [{"type": "text", "text": "…"}]}
 _COUNTS = frozenset({"input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"})
 _REASONS = frozenset({"stop", "length", "content_filter", "tool_call", "error"})

@@ -23,7 +23,7 @@ from perdure.actors.chat.answer_stream import Finished
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.failures import ModelFailed
 from perdure.actors.chat.history import History
-from perdure.actors.chat.library_turn import LibraryTurn
+from perdure.actors.chat.library_turn import LibraryTurn, Told
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.model import stream_model
 from perdure.actors.chat.stream import last_boundary
@@ -103,15 +103,18 @@ class Play:
     async def _by_library(self, library: LibraryAgent[Any, Any]) -> Outcome:
         """The same, decided by an agent of pydantic-ai."""
         while True:
-            await self._recovery.compaction.ahead(self.live)
             model, before = await self._state.model(), self._history.before(self.live)
+            covered = self._history.view.covered_steps(self.live.stream.message)
+            told = Told(before, covered, self._history.call_ids(self.live))
             ask = partial(self._asked, model)
-            outcome = await LibraryTurn(library, self._agent, self._tenant, self.live, before, model, ask).play()
+            outcome = await LibraryTurn(library, self._agent, self._tenant, self.live, told, model, ask).play()
             if outcome is not SHORTER:
                 return outcome
 
     async def _asked(self, model: Model, source: Source) -> Outcome | None:
         """Take the answer of one request, and recover. Returns an outcome if the turn is over."""
+        if await self._recovery.compaction.ahead(self.live):
+            return SHORTER
         said = partial(self._history.request_messages, self.live)
         compactions = self.live.turn.compactions
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from perdure.actors import Client
 from perdure.actors.chat.approvals import run_ids
 from perdure.actors.gateway.call_runs import CallRuns, Framed
@@ -13,9 +15,12 @@ from tests.kit import address
 
 
 def test_an_approved_run_is_followed_after_the_one_that_asked() -> None:
+    """Although who listens is slow to take what the first one says."""
     heard: list[tuple[str, str]] = []
 
     async def say(framed: Framed) -> None:
+        if framed.frame["run_id"] == run_ids("asked", framed.call_id)[0]:
+            await asyncio.sleep(10)
         heard.append((framed.frame["run_id"], framed.frame["event"]["kind"]))
 
     async def story(client: Client) -> None:

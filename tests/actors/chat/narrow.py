@@ -30,11 +30,13 @@ class Narrow:
     says_before_refusal: ClassVar[str] = ""
     summary_s: ClassVar[float] = 0.5
     summary_problems: ClassVar[list[Exception]] = []
+    stalls: ClassVar[list[int]] = []
+    """After how much ore it falls silent, once each."""
 
     @classmethod
     def begin(cls, window: float = WINDOW, says_before_refusal: str = "", summary_s: float = 0.5) -> None:
         """Forget what was asked."""
-        cls.requests, cls.summaries, cls.refusals, cls.summary_problems = [], [], 0, []
+        cls.requests, cls.summaries, cls.refusals, cls.summary_problems, cls.stalls = [], [], 0, [], []
         cls.window, cls.says_before_refusal, cls.summary_s = window, says_before_refusal, summary_s
 
 
@@ -70,6 +72,9 @@ async def answer(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator
     wanted = int(word.removeprefix("dig ")) if word.startswith("dig ") else 0
     done = said.count("tool-return: ore ")
     dug = max((int(line.split()[2]) for line in said.splitlines() if line.startswith("tool-return: ore ")), default=0)
+    if dug in Narrow.stalls:
+        Narrow.stalls.remove(dug)
+        await asyncio.sleep(1_000_000)
     if wanted > (dug or done):
         yield {0: DeltaToolCall(name="dig", json_args=f'{{"number": {dug + 1}}}', tool_call_id="again")}
         return
@@ -86,6 +91,8 @@ DRILL = LibraryAgent(FunctionModel(stream_function=answer))
 DRILL.tool_plain(metadata={"effect": "idempotent"})(dig)
 Drill = DurableAgent.of(DRILL, name="Drill")
 Drill.context_overflow = ContextOverflow(keep_tokens=150)
+DrillAhead = DurableAgent.of(DRILL, name="DrillAhead")
+DrillAhead.context_overflow = ContextOverflow(keep_tokens=150, max_input_tokens=250)
 
 
 class Miner(ChatAgent):

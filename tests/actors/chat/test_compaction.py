@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pydantic_ai.exceptions import ModelHTTPError
 
+from perdure import ChatRecovery, ContextOverflow
 from perdure.actors import ChatAgent
 from perdure.actors.events.observability import Event, subscribe
-from tests.actors.chat.narrow import REFUSED, Ahead, Drill, Miner, Mute, Narrow, Stubborn, old_talk
+from tests.actors.chat.narrow import REFUSED, Ahead, Drill, DrillAhead, Miner, Mute, Narrow, Stubborn, old_talk
 from tests.actors.chat.room import Room, Story, texts, visit
 
 
@@ -137,13 +138,14 @@ def test_a_turn_that_is_cancelled_meanwhile_keeps_no_summary() -> None:
     assert (len(Narrow.summaries), Narrow.refusals) == (1, 1)
 
 
-@pytest.mark.parametrize("agent", [Miner, Ahead])
+@pytest.mark.parametrize("agent", [Miner, Ahead, Drill, DrillAhead])
 def test_an_answer_of_many_steps_is_cut_between_two_of_them(agent: type[ChatAgent]) -> None:
     """The question stays as it is, a call keeps its result, and no new call takes the id of one that is not sent any more."""
     Narrow.begin()
+    is_ahead = issubclass(agent, (Ahead, DrillAhead))
 
     async def story(room: Room) -> None:
-        result = await room.do("chat", "dig 16" if agent is Ahead else "dig 9", request_id="asked")
+        result = await room.do("chat", "dig 16" if is_ahead else "dig 9", request_id="asked")
         assert result.ok, result
         parts = [part for part in result.message["parts"] if "toolCallId" in part]
         assert [part["input"]["number"] for part in parts] == list(range(1, len(parts) + 1))
@@ -153,11 +155,44 @@ def test_an_answer_of_many_steps_is_cut_between_two_of_them(agent: type[ChatAgen
         assert (await room.do("chat", "and now?")).ok
 
     told = heard(agent, story)
-    assert {each["reason"] for each in told} == {"proactive" if agent is Ahead else "reactive"}
+    assert {each["reason"] for each in told} == {"proactive" if is_ahead else "reactive"}
     assert all(each["shortened"] for each in told)
-    assert (len(told) > 3, Narrow.refusals) == ((True, 0) if agent is Ahead else (False, 1))
+    assert (len(told) > 3, Narrow.refusals) == ((True, 0) if is_ahead else (False, 1))
     assert all("dig 9" in each or "dig 16" in each for each in Narrow.requests)
     assert "ore 1 " in Narrow.summaries[0]
+
+
+@pytest.mark.parametrize("agent", [Miner, Drill])
+def test_an_answer_that_a_summary_covers_in_part_can_be_continued(agent: type[ChatAgent]) -> None:
+    Narrow.begin()
+
+    async def story(room: Room) -> None:
+        first = await room.do("chat", "dig 9")
+        assert first.ok
+        Narrow.requests.clear()
+        result = await room.do("continue_last_turn")
+        assert (result.status, result.message["id"]) == ("completed", first.message["id"]), result
+        assert result.message["parts"][: len(first.message["parts"])] == first.message["parts"]
+
+    assert [each["shortened"] for each in heard(agent, story)] == [True]
+    (sent,) = Narrow.requests
+    assert "summary 1" in sent
+    assert [f"ore {number} " in sent for number in (1, 9)] == [False, True]
+
+
+@pytest.mark.parametrize("agent", [Miner, Ahead, Drill, DrillAhead])
+def test_no_call_takes_the_id_of_a_call_of_an_earlier_turn(agent: type[ChatAgent]) -> None:
+    """This model gives every call the same one; whether the earlier calls are still told, or in a summary."""
+    Narrow.begin(window=100_000)
+
+    async def story(room: Room) -> None:
+        for word in ("dig 6", "dig 8", "dig 10"):
+            assert (await room.do("chat", word)).ok
+        calls = [part for each in await room.do("get_messages") for part in each["parts"] if "toolCallId" in part]
+        assert {part["state"] for part in calls} == {"output-available"}
+        assert len(calls) == len({part["toolCallId"] for part in calls}) >= 10
+
+    assert bool(heard(agent, story)) is issubclass(agent, (Ahead, DrillAhead))
 
 
 def test_a_conversation_is_made_shorter_before_it_is_refused() -> None:
@@ -191,6 +226,56 @@ def test_what_was_tried_ahead_in_vain_is_tried_after_a_refusal_once_more() -> No
 
     told = heard(Reluctant, story)
     assert [(each["reason"], each["shortened"]) for each in told] == [("proactive", False), ("reactive", True)]
+
+
+class Both(Miner):
+    """Makes the conversation shorter ahead of need, and keeps more of it than the provider takes."""
+
+    context_overflow = ContextOverflow(keep_tokens=300, max_input_tokens=400)
+
+
+def test_what_was_made_shorter_ahead_and_is_refused_all_the_same_is_made_shorter_still() -> None:
+    Narrow.begin(window=1_000)
+
+    async def story(room: Room) -> None:
+        await filled(room)
+        result = await room.do("chat", "hello", request_id="asked")
+        assert (result.status, texts(result.message)) == ("completed", ["Answer to hello."])
+        assert (await room.do("get_messages"))[:-2] == old_talk()
+
+    told = heard(Both, story)
+    assert [(each["reason"], each["shortened"]) for each in told] == [("proactive", True), ("reactive", True)]
+    assert (len(Narrow.summaries), Narrow.refusals, len(Narrow.requests)) == (2, 1, 1)
+    assert "summary 1" in Narrow.summaries[1], "the second one tells what the first one told"
+    assert "summary 2" in Narrow.requests[0]
+
+
+class Watched(Miner):
+    """Is asked whether to go on."""
+
+    looks: ClassVar[list[tuple[int, int]]] = []
+    chat_recovery = ChatRecovery(
+        max_attempts=1, should_keep_recovering=lambda each: Watched.looks.append((each.attempt, each.work))
+    )
+    chat_stream_stall_timeout_ms = 40_000
+
+
+def test_a_summary_takes_nothing_from_the_progress_of_a_turn_that_is_being_recovered() -> None:
+    """It is interrupted three times, twice before it outgrows its model and once after; each time it has dug on (C-1067)."""
+    Narrow.begin()
+    Narrow.stalls = [2, 4, 8]
+    Watched.looks.clear()
+
+    async def story(room: Room) -> None:
+        result = await room.do("chat", "dig 9", request_id="asked")
+        assert result.ok, result
+        parts = [part for part in result.message["parts"] if "toolCallId" in part]
+        assert [part["input"]["number"] for part in parts] == list(range(1, 10))
+
+    assert [each["shortened"] for each in heard(Watched, story)] == [True]
+    assert [attempt for attempt, _ in Watched.looks] == [1] * len(Watched.looks)
+    (_, before), (_, after) = Watched.looks[-2:]
+    assert after >= before + 4, Watched.looks
 
 
 EDITS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
@@ -256,7 +341,7 @@ def test_a_summary_of_what_was_edited_meanwhile_is_asked_for_again() -> None:
 
 
 def test_an_agent_of_the_library_reads_a_summary_too() -> None:
-    """What came before its turn is summarised. Its own steps are the library's."""
+    """Of what came before its turn; its own steps are told after it."""
     Narrow.begin(window=2_400)
 
     async def story(room: Room) -> None:
@@ -341,17 +426,18 @@ def test_a_turn_that_waits_for_a_person_goes_on_though_it_was_summarised_meanwhi
 
 
 @pytest.mark.thorough
-def test_no_place_of_a_death_leaves_half_a_compaction() -> None:
+@pytest.mark.parametrize("agent", [Miner, Drill])
+def test_no_place_of_a_death_leaves_half_a_compaction(agent: type[ChatAgent]) -> None:
     """Wherever a process dies while an answer of many steps is compacted: the answer comes whole, and the next turn reads the summary."""
     Narrow.begin()
-    places = _dug(0)
+    places = _dug(agent, 0)
     assert places > 60
     for place in range(1, places + 1, 3):
         Narrow.begin()
-        _dug(place)
+        _dug(agent, place)
 
 
-def _dug(kill_at: int) -> int:
+def _dug(agent: type[ChatAgent], kill_at: int) -> int:
     visits: list[int] = []
 
     async def story(room: Room) -> None:
@@ -363,5 +449,5 @@ def _dug(kill_at: int) -> int:
         assert "summary" in Narrow.requests[-1], f"kill_at={kill_at}"
         visits.append(room.laboratory.simulation.visit_count)
 
-    visit(Miner, story, kill_at=kill_at)
+    visit(agent, story, kill_at=kill_at)
     return visits[0]
