@@ -105,6 +105,21 @@ MUTANTS = (
     Mutant("actors/life/state_watch.py", "is_news = version != seen or has_moved", "is_news = version != seen",
            "a client whose state was overtaken is told so, although the state is the one from before",
            "gateway/test_agents_client_many.py::test_every_tab_shows_the_state_that_was_stored_last"),
+    Mutant("actors/jobs/job_spans.py", "if before.life != self._life.incarnation:", "if False:",
+           "an attempt at a fiber that died with its process is told so", "actors/test_job_spans.py"
+           "::test_an_attempt_that_dies_is_told_by_the_next_life"),
+    Mutant("actors/jobs/job_spans.py", 'carried = "" if row.is_recurring else row.trace', "carried = row.trace",
+           "each occurrence of a recurring schedule begins a trace", "actors/test_job_spans.py"
+           "::test_occurrences_of_a_recurring_schedule_begin_traces_with_a_link_to_who_asked"),
+    Mutant("actors/messenger/deliveries.py", "with self._replies.spans.within(row), self._tenant", "with self._tenant",
+           "the delivery of a reply is below the reply in its trace", "actors/messenger/test_reply_spans.py"
+           "::test_a_reply_has_its_delivery_its_turn_and_its_requests_below_it"),
+    Mutant("actors/runtime/client.py", "await to_the_end(awaited(self._pack(packer, agent_class)))",
+           "await self._pack(packer, agent_class)", "code is packed once, whoever leaves meanwhile", "actors/test_packing.py"
+           "::test_code_is_packed_once_beside_the_loop_also_if_whoever_asked_first_has_left"),
+    Mutant("actors/rest/keeping.py", "on.doctor, Diagnosis, scope=Scope.OPERATE,", "on.doctor, Diagnosis,",
+           "who may only read cannot have the directory examined", "gateway/test_security.py"
+           "::test_who_may_only_read_cannot_have_the_directory_examined"),
     Mutant("actors/telemetry/run_spans.py", "links = (run_span(above, run.run_id, begun.attempt - 1),)", "links = ()",
            "an attempt has a link to the one before it", "actors/test_run_spans.py"
            "::test_an_attempt_whose_host_dies_is_ended_and_the_next_one_has_a_link_to_it"),

@@ -58,6 +58,7 @@ class Row(StoredRow):
         is_named: whether the author gave it an id or a key.
         attempt: the failures of the occurrence; its first try began at `began_at_ms` and folded in `missed` ticks.
         losses: the lives of the agent that may have been ended by the callback.
+        trace: where in a trace it was asked for.
     """
 
     id: str
@@ -85,6 +86,7 @@ class Row(StoredRow):
     losses: int = 0
     error: str = ""
     history: list[list[object]] = field(default_factory=list)
+    trace: str = ""
 
     @property
     def ready_at_ms(self) -> int | None:
@@ -124,13 +126,16 @@ class Rows(RememberedDocuments[Row]):
 
     Args:
         changed: is called on the loop with every row that was written, after its commit.
+
+    Attributes:
+        domain: `schedule` or `queue`.
     """
 
     def __init__(self, life: Life, kind: str, changed: Callable[[Row], None]) -> None:
         super().__init__(life, kind, Row.load, Row.body)
         self._changed = changed
         self._number = 0
-        self._domain = "schedule" if kind == SCHEDULE else "queue"
+        self.domain = "schedule" if kind == SCHEDULE else "queue"
 
     def in_order(self) -> list[Row]:
         """All rows, as the current transaction sees them, in the order of their creation."""
@@ -175,7 +180,7 @@ class Rows(RememberedDocuments[Row]):
             if known is not None:
                 return found(transaction, known)
             if (count := len(self.keys())) >= most:
-                raise BadRequest(self._domain, f"this agent has {count} entries, which is the limit")
+                raise BadRequest(self.domain, f"this agent has {count} entries, which is the limit")
             self.tell(transaction, "create", asked)
             return self.keep(transaction, replace(asked, number=self.number()))
 
@@ -206,5 +211,5 @@ class Rows(RememberedDocuments[Row]):
         told = {"id": row.id, "callback": row.callback, **(payload or {})}
         address, at_ms = self._life.agent_id, self._life.now_ms()
         transaction.then(
-            lambda: emit(Channel.SCHEDULE, f"{self._domain}:{what}", agent=address, payload=told, at_ms=at_ms)
+            lambda: emit(Channel.SCHEDULE, f"{self.domain}:{what}", agent=address, payload=told, at_ms=at_ms)
         )

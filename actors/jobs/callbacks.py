@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from perdure.actors.code.author_call import is_async
 from perdure.actors.jobs.callback_rows import Row, Rows
+from perdure.actors.jobs.job_spans import LOST, CallbackSpans
 from perdure.actors.jobs.occurrence import Occurrence
 from perdure.actors.jobs.schedule_requests import retries_of
 from perdure.actors.life.activity import Activity
@@ -32,7 +33,7 @@ from perdure.actors.life.one_transaction import Piece, Step, at_work, done_in_on
 from perdure.actors.life.outbox import Outbox
 from perdure.ledger import BadRequest, StorageError, unpack
 from perdure.ledger.storage.cabinet import Transaction
-from perdure.policies import CallbackEvent, Firing, PastOutcome, full_jitter_ms
+from perdure.policies import CallbackEvent, Firing, PastOutcome, error_type, full_jitter_ms
 
 ERROR_CHARS_MAX = 500  # of an error in a history
 TOGETHER_TIMEOUT_MS = 1_000  # of one transaction of several
@@ -61,6 +62,7 @@ class Callbacks:
 
     def __init__(self, life: Life, outbox: Outbox, book: RowsOwner, row_id: str) -> None:
         self._life, self._outbox, self._book, self._rows, self._id = life, outbox, book, book.rows, row_id
+        self._spans = CallbackSpans(life, book.rows.domain)
         self._row: Row | None = None
         self._moved: Row | None = None
         self._firing = Firing(None, 0)
@@ -103,6 +105,7 @@ class Callbacks:
         error += f"; the last time: {self._life.lost_by}" if self._life.lost_by else ""
         entry = [row.tick_ms, now_ms, now_ms, row.attempt + 1, row.missed, PastOutcome.PARKED, error]
         self._book.note(transaction, row, row.after(CallbackEvent.PARKED, error=error, losses=0), entry)
+        self._spans.tried(transaction, row, row.due_at_ms, PastOutcome.PARKED, LOST)
         self._rows.tell(transaction, "error", row, {"error": error, "attempts": row.attempt})
         return True
 
@@ -141,11 +144,18 @@ class Callbacks:
             self._rows.keep(transaction, self._moved)
         if tick_ms is None:
             return []
-        attempt, delivery_id = row.attempt + 1, replace(row, tick_ms=tick_ms).delivery_id
+        called = self._called(row)
+        attempt, delivery_id = row.attempt + 1, called.delivery_id
         occurrence = Occurrence(
             schedule_id=row.id, scheduled_at_ms=tick_ms, attempt=attempt, missed=missed, delivery_id=delivery_id
         )
-        return [(method, (unpack(row.payload), occurrence), Activity(origin=delivery_id))]
+        traced = self._spans.traced(called, method)
+        return [(traced, (unpack(row.payload), occurrence), Activity(origin=delivery_id))]
+
+    def _called(self, row: Row) -> Row:
+        """The row at the occurrence that is called."""
+        tick_ms = self._firing.tick_ms
+        return row if tick_ms is None else replace(row, tick_ms=tick_ms)
 
     def _seal(self, transaction: Transaction) -> None:
         row, now_ms = self._row, self._life.now_ms()
@@ -158,6 +168,8 @@ class Callbacks:
         was_called = self._firing.tick_ms is not None
         self._rows.tell(transaction, "execute" if was_called else "skip", row, {"missed": self._firing.missed})
         came_to = PastOutcome.COMPLETED if was_called else PastOutcome.SKIPPED
+        if was_called:
+            self._spans.tried(transaction, self._called(row), self._called_at_ms, came_to)
         self._book.note(transaction, row, now_there, self._entry(row, came_to, "", now_ms))
 
     def _entry(self, row: Row, outcome: PastOutcome, error: str, now_ms: int) -> list[object]:
@@ -187,6 +199,9 @@ class Callbacks:
         else:
             pause_ms = full_jitter_ms(failed.attempt, first_ms, most_ms, self._life.dice.roll())
             came_to, left = PastOutcome.FAILED, failed.after(CallbackEvent.FAILED, due_at_ms=now_ms + pause_ms)
+        self._spans.tried(
+            transaction, self._called(tried), self._called_at_ms, came_to, error_type(failed.error, "error")
+        )
         self._book.note(transaction, tried, left, self._entry(tried, came_to, failed.error, now_ms))
         is_last = is_gone or failed.attempt >= attempts_max
         told = {"error": error, "attempts": failed.attempt}

@@ -40,6 +40,8 @@ class Fiber:
         is_recovering: its process died, and nothing is decided yet.
         input_bytes: the size of its input; 0 without one.
         retry: `FiberRetry` as plain data.
+        entered_at_ms: when the present attempt began.
+        trace: where in a trace it was asked for.
     """
 
     fiber_id: str
@@ -64,6 +66,8 @@ class Fiber:
     input_bytes: int = 0
     retry: list[Any] | None = None
     on_recovered: str = ""
+    entered_at_ms: int = 0
+    trace: str = ""
 
     @property
     def is_settled(self) -> bool:

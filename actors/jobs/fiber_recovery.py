@@ -82,6 +82,7 @@ class FiberRecoveries:
         if asked is None:
             return
         context = FiberRecovery(self._life, self._store, asked)
+        self._store.spans.enter(asked)
         self._store.tell("fiber:recovery:attempt", asked, {"recoveries": asked.recoveries})
         result, problem = await self._called(context, asked)
         self._at_work.pop(context.id, None)

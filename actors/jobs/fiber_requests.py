@@ -20,6 +20,7 @@ from perdure.actors.jobs.fiber_store import FiberStore
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.life import Life
 from perdure.actors.life.steps import plain
+from perdure.actors.telemetry.telemetry import carried_text
 from perdure.ledger import AwaitedInsideHandler, BadRequest, ConflictingRequest, check_id, digest_of
 from perdure.ledger.storage.cabinet import Transaction
 from perdure.policies import INFINITY, UNSET, FiberResult, FiberRetry
@@ -119,6 +120,7 @@ class FiberRequests:
             fiber_id=asked.fiber.fiber_id or self._life.dice.token(),
             number=self._store.next_number(),
             created_at_ms=self._life.now_ms(),
+            trace=carried_text(),
         )
         return self._store.put_new(transaction, fiber, asked.body), True
 

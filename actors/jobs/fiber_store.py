@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from perdure.actors.code.author_call import tried
 from perdure.actors.events.observability import Channel, emit
 from perdure.actors.jobs.fiber import Fiber, FiberInspection
+from perdure.actors.jobs.job_spans import FiberSpans
 from perdure.actors.life.documents import Documents, RememberedDocuments
 from perdure.actors.life.life import Life
 from perdure.ledger import StorageError
@@ -49,12 +50,14 @@ class FiberStore:
 
     Attributes:
         rows: the fibers. Open ones are kept in memory.
+        spans: tells of the attempts where telemetry is on.
         told: is called on the loop with every row that has become durable.
     """
 
     def __init__(self, life: Life, told: Callable[[Fiber], None]) -> None:
         self._life, self._told = life, told
         self._own: Transaction | None = None
+        self.spans = FiberSpans(life)
         self.rows = RememberedDocuments(life, FIBER, Fiber.load, Fiber.body, attrgetter("is_open"))
         self._open = Documents(life, FIBER_OPEN, bytes, bytes)
         self._keys: Documents[str] = Documents(life, FIBER_KEY)
@@ -88,6 +91,7 @@ class FiberStore:
     def put(self, transaction: Transaction, fiber: Fiber) -> Fiber:
         """Write the row. The input and the steps are deleted when the fiber is over for good."""
         fiber_id = fiber.fiber_id
+        self.spans.moves(transaction, self.rows.get, fiber_id, fiber)
         self.rows.put(transaction, fiber_id, fiber)
         if fiber.is_settled:
             self._open.drop(transaction, fiber_id)
@@ -111,6 +115,7 @@ class FiberStore:
     def drop(self, transaction: Transaction, fiber: Fiber) -> None:
         """Delete a fiber with all that belongs to it. Its id and its key are free again."""
         fiber_id = fiber.fiber_id
+        self.spans.moves(transaction, self.rows.get, fiber_id, None)
         self._drop_work(transaction, fiber_id)
         if fiber.idempotency_key:
             self._keys.drop(transaction, fiber.idempotency_key)

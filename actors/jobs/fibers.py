@@ -28,6 +28,7 @@ from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.alarm_clock import AlarmClock
 from perdure.actors.life.life import Life
 from perdure.actors.ports import KillPoint
+from perdure.actors.telemetry.telemetry import carried_text
 from perdure.ledger import BadRequest
 from perdure.ledger.storage.cabinet import Transaction
 from perdure.policies import Enter, FiberEvent, FiberResult, FiberStatus, Settle, after_error, after_hook
@@ -149,6 +150,7 @@ class Fibers:
             idle_attempts=fiber.idle_attempts + 1,
             life=self._life.incarnation,
             started_at_ms=fiber.started_at_ms or now_ms,
+            entered_at_ms=now_ms,
             due_at_ms=0,
         )
         return None if entered is None else self.store.put(transaction, entered)
@@ -171,6 +173,7 @@ class Fibers:
     ) -> tuple[FiberResult | None, Exception | None]:
         CURRENT.set(context)
         ACTIVITY.set(Activity(f"fiber/{self._life.agent_id}/{context.id}"))
+        self.store.spans.enter(fiber)
         arguments, problem = tried_now(lambda: self._arguments(context, fiber))
         if arguments is None or not context.holds(self.store.find(context.id)):
             return None, problem
@@ -226,17 +229,20 @@ class Fibers:
             started_at_ms=now_ms,
             attempt=1,
             life=self._life.incarnation,
+            entered_at_ms=now_ms,
+            trace=carried_text(),
         )
         self.store.change(lambda transaction: self.store.put(transaction, fiber))
         self.store.tell("fiber:run:started", fiber, {"attempt": 1})
         context = self._at_work[fiber.fiber_id] = FiberContext(self._life, self.store, fiber)
         CURRENT.set(context)
+        self.store.spans.enter(fiber)
         try:
             result, problem = await tried(self._life.call(fn, context))
         except asyncio.CancelledError:
-            self._forget(fiber)
+            self._forget(fiber, "cancelled")
             raise
-        self._forget(fiber)
+        self._forget(fiber, None if problem is None else in_words(problem))
         elapsed = {"elapsed_ms": self._life.now_ms() - now_ms}
         if problem is not None:
             self.store.tell("fiber:run:failed", fiber, {**elapsed, "error": in_words(problem)})
@@ -244,11 +250,12 @@ class Fibers:
         self.store.tell("fiber:run:completed", fiber, elapsed)
         return result
 
-    def _forget(self, fiber: Fiber) -> None:
+    def _forget(self, fiber: Fiber, error: str | None) -> None:
         """Delete the row of a fiber that is over. Its result counts even if that fails."""
         self._at_work.pop(fiber.fiber_id).finished()
         if self._life.is_leaving:
             return
+        self.store.spans.ended(fiber, error)
         _, problem = tried_now(lambda: self.store.change(lambda transaction: self.store.drop(transaction, fiber)))
         if problem is not None:
             self._life.trouble(f"forgetting fiber {fiber.name!r}", problem)

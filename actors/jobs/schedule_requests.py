@@ -15,6 +15,7 @@ from perdure.actors.code.author_call import check_takes, name_of_method
 from perdure.actors.code.schema import Shape
 from perdure.actors.jobs.callback_rows import Row, RowKind
 from perdure.actors.life.life import Life
+from perdure.actors.telemetry.telemetry import carried_text
 from perdure.ledger import BadRequest, check_id, check_number, checked, digest_of, pack
 from perdure.policies import (
     CatchUp,
@@ -97,6 +98,7 @@ def _row(life: Life, kind: RowKind, callback: object, payload: object, now_ms: i
         due_at_ms=now_ms,
         key=told["key"] or "",
         is_named=told["key"] is not None or told.get("schedule_id") is not None,
+        trace=carried_text(),
     )
 
 

@@ -18,8 +18,10 @@ from perdure.actors.host.tenant import Tenant
 from perdure.actors.messenger.adapter import Messenger
 from perdure.actors.messenger.delivery import ReplyDelivery
 from perdure.actors.messenger.events import MessengerEvent
-from perdure.actors.messenger.replies import Replies, ReplyRow, heard_key
+from perdure.actors.messenger.replies import Replies, heard_key
+from perdure.actors.messenger.reply_rows import ReplyRow
 from perdure.actors.retries import until
+from perdure.actors.telemetry.telemetry import carried_text
 from perdure.ledger import BadRequest
 from perdure.policies import FiberRetry, JsonObject, ReplyEvent, ReplyStatus, ready_at_ms
 
@@ -56,7 +58,7 @@ class Deliveries:
         reply = self._joinable(event) if words is None else None
         if reply is None:
             place = event.messenger_id, event.thread_id, event.key
-            reply = ReplyRow(self._next_number(), *place, words=words, opened_at_ms=now_ms)
+            reply = ReplyRow(self._next_number(), *place, words=words, opened_at_ms=now_ms, trace=carried_text())
         ready_ms = ready_at_ms(policy, reply.opened_at_ms, now_ms)
         row = replace(reply, heard=[*reply.heard, heard_key(event)], ready_at_ms=ready_ms)
         self._keep(row, event)
@@ -68,7 +70,8 @@ class Deliveries:
         self.messenger(messenger_id)
         number, now_ms = self._next_number(), self._tenant.now_ms()
         key = f"messenger:{messenger_id}:{kind}:{number}"
-        row = ReplyRow(number, messenger_id, thread_id, key, kind=kind, words=text, opened_at_ms=now_ms)
+        place = number, messenger_id, thread_id, key
+        row = ReplyRow(*place, kind=kind, words=text, opened_at_ms=now_ms, trace=carried_text())
         self._keep(row)
         return row
 
@@ -91,7 +94,7 @@ class Deliveries:
         is_new = row.reply_id not in self._replies.open
         row.fiber_id = f"{FIBER}-{row.reply_id}-{row.round}"
         about = {"messenger": row.messenger_id, "thread": row.thread_id, "key": row.key, "reply": row.reply_id}
-        with self._tenant.outbox.transact() as transaction:
+        with self._replies.spans.within(row), self._tenant.outbox.transact() as transaction:
             self._replies.keep(row, event)
             transaction.then(lambda: self._tenant.on_loop(lambda: self._replies.join(row)))
             if is_new:
@@ -167,7 +170,8 @@ class Deliveries:
         status = row.next(ReplyEvent.RETRIED_AFTERWARDS if was_asked else ReplyEvent.RETRIED)
         if status is None:
             return False
-        self._keep(replace(row, status=status, tries=0, busy=0, problem="", round=row.round + 1, settled_at_ms=0))
+        afresh = replace(row, status=status, tries=0, busy=0, problem="", settled_at_ms=0)
+        self._keep(replace(afresh, round=row.round + 1, ready_at_ms=self._tenant.now_ms()))
         return True
 
     async def cancel(self, reply_id: str, reason: str) -> bool:

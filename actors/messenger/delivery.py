@@ -19,7 +19,8 @@ from perdure.actors.events.message_parts import apply_chunk
 from perdure.actors.messenger.adapter import Messenger
 from perdure.actors.messenger.events import user_message
 from perdure.actors.messenger.posts import DeliveryParked, Posts
-from perdure.actors.messenger.replies import Replies, ReplyRow
+from perdure.actors.messenger.replies import Replies
+from perdure.actors.messenger.reply_rows import ReplyRow
 from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest
 from perdure.policies import Ending, Event, Outcome, Part, ReplyEvent, ReplyStatus, TurnStatus, ending, spoken

@@ -19,7 +19,8 @@ from typing import TypeVar
 
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.messenger.adapter import Messenger, ProviderRefused, ProviderSilent, ProviderTrouble
-from perdure.actors.messenger.replies import PostRow, Replies, ReplyRow, digest
+from perdure.actors.messenger.replies import Replies, digest
+from perdure.actors.messenger.reply_rows import PostRow, ReplyRow
 from perdure.actors.ports import KillPoint
 from perdure.actors.retries import until
 from perdure.policies import Next, after_failure, after_unknown, length_of, pause_ms, sendable, split
@@ -140,12 +141,14 @@ class Posts:
     async def _asked(self, what: str, request: Callable[[], Awaitable[T]]) -> tuple[T | None, ProviderTrouble | None]:
         """Make one request. Errors other than `ProviderTrouble` are bugs of the adapter, and are not repeated."""
         self._replies.tenant.faults.at(KillPoint.BEFORE_EFFECT, f"messenger {what}")
+        begun_ms = self._replies.tenant.now_ms()
         try:
             async with asyncio.timeout(CALL_S):
                 answer, problem = await tried(request())
         except TimeoutError:
             answer, problem = None, ProviderSilent(f"no reply within {CALL_S:.0f} s")
         self._replies.tenant.faults.at(KillPoint.AFTER_EFFECT, f"messenger {what}")
+        self._replies.spans.asked(self._reply, what, begun_ms, _word(problem))
         if problem is None:
             self._reply.tries = self._reply.busy = 0  # they count what fails in a row
         if problem is None or isinstance(problem, ProviderTrouble):
@@ -167,3 +170,10 @@ class Posts:
         told = {"trouble": str(trouble.trouble), "error": str(trouble), "pauseMs": pause}
         self._replies.tell("messenger:post:failed", reply, told)
         return what
+
+
+def _word(problem: Exception | None) -> str:
+    """What went wrong with a request, in a word."""
+    if isinstance(problem, ProviderTrouble):
+        return str(problem.trouble)
+    return "" if problem is None else type(problem).__name__

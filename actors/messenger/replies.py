@@ -20,92 +20,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TypedDict, Unpack
 
 from perdure.actors.events.observability import Channel, emit
 from perdure.actors.host.tenant import Tenant
-from perdure.actors.life.documents import Documents, StoredRow
+from perdure.actors.life.documents import Documents
 from perdure.actors.messenger.events import MessengerEvent
+from perdure.actors.messenger.reply_rows import PostRow, ReplyRow
+from perdure.actors.messenger.reply_spans import ReplySpans
 from perdure.ledger import digest_of
 from perdure.ledger.storage.cabinet import HEARD, POST, REPLY
-from perdure.policies import REPLY_OPEN, REPLY_TRANSITIONS, JsonObject, Outcome, ReplyEvent, ReplyStatus
+from perdure.policies import JsonObject, Outcome, ReplyEvent, ReplyStatus
 
 log = logging.getLogger("perdure.messenger")
-
-
-@dataclass
-class ReplyRow(StoredRow):
-    """One answer. Instants are milliseconds since the epoch.
-
-    Attributes:
-        number: its place in the conversation.
-        key: the first event's key.
-        heard: the keys of its events' rows.
-        words: the text of a notice, which is posted without a turn; None for an answer.
-        fiber_id: the fiber that delivers it.
-        cancelled: the reason of its cancellation, or None.
-        tries, busy: failed requests to the provider in a row.
-    """
-
-    number: int
-    messenger_id: str
-    thread_id: str
-    key: str
-    heard: list[str] = field(default_factory=list)
-    kind: str = "reply"
-    words: str | None = None
-    status: ReplyStatus = ReplyStatus.WAITING
-    outcome: str = ""
-    problem: str = ""
-    request_id: str = ""
-    fiber_id: str = ""
-    cancelled: str | None = None
-    tries: int = 0
-    busy: int = 0
-    round: int = 0
-    opened_at_ms: int = 0
-    ready_at_ms: int = 0
-    started_at_ms: int = 0
-    settled_at_ms: int = 0
-
-    @property
-    def reply_id(self) -> str:
-        """Its name for people, and the key of its row."""
-        return f"{self.number:010d}"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it goes on by itself."""
-        return self.status in REPLY_OPEN
-
-    def next(self, event: ReplyEvent) -> ReplyStatus | None:
-        """The status after an event; None if the event is ignored. Raises `IllegalTransition`."""
-        return REPLY_TRANSITIONS.next(self.status, event, f"reply {self.reply_id}")
-
-    def is_of(self, messenger_id: str, thread_id: str) -> bool:
-        """Whether it belongs to that thread."""
-        return (self.messenger_id, self.thread_id) == (messenger_id, thread_id)
-
-
-@dataclass
-class PostRow(StoredRow):
-    """One visible message.
-
-    Attributes:
-        message_id: its id at the provider; empty while none is known.
-        intended: the digest of the text that it shall have.
-        acknowledged: the digest of the text that the provider has confirmed.
-        is_sent: whether a post was sent whose response is not recorded here.
-        is_repeated: whether it may be there twice, and says so.
-    """
-
-    index: int
-    message_id: str = ""
-    intended: str = ""
-    acknowledged: str = ""
-    is_sent: bool = False
-    is_repeated: bool = False
 
 
 class Heard(TypedDict):
@@ -137,10 +65,12 @@ class Replies:
 
     Attributes:
         open: those that are not over.
+        spans: tells of them where telemetry is on.
     """
 
     def __init__(self, tenant: Tenant) -> None:
         self.tenant = tenant
+        self.spans = ReplySpans(tenant)
         self.open: dict[str, ReplyRow] = {}
         self._aside: set[str] = set()
         self._waiters: set[asyncio.Future[None]] = set()
@@ -256,6 +186,7 @@ class Replies:
         """Settle a reply, and delete the oldest settled ones beyond `kept_max`."""
         ended: ReplyFields = {"outcome": str(outcome), "problem": problem, "settled_at_ms": self.tenant.now_ms()}
         if self.move(reply, ReplyEvent.SETTLED, **ended):
+            self.spans.ended(reply)
             self.tell("messenger:settled", reply, {"outcome": reply.outcome, "error": problem or None})
             self._prune(kept_max)
         self._leave(reply)
@@ -265,6 +196,7 @@ class Replies:
         if self.move(reply, ReplyEvent.PARKED, problem=problem, settled_at_ms=self.tenant.now_ms()):
             words = "reply %s to thread %s was parked: %s; its answer is kept, and retry_delivery(%r) tries again"
             log.warning(words, reply.reply_id, reply.thread_id, problem, reply.reply_id)
+            self.spans.ended(reply)
             self.tell("messenger:parked", reply, {"error": problem})
         self._leave(reply)
 

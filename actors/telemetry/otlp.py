@@ -11,7 +11,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from opentelemetry import context as otel_context
@@ -100,6 +101,16 @@ class OtlpTelemetry(Telemetry):
         """From now on the current task belongs to this span, and so do the spans that an author's code begins in it."""
         TRACE.set(context)
         otel_context.attach(trace.set_span_in_context(NonRecordingSpan(_place(context))))
+
+    @contextmanager
+    def entered(self, context: TraceContext) -> Iterator[None]:
+        """The same for a block."""
+        token = otel_context.attach(trace.set_span_in_context(NonRecordingSpan(_place(context))))
+        try:
+            with super().entered(context):
+                yield
+        finally:
+            otel_context.detach(token)
 
     def close(self) -> None:
         """Send what waits, for a moment at most."""

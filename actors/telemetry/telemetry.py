@@ -7,12 +7,15 @@ collector, so none stays open there. What a process had under way when it died i
     an attempt at a turn    the agent's next life, from the turn's row
     a request to a model    the agent's next life, if the turn's row says that one was under way
     an inline tool          the agent's next life, from the record of the call
+    an attempt at a fiber   the agent's next life, from the fiber's row
+    a reply of a messenger  whichever life brings it to its end, from its row
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
@@ -52,6 +55,15 @@ class Telemetry:
         """From now on the current task belongs to this span."""
         TRACE.set(context)
 
+    @contextmanager
+    def entered(self, context: TraceContext) -> Iterator[None]:
+        """Inside the block, what is done belongs to this span."""
+        token = TRACE.set(context)
+        try:
+            yield
+        finally:
+            TRACE.reset(token)
+
     def close(self) -> None:
         """Send what waits, as far as the collector takes it in a moment."""
 
@@ -71,6 +83,11 @@ def carried() -> dict[str, str]:
     """The option that a request carries: nothing where there is no trace."""
     here = (_outer[0]() if _outer else None) or TRACE.get()
     return {CARRIED: here.text} if here is not None else {}
+
+
+def carried_text() -> str:
+    """The same as a text that stands in a row; empty where there is no trace."""
+    return carried().get(CARRIED, "")
 
 
 def carried_by_run() -> dict[str, str]:

@@ -18,7 +18,7 @@ from opentelemetry import trace
 from pydantic_ai.messages import ModelMessage, ToolReturnPart
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
-from perdure.actors import Agent, ChatAgent, RunContext, Runtime, agent_tool, exposed, tool
+from perdure.actors import Agent, ChatAgent, FiberContext, Occurrence, RunContext, Runtime, agent_tool, exposed, tool
 from perdure.ledger import Secret
 from tests.actors.secret_cast import found_in
 from tests.collector import Collector, Received, collector
@@ -66,6 +66,23 @@ class Head(ChatAgent):
         return [look_up, agent_tool(Researcher, name="research", description="Research a topic.", input=str)]
 
     @exposed
+    async def plan(self) -> None:
+        """Have work done that is neither a run nor a turn."""
+        self.start_fiber("survey", "survey", fiber_id="survey", retry=3)
+        self.queue("note", key="note")
+
+    async def survey(self, fiber: FiberContext) -> None:
+        """In its first attempt it waits to be killed."""
+        (Path(os.environ["PERDURE_TEST_PLACE"]) / f"survey-{fiber.attempt}").touch()
+        while fiber.attempt == 1:
+            await asyncio.sleep(60)
+
+    def note(self, payload: Any, occurrence: Occurrence) -> None:
+        """An author's own span in a callback."""
+        with trace.get_tracer("head").start_as_current_span("noting"):
+            pass
+
+    @exposed
     async def process(self) -> int:
         """In which process it is."""
         return os.getpid()
@@ -104,9 +121,11 @@ def _converse(place: Path, held: Collector) -> None:
         head = runtime.agent(Head, "head")
         with trace.use_span(trace.NonRecordingSpan(ABOVE)):
             asked = head.submit_messages(QUESTION)
+            head.plan()
         _until(lambda: (place / "attempt-1").exists() and (place / "attempt-1").read_text())
         held.wait_for(lambda it: any(name.startswith("chat") for name in it.names))
-        held.wait_for(lambda it: "execute_tool look_up" in it.names)
+        held.wait_for(lambda it: {"execute_tool look_up", "queue note", "noting"} <= set(it.names))
+        _until((place / "survey-1").exists)
         own, child = head.process(), int((place / "attempt-1").read_text())
         for pid in {own, child}:
             os.kill(pid, signal.SIGKILL)
@@ -117,6 +136,7 @@ def _converse(place: Path, held: Collector) -> None:
         assert FOUND in told.text
         held.wait_for(lambda it: _ended(it) == 2 and "perdure.recoveries" in it.metrics)
         held.wait_for(lambda it: it.names.count("invoke_agent Head") == 2 and "reading" in it.names)
+        held.wait_for(lambda it: it.names.count("fiber survey") == 2)
 
 
 def _until(condition: Callable[[], object]) -> None:
@@ -143,11 +163,14 @@ def test_all_processes_tell_one_tree(received: Collector) -> None:
     assert {span.parent for span in _named(received, "invoke_agent Researcher")} == {call.span_id}
     (look,) = _named(received, "execute_tool look_up")
     assert look.parent == turns[0].span_id
+    for name in ("fiber survey", "queue note"):
+        assert {span.parent for span in _named(received, name)} == {"cd" * 8}
     assert len({span.process for span in spans}) >= 3
 
 
 def test_attempts_that_were_killed_are_ended_and_linked(received: Collector) -> None:
-    for name, error in (("invoke_agent Head", "process_lost"), ("invoke_agent Researcher", "host_lost")):
+    lost = {"invoke_agent Head": "process_lost", "invoke_agent Researcher": "host_lost", "fiber survey": "process_lost"}
+    for name, error in lost.items():
         first, *later = _named(received, name)
         assert (first.is_error, first.attributes["error.type"]) == (True, error)
         assert not later[-1].is_error
@@ -155,8 +178,9 @@ def test_attempts_that_were_killed_are_ended_and_linked(received: Collector) -> 
 
 
 def test_what_an_author_traces_stands_below_the_attempt(received: Collector) -> None:
-    (reading,) = _named(received, "reading")
+    (reading,), (noting,) = _named(received, "reading"), _named(received, "noting")
     assert reading.parent == _named(received, "invoke_agent Researcher")[-1].span_id
+    assert noting.parent == _named(received, "queue note")[0].span_id
 
 
 def test_neither_content_nor_a_secret_reaches_the_collector(received: Collector, key: str) -> None:

@@ -1,0 +1,145 @@
+"""The spans of fibers, and of the callbacks of schedules and of the queue.
+
+    an attempt at a fiber    from the row that announces it to the row that ends it; a later one has a link to the one before
+    a try of a callback      from its call to the commit of its effects or of its failure; a later one has a link to the one before
+
+Each is told when a commit has ended it, so it is told once. An attempt that died is told by the life that takes the fiber up, which finds
+it in the row. A try that died left nothing, and is made again under the same id.
+
+What somebody asked for stands below who asked. The occurrences of a recurring schedule begin traces of their own, with links to who asked
+for the schedule: one trace for years could not be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from perdure.actors.code.author_call import is_async
+from perdure.actors.jobs.callback_rows import Row
+from perdure.actors.jobs.fiber import Fiber
+from perdure.actors.life.life import Life
+from perdure.ledger.storage.cabinet import Transaction
+from perdure.policies import Attribute, FiberStatus, PastOutcome, Span, TraceContext, context_of, error_type, within
+
+LOST: Final = "process_lost"
+_ERRORS: Final = {FiberStatus.ABORTED: "cancelled", FiberStatus.INTERRUPTED: "interrupted"}
+
+
+class FiberSpans:
+    """Tells of the fibers of one agent, in one life of it."""
+
+    def __init__(self, life: Life) -> None:
+        self._life, self._telemetry = life, life.services.world.telemetry
+
+    def place(self, fiber: Fiber, before: int = 0) -> TraceContext:
+        """The span of the present attempt; `before` counts attempts backwards."""
+        about = self._life.agent_id, fiber.fiber_id, fiber.number
+        return within(self._above(fiber), "fiber", *about, fiber.attempt - before)
+
+    def _above(self, fiber: Fiber) -> TraceContext:
+        return self._telemetry.above(fiber.trace, "fiber", self._life.agent_id, fiber.fiber_id, str(fiber.number))
+
+    def enter(self, fiber: Fiber) -> None:
+        """What is done from now on in this task is done for the present attempt."""
+        if self._telemetry.is_on:
+            self._telemetry.enter(self.place(fiber))
+
+    def moves(
+        self, transaction: Transaction, find: Callable[[str], Fiber | None], fiber_id: str, after: Fiber | None
+    ) -> None:
+        """A row is written, or dropped. If that ends an attempt, it is told with the commit. `find` gives the row that is there."""
+        before = find(fiber_id) if self._telemetry.is_on else None
+        if before is None:
+            return
+        if before.status != FiberStatus.RUNNING:
+            if after is not None and after.is_settled and before.status == FiberStatus.PENDING and not before.attempt:
+                self._tell_after(transaction, before, str(after.status), "cancelled")
+            return
+        if before.life != self._life.incarnation:
+            self._tell_after(transaction, before, "interrupted", LOST)
+        elif after is not None and (after.status, after.attempt) != (FiberStatus.RUNNING, before.attempt):
+            self._tell_after(transaction, before, *_end(after))
+
+    def ended(self, fiber: Fiber, problem: str | None) -> None:
+        """A fiber without a row is over; `problem` is its error."""
+        if self._telemetry.is_on:
+            end = ("completed", "") if problem is None else ("error", error_type(problem, "error"))
+            self._tell(fiber, *end, self._life.now_ms())
+
+    def _tell_after(self, transaction: Transaction, fiber: Fiber, status: str, error: str) -> None:
+        transaction.then(partial(self._tell, fiber, status, error, self._life.now_ms()))
+
+    def _tell(self, fiber: Fiber, status: str, error: str, at_ms: int) -> None:
+        told: dict[str, Attribute] = {
+            "perdure.agent.id": self._life.agent_id,
+            "perdure.fiber.id": fiber.fiber_id,
+            "perdure.fiber.name": fiber.name,
+            "perdure.fiber.attempt": fiber.attempt,
+            "perdure.fiber.status": status,
+        }
+        times = fiber.entered_at_ms or fiber.created_at_ms, at_ms
+        links = (self.place(fiber, 1),) if fiber.attempt > 1 else ()
+        self._telemetry.tell(
+            Span(f"fiber {fiber.name}", self.place(fiber), self._above(fiber).span_id, *times, told, links, error)
+        )
+
+
+def _end(after: Fiber) -> tuple[str, str]:
+    """How an attempt ended, and its error, by the row that follows. A row that is pending again failed, or asked for that."""
+    if after.status == FiberStatus.PENDING:
+        return "retry", error_type(after.error, "retry") if after.error else ""
+    if after.status == FiberStatus.ERROR:
+        return str(after.status), error_type(after.error or "", "error")
+    return str(after.status), _ERRORS.get(after.status, "")
+
+
+class CallbackSpans:
+    """Tells of the callbacks of one agent's schedules, or of its queue."""
+
+    def __init__(self, life: Life, domain: str) -> None:
+        self._life, self._domain, self._telemetry = life, domain, life.services.world.telemetry
+
+    def traced(self, row: Row, method: Callable[..., Any]) -> Callable[..., Any]:
+        """The same method. What it asks for is below the span of this try of the row's occurrence."""
+        if not self._telemetry.is_on:
+            return method
+        place, telemetry = self._place(row, row.attempt + 1), self._telemetry
+
+        async def called_async(*args: object) -> object:
+            with telemetry.entered(place):
+                return await method(*args)
+
+        def called(*args: object) -> object:
+            with telemetry.entered(place):
+                return method(*args)
+
+        return called_async if is_async(method) else called
+
+    def tried(self, transaction: Transaction, row: Row, begun_ms: int, outcome: PastOutcome, error: str = "") -> None:
+        """A try of the row's occurrence is over. It is told with the commit. `error` is its type."""
+        if self._telemetry.is_on:
+            transaction.then(partial(self._tell, row, (begun_ms, self._life.now_ms()), str(outcome), error))
+
+    def _tell(self, row: Row, times: tuple[int, int], outcome: str, error: str) -> None:
+        attempt = row.attempt + 1
+        told: dict[str, Attribute] = {
+            "perdure.agent.id": self._life.agent_id,
+            f"perdure.{self._domain}.id": row.id,
+            f"perdure.{self._domain}.callback": row.callback,
+            f"perdure.{self._domain}.attempt": attempt,
+            f"perdure.{self._domain}.outcome": outcome,
+        }
+        cause = context_of(row.trace) if row.is_recurring else None
+        links = [self._place(row, attempt - 1)] if attempt > 1 else []
+        links += [] if cause is None else [cause]
+        above, place = self._above(row).span_id, self._place(row, attempt)
+        self._telemetry.tell(Span(f"{self._domain} {row.callback}", place, above, *times, told, tuple(links), error))
+
+    def _place(self, row: Row, attempt: int) -> TraceContext:
+        return within(self._above(row), self._domain, self._life.agent_id, row.delivery_id, attempt)
+
+    def _above(self, row: Row) -> TraceContext:
+        carried = "" if row.is_recurring else row.trace
+        return self._telemetry.above(carried, self._domain, self._life.agent_id, row.delivery_id)
