@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from contextlib import suppress
@@ -24,6 +25,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by Ray when it sta
 settings.register_profile("perdure", derandomize=True, deadline=None, database=None)
 settings.load_profile("perdure")
 
+gc.disable()  # until everything is collected: what is imported stays, and searching it for cycles takes a quarter of the time
+
 CLUSTER = Path(__file__).parent / "cluster"
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 TOGETHER = {  # tests that run in one process, one after the other, by what their node ids have in common
@@ -33,6 +36,7 @@ TOGETHER = {  # tests that run in one process, one after the other, by what thei
     ),  # the others, most of which share one; more Rays at once starve each other
     "mypy": re.compile(r"::test_[a-z_]*mypy"),  # they share one run of it
     "packaging": re.compile(r"^tests/test_packaging\.py"),  # what they install is built once
+    "tidy": re.compile(r"^tests/test_(tidy|dependencies)\.py"),  # they parse all files once
     "tray": re.compile(r"^tests/gateway/test_tray\.py"),  # they share a gateway
 }
 
@@ -64,6 +68,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where several processes test, what takes long is begun first, so that none of it is left over when there is nothing else to do."""
     if WORKER:
         items.sort(key=lambda item: not _takes_long(item) or CLUSTER in item.path.parents)
+
+
+def pytest_collection_finish() -> None:
+    """What is there now stays to the end, so the collector need not look at it again."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """Python takes it all down now."""
+    gc.unfreeze()
 
 
 def _takes_long(item: pytest.Item) -> bool:

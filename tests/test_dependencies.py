@@ -57,13 +57,18 @@ def normal(name: str) -> str:
 
 def imported(files: Iterable[tidy.Source]) -> dict[str, set[str]]:
     """The distributions that these files import, each with the places where they do."""
-    known, found = packages_distributions(), dict[str, set[str]]()
+    known, found = _distributions(), dict[str, set[str]]()
     for file in files:
         for each in tidy.imports(file):
             if each.top not in {*sys.stdlib_module_names, *OURS}:
                 for name in _providers(each, known):
                     found.setdefault(normal(name), set()).add(file.at(each.line, f"imports `{each.path}`"))
     return found
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return packages_distributions()
 
 
 def _providers(each: tidy.Import, known: Mapping[str, list[str]]) -> set[str]:
@@ -75,7 +80,7 @@ def _providers(each: tidy.Import, known: Mapping[str, list[str]]) -> set[str]:
 def surface() -> list[tidy.Source]:
     """The modules of the package itself, outside the four folders."""
     return [
-        tidy.Source.parse(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
+        tidy.Source(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
         for path in sorted((ROOT / ".src" / "perdure").glob("*.py"))
     ]
 

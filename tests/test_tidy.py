@@ -304,18 +304,18 @@ SPARES: dict[Rule, tuple[str, str]] = {
 
 @pytest.mark.parametrize("rule", BITES, ids=lambda rule: rule.__name__)
 def test_a_rule_bites_what_it_forbids_and_spares_what_it_allows(rule: Rule) -> None:
-    assert list(rule(Source.parse(*BITES[rule])))
-    assert not list(rule(Source.parse(*SPARES[rule])))
+    assert list(rule(Source(*BITES[rule])))
+    assert not list(rule(Source(*SPARES[rule])))
 
 
 def test_depth_counts_blocks_but_not_the_branches_of_one_decision() -> None:
     nested = "def f():\n for a in b:\n  with a:\n   if a: pass\n   elif b: pass\n   elif c: pass\n   else: pass"
-    (function,) = tidy.functions(Source.parse("a.py", nested))
+    (function,) = tidy.functions(Source("a.py", nested))
     assert tidy.depth(function) == 3
 
 
 def test_the_length_of_a_function_leaves_out_its_docstring() -> None:
-    (function,) = tidy.functions(Source.parse("a.py", "def f():\n    'One.'\n    a = 1\n\n    return a"))
+    (function,) = tidy.functions(Source("a.py", "def f():\n    'One.'\n    a = 1\n\n    return a"))
     assert tidy.body_lines(function) == 3
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,15 +78,14 @@ class Import:
 
 @dataclass(frozen=True)
 class Source:
-    """One Python file, read once."""
+    """One Python file, read once, and parsed when somebody asks for its tree."""
 
     path: str
     text: str
-    tree: ast.Module = field(repr=False)
 
-    @classmethod
-    def parse(cls, path: str, text: str) -> Source:
-        return cls(path, text, ast.parse(text, path))
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, self.path)
 
     @property
     def module(self) -> str:
@@ -113,13 +112,22 @@ def room(module: str) -> str:
 @cache
 def sources(*folders: str) -> tuple[Source, ...]:
     """The Python files of these folders of the checkout, those that git does not know yet included."""
-    paths = sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-    return tuple(Source.parse(path.relative_to(ROOT).as_posix(), path.read_text("utf-8")) for path in paths)
+    return tuple(map(_source, sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))))
 
 
-def imports(source: Source) -> Iterator[Import]:
+@cache
+def _source(path: Path) -> Source:
+    return Source(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
+
+
+@cache
+def imports(source: Source) -> tuple[Import, ...]:
     """Everything a module imports, wherever in it. Relative imports are resolved."""
-    for node, within in _surroundings(source.tree, ""):
+    return tuple(_imports(source))
+
+
+def _imports(source: Source) -> Iterator[Import]:
+    for node, within in _statements(source.tree, ""):
         if isinstance(node, ast.Import):
             yield from (Import(node.lineno, alias.name, within=within) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -132,11 +140,12 @@ def _anchor(source: Source, level: int) -> str:
     return ".".join(parts[:-level]) if level else ""
 
 
-def _surroundings(node: ast.AST, within: str) -> Iterator[tuple[ast.AST, str]]:
-    """Every node below, with the function it stands in."""
+def _statements(node: ast.AST, within: str) -> Iterator[tuple[ast.AST, str]]:
+    """Every statement below, and what else holds statements, with the function it stands in."""
     for child in ast.iter_child_nodes(node):
-        yield child, within
-        yield from _surroundings(child, child.name if isinstance(child, Function) else within)
+        if not isinstance(child, ast.expr):
+            yield child, within
+            yield from _statements(child, child.name if isinstance(child, Function) else within)
 
 
 def functions(source: Source) -> Iterator[Function]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import os
 import sysconfig
 from hashlib import blake2b
 from pathlib import Path
@@ -64,9 +65,12 @@ class Totals(BaseModel):
 
 def standard_library() -> list[Path]:
     """The source files of the standard library of this Python, in order."""
-    root = Path(sysconfig.get_path("stdlib"))
     skipped = {"site-packages", "test", "tests", "lib2to3", "__pycache__", "idle_test"}
-    return [path for path in sorted(root.rglob("*.py")) if not skipped & set(path.relative_to(root).parts)]
+    found: list[Path] = []
+    for folder, below, names in os.walk(sysconfig.get_path("stdlib")):
+        below[:] = [name for name in below if name not in skipped]
+        found.extend(Path(folder, name) for name in names if name.endswith(".py"))
+    return sorted(found)
 
 
 def files_for(children: int | None) -> list[SourceFile]:

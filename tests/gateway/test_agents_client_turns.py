@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from string import ascii_lowercase
 
 from perdure.actors import tool
 from perdure.scenarios.provider.events import Done, Finish, Role, Text
@@ -188,7 +189,7 @@ def test_a_turn_that_waits_for_a_slow_tool_is_resumed_at_once_and_what_is_passin
     visit([Brooder], story)
 
 
-LARGE = "".join(chr(ord("a") + at % 26) for at in range(1_500_000))
+LARGE = (ascii_lowercase * 60_000)[:1_500_000]
 MUCH = Question(
     asks="much",
     verbatim=(
