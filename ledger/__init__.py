@@ -117,9 +117,11 @@ if TYPE_CHECKING:
     from perdure.ledger.snapshot import (
         activation_from,
         dirty_records,
+        leave_out_passers,
         meta_of,
         prepare_rows,
         restore,
+        rows_to_make,
         run_from,
         run_record,
     )

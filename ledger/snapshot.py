@@ -48,6 +48,20 @@ def prepare_rows(view: View, run_ids: list[str]) -> None:
             view.dirty_runs[key] = run_record(run)
 
 
+def leave_out_passers(view: View, agents: list[str]) -> None:
+    """Take those of these agents out of the next snapshot that came and went since the last one: they have no row in it, and need none."""
+    for key in agents:
+        if not (key in view.agents or key in view.asleep or f"agents/{key}" in view.kept):
+            view.dirty_agents.pop(key, None)
+
+
+def rows_to_make(view: View) -> list[str]:
+    """The runs that have ended, and of which the next snapshot has no row yet."""
+    runs = view.runs
+    made_later = (key for key, row in view.dirty_runs.items() if row is None)
+    return [key for key in made_later if (run := runs.get(key)) is not None and run.is_settled]
+
+
 def dirty_records(view: View) -> list[Record]:
     """The records that changed since the last snapshot. An empty body removes the row of a mail or an activation that is over."""
     rows = [row or run_record(view.runs[key]) for key, row in view.dirty_runs.items() if key in view.runs]

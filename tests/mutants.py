@@ -519,6 +519,10 @@ MUTANTS = (
            "ledger/test_timeouts_and_placements.py::test_an_agent_that_merely_waits_is_no_load_to_its_host"),
     Mutant("ledger/snapshot.py", "not run.is_settled or run.cleared", "not run.is_settled",
            "a tombstone outlives a boot", "ledger/test_snapshot.py::test_what_was_cleared_does_not_come_back"),
+    Mutant("ledger/snapshot.py", ' or f"agents/{key}" in view.kept', "",
+           "the row of an agent that is gone leaves the snapshot",
+           "ledger/test_snapshot.py"
+           "::test_an_agent_without_a_row_that_came_and_went_is_left_out_and_one_with_a_row_is_not"),
     Mutant("ledger/snapshot.py", " or activation.alarm_at_ms > 0", "",
            "an alarm outlives a boot",
            "ledger/test_alarms.py::test_alarms_outlive_the_supervisor_and_ring_soon_if_they_came_due_meanwhile"),
@@ -686,7 +690,7 @@ MUTANTS = (
     Mutant("ledger/store/run_filter.py", "kept[:2] != [snapshot_seq, _runs(con)]", "False",
            "a filter of runs is used with its own snapshot only",
            "ledger/test_run_filter.py::test_one_that_is_not_of_this_snapshot_is_not_used_and_built_anew"),
-    Mutant("ledger/store/run_filter.py", '        after.add(record.key for record in records if record.table == "runs")\n', "",
+    Mutant("ledger/store/run_filter.py", 'else known.add(record.key for record in records if record.table == "runs")', "else set()",
            "the snapshot's runs are known to be there",
            "ledger/test_run_filter.py"
            "::test_a_ledger_knows_its_runs_after_a_start_and_looks_all_of_them_up_without_a_filter"),

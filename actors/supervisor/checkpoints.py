@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from perdure.actors.ports import KillPoint, World
 from perdure.actors.supervisor.recollection import Recollection
 from perdure.actors.tasks import Tasks
-from perdure.ledger import AgentForgotten, dirty_records, meta_of, prepare_rows
+from perdure.ledger import AgentForgotten, dirty_records, leave_out_passers, meta_of, prepare_rows, rows_to_make
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import Limits
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perdure.ledger import Activation, Fact, Store, View
 
 _ROWS_AT_ONCE = 200  # made in about a millisecond
+_PASSES_MAX = 4  # each finds fewer rows to make than the one before, unless runs end faster than rows are made
 _SUSPENDED_S = 30.0  # for so long the wish of a backup holds
 _FOLLOWS_FROM = 1_000  # facts that the archive lacks before it follows; fewer wait for a question or a checkpoint
 
@@ -106,12 +107,21 @@ class Checkpoints:
             await self._cut()
 
     async def _prepare(self) -> None:
-        keys = list(self._view.dirty_runs)
-        for first in range(0, len(keys), _ROWS_AT_ONCE):
-            prepare_rows(self._view, keys[first : first + _ROWS_AT_ONCE])
-            await asyncio.sleep(0)
+        """Make rows until few are left for the cut: more runs end meanwhile."""
+        view = self._view
+        for _ in range(_PASSES_MAX):
+            keys = rows_to_make(view)
+            await self._bit_by_bit(prepare_rows, keys)
+            if len(keys) <= _ROWS_AT_ONCE:
+                break
+        await self._bit_by_bit(leave_out_passers, list(view.dirty_agents))
         self._is_prepared = True
         self._wake()
+
+    async def _bit_by_bit(self, step: Callable[[View, list[str]], None], keys: list[str]) -> None:
+        for first in range(0, len(keys), _ROWS_AT_ONCE):
+            step(self._view, keys[first : first + _ROWS_AT_ONCE])
+            await asyncio.sleep(0)
 
     async def _cut(self) -> None:
         view = self._view

@@ -67,7 +67,7 @@ from perdure.ledger.store.earlier_layout import bring_forward
 from perdure.ledger.store.journal import SEGMENT, Journal
 from perdure.ledger.store.journal_scan import commits, has_everything, has_segments
 from perdure.ledger.store.memory_store import TABLES, forget_bounds
-from perdure.ledger.store.run_filter import RunFilter, filter_after
+from perdure.ledger.store.run_filter import RunFilter, filter_after, new_runs
 from perdure.ledger.store.seals import GENESIS, NOTHING, Commit, SpelledOut, extend, seal, seal_anew
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Wanted
 
@@ -143,9 +143,9 @@ class DuckDBStore:
 
             transact(con, gone)
             for table in TABLES:
-                replace(con, table, records)
+                replace(con, table, records, new_runs(self._filter, records) if table == "runs" else ())
             transact(con, lambda: put(con, "snapshot", meta))
-            self._filter = filter_after(con, self._filter, records, upto_seq)
+            self._filter = filter_after(con, self._filter, upto_seq)
             self._snapshot_seq = upto_seq
             self._fold(con)
 

@@ -5,6 +5,8 @@ Never a statement per row: the cost is the statement, not the row (a row in a st
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import duckdb
 
 from perdure.ledger.store.duckdb_file import INDEXED_MAX
@@ -12,14 +14,13 @@ from perdure.ledger.store.memory_store import TABLES, boot_order
 from perdure.ledger.store.seals import SpelledOut, remove
 from perdure.ledger.store.store import FactRow, First, Record, Wanted
 
-COLUMNS = {  # of every table of records, its key first; `live` and `body` are in all of them
+COLUMNS = {  # of every table of records, its key first; `live` comes second in all of them, and `body` last
     "runs": ("run_id", "status", "agent_type", "parent", "requested_at_ms", "ended_at_ms", "first_seq", "last_seq"),
     "agents": ("agent_id", "host_id", "incarnation"),
     "mail": ("mail_id", "recipient", "state", "run_id"),
 }
 _SCAN_FROM = 10_000  # keys above which one look at the whole table is quicker than the index
 _NAMES = ("run_id", "agent_type", "parent")  # in which words are looked for
-_NUMBERS = frozenset({"requested_at_ms", "ended_at_ms", "first_seq", "last_seq", "incarnation"})
 FACT = "seq, at_ms, subject, frame, kind, body"
 _SLICE = 1_000  # records that are replaced by one statement
 _INSERT_PAYLOADS = """INSERT INTO payloads (seq, run_id, part, body)
@@ -51,26 +52,28 @@ def insert(con: duckdb.DuckDBPyConnection, commit: SpelledOut) -> None:
         con.execute(_INSERT_PAYLOADS, [list(column) for column in zip(*commit.payloads, strict=True)])
 
 
-def replace(con: duckdb.DuckDBPyConnection, table: str, records: list[Record]) -> None:
-    """Delete and insert: `INSERT OR REPLACE` took ten seconds for 500 of a million rows. A dead record without a body is only deleted."""
+def replace(
+    con: duckdb.DuckDBPyConnection, table: str, records: list[Record], new: Collection[str] = frozenset()
+) -> None:
+    """Delete and insert: `INSERT OR REPLACE` took ten seconds for 500 of a million rows. A dead record without a body is only deleted.
+
+    Of a `new` key no row is there, so none is looked for.
+    """
     latest = list({record.key: record for record in records if record.table == table}.values())
     for first in range(0, len(latest), _SLICE):
-        _replace(con, table, latest[first : first + _SLICE])
+        _replace(con, table, latest[first : first + _SLICE], new)
 
 
-def _replace(con: duckdb.DuckDBPyConnection, table: str, records: list[Record]) -> None:
-    names = COLUMNS[table]
-    con.execute(
-        f"DELETE FROM {table} WHERE {names[0]} IN (SELECT unnest($1::VARCHAR[]))", [[each.key for each in records]]
-    )
-    kept = [record for record in records if record.live or record.body]
-    if not kept:
-        return
-    types = ["BIGINT" if name in _NUMBERS else "VARCHAR" for name in names] + ["BOOLEAN", "BLOB"]
-    values = ", ".join(f"unnest(${place}::{type_}[])" for place, type_ in enumerate(types, 1))
-    rows = ((record.key, *record.columns, record.live, record.body) for record in kept)
-    columns = [list(column) for column in zip(*rows, strict=True)]
-    con.execute(f"INSERT INTO {table} ({', '.join(names)}, live, body) SELECT {values}", columns)
+def _replace(con: duckdb.DuckDBPyConnection, table: str, records: list[Record], new: Collection[str]) -> None:
+    before = [record.key for record in records if record.key not in new]
+    if before:
+        con.execute(f"DELETE FROM {table} WHERE {COLUMNS[table][0]} IN (SELECT unnest($1::VARCHAR[]))", [before])
+    rows = [(each.key, each.live, *each.columns, each.body) for each in records if each.live or each.body]
+    if rows:
+        con.complete()  # what was deleted is counted in an answer, which would be in the appender's way
+        appender = con.appender(table)
+        appender.append_rows(rows)
+        appender.flush()
 
 
 def forget(con: duckdb.DuckDBPyConnection, bounds: dict[str, int]) -> None:

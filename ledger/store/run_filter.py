@@ -38,20 +38,28 @@ class RunFilter:
 
     def __contains__(self, run_id: str) -> bool:
         """Whether the snapshot may have this run."""
-        first, step = _hashes(run_id)
-        return any(_has(level, first, step) for level in self._levels)
+        return self._finds(*_hashes(run_id))
 
-    def add(self, run_ids: Iterable[str]) -> None:
-        """From now on the snapshot may have these."""
+    def _finds(self, first: int, step: int) -> bool:
+        for level in self._levels:  # noqa: SIM110 - a generator costs as much as the look itself
+            if _has(level, first, step):
+                return True
+        return False
+
+    def add(self, run_ids: Iterable[str]) -> set[str]:
+        """From now on the snapshot may have these. Returns those that it was known not to have."""
+        new: set[str] = set()
         for run_id in run_ids:
             first, step = _hashes(run_id)
-            if any(_has(level, first, step) for level in self._levels):
+            if self._finds(first, step):
                 continue
             if not self._left:
                 self._grow(2 * len(self._levels[-1]) * 8 // _BITS_EACH if self._levels else _FIRST_ROOM)
             _set(self._levels[-1], first, step)
-            self._count += 1
+            new.add(run_id)
             self._left -= 1
+        self._count += len(new)
+        return new
 
     def _grow(self, room: int) -> None:
         self._left = room
@@ -96,15 +104,14 @@ class RunFilter:
         return made
 
 
-def filter_after(
-    con: duckdb.DuckDBPyConnection, before: RunFilter | None, records: list[Record], snapshot_seq: int
-) -> RunFilter:
-    """The filter when these records have been replaced, by a snapshot that goes up to this fact."""
-    if before is None or before.is_outgrown(con):
-        after = RunFilter.built(con)
-    else:
-        after = before
-        after.add(record.key for record in records if record.table == "runs")
+def new_runs(known: RunFilter | None, records: list[Record]) -> set[str]:
+    """Add the runs among these records to what the snapshot may have. Returns those that it is known not to have had."""
+    return set() if known is None else known.add(record.key for record in records if record.table == "runs")
+
+
+def filter_after(con: duckdb.DuckDBPyConnection, before: RunFilter | None, snapshot_seq: int) -> RunFilter:
+    """The filter of the snapshot that goes up to this fact, whose runs were added to the one before, if there was one."""
+    after = RunFilter.built(con) if before is None or before.is_outgrown(con) else before
     transact(con, lambda: after.write(con, snapshot_seq))
     return after
 

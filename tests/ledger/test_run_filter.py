@@ -76,13 +76,13 @@ def test_one_that_is_not_of_this_snapshot_is_not_used_and_built_anew(
     con: duckdb.DuckDBPyConnection, fate: object
 ) -> None:
     with_runs(con, OLD)
-    filter_after(con, None, [], 9)
+    filter_after(con, None, 9)
     assert RunFilter.read(con, 9) is not None
     assert RunFilter.read(con, 10) is None
     assert callable(fate)
     fate(con)
     assert RunFilter.read(con, 9) is None
-    filter_after(con, None, [], 10)
+    filter_after(con, None, 10)
     anew = RunFilter.read(con, 10)
     assert anew is not None
     assert all(run_id in anew for run_id in OLD)
@@ -92,7 +92,7 @@ def test_ids_of_cleared_runs_leave_it_when_they_are_most(con: duckdb.DuckDBPyCon
     with_runs(con, OLD[:10])
     before = RunFilter()
     before.add(OLD)
-    assert filter_after(con, before, [], 9) is not before
+    assert filter_after(con, before, 9) is not before
     read = RunFilter.read(con, 9)
     assert read is not None
     assert [run_id for run_id in OLD if run_id in read] == OLD[:10]
@@ -116,3 +116,7 @@ def test_a_ledger_knows_its_runs_after_a_start_and_looks_all_of_them_up_without_
         store.append([fact(3)], [])
         store.checkpoint(b"m", 3, [run("c", 3, 3)], [])
         assert store.runs_among(["a", "x", "b", "c"]) == ["a", "b", "c"]
+        store.append([fact(4)], [])
+        store.checkpoint(b"m", 4, [run("c", 3, 4), run("d", 4, 4)], [])
+        assert store.runs_among(["d", "x"]) == ["d"]
+        assert [record.columns[-1] for record in store.records("runs", ["c", "d"])] == [4, 4], "one row of each"

@@ -15,6 +15,7 @@ from perdure.ledger import (
     decide,
     dirty_records,
     enact,
+    leave_out_passers,
     meta_of,
     record_fact,
     restore,
@@ -68,6 +69,18 @@ def test_numbers_go_on_after_a_boot() -> None:
     booted = restore(store.boot())
     assert (booted.epoch, booted.seq, booted.incarnation, booted.at_ms) == (4, 3, 17, NOW_MS)
     assert record_fact(booted, SupervisorStarted(5), NOW_MS).seq == ledger.view.seq + 1
+
+
+def test_an_agent_without_a_row_that_came_and_went_is_left_out_and_one_with_a_row_is_not() -> None:
+    ledger, _store = life_of(asked("old"), placed("old", incarnation=1), begun("old"))
+    ledger.given(*ended("old", 1)[-1:], *ended("new", 2))
+    dirty = list(ledger.view.dirty_agents)
+    assert {child("old"), child("new")} <= set(dirty)
+    assert not {child("old"), child("new")} & ledger.view.agents.keys()
+    leave_out_passers(ledger.view, dirty)
+    assert child("old") in ledger.view.dirty_agents
+    assert child("new") not in ledger.view.dirty_agents
+    assert [record.key for record in dirty_records(ledger.view) if record.table == "agents"] == [child("old")]
 
 
 def test_the_time_of_the_ledger_never_runs_backwards() -> None:

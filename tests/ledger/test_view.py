@@ -41,8 +41,11 @@ from perdure.ledger import (
     audit,
     decide,
     dirty_records,
+    leave_out_passers,
     meta_of,
+    prepare_rows,
     restore,
+    rows_to_make,
 )
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.policies import Limits
@@ -100,7 +103,14 @@ class Machine:
         self.rows += [row for _fact, row in enacted(self.view, changes, self.now_ms)]
 
     def checkpoint(self) -> None:
-        self.store.checkpoint(meta_of(self.view), self.view.seq, dirty_records(self.view), [])
+        kept = self.view.kept.copy()
+        at_once, self.view.kept = dirty_records(self.view), kept
+        prepare_rows(self.view, rows_to_make(self.view))
+        leave_out_passers(self.view, list(self.view.dirty_agents))
+        records = dirty_records(self.view)
+        assert records == at_once, "what was made before the cut is what would be made at the cut"
+        assert rows_to_make(self.view) == []
+        self.store.checkpoint(meta_of(self.view), self.view.seq, records, [])
         self.view.dirty_runs, self.view.dirty_agents, self.view.dirty_mail = {}, {}, {}
 
     def life(self, agent: str) -> int:
