@@ -175,6 +175,7 @@ def test_a_guessed_id_is_refused_at_every_door_and_leaves_nothing_on_record() ->
             lambda: stage.client.agent(Kid, "helper", of=guess).notes(),
             lambda: stage.client.agent(Kid, "helper", of=inner).notes(),
             lambda: stage.client.agent(Digger, "r", of=stage.client.agent(Owner, "q")).rows(),
+            lambda: stage.client.agent(Kid, "r", of=owner).notes(),  # another class than that of the run
             lambda: stage.client.agent(Digger, "r").add.tell("only relatives tell it"),  # type: ignore[attr-defined]
         ]
         for door in doors:

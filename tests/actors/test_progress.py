@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from perdure.actors import KillPoint
-from tests.actors.cast import Boss, Hooked, Talker
+from perdure.actors import Agent, KillPoint, exposed
+from perdure.actors.events.reducer import AgentToolEvents
+from tests.actors.cast import Boss, Failing, Hooked, Talker
 from tests.actors.crew import BadHook, Mute
 from tests.actors.stories import Told, settled, told_by
 from tests.kit import Stage, address, play
@@ -259,5 +260,46 @@ def test_a_signal_that_is_none_fails_the_child_with_words_that_name_the_field(
         result = await stage.client.run(Talker, [signal])
         assert result.status == "error"
         assert f"{field}: " in result.error
+
+    play(story)
+
+
+class Pair(Agent):
+    """Has two children for one tool call; the second one in their order ends first, and fails."""
+
+    @exposed
+    async def ask(self, signals: list[dict[str, Any]]) -> list[str]:
+        one: dict[str, Any] = {"agent_class": Talker, "input": signals, "run_id": "one", "display_order": 0}
+        two: dict[str, Any] = {"agent_class": Failing, "input": "no", "run_id": "two", "display_order": 1}
+        asked = [{**each, "parent_tool_call_id": "call"} for each in (two, one)]
+        return [result.status for result in await self.run_agent_tools(asked)]
+
+
+def test_what_two_children_say_is_shown_below_their_call_as_it_was_said() -> None:
+    """Grouped, in order, each with its own end; what is text grows, what is progress is shown and not kept as text (C-0476)."""
+    words = [{"chunk": {"type": "text-delta", "delta": each}} for each in ("It ", "grows")]
+    burst = [{"fraction": n / 100} for n in range(91)]
+    stone = {"milestone": "half", "data": {"n": 1}}
+
+    async def story(stage: Stage) -> None:
+        assert await stage.call(Pair, "ask", [*words, *burst, stone, {"fraction": 1.0}]) == ["error", "completed"]
+        shown = AgentToolEvents()
+        for _ in range(2):  # who comes again is told everything again
+            for run_id in ("two", "one"):
+                for frame in await stage.client.ask("frames", run_id, -1):
+                    shown.apply(frame)
+        one, two = shown.runs_for_tool_call("call")
+        assert (one.run_id, one.status, two.run_id, two.status) == ("one", "completed", "two", "error")
+        assert "no" in str(two.error)
+        assert [(part["type"], part["text"]) for part in one.parts] == [("text", "It grows")]
+        assert [(each["name"], each["milestone_sequence"], each["data"]) for each in one.milestones] == [
+            ("half", 0, {"n": 1})
+        ]
+        assert one.progress is not None
+        assert one.progress["fraction"] == 1.0
+        told = [each["event"] for each in await stage.client.ask("frames", "one", -1)]
+        assert fractions(told) == [0.0, 0.9, 1.0], (
+            "a burst is one frame, and the end of it and the last word are never left out"
+        )
 
     play(story)

@@ -114,6 +114,19 @@ def test_an_agent_that_was_killed_before_the_time_calls_back_in_time() -> None:
     play(story)
 
 
+def test_an_interval_goes_on_in_its_rhythm_in_the_life_after_a_death() -> None:
+    async def story(stage: Stage) -> None:
+        told = await do(stage, "schedule_every", 20, "note", "tick")
+        await asyncio.sleep(20.5)
+        stage.kill_host_of(HOME)
+        await asyncio.sleep(50)
+        first_ms = told["next_at_ms"]
+        assert [note.scheduled_at_ms for note in await notes(stage)] == [first_ms + 20_000 * n for n in range(3)]
+        assert all(0 <= note.at_ms - note.scheduled_at_ms <= 1_000 for note in await notes(stage))
+
+    play(story)
+
+
 def test_a_time_that_is_past_runs_at_once() -> None:
     async def story(stage: Stage) -> None:
         told = await do(stage, "schedule", "at 2001-02-03T04:05:06+00:00", "note", "late")

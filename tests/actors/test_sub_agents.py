@@ -258,6 +258,10 @@ def test_deleting_what_does_not_exist_is_harmless_and_a_rollback_deletes_nothing
             await stage.call(Root, "drop_and_fail", "a")
         assert await stage.call(Root, "names") == ["a"]
         assert await stage.call(Root, "add", "a") == 8
+        for _ in range(2):
+            await stage.call(Root, "drop", "a")
+        assert await stage.call(Root, "names") == []
+        assert await stage.call(Root, "add", "a") == 1
 
     play(story)
 

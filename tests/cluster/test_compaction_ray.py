@@ -23,7 +23,7 @@ from perdure.policies import SUMMARY_HEAD, SUMMARY_INSTRUCTIONS, Limits
 
 pytestmark = [pytest.mark.shared_ray, pytest.mark.thorough]
 
-PATIENCE_S = 120.0
+PATIENCE_S = 120
 WINDOW = 3_000  # in characters of all messages
 HOLES = 12
 FILLING = "Lorem ipsum dolor sit amet. " * 10
@@ -111,6 +111,7 @@ def test_an_agent_that_is_killed_while_it_summarises_goes_on_and_digs_each_hole_
         kill_who_noted(file, "shorter")
         result = digger.attach(asked["request_id"])
         assert (result.status, result.text) == ("completed", f"All {HOLES} are dug."), result
+        assert result.message is not None
         calls = [part for part in result.message["parts"] if "toolCallId" in part]
         assert [part["input"]["number"] for part in calls] == list(range(1, HOLES + 1))
         assert len({part["toolCallId"] for part in calls}) == HOLES

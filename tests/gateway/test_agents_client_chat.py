@@ -166,6 +166,9 @@ def test_an_answer_is_given_again_and_a_message_is_edited() -> None:
             second = await stored(door)
             assert texts(second) == texts(first)
             assert second[1]["id"] != first[1]["id"]
+            await right.until(type="cf_agent_chat_messages", messages=second)
+            assert [each["id"] for each in left.messages] == [each["id"] for each in second]
+            assert texts(left.messages) == texts(second)
             left.say("r3", "words three", *second)
             left.say("r3", "words three", *second)
             await left.until(id="r3", done=True)

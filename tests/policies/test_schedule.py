@@ -308,6 +308,8 @@ def test_what_is_left_open_is_as_the_defaults_have_it() -> None:
     assert Retries().over(DEFAULT) == DEFAULT
     assert Retries(attempts_max=1).over(DEFAULT) == Retries(attempts_max=1, first_ms=200, most_ms=30_000)
     assert Retries(first_ms=30_000).over(DEFAULT).first_ms == DEFAULT.most_ms, "equal is no contradiction"
+    alone = Retries(first_ms=40_000)  # nothing is wrong with it, but with what stands beside it
+    assert alone.over(Retries(attempts_max=3, first_ms=200, most_ms=50_000)).first_ms == 40_000
 
 
 @settings(max_examples=60)

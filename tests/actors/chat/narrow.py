@@ -50,7 +50,8 @@ def told(messages: list[ModelMessage]) -> str:
 
 
 async def answer(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator[Any]:
-    """Refuse what is too long; summarise; ask for `ask`; dig N times for `dig N`; else answer the last word."""
+    """Refuse what is too long; summarise; ask for `ask`; launch for `launch`; dig N times for `dig N`; else answer
+    the last word."""
     said = told(messages)
     if info.instructions and SUMMARY_INSTRUCTIONS in info.instructions:
         Narrow.summaries.append(said)
@@ -66,6 +67,9 @@ async def answer(messages: list[ModelMessage], info: AgentInfo) -> AsyncIterator
         raise ModelHTTPError(400, "narrow", REFUSED)
     Narrow.requests.append(said)
     word = [line for line in said.splitlines() if line.startswith("user-prompt: ")][-1].partition(": ")[2]
+    if word.startswith("launch") and messages[-1].parts[-1].part_kind == "user-prompt":
+        yield {0: DeltaToolCall(name="launch", json_args="{}", tool_call_id="launch")}
+        return
     if word == "ask" and "tool-return" not in said:
         yield {0: DeltaToolCall(name="ask_user", json_args="{}", tool_call_id="question")}
         return

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, ClassVar
 
 import pytest
 from pydantic_ai.exceptions import ModelHTTPError
 
-from perdure import ChatRecovery, ContextOverflow
+from perdure import ChatRecovery, ContextOverflow, tool
 from perdure.actors import ChatAgent
 from perdure.actors.events.observability import Event, subscribe
 from tests.actors.chat.narrow import REFUSED, Ahead, Drill, DrillAhead, Miner, Mute, Narrow, Stubborn, old_talk
-from tests.actors.chat.room import Room, Story, texts, visit
+from tests.actors.chat.room import Room, Story, outcomes, texts, visit
 
 
 def heard(agent: type[ChatAgent], story: Story, **simulation: Any) -> list[dict[str, Any]]:
@@ -276,6 +277,43 @@ def test_a_summary_takes_nothing_from_the_progress_of_a_turn_that_is_being_recov
     assert [attempt for attempt, _ in Watched.looks] == [1] * len(Watched.looks)
     (_, before), (_, after) = Watched.looks[-2:]
     assert after >= before + 4, Watched.looks
+
+
+class Launcher(Miner):
+    """Launches something, at most once, in its own process."""
+
+    launched: ClassVar[list[str]] = []
+    context_overflow = ContextOverflow(keep_tokens=20)
+
+    @tool
+    async def launch(self) -> str:
+        """Launch it."""
+        self.launched.append("it")
+        await asyncio.sleep(60)
+        return "launched"
+
+
+def test_a_call_whose_outcome_is_unknown_is_not_made_again_by_a_model_that_has_only_a_summary_of_it() -> None:
+    """What is summarised has the caution, and the guard does not depend on what the model is told (A4)."""
+    Narrow.begin(window=100_000)
+    Launcher.launched.clear()
+
+    async def story(room: Room) -> None:
+        await filled(room)
+        first = room.soon("chat", "launch it", request_id="first")
+        await room.until(lambda: Launcher.launched)
+        room.kill()
+        assert (await first).ok
+        Narrow.begin()
+        result = await room.do("chat", "launch again")
+        assert result.ok, result
+        ((state, words),) = outcomes(result.message)
+        assert (state, words[:8]) == ("output-error", "NOT RUN:")
+
+    assert [each["shortened"] for each in heard(Launcher, story)] == [True]
+    assert "Assistant called launch({}): it failed: OUTCOME UNKNOWN" in Narrow.summaries[0]
+    assert "OUTCOME UNKNOWN" not in Narrow.requests[0]
+    assert Launcher.launched == ["it"]
 
 
 EDITS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {

@@ -17,6 +17,7 @@ from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from perdure.scenarios.provider.script import Call
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside, ask
+from tests.actors.chat.room import Room, visit
 from tests.actors.chat.talk import Worker, asks_for, call, values
 
 STALL = Fault(kind=FaultKind.STALL, event=3)
@@ -217,6 +218,31 @@ class Undecided(Told):
     """Cannot say whether to go on."""
 
     chat_recovery = ChatRecovery(should_keep_recovering=_undecided)
+
+
+def test_a_life_that_finds_a_turn_whose_patience_is_gone_ends_it_and_asks_for_nothing() -> None:
+    """C-0245: no hook is asked whether it shall go on, and no model for an answer."""
+    TOLD.clear()
+    forget = subscribe("chat", TOLD.append)
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "words", request_id="asked")
+        await room.until(lambda: len(Outside.provider.log()) == 2)
+        assert names()[-1] == "ChatRecoveryContext"
+        await asyncio.sleep(35)
+        room.kill()
+        result = await room.do("attach", "asked")
+        assert (result.status, result.error, result.reason) == ("error", "No more.", "max_attempts_exceeded")
+
+    try:
+        visit(Spent, story, plan=FaultPlan(rules=(Rule(fault=Fault(kind=FaultKind.STALL), times=None),)))
+    finally:
+        forget()
+    last = names()[len(names()) - names()[::-1].index("ChatRecoveryContext") :]
+    attempt, *after = last
+    assert attempt == "chat:recovery:attempt"
+    assert after == ["chat:recovery:exhausted", "ExhaustedContext", "chat:turn:finish", "error"]
+    assert len(Outside.provider.log()) == 2
 
 
 def test_a_predicate_that_raises_says_nothing(caplog: pytest.LogCaptureFixture) -> None:

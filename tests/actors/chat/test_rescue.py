@@ -113,7 +113,8 @@ def test_a_provider_that_always_stalls_exhausts_the_turn_once() -> None:
     assert (result.status, result.error) == ("error", "It could not be done.")
     assert [each[-1] for each in ends] == ["on_interrupted"] * (len(ends) - 1) + ["on_error"]
     (context,) = Hasty.exhausted
-    assert context.reason in ("max_attempts_exceeded", "no_progress_timeout")
+    assert (context.reason, context.attempt, context.max_attempts) == ("max_attempts_exceeded", 3, 2)
+    assert len(ends) == len(Outside.provider.log()) + 1 == 4, "two recoveries, and no more"
     assert context.terminal_message == "It could not be done."
     assert HEARD[-1] == "error"
 
