@@ -17,6 +17,7 @@ import pytest
 
 from perdure.actors import Agent, FiberContext, FiberRetry, LogFiles, Runtime, WantedLogs, exposed
 from perdure.ledger import OutcomeUnknown
+from perdure.policies import Limits
 
 pytestmark = pytest.mark.shared_ray
 
@@ -68,7 +69,7 @@ WORDS = {
 
 
 def test_the_end_of_a_process_is_told_in_words_wherever_it_is_asked_for(tmp_path: Path) -> None:
-    with Runtime(tmp_path) as runtime:
+    with Runtime(tmp_path, limits=Limits(hosts_max=1, hosts_warm=1)) as runtime:
         followed = LogFiles(tmp_path / "logs")
         for how, words in WORDS.items():
             told = runtime.run(Ends, how, run_id=how).error

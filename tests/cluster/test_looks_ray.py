@@ -18,7 +18,7 @@ from perdure.actors.ray_world.ray_internals import GCS, SESSION
 from perdure.actors.ray_world.world import RayCluster
 from perdure.ledger import SupervisorUnreachable
 from perdure.scenarios.cli import app
-from tests.cluster.test_ray_death import ORPHANS_S, Napper, script
+from tests.cluster.test_ray_death import ONE_HOST, ORPHANS_S, Napper, script
 from tests.cluster.test_ray_world import soon
 from tests.tidy import IMPORT_PATH
 
@@ -49,9 +49,9 @@ def test_a_look_finds_a_supervisor_and_makes_none(tmp_path: Path) -> None:
     with pytest.raises(SupervisorUnreachable, match="nothing serves"), Runtime(data, may_start=False):
         pass
     assert not data.exists()
-    with Runtime(elsewhere) as runtime:
+    with Runtime(elsewhere, limits=ONE_HOST) as runtime:
         for directory in (elsewhere, data):
-            with Runtime(directory) as beside:
+            with Runtime(directory, limits=ONE_HOST) as beside:
                 assert beside.run(Napper, 0.0, run_id="nap").ok
         served = CliRunner().invoke(app, ["doctor", "--data", str(elsewhere)])
         assert "is served by process" in served.stdout, served.output

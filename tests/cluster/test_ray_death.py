@@ -23,18 +23,20 @@ from perdure.actors.ray_world.driver import SILENT_S
 from perdure.actors.ray_world.os_processes import ProcessId, descendants, is_alive, kill, process_of, wait_until_gone
 from perdure.actors.ray_world.ray_internals import workers_of
 from perdure.ledger import BadRequest, SupervisorUnreachable
+from perdure.policies import Limits
 from tests.tidy import IMPORT_PATH
 
 ROOT = Path(__file__).resolve().parents[2]
 ORPHANS_S = 60.0
+ONE_HOST = Limits(hosts_max=1, hosts_warm=1)  # each more would take a second of processor time
 NAP_S = 3_600.0  # which whoever begins again need not sleep
 
 SCRIPT = """
 import os, sys, threading, time
 from perdure.actors import Runtime
-from tests.cluster.test_ray_death import NAP_S, Napper
+from tests.cluster.test_ray_death import NAP_S, ONE_HOST, Napper
 
-with Runtime(sys.argv[1]) as runtime:
+with Runtime(sys.argv[1], limits=ONE_HOST) as runtime:
     runtime.start(Napper, NAP_S, run_id="nap")
     while not any(run["status"] == "running" for run in runtime.list()):
         time.sleep(0.05)
@@ -80,7 +82,7 @@ def test_a_killed_script_leaves_nothing_that_would_hinder_the_next_one(tmp_path:
         running.kill()
         running.wait()
         assert wait_until_gone(actors, ORPHANS_S) == []
-    with Runtime(tmp_path / "data") as runtime:
+    with Runtime(tmp_path / "data", limits=ONE_HOST) as runtime:
         result = runtime.run(Napper, NAP_S, run_id="nap")
         assert (result.status, result.output) == ("completed", 2)
 
@@ -89,7 +91,7 @@ def test_what_answers_where_a_ray_was_on_record_but_is_none_any_more_holds_nobod
     """A cluster that dies while it is joined looks so, too: its port was open a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         write_record(tmp_path, f"127.0.0.1:{silent.getsockname()[1]}")
-        with Runtime(tmp_path) as runtime:
+        with Runtime(tmp_path, limits=ONE_HOST) as runtime:
             assert runtime.run(Napper, 0.0, run_id="nap").output == 1
 
 
@@ -106,7 +108,7 @@ def test_a_ray_that_is_too_slow_to_start_is_started_once_more_and_who_waits_is_t
         start(**options)
 
     monkeypatch.setattr(ray, "init", slow)
-    with Runtime(tmp_path) as runtime:
+    with Runtime(tmp_path, limits=ONE_HOST) as runtime:
         handle = runtime.start(Napper, 0.1, run_id="nap")
         assert handle.result().output == runtime.run(Napper, 0.1, run_id="nap").output == 1
 
@@ -157,7 +159,7 @@ def test_async_code_goes_on_while_a_runtime_opens_and_who_waits_is_told_that_it_
                 gaps.append(time.monotonic() - begun_s)
 
         ticker = asyncio.create_task(tick())
-        async with Runtime(tmp_path) as runtime:
+        async with Runtime(tmp_path, limits=ONE_HOST) as runtime:
             assert len(gaps) > 20
             with pytest.raises(BadRequest, match=r"open on .* already"):
                 runtime.open()

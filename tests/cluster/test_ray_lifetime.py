@@ -55,7 +55,7 @@ def test_events_are_read_in_sync_and_in_async_code_and_happenings_are_told_once(
     async def read(runtime: Runtime) -> list[str]:
         return [frame["event"]["kind"] async for frame in runtime.events("talk")]
 
-    with Runtime(tmp_path) as runtime:
+    with Runtime(tmp_path, limits=Limits(hosts_max=1, hosts_warm=1)) as runtime:
         runtime.subscribe("agent_tool", lambda event: event.payload["no such thing"])
         both = [threading.Thread(target=runtime.subscribe, args=("agent_tool", each.append)) for each in heard]
         for thread in both:

@@ -10,6 +10,7 @@ import ray
 
 from perdure.actors import Runtime
 from perdure.ledger import Secret
+from perdure.policies import Limits
 from tests.actors.secret_cast import MARK, NAME, Careful, Careless, Door, Echo, found_in
 
 
@@ -18,7 +19,7 @@ def test_no_byte_of_a_secret_is_in_the_data_directory_or_in_ray_s_logs(
 ) -> None:
     value = "sk-" + secrets.token_hex(16)
     monkeypatch.setenv(NAME, value)
-    with Runtime(tmp_path) as runtime:
+    with Runtime(tmp_path, limits=Limits(hosts_max=1, hosts_warm=1)) as runtime:
         logs = Path(ray._private.worker.global_worker.node.get_session_dir_path())  # noqa: SLF001 - nothing public tells
         failed = runtime.run(Careless, {"key": Secret(NAME)}, run_id="one")
         assert failed.failure is not None

@@ -20,6 +20,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
 from perdure.actors import Agent, ChatAgent, FiberContext, Occurrence, RunContext, Runtime, agent_tool, exposed, tool
 from perdure.ledger import Secret
+from perdure.policies import Limits
 from tests.actors.secret_cast import found_in
 from tests.collector import Collector, Received, collector
 
@@ -115,7 +116,7 @@ ABOVE = trace.SpanContext(int("ab" * 16, 16), int("cd" * 8, 16), is_remote=False
 
 
 def _converse(place: Path, held: Collector) -> None:
-    with Runtime(place / "data") as runtime:
+    with Runtime(place / "data", limits=Limits(hosts_max=2)) as runtime:
         session = ray._private.worker.global_worker.node.get_session_dir_path()  # noqa: SLF001 - nothing public tells
         (place / "session").symlink_to(session)
         head = runtime.agent(Head, "head")
