@@ -64,6 +64,7 @@ DEATH_S: Final = 2.0  # for a killed process to be gone
 EXIT_S: Final = 20.0
 SILENT_S: Final = 2.0  # until who opens a directory is told that it goes on
 ENSURE_S: Final = 20.0  # for a supervisor to be found or created
+INIT: Final = 1  # Ray ends a child of this process at once when its raylet is gone
 SHUT_DOWN: Final = "this process has shut Ray down"
 
 
@@ -243,9 +244,9 @@ class Driver:
             for member in self._members:
                 forget_record(member.data, life.address)
         if not life.borrowed:
-            kill(
-                each for each in family if each != life.vital.get("GCS")
-            )  # without the GCS `ray.shutdown` takes longer
+            if os.getppid() != INIT:
+                gcs = life.vital.get("GCS")  # without it `ray.shutdown` takes longer
+                kill(each for each in family if each != gcs)
             shut_down()
             kill(family)
             wait_until_gone(family, DEATH_S)

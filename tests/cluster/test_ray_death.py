@@ -148,6 +148,32 @@ def test_a_script_that_is_asked_to_end_puts_everything_away_and_says_nothing(tmp
         assert [each for each in family if is_alive(each)] == []
 
 
+ORPHAN = """
+import os, sys, time
+from pathlib import Path
+from perdure.actors.ray_world.driver import DRIVER, Member
+
+while os.getppid() == int(sys.argv[2]):
+    time.sleep(0.05)
+keeper = Member(Path(sys.argv[1]), ensure=lambda own: None)
+DRIVER.enter(keeper, None)
+DRIVER.leave(keeper)
+Path(sys.argv[1], "left").touch()
+"""
+
+
+def test_a_process_whose_parent_is_gone_outlives_the_ray_that_it_leaves(tmp_path: Path) -> None:
+    """So does what the init process of a machine or of a container has started."""
+    command = ["sh", "-c", '"$@" $$ >&2 & echo $!', "sh", sys.executable, "-c", ORPHAN, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": IMPORT_PATH}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        orphan = process_of(int(shell.stdout.readline()))
+    assert orphan is not None
+    assert wait_until_gone([orphan], 2 * ORPHANS_S) == []
+    assert (tmp_path / "left").exists()
+
+
 def test_async_code_goes_on_while_a_runtime_opens_and_who_waits_is_told_that_it_was_closed(tmp_path: Path) -> None:
     async def story() -> None:
         ticking, gaps = True, [0.0]
