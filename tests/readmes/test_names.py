@@ -13,6 +13,7 @@ from typing import get_type_hints
 import pydantic_ai
 import pytest
 
+import perdure
 from perdure import actors, gateway, ledger, messengers, policies, testing
 from perdure.actors import Agent, ChatAgent, ChatRecovery, Detached, RunContext, RunInfo, Runtime
 from perdure.actors.chat.feed import TurnEnded
@@ -162,6 +163,9 @@ def test_methods_and_errors_that_are_named_alone_exist() -> None:
     assert {"StorageConflict", "OutcomeUnknown", "on_progress", "detached_max_budget_ms"} <= words
     unknown = [word for word in words - own if not any(hasattr(home, word) for home in homes)]
     assert not [word for word in unknown if not has(Detached, word) and not has(RunOptions, word)]
+    imported = (perdure, messengers, gateway, testing, engine, pydantic_ai, pydantic_ai.exceptions)
+    classes = {word for word in words - own if word[0].isupper()}
+    assert not [word for word in classes if not any(hasattr(home, word) for home in imported)], "authors cannot import it"
 
 
 def test_the_groups_of_rarer_verbs_are_complete() -> None:
