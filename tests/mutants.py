@@ -31,6 +31,9 @@ MUTANTS = (
     Mutant("actors/rest/keeping.py", "if not place:", "if False:",
            "a backup goes where the gateway was told to make them and nowhere else",
            "gateway/test_rest_keeping.py::test_what_a_gateway_was_not_started_for_is_refused"),
+    Mutant("actors/chat/conversation.py", "ChatRecovery.of(self.agent.chat_recovery)", "pass",
+           "an agent whose bounds are none takes no turn",
+           "actors/chat/test_bounds.py::test_a_bound_that_is_none_is_refused_before_a_turn_is_accepted"),
     Mutant("actors/chat/toolsets.py", "except CallDeferred as deferred:", "except MemoryError as deferred:",
            "a tool that defers its call has the turn wait for a result from elsewhere", "actors/chat/test_toolsets.py"
            "::test_a_deferred_call_waits_for_its_result_from_elsewhere"),

@@ -20,7 +20,7 @@ from perdure.actors.life.results import RunInfo
 from perdure.actors.tasks import awaited
 from perdure.actors.telemetry.telemetry import CARRIED, carried
 from perdure.ledger import BadRequest, ConflictingRequest, check_id, check_number, check_whole, digest_of, pack
-from perdure.policies import TURN_ENDED, Event, JsonObject, Message, Role, TurnStatus
+from perdure.policies import TURN_ENDED, ChatRecovery, ContextOverflow, Event, JsonObject, Message, Role, TurnStatus
 
 TRIGGERS = frozenset({"chat", "save", "submission", "continue", "regenerate"})
 OPTIONS = frozenset(
@@ -58,7 +58,9 @@ class Conversation:
         return {**self._told(accepted), "accepted": accepted is turn}
 
     def request(self, trigger: str, messages: object, request_id: object, options: Mapping[str, Any]) -> Turn:
-        """The turn for a request, not accepted yet."""
+        """The turn for a request, not accepted yet. An agent whose class has bounds that are none takes no turn."""
+        ChatRecovery.of(self.agent.chat_recovery)
+        ContextOverflow.of(self.agent.context_overflow)
         unknown = options.keys() - OPTIONS
         if unknown:
             raise BadRequest(min(unknown), f"is not an option; there are {', '.join(sorted(OPTIONS))}")

@@ -165,7 +165,9 @@ def test_methods_and_errors_that_are_named_alone_exist() -> None:
     assert not [word for word in unknown if not has(Detached, word) and not has(RunOptions, word)]
     imported = (perdure, messengers, gateway, testing, engine, pydantic_ai, pydantic_ai.exceptions)
     classes = {word for word in words - own if word[0].isupper()}
-    assert not [word for word in classes if not any(hasattr(home, word) for home in imported)], "authors cannot import it"
+    assert not [word for word in classes if not any(hasattr(home, word) for home in imported)], (
+        "authors cannot import it"
+    )
 
 
 def test_the_groups_of_rarer_verbs_are_complete() -> None:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from perdure.actors import ChatRecovery, ChatRecoveryContext, KillPoint
+from perdure.actors import ChatRecovery, ChatRecoveryContext, KillPoint, RemoteError
 from perdure.scenarios.provider.events import Role, Text
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from perdure.scenarios.provider.script import Call, Question, Script
@@ -170,3 +170,35 @@ def test_a_recovery_waits_so_long_for_calls_that_are_under_way() -> None:
 
     visit(Hurried, story, streams(slow, quick), FaultPlan.at({1: Fault(kind=FaultKind.STALL, event=6)}))
     assert Outside.effects["began", "a"] == Outside.effects["done", "a"] == 1
+
+
+class Misspelt(Adder):
+    """Has a bound that is none."""
+
+    chat_recovery: ClassVar[Any] = {"maxAttempts": 3}
+
+
+class Negative(Adder):
+    """Wants to keep less than nothing."""
+
+    context_overflow: ClassVar[Any] = {"keep_tokens": -1}
+
+
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        (Misspelt, "chat_recovery: 'maxAttempts' is none of its fields"),
+        (Negative, "keep_tokens: -1 is not a whole number"),
+    ],
+)
+def test_a_bound_that_is_none_is_refused_before_a_turn_is_accepted(agent: type[Adder], words: str) -> None:
+    """And not when it is needed, in the midst of a recovery."""
+
+    async def story(room: Room) -> None:
+        for method in ("chat", "submit_messages"):
+            with pytest.raises(RemoteError, match=words):
+                await room.do(method, "words")
+        assert await room.do("list_turns") == []
+
+    visit(agent, story)
+    assert not Outside.provider.log()
