@@ -236,9 +236,9 @@ class Jobs(Agent):
         return {kind: len(records.keys(kind)) for kind in kinds if records.keys(kind)}
 
     @exposed
-    async def forget_about(self, count: int) -> None:
-        for _ in range(count):
-            self.going.append(asyncio.create_task(self.run_fiber("unmanaged", self.work)))
+    async def forget_about(self, count: int, silent: int = 0) -> None:
+        for body in [self.work] * count + [self.rest] * silent:
+            self.going.append(asyncio.create_task(self.run_fiber("unmanaged", body)))
 
     going: ClassVar[list[Any]] = []
 
@@ -291,6 +291,10 @@ class Jobs(Agent):
             self.effects["work"] += 1
             await asyncio.sleep(1)
         return "worked"
+
+    async def rest(self, fiber: FiberContext) -> str:
+        await asyncio.sleep(3)
+        return "rested"
 
     async def broken(self, fiber: FiberContext) -> None:
         raise ValueError("broken")
