@@ -26,6 +26,8 @@ TRIGGERS = frozenset({"chat", "save", "submission", "continue", "regenerate"})
 OPTIONS = frozenset(
     {"metadata", "client_tools", "chat_stream_stall_timeout_ms", "idempotency_key", "instead_of", "keep"}
 )
+NAMED = OPTIONS | {"request_id", "follow"}
+"""What an author may write; these two are taken by the caller's side."""
 STALL = "chat_stream_stall_timeout_ms"
 LISTED_MAX, DELETED_MAX = 100, 500
 LOOK_S = 0.5
@@ -63,7 +65,7 @@ class Conversation:
         ContextOverflow.of(self.agent.context_overflow)
         unknown = options.keys() - OPTIONS
         if unknown:
-            raise BadRequest(min(unknown), f"is not an option; there are {', '.join(sorted(OPTIONS))}")
+            raise BadRequest(min(unknown), f"is not an option; there are {', '.join(sorted(NAMED))}")
         limit, key = self.tenant.limits.id_max, options.get("idempotency_key") or ""
         if key:
             check_id("idempotency_key", key, limit)

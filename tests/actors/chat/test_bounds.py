@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from perdure import BadRequest, TurnOptions
 from perdure.actors import ChatRecovery, ChatRecoveryContext, KillPoint, RemoteError
 from perdure.scenarios.provider.events import Role, Text
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
@@ -202,3 +203,13 @@ def test_a_bound_that_is_none_is_refused_before_a_turn_is_accepted(agent: type[A
 
     visit(agent, story)
     assert not Outside.provider.log()
+
+
+def test_an_option_that_is_none_is_refused_with_those_that_there_are() -> None:
+    async def story(room: Room) -> None:
+        with pytest.raises(BadRequest, match="foo: is not an option") as refused:
+            await room.do("chat", "words", foo=1)
+        named = refused.value.problem.partition("there are ")[2].split(", ")
+        assert set(named) == TurnOptions.__annotations__.keys()
+
+    visit(Adder, story)
