@@ -295,7 +295,7 @@ class Host:
             if failing is not None and now - failing >= self.limits.orphan_ms / 1000:
                 self._tasks.finish("orphaned")
             threads = self.world.threads
-            self.peer.push(
+            self.peer.push_later(
                 HostVitals(self.world.vitals.rss_mb(), threads.left_behind > 0, late_ms, threads.writes_waiting)
             )
 

@@ -193,7 +193,7 @@ class Tenant(Life):
             self.alarms.come_back()
             self.leave()
             return
-        self.push(Awake(self.agent_id, self.incarnation))
+        self.services.peer.push_later(Awake(self.agent_id, self.incarnation))
         self.touch()
 
     # a run

@@ -27,6 +27,7 @@ from perdure.policies import Limits, backoff_ms, jittered_ms
 
 IN_FLIGHT_MAX = 2
 MOMENT_S = 0.15  # an exchange costs one or two milliseconds of processor time
+LATER_S = 0.02  # what an agent does first when it has woken is done by then
 ANSWER_S = 0.001  # an instant child has ended by then, and its parent has asked for the next one
 
 
@@ -76,6 +77,12 @@ class Peer:
         self._link.push(message)
         self._waiting.append(None)
         self._wake.set()
+
+    def push_later(self, message: Message) -> None:
+        """Say something that nobody waits for: it goes with what is said next, or after a short while."""
+        self._link.push(message)
+        self._waiting.append(None)
+        asyncio.get_running_loop().call_later(LATER_S, self._wake.set)
 
     async def durable(self, message: Message) -> None:
         """Say something and wait until the supervisor has made it durable."""
