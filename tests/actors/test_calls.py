@@ -13,11 +13,12 @@ import pytest
 from perdure.actors import Agent, KillPoint, RemoteError, exposed
 from perdure.actors.link.call_log import ANSWERS_KEPT, CALLS_KEPT, CallLog
 from perdure.actors.link.messages import Call, MakeCall, Reply
+from perdure.actors.link.wire import PeerFrame, decode_all
 from perdure.actors.sim_world.world import Weather
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.actors.supervisor.ways import Ways
-from perdure.ledger import OutcomeUnknown, View, last_end, restore
+from perdure.ledger import OutcomeUnknown, View, last_end, restore, unpack
 from perdure.ledger.activation import LIVES_KEPT
 from perdure.ledger.facts import AgentActivated, AgentLost, AgentReleased, AgentStopped, RunCleared, RunCompleted
 from perdure.ledger.snapshot import meta_of
@@ -85,6 +86,28 @@ async def was_lost(stage: Stage) -> None:
 
 
 BEFORE = [never_lived, sleeps, is_awake, was_lost]
+
+
+def test_a_host_says_that_an_agent_woke_with_the_answer_of_the_call_that_woke_it() -> None:
+    frames: list[list[str]] = []
+
+    async def story(stage: Stage) -> None:
+        await sleeps(stage)
+        sessions = stage.laboratory.supervisors[-1].sessions
+        exchange = sessions.exchange
+
+        async def noted(frame: bytes) -> bytes:
+            said = PeerFrame(*unpack(frame))
+            if not said.peer_id.startswith("client"):
+                frames.append([type(each).__name__ for each in decode_all(said.messages)])
+            return await exchange(frame)
+
+        vars(sessions)["exchange"] = noted
+        await stage.call(Counting, "count", 0.5)
+        del vars(sessions)["exchange"]
+
+    play(story)
+    assert [said for said in frames if "Awake" in said or "CallAnswered" in said] == [["Awake", "CallAnswered"]]
 
 
 @pytest.mark.parametrize("before", BEFORE, ids=lambda each: each.__name__)
