@@ -108,6 +108,9 @@ MUTANTS = (
     Mutant("actors/life/state_watch.py", "is_news = version != seen or has_moved", "is_news = version != seen",
            "a client whose state was overtaken is told so, although the state is the one from before",
            "gateway/test_agents_client_many.py::test_every_tab_shows_the_state_that_was_stored_last"),
+    Mutant("actors/gateway/run_feed.py", "if not kept or not kept[-1].is_last:", "if True:",
+           "ended runs of an agent are read for a new connection and not followed", "gateway/test_agents_client_runs.py"
+           "::test_fifty_children_at_once_are_told_in_the_order_of_their_starts"),
     Mutant("actors/jobs/job_spans.py", "if before.life != self._life.incarnation:", "if False:",
            "an attempt at a fiber that died with its process is told so", "actors/test_job_spans.py"
            "::test_an_attempt_that_dies_is_told_by_the_next_life"),

@@ -1,13 +1,14 @@
 """The runs of an agent, told to its connections as `agent-tool-event` frames (client protocols A.9).
 
-One follower for each watched agent learns of its new runs. Every connection reads the runs one after the other: what is kept of each, then
-what comes, from the windows that all watchers of a run share. Numbers of frames are the same live and in a replay.
+One follower for each watched agent learns of its new runs. Every connection is told of the runs one after the other: what is kept of each,
+then what comes, from the windows that all watchers of a run share. Numbers of frames are the same live and in a replay.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any, Final
@@ -15,7 +16,7 @@ from typing import Any, Final
 from perdure.actors.agents_client.line import Line, encoded, json_text
 from perdure.actors.agents_client.retold import Retold, Told
 from perdure.actors.gateway.backend import Backend
-from perdure.actors.gateway.run_feed import LAST
+from perdure.actors.gateway.run_feed import LAST, Batch
 from perdure.actors.runtime.client import Client
 from perdure.actors.tasks import awaited
 from perdure.ledger import UnknownRun
@@ -23,7 +24,8 @@ from perdure.policies import PROGRESS_EVERY_S
 
 REPLAYED_MAX: Final = 1_000
 """How many retained runs are replayed to a new connection: the newest."""
-AT_ONCE: Final = 8
+AHEAD: Final = 32
+"""How many runs are read before the first of them is told. What is asked at once travels together."""
 LIVE: Final = frozenset({"starting", "running", "interrupted"})
 
 
@@ -81,35 +83,57 @@ class RunList:
             await started.aclose()
 
 
+class _Reading:
+    """The events of a run, of which the next batch is asked for already."""
+
+    def __init__(self, batches: AsyncGenerator[Batch, None]) -> None:
+        self._batches = batches
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Ask for the next batch. `upcoming` is None at the end of the run."""
+        self.upcoming: asyncio.Future[Batch | None] = awaited(anext(self._batches, None))
+
+    async def stop(self) -> None:
+        """Read no more."""
+        self.upcoming.cancel()
+        await asyncio.gather(self.upcoming, return_exceptions=True)
+        await self._batches.aclose()
+
+
 class RunTeller:
     """Tells one connection of the runs of its agent."""
 
     def __init__(self, line: Line, backend: Backend, runs: RunList) -> None:
         self._line, self._backend, self._runs = line, backend, runs
         self._telling: set[asyncio.Task[None]] = set()
-        self._turn = asyncio.Semaphore(AT_ONCE)
+        self._ahead: deque[_Reading] = deque()
 
     async def serve(self) -> None:
         """Tell of all runs, those that are retained first, until the connection ends."""
-        told = max(0, len(self._runs.run_ids) - REPLAYED_MAX)
+        run_ids = self._runs.run_ids
+        taken = max(0, len(run_ids) - REPLAYED_MAX)
         try:
             while True:
-                for run_id in self._runs.run_ids[told:]:
-                    told += 1
-                    await self._begin(run_id)
-                await self._runs.more_than(told)
+                while taken < len(run_ids) and len(self._ahead) < AHEAD:
+                    self._ahead.append(_Reading(self._backend.watch(run_ids[taken])))
+                    taken += 1
+                if self._ahead:
+                    await self._begin(self._ahead.popleft())
+                else:
+                    await self._runs.more_than(taken)
         finally:
             for each in self._telling:
                 each.cancel()
-            await asyncio.gather(*self._telling, return_exceptions=True)
+            await asyncio.gather(*self._telling, *(each.stop() for each in self._ahead), return_exceptions=True)
 
-    async def _begin(self, run_id: str) -> None:
+    async def _begin(self, reading: _Reading) -> None:
         """Tell of a run: to its end if that is at hand, else beside the others. So runs begin in their order."""
         for each in [each for each in self._telling if each.done()]:
             self._telling.discard(each)
             each.result()
         begun = asyncio.Event()
-        task = awaited(self._tell(run_id, begun))
+        task = awaited(self._tell(reading, begun))
         self._telling.add(task)
         waiting = awaited(_set(begun))
         try:
@@ -117,27 +141,24 @@ class RunTeller:
         finally:
             waiting.cancel()
 
-    async def _tell(self, run_id: str, begun: asyncio.Event) -> None:
-        pace, retold, batches = _Pace(), Retold(), self._backend.watch(run_id)
-        upcoming = awaited(anext(batches, None))
+    async def _tell(self, reading: _Reading, begun: asyncio.Event) -> None:
+        pace, retold = _Pace(), Retold()
         try:
             while True:
-                await asyncio.wait({upcoming}, timeout=pace.due_in_s(_now_s()))
-                if not upcoming.done():
+                await asyncio.wait({reading.upcoming}, timeout=pace.due_in_s(_now_s()))
+                if not reading.upcoming.done():
                     await self._send_all(retold, pace.held(_now_s()))
                     continue
-                batch = upcoming.result()
+                batch = reading.upcoming.result()
                 if batch is None:
                     return
                 await self._send_all(retold, pace.chosen([json.loads(each.text) for each in batch], _now_s()))
                 begun.set()
-                upcoming = awaited(anext(batches, None))
+                reading.go_on()
         except UnknownRun:  # it was cleared meanwhile
             return
         finally:
-            upcoming.cancel()
-            await asyncio.gather(upcoming, return_exceptions=True)
-            await batches.aclose()
+            await reading.stop()
 
     async def _send_all(self, retold: Retold, frames: list[dict[str, Any]]) -> None:
         for frame in frames:

@@ -116,18 +116,26 @@ class _RunFeed:
                 await self._following
 
     async def _next(self, last: int) -> Iterable[Batch]:
-        """What comes after this number: from the window, else from the ledger. The first to ask has the run followed."""
-        if self._is_within(last):
+        """What comes after this number: from the window, else from the ledger. The first to ask has the run followed, unless the ledger
+        has its end: then there is nothing to come, and a page of ended runs costs one question for each."""
+        if self._is_at_hand(last):
             return self._newer(last)
         async with self._reading:  # one after the other, as many come at the same time and the first may read for all
-            if self._is_within(last):
+            if self._is_at_hand(last):
                 return self._newer(last)
             frames = cast("list[dict[str, Any]]", await self._client.ask("frames", self._run_id, last))
             kept = [encoded(frame) for frame in frames]
             if self._following is None:
+                self._window.clear()
+                self._batches.clear()
                 self._window.extend(kept)
-                self._following = awaited(self._follow(kept[-1].sequence if kept else last))
+                if not kept or not kept[-1].is_last:
+                    self._following = awaited(self._follow(kept[-1].sequence if kept else last))
         return (Batch(kept[at : at + BATCH]) for at in range(0, len(kept), BATCH))
+
+    def _is_at_hand(self, last: int) -> bool:
+        """Whether all that comes after this number is in the window, or yet to come there."""
+        return self._is_within(last) and (self._following is not None or _newest(self._window) > last)
 
     def _is_within(self, last: int) -> bool:
         """Whether all that comes after this number is in the window, or yet to come."""

@@ -22,6 +22,7 @@ from perdure.scenarios.bench.busy_host import busy_host
 from perdure.scenarios.bench.chat import chat_children, chat_streams, chat_turns
 from perdure.scenarios.bench.chat_deaths import chat_recovery, reconnection
 from perdure.scenarios.bench.deaths import child_death, cluster_death, handlers_death, supervisor_death
+from perdure.scenarios.bench.face import agent_connect, gateway_idle, gateway_killed
 from perdure.scenarios.bench.gateway import gateway
 from perdure.scenarios.bench.growth import growth
 from perdure.scenarios.bench.jobs import fibers
@@ -72,6 +73,9 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "webhooks": webhooks,
     "gateway": gateway,
     "watchers": watchers,
+    "gateway-idle": gateway_idle,
+    "gateway-killed": gateway_killed,
+    "agent-connect": agent_connect,
 }
 
 

@@ -280,6 +280,20 @@ def started(watching: Tab) -> list[tuple[str, int]]:
     return [(each["runId"], each["order"]) for each in found]
 
 
+def _followed(laboratory: Laboratory) -> list[str]:
+    """The runs that are followed from now on."""
+    client: Any = laboratory._client  # noqa: SLF001 - the story's own
+    followed: list[str] = []
+    follow = client.follow
+
+    def noted(run_id: str, after: int = -1) -> Any:
+        followed.append(run_id)
+        return follow(run_id, after)
+
+    client.follow = noted
+    return followed
+
+
 def test_fifty_children_at_once_are_told_in_the_order_of_their_starts() -> None:
     """P-169."""
 
@@ -290,10 +304,12 @@ def test_fifty_children_at_once_are_told_in_the_order_of_their_starts() -> None:
             for each in range(50):
                 await until_told(live, f"g{each:02}", *ENDS)
             orders = [started(live)]
+        followed = _followed(laboratory)
         async with tab(door, PATH) as late:
             for each in range(50):
                 await until_told(late, f"g{each:02}", *ENDS)
             orders.append(started(late))
+        assert followed == [], "what has ended is read, and not followed"
         assert orders == [[(f"g{each:02}", 0) for each in range(50)]] * 2
 
     play(story)

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import click
+import jsonschema
+import pytest
 import yaml
 from typer.main import get_command
 
@@ -54,10 +56,69 @@ def test_the_container_serves_beyond_itself_with_a_token() -> None:
     assert (given["host"], str(given["token_file"])) == ("0.0.0.0", "/run/secrets/token")  # noqa: S104 - in a container
 
 
+def _known(*required: str, **properties: Any) -> dict[str, Any]:
+    """An object of these properties and no others. A word stands for a type."""
+    known = {name: {"type": each} if isinstance(each, str) else each for name, each in properties.items()}
+    return {"type": "object", "required": list(required), "properties": known, "additionalProperties": False}
+
+
+def _listed(each: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": each}
+
+
+COUNT = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
+WORDS = {"type": "object", "additionalProperties": {"type": "string"}}
+VOLUME = _known(
+    "name",
+    name="string",
+    persistentVolumeClaim=_known("claimName", claimName="string", readOnly="boolean"),
+    secret=_known(secretName="string", optional="boolean"),
+)
+CONTAINER = _known(
+    "name",
+    name="string",
+    image="string",
+    ports=_listed(_known("containerPort", containerPort=COUNT, name="string")),
+    volumeMounts=_listed(_known("name", "mountPath", name="string", mountPath="string", readOnly="boolean")),
+)
+POD = _known(
+    metadata=_known(labels=WORDS),
+    spec=_known("containers", containers=_listed(CONTAINER), volumes=_listed(VOLUME)),
+)
+GROUP = _known(
+    "groupName", "minReplicas", "maxReplicas", "template",
+    groupName="string", replicas=COUNT, minReplicas=COUNT, maxReplicas=COUNT, rayStartParams=WORDS, template=POD,
+)  # fmt: skip
+RAY_JOB = _known(
+    "apiVersion", "kind", "metadata", "spec",
+    apiVersion={"const": "ray.io/v1"},
+    kind={"const": "RayJob"},
+    metadata=_known("name", name="string", namespace="string", labels=WORDS),
+    spec=_known(
+        entrypoint="string",
+        shutdownAfterJobFinishes="boolean",
+        rayClusterSpec=_known(
+            "headGroupSpec",
+            rayVersion="string",
+            headGroupSpec=_known("template", rayStartParams=WORDS, template=POD),
+            workerGroupSpecs=_listed(GROUP),
+        ),
+    ),
+)  # fmt: skip
+"""What the manifest may use of a RayJob, with the names, types and duties of KubeRay's own schema. It knows more fields than these."""
+
+
+def test_the_manifest_fits_the_schema_of_kuberay() -> None:
+    job = next(yaml.safe_load_all(blocks("yaml")[0]))
+    jsonschema.validate(job, RAY_JOB)
+    job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replica"] = 2
+    with pytest.raises(jsonschema.ValidationError, match="replica"):
+        jsonschema.validate(job, RAY_JOB)
+
+
 def test_the_manifest_has_what_kuberay_requires() -> None:
     (text,) = blocks("yaml")
     job, service = yaml.safe_load_all(text)
-    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
     given = served(job["spec"]["entrypoint"].split())
     cluster = job["spec"]["rayClusterSpec"]
     head = cluster["headGroupSpec"]
