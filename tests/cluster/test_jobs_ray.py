@@ -308,24 +308,19 @@ class Chief(Noting):
         return [self.take(file), await self.sub_agent(Clerk, "clerk").take(file)]  # type: ignore[misc]
 
     @exposed
-    async def ask(self, method: str) -> str:
-        """Ask the clerk, and note how that ends."""
+    async def ask(self, method: str) -> tuple[str, int]:
+        """Ask the clerk, and note how that ends. Returns it with the process in which it was heard."""
         try:
             told = str(await getattr(self.sub_agent(Clerk, "clerk"), method)())
         except OutcomeUnknown as unknown:
             told = str(unknown)
         self.note(method, "ended")
-        return told
+        return told, os.getpid()
 
     @exposed
     def hear(self, what: str) -> None:
         """Hear of the clerk's work."""
         self.note("heard")
-
-    @exposed(repeatable=True)
-    def process(self) -> int:
-        """Its process."""
-        return os.getpid()
 
 
 def test_a_sub_agent_that_is_killed_while_it_answers_and_works_keeps_its_state_and_each_call_ends_once(
@@ -336,7 +331,7 @@ def test_a_sub_agent_that_is_killed_while_it_answers_and_works_keeps_its_state_a
     assert above != below
     chief.ask("tell")
 
-    async def story() -> list[str]:
+    async def story() -> list[tuple[str, int]]:
         asked: Any = [runtime.agent(Chief, "chief").ask(method) for method in ("count", "look")]
         asking = asyncio.gather(*asked)
         while not {"counts", "looks", "told"} <= set(notes.lines()):
@@ -344,12 +339,12 @@ def test_a_sub_agent_that_is_killed_while_it_answers_and_works_keeps_its_state_a
         os.kill(below, signal.SIGKILL)
         return list(await asking)
 
-    unknown, looked = asyncio.run(story())
+    (unknown, asker), (looked, looker) = asyncio.run(story())
     assert "its process was killed" in unknown
     assert looked == "1"
-    assert chief.ask("count") == "2"
+    assert asker == looker == above, "its parent lived on"
+    assert chief.ask("count")[0] == "2"
     assert runtime.agent(Clerk, "clerk", of=chief).count() == 3
-    assert chief.process() == above, "its parent lived on"
     until(lambda: asleep(runtime, "chief"))
     expected = {"tell ended": 1, "count ended": 2, "look ended": 1, "counts": 3, "looks": 2}
     assert Counter(notes.lines()) == expected | {"worked": 1, "told": 2, "heard": 1}
