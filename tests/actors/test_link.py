@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from perdure.actors.link.link import FRAME_MAX, Link
 from perdure.actors.link.messages import ClientHello, HostHello, HostVitals, Message, Ping, Wait
-from perdure.actors.link.peer import Peer
+from perdure.actors.link.peer import ANSWER_S, Peer
 from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode, encode
 from perdure.actors.ray_world.system import system_world
+from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.actors.supervisor.sessions import Arrived, Session, Sessions
 from perdure.actors.tasks import Tasks
 from perdure.ledger import pack, unpack
@@ -270,7 +271,8 @@ class Echoing:
         return HostHello(1, "here", 1, [], [], [])
 
     def receive(self, _message: Message) -> None:
-        self.peer.push(HostVitals(1, False, 0, 0))
+        answer = HostVitals(1, False, 0, 0)
+        asyncio.get_running_loop().call_later(ANSWER_S / 2, self.peer.push, answer)
 
     async def exchange(self, frame: bytes) -> bytes:
         said = PeerFrame(*unpack(frame))
@@ -289,5 +291,7 @@ class Echoing:
 
 def test_what_a_peer_says_because_of_what_it_heard_goes_with_its_next_exchange() -> None:
     host = Echoing(pings=5)
-    asyncio.run(host.live())
+    loop = VirtualLoop()
+    loop.run_until_complete(host.live())
+    loop.close()
     assert host.said == [["HostHello"], *[["HostVitals"]] * 5]
