@@ -125,16 +125,17 @@ class View(Holdings):
             self.archived[run.status] -= 1
         return self.runs[run.run_id]
 
-    def let_go_of_oldest(self, kept: int) -> bool:
-        """Drop settled runs beyond so many from memory, those that have been settled for longest first. The snapshot has them. Returns
-        whether there were any."""
+    def let_go_of_oldest(self, kept: int, most: int | None = None) -> int:
+        """Drop settled runs beyond so many from memory, those that have been settled for longest first, and not more than `most`. The
+        snapshot has them. Returns how many were dropped."""
         clean = (run_id for run_id in self.settled if run_id not in self.dirty_runs)
-        due = list(islice(clean, max(0, len(self.settled) - kept)))
+        beyond = max(0, len(self.settled) - kept)
+        due = list(islice(clean, beyond if most is None else min(most, beyond)))
         for run_id in due:
             run = self.remove_run(run_id)
             assert run is not None
             self.archived[run.status] += 1
-        return bool(due)
+        return len(due)
 
     def enqueue(self, run: Run) -> None:
         """Put a live run into the queue of its pool."""

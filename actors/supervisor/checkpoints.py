@@ -2,7 +2,7 @@
 
 A checkpoint has three parts. First, rows of ended runs are made a few at a time, between other work. Then the *cut*, between two turns,
 takes what is true: all facts behind it are durable. The store writes it on a thread of its own while turns go on. At last, between two
-turns, what was cleared leaves memory, and ended runs that nobody asks for are let go of.
+turns, what was cleared leaves memory, and ended runs that nobody asks for are let go of, some between each two turns.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perdure.ledger import Activation, Fact, Store, View
 
 _ROWS_AT_ONCE = 200  # made in about a millisecond
+_LET_GO_AT_ONCE = 500  # runs that leave memory, in some two milliseconds
 _PASSES_MAX = 4  # each finds fewer rows to make than the one before, unless runs end faster than rows are made
 _SUSPENDED_S = 30.0  # for so long the wish of a backup holds
 _FOLLOWS_FROM = 1_000  # facts that the archive lacks before it follows; fewer wait for a question or a checkpoint
@@ -54,7 +55,7 @@ class Checkpoints:
         self._limits, self._recollection, self._append, self._wake = limits, recollection, append, wake
         self._facts, self._unfollowed = 0, 0
         self._quiet_since_s = 0.0
-        self._due = self._is_prepared = False
+        self._due = self._is_prepared = self._keeps_more = False
         self._at_rest = asyncio.Event()  # no checkpoint is under way
         self._at_rest.set()
         self._taken, self._suspended_until_s = 0, float("-inf")
@@ -105,6 +106,8 @@ class Checkpoints:
         elif self._is_prepared:
             self._is_prepared = False
             await self._cut()
+        elif self._keeps_more:
+            self._let_go()
 
     async def _prepare(self) -> None:
         """Make rows until few are left for the cut: more runs end meanwhile."""
@@ -161,7 +164,7 @@ class Checkpoints:
         self._wake()
 
     def _finish(self, forgotten: list[str]) -> None:
-        """Let go of what was cleared, and of the oldest settled runs beyond `retained_in_memory`."""
+        """Forget what was cleared, and begin to let go of the oldest settled runs."""
         view = self._view
         self._forgotten = None
         self._at_rest.set()
@@ -170,9 +173,16 @@ class Checkpoints:
             del view.asleep[agent]
         for run_id in forgotten:
             view.forget_run(run_id)
-        if view.let_go_of_oldest(self._limits.retained_in_memory):
-            self._recollection.has_archive = True
+        self._let_go()
         self._wake()  # somebody may have asked for the next run of an id that is free now
+
+    def _let_go(self) -> None:
+        """Let some settled runs beyond `retained_in_memory` leave memory. The next turn is not kept waiting: it takes the others."""
+        gone = self._view.let_go_of_oldest(self._limits.retained_in_memory, _LET_GO_AT_ONCE)
+        self._recollection.has_archive = self._recollection.has_archive or gone > 0
+        self._keeps_more = gone == _LET_GO_AT_ONCE
+        if self._keeps_more:
+            self._wake()
 
 
 def _nothing() -> None:

@@ -32,10 +32,10 @@ def soak(
     far. The exit code is 1 if anything is wrong.
 
     The first third of the time is a warm-up. After it memory and disk for each retained run, file descriptors and threads may grow by 2 %
-    an hour, by the line that fits the samples best. Under 30 minutes that is told and not judged.
+    an hour, by the line that fits the samples best, less twice its standard error. Under 30 minutes that is told and not judged.
 
-    With --json the object has legs, kills, seconds, stopped, samples, curves (first, last, and growth an hour as a share), left_behind and
-    verified. Beside the directory lie DIR-backups, DIR-restored and DIR-clock.
+    With --json the object has legs, kills, seconds, stopped, samples, curves (first, last, and growth and sure_growth an hour as shares),
+    left_behind and verified. Beside the directory lie DIR-backups, DIR-restored and DIR-clock.
 
     Examples:
         perdure soak --for 3m --seed 7

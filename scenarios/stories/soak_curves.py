@@ -3,10 +3,14 @@
 The growth of a measure is the slope of the straight line that fits its samples best, an hour, as a share of their mean. The first third of
 the time is the warm-up, and does not count. Memory and disk are those of one retained run: a ledger that keeps more may hold more, but not
 more for each. File descriptors and threads are taken as they are.
+
+Hosts come and go with the legs, so the samples scatter. What lies within twice the standard error of the slope may be chance, and only
+what is beyond that is judged.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -29,12 +33,14 @@ class Sample(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """One measure over a soak. `growth` is a share of its mean, an hour; None with too few samples."""
+    """One measure over a soak. `growth` is a share of its mean, an hour, and `sure_growth` what of it is no chance; None with too few
+    samples."""
 
     name: str
     first: float
     last: float
     growth: float | None
+    sure_growth: float | None
 
 
 def curves(samples: Sequence[Sample]) -> list[Curve]:
@@ -48,7 +54,11 @@ def curves(samples: Sequence[Sample]) -> list[Curve]:
         "processes": [float(each.processes) for each in warm],
     }
     at_s = [each.at_s for each in warm]
-    return [Curve(name, round(v[0], 3), round(v[-1], 3), growth(at_s, v)) for name, v in measures.items() if v]
+    return [
+        Curve(name, round(v[0], 3), round(v[-1], 3), growth(at_s, v), sure_growth(at_s, v))
+        for name, v in measures.items()
+        if v
+    ]
 
 
 def warmed_up(samples: Sequence[Sample]) -> list[Sample]:
@@ -67,6 +77,17 @@ def growth(at_s: Sequence[float], values: Sequence[float]) -> float | None:
     return round(statistics.linear_regression(at_s, values).slope * 3600 / mean, 4)
 
 
+def sure_growth(at_s: Sequence[float], values: Sequence[float]) -> float | None:
+    """The same, less twice its standard error: at least by so much it grows, as far as the samples tell."""
+    most_likely = growth(at_s, values)
+    if most_likely is None:
+        return None
+    line = statistics.linear_regression(at_s, values)
+    squares = sum((value - line.slope * at - line.intercept) ** 2 for at, value in zip(at_s, values, strict=True))
+    error = math.sqrt(squares / (len(values) - 2) / (statistics.pvariance(at_s) * len(at_s)))
+    return round(most_likely - 2 * error * 3600 / statistics.fmean(values), 4)
+
+
 def grown(samples: Sequence[Sample]) -> list[str]:
     """What grows, in words. Nothing is said about a soak that is too short to tell."""
     warm = warmed_up(samples)
@@ -75,7 +96,7 @@ def grown(samples: Sequence[Sample]) -> list[str]:
     return [
         f"{curve.name} grows by {curve.growth:.1%} an hour, from {curve.first:,g} to {curve.last:,g}; at most {GROWTH_MAX:.0%} may be"
         for curve in curves(samples)
-        if curve.growth is not None and curve.growth > GROWTH_MAX
+        if curve.sure_growth is not None and curve.sure_growth > GROWTH_MAX
     ]
 
 
@@ -84,6 +105,12 @@ def told(samples: Sequence[Sample]) -> dict[str, Any]:
     return {
         "samples": [each._asdict() for each in samples],
         "curves": {
-            curve.name: {"first": curve.first, "last": curve.last, "growth": curve.growth} for curve in curves(samples)
+            curve.name: {
+                "first": curve.first,
+                "last": curve.last,
+                "growth": curve.growth,
+                "sure_growth": curve.sure_growth,
+            }
+            for curve in curves(samples)
         },
     }

@@ -53,6 +53,7 @@ WAYS: Final = 3  # exchanges of a leg
 REST_S: Final = 300.0  # for what a leg left under way: a busy machine is slow, and what waits for nothing stands longer
 LIVE_MAX: Final = 1_000
 DISK_WORDS: Final = ("storage", "No space left")  # in the error of a run that could not write
+STRUCK_WORDS: Final = ("lost in every attempt that it may have",)  # in that of a run that was struck again and again
 LOOK_S: Final = 0.1
 
 
@@ -142,14 +143,16 @@ class Legs:
     # a story with a hindrance
 
     async def _drill(self, stage: RayStage, number: int) -> None:
-        """A fan-out under strikes that do not wait for it to recover."""
-        story = self._census(stage, self._order(50, 200, number), DRILL_S)
+        """A fan-out under strikes that do not wait for it to recover. A slow one may be struck in every attempt that it has."""
+        order = self._order(50, 200, number)
+        story = self._census(stage, order, DRILL_S)
         share = self._die.choice([None, 0.5, 1.0])
         plan = Plan(self._die.choice([1.0, 2.0]), DRILL_S, self._seed_of(number), fraction=share, settle_s=REST_S)
         drill = Chaos(stage, plan, self._watcher.say)
-        await asyncio.gather(self._play(story, stage, number), drill.play())
+        await asyncio.gather(story.play(stage), drill.play())
         told = drill.judge(await stage.ask("ps", 0), await stage.ask("audit"))
-        self._found(number, "drill", drill.wrong)
+        is_whole = not await self._expect_all_told(stage, order, number, "drill", STRUCK_WORDS)
+        self._found(number, "drill", [*drill.wrong, *(story.wrong if is_whole else ())])
         self.kills += Counter(told["kills"])
 
     async def _stall(self, stage: RayStage, number: int) -> None:
@@ -199,17 +202,21 @@ class Legs:
             self._watcher.say(f"refused: {refusal}")
             await stage.cold_restart()
             await self._census(stage, order, pace_s, resume=True).play(stage)
-        await self._expect_all_told(stage, order, number)
+        await self._expect_all_told(stage, order, number, "full disk", DISK_WORDS)
 
-    async def _expect_all_told(self, stage: RayStage, order: Order, number: int) -> None:
-        """Each run has completed, or failed because its storage could not be written. The parent has heard of each end once."""
+    async def _expect_all_told(
+        self, stage: RayStage, order: Order, number: int, name: str, excuses: Sequence[str]
+    ) -> dict[str, str]:
+        """Each run has completed, or failed for a reason with one of these words. The parent has heard of each end once. Returns the
+        failures."""
         parent = f"fan-out-{order.number}"
         rows = await stage.ask("list", stage.agent_id(Census, parent), None, None, order.children + 1)
         report = await stage.call(Census, parent, "report")
         failed = failures(rows)
-        self._found(number, "full disk", wrong_for_want_of_room(failed, report, len(rows), order.children))
+        self._found(number, name, wrong_beside(excuses, failed, report, len(rows), order.children))
         if failed:
-            self._watcher.say(f"{len(failed)} of {len(rows)} runs failed for want of room: {some(list(failed))}")
+            self._watcher.say(f"{len(failed)} of {len(rows)} runs failed for that reason: {some(list(failed))}")
+        return failed
 
     async def _upgrade(self, stage: RayStage, number: int) -> None:
         """A program begins a run, then comes with newer code. The run's host dies in between."""
@@ -309,9 +316,11 @@ def failures(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     return {row["run_id"]: str(row["outcome"]["error"]) for row in rows if row["status"] != "completed"}
 
 
-def wrong_for_want_of_room(failed: dict[str, str], report: dict[str, Any], known: int, asked: int) -> list[str]:
-    """What is wrong, in sentences, with runs whose disk was full for a while: `failed` ones, and how often the parent says it was told."""
-    wrong = [f"{run_id}: {why}" for run_id, why in failed.items() if not any(word in why for word in DISK_WORDS)]
+def wrong_beside(
+    excuses: Sequence[str], failed: dict[str, str], report: dict[str, Any], known: int, asked: int
+) -> list[str]:
+    """What is wrong, in sentences, with runs that may fail with one of these words: `failed` ones, and how often the parent was told."""
+    wrong = [f"{run_id}: {why}" for run_id, why in failed.items() if not any(word in why for word in excuses)]
     told, different = report["deliveries"], report["distinct"]
     if {told, different, known} != {asked}:
         wrong.append(f"{told} ends of {different} runs were told, {known} are known, {asked} were asked for")

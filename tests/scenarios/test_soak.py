@@ -14,8 +14,17 @@ import pytest
 
 from perdure.actors import Agent, Client
 from perdure.scenarios.stories.soak import size_mb
-from perdure.scenarios.stories.soak_curves import Sample, curves, grown, growth, told, warmed_up
-from perdure.scenarios.stories.soak_legs import failures, wrong_for_want_of_room
+from perdure.scenarios.stories.soak_curves import (
+    GROWTH_MAX,
+    Sample,
+    curves,
+    grown,
+    growth,
+    sure_growth,
+    told,
+    warmed_up,
+)
+from perdure.scenarios.stories.soak_legs import DISK_WORDS, failures, wrong_beside
 from perdure.scenarios.stories.soak_machine import full_disk, stood_still
 from perdure.scenarios.stories.soak_upgrade import differences, program_in, told_in, write
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -69,6 +78,20 @@ def test_descriptors_and_threads_may_not_grow(measure: str) -> None:
     assert grown(soaked(90, **{measure: 0.01})) == []
     (said,) = grown(soaked(90, **{measure: 0.1}))
     assert said.startswith(f"{measure} grows by")
+
+
+def test_what_scatters_is_judged_only_beyond_what_chance_explains() -> None:
+    at_s = [60.0 * minute for minute in range(60)]
+    swaying = [100.0 + (-40 if minute % 7 < 3 else 40) for minute in range(60)]
+    likely, sure = growth(at_s, swaying), sure_growth(at_s, swaying)
+    assert likely is not None
+    assert sure is not None
+    assert sure < 0 < GROWTH_MAX < likely
+    leaking = [value + 2 * minute for minute, value in enumerate(swaying)]
+    sure = sure_growth(at_s, leaking)
+    assert sure is not None
+    assert GROWTH_MAX < sure < (growth(at_s, leaking) or 0)
+    assert sure_growth(at_s[:2], [1.0, 2.0]) is None
 
 
 def test_a_soak_that_is_too_short_is_told_and_not_judged() -> None:
@@ -173,7 +196,7 @@ class Roomless(Agent):
         return input
 
 
-def test_runs_may_fail_for_want_of_room_only_and_each_end_is_told_once() -> None:
+def test_runs_may_fail_for_the_reason_that_the_leg_gives_them_only_and_each_end_is_told_once() -> None:
     rows: list[dict[str, Any]] = []
 
     async def story(client: Client) -> None:
@@ -186,10 +209,10 @@ def test_runs_may_fail_for_want_of_room_only_and_each_end_is_told_once() -> None
     failed = failures(rows)
     assert failed.keys() == {"run-1", "run-2"}
     told_once = {"deliveries": 3, "distinct": 3}
-    assert wrong_for_want_of_room(failed, told_once, 3, 3) == [f"run-2: {failed['run-2']}"]
+    assert wrong_beside(DISK_WORDS, failed, told_once, 3, 3) == [f"run-2: {failed['run-2']}"]
     del failed["run-2"]
-    assert wrong_for_want_of_room(failed, told_once, 3, 3) == []
-    assert wrong_for_want_of_room(failed, {"deliveries": 4, "distinct": 3}, 3, 3) == [
+    assert wrong_beside(DISK_WORDS, failed, told_once, 3, 3) == []
+    assert wrong_beside(DISK_WORDS, failed, {"deliveries": 4, "distinct": 3}, 3, 3) == [
         "4 ends of 3 runs were told, 3 are known, 3 were asked for"
     ]
 
