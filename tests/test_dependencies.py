@@ -17,7 +17,6 @@ OURS = {"perdure", "tests", *FOLDERS}
 USED_OTHERWISE = {
     "uvloop": "the event loop of Ray's actors, which take it when it is there",
     "tzdata": "the data of zoneinfo, where the system has none",
-    "websockets": "uvicorn's WebSockets",
     **dict.fromkeys(("grpcio", "grpcio-reflection", "numpy"), "what Ray Serve imports"),
     "ruff": "a command",
     "mypy": "a command",
