@@ -26,6 +26,7 @@ from perdure.policies import (
     next_delay_ms,
     phase_of,
 )
+from perdure.policies.transport import FIRST_DELAY_MS
 
 FRESH = TurnBudget()
 SPENT = TurnBudget(consecutive=5, total=5)
@@ -139,11 +140,12 @@ def test_case_26_a_provider_that_stays_busy_is_asked_six_times_in_all() -> None:
     assert (requests, action.mode) == (6, Mode.EXHAUSTED)
 
 
-def test_a5_twenty_disconnects_each_after_a_new_result_are_bounded() -> None:
-    budget, recoveries = FRESH, 0
+def test_a5_twenty_disconnects_each_after_a_new_result_are_bounded_and_none_is_without_a_pause() -> None:
+    budget, pauses = FRESH, list[float]()
     while (action := decide(calls(Stage.FINISHED), LOST, budget)).mode is C:
-        budget, recoveries = action.budget.progressed(), recoveries + 1
-    assert (recoveries, action.mode) == (20, Mode.EXHAUSTED)
+        pauses.append(next_delay_ms(action.budget.consecutive, LOST, 0.0))
+        budget = action.budget.progressed()
+    assert (pauses, action.mode) == ([FIRST_DELAY_MS / 2] * 20, Mode.EXHAUSTED)
 
 
 def test_a_full_pool_of_our_own_is_retried_without_being_charged() -> None:
