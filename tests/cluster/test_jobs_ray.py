@@ -429,6 +429,7 @@ def test_the_children_of_runs_are_reached_through_their_parent_while_they_run_af
     for process in {digger.process(), talker.process()}:
         os.kill(process, signal.SIGKILL)
     until(lambda: digger.rows() == ["attempt 1", "attempt 2"])
+    until(talker.get_messages)  # its next attempt has begun
     assert talker.get_messages()[0]["parts"] == [{"type": "text", "text": "Speak."}]
     for run_id, output in {"digs": 2, "talks": "The start. The end."}.items():
         ended = until(lambda run_id=run_id: (run := runtime.inspect(run_id))["completed_at_ms"] and run)

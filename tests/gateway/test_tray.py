@@ -39,10 +39,10 @@ def row(page: Page, run_id: str) -> Locator:
 
 
 def notes(page: Page) -> list[str]:
-    """The timeline of a run, without its times."""
-    times = page.locator("ol.timeline > li > time").all_text_contents()
-    items = page.locator("ol.timeline > li").all_text_contents()
-    return [item.removeprefix(time) for item, time in zip(items, times, strict=True)]
+    """The timeline of a run, without its times, as it is at one moment."""
+    read = "items => items.map(each => [each.textContent, each.querySelector(':scope > time').textContent])"
+    told: list[list[str]] = page.locator("ol.timeline > li").evaluate_all(read)
+    return [item.removeprefix(time) for item, time in told]
 
 
 def test_a_run_is_shown_from_its_beginning_to_its_end_and_by_keys_alone(gateway: RealGateway, tmp_path: Path) -> None:
@@ -60,6 +60,7 @@ def test_a_run_is_shown_from_its_beginning_to_its_end_and_by_keys_alone(gateway:
         gate.touch()
         expect(page.locator("main .state")).to_have_text("completed")
         expect(page.locator("pre").filter(has_text="there")).to_be_visible()
+        expect(page.locator("ol.timeline > li").last).to_contain_text("completed")
         assert notes(page) == ["requested", "completed"]
         page.get_by_role("button", name="Explain").click()
         expect(page.get_by_label("Explanation")).to_contain_text("shown")
@@ -81,13 +82,14 @@ def test_the_page_goes_on_after_the_gateway_was_killed_and_tells_nothing_twice(
         expect(page.locator("#line")).to_have_class("up")
         gate.touch()
         expect(page.locator("main .state")).to_have_text("completed")
+        expect(page.locator("ol.timeline > li").last).to_contain_text("completed")
         told = notes(page)
         assert told[0] == "requested"
         assert told[-1] == "completed"
         assert len(told) == len(set(told))
         assert any("attempt" in each for each in told), told
         page.reload()
-        expect(page.locator("main .state")).to_have_text("completed")
+        expect(page.locator("ol.timeline > li")).to_have_count(len(told))
         assert notes(page) == told
 
 
