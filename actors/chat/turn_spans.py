@@ -24,7 +24,7 @@ from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.telemetry.instruments import MODEL_REQUEST_MS, MODEL_TOKENS
-from perdure.actors.telemetry.names import class_of
+from perdure.actors.telemetry.names import LOST, class_of
 from perdure.ledger import type_of
 from perdure.policies import (
     CHAT,
@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 Source = Callable[[Watchdog], AsyncGenerator[Event | Finished]]
 """Sends a request, under a watchdog that begins with it."""
 Said = Callable[[], list[Message]]
-
-LOST: Final = "process_lost"
 
 
 @dataclass

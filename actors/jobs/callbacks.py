@@ -24,13 +24,14 @@ from typing import Any, Protocol
 
 from perdure.actors.code.author_call import is_async
 from perdure.actors.jobs.callback_rows import Row, Rows
-from perdure.actors.jobs.job_spans import LOST, CallbackSpans
+from perdure.actors.jobs.job_spans import CallbackSpans
 from perdure.actors.jobs.occurrence import Occurrence
 from perdure.actors.jobs.schedule_requests import retries_of
 from perdure.actors.life.activity import Activity
 from perdure.actors.life.life import Life
 from perdure.actors.life.one_transaction import Piece, Step, at_work, done_in_one, failure, outcome
 from perdure.actors.life.outbox import Outbox
+from perdure.actors.telemetry.names import LOST
 from perdure.ledger import BadRequest, StorageError, unpack
 from perdure.ledger.storage.cabinet import Transaction
 from perdure.policies import CallbackEvent, Firing, PastOutcome, error_type, full_jitter_ms

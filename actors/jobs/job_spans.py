@@ -20,10 +20,10 @@ from perdure.actors.code.author_call import is_async
 from perdure.actors.jobs.callback_rows import Row
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.life.life import Life
+from perdure.actors.telemetry.names import LOST
 from perdure.ledger.storage.cabinet import Transaction
 from perdure.policies import Attribute, FiberStatus, PastOutcome, Span, TraceContext, context_of, error_type, within
 
-LOST: Final = "process_lost"
 _ERRORS: Final = {FiberStatus.ABORTED: "cancelled", FiberStatus.INTERRUPTED: "interrupted"}
 
 

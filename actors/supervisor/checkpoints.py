@@ -2,7 +2,7 @@
 
 A checkpoint has three parts. First, rows of ended runs are made a few at a time, between other work. Then the *cut*, between two turns,
 takes what is true: all facts behind it are durable. The store writes it on a thread of its own while turns go on. At last, between two
-turns, what was cleared leaves memory, and ended runs that nobody asks for are let go of, some between each two turns.
+turns, what was cleared leaves memory. Ended runs that nobody asks for are let go of, a few between each two turns.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from perdure.policies import Limits
 if TYPE_CHECKING:
     from perdure.ledger import Activation, Fact, Store, View
 
-_ROWS_AT_ONCE = 50  # made in half a millisecond: a turn that is under way waits for as many each time that it pauses
+_ROWS_AT_ONCE = 50  # made in half a millisecond; a turn goes on in between
 _LET_GO_AT_ONCE = 500  # runs that leave memory, in some two milliseconds
 _FEW = 500  # rows that the cut makes itself
 _PASSES_MAX = 4  # each finds fewer rows to make than the one before, unless runs end faster than rows are made
@@ -178,7 +178,7 @@ class Checkpoints:
         self._wake()  # somebody may have asked for the next run of an id that is free now
 
     def _let_go(self) -> None:
-        """Let some settled runs beyond `retained_in_memory` leave memory. The next turn is not kept waiting: it takes the others."""
+        """Let some settled runs beyond `retained_in_memory` leave memory. The others follow after later turns: none waits long."""
         gone = self._view.let_go_of_oldest(self._limits.retained_in_memory, _LET_GO_AT_ONCE)
         self._recollection.has_archive = self._recollection.has_archive or gone > 0
         self._keeps_more = gone == _LET_GO_AT_ONCE

@@ -1,4 +1,4 @@
-"""How runs are named in spans: by whether their child is a tool's function, and what stands above their attempts."""
+"""Names that spans share: how runs are named, what stands above their attempts, and the error of work whose process died."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from perdure.actors.code.permanent_names import module_of
 from perdure.policies import TraceContext, call_span
 
 TOOLS: Final = "perdure.actors.chat.tool_run"
+LOST: Final = "process_lost"
+"""The `error.type` of a span that was under way when its process died."""
 
 
 def is_function(agent_type: str) -> bool:

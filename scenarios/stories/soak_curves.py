@@ -33,8 +33,8 @@ class Sample(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """One measure over a soak. `growth` is a share of its mean, an hour, and `sure_growth` what of it is no chance; None with too few
-    samples."""
+    """One measure over a soak. `growth` is a share of its mean, an hour, and `sure_growth` the part that chance does not explain; None
+    with too few samples."""
 
     name: str
     first: float

@@ -215,7 +215,7 @@ class Legs:
         failed = failures(rows)
         self._found(number, name, wrong_beside(excuses, failed, report, len(rows), order.children))
         if failed:
-            self._watcher.say(f"{len(failed)} of {len(rows)} runs failed for that reason: {some(list(failed))}")
+            self._watcher.say(f"{len(failed)} of {len(rows)} runs failed, as they may ({name}): {some(list(failed))}")
         return failed
 
     async def _upgrade(self, stage: RayStage, number: int) -> None:
