@@ -229,13 +229,13 @@ class Host:
         ref, calls = said.ref, self.services.calls
         handed, tenant = calls.find(ref), self._current(said.agent_id, said.incarnation)
         if handed is not None and handed.answer is not None:
-            self.peer.push(CallAnswered(ref, *handed.answer))
+            self.peer.push_awaited(CallAnswered(ref, *handed.answer))
         elif handed is not None and not handed.is_over:
             return  # it is under way
         elif (handed is not None or said.lost) and not said.repeatable:
-            self.peer.push(CallCut(ref))
+            self.peer.push_awaited(CallCut(ref))
         elif tenant is None:
-            self.peer.push(CallAstray(ref))
+            self.peer.push_awaited(CallAstray(ref))
         else:
             calls.begin(ref)
             task = tenant.spawn(tenant.answer(ref, said.method, said.body, said.trace), Rank.CALL)
@@ -244,7 +244,7 @@ class Host:
     def _call_over(self, ref: str, task: asyncio.Task[Any]) -> None:
         """A call whose agent was told to stop is not answered any more, nor is one that failed in our own code."""
         if (task.cancelled() or task.exception() is not None) and self.services.calls.cut_off(ref):
-            self.peer.push(CallCut(ref))
+            self.peer.push_awaited(CallCut(ref))
 
     def _signal(self, said: Signal) -> None:
         tenant = self._current(said.agent_id, said.incarnation)

@@ -91,7 +91,7 @@ class HostServices:
     def answer(self, ref: str, ok: bool, value: Plain) -> None:
         """Answer a call, and keep the answer for a supervisor that asks again."""
         self.calls.answer(ref, ok, value)
-        self.peer.push(CallAnswered(ref, ok, value))
+        self.peer.push_awaited(CallAnswered(ref, ok, value))
 
     def soon_up(self, said: Up) -> None:
         """Say that an attempt is at work, unless it ends in a moment: then its end says so."""

@@ -65,6 +65,7 @@ class Peer:
         self._greeting = False  # until then nothing overtakes the hello: a call must not seem to have been made before
         self._rewound = False
         self._prompt = False
+        self._is_awaited = False  # whether somebody waits for what is to be said next
         self._listens = True  # a moment has passed since something was heard
         self._failures = 0
         self._wake = asyncio.Event()
@@ -77,6 +78,12 @@ class Peer:
         self._link.push(message)
         self._waiting.append(None)
         self._wake.set()
+
+    def push_awaited(self, message: Message) -> None:
+        """Say something that somebody waits for: it goes with the next exchange, however much there is to do here."""
+        self._is_awaited = True
+        self.push(message)
+        self._hurry.set()
 
     def push_later(self, message: Message) -> None:
         """Say something that nobody waits for: it goes with what is said next, or after a short while."""
@@ -123,11 +130,11 @@ class Peer:
                 await self._wake.wait()
 
     async def _gather(self) -> None:
-        """While there is much to do here, let what is said within a moment go together, unless somebody waits until it is durable. The
-        exchange that is held open brings what the supervisor has to say meanwhile."""
+        """While there is much to do here, let what is said within a moment go together, unless somebody waits for it, or until it is
+        durable. The exchange that is held open brings what the supervisor has to say meanwhile."""
         self._hurry.clear()
         pause_s = self._said_s + MOMENT_S - asyncio.get_running_loop().time()
-        if pause_s > 0 and self.is_busy() and not self._prompt:
+        if pause_s > 0 and self.is_busy() and not self._prompt and not self._is_awaited:
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._hurry.wait()
@@ -148,7 +155,7 @@ class Peer:
         most = FRAME_MAX if self.epoch else 1  # a life that is not known yet hears hello alone
         first, messages = self._link.take(most)
         self._greeting = self._confirmed != self._link.session
-        hold, self._prompt = not (self._prompt or self._greeting), False
+        hold, self._prompt, self._is_awaited = not (self._prompt or self._greeting), False, False
         rewind, self._rewound = self._rewound, False
         said = encode_all(messages)
         link = self._link

@@ -26,9 +26,9 @@ from perdure.actors.link.messages import (
 from perdure.actors.link.peer import Peer, asked_again
 from perdure.actors.link.wire import content_of, error_from_plain
 from perdure.actors.ports import Dice
-from perdure.actors.tasks import Tasks
+from perdure.actors.tasks import RANK, Tasks
 from perdure.ledger import AgentBeingDeleted, PerdureError, Request, RunBeingCleared
-from perdure.policies import backoff_ms, jittered_ms
+from perdure.policies import Rank, backoff_ms, jittered_ms
 
 AGAIN_FIRST_MS, AGAIN_MOST_MS = 50, 1_000
 
@@ -147,7 +147,7 @@ class SupervisorClient:
         future: asyncio.Future[Plain] = asyncio.get_running_loop().create_future()
         self._asks[ask.ref] = (ask, future)
         future.add_done_callback(lambda _: self._asks.pop(ask.ref, None))
-        self.peer.push(ask)
+        (self.peer.push_awaited if RANK.get() is Rank.CALL else self.peer.push)(ask)
         return future
 
     def receive(self, message: Message) -> bool:

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.actors.link.link import FRAME_MAX, Link
-from perdure.actors.link.messages import ClientHello, HostHello, HostVitals, Message, Ping, Wait
-from perdure.actors.link.peer import ANSWER_S, Peer
+from perdure.actors.link.messages import CallAnswered, CallCut, ClientHello, HostHello, HostVitals, Message, Ping, Wait
+from perdure.actors.link.peer import ANSWER_S, MOMENT_S, Peer
 from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode, encode
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
@@ -295,3 +295,50 @@ def test_what_a_peer_says_because_of_what_it_heard_goes_with_its_next_exchange()
     loop.run_until_complete(host.live())
     loop.close()
     assert host.said == [["HostHello"], *[["HostVitals"]] * 5]
+
+
+class Crowded:
+    """A host that has much to do, and its supervisor: it holds what says nothing. `heard_at_s` says when each message came."""
+
+    def __init__(self) -> None:
+        self.tasks, self.heard_at_s = Tasks("a host"), dict[str, float]()
+        self.peer = Peer(system_world(), self.tasks, self, "h1", Limits(), self.hello, self.receive)
+        self.peer.is_busy = lambda: True
+
+    def hello(self, _again: bool) -> Message:
+        return HostHello(1, "here", 1, [], [], [])
+
+    def receive(self, _message: Message) -> None:
+        """It is told nothing."""
+
+    async def exchange(self, frame: bytes) -> bytes:
+        said = PeerFrame(*unpack(frame))
+        for each in said.messages:
+            self.heard_at_s.setdefault(type(decode(each)).__name__, asyncio.get_running_loop().time())
+        if not said.messages:
+            return await asyncio.get_running_loop().create_future()
+        heard = said.first + len(said.messages) - 1
+        return pack(SupervisorFrame(1, said.session, heard, 1, [], missed=False, seq=0))
+
+    async def live(self) -> None:
+        async with self.tasks:
+            self.tasks.start(self.peer.serve())
+            await asyncio.sleep(1)  # the first exchange is held open
+            for kind in (CallAnswered, CallCut):
+                self.peer.push(HostVitals(1, False, 0, 0))
+                await asyncio.sleep(0.001)  # more of this kind may follow
+                self.peer.push_awaited(kind("c", *[True, None][: len(kind._fields) - 1]))
+                await asyncio.sleep(0.001)
+                assert kind.__name__ in self.heard_at_s
+            self.peer.push(Ping())
+            await asyncio.sleep(0.001)
+            assert "Ping" not in self.heard_at_s
+            await asyncio.sleep(MOMENT_S)
+            assert "Ping" in self.heard_at_s
+
+
+def test_on_a_crowded_host_an_answer_is_said_at_once_and_what_nobody_waits_for_goes_together() -> None:
+    host, loop = Crowded(), VirtualLoop()
+    loop.run_until_complete(host.live())
+    loop.close()
+    assert list(host.heard_at_s) == ["HostHello", "HostVitals", "CallAnswered", "CallCut", "Ping"]
