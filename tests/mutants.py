@@ -860,6 +860,9 @@ MUTANTS = (
     Mutant("actors/link/peer.py", "                self._listens = False\n", "",
            "what a peer says because of what it heard goes with its next exchange",
            "actors/test_link.py::test_what_a_peer_says_because_of_what_it_heard_goes_with_its_next_exchange"),
+    Mutant("actors/link/peer.py", "        self._is_awaited = True\n", "",
+           "on a crowded host the answer of a call waits for nothing else that is said", "actors/test_link.py"
+           "::test_on_a_crowded_host_an_answer_is_said_at_once_and_what_nobody_waits_for_goes_together"),
     Mutant("actors/ray_world/system.py", "self._commit_s < QUICK_S and not self._commits", "self._commit_s < QUICK_S",
            "a brief commit overtakes nothing",
            "actors/test_system_world.py::"
