@@ -223,7 +223,7 @@ class Agent:
     @exposed(repeatable=True)
     async def _perdure_state(self) -> dict[str, Any]:
         """The state, for watchers."""
-        return dict(self.state)
+        return self._perdure.state_watch.present()
 
     @exposed(repeatable=True)
     async def _perdure_watch_state(self, version: Any, edition: Any, hold_s: float) -> Any:

@@ -1,6 +1,7 @@
 """An author's say in an agent's `state`: a change can be refused before it is written, and is told of when it is durable.
 
-Others watch the state from outside: each asks for the state that differs from what it has seen, and is answered when there is one.
+Others watch the state from outside: each asks for the state that differs from what it has seen, and is answered when there is one. Only a
+state that fits into an answer can be watched, so a larger one is not taken from outside either.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from typing import Any, Final, TypedDict
 
 from perdure.actors.code.author_call import tried
 from perdure.actors.life.life import Life
-from perdure.ledger import digest_of, pack, unpack
+from perdure.ledger import TooLarge, digest_of, pack, unpack
 from perdure.ledger.storage.cabinet import State
 
 HOLD_S: Final = 10.0
+PAGE_BYTES: Final = 256  # at most, of a page besides the state
 
 
 class StatePage(TypedDict):
@@ -56,12 +58,28 @@ class StateWatch:
         return self._now(version, edition)
 
     def replace(self, state: Any) -> tuple[int, int]:
-        """Put another state in the place of the present one, if the author lets it pass. Returns the edition that it has."""
+        """Put another state in the place of the present one, if the author lets it pass. Returns the edition that it has. Raises `TooLarge`
+        for one that could not be watched."""
+        if isinstance(state, dict):
+            self._check_size(pack(state))
         self._life.storage.state.replace(state)
         return self._life.incarnation, self._changes
 
-    def _now(self, seen: str | None, edition: list[int] | None) -> StatePage:
+    def present(self) -> dict[str, Any]:
+        """The state now. Raises `TooLarge` if it does not fit into an answer."""
         state = dict(self._life.storage.state) if self._life.has_storage else {}
+        self._check_size(pack(state))
+        return state
+
+    def _check_size(self, body: bytes) -> None:
+        most = self._life.limits.output_bytes_max - PAGE_BYTES
+        if len(body) > most:
+            raise TooLarge(
+                "state", f"has {len(body)} bytes encoded; one that is read or set from outside may have {most}"
+            )
+
+    def _now(self, seen: str | None, edition: list[int] | None) -> StatePage:
+        state = self.present()
         version, life = version_of(state), self._life.incarnation
         has_moved = edition is not None and edition[0] == life and edition[1] != self._changes
         is_news = version != seen or has_moved

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from contextlib import suppress
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 
 from perdure.actors import Agent, ChatAgent, exposed
 from perdure.actors.code.author_call import overrides
-from perdure.ledger import BadRequest
-from tests.kit import Stage, address, play
+from perdure.actors.life.state_watch import PAGE_BYTES
+from perdure.ledger import BadRequest, TooLarge
+from tests.kit import ROOMY, Stage, address, play
 
 
 class Elementary(Agent):
@@ -257,3 +259,24 @@ def test_a_hook_is_overridden_by_whatever_stands_in_its_place_even_if_that_wraps
     assert overrides(type("Wraps", (Agent,), {"on_start": wrapped}), "on_start")
     assert overrides(type("Has", (Agent,), {"on_fiber_recovered": lambda _self, _fiber: "retry"}), "on_fiber_recovered")
     assert not any(overrides(ChatAgent, hook) for hook in ("on_start", "on_error", "on_fiber_recovered"))
+
+
+async def refused_as_state(stage: Stage, method: str, *args: Any) -> None:
+    with pytest.raises(TooLarge) as refused:
+        await stage.call(Member, method, *args)
+    assert refused.value.field == "state"
+
+
+def test_a_state_that_may_be_set_from_outside_may_be_watched_and_a_larger_one_is_named_as_the_state() -> None:
+    async def story(stage: Stage) -> None:
+        largest = {"a": "x" * (10_000 - PAGE_BYTES - 6)}
+        await stage.call(Member, "_perdure_set_state", largest)
+        assert (await stage.call(Member, "_perdure_watch_state", None, None, 0.0))["state"] == largest
+        assert await stage.call(Member, "_perdure_state") == largest
+        await refused_as_state(stage, "_perdure_set_state", {"a": largest["a"] + "x"})
+        assert await stage.call(Member, "_perdure_state") == largest
+        await stage.call(Member, "put", "b", "the agent itself may have more")
+        await refused_as_state(stage, "_perdure_watch_state", None, None, 0.0)
+        await refused_as_state(stage, "_perdure_state")
+
+    play(story, limits=replace(ROOMY, output_bytes_max=10_000))
