@@ -132,7 +132,7 @@ class Soak(Scenario):
             f"{in_words(told['legs'])} in {told['seconds']:.0f} s. Killed: {in_words(told['kills'])}.",
             *(
                 f"{curve.name}: {curve.first:,g} to {curve.last:,g}"
-                + (f", {curve.growth:+.1%} an hour" if curve.growth is not None else "")
+                + (f", {curve.growth.likely:+.1%} an hour" if curve.growth is not None else "")
                 for curve in curves(self._samples)
             ),
         ]

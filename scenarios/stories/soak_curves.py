@@ -32,15 +32,20 @@ class Sample(NamedTuple):
     processes: int
 
 
+class Growth(NamedTuple):
+    """By which share of its mean a measure grows in an hour: most likely, and at least, as far as the samples tell."""
+
+    likely: float
+    sure: float
+
+
 class Curve(NamedTuple):
-    """One measure over a soak. `growth` is a share of its mean, an hour, and `sure_growth` the part that chance does not explain; None
-    with too few samples."""
+    """One measure over a soak. `growth` is None with too few samples."""
 
     name: str
     first: float
     last: float
-    growth: float | None
-    sure_growth: float | None
+    growth: Growth | None
 
 
 def curves(samples: Sequence[Sample]) -> list[Curve]:
@@ -54,11 +59,7 @@ def curves(samples: Sequence[Sample]) -> list[Curve]:
         "processes": [float(each.processes) for each in warm],
     }
     at_s = [each.at_s for each in warm]
-    return [
-        Curve(name, round(v[0], 3), round(v[-1], 3), growth(at_s, v), sure_growth(at_s, v))
-        for name, v in measures.items()
-        if v
-    ]
+    return [Curve(name, round(v[0], 3), round(v[-1], 3), growth(at_s, v)) for name, v in measures.items() if v]
 
 
 def warmed_up(samples: Sequence[Sample]) -> list[Sample]:
@@ -69,23 +70,15 @@ def warmed_up(samples: Sequence[Sample]) -> list[Sample]:
     return [each for each in samples if each.at_s >= begin_s + (end_s - begin_s) * WARM_UP]
 
 
-def growth(at_s: Sequence[float], values: Sequence[float]) -> float | None:
-    """By which share of its mean a measure grows in an hour."""
+def growth(at_s: Sequence[float], values: Sequence[float]) -> Growth | None:
+    """The slope of the line that fits best, and the slope less twice its standard error."""
     mean = statistics.fmean(values) if values else 0.0
     if len(values) < 3 or at_s[-1] <= at_s[0] or not mean:  # noqa: PLR2004 - a line through two points fits always
-        return None
-    return round(statistics.linear_regression(at_s, values).slope * 3600 / mean, 4)
-
-
-def sure_growth(at_s: Sequence[float], values: Sequence[float]) -> float | None:
-    """The same, less twice its standard error: at least by so much it grows, as far as the samples tell."""
-    most_likely = growth(at_s, values)
-    if most_likely is None:
         return None
     line = statistics.linear_regression(at_s, values)
     squares = sum((value - line.slope * at - line.intercept) ** 2 for at, value in zip(at_s, values, strict=True))
     error = math.sqrt(squares / (len(values) - 2) / (statistics.pvariance(at_s) * len(at_s)))
-    return round(most_likely - 2 * error * 3600 / statistics.fmean(values), 4)
+    return Growth(*(round(slope * 3600 / mean, 4) for slope in (line.slope, line.slope - 2 * error)))
 
 
 def grown(samples: Sequence[Sample]) -> list[str]:
@@ -94,9 +87,10 @@ def grown(samples: Sequence[Sample]) -> list[str]:
     if not warm or warm[-1].at_s - warm[0].at_s < JUDGED_FROM_S:
         return []
     return [
-        f"{curve.name} grows by {curve.growth:.1%} an hour, from {curve.first:,g} to {curve.last:,g}; at most {GROWTH_MAX:.0%} may be"
+        f"{curve.name} grows by {curve.growth.likely:.1%} an hour, from {curve.first:,g} to {curve.last:,g}; "
+        f"at most {GROWTH_MAX:.0%} may be"
         for curve in curves(samples)
-        if curve.sure_growth is not None and curve.sure_growth > GROWTH_MAX
+        if curve.growth is not None and curve.growth.sure > GROWTH_MAX
     ]
 
 
@@ -108,8 +102,8 @@ def told(samples: Sequence[Sample]) -> dict[str, Any]:
             curve.name: {
                 "first": curve.first,
                 "last": curve.last,
-                "growth": curve.growth,
-                "sure_growth": curve.sure_growth,
+                "growth": curve.growth and curve.growth.likely,
+                "sure_growth": curve.growth and curve.growth.sure,
             }
             for curve in curves(samples)
         },

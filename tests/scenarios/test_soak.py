@@ -20,7 +20,6 @@ from perdure.scenarios.stories.soak_curves import (
     curves,
     grown,
     growth,
-    sure_growth,
     told,
     warmed_up,
 )
@@ -54,9 +53,9 @@ def soaked(minutes: float, **growing: float) -> list[Sample]:
 
 def test_growth_is_the_slope_of_the_line_as_a_share_of_the_mean_an_hour() -> None:
     at_s = [0.0, 1_800.0, 3_600.0]
-    assert growth(at_s, [5.0, 5.0, 5.0]) == 0.0
-    assert growth(at_s, [90.0, 100.0, 110.0]) == 0.2
-    assert growth(at_s, [110.0, 100.0, 90.0]) == -0.2
+    assert growth(at_s, [5.0, 5.0, 5.0]) == (0.0, 0.0)
+    assert growth(at_s, [90.0, 100.0, 110.0]) == (0.2, 0.2)
+    assert growth(at_s, [110.0, 100.0, 90.0]) == (-0.2, -0.2)
     assert growth(at_s[:2], [90.0, 110.0]) is None
     assert growth(at_s, [0.0, 0.0, 0.0]) is None
 
@@ -83,15 +82,12 @@ def test_descriptors_and_threads_may_not_grow(measure: str) -> None:
 def test_what_scatters_is_judged_only_beyond_what_chance_explains() -> None:
     at_s = [60.0 * minute for minute in range(60)]
     swaying = [100.0 + (-40 if minute % 7 < 3 else 40) for minute in range(60)]
-    likely, sure = growth(at_s, swaying), sure_growth(at_s, swaying)
-    assert likely is not None
-    assert sure is not None
-    assert sure < 0 < GROWTH_MAX < likely
-    leaking = [value + 2 * minute for minute, value in enumerate(swaying)]
-    sure = sure_growth(at_s, leaking)
-    assert sure is not None
-    assert GROWTH_MAX < sure < (growth(at_s, leaking) or 0)
-    assert sure_growth(at_s[:2], [1.0, 2.0]) is None
+    found = growth(at_s, swaying)
+    assert found is not None
+    assert found.sure < 0 < GROWTH_MAX < found.likely
+    found = growth(at_s, [value + 2 * minute for minute, value in enumerate(swaying)])
+    assert found is not None
+    assert GROWTH_MAX < found.sure < found.likely
 
 
 def test_a_soak_that_is_too_short_is_told_and_not_judged() -> None:
