@@ -139,7 +139,9 @@ def _scan_head(copies: list[tuple[Path, _Bytes]], found: Scan) -> Iterator[str]:
     base = own or _head(mirror)
     if base is not None:
         found.bases.append(base)
-    if base is not None and own is None:
+    if base is not None and not held:
+        yield f"{path.name} is missing and is taken from its mirror"
+    elif base is not None and own is None:
         yield f"the head of {path.name} was damaged and is taken from its mirror"
     elif base is None and held[: HEAD.size + CHECK].strip(b"\0"):
         yield f"the head of {path.name} cannot be read"
@@ -151,7 +153,7 @@ def _scan_frames(copies: list[tuple[Path, _Bytes]], found: Scan) -> Iterator[str
     while place < size:
         entry = next((entry for each, copy in copies if (entry := _frame(each, copy, place))), None)
         if entry is not None:
-            if entry.path != path:
+            if entry.path != path and held:
                 yield f"{path.name} was damaged at byte {place} and is mended from its mirror"
             found.entries.append(entry)
             place = entry.offset + entry.length

@@ -248,7 +248,10 @@ def test_a_damaged_mirror_is_harmless(dead: Path, whole: Boot, tmp_path: Path) -
 def test_a_deleted_segment_is_read_from_its_mirror(dead: Path, whole: Boot, tmp_path: Path) -> None:
     directory = copy(dead, tmp_path / "ledger")
     segment(directory).unlink()
-    assert boot(directory)[:3] == whole[:3]
+    found = boot(directory)
+    assert found[:3] == whole[:3]
+    assert any(f"{segment(dead).name} is missing and is taken from its mirror" in each for each in found.findings)
+    assert not any("at byte" in each for each in found.findings), "each commit is not told by itself"
 
 
 @pytest.mark.parametrize("zeros", [False, True])
