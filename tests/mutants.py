@@ -923,7 +923,7 @@ MUTANTS = (
            "said.lost and not said.repeatable",
            "a call that was cut off is not made when it comes again", "actors/test_host.py"
            "::test_a_call_whose_life_is_told_to_stop_is_cut_off_and_not_made_when_it_comes_again"),
-    Mutant("actors/host/host.py", "and self.services.calls.cut_off(ref):\n            self.peer.push(CallCut(ref))",
+    Mutant("actors/host/host.py", "and self.services.calls.cut_off(ref):\n            self.peer.push_awaited(CallCut(ref))",
            "and self.services.calls.cut_off(ref):\n            pass",
            "whoever waits for a call of a stopped life is told", "actors/test_host.py"
            "::test_a_call_whose_life_is_told_to_stop_is_cut_off_and_not_made_when_it_comes_again"),
