@@ -18,7 +18,7 @@ from perdure.scenarios.commands.background import SMALL_BYTES
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.opening import AGENTS, opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
-from perdure.scenarios.commands.shown import instant, json_of, print_table, shortened
+from perdure.scenarios.commands.shown import instant, json_of, print_table
 
 if TYPE_CHECKING:
     from perdure.actors import Runtime
@@ -126,7 +126,7 @@ def _print(told: Told) -> None:
         print(f"older   run {each['run_id']} of {row['agent_type']} keeps version {_short(each['version'])}")
     parked = [each for row in told["types"] for each in row["parked_runs"]]
     for each in parked:
-        print(f"parked  run {each['run_id']}: {shortened(each['error'])}")
+        print(f"parked  run {each['run_id']}: {' '.join(each['error'].split())}")
     if "moved" in told:
         print(f"Agents that have left, and take the newest code when they wake: {told['moved']}.")
         for each in (each for row in told["types"] for each in row["agents_with_older_code"]):
