@@ -12,6 +12,9 @@ People, NTP and machines that slept set clocks. There are three times:
   what is kept for so long (retention) is kept by the calendar. What is due at an instant that was leaped over is due at once.
 - **A leap is no time that passed.** What is measured from an instant before it (budgets, silence, starts, the pause before another attempt)
   is measured from that instant moved over the leap (`carried`), so nobody is given up for it.
+- **Two pauses count a leap as time**: before a mail is delivered again, and before an agent whose host died is woken again. They bound how
+  often something is tried in a row, and no promise depends on them. A leap cuts short the one pause that it meets (`retry_most_ms`, 30 s,
+  is the longest); the number of tries stays. After a laptop slept, to try at once is what one would want.
 - **Set back**, the ledger's time goes on steadily, because it never runs backwards. What is due at an instant waits until the wall clock
   says so, for the second time if need be.
 - **A boot** begins at the wall's time, or at that of the last fact if it is later. Leaps of earlier lives are not known any more: an
