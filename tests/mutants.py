@@ -786,7 +786,7 @@ MUTANTS = (
            "                pass",
            "mail of a cleared run does not come back by way of the snapshot",
            "actors/test_supervisor.py::test_mail_of_a_cleared_run_does_not_come_back_by_way_of_the_snapshot"),
-    Mutant("actors/supervisor/checkpoints.py", "            await self._delete(child)\n", "            pass\n",
+    Mutant("actors/supervisor/checkpoints.py", "partial(self._cabinet.forget_family, agent)", "_nothing",
            "a cleared run's storage is deleted before the run is forgotten",
            "actors/test_cancel_and_clear.py::test_a_clear_forgets_runs_their_events_and_their_storage_for_ever"),
     Mutant("ledger/holdings.py", "run.has_ended and run.is_settled and not run.cleared", "run.has_ended and not run.cleared",

@@ -105,6 +105,7 @@ class Served(BaseModel):
     node: str
     commits: Annotated[int, Field(description="How many commits this life has made.")]
     commit_ms: Annotated[float, Field(description="How many milliseconds they took together.")]
+    longest_turn_ms: Annotated[float, Field(description="How many the longest of its turns took besides its commit.")]
 
 
 class OverviewTold(BaseModel):

@@ -1,14 +1,15 @@
 """Checkpoints: the snapshot follows the facts, and cleared runs go, without a turn waiting for it.
 
-A checkpoint has three parts. First, rows of ended runs are made a few at a time, between other work. Then the *cut*, between two turns,
-takes what is true: all facts behind it are durable. The store writes it on a thread of its own while turns go on. At last, between two
-turns, what was cleared leaves memory. Ended runs that nobody asks for are let go of, a few between each two turns.
+A checkpoint has four parts. First, the storages of what was cleared are deleted, on a thread, while turns go on: nobody wakes these
+agents again. Second, rows of ended runs are made a few at a time, between other work. Then the *cut*, between two turns, takes what
+is true: all facts behind it are durable. The store writes it on a thread of its own while turns go on. At last, between two turns,
+what was cleared leaves memory. Ended runs that nobody asks for are let go of, a few between each two turns.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ class Checkpoints:
     """The checkpoints of one life of the supervisor.
 
     Args:
-        append: makes one fact durable.
+        append: makes facts durable together.
         wake: lets the next turn begin.
     """
 
@@ -48,7 +49,7 @@ class Checkpoints:
         limits: Limits,
         recollection: Recollection,
         *,
-        append: Callable[[Fact], Awaitable[None]],
+        append: Callable[[Sequence[Fact]], Awaitable[None]],
         wake: Callable[[], None],
     ) -> None:
         self.forgetting: list[str] = []  # runs that were cleared, and agents that were deleted
@@ -61,6 +62,7 @@ class Checkpoints:
         self._at_rest.set()
         self._taken, self._suspended_until_s = 0, float("-inf")
         self._asleep: dict[str, Activation] = {}  # what the checkpoint says of agents that sleep
+        self._deleted: list[str] = []  # of `forgetting`: those whose storages the checkpoint has deleted
         self._forgotten: list[str] | None = None  # once the store has the checkpoint: the runs that went with it
 
     def committed(self, count: int) -> None:
@@ -111,8 +113,10 @@ class Checkpoints:
             self._let_go()
 
     async def _prepare(self) -> None:
-        """Make rows until few are left for the cut: more runs end meanwhile."""
+        """Delete storages, then make rows until few are left for the cut: more runs end meanwhile."""
         view = self._view
+        due, self.forgetting = dict.fromkeys(self.forgetting), []
+        self._deleted = [key for key in due if await self._delete(key)]
         for _ in range(_PASSES_MAX):
             keys = rows_to_make(view)
             await self._bit_by_bit(prepare_rows, keys)
@@ -129,15 +133,12 @@ class Checkpoints:
 
     async def _cut(self) -> None:
         view = self._view
-        due, self.forgetting = dict.fromkeys(self.forgetting), []
-        for agent in [key for key in due if key in view.doomed]:
-            await self._delete(agent)
-            await self._append(AgentForgotten(agent))
-            self._wake()  # somebody may have called the next one of that name
-        forgotten = [key for key in due if view.may_be_forgotten(key)]
+        agents = [AgentForgotten(key) for key in self._deleted if key in view.doomed]
+        if agents:
+            await self._append(agents)
+            self._wake()  # somebody may have called the next one of such a name
+        forgotten = [key for key in self._deleted if view.may_be_forgotten(key)]
         children = [view.runs[run_id].child for run_id in forgotten]
-        for child in children:
-            await self._delete(child)
         for run_id in forgotten:
             view.dirty_runs.pop(run_id, None)
             view.dirty_agents.pop(view.runs[run_id].child, None)
@@ -153,10 +154,15 @@ class Checkpoints:
         write = partial(self._store.checkpoint, meta, upto_seq, records, [*forgotten, *children])
         self._tasks.start(self._write(write, forgotten))
 
-    async def _delete(self, agent: str) -> None:
-        """Delete the storages of an agent and its descendants."""
-        await self._world.threads.commit(partial(self._cabinet.forget_family, agent))
+    async def _delete(self, key: str) -> bool:
+        """Delete the storages of a cleared run's child, or of an agent that is to be deleted, and of its descendants. False if it is too
+        early."""
+        if key not in self._view.doomed and not self._view.may_be_forgotten(key):
+            return False
+        agent = key if key in self._view.doomed else self._view.runs[key].child
+        await self._world.threads.archive(partial(self._cabinet.forget_family, agent))
         self._world.faults.at(KillPoint.MID_CLEAR, agent)
+        return True
 
     async def _write(self, write: Callable[[], None], forgotten: list[str]) -> None:
         await self._world.threads.archive(write)

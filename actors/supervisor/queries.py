@@ -73,11 +73,13 @@ Query: TypeAlias = (
 
 
 @dataclass
-class Commits:
-    """The commits of one life of the supervisor: how many there were, and how many milliseconds they took together."""
+class Work:
+    """What one life of the supervisor has done: how many commits it has made, how many milliseconds they took together, and how many the
+    longest of its turns took besides its commit."""
 
-    count: int = 0
-    took_ms: float = 0.0
+    commits: int = 0
+    commit_ms: float = 0.0
+    longest_turn_ms: float = 0.0
 
 
 class Queries:
@@ -101,7 +103,7 @@ class Queries:
         self._world, self._view, self._sessions, self._store, self._limits = world, view, sessions, store, limits
         self._tasks, self._now_ms, self._findings, self._winding_down = tasks, now_ms, findings, winding_down
         self._keeping, self._changes = keeping, changes
-        self.commits = Commits()
+        self.work = Work()
         self._open: list[tuple[Session, str, Query]] = []
 
     def add(self, session: Session, ref: str, query: Query) -> None:
@@ -157,8 +159,7 @@ class Queries:
             case ChangedRuns(after, limit):
                 return self._changes.since(after, limit)
             case Overview(live_max):
-                vitals, done = self._world.vitals, self.commits
-                about = {"pid": vitals.pid(), "node": vitals.node(), "commits": done.count, "commit_ms": done.took_ms}
+                about = {"pid": self._world.vitals.pid(), "node": self._world.vitals.node(), **asdict(self.work)}
                 return {**overview(self._view, live_max), "supervisor": about}
             case Audit():
                 return {**audit(self._view), "parked_mail": parked(self._view), "findings": self._findings}

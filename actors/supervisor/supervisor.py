@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -151,7 +152,7 @@ class Supervisor:
         self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher, ways)
         await self.pool.adopt()
         self.sessions.epoch = self.view.epoch + 1
-        await self._record(SupervisorStarted(self.view.epoch + 1, asdict(self.limits)))
+        await self._record([SupervisorStarted(self.view.epoch + 1, asdict(self.limits))])
         self.publisher.booted = {
             "epoch": self.view.epoch,
             "live_runs": self.view.live,
@@ -175,9 +176,13 @@ class Supervisor:
         while True:
             await self.sessions.arrived.wait()
             self.sessions.arrived.clear()
+            began_s, done = asyncio.get_running_loop().time(), self.queries.work
+            commit_ms = done.commit_ms
             await self._turn()
             await self.checkpoints.between_turns()
             await self.keeping.between_turns()
+            took_ms = (asyncio.get_running_loop().time() - began_s) * 1000 - (done.commit_ms - commit_ms)
+            done.longest_turn_ms = max(done.longest_turn_ms, took_ms)
 
     async def _turn(self) -> None:
         """One group: what is waiting, in each peer's order, as far as a short turn gets; the rest has the next turn."""
@@ -308,15 +313,15 @@ class Supervisor:
         await self.world.threads.commit(partial(self.store.append, rows, payloads), is_brief=is_brief)
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
         self.world.metrics.observe("commit_ms", took_ms)
-        self.queries.commits.count += 1
-        self.queries.commits.took_ms += took_ms
+        self.queries.work.commits += 1
+        self.queries.work.commit_ms += took_ms
         self.pool.heartbeat.lost(took_ms)
         self.world.faults.at(KillPoint.AFTER_COMMIT)
         self.checkpoints.committed(count)
         return took_ms
 
-    async def _record(self, fact: Fact) -> None:
-        await self._append([record_fact(self.view, fact, self.now_ms())], [])
+    async def _record(self, facts: Sequence[Fact]) -> None:
+        await self._append([record_fact(self.view, fact, self.now_ms()) for fact in facts], [])
 
     async def _perform(self, keys: list[str]) -> None:
         """Do what is outstanding for these records. A child's first attempt has nothing to be compared with."""

@@ -1,4 +1,4 @@
-"""Booting a ledger with a million ended runs. Each boot has its own process, without Ray.
+"""Booting a ledger with a million ended runs, and what one commit takes. Each boot has its own process, without Ray.
 
 `python -m perdure.scenarios.bench.ledger DIRECTORY` is that process: it boots once, and prints the seconds and its peak of memory.
 """
@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from io import FileIO
 from pathlib import Path
 
 from perdure.ledger import (
@@ -37,9 +40,10 @@ from perdure.ledger import (
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
-from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most
+from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most, took_ms
 
 CHUNK = 50_000
+WRITE_BYTES = 350  # of a commit with one request
 AT_MS = 1_750_000_000_000
 HOST = "host"
 TEMPLATE = "retained-0000000"
@@ -64,6 +68,31 @@ def boot(bench: Bench) -> list[Figure]:
     return figures
 
 
+def commit(bench: Bench) -> list[Figure]:
+    """Commits of one fact each, in turns with bare writes of as many bytes that are synchronised."""
+    count, repeats = bench.size(2_000, 200), bench.size(5, 3)
+    store, view = DuckDBStore(bench.data / "commit"), View()
+    store.boot()
+    commits, writes = [], []
+    with Path(bench.data, "plain").open("wb", buffering=0) as file:
+        file.write(bytes(count * repeats * WRITE_BYTES))
+        os.fsync(file.fileno())
+        file.seek(0)
+        for repeat in range(repeats):
+            runs = [f"run-{repeat}-{number}" for number in range(count)]
+            rows = [list(_lived(view, run_id, [_request(run_id)])) for run_id in runs]
+            times = [(took_ms(partial(store.append, each, [])), took_ms(partial(_write, file))) for each in rows]
+            commits.append(statistics.median(ours for ours, _ in times))
+            writes.append(statistics.median(plain for _, plain in times))
+    store.close()
+    baseline = Baseline("a bare write, synchronised", statistics.median(writes))
+    beyond = [ours - plain for ours, plain in zip(commits, writes, strict=True)]
+    return [
+        Figure("commit of one fact, p50", "ms", commits, None, baseline),
+        Figure("the same, beyond the bare write", "ms", beyond, at_most(0.3)),
+    ]
+
+
 def build(place: Path, retained: int, live: int, say: Callable[[str], None] = print) -> None:
     """Fill a ledger like a supervisor, but many runs at once. Live runs also have facts after the snapshot."""
     store, view = DuckDBStore(place, fsync=False), View()
@@ -84,6 +113,12 @@ def build(place: Path, retained: int, live: int, say: Callable[[str], None] = pr
     store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
     store.append([row for run_id in runs for row in _lived(view, run_id, [_up, _progress])], [])
     store.close()
+
+
+def _write(file: FileIO) -> None:
+    """Write as many bytes as a commit has, and bring them to the disk."""
+    file.write(bytes(WRITE_BYTES))
+    os.fdatasync(file.fileno())
 
 
 def boot_once(place: Path) -> dict[str, float]:

@@ -26,7 +26,7 @@ from perdure.scenarios.bench.face import agent_connect, gateway_idle, gateway_ki
 from perdure.scenarios.bench.gateway import gateway
 from perdure.scenarios.bench.growth import growth
 from perdure.scenarios.bench.jobs import fibers
-from perdure.scenarios.bench.ledger import boot
+from perdure.scenarios.bench.ledger import boot, commit
 from perdure.scenarios.bench.messenger import webhooks
 from perdure.scenarios.bench.report import Bench, Figure, known, report, show
 from perdure.scenarios.bench.speed import awaited, detached, fan_out, passivated, sleepers, sustained
@@ -58,6 +58,7 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "child-death": child_death,
     "supervisor-death": supervisor_death,
     "cluster-death": cluster_death,
+    "commit": commit,
     "boot": boot,
     "growth": growth,
     "passivated": passivated,

@@ -86,6 +86,7 @@ def sustained(bench: Bench) -> list[Figure]:
         parent.fan_out(count // 5)
         with repeatedly(lambda: took_ms(lambda: runtime.ask("limits")), 0.1) as waits:
             rates = [count / parent.fan_out(count) for _ in range(times)]
+        longest_ms = runtime.ps()["supervisor"]["longest_turn_ms"]
     burst = statistics.median(rates[:3])
     return [
         Figure(f"{times} fan-outs of {count:,} in a row", "runs/s", rates, None, Baseline("the first three", burst)),
@@ -95,6 +96,7 @@ def sustained(bench: Bench) -> list[Figure]:
             [rate / burst for rate in rates[times // 2 :]],
             at_least(0.8),
         ),
+        Figure("longest turn of the supervisor, beside its commit", "ms", [longest_ms], at_most(100)),
         Figure("longest wait of a question", "ms", [max(waits)], None, Baseline("median", statistics.median(waits))),
     ]
 

@@ -114,6 +114,26 @@ def test_what_is_asked_is_answered_when_it_is_durable_and_not_before(ask: Callab
     play(story, weather=replace(Weather.calm(), commit_ms=Span(1_000, 1_000)))
 
 
+def test_turns_go_on_while_the_storages_of_cleared_runs_are_deleted() -> None:
+    """Six deletions take a second each. Nobody's question waits for one of them, and no turn is long."""
+
+    async def story(stage: Stage) -> None:
+        for number in range(6):
+            await stage.client.run(Sleeper, 1, run_id=f"r{number}")
+        assert await stage.client.clear() == 6
+        clock, waits = asyncio.get_running_loop(), []
+        while stage.view.runs:
+            asked_s = clock.time()
+            told = (await stage.client.ask("ps"))["supervisor"]
+            waits.append(clock.time() - asked_s)
+            await asyncio.sleep(0.1)
+        assert len(waits) > 20
+        assert max(waits) < 0.5
+        assert told["longest_turn_ms"] < 500 < told["commit_ms"] / told["commits"]
+
+    play(story, weather=replace(Weather.calm(), commit_ms=Span(1_000, 1_000)))
+
+
 def test_mail_of_a_cleared_run_does_not_come_back_by_way_of_the_snapshot() -> None:
     facts: list[Fact] = [
         SupervisorStarted(1),

@@ -94,7 +94,7 @@ def until(look: Callable[[], Any]) -> Any:
 def kill_supervisor(runtime: Runtime) -> None:
     """And wait until the next one answers."""
     os.kill(until(lambda: runtime.cluster.processes().get("supervisor")).pid, signal.SIGKILL)
-    runtime.ps()
+    assert until(lambda: runtime.ps()["supervisor"]["longest_turn_ms"]) < 30_000
 
 
 def asleep(runtime: Runtime, name: str) -> bool:
