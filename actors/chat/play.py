@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from perdure.actors.chat.answer_stream import Finished
 from perdure.actors.chat.conversation_state import ConversationState
@@ -33,7 +33,7 @@ from perdure.actors.chat.turn_spans import Source
 from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.actors.code.author_call import result_of, tried
 from perdure.actors.ports import Faults, KillPoint
-from perdure.policies import FAILURES_MAX, Event, Failure, Part, TurnEvent
+from perdure.policies import FAILURES_MAX, Event, Failure, FailureKind, Part, TurnEvent
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 
 SHORTER = Outcome(TurnEvent.CUT_OFF, reason="the conversation was made shorter")
 """The library's loop begins again, with what there is now."""
+
+UNEXPLAINED: Final = frozenset({FailureKind.SETUP, FailureKind.UNKNOWN, FailureKind.STREAM_END})
+"""Neither a provider nor a connection has said these: if something was raised, the log has its traceback."""
 
 
 class Play:
@@ -162,6 +165,9 @@ class Play:
                 async for item in answer:
                     reader.take(item)
         except ModelFailed as failed:
+            if isinstance(failed.__cause__, Exception) and failed.failure.kind in UNEXPLAINED:
+                doing = f"a request of turn {self.live.turn.request_id} to its model"
+                self._tenant.log("model", doing, failed.__cause__, self.live.turn.run_id)
             return failed.failure
         self.live.turn.failures = 0
         end = last_boundary(stream.events)

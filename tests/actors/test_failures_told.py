@@ -6,11 +6,15 @@ import asyncio
 import logging
 import sys
 import traceback
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from pydantic_ai.exceptions import ModelHTTPError
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from perdure.actors import Agent, Detached, RemoteError, RunContext, exposed
+from perdure.actors import Agent, ChatAgent, Detached, RemoteError, RunContext, exposed
 from perdure.actors.code.author_call import in_words, traced
 from tests.kit import Stage, play
 
@@ -172,3 +176,40 @@ def test_a_traceback_that_is_too_long_loses_its_middle() -> None:
     assert told.startswith("Traceback")
     assert told.endswith("x" * 50)
     assert "\n  …\n" in told
+
+
+async def broken_at_once(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    raise ArithmeticError("a model of our own is broken")
+    yield ""
+
+
+async def broken_midway(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    yield "so far"
+    raise ArithmeticError("a model of our own is broken")
+
+
+async def refused(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    raise ModelHTTPError(401, "a model", "no such key")
+    yield ""
+
+
+class Chatty(ChatAgent):
+    """Its model is replaced by each test."""
+
+
+@pytest.mark.parametrize(("answers", "logged"), [(broken_at_once, True), (broken_midway, True), (refused, False)])
+def test_what_the_code_of_a_model_raises_is_in_the_log_and_what_a_provider_says_is_not(
+    answers: Any, logged: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(stage: Stage) -> None:
+        result = await stage.call(Chatty, "chat", "hello")
+        assert "a model" in str(result) or "no such key" in str(result)
+
+    monkeypatch.setattr(Chatty, "model", FunctionModel(stream_function=answers))
+    play(story)
+    said = [each.getMessage() for each in caplog.records if each.name == "perdure.agents.model"]
+    assert bool(said) is logged
+    for each in said:
+        assert "to its model:\nTraceback (most recent call last):" in each
+        assert f"in {answers.__name__}\n" in each
+        assert each.endswith("ArithmeticError: a model of our own is broken")
