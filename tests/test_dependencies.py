@@ -37,6 +37,7 @@ EXTRAS = {  # modules that are loaded only where an extra is installed
     "actors/mcp_server/http.py": "mcp",
     "actors/mcp_server/server.py": "mcp",
     "actors/mcp_server/stdio.py": "mcp",
+    "scenarios/bench/chromium.py": "browser",
     "scenarios/versus/dbos_children.py": "dbos",
     "scenarios/versus/restate_children.py": "restate",
 }

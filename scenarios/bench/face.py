@@ -1,5 +1,5 @@
 """What a person meets at the gateway of `perdure serve`: what it costs while nobody asks, what is seen when one of its processes is killed,
-and how soon an agent with a past is there.
+and how soon an agent, or a page, with a past is there.
 
 The clients are in the process of the benchmark, and raw where a library would take longer than what is measured.
 """
@@ -11,9 +11,10 @@ import http.client
 import json
 import os
 import signal
+import statistics
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, Final, TypeVar
 
@@ -23,12 +24,17 @@ from websockets.sync.client import connect as connect_socket
 import perdure
 from perdure.actors import Gateways, Runtime, ServePlan, bound
 from perdure.scenarios.bench.agents import Parent
-from perdure.scenarios.bench.report import Bench, Figure, at_most, calm, handle, pss_mb, wait_for
+from perdure.scenarios.bench.chromium import Opened, chromium
+from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most, calm, handle, pss_mb, wait_for
 
 CHATS: Final = "perdure.scenarios.bench.chat_agents:GATEWAY_AGENTS"
 PARENTS: Final = "perdure.scenarios.bench.agents:Parent"
 PIECES: Final = 10
 """How many pieces of the answer come before the kill."""
+PAGE: Final = 50
+"""How many ended runs the tray shows at first."""
+HISTORY: Final = "main > section.group > ul.rows > li"
+CROWD: Final = 10_000
 T = TypeVar("T")
 
 
@@ -154,6 +160,34 @@ def agent_connect(bench: Bench) -> list[Figure]:
         Figure("the same, until the first retained run is told", "ms", [first for _, first, _ in told]),
         Figure(f"the same, until the newest {min(count, 1_000):,} are told", "ms", [last for _, _, last in told]),
     ]
+
+
+def first_paint(bench: Bench) -> list[Figure]:
+    """Somebody opens the tray of a runtime with many ended runs in a browser that never was there."""
+    count, repeats = bench.size(100_000, 2_000), bench.size(11, 3)
+    with bench.cluster("first-paint") as runtime, served(runtime, PARENTS) as port, chromium() as visit:
+        few = _paints(runtime, visit, port, PAGE, repeats)
+        many = _paints(runtime, visit, port, count, repeats)
+    shown, painted = (Baseline(f"with {PAGE} runs", statistics.median(each)) for each in few)
+    name = f"tray opened with {count:,} ended runs → the newest {PAGE} are painted"
+    return [
+        Figure(name, "ms", many[0], at_most(300), shown),
+        Figure("the same, until anything is painted", "ms", many[1], None, painted),
+    ]
+
+
+def _paints(
+    runtime: Runtime, visit: Callable[[str, str], Opened], port: int, count: int, repeats: int
+) -> tuple[list[float], list[float]]:
+    """When the newest runs were painted, and when anything was, once so many runs have ended. The first page of all is not counted."""
+    parent = handle(runtime, Parent, "parent")
+    while (missing := count - int(_get(port, "/api/overview")["runs"].get("completed", 0))) > 0:
+        parent.fan_out(min(missing, CROWD))
+    calm(runtime)
+    told = [visit(f"http://127.0.0.1:{port}/", HISTORY) for _ in range(repeats + 1)][1:]
+    if any(each.found != PAGE for each in told):
+        raise RuntimeError(f"the tray does not show {PAGE} ended runs: {told}")
+    return [each.shown_ms for each in told], [each.painted_ms for each in told]
 
 
 def _connection(port: int) -> tuple[float, float, float]:

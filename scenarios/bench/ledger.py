@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -36,6 +37,8 @@ from perdure.ledger import (
     pack,
     record_fact,
     restore,
+    run_from,
+    run_record,
     spelled_out,
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
@@ -198,9 +201,9 @@ def _copied_facts(facts: list[FactRow], numbers: range, seq: int) -> Iterator[Fa
 def _copied_records(record: Record, facts_each: int, numbers: range, seq: int) -> Iterator[Record]:
     for place, number in enumerate(numbers):
         run_id = f"retained-{number:07d}"
+        run = run_from(record._replace(body=record.body.replace(TEMPLATE.encode(), run_id.encode())))
         first_seq = seq + place * facts_each + 1
-        columns = (*record.columns[:-2], first_seq, first_seq + facts_each - 1)
-        yield Record("runs", run_id, False, columns, record.body.replace(TEMPLATE.encode(), run_id.encode()))
+        yield run_record(replace(run, first_seq=first_seq, last_seq=first_seq + facts_each - 1))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from perdure.scenarios.bench.busy_host import busy_host
 from perdure.scenarios.bench.chat import chat_children, chat_streams, chat_turns
 from perdure.scenarios.bench.chat_deaths import chat_recovery, reconnection
 from perdure.scenarios.bench.deaths import child_death, cluster_death, handlers_death, supervisor_death
-from perdure.scenarios.bench.face import agent_connect, gateway_idle, gateway_killed
+from perdure.scenarios.bench.face import agent_connect, first_paint, gateway_idle, gateway_killed
 from perdure.scenarios.bench.gateway import gateway
 from perdure.scenarios.bench.growth import growth
 from perdure.scenarios.bench.jobs import fibers
@@ -77,6 +77,7 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "gateway-idle": gateway_idle,
     "gateway-killed": gateway_killed,
     "agent-connect": agent_connect,
+    "first-paint": first_paint,
 }
 
 

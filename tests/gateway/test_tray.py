@@ -168,3 +168,15 @@ def test_the_wheel_of_the_tray_has_all_files() -> None:
     folder = Path(__file__).resolve().parents[2] / "actors/tray/assets"
     named = set(re.findall(r'"\./([\w.]+)"', "\n".join(each.read_text() for each in folder.glob("*.js"))))
     assert named <= {each.name for each in folder.iterdir()}
+
+
+def test_what_the_first_view_needs_is_asked_for_at_once() -> None:
+    folder = Path(__file__).resolve().parents[2] / "actors/tray/assets"
+    needed, found = ["main.js", "runs.js"], set[str]()
+    while needed:
+        name = needed.pop()
+        found.add(name)
+        named = re.findall(r'^import .* from "\./([\w.]+)";$', (folder / name).read_text(), re.MULTILINE)
+        needed += [each for each in named if each not in found]
+    told = re.findall(r'<link rel="modulepreload" href="tray/([\w.]+)">', (folder / "index.html").read_text())
+    assert sorted(told) == sorted(found)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perdure.actors import Client
-from perdure.ledger import BadRequest, restore
+from perdure.ledger import BadRequest, Wanted, page_of, restore
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.bench import alarms as bench_alarms
 from perdure.scenarios.bench import runner
@@ -138,6 +138,12 @@ def test_the_ledger_that_is_booted_holds_what_it_is_said_to_hold(tmp_path: Path)
     view = restore(store.boot())
     assert all(run.is_live and run.progress for run in view.runs.values())
     assert len(store.ended_runs(None, None, None, 1000)) == 50
+    wanted = Wanted(None, None, ["completed"], "", None)
+    pages = [page_of(view.runs, store.newest_runs(wanted, 31), wanted, 30)]
+    wanted = wanted._replace(before=pages[0].next)
+    pages.append(page_of(view.runs, store.newest_runs(wanted, 31), wanted, 30))
+    assert [len(page.runs) for page in pages] == [30, 20]
+    assert [run.run_id for run in pages[0].runs[:2]] == ["retained-0000049", "retained-0000048"]
     (record,) = store.records("runs", ["retained-0000049"])
     assert {row.subject for row in store.facts(record.key)} == {"retained-0000049"}
     store.close()
