@@ -18,6 +18,7 @@ from perdure.scenarios.stories.loss import Loss
 
 RATE_S: Final = 10.0  # over which the rate is taken
 LINES_AROUND: Final = 9  # of the picture, beside its runs
+LABEL: Final = len("served")
 ROWS_MIN: Final = 3
 ENDED: Final = ("completed", "error", "aborted", "interrupted")
 COLUMNS: Final = ("run", "attempt", "progress", "phase", "milestones", "host", "agent")
@@ -128,14 +129,12 @@ class Tray:
     def _standing(self, at_s: float) -> Text:
         """Who serves the directory, or since when nobody answers."""
         if self._silent_s is not None:
-            waits = "; what is shown was so then" if self.overview is not None else "; this waits until it is served"
-            return Text(f"{self._name}: {self._why} (for {at_s - self._silent_s:.0f} s{waits})", style="bold red")
+            waits = "what is shown was so then" if self.overview is not None else "this waits until it is served"
+            return Text(f"silent for {at_s - self._silent_s:.0f} s; {waits}: {self._why}", style="bold red")
         if self.overview is None:
             return Text(f"{self._name}: looking for what serves it")
         served = self.overview["supervisor"]
-        return Text(
-            f"{self._name}: served by process {served['pid']} on {served['node']}, life {self.overview['epoch']}"
-        )
+        return Text(f"by process {served['pid']} on {served['node']}, life {self.overview['epoch']}: {self._name}")
 
     def summary(self, at_s: float) -> Table:
         """Who serves the directory, how many runs there are, and the account of the mail."""
@@ -143,7 +142,7 @@ class Tray:
         assert overview is not None
         runs = ", ".join(f"{count} {status}" for status, count in overview["runs"].items() if count) or "none"
         grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="dim", no_wrap=True)
+        grid.add_column(style="dim", no_wrap=True, min_width=LABEL)
         grid.add_column(no_wrap=True, overflow="ellipsis")
         grid.add_row("served", self._standing(at_s))
         grid.add_row("runs", f"{runs}, {overview['waiting']} waiting for a place; {self._rate:.3g} ended/s")

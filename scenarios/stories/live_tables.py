@@ -22,7 +22,7 @@ def run_cells(row: dict[str, Any]) -> tuple[Any, ...]:
 def hosts_line(overview: dict[str, Any]) -> Text:
     """All hosts in one line."""
     hosts = [
-        f"{host['host'][:12]}: {host['tenants']} agents, {host['rss_mb']} MB"
+        f"{host['host'][:12]}: {host['tenants']} agent{'s' * (host['tenants'] != 1)}, {host['rss_mb']} MB"
         if host["up"]
         else f"{host['host'][:12]}: starting"
         for host in overview["hosts"]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from perdure.actors.ray_world.os_processes import ProcessId
 
 PATIENCE_S: Final = 2.0  # for an answer
+KNOCKS: Final = 5  # at a Ray that is late
 
 
 class NotServed(SupervisorUnreachable):
@@ -94,12 +95,18 @@ class Onlooker:
         return self._runtime
 
     def _is_still_there(self, runtime: Runtime) -> bool:
-        record = read_record(self._data)
         with contextlib.suppress(SupervisorUnreachable):
-            return record is not None and record.address == runtime.cluster.address
+            return serves(runtime.cluster.address, self._data)
         return False
 
     async def _let_go(self) -> None:
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
             await asyncio.to_thread(runtime.close)
+
+
+def serves(address: str, data: Path) -> bool:
+    """Whether the Ray at this address serves a directory. On a busy machine it may answer late; one that has ended refuses at once."""
+    found = (read_record(data) for _ in range(KNOCKS))
+    record = next((each for each in found if each is not None), None)
+    return record is not None and record.address == address

@@ -68,7 +68,7 @@ def test_a_run_is_shown_with_its_bar_phase_message_milestones_attempt_and_host()
     assert shown(tray, 0.0) == ["./data: looking for what serves it"]
     assert tray.see(overview(run("import-7", attempt=2)), 0.0) == []
     lines = shown(tray, 0.0)
-    assert lines[0].split() == "served ./data: served by process 42 on box, life 3".split()
+    assert lines[0].split() == "served by process 42 on box, life 3: ./data".split()
     assert lines[1].split()[:3] == ["runs", "1", "running,"]
     row = next(line for line in lines if line.startswith("import-7"))
     for word in (" 2 ", "━━━━━━━━", "reading  page 7", "sources-gathered", "h1", "Child"):
@@ -100,6 +100,15 @@ def test_the_picture_is_no_higher_than_the_terminal_and_says_how_many_runs_it_le
     assert all(len(line) <= 40 for line in shown(tray, 0.0, height, width=40))
 
 
+def test_a_long_name_of_a_directory_hides_neither_the_labels_nor_the_life() -> None:
+    tray = Tray("/" + "directory/" * 30)
+    tray.see(overview(run("a")), 0.0)
+    lines = shown(tray, 0.0)
+    assert lines[0].split()[:8] == "served by process 42 on box, life 3:".split()
+    assert [line.split()[0] for line in lines[:3]] == ["served", "runs", "mail"]
+    assert "h1: 2 agents, 90 MB" in lines[-1]
+
+
 def test_those_at_work_are_shown_before_those_that_wait() -> None:
     tray = Tray("data")
     waits = run("waits", status="starting", host="", at_ms=1, progress=None, milestones=[])
@@ -114,7 +123,7 @@ def test_a_silent_supervisor_is_said_once_and_the_picture_stays() -> None:
     assert tray.miss("the supervisor of data does not answer", 13.0) == []
     assert not tray.is_answered
     lines = shown(tray, 14.0)
-    assert "the supervisor of data does not answer (for 4 s; what is shown was so then)" in lines[0]
+    assert "silent for 4 s; what is shown was so then: the supervisor of data does not answer" in lines[0]
     assert lines_of(tray, 14.0) == ["a"]
     assert tray.line(14.0) == lines[0].removeprefix("served").strip()
     said = tray.see(overview(run("a"), epoch=4), 14.5)
@@ -133,7 +142,7 @@ def test_a_supervisor_that_was_back_before_anybody_missed_it_is_said_too() -> No
 def test_a_directory_that_nobody_serves_yet_is_waited_for() -> None:
     tray = Tray("data")
     assert tray.miss("nothing serves data", 1.0) == ["nothing serves data"]
-    assert shown(tray, 3.0) == ["data: nothing serves data (for 2 s; this waits until it is served)"]
+    assert shown(tray, 3.0) == ["silent for 2 s; this waits until it is served: nothing serves data"]
     assert tray.see(overview(), 4.0) == ["the supervisor answers after 3.0 s, in life 3, with 0 live runs"]
 
 
