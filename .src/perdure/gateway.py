@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from perdure.actors.gateway.limits import GatewayLimits
-from perdure.actors.gateway.registry import NoSuchAgent, kebab
-from perdure.actors.gateway.security import Forbidden, Principal, Scope, Unauthenticated, bearer
+from perdure.actors.gateway.refusals import Forbidden, NoSuchAgent, Unauthenticated
+from perdure.actors.gateway.registry import kebab
+from perdure.actors.gateway.security import Principal, Scope, bearer
 from perdure.actors.serve.app import Gateway
 
 __all__ = [

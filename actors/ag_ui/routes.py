@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute, Route
 from perdure.actors.ag_ui.names import turn_id
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.gateway.backend import Backend, Reached, asked
-from perdure.actors.gateway.registry import NoSuchAgent
+from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
 from perdure.actors.gateway.streaming import event_stream
 

@@ -32,7 +32,8 @@ from perdure.actors.agents_client.transcript import transcript
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.problems import close_code
-from perdure.actors.gateway.registry import NoSuchAgent, kebab
+from perdure.actors.gateway.refusals import NoSuchAgent
+from perdure.actors.gateway.registry import kebab
 from perdure.actors.gateway.security import Scope
 from perdure.actors.gateway.shared import Shared
 from perdure.actors.gateway.state_feed import Known, WatchedState

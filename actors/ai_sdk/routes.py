@@ -33,7 +33,7 @@ from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.gateway.backend import Backend, Reached, asked
 from perdure.actors.gateway.bodies import json_object
 from perdure.actors.gateway.problems import status_of, told
-from perdure.actors.gateway.registry import NoSuchAgent
+from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
 from perdure.actors.gateway.streaming import event, event_stream
 from perdure.ledger import BadRequest, PerdureError

@@ -12,7 +12,8 @@ from starlette.requests import HTTPConnection
 from perdure.actors.agent.agent import Agent
 from perdure.actors.gateway.connection import Connection, Opener
 from perdure.actors.gateway.problems import AgentRaised
-from perdure.actors.gateway.registry import NoSuchAgent, Registry, Step
+from perdure.actors.gateway.refusals import NoSuchAgent
+from perdure.actors.gateway.registry import Registry, Step
 from perdure.actors.gateway.run_feed import Batch, RunFeeds
 from perdure.actors.gateway.security import Principal, Scope, Security
 from perdure.actors.life.handle import Handle, address_of

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 import math
+from http import HTTPStatus
 from typing import Any, Final
 
-from starlette.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from perdure.actors.gateway.limits import TooManyRequests, TooSlow
-from perdure.actors.gateway.registry import NoSuchAgent
-from perdure.actors.gateway.security import Forbidden, Unauthenticated
+from perdure.actors.gateway.refusals import Forbidden, NoSuchAgent, Unauthenticated
 from perdure.actors.link.wire import RemoteError
 from perdure.ledger import (
     AdmissionRefused,
@@ -97,6 +99,14 @@ def refusal(problem: Exception) -> JSONResponse:
     return JSONResponse(
         {"error": told(problem) | _fields(problem)}, status_code=status_of(problem), headers=_advice(problem)
     )
+
+
+def unrouted(request: Request, problem: Exception) -> Response:
+    """The answer to a request that no route takes: a path that there is not, or another method."""
+    assert isinstance(problem, HTTPException)
+    kind = HTTPStatus(problem.status_code).phrase.replace(" ", "")
+    message = f"{request.method} {request.url.path:.200} is nothing that is served here"
+    return JSONResponse({"error": {"type": kind, "message": message}}, problem.status_code, headers=problem.headers)
 
 
 def _fields(problem: Exception) -> dict[str, Any]:

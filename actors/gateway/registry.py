@@ -15,13 +15,10 @@ from typing import Any, Final, NamedTuple
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.chat_agent import ChatAgent
-from perdure.ledger import BadRequest, PerdureError
+from perdure.actors.gateway.refusals import NoSuchAgent
+from perdure.ledger import BadRequest
 
 RESERVED: Final = "sub"
-
-
-class NoSuchAgent(PerdureError):
-    """Nothing has this address, or the one who asks may not know of it."""
 
 
 class Step(NamedTuple):

@@ -19,7 +19,8 @@ from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.requests import HTTPConnection
 
-from perdure.ledger import BadRequest, PerdureError
+from perdure.actors.gateway.refusals import Forbidden, Unauthenticated
+from perdure.ledger import BadRequest
 
 PUBLIC: Final = ("/tray/",)
 """Where files are that hold no data. Who asks for them may be nobody, who has no scope."""
@@ -35,14 +36,6 @@ class Scope(StrEnum):
     CHAT = "chat"  # call agents: turns, exposed methods, states
     OPERATE = "operate"  # start, cancel, retry, clear, examine
     ADMIN = "admin"  # forget, kill, upgrade, back up, stop
-
-
-class Unauthenticated(PerdureError):
-    """Nobody knows who asks."""
-
-
-class Forbidden(PerdureError):
-    """Who asks may not do this."""
 
 
 @dataclass(frozen=True)

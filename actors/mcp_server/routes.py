@@ -17,7 +17,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from perdure.actors.gateway.backend import Backend
-from perdure.actors.gateway.registry import NoSuchAgent
+from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.mcp_server.offers import Choice, offers_of
 from perdure.ledger import BadRequest
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import httpx
 
-from perdure.actors.gateway.security import Forbidden, Unauthenticated
+from perdure.actors.gateway import refusals
 from perdure.actors.link.wire import remote_error
 from perdure.ledger import BadRequest, OutcomeUnknown, PerdureError, SupervisorUnreachable
 from perdure.ledger import errors as known_errors
@@ -23,6 +23,7 @@ PAUSE_S_MAX: Final = 2.0
 REFUSED: Final = 400
 RAISED: Final = 422
 AGAIN: Final = frozenset({429, 503})
+REFUSALS: Final = frozenset({"Forbidden", "NoSuchAgent", "Unauthenticated"})
 
 
 class Wish(NamedTuple):
@@ -143,9 +144,7 @@ def error_of(status: int, told: Any) -> Exception:
         kind, _, said = words.partition(": ")
         return remote_error(kind, said, "")
     given = error.get("args")
-    kind_of = {"Forbidden": Forbidden, "Unauthenticated": Unauthenticated}.get(name) or getattr(
-        known_errors, name, None
-    )
+    kind_of = getattr(refusals if name in REFUSALS else known_errors, name, None)
     if isinstance(kind_of, type) and issubclass(kind_of, PerdureError) and isinstance(given, list):
         return kind_of(*given)
     return (

@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 
 from perdure.actors.code.schema import gives_bit_by_bit
 from perdure.actors.gateway.backend import Backend, Reached, asked
-from perdure.actors.gateway.registry import NoSuchAgent
+from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
 from perdure.actors.life.handle import Method, tell
 from perdure.actors.rest import models

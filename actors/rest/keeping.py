@@ -15,7 +15,8 @@ from pydantic import BaseModel, Field
 
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.problems import NotNow
-from perdure.actors.gateway.security import Forbidden, Scope
+from perdure.actors.gateway.refusals import Forbidden
+from perdure.actors.gateway.security import Scope
 from perdure.actors.rest.table import Asked, Operation, Taken
 from perdure.actors.runtime.tending import Asking, ServedSteward, served_findings
 from perdure.actors.tasks import awaited

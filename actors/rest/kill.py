@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from perdure.actors.gateway.backend import Backend
-from perdure.actors.gateway.security import Forbidden, Scope
+from perdure.actors.gateway.refusals import Forbidden
+from perdure.actors.gateway.security import Scope
 from perdure.actors.rest.models import Id
 from perdure.actors.rest.table import Asked, Operation, Taken
 from perdure.ledger import BadRequest

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
@@ -23,6 +24,7 @@ from perdure.actors.ai_sdk import routes as ai_sdk
 from perdure.actors.gateway.backend import Backend, MayAddress, Stopper, Striker
 from perdure.actors.gateway.connection import Opener, joining
 from perdure.actors.gateway.limits import GatewayLimits
+from perdure.actors.gateway.problems import unrouted
 from perdure.actors.gateway.registry import Registry
 from perdure.actors.gateway.security import Authenticate, Security, names
 from perdure.actors.mcp_server import routes as mcp
@@ -98,6 +100,7 @@ class Gateway:
                 *(each for routes in PROTOCOLS for each in routes(self.backend)),
             ],
             middleware=[*_cors(security), Middleware(Guard, security=security, limits=self.limits), *traced()],
+            exception_handlers={HTTPException: unrouted},
             lifespan=self._lifespan,
         )
 

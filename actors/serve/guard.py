@@ -16,7 +16,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from perdure.actors.gateway.limits import GatewayLimits, Rates, TooManyRequests, TooSlow
 from perdure.actors.gateway.problems import close_code, refusal, status_of
-from perdure.actors.gateway.security import Principal, Security, Unauthenticated, without_token
+from perdure.actors.gateway.refusals import Unauthenticated
+from perdure.actors.gateway.security import Principal, Security, without_token
 from perdure.ledger import TooLarge
 
 logger = logging.getLogger("perdure.gateway")

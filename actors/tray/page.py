@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from perdure.actors.code.naming import type_name
 from perdure.actors.gateway.backend import Backend
-from perdure.actors.gateway.registry import NoSuchAgent
+from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
 
 PAGE: Final = "index.html"

@@ -8,7 +8,8 @@ import pytest
 from fastapi import FastAPI
 
 from perdure.actors import Agent, exposed
-from perdure.actors.gateway.registry import NoSuchAgent, Registry, kebab
+from perdure.actors.gateway.refusals import NoSuchAgent
+from perdure.actors.gateway.registry import Registry, kebab
 from perdure.ledger import BadRequest
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.door import Door, Socket

@@ -150,3 +150,18 @@ def test_a_question_that_does_not_fit_names_the_field(query: str, field: str) ->
         assert (answer.status, answer.json()["error"]["field"]) == (400, field)
 
     visit([Walker], story)
+
+
+def test_what_no_route_takes_is_refused_in_the_same_form_as_everything_else() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        for method, path, status, kind in (
+            ("GET", "/api/nothing", 404, "NotFound"),
+            ("GET", "/nothing/at/all", 404, "NotFound"),
+            ("PUT", "/api/runs", 405, "MethodNotAllowed"),
+        ):
+            answer = await door.ask(method, path)
+            assert (answer.status, answer.json()["error"]["type"]) == (status, kind)
+            assert answer.json()["error"]["message"] == f"{method} {path} is nothing that is served here"
+        assert answer.headers["allow"]
+
+    visit([Teller], story)

@@ -148,6 +148,8 @@ def test_every_page_has_a_heading_and_fits_on_a_narrow_screen(gateway: RealGatew
             page.goto(f"{gateway.url}/#/{name}")
             expect(page.locator("h1")).to_contain_text(name.title())
             assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), name
+            cells = "[...document.querySelectorAll('thead th')].map((each) => each.getBoundingClientRect().height)"
+            assert max(page.evaluate(cells), default=0) < 60, "no word of a heading is broken"
             unnamed = page.evaluate(
                 "[...document.querySelectorAll('button, input, select, a')].filter((each) => "
                 "!(each.textContent.trim() || each.ariaLabel || each.labels?.length)).map((each) => each.outerHTML)"

@@ -73,7 +73,7 @@ export function show(main) {
   const live = h("div"), none = h("p.faint", {}, "Nothing is at work."), more = h("p.faint");
   const list = h("ul.rows"), next = h("button", { onclick: () => load(false) }, "Older runs"), trouble = h("p.notice.bad", { role: "alert", hidden: true });
   const status = h("select", { "aria-label": "Status", onchange: () => load(true) }, ...STATUSES.map((each) => h("option", { value: each }, each || "ended")));
-  const text = h("input", { type: "search", placeholder: "Agent type or the beginning of a run's id", "aria-label": "Agent type or run id", oninput: () => { clearTimeout(typing); typing = setTimeout(() => load(true), 250); } });
+  const text = h("input", { type: "search", placeholder: "Part of a run's id, or of an agent's type or name", "aria-label": "Agent type or run id", oninput: () => { clearTimeout(typing); typing = setTimeout(() => load(true), 250); } });
   main.append(h("h1", {}, "Runs"), live, none, more, h("h2", {}, "History ", h("small", {}, "newest first")),
     h("div.tools", {}, text, status), trouble, h("section.group", {}, list), next);
   let runs = [], cursor = null, typing, loading = new AbortController(), resets = state.resets;
