@@ -22,6 +22,9 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors/supervisor/queries.py", "run.cleared or run.status not in HARD or run.frames", "run.cleared or run.frames",
+           "a new connection is told to its end of a run that has not ended yet, however many have",
+           "gateway/test_agents_client_runs.py::test_a_new_connection_is_told_of_many_retained_runs_by_a_few_questions"),
     Mutant("scenarios/commands/desk.py", 'if key == "y":', "if key:",
            "a key in `ps --watch` cancels and clears nothing without a yes",
            "scenarios/test_desk.py::test_a_run_is_cancelled_and_cleared_only_after_a_yes"),

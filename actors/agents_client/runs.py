@@ -1,7 +1,8 @@
 """The runs of an agent, told to its connections as `agent-tool-event` frames (client protocols A.9).
 
 One follower for each watched agent learns of its new runs. Every connection is told of the runs one after the other: what is kept of each,
-then what comes, from the windows that all watchers of a run share. Numbers of frames are the same live and in a replay.
+then what comes, from the windows that all watchers of a run share. Of the runs that are there when it begins, those that have ended are
+asked for together, many by one question. Numbers of frames are the same live and in a replay.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ from perdure.policies import PROGRESS_EVERY_S
 
 REPLAYED_MAX: Final = 1_000
 """How many retained runs are replayed to a new connection: the newest."""
+TOGETHER: Final = 200
+"""How many of them one question asks for."""
 AHEAD: Final = 32
 """How many runs are read before the first of them is told. What is asked at once travels together."""
+Frames = list[dict[str, Any]]
 LIVE: Final = frozenset({"starting", "running", "interrupted"})
 
 
@@ -107,16 +111,21 @@ class RunTeller:
     def __init__(self, line: Line, backend: Backend, runs: RunList) -> None:
         self._line, self._backend, self._runs = line, backend, runs
         self._telling: set[asyncio.Task[None]] = set()
-        self._ahead: deque[_Reading] = deque()
+        self._ahead: deque[_Reading | Frames] = deque()
 
     async def serve(self) -> None:
         """Tell of all runs, those that are retained first, until the connection ends."""
         run_ids = self._runs.run_ids
-        taken = max(0, len(run_ids) - REPLAYED_MAX)
+        retained = len(run_ids)
+        taken = max(0, retained - REPLAYED_MAX)
+        found: deque[Frames | None] = deque()  # what the next runs have, as far as it is known
         try:
             while True:
-                while taken < len(run_ids) and len(self._ahead) < AHEAD:
-                    self._ahead.append(_Reading(self._backend.watch(run_ids[taken])))
+                if not self._ahead and not found and taken < retained:
+                    found.extend(await self._backend.kept(run_ids[taken : min(retained, taken + TOGETHER)]))
+                while taken < len(run_ids) and len(self._ahead) < AHEAD and (found or taken >= retained):
+                    frames = found.popleft() if found else None
+                    self._ahead.append(_Reading(self._backend.watch(run_ids[taken])) if frames is None else frames)
                     taken += 1
                 if self._ahead:
                     await self._begin(self._ahead.popleft())
@@ -125,10 +134,14 @@ class RunTeller:
         finally:
             for each in self._telling:
                 each.cancel()
-            await asyncio.gather(*self._telling, *(each.stop() for each in self._ahead), return_exceptions=True)
+            readings = [each.stop() for each in self._ahead if isinstance(each, _Reading)]
+            await asyncio.gather(*self._telling, *readings, return_exceptions=True)
 
-    async def _begin(self, reading: _Reading) -> None:
+    async def _begin(self, reading: _Reading | Frames) -> None:
         """Tell of a run: to its end if that is at hand, else beside the others. So runs begin in their order."""
+        if not isinstance(reading, _Reading):
+            await self._send_all(Retold(), _Pace().chosen(reading, _now_s()))
+            return
         for each in [each for each in self._telling if each.done()]:
             self._telling.discard(each)
             each.result()

@@ -130,6 +130,11 @@ class Backend:
             own = agent_id(agent_type, name) if is_child else sub_agent_id(own, agent_type, name)
         return own
 
+    async def kept(self, run_ids: list[str]) -> list[list[dict[str, Any]] | None]:
+        """The events of the first of these runs, by one question; None for each that has not ended, or has too many to be told so."""
+        client = await self.client()
+        return cast("list[list[dict[str, Any]] | None]", await client.ask("kept", run_ids))
+
     async def watch(self, run_id: str, after: int = -1) -> AsyncGenerator[Batch, None]:
         """The events of a run after a number, in encoded batches, until its hard end. Raises `UnknownRun`."""
         async for batch in self._feeds.watch(await self.client(), run_id, after):

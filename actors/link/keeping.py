@@ -40,6 +40,13 @@ class PageOfRuns(NamedTuple):
     limit: int
 
 
+class KeptFrames(NamedTuple):
+    """The kept events of runs that have ended, for the first so many of these. In the place of a run that has not, or of which there are
+    too many, stands None."""
+
+    run_ids: list[str]
+
+
 class ChangedRuns(NamedTuple):
     """Which runs have changed after a fact? See `actors.supervisor.changes`."""
 

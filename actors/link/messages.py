@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 from perdure.actors.link.columns import RunsEnded, Starts
-from perdure.actors.link.keeping import ChangedRuns, Keep, PageOfRuns, ShowAgent, Upgrade, WindDown
+from perdure.actors.link.keeping import ChangedRuns, Keep, KeptFrames, PageOfRuns, ShowAgent, Upgrade, WindDown
 from perdure.ledger import (
     Adopt,
     Alarm,
@@ -352,7 +352,7 @@ class ShowLimits(NamedTuple):
 Question: TypeAlias = (
     Call | Abort | Cancel | Clear | Retry | Tell | Forget
     | Known | Inspect | Show | ShowAgent | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown
-    | Upgrade | Keep | PageOfRuns | ChangedRuns
+    | Upgrade | Keep | PageOfRuns | ChangedRuns | KeptFrames
 )  # fmt: skip
 
 Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled

@@ -18,7 +18,7 @@ from perdure.actors.life.dispatch import encoded_input, preview, result_of
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.link.caller import Address, AgentCaller
-from perdure.actors.link.keeping import ChangedRuns, Keep, PageOfRuns, ShowAgent, Upgrade, WindDown
+from perdure.actors.link.keeping import ChangedRuns, Keep, KeptFrames, PageOfRuns, ShowAgent, Upgrade, WindDown
 from perdure.actors.link.messages import (
     Audit,
     ClientHello,
@@ -229,8 +229,8 @@ class Client:
         return result_of(agent_class, request.run_id, await self.supervisor.begin(request))
 
     async def ask(self, name: str, *args: Plain) -> Plain:
-        """Ask the supervisor: `ps`, `show`, `agent`, `explain`, `list`, `page`, `changed`, `frames`, `audit`, `limits`, `cancel`, `clear`,
-        `retry`, `upgrade`."""
+        """Ask the supervisor: `ps`, `show`, `agent`, `explain`, `list`, `page`, `changed`, `frames`, `kept`, `audit`, `limits`, `cancel`,
+        `clear`, `retry`, `upgrade`."""
         question = QUESTIONS.get(name)
         if question is None:
             raise BadRequest("question", f"{name!r} is not one that a supervisor answers")
@@ -361,6 +361,7 @@ QUESTIONS: Final[dict[str, type[Question]]] = {
     "agent": ShowAgent,
     "explain": Explain,
     "frames": Frames,
+    "kept": KeptFrames,
     "list": ListRuns,
     "page": PageOfRuns,
     "changed": ChangedRuns,

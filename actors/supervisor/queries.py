@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import TypeAlias, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
-from perdure.actors.link.keeping import ChangedRuns, Keep, PageOfRuns, ShowAgent, Upgrade, WindDown
+from perdure.actors.link.keeping import ChangedRuns, Keep, KeptFrames, PageOfRuns, ShowAgent, Upgrade, WindDown
 from perdure.actors.link.messages import (
     Audit,
     Explain,
@@ -30,6 +30,7 @@ from perdure.actors.supervisor.sessions import Session, Sessions
 from perdure.actors.supervisor.winding_down import WindingDown
 from perdure.actors.tasks import Tasks, report_error
 from perdure.ledger import (
+    HARD,
     PerdureError,
     Run,
     Store,
@@ -69,7 +70,10 @@ Query: TypeAlias = (
     | Keep
     | PageOfRuns
     | ChangedRuns
+    | KeptFrames
 )
+FRAMES_AT_ONCE: Final = 1_000
+"""How many events an answer tells at most of several runs. A run of more is asked for alone."""
 
 
 @dataclass
@@ -148,6 +152,8 @@ class Queries:
                 return explain(self._view, self._run(run_id), self._now_ms(), self._limits)
             case Frames(run_id, after):
                 return await self._frames(self._run(run_id), after)
+            case KeptFrames(run_ids):
+                return await self._kept(run_ids)
             case ListRuns():
                 return await self._with_the_snapshot(lambda runs: listed(runs, self._store.ended_runs(*query), *query))
             case PageOfRuns():
@@ -198,3 +204,25 @@ class Queries:
         rows = await self._world.threads.archive(lambda: self._store.facts(run.run_id, after, frames_only=True))
         frames = (frame_of(row, run.options.get("tool_call"), replay=True) for row in rows)
         return [frame for frame in frames if frame is not None]
+
+    async def _kept(self, run_ids: list[str]) -> list[list[Fields] | None]:
+        """The events of the first of these runs, by one look at the store. It is bounded by the facts that the runs have."""
+        told: list[Run | None] = []
+        room = FRAMES_AT_ONCE
+        for run_id in run_ids:
+            run = self._view.runs.get(run_id)
+            if run is None or run.cleared or run.status not in HARD or run.frames > FRAMES_AT_ONCE:
+                told.append(None)
+                continue
+            room -= run.frames
+            if room < 0:
+                break
+            told.append(run)
+        ended = {run.run_id: run for run in told if run is not None}
+        frames: dict[str, list[Fields]] = {run_id: [] for run_id in ended}
+        if ended:
+            span = min(run.first_seq for run in ended.values()), max(run.last_seq for run in ended.values())
+            for row in await self._world.threads.archive(lambda: self._store.frames(list(ended), *span)):
+                frame = frame_of(row, ended[row.subject].options.get("tool_call"), replay=True)
+                frames[row.subject] += [frame] if frame is not None else []
+        return [None if run is None else frames[run.run_id] for run in told]

@@ -59,9 +59,11 @@ from perdure.ledger.store.duckdb_tables import (
     ended_runs,
     family_runs,
     forget,
+    frames_of,
     newest_runs,
     read,
     replace,
+    stretches,
 )
 from perdure.ledger.store.earlier_layout import bring_forward
 from perdure.ledger.store.journal import SEGMENT, Journal
@@ -212,16 +214,21 @@ class DuckDBStore:
         query = f"SELECT {FACT} FROM facts WHERE subject = $1 AND seq BETWEEN $2 AND $3 {frames} ORDER BY seq LIMIT $4"
         rows: list[FactRow] = []
         with self._archived() as con:
-            for first_seq, last_seq in self._stretches(con, subject):
+            for first_seq, last_seq in stretches(con, subject, self._snapshot_seq):
                 answer = con.execute(query, [subject, first_seq, last_seq, limit - len(rows), after_frame])
                 rows += [FactRow(*row) for row in answer.fetchall()]
         return rows
+
+    def frames(self, subjects: list[str], first_seq: int, last_seq: int) -> list[FactRow]:
+        """The events of these runs among the facts of these numbers, in order."""
+        with self._archived() as con:
+            return frames_of(con, subjects, first_seq, last_seq)
 
     def payload(self, run_id: str, part: str) -> bytes | None:
         """A large input or output."""
         query = "SELECT body FROM payloads WHERE run_id = $1 AND part = $2 AND seq BETWEEN $3 AND $4 ORDER BY seq DESC LIMIT 1"
         with self._archived() as con:
-            for first_seq, last_seq in [*self._stretches(con, run_id)[::-1], (0, _END)]:
+            for first_seq, last_seq in [*stretches(con, run_id, self._snapshot_seq)[::-1], (0, _END)]:
                 row = con.execute(query, [run_id, part, first_seq, last_seq]).fetchone()
                 if row is not None:
                     return bytes(row[0])
@@ -340,17 +347,6 @@ class DuckDBStore:
             extend(con, self._anchor.seq + 1, self._followed.seq, self._tally)
         put_mark(con, self._snapshot_seq, self._followed)
         self._anchor, self._tally = self._followed, NOTHING
-
-    def _stretches(self, con: duckdb.DuckDBPyConnection, run_id: str) -> list[tuple[int, int]]:
-        """Where the facts of a run can be: between its record's first and last fact, and after the snapshot."""
-        row = con.execute("SELECT first_seq, last_seq FROM runs WHERE run_id = $1", [run_id]).fetchone()
-        recent = (self._snapshot_seq + 1, _END)
-        if row is not None and None not in row:
-            return [(row[0], row[1]), (max(row[1], self._snapshot_seq) + 1, _END)]
-        born = con.execute(
-            "SELECT 1 FROM facts WHERE subject = $1 AND frame = 0 AND seq >= $2 LIMIT 1", [run_id, recent[0]]
-        ).fetchone()
-        return [recent] if born else [(0, _END)]
 
     def _ready(self) -> duckdb.DuckDBPyConnection:
         if self._refusal is not None:

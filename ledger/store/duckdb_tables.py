@@ -172,6 +172,26 @@ def read(con: duckdb.DuckDBPyConnection, table: str, condition: str, parameters:
     return [Record(table, key, live, tuple(rest), body) for live, body, key, *rest in rows]
 
 
+def frames_of(con: duckdb.DuckDBPyConnection, subjects: list[str], first_seq: int, last_seq: int) -> list[FactRow]:
+    """The events of these runs between these numbers, in order."""
+    query = f"""SELECT {FACT} FROM facts WHERE subject IN (SELECT unnest($1::VARCHAR[])) AND seq BETWEEN $2 AND $3
+        AND frame IS NOT NULL ORDER BY seq"""
+    return [FactRow(*row) for row in con.execute(query, [subjects, first_seq, last_seq]).fetchall()]
+
+
+def stretches(
+    con: duckdb.DuckDBPyConnection, run_id: str, snapshot_seq: int, end: int = 2**62
+) -> list[tuple[int, int]]:
+    """Where the facts of a run can be: between its record's first and last fact, and after the snapshot."""
+    row = con.execute("SELECT first_seq, last_seq FROM runs WHERE run_id = $1", [run_id]).fetchone()
+    if row is not None and None not in row:
+        return [(row[0], row[1]), (max(row[1], snapshot_seq) + 1, end)]
+    born = con.execute(
+        "SELECT 1 FROM facts WHERE subject = $1 AND frame = 0 AND seq > $2 LIMIT 1", [run_id, snapshot_seq]
+    ).fetchone()
+    return [(snapshot_seq + 1, end)] if born else [(0, end)]
+
+
 def facts_after(con: duckdb.DuckDBPyConnection, seq: int) -> list[FactRow]:
     """The facts from there on in order."""
     rows = con.execute(f"SELECT {FACT} FROM facts WHERE seq > $1 ORDER BY seq", [seq]).fetchall()

@@ -169,6 +169,11 @@ class MemoryStore:
             rows = [row for row in rows if row.frame is not None and row.frame > after_frame]
         return rows[:limit]
 
+    def frames(self, subjects: list[str], first_seq: int, last_seq: int) -> list[FactRow]:
+        """The events of these runs in order."""
+        found = [row for subject in set(subjects) for row in self.facts(subject, frames_only=True)]
+        return sorted(row for row in found if first_seq <= row.seq <= last_seq)
+
     def payload(self, run_id: str, part: str) -> bytes | None:
         """A large input or output."""
         self._check()

@@ -140,6 +140,9 @@ class Store(Protocol):
     ) -> list[FactRow]:
         """A run's facts in order. With `frames_only`, just its events after number `after_frame`."""
 
+    def frames(self, subjects: list[str], first_seq: int, last_seq: int) -> list[FactRow]:
+        """The events of these runs among the facts of these numbers, in order."""
+
     def payload(self, run_id: str, part: str) -> bytes | None:
         """A large input or output, or None if it was never stored apart."""
 

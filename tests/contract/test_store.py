@@ -137,6 +137,15 @@ def test_events_are_facts_with_a_frame_after_a_given_one(store: Store) -> None:
     assert [row.seq for row in store.facts("a", 5)] == [1, 2, 3, 5]
 
 
+def test_events_of_many_runs_are_told_together(store: Store) -> None:
+    store.append([fact(1, "a", 0), fact(2, "b", 0), fact(3, "agent"), fact(4, "a", 1), fact(5, "c", 0)], [])
+    store.checkpoint(b"m", 5, [run("a", 1, 4), run("b", 2, 2)], [])
+    store.append([fact(6, "b", 1), fact(7, "a", 2), fact(8, "b")], [])
+    assert [row.seq for row in store.frames(["b", "a", "a", "agent", "nobody"], 1, 8)] == [1, 2, 4, 6, 7]
+    assert [row.seq for row in store.frames(["a", "b"], 2, 6)] == [2, 4, 6]
+    assert store.frames([], 1, 8) == []
+
+
 def test_facts_of_a_run_are_found_before_and_after_the_snapshot_that_knows_it(store: Store) -> None:
     store.append([fact(1, "old", 0), fact(2, "run", 0), fact(3, "run", 1), fact(4, "agent")], [])
     store.checkpoint(b"m", 4, [run("old", 1, 1), run("run", 2, 3)], [])

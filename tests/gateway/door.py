@@ -107,7 +107,7 @@ class Door:
     """A gateway's application as its clients see it."""
 
     def __init__(self, app: ASGIApp, headers: Mapping[str, str] | None = None) -> None:
-        self._app, self._headers = app, {"host": HOST, **(headers or {})}
+        self.app, self._headers = app, {"host": HOST, **(headers or {})}
 
     async def ask(
         self,
@@ -141,7 +141,7 @@ class Door:
         """A request whose answer is read piece by piece: its head, and the pieces of its body. Leaving closes the connection."""
         content = body if json_body is None else json.dumps(json_body).encode()
         given = {"content-type": "application/json"} if json_body is not None else {}
-        line = Line(self._app, self._scope("http", method, path, {**given, **(headers or {})}), content)
+        line = Line(self.app, self._scope("http", method, path, {**given, **(headers or {})}), content)
         head = await line.next()
         assert head["type"] == "http.response.start", head
 
@@ -172,7 +172,7 @@ class Door:
 
     def knock(self, path: str, headers: Mapping[str, str] | None = None) -> Line:
         """A WebSocket that the server has not accepted yet."""
-        return Line(self._app, self._scope("websocket", "GET", path, headers or {}))
+        return Line(self.app, self._scope("websocket", "GET", path, headers or {}))
 
     def _scope(self, kind: str, method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
         plain, _, query = path.partition("?")

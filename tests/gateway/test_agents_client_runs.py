@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +13,13 @@ import pytest
 from perdure.actors import Agent, RunContext, exposed, tool
 from perdure.actors.chat.stream import merged
 from perdure.actors.events.message_parts import apply_chunk
+from perdure.actors.link import messages
+from perdure.actors.link.supervisor_client import SupervisorClient
+from perdure.actors.serve.app import Gateway
 from perdure.scenarios.provider.events import Done, Finish, Role, Text
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Call, Question, Round, Script
-from perdure.scenarios.testing.laboratory import Laboratory
+from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.gateway.door import Door
 from tests.gateway.tabs import Tab, stored, tab, texts
@@ -88,7 +93,7 @@ class Boss(Agent):
     @exposed
     async def crowd(self, count: int) -> None:
         """Run many at once."""
-        await asyncio.gather(*(self.run_agent_tool(Grandchild, 1, run_id=f"g{each:02}") for each in range(count)))
+        await asyncio.gather(*(self.run_agent_tool(Grandchild, 1, run_id=f"g{each:03}") for each in range(count)))
 
     @exposed
     async def cancel(self, run_id: str) -> None:
@@ -217,6 +222,59 @@ def test_who_is_cancelled_is_told_as_aborted_in_every_tab() -> None:
     play(story)
 
 
+class Asking(SupervisorClient):
+    """Counts its questions by their kinds."""
+
+    counted: Counter[str]
+
+    @classmethod
+    async def of(cls, door: Door) -> Asking:
+        """The questions of a gateway, counted from now on."""
+        assert isinstance(door.app, Gateway)
+        found = (await door.app.backend.client()).supervisor
+        found.__class__ = cls
+        assert isinstance(found, cls)
+        found.counted = Counter()
+        return found
+
+    async def ask(self, question: messages.Question) -> messages.Plain:
+        self.counted[type(question).__name__] += 1
+        return await super().ask(question)
+
+
+def test_a_new_connection_is_told_of_many_retained_runs_by_a_few_questions() -> None:
+    """Whether they are in memory or not; and those that have not ended are followed."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        asking = await Asking.of(door)
+        async with tab(door, PATH) as live:
+            begin(live, "Sleeper", 1, "asleep")
+            await until_told(live, "asleep", "started")
+            live.send("rpc", id="many", method="crowd", args=[450])
+            await live.until(id="many", done=True)
+            begin(live, "Helper", "sum", "chat")
+            frames = await until_told(live, "chat", *ENDS)
+        await asyncio.sleep(60)  # idle, so a checkpoint is taken, and what is settled leaves memory
+        assert len(laboratory.supervisors[-1].view.runs) < 20
+        asking.counted.clear()
+        async with tab(door, PATH) as late:
+            again = await until_told(late, "chat", *ENDS)
+            assert prose(shown(again)) == prose(shown(frames))
+            assert all(each["replay"] for each in again)
+            for number in range(450):
+                kinds = [each["event"]["kind"] for each in told(late, f"g{number:03}")]
+                assert kinds == ["started", "finished"]
+            assert [each["event"]["kind"] for each in told(late, "asleep")] == ["started"]
+            starts = [each["event"]["runId"] for each in late.frames if each.get("event", {}).get("kind") == "started"]
+            assert starts == ["asleep", *(f"g{number:03}" for number in range(450)), "chat"]
+            late.send("rpc", id="c", method="cancel", args=["asleep"])
+            assert (await until_told(late, "asleep", *ENDS))[-1]["event"]["kind"] == "aborted"
+        assert asking.counted["KeptFrames"] == 3
+        assert asking.counted["Frames"] == 2, "of the one that has not ended"
+
+    play(story, limits=replace(QUICK, retained_in_memory=3))
+
+
 def test_a_retained_child_is_shown_whole_asked_for_nothing_and_spoken_to_again() -> None:
     """P-161, P-162."""
 
@@ -302,15 +360,15 @@ def test_fifty_children_at_once_are_told_in_the_order_of_their_starts() -> None:
             live.send("rpc", id="c", method="crowd", args=[50])
             await live.until(id="c")
             for each in range(50):
-                await until_told(live, f"g{each:02}", *ENDS)
+                await until_told(live, f"g{each:03}", *ENDS)
             orders = [started(live)]
         followed = _followed(laboratory)
         async with tab(door, PATH) as late:
             for each in range(50):
-                await until_told(late, f"g{each:02}", *ENDS)
+                await until_told(late, f"g{each:03}", *ENDS)
             orders.append(started(late))
         assert followed == [], "what has ended is read, and not followed"
-        assert orders == [[(f"g{each:02}", 0) for each in range(50)]] * 2
+        assert orders == [[(f"g{each:03}", 0) for each in range(50)]] * 2
 
     play(story)
 
