@@ -79,10 +79,16 @@ def _words(problem: Exception) -> str:
 
 
 @cache
+def signature_of(method: Callable[..., object]) -> inspect.Signature:
+    """The parameters of a method. To read them takes longer than all the rest of a call's check."""
+    return inspect.signature(method)
+
+
+@cache
 def shapes_of(method: Callable[..., object]) -> tuple[dict[str, Shape], Shape]:
     """The shapes of a method's parameters (without `self`) and of its return value, or of each value that its generator gives."""
     hints, parameters = _hints(method)
-    kinds = {name: each.kind for name, each in inspect.signature(method).parameters.items()}
+    kinds = {name: each.kind for name, each in signature_of(method).parameters.items()}
     found = {name: Shape(_of_kind(hints.get(name, Any), kinds[name])) for name in parameters}
     returned = hints.get("return", Any)
     return found, Shape(_given_by(returned) if gives_bit_by_bit(method) else returned)
@@ -141,7 +147,7 @@ def _hints(method: Callable[..., object]) -> tuple[dict[str, object], list[str]]
         hints = get_type_hints(method)
     except (NameError, TypeError):
         hints = {}
-    return hints, list(inspect.signature(method).parameters)[1:]
+    return hints, list(signature_of(method).parameters)[1:]
 
 
 def exposed_call(agent_class: type, method_name: str, body: bytes) -> tuple[inspect.BoundArguments, Shape]:
@@ -151,7 +157,7 @@ def exposed_call(agent_class: type, method_name: str, body: bytes) -> tuple[insp
         raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method_name!r}")
     parameters, returned = shapes_of(method)
     args, kwargs = unpack(body)
-    bound = inspect.signature(method).bind(None, *args, **kwargs)
+    bound = signature_of(method).bind(None, *args, **kwargs)
     for name in list(bound.arguments)[1:]:
         bound.arguments[name] = parameters[name].decode(name, pack(bound.arguments[name]))
     return bound, returned

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from contextlib import suppress
 from typing import Final
 
 import uvicorn
@@ -16,6 +17,8 @@ from perdure.actors.serve.plan import ServePlan
 from perdure.ledger import BadRequest
 
 BACKLOG: Final = 2048
+TICK_S: Final = 1.0
+"""Between two looks at the date, which stands in each answer."""
 
 
 class Server(uvicorn.Server):
@@ -26,6 +29,8 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: ASGIApp, limits: GatewayLimits, plan: ServePlan) -> None:
         self.is_up = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_over = asyncio.Event()
         super().__init__(
             uvicorn.Config(
                 app,
@@ -46,6 +51,25 @@ class Server(uvicorn.Server):
         """Begin."""
         await super().startup(sockets)
         self.is_up.set()
+
+    @property
+    def should_exit(self) -> bool:
+        """Whether it ends. Any thread may say so, and a handler of signals."""
+        return self._exits
+
+    @should_exit.setter
+    def should_exit(self, value: bool) -> None:
+        self._exits = value
+        if value and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._is_over.set)
+
+    async def main_loop(self) -> None:
+        """Serve until it is to end. uvicorn itself would look for that ten times a second."""
+        self._loop = asyncio.get_running_loop()
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_S):
+                    await self._is_over.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain."""

@@ -29,6 +29,7 @@ from perdure.actors.gateway.security import Principal, Security, bearer
 from perdure.actors.gateway.streaming import event_stream
 from perdure.actors.serve.guard import Guard
 from perdure.actors.serve.listening import Server
+from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.ledger import BadRequest
 
 PATIENCE_S = 60
@@ -370,3 +371,29 @@ def test_a_socket_that_is_listened_on_names_its_protocol() -> None:
     """Or asyncio would leave `TCP_NODELAY` out, and each small answer would wait for the client's delayed acknowledgement."""
     with bound("127.0.0.1", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP
+
+
+class Ticking(Server):
+    """Counts how often it looks around."""
+
+    ticks = 0
+
+    async def on_tick(self, counter: int) -> bool:
+        self.ticks += 1
+        return await super().on_tick(counter)
+
+
+def test_an_idle_server_looks_around_once_a_second_and_ends_at_once_when_it_is_told_so() -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        server = Ticking(Site().app(), GatewayLimits(), ServePlan(()))
+        serving = asyncio.ensure_future(server.main_loop())
+        await asyncio.sleep(60.5)
+        assert 60 <= server.ticks <= 61
+        server.should_exit = True
+        await serving
+        assert loop.time() == pytest.approx(60.5, abs=0.01)
+        assert server.ticks <= 62
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(story())
