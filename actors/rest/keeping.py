@@ -92,14 +92,14 @@ class _Keeping:
         self._backend = backend
         self._backing_up: asyncio.Task[dict[str, Any]] | None = None
 
-    async def doctor(self, asked: Asked) -> Any:
+    async def doctor(self, asked: Asked) -> object:
         """Verify the agents' storages against the ledger. The ledger's own files were verified when the supervisor started."""
         found = await asyncio.to_thread(
             served_findings, await self._asking(), self._backend.data, deep=asked.query.deep
         )
         return {"findings": [{"severity": it.severity, "what": it.what, "advice": it.advice} for it in found]}
 
-    async def back_up(self, asked: Asked) -> Any:
+    async def back_up(self, asked: Asked) -> object:
         """Back the directory up, to the place that the gateway was started with (`--backups`); 403 without one.
 
         Only what has changed since the last backup is copied. It is answered when the backup is whole. Who asks while one is being made
@@ -113,7 +113,7 @@ class _Keeping:
             self._backing_up = awaited(asyncio.to_thread(work))
         return await asyncio.shield(self._backing_up)
 
-    async def stop(self, asked: Asked) -> Any:
+    async def stop(self, asked: Asked) -> object:
         """Stop the supervisor, the hosts and `perdure serve`, as `perdure stop` does; 403 for a gateway that is served in another way."""
         if self._backend.stopper is None:
             raise Forbidden("only `perdure serve` can be stopped in this way; use `perdure stop`")

@@ -33,7 +33,7 @@ class Killed(BaseModel):
 def killing(backend: Backend) -> list[Operation]:
     """The operation that kills."""
 
-    async def kill_process(asked: Asked) -> Any:
+    async def kill_process(asked: Asked) -> object:
         """Kill the supervisor or a host with `SIGKILL`. 403 unless the gateway was started with `--allow-kill`."""
         if backend.striker is None:
             raise Forbidden("this gateway kills nothing; start it with --allow-kill")

@@ -60,7 +60,7 @@ def logs(backend: Backend) -> list[Operation]:
     """The operations on logs."""
     directory = backend.data / LOGS
 
-    async def show_logs(asked: Asked) -> Any:
+    async def show_logs(asked: Asked) -> object:
         """What agents' code printed and logged, wherever it ran. At most `logs_bytes_max` of it is kept."""
         which: LogsAsked = asked.query
         work = LogFiles(directory).newest

@@ -106,7 +106,7 @@ def _operation(each: Operation, schemas: dict[Any, Any], known: dict[str, Any]) 
 
 def _refusals(each: Operation) -> list[int]:
     found = {*_ALWAYS, *(() if each.method == "GET" else _OF_BODIES)}
-    return sorted(found | ({404} if each.of is not Nothing else set()))
+    return sorted(found | ({404} if each.names or each.of is not Nothing else set()))
 
 
 def _refusal(status: int) -> dict[str, Any]:

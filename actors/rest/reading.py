@@ -40,21 +40,21 @@ class _Reading:
     async def _ask(self, name: str, *args: Any) -> Any:
         return await (await self._backend.client()).ask(name, *args)
 
-    async def overview(self, asked: Asked) -> Any:
+    async def overview(self, asked: Asked) -> object:
         """Counts, processes and live runs."""
         return await self._ask("ps", asked.query.live)
 
-    async def list_runs(self, asked: Asked) -> Any:
+    async def list_runs(self, asked: Asked) -> object:
         """Runs, the newest request first, by pages."""
         which: models.RunsAsked = asked.query
         statuses = None if which.status is None else [str(each) for each in which.status]
         return await self._ask("page", which.parent, which.type, statuses, which.q, which.before, which.limit)
 
-    async def show_run(self, asked: Asked) -> Any:
+    async def show_run(self, asked: Asked) -> object:
         """Everything about a run."""
         return await self._ask("show", asked.path.run_id)
 
-    async def explain_run(self, asked: Asked) -> Any:
+    async def explain_run(self, asked: Asked) -> object:
         """Where a run stands and why, and what comes next."""
         run_id = asked.path.run_id
         return {"run_id": run_id, "lines": await self._ask("explain", run_id)}
@@ -64,11 +64,11 @@ class _Reading:
         told = await self._ask("ps", 0)
         return {"supervisor": told["supervisor"], "hosts": told["hosts"]}
 
-    async def audit(self, asked: Asked) -> Any:
+    async def audit(self, asked: Asked) -> object:
         """The account of all mail, parked mail, and what was found at the start."""
         return await self._ask("audit")
 
-    async def limits(self, asked: Asked) -> Any:
+    async def limits(self, asked: Asked) -> object:
         """The limits in force."""
         return {"limits": await self._ask("limits")}
 

@@ -17,7 +17,15 @@ def steering(backend: Backend) -> list[Operation]:
     on, run, operate = _Steering(backend), models.OfRun, Scope.OPERATE
     return [
         Operation("POST", "/api/runs", on.start_run, models.Started, scope=operate, body=models.StartAsked),
-        Operation("POST", "/api/runs/clear", on.clear_runs, models.Cleared, scope=operate, body=models.ClearAsked),
+        Operation(
+            "POST",
+            "/api/runs/clear",
+            on.clear_runs,
+            models.Cleared,
+            scope=operate,
+            body=models.ClearAsked,
+            names=True,
+        ),
         Operation(
             "POST",
             "/api/runs/{run_id}/cancel",
@@ -52,7 +60,7 @@ class _Steering:
     async def _ask(self, name: str, *args: Any) -> Any:
         return await (await self._backend.client()).ask(name, *args)
 
-    async def start_run(self, asked: Asked) -> Any:
+    async def start_run(self, asked: Asked) -> object:
         """Begin a run. It is durable when this is answered. The same `run_id` with other content is refused."""
         client = await self._backend.client()
         wanted: models.StartAsked = asked.body
@@ -65,14 +73,14 @@ class _Steering:
                 return each
         raise UnknownAgentType("type", f"{name!r:.200} is no class that this gateway serves")
 
-    async def cancel_run(self, asked: Asked) -> Any:
+    async def cancel_run(self, asked: Asked) -> object:
         """Cancel a run and what its child waits for. A run that has ended stays as it is."""
         run_id = asked.path.run_id
         await self._ask("show", run_id)  # an unknown run is refused
         await self._ask("cancel", run_id, None, asked.body.reason)
         return await self._standing(run_id)
 
-    async def retry_run(self, asked: Asked) -> Any:
+    async def retry_run(self, asked: Asked) -> object:
         """Try a run again that has failed, was given up or is parked; or a parked mail, by its id."""
         key = asked.path.run_id
         parked = (await self._ask("audit"))["parked_mail"]
@@ -83,11 +91,11 @@ class _Steering:
     async def _standing(self, run_id: str) -> Any:
         return {"run_id": run_id, "status": (await self._ask("show", run_id))["status"]}
 
-    async def clear_run(self, asked: Asked) -> Any:
+    async def clear_run(self, asked: Asked) -> object:
         """Forget a run and its child's storage. A live one is cancelled first."""
         return await self._clear([asked.path.run_id])
 
-    async def clear_runs(self, asked: Asked) -> Any:
+    async def clear_runs(self, asked: Asked) -> object:
         """Forget runs and their children's storage. Live ones are cancelled first."""
         which: models.ClearAsked = asked.body
         filters = which.status is not None or which.before_ms is not None
@@ -99,7 +107,7 @@ class _Steering:
         statuses = None if which.status is None else [str(each) for each in which.status]
         return {"cleared": await client.clear(statuses, which.before_ms)}
 
-    async def _clear(self, run_ids: list[str]) -> Any:
+    async def _clear(self, run_ids: list[str]) -> object:
         for each in run_ids:
             await self._ask("show", each)  # refuses one that is unknown before any is cleared
         await self._ask("clear", run_ids)
@@ -113,7 +121,7 @@ class _Steering:
         """Agents that have older code and are at rest leave at once, and wake with the newest."""
         return {"types": [_plain(each) for each in await self._ask("upgrade", asked.body.type, True)]}
 
-    async def forget_agent(self, asked: Asked) -> Any:
+    async def forget_agent(self, asked: Asked) -> object:
         """Delete an agent with its storage, its sub-agents, its mail and the runs that it requested."""
         agent = asked.path.agent
         if not name_of(agent) or ":" not in type_of(agent):

@@ -47,7 +47,7 @@ class Asked:
     body: Any
 
 
-Handler = Callable[[Asked], Awaitable[Any]]
+Handler = Callable[[Asked], Awaitable[object]]
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ class Operation:
     Args:
         answer: the model of the answer; None for one of another kind, which the handler makes itself.
         media: the type of such an answer.
+        names: whether its body names what may not exist.
     """
 
     method: str
@@ -69,6 +70,7 @@ class Operation:
     query: type[Taken] = Nothing
     body: type[Taken] | None = None
     media: str = JSON
+    names: bool = False
 
     @property
     def name(self) -> str:

@@ -107,6 +107,8 @@ def test_runs_are_cleared_by_names_filters_or_all_but_never_by_saying_nothing() 
         assert await cleared() == 400
         assert await cleared(run_ids=["a-0"], all=True) == 400
         assert await cleared(run_ids=["a-0", "nobody"]) == 404
+        described = (await door.get("/api/openapi.json")).json()["paths"]["/api/runs/clear"]["post"]
+        assert "404" in described["responses"]
         assert await cleared(run_ids=["a-0"]) == 1
         assert await cleared(status=["error"]) == 1
         assert await cleared(before_ms=5) == 0
