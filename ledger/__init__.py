@@ -68,12 +68,14 @@ if TYPE_CHECKING:
     from perdure.ledger.facts import (
         AgentForgotten,
         AttemptLost,
+        AttemptStarted,
         Fact,
         MailFailed,
         MilestoneReached,
         RunCompleted,
         RunFailed,
         RunInterrupted,
+        RunParked,
         RunRequested,
         SupervisorStarted,
     )

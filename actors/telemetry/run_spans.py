@@ -17,7 +17,20 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from perdure.actors.telemetry.names import class_of, is_function, over_attempts
 from perdure.actors.telemetry.telemetry import CARRIED, CARRIED_TOOL, Telemetry
-from perdure.ledger import FactRow, Run, Status, View, decode, unpack
+from perdure.ledger import (
+    AttemptLost,
+    AttemptStarted,
+    FactRow,
+    Run,
+    RunCompleted,
+    RunFailed,
+    RunInterrupted,
+    RunParked,
+    Status,
+    View,
+    decode,
+    unpack,
+)
 from perdure.policies import (
     CONTENT_MAX,
     EXECUTE_TOOL,
@@ -74,33 +87,33 @@ class RunSpans:
 
     # one fact
 
-    def _begins(self, run: Run, fact: Any, at_ms: int) -> None:
+    def _begins(self, run: Run, fact: AttemptStarted, at_ms: int) -> None:
         self._last[run.run_id] = _Begun(fact.attempt, at_ms, fact.host_id)
 
-    def _is_lost(self, run: Run, fact: Any, at_ms: int) -> None:
+    def _is_lost(self, run: Run, fact: AttemptLost, at_ms: int) -> None:
         if self._of(run).attempt == fact.attempt:
             self._attempt(run, at_ms, "lost", "host_lost")
 
-    def _is_parked(self, run: Run, fact: Any, at_ms: int) -> None:
+    def _is_parked(self, run: Run, fact: RunParked, at_ms: int) -> None:
         if self._of(run).attempt == fact.attempt:
             self._attempt(run, at_ms, "parked", "unfit")
 
-    def _completes(self, run: Run, fact: Any, at_ms: int) -> None:
+    def _completes(self, run: Run, fact: RunCompleted, at_ms: int) -> None:
         error = "tool_error" if is_function(run.agent_type) and fact.summary else ""
         self._ends(run, at_ms, Status.COMPLETED, error, fact.output)
 
-    def _fails(self, run: Run, fact: Any, at_ms: int) -> None:
+    def _fails(self, run: Run, fact: RunFailed, at_ms: int) -> None:
         self._ends(run, at_ms, Status.ERROR, error_type(fact.error, "failed"))
 
-    def _is_aborted(self, run: Run, _fact: Any, at_ms: int) -> None:
+    def _is_aborted(self, run: Run, _fact: object, at_ms: int) -> None:
         self._ends(run, at_ms, Status.ABORTED, "cancelled")
 
-    def _is_given_up(self, run: Run, fact: Any, at_ms: int) -> None:
+    def _is_given_up(self, run: Run, fact: RunInterrupted, at_ms: int) -> None:
         begun = self._of(run)
         self._ends(run, at_ms, Status.INTERRUPTED, fact.reason)
         self._last[run.run_id] = begun._replace(at_ms=at_ms, is_late=True)
 
-    def _is_forgotten(self, run: Run, _fact: Any, _at_ms: int) -> None:
+    def _is_forgotten(self, run: Run, _fact: object, _at_ms: int) -> None:
         self._last.pop(run.run_id, None)
 
     STEPS: ClassVar[dict[str, Callable[[RunSpans, Run, Any, int], None]]] = {
