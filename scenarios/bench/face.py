@@ -185,7 +185,7 @@ def _paints(
         parent.fan_out(min(missing, CROWD))
     calm(runtime)
     told = [visit(f"http://127.0.0.1:{port}/", HISTORY) for _ in range(repeats + 1)][1:]
-    if any(each.found != PAGE for each in told):
+    if any(each.found < PAGE for each in told):
         raise RuntimeError(f"the tray does not show {PAGE} ended runs: {told}")
     return [each.shown_ms for each in told], [each.painted_ms for each in told]
 
