@@ -31,8 +31,9 @@ def soak(
     audit, `doctor` on the directory and on a restored backup, and a look for processes left behind. Ctrl-C ends the soak with the report so
     far. The exit code is 1 if anything is wrong.
 
-    The first third of the time is a warm-up. After it memory and disk for each retained run, file descriptors and threads may grow by 2 %
-    an hour, by the line that fits the samples best, less twice its standard error. Under 30 minutes that is told and not judged.
+    The first third of the time is a warm-up. After it memory and disk for each retained run, and file descriptors and threads for each
+    process, may grow by 2 % an hour, by the line that fits the samples best, less twice its standard error. Hosts come and go; the fewest
+    processes in the later half may be half as many again as in the earlier one. Under 30 minutes that is told and not judged.
 
     With --json the object has legs, kills, seconds, stopped, samples, curves (first, last, and growth and sure_growth an hour as shares),
     left_behind and verified. Beside the directory lie DIR-backups, DIR-restored and DIR-clock.

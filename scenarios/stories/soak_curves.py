@@ -2,10 +2,10 @@
 
 The growth of a measure is the slope of the straight line that fits its samples best, an hour, as a share of their mean. The first third of
 the time is the warm-up, and does not count. Memory and disk are those of one retained run: a ledger that keeps more may hold more, but not
-more for each. File descriptors and threads are taken as they are.
+more for each. File descriptors and threads are those of one process.
 
-Hosts come and go with the legs, so the samples scatter. What lies within twice the standard error of the slope may be chance, and only
-what is beyond that is judged.
+What lies within twice the standard error of the slope may be chance, and only what is beyond that is judged. Hosts come and go with the
+legs, so a slope says nothing about the number of processes. If some of them stayed for ever, the fewest that are ever there would rise.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any, Final, NamedTuple
 WARM_UP: Final = 1 / 3
 JUDGED_FROM_S: Final = 1_200.0  # of samples after the warm-up; in less, a step looks like a slope
 GROWTH_MAX: Final = 0.02  # an hour
+FEWEST_MAX: Final = 1.5  # the fewest processes in the later half, over the fewest in the earlier one
+PROCESSES: Final = "processes"
 
 
 class Sample(NamedTuple):
@@ -54,9 +56,9 @@ def curves(samples: Sequence[Sample]) -> list[Curve]:
     measures = {
         "memory_mb_per_1000_retained": [each.memory_mb / max(1, each.retained) * 1000 for each in warm],
         "disk_mb_per_1000_retained": [each.disk_mb / max(1, each.retained) * 1000 for each in warm],
-        "descriptors": [float(each.descriptors) for each in warm],
-        "threads": [float(each.threads) for each in warm],
-        "processes": [float(each.processes) for each in warm],
+        "descriptors_per_process": [each.descriptors / max(1, each.processes) for each in warm],
+        "threads_per_process": [each.threads / max(1, each.processes) for each in warm],
+        PROCESSES: [float(each.processes) for each in warm],
     }
     at_s = [each.at_s for each in warm]
     return [Curve(name, round(v[0], 3), round(v[-1], 3), growth(at_s, v)) for name, v in measures.items() if v]
@@ -86,12 +88,17 @@ def grown(samples: Sequence[Sample]) -> list[str]:
     warm = warmed_up(samples)
     if not warm or warm[-1].at_s - warm[0].at_s < JUDGED_FROM_S:
         return []
-    return [
+    said = [
         f"{curve.name} grows by {curve.growth.likely:.1%} an hour, from {curve.first:,g} to {curve.last:,g}; "
         f"at most {GROWTH_MAX:.0%} may be"
         for curve in curves(samples)
-        if curve.growth is not None and curve.growth.sure > GROWTH_MAX
+        if curve.name != PROCESSES and curve.growth is not None and curve.growth.sure > GROWTH_MAX
     ]
+    half = len(warm) // 2
+    before, after = (min(each.processes for each in part) for part in (warm[:half], warm[half:]))
+    if after > FEWEST_MAX * before:
+        said.append(f"there were never fewer than {after} processes in the later half, and {before} in the earlier one")
+    return said
 
 
 def told(samples: Sequence[Sample]) -> dict[str, Any]:

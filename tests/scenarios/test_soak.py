@@ -43,11 +43,12 @@ def soaked(minutes: float, **growing: float) -> list[Sample]:
             100 * (minute + 1),
             0.1 * (minute + 1) * at("memory_mb", 1.0, 60.0 * minute),
             0.5 * (minute + 1),
-            round(at("descriptors", 1_000, 60.0 * minute)),
-            round(at("threads", 10_000, 60.0 * minute)),
-            3,
+            processes * round(at("descriptors", 1_000, 60.0 * minute)),
+            processes * round(at("threads", 10_000, 60.0 * minute)),
+            processes,
         )
         for minute in range(int(minutes) + 1)
+        for processes in [round(at("processes", 4 + 3 * (minute % 3), 60.0 * minute))]
     ]
 
 
@@ -76,7 +77,13 @@ def test_what_keeps_more_runs_may_hold_more_but_not_more_for_each() -> None:
 def test_descriptors_and_threads_may_not_grow(measure: str) -> None:
     assert grown(soaked(90, **{measure: 0.01})) == []
     (said,) = grown(soaked(90, **{measure: 0.1}))
-    assert said.startswith(f"{measure} grows by")
+    assert said.startswith(f"{measure}_per_process grows by")
+
+
+def test_processes_come_and_go_with_the_legs_and_none_may_stay() -> None:
+    assert grown(soaked(90, processes=0.3)) == []
+    (said,) = grown(soaked(90, processes=4.0))
+    assert said == "there were never fewer than 20 processes in the later half, and 12 in the earlier one"
 
 
 def test_what_scatters_is_judged_only_beyond_what_chance_explains() -> None:
@@ -93,7 +100,7 @@ def test_what_scatters_is_judged_only_beyond_what_chance_explains() -> None:
 def test_a_soak_that_is_too_short_is_told_and_not_judged() -> None:
     short = soaked(20, descriptors=3.0)
     assert grown(short) == []
-    assert told(short)["curves"]["descriptors"]["growth"] > 1
+    assert told(short)["curves"]["descriptors_per_process"]["growth"] > 1
     assert len(told(short)["samples"]) == 21
     assert curves([]) == []
 
