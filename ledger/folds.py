@@ -278,6 +278,7 @@ def _agent_doomed(view: View, fact: AgentDoomed, _seq: int, _at_ms: int) -> None
 
 def _agent_forgotten(view: View, fact: AgentForgotten, seq: int, _at_ms: int) -> None:
     view.doomed.pop(fact.agent_id, None)
+    view.deleted[fact.agent_id] = None
     view.lives.ended(fact.agent_id, seq)
     view.asleep[fact.agent_id] = Activation(fact.agent_id, reported=0)
     view.dirty_agents[fact.agent_id] = None

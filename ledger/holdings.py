@@ -43,6 +43,7 @@ class Holdings:
         self.agents: dict[str, Activation] = {}
         self.lives = Lives()
         self.asleep: dict[str, Activation] = {}  # what is kept of agents that sleep, until the snapshot has it
+        self.deleted: dict[str, None] = {}  # agents that were deleted, with their descendants, until the snapshot has it
         self.archived: Counter[str] = Counter()  # ended runs by status that only the snapshot has
         self.hosts: dict[str, HostView] = {}
         self.blockers: dict[str, None] = {}  # agents whose code was seen to block the event loop of their host
@@ -247,6 +248,10 @@ class Holdings:
             del self.wanted[agent]
             self.homes.pop(agent, None)
             self.leave_family(agent)
+
+    def is_begun_anew(self, agent: str) -> bool:
+        """Whether what the snapshot says of an agent is of an earlier one of that name, which was deleted."""
+        return bool(self.deleted) and any(each in self.deleted for each in (agent, *ancestors(agent)))
 
     def doomed_by(self, agent: str) -> str:
         """The agent whose deletion includes this one: itself or an ancestor; empty if there is none."""

@@ -63,6 +63,7 @@ class Checkpoints:
         self._taken, self._suspended_until_s = 0, float("-inf")
         self._asleep: dict[str, Activation] = {}  # what the checkpoint says of agents that sleep
         self._deleted: list[str] = []  # of `forgetting`: those whose storages the checkpoint has deleted
+        self._gone: list[str] = []  # the deleted agents that the checkpoint forgets
         self._forgotten: list[str] | None = None  # once the store has the checkpoint: the runs that went with it
 
     def committed(self, count: int) -> None:
@@ -147,7 +148,7 @@ class Checkpoints:
                 view.mail.pop(key, None)
         await self._recollection.look_up_reports(view.dirty_agents)
         meta, upto_seq, records = meta_of(view), view.seq, dirty_records(view)
-        self._asleep = dict(view.asleep)
+        self._asleep, self._gone = dict(view.asleep), list(view.deleted)
         view.dirty_runs, view.dirty_agents, view.dirty_mail = {}, {}, {}
         self._facts = 0
         self._world.faults.at(KillPoint.BEFORE_CHECKPOINT)
@@ -178,6 +179,8 @@ class Checkpoints:
         self._recollection.has_snapshot = True
         for agent in [key for key, kept in self._asleep.items() if view.asleep.get(key) is kept]:
             del view.asleep[agent]
+        for agent in self._gone:
+            del view.deleted[agent]
         for run_id in forgotten:
             view.forget_run(run_id)
         self._let_go()

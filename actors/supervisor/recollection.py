@@ -102,8 +102,9 @@ class Recollection:
         """Learn from the snapshot what agents had reported before they slept."""
         known = ((key, self._view.agents.get(key)) for key in keys)
         unknown = {key: found for key, found in known if found is not None and found.reported is None}
-        if unknown and self.has_snapshot:
-            records = await self._world.threads.commit(partial(self._store.records, "agents", list(unknown)))
+        asked = [key for key in unknown if not self._view.is_begun_anew(key)]
+        if asked and self.has_snapshot:
+            records = await self._world.threads.commit(partial(self._store.records, "agents", asked))
             for record in records:
                 kept, activation = activation_from(record), unknown[record.key]
                 activation.reported, activation.called = kept.reported or 0, activation.called or kept.called

@@ -29,7 +29,7 @@ from perdure.scenarios.bench.jobs import fibers
 from perdure.scenarios.bench.ledger import boot, commit
 from perdure.scenarios.bench.messenger import webhooks
 from perdure.scenarios.bench.report import Bench, Figure, known, report, show
-from perdure.scenarios.bench.speed import awaited, detached, fan_out, passivated, sleepers, sustained
+from perdure.scenarios.bench.speed import awaited, awake, detached, fan_out, passivated, sleepers, sustained
 from perdure.scenarios.bench.subprocesses import Failed, command_for, measure_apart
 from perdure.scenarios.bench.watchers import watchers
 from perdure.scenarios.swarm.runner import swarm
@@ -62,6 +62,7 @@ FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
     "boot": boot,
     "growth": growth,
     "passivated": passivated,
+    "awake": awake,
     "handlers-death": handlers_death,
     "alarms": alarms,
     "simulated-kills": simulated_kills,

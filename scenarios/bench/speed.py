@@ -6,6 +6,8 @@ import statistics
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import psutil
+
 from perdure import actors
 from perdure.actors import Runtime
 from perdure.ledger import pack
@@ -16,6 +18,7 @@ from perdure.scenarios.bench.report import (
     Figure,
     at_least,
     at_most,
+    calm,
     handle,
     percentile,
     pss_mb,
@@ -179,6 +182,34 @@ def passivated(bench: Bench) -> list[Figure]:
             Baseline("call of a live agent", statistics.median(live)),
         ),
     ]
+
+
+def awake(bench: Bench) -> list[Figure]:
+    """What agents hold that are awake and do nothing: in their hosts, and in the supervisor."""
+    count = bench.size(4_000, 200)
+    with bench.cluster("awake", idle_ms=3_600_000, pack_max=count) as runtime:
+        for number in range(count // 10):
+            handle(runtime, Idler, f"first-{number}").ping()
+        before = _held_kb(runtime)
+        for number in range(count):
+            handle(runtime, Idler, f"agent-{number}").ping()
+        after = _held_kb(runtime)
+        if sum(host["tenants"] for host in runtime.ps()["hosts"]) < count:
+            raise RuntimeError("not all agents are awake")
+    name = f"memory of one of {count:,} agents that are awake and at rest"
+    return [
+        Figure(f"{name}, in {where}", "KB", [(end - begin) / count], at_most(bound))
+        for where, begin, end, bound in zip(("its host", "the supervisor"), before, after, (6, 3), strict=True)
+    ]
+
+
+def _held_kb(runtime: Runtime) -> tuple[float, float]:
+    """The memory of all hosts, and that of the supervisor: their own pages, without files that are mapped."""
+    calm(runtime)
+    held = {key: psutil.Process(info.process.pid).memory_info() for key, info in runtime.cluster.processes().items()}
+    own_kb = {key: (each.rss - each.shared) / 1024 for key, each in held.items()}
+    supervisor = own_kb.pop("supervisor")
+    return sum(own_kb.values()), supervisor
 
 
 def disk_bytes(directory: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from perdure.ledger import (
     sub_agent_id,
 )
 from tests.actors.cast import Doubler
-from tests.kit import Stage, address, play
+from tests.kit import ROOMY, Stage, address, play
 
 PARENT_ID = "root@m:Root"
 
@@ -106,6 +107,14 @@ class Root(Agent):
         except AgentAborted as problem:
             return str(problem)
         return ""
+
+    @exposed
+    async def mail(self, name: str) -> None:
+        await self.sub_agent(Counter, name).add.tell()  # type: ignore[attr-defined]
+
+    @exposed
+    async def end_life(self, name: str) -> None:
+        await self.sub_agents.abort(Counter, name, "enough")
 
     @exposed
     def drop(self, name: str) -> None:
@@ -275,6 +284,36 @@ def test_an_agent_can_end_itself_and_its_parent_forgets_it() -> None:
         assert await stage.call(Root, "add", "a") == 1
 
     play(story)
+
+
+def test_the_next_one_of_a_deleted_name_need_not_have_what_the_last_one_reported() -> None:
+    """The snapshot has the report of the deleted one: the supervisor dies before it has written the next."""
+    left = 1
+
+    def moment(stage: Stage, _process: str, at: KillPoint, _detail: str) -> bool:
+        nonlocal left
+        dies = bool(left) and at is KillPoint.BEFORE_CHECKPOINT and below("a") in stage.view.deleted
+        left -= dies
+        return dies
+
+    async def story(stage: Stage) -> None:
+        await stage.call(Root, "add", "a")
+        await stage.call(Root, "mail", "a")
+        await asyncio.sleep(100)
+        assert stage.view.agents[below("a")].reported
+        await stage.call(Root, "drop", "a")
+        await stage.until(lambda: not left)
+        for _ in range(2):
+            assert await stage.call(Root, "ask", "a", "own_name") == "a"
+            await stage.call(Root, "end_life", "a")
+            await stage.until(lambda: not stage.host_of(below("a")))
+        assert await stage.call(Root, "add", "a") == 1
+        assert below("a") in stage.view.deleted, "no checkpoint came in between"
+        await asyncio.sleep(100)
+        assert not stage.view.deleted
+        assert await stage.call(Root, "add", "a") == 2
+
+    play(story, kill_when=moment, limits=replace(ROOMY, idle_ms=600_000, checkpoint_idle_ms=30_000))
 
 
 @pytest.mark.parametrize("victim", ["supervisor", "hosts", "cluster"])
