@@ -43,7 +43,7 @@ class Holdings:
         self.agents: dict[str, Activation] = {}
         self.lives = Lives()
         self.asleep: dict[str, Activation] = {}  # what is kept of agents that sleep, until the snapshot has it
-        self.deleted: dict[str, None] = {}  # agents that were deleted, with their descendants, until the snapshot has it
+        self.deleted: dict[str, None] = {}  # agents, with their descendants, until the snapshot has it
         self.archived: Counter[str] = Counter()  # ended runs by status that only the snapshot has
         self.hosts: dict[str, HostView] = {}
         self.blockers: dict[str, None] = {}  # agents whose code was seen to block the event loop of their host

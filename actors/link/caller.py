@@ -7,14 +7,13 @@ ancestor asks its own `on_before_sub_agent` before it hands the call on.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.code.naming import type_name
-from perdure.actors.code.schema import Shape, shapes_of
+from perdure.actors.code.schema import Shape, shapes_of, signature_of
 from perdure.actors.link.keeping import ShowAgent
 from perdure.actors.link.messages import Call, HostNeeds
 from perdure.actors.link.supervisor_client import SupervisorClient
@@ -132,7 +131,7 @@ class AgentCaller:
         if function is None or marked is None:
             raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method!r}")
         parameters, returned = shapes_of(function)
-        bound = inspect.signature(function).bind(None, *args, **kwargs)
+        bound = signature_of(function).bind(None, *args, **kwargs)
         for key in list(bound.arguments)[1:]:
             bound.arguments[key] = unpack(
                 parameters[key].encode(key, bound.arguments[key], self.limits.input_bytes_max)
