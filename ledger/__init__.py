@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         Fact,
         MailFailed,
         MilestoneReached,
+        RunCleared,
         RunCompleted,
         RunFailed,
         RunInterrupted,

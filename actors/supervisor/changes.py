@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Final
 
 from perdure.actors.link.messages import Fields
-from perdure.ledger import Row, View, line, subjects_of
+from perdure.ledger import Row, RunCleared, View, line, subjects_of
 
 CHANGED_MAX: Final = 20_000
 """How many changed runs are remembered."""
@@ -25,6 +25,7 @@ class Changes:
     def __init__(self, view: View) -> None:
         self._view = view
         self._last: OrderedDict[str, int] = OrderedDict()  # runs with the fact that changed them last, in their order
+        self._cleared: dict[str, None] = {}  # those of them whose last fact is that they were cleared
         self._begin = self._upto = view.seq
 
     def note(self, rows: Iterable[Row]) -> None:
@@ -34,21 +35,27 @@ class Changes:
                 if subject in self._view.runs:
                     self._last[subject] = self._upto
                     self._last.move_to_end(subject)
+                    self._cleared.pop(subject, None)
+                    if row.kind == RunCleared.__name__:
+                        self._cleared[subject] = None
         while len(self._last) > CHANGED_MAX:
-            _, self._begin = self._last.popitem(last=False)
+            run_id, self._begin = self._last.popitem(last=False)
+            self._cleared.pop(run_id, None)
 
     def since(self, after: int | None, limit: int) -> Fields:
         """The runs that have changed after a fact, as lines, in the order of their changes, and the ids of those that are gone.
 
-        `upto` is the fact to ask from the next time, and `more` says that there are more already. Without a fact, or after one that is not
-        remembered, it is a `reset`, and nothing is told but `upto`.
+        `upto` is the fact to ask from the next time, and `more` says that there are more already. Without a fact, after one that is not
+        remembered, or when a run has changed and left memory since, it is a `reset`, and nothing is told but `upto`.
         """
         if after is None or not self._begin <= after <= self._upto:
-            return {"reset": True, "upto": self._upto, "more": False, "runs": [], "gone": []}
+            return self._reset()
         newest_first = takewhile(lambda item: item[1] > after, reversed(self._last.items()))
         changed = list(newest_first)[::-1]
         told = changed[:limit]
         runs = [self._view.runs.get(run_id) for run_id, _ in told]
+        if any(run is None and run_id not in self._cleared for (run_id, _), run in zip(told, runs, strict=True)):
+            return self._reset()
         return {
             "reset": False,
             "upto": told[-1][1] if len(changed) > limit else self._upto,
@@ -56,3 +63,6 @@ class Changes:
             "runs": [line(run) for run in runs if run is not None and not run.cleared],
             "gone": [run_id for (run_id, _), run in zip(told, runs, strict=True) if run is None or run.cleared],
         }
+
+    def _reset(self) -> Fields:
+        return {"reset": True, "upto": self._upto, "more": False, "runs": [], "gone": []}

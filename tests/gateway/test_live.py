@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from perdure.scenarios.testing.laboratory import Laboratory
+from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 from tests.gateway.cast import Walker
 from tests.gateway.door import Door
 from tests.gateway.test_rest_reading import client_of
@@ -118,6 +120,24 @@ def test_a_cleared_run_is_told_as_gone() -> None:
         assert gone[-1].data["gone"] == ["walk"]
 
     visit([Walker], story)
+
+
+def test_a_run_that_has_left_memory_is_not_told_as_gone() -> None:
+    """It is kept: whoever has not seen it end reads everything again."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        client = await client_of(laboratory)
+        async with door.stream("GET", "/api/live") as (_, pieces):
+            first = await anext(told(pieces))
+        await client.run(Walker, 1, run_id="walk")
+        while "walk" in laboratory.supervisors[-1].view.runs:
+            await asyncio.sleep(1)
+        async with door.stream("GET", "/api/live", headers={"last-event-id": first.id}) as (_, pieces):
+            events = told(pieces)
+            assert [(await anext(events)).name, (await anext(events)).name] == ["reset", "overview"]
+        assert (await door.get("/api/runs/walk")).json()["status"] == "completed"
+
+    visit([Walker], story, limits=replace(QUICK, retained_in_memory=0))
 
 
 async def _until_gone(events: AsyncGenerator[Told, None]) -> AsyncGenerator[Told, None]:
