@@ -124,7 +124,7 @@ def terminal(command: Sequence[str], environment: Mapping[str, str]) -> Iterator
     before: list[Any] = termios.tcgetattr(theirs)
     process = subprocess.Popen(
         command,
-        env={**environment, "TERM": "xterm-256color"},
+        env={**environment, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(ROWS)},
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
