@@ -13,12 +13,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from perdure.ledger import Status
 from perdure.scenarios.commands.shown import instant, shortened
 from perdure.scenarios.commands.tray import Tray
 
 HELP: Final = "↑↓ choose  ⏎ open  e explain  c cancel  r retry  x clear  / filter  a all runs  q quit"
 HELP_OPEN: Final = "⏎ back  e explain  c cancel  r retry  x clear  q quit"
 LINES_AROUND: Final = 4
+ID_WIDTH: Final = 20  # of ids that are shown whole on a narrow terminal too
+STATUS_WIDTH: Final = max(map(len, Status))
 FRAMES_MAX: Final = 5_000
 PAGE_MAX: Final = 200
 TEXT_MAX: Final = 300
@@ -184,13 +187,17 @@ class Desk:
         return Text(filtered + (HELP if self._open is None else HELP_OPEN), style="dim", no_wrap=True)
 
     def _all_runs(self, rows: int) -> Table:
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for title in ("run", "status", "attempt", "requested at", "ended", "agent"):
-            table.add_column(title, no_wrap=True, overflow="ellipsis")
         found = self._page or []
         place = next((number for number, row in enumerate(found) if row["run_id"] == self.chosen), 0)
         begin = max(0, min(place - rows // 2, len(found) - rows))
-        for row in found[begin : begin + max(1, rows)]:
+        shown = found[begin : begin + max(1, rows)]
+        longest = max((len(row["run_id"]) for row in shown), default=0)
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        table.add_column("run", no_wrap=True, overflow="ellipsis", min_width=min(ID_WIDTH, longest))
+        table.add_column("status", no_wrap=True, min_width=STATUS_WIDTH)
+        for title in ("attempt", "requested at", "ended", "agent"):
+            table.add_column(title, no_wrap=True, overflow="ellipsis")
+        for row in shown:
             ended = shortened(row["outcome"].get("error") or row["outcome"].get("summary") or "")
             cells = (row["run_id"], row["status"], str(row["attempt"]), instant(row["started_at_ms"]), ended)
             style = "reverse" if row["run_id"] == self.chosen else ""

@@ -47,8 +47,8 @@ class Person:
         self.see()  # the lines of the tray are those of its last picture
         return self.see()
 
-    def see(self) -> str:
-        console = Console(file=io.StringIO(), record=True, width=140, height=24, force_terminal=True)
+    def see(self, width: int = 140) -> str:
+        console = Console(file=io.StringIO(), record=True, width=width, height=24, force_terminal=True)
         console.print(self.desk.picture(1.0, 24))
         text = console.export_text()
         assert len(text.splitlines()) <= 24
@@ -117,6 +117,10 @@ def test_all_runs_are_listed_filtered_tried_again_and_explained() -> None:
         listed = await person.press("a", "none")
         assert [word for word in ("fails", "long", "other") if word in listed] == ["fails", "long", "other"]
         assert "as asked" in listed
+        narrow = person.see(80).splitlines()
+        assert any(line.startswith("fails  error        1") for line in narrow), (
+            "who it is and how it stands is not cut"
+        )
         found = await person.press("/", *"FAIx", "backspace", "enter", "down")
         assert "/FAI  ↑↓ choose" in found
         assert "other" not in found
