@@ -1,6 +1,7 @@
 """Play workloads under the recorder, and judge what a kill, a torn write, a power cut, both, or a failed change leaves.
 
-`python -m tests.crash.explore ledger` judges all states, `… ledger --sample 200` some, and `… ledger power-none:57` this one.
+`python -m tests.crash.explore ledger` judges all states, `… ledger --part 2 8` an eighth of them, `… ledger --sample 200` some, and
+`… ledger power-none:57` this one.
 `room:64` is a real file system of 64 KiB, which it mounts. `--keep FOLDER` keeps the directories that are found wrong. It prints JSON.
 """
 
@@ -143,7 +144,9 @@ def in_a_room(workload: Workload, folder: Path, size: int) -> Iterator[str]:
     subprocess.run([MOUNT.replace("mount", "umount"), room], check=True)
 
 
-def explore(workload: Workload, wanted: list[str], sample: int, keep: Path | None) -> dict[str, object]:
+def explore(
+    workload: Workload, wanted: list[str], sample: int, part: tuple[int, int], keep: Path | None
+) -> dict[str, object]:
     """Record once, judge the states that are wanted, and count the verdicts by kind."""
     counts: dict[str, Counter[str]] = {}
     wrong = {}
@@ -159,7 +162,7 @@ def explore(workload: Workload, wanted: list[str], sample: int, keep: Path | Non
         states = sorted((int(at), kind) for kind, at in (each.split(":") for each in wanted))
         if not wanted:
             states = [each for each in states_of(recorded) if workload.faults or each[1] not in FAULTS]
-            states = sampled(states, sample) if sample else states
+            states = sampled(states, sample) if sample else states[part[0] :: part[1]]
         for (at, kind), verdict in zip(states, judged(workload, states, recorded, folder), strict=True):
             counts.setdefault(kind.rstrip("-0123456789"), Counter())[verdict.partition(":")[0] or "well"] += 1
             if verdict:
@@ -193,13 +196,14 @@ def main() -> None:
     parser.add_argument("workload", choices=WORKLOADS)
     parser.add_argument("states", nargs="*")
     parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--part", type=int, nargs=2, default=(0, 1))
     parser.add_argument("--keep", type=Path)
     asked = parser.parse_args()
     if "recorder.so" not in os.environ.get("LD_PRELOAD", ""):
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-m", "tests.crash.explore", *sys.argv[1:]]
             sys.exit(subprocess.run(command, env=preload(compiled(Path(folder))), check=False).returncode)
-    result = explore(WORKLOADS[asked.workload], asked.states, asked.sample, asked.keep)
+    result = explore(WORKLOADS[asked.workload], asked.states, asked.sample, tuple(asked.part), asked.keep)
     sys.stdout.write(json.dumps(result, indent=1) + "\n")
 
 
