@@ -33,14 +33,17 @@ class Changes:
         for row in rows:
             for self._upto, subject in enumerate(subjects_of(row), row.seq):
                 if subject in self._view.runs:
-                    self._last[subject] = self._upto
-                    self._last.move_to_end(subject)
-                    self._cleared.pop(subject, None)
-                    if row.kind == RunCleared.__name__:
-                        self._cleared[subject] = None
+                    self._changed(subject, is_cleared=row.kind == RunCleared.__name__)
         while len(self._last) > CHANGED_MAX:
             run_id, self._begin = self._last.popitem(last=False)
             self._cleared.pop(run_id, None)
+
+    def _changed(self, run_id: str, *, is_cleared: bool) -> None:
+        self._last[run_id] = self._upto
+        self._last.move_to_end(run_id)
+        self._cleared.pop(run_id, None)
+        if is_cleared:
+            self._cleared[run_id] = None
 
     def since(self, after: int | None, limit: int) -> Fields:
         """The runs that have changed after a fact, as lines, in the order of their changes, and the ids of those that are gone.
