@@ -51,6 +51,7 @@ from perdure.ledger.store.duckdb_file import (
     transact,
 )
 from perdure.ledger.store.duckdb_tables import (
+    END,
     FACT,
     Inserter,
     boot_records,
@@ -73,7 +74,6 @@ from perdure.ledger.store.run_filter import RunFilter, filter_after, new_runs
 from perdure.ledger.store.seals import GENESIS, NOTHING, Commit, SpelledOut, extend, seal, seal_anew
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Wanted
 
-_END = 2**62
 _SLICE = 1_000  # facts that DuckDB takes in one transaction: 2 µs each, and 10 in one of a hundred thousand
 _WORLD = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException, duckdb.OutOfMemoryException)
 
@@ -188,7 +188,7 @@ class DuckDBStore:
 
     def settled_before(self, before_ms: float, after: tuple[int, str], limit: int) -> list[Record]:
         """The snapshot's runs with a hard end before an instant, by the time of their end and their ids, after such a pair."""
-        bound = min(before_ms, _END)
+        bound = min(before_ms, END)
         condition = f"""NOT live AND status IN ({", ".join(f"'{each}'" for each in sorted(HARD))}) AND ended_at_ms < $1
             AND (ended_at_ms > $2 OR ended_at_ms = $2 AND run_id > $3) ORDER BY ended_at_ms, run_id LIMIT $4"""
         with self._archived() as con:
@@ -228,7 +228,7 @@ class DuckDBStore:
         """A large input or output."""
         query = "SELECT body FROM payloads WHERE run_id = $1 AND part = $2 AND seq BETWEEN $3 AND $4 ORDER BY seq DESC LIMIT 1"
         with self._archived() as con:
-            for first_seq, last_seq in [*stretches(con, run_id, self._snapshot_seq)[::-1], (0, _END)]:
+            for first_seq, last_seq in [*stretches(con, run_id, self._snapshot_seq)[::-1], (0, END)]:
                 row = con.execute(query, [run_id, part, first_seq, last_seq]).fetchone()
                 if row is not None:
                     return bytes(row[0])

@@ -21,6 +21,7 @@ COLUMNS = {  # of every table of records, its key first; `live` comes second in 
 }
 _SCAN_FROM = 10_000  # keys above which one look at the whole table is quicker than the index
 _NAMES = ("run_id", "agent_type", "parent")  # in which words are looked for
+END = 2**62  # beyond the number of every fact, and every time
 FACT = "seq, at_ms, subject, frame, kind, body"
 _SLICE = 1_000  # records that are replaced by one statement
 _INSERT_PAYLOADS = """INSERT INTO payloads (seq, run_id, part, body)
@@ -179,17 +180,15 @@ def frames_of(con: duckdb.DuckDBPyConnection, subjects: list[str], first_seq: in
     return [FactRow(*row) for row in con.execute(query, [subjects, first_seq, last_seq]).fetchall()]
 
 
-def stretches(
-    con: duckdb.DuckDBPyConnection, run_id: str, snapshot_seq: int, end: int = 2**62
-) -> list[tuple[int, int]]:
+def stretches(con: duckdb.DuckDBPyConnection, run_id: str, snapshot_seq: int) -> list[tuple[int, int]]:
     """Where the facts of a run can be: between its record's first and last fact, and after the snapshot."""
     row = con.execute("SELECT first_seq, last_seq FROM runs WHERE run_id = $1", [run_id]).fetchone()
     if row is not None and None not in row:
-        return [(row[0], row[1]), (max(row[1], snapshot_seq) + 1, end)]
+        return [(row[0], row[1]), (max(row[1], snapshot_seq) + 1, END)]
     born = con.execute(
         "SELECT 1 FROM facts WHERE subject = $1 AND frame = 0 AND seq > $2 LIMIT 1", [run_id, snapshot_seq]
     ).fetchone()
-    return [(snapshot_seq + 1, end)] if born else [(0, end)]
+    return [(snapshot_seq + 1, END)] if born else [(0, END)]
 
 
 def facts_after(con: duckdb.DuckDBPyConnection, seq: int) -> list[FactRow]:
