@@ -23,7 +23,6 @@ PAUSE_S_MAX: Final = 2.0
 REFUSED: Final = 400
 RAISED: Final = 422
 AGAIN: Final = frozenset({429, 503})
-REFUSALS: Final = frozenset({"Forbidden", "NoSuchAgent", "Unauthenticated"})
 
 
 class Wish(NamedTuple):
@@ -144,7 +143,7 @@ def error_of(status: int, told: Any) -> Exception:
         kind, _, said = words.partition(": ")
         return remote_error(kind, said, "")
     given = error.get("args")
-    kind_of = getattr(refusals if name in REFUSALS else known_errors, name, None)
+    kind_of = getattr(refusals, name, None) or getattr(known_errors, name, None)
     if isinstance(kind_of, type) and issubclass(kind_of, PerdureError) and isinstance(given, list):
         return kind_of(*given)
     return (
