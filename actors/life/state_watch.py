@@ -61,26 +61,31 @@ class StateWatch:
         """Put another state in the place of the present one, if the author lets it pass. Returns the edition that it has. Raises `TooLarge`
         for one that could not be watched."""
         if isinstance(state, dict):
-            self._check_size(pack(state))
+            self._packed(state)
         self._life.storage.state.replace(state)
         return self._life.incarnation, self._changes
 
     def present(self) -> dict[str, Any]:
         """The state now. Raises `TooLarge` if it does not fit into an answer."""
-        state = dict(self._life.storage.state) if self._life.has_storage else {}
-        self._check_size(pack(state))
+        state = self._state()
+        self._packed(state)
         return state
 
-    def _check_size(self, body: bytes) -> None:
-        most = self._life.limits.output_bytes_max - PAGE_BYTES
+    def _state(self) -> dict[str, Any]:
+        return dict(self._life.storage.state) if self._life.has_storage else {}
+
+    def _packed(self, state: dict[str, Any]) -> bytes:
+        """The state as it goes into an answer. Raises `TooLarge` if it does not fit."""
+        body, most = pack(state), self._life.limits.output_bytes_max - PAGE_BYTES
         if len(body) > most:
             raise TooLarge(
                 "state", f"has {len(body)} bytes encoded; one that is read or set from outside may have {most}"
             )
+        return body
 
     def _now(self, seen: str | None, edition: list[int] | None) -> StatePage:
-        state = self.present()
-        version, life = version_of(state), self._life.incarnation
+        state = self._state()
+        version, life = version_of(self._packed(state)), self._life.incarnation
         has_moved = edition is not None and edition[0] == life and edition[1] != self._changes
         is_news = version != seen or has_moved
         return {"state": state, "version": version, "edition": (life, self._changes), "is_news": is_news}
@@ -117,6 +122,7 @@ class StateWatch:
             life.trouble("on_state_changed", problem)
 
 
-def version_of(state: dict[str, Any]) -> str:
-    """The version of a state: the same for equal states, in every life."""
-    return digest_of(pack(sorted(unpack(pack(state)).items()))) if state else ""
+def version_of(packed: bytes) -> str:
+    """The version of a state that was packed: the same for equal states, in every life. Empty for an empty state."""
+    items = sorted(unpack(packed).items())
+    return digest_of(pack(items)) if items else ""
