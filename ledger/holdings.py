@@ -7,6 +7,7 @@ every boot, and tests compare them with the records after every step of many sto
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Collection
 from typing import Any
 
 from perdure.ledger.activation import Activation, HostView, Lives, package_of, with_package
@@ -251,14 +252,17 @@ class Holdings:
 
     def is_begun_anew(self, agent: str) -> bool:
         """Whether what the snapshot says of an agent is of an earlier one of that name, which was deleted."""
-        return bool(self.deleted) and any(each in self.deleted for each in (agent, *ancestors(agent)))
+        return bool(_within(agent, self.deleted))
 
     def doomed_by(self, agent: str) -> str:
         """The agent whose deletion includes this one: itself or an ancestor; empty if there is none."""
-        if not self.doomed:
-            return ""
-        return next((each for each in (agent, *ancestors(agent)) if each in self.doomed), "")
+        return _within(agent, self.doomed)
 
     def family(self, agent: str) -> list[Activation]:
         """The activations of the agent and its descendants."""
         return [self.agents[each] for each in self.families.of(agent) if each in self.agents]
+
+
+def _within(agent: str, among: Collection[str]) -> str:
+    """The nearest of these agents that this one is, or is below; empty if there is none."""
+    return next((each for each in (agent, *ancestors(agent)) if each in among), "") if among else ""
