@@ -1,9 +1,14 @@
 """Checkpoints: the snapshot follows the facts, and cleared runs go, without a turn waiting for it.
 
-A checkpoint has four parts. First, the storages of what was cleared are deleted, on a thread, while turns go on: nobody wakes these
-agents again. Second, rows of ended runs are made a few at a time, between other work. Then the *cut*, between two turns, takes what
-is true: all facts behind it are durable. The store writes it on a thread of its own while turns go on. At last, between two turns,
-what was cleared leaves memory. Ended runs that nobody asks for are let go of, a few between each two turns.
+A checkpoint has four steps, and turns go on during the first and the third:
+
+1. The storages of what was cleared are deleted, on a thread (nobody wakes these agents again), and rows of ended runs are made a few
+   at a time.
+2. Between two turns, the *cut* takes what is true: all facts behind it are durable.
+3. The store writes it on a thread.
+4. Between two turns, what was cleared leaves memory.
+
+Ended runs that nobody asks for are let go of afterwards, a few between each two turns.
 """
 
 from __future__ import annotations
@@ -57,14 +62,11 @@ class Checkpoints:
         self._limits, self._recollection, self._append, self._wake = limits, recollection, append, wake
         self._facts, self._unfollowed = 0, 0
         self._quiet_since_s = 0.0
-        self._due = self._is_prepared = self._keeps_more = False
+        self._due = self._keeps_more = False
+        self._next: Callable[[], Awaitable[None]] | None = None  # the step that waits for the end of a turn
         self._at_rest = asyncio.Event()  # no checkpoint is under way
         self._at_rest.set()
         self._taken, self._suspended_until_s = 0, float("-inf")
-        self._asleep: dict[str, Activation] = {}  # what the checkpoint says of agents that sleep
-        self._deleted: list[str] = []  # of `forgetting`: those whose storages the checkpoint has deleted
-        self._gone: list[str] = []  # the deleted agents that the checkpoint forgets
-        self._forgotten: list[str] | None = None  # once the store has the checkpoint: the runs that went with it
 
     def committed(self, count: int) -> None:
         """So many facts became durable."""
@@ -100,16 +102,14 @@ class Checkpoints:
 
     async def between_turns(self) -> None:
         """Take the next step, if one is due."""
-        if self._forgotten is not None:
-            self._finish(self._forgotten)
+        if self._next is not None:
+            step, self._next = self._next, None
+            await step()
         elif self._due and self._at_rest.is_set() and self.suspended is None:
             self._due = False
             self._at_rest.clear()
             self._taken += 1
             self._tasks.start(self._prepare())
-        elif self._is_prepared:
-            self._is_prepared = False
-            await self._cut()
         elif self._keeps_more:
             self._let_go()
 
@@ -117,14 +117,17 @@ class Checkpoints:
         """Delete storages, then make rows until few are left for the cut: more runs end meanwhile."""
         view = self._view
         due, self.forgetting = dict.fromkeys(self.forgetting), []
-        self._deleted = [key for key in due if await self._delete(key)]
+        deleted = [key for key in due if await self._delete(key)]
         for _ in range(_PASSES_MAX):
             keys = rows_to_make(view)
             await self._bit_by_bit(prepare_rows, keys)
             if len(keys) <= _FEW:
                 break
         await self._bit_by_bit(leave_out_passers, list(view.dirty_agents))
-        self._is_prepared = True
+        self._then(partial(self._cut, deleted))
+
+    def _then(self, step: Callable[[], Awaitable[None]]) -> None:
+        self._next = step
         self._wake()
 
     async def _bit_by_bit(self, step: Callable[[View, list[str]], None], keys: list[str]) -> None:
@@ -132,13 +135,13 @@ class Checkpoints:
             step(self._view, keys[first : first + _ROWS_AT_ONCE])
             await asyncio.sleep(0)
 
-    async def _cut(self) -> None:
+    async def _cut(self, deleted: list[str]) -> None:
         view = self._view
-        agents = [AgentForgotten(key) for key in self._deleted if key in view.doomed]
+        agents = [AgentForgotten(key) for key in deleted if key in view.doomed]
         if agents:
             await self._append(agents)
             self._wake()  # somebody may have called the next one of such a name
-        forgotten = [key for key in self._deleted if view.may_be_forgotten(key)]
+        forgotten = [key for key in deleted if view.may_be_forgotten(key)]
         children = [view.runs[run_id].child for run_id in forgotten]
         for run_id in forgotten:
             view.dirty_runs.pop(run_id, None)
@@ -148,12 +151,12 @@ class Checkpoints:
                 view.mail.pop(key, None)
         await self._recollection.look_up_reports(view.dirty_agents)
         meta, upto_seq, records = meta_of(view), view.seq, dirty_records(view)
-        self._asleep, self._gone = dict(view.asleep), list(view.deleted)
+        finish = partial(self._finish, forgotten, dict(view.asleep), list(view.deleted))
         view.dirty_runs, view.dirty_agents, view.dirty_mail = {}, {}, {}
         self._facts = 0
         self._world.faults.at(KillPoint.BEFORE_CHECKPOINT)
         write = partial(self._store.checkpoint, meta, upto_seq, records, [*forgotten, *children])
-        self._tasks.start(self._write(write, forgotten))
+        self._tasks.start(self._write(write, finish))
 
     async def _delete(self, key: str) -> bool:
         """Delete the storages of a cleared run's child, or of an agent that is to be deleted, and of its descendants. False if it is too
@@ -165,21 +168,19 @@ class Checkpoints:
         self._world.faults.at(KillPoint.MID_CLEAR, agent)
         return True
 
-    async def _write(self, write: Callable[[], None], forgotten: list[str]) -> None:
+    async def _write(self, write: Callable[[], None], finish: Callable[[], Awaitable[None]]) -> None:
         await self._world.threads.archive(write)
         self._world.faults.at(KillPoint.AFTER_CHECKPOINT)
-        self._forgotten = forgotten
-        self._wake()
+        self._then(finish)
 
-    def _finish(self, forgotten: list[str]) -> None:
-        """Forget what was cleared, and begin to let go of the oldest settled runs."""
+    async def _finish(self, forgotten: list[str], asleep: dict[str, Activation], gone: list[str]) -> None:
+        """The snapshot has it: forget what was cleared, and what it says of agents that sleep, and begin to let go of settled runs."""
         view = self._view
-        self._forgotten = None
         self._at_rest.set()
         self._recollection.has_snapshot = True
-        for agent in [key for key, kept in self._asleep.items() if view.asleep.get(key) is kept]:
+        for agent in [key for key, kept in asleep.items() if view.asleep.get(key) is kept]:
             del view.asleep[agent]
-        for agent in self._gone:
+        for agent in gone:
             del view.deleted[agent]
         for run_id in forgotten:
             view.forget_run(run_id)
