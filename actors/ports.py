@@ -84,7 +84,10 @@ class Threads(Protocol):
         """Run `job` on the one thread that makes the ledger durable, in call order. A brief one may be run at once, by the loop itself."""
 
     async def archive(self, job: Callable[[], T]) -> T:
-        """Run `job` on the one thread that reads what the ledger retains and folds it, in call order. Commits do not wait for it."""
+        """Run `job` on the one thread that keeps what the ledger retains, in call order. Commits do not wait for it."""
+
+    async def read(self, job: Callable[[], T]) -> T:
+        """Run `job` on the one thread that reads what the ledger retains, in call order. It waits for neither of the others."""
 
     @property
     def writes_waiting(self) -> int:

@@ -62,6 +62,7 @@ IMPURE_IN_LEDGER = {
     "ledger/store/assessment.py",
     "ledger/store/duckdb_file.py",
     "ledger/store/duckdb_store.py",
+    "ledger/store/readers.py",
     "ledger/store/earlier_layout.py",
     "ledger/store/journal.py",
     "ledger/store/journal_scan.py",

@@ -48,13 +48,14 @@ class SystemDice:
 
 
 class LoopThreads:
-    """Threads beside the event loop: some for sync code, a few for agents' storages, and two for the ledger."""
+    """Threads beside the event loop: some for sync code, a few for agents' storages, and three for the ledger."""
 
     def __init__(self, threads_max: int) -> None:
         self._shared = Crew(threads_max, "perdure")
         self._storage = Crew(STORAGE_THREADS, "perdure-storage")
         self._ledger = ThreadPoolExecutor(1, thread_name_prefix="perdure-ledger")
         self._archive = ThreadPoolExecutor(1, thread_name_prefix="perdure-archive")
+        self._reads = ThreadPoolExecutor(1, thread_name_prefix="perdure-reads")
         self._commits: set[Future[Any]] = set()  # those under way
         self._commit_s = SLOW_S  # what brief ones take: the longest of late
 
@@ -85,6 +86,10 @@ class LoopThreads:
     async def archive(self, job: Callable[[], T]) -> T:
         """Run `job` on the archive's thread, in call order."""
         return await asyncio.get_running_loop().run_in_executor(self._archive, job)
+
+    async def read(self, job: Callable[[], T]) -> T:
+        """Run `job` on the thread that reads, in call order."""
+        return await asyncio.get_running_loop().run_in_executor(self._reads, job)
 
     @property
     def writes_waiting(self) -> int:

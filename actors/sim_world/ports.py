@@ -153,7 +153,7 @@ class SimThreads:
     def __init__(self, process: Process) -> None:
         self._process = process
         self._nature = process.nature
-        self._ledger, self._archive, self._writes = _Line(), _Line(), _Writes()
+        self._ledger, self._archive, self._reads, self._writes = _Line(), _Line(), _Line(), _Writes()
 
     async def run(self, job: Callable[[], T]) -> T:
         """Do the job on one of many threads."""
@@ -192,6 +192,10 @@ class SimThreads:
     async def archive(self, job: Callable[[], T]) -> T:
         """Do the job on the archive's thread, in call order. Raises `DiskFault` by the weather."""
         return await self._in_line(self._archive, job)
+
+    async def read(self, job: Callable[[], T]) -> T:
+        """Do the job on the thread that reads, in call order. Raises `DiskFault` by the weather."""
+        return await self._in_line(self._reads, job)
 
     @property
     def left_behind(self) -> int:

@@ -200,6 +200,6 @@ class Performer:
             missing.update(((mail[3]["run_id"], "output"), None) for mail in letters if mail[4].get("large"))
         unread = [part for part in missing if part not in self.payloads]
         for part in unread:
-            body: bytes | None = await self._world.threads.archive(partial(self._store.payload, *part))
+            body: bytes | None = await self._world.threads.commit(partial(self._store.payload, *part))
             self.payloads[part] = body or b""
         return unread

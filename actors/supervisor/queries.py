@@ -185,7 +185,7 @@ class Queries:
         """What is in memory is looked through by the thread as well, so that the loop does not stand still. It is taken before the
         snapshot is asked, so that a run that leaves memory meanwhile is in one of the two."""
         runs = self._view.runs.copy()
-        return await self._world.threads.archive(lambda: choose(runs))
+        return await self._world.threads.read(lambda: choose(runs))
 
     def _run(self, run_id: str) -> Run:
         run = self._view.runs.get(run_id)
@@ -196,12 +196,12 @@ class Queries:
     async def _with_output(self, run: Run) -> Fields:
         told = inspected(run)
         if run.large_output:
-            body = await self._world.threads.archive(lambda: self._store.payload(run.run_id, "output"))
+            body = await self._world.threads.read(lambda: self._store.payload(run.run_id, "output"))
             told["output"] = None if body is None else unpack(body)
         return told
 
     async def _frames(self, run: Run, after: int) -> list[Fields]:
-        rows = await self._world.threads.archive(lambda: self._store.facts(run.run_id, after, frames_only=True))
+        rows = await self._world.threads.read(lambda: self._store.facts(run.run_id, after, frames_only=True))
         frames = (frame_of(row, run.options.get("tool_call"), replay=True) for row in rows)
         return [frame for frame in frames if frame is not None]
 
@@ -222,7 +222,7 @@ class Queries:
         frames: dict[str, list[Fields]] = {run_id: [] for run_id in ended}
         if ended:
             span = min(run.first_seq for run in ended.values()), max(run.last_seq for run in ended.values())
-            for row in await self._world.threads.archive(lambda: self._store.frames(list(ended), *span)):
+            for row in await self._world.threads.read(lambda: self._store.frames(list(ended), *span)):
                 frame = frame_of(row, ended[row.subject].options.get("tool_call"), replay=True)
                 frames[row.subject] += [frame] if frame is not None else []
         return [None if run is None else frames[run.run_id] for run in told]

@@ -88,7 +88,7 @@ class Recollection:
         for told in [each.message.question for each in arrived if isinstance(each.message, Ask)]:
             if not isinstance(told, Tell) or told.epoch == self._view.epoch:
                 continue
-            if await self._world.threads.archive(partial(self._store.facts, told.mail_id, limit=1)):
+            if await self._world.threads.commit(partial(self._store.facts, told.mail_id, limit=1)):
                 self.posted.add(told.mail_id)
 
     def remember(self, records: list[Record]) -> list[str]:

@@ -10,14 +10,13 @@ What is true when a method returns, and which crash each step survives:
 - `boot`: the file up to its mark, and the journal after it. What is damaged is mended if a second copy has it, kept, and told. If facts
   are missing, it refuses and leaves every file as it was found, so a second start sees the same.
 
-`append`, `records` and `family_runs` may be called by one thread while another is in any of the others: a commit never waits for DuckDB.
-While a checkpoint writes, DuckDB answers nobody. `runs_among` is answered from memory (`run_filter`), so new ids are taken in meanwhile.
-A store that failed once refuses every further use.
+One thread may be in `append` and another in `follow` or `checkpoint`: a commit never waits for DuckDB. Any thread may read meanwhile, on a
+connection of its own (`readers`), and finds in memory what DuckDB lacks (`backlog`). Only `rows` waits for DuckDB to catch up.
+`runs_among` is answered from memory (`run_filter`). A store that failed once refuses every further use.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -28,8 +27,8 @@ import duckdb
 
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
-from perdure.ledger.status import HARD
 from perdure.ledger.store.assessment import Assessment, assess
+from perdure.ledger.store.backlog import Backlog, end_before, facts_in, payload_in
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     DOCTOR,
@@ -51,7 +50,6 @@ from perdure.ledger.store.duckdb_file import (
     transact,
 )
 from perdure.ledger.store.duckdb_tables import (
-    END,
     FACT,
     Inserter,
     boot_records,
@@ -62,16 +60,20 @@ from perdure.ledger.store.duckdb_tables import (
     forget,
     frames_of,
     newest_runs,
+    payload_of,
     read,
     replace,
+    runs_of,
+    settled_before,
     stretches,
 )
 from perdure.ledger.store.earlier_layout import bring_forward
 from perdure.ledger.store.journal import SEGMENT, Journal
 from perdure.ledger.store.journal_scan import commits, has_everything, has_segments
 from perdure.ledger.store.memory_store import TABLES, forget_bounds
+from perdure.ledger.store.readers import Readers
 from perdure.ledger.store.run_filter import RunFilter, filter_after, new_runs
-from perdure.ledger.store.seals import GENESIS, NOTHING, Commit, SpelledOut, extend, seal, seal_anew
+from perdure.ledger.store.seals import GENESIS, NOTHING, extend, seal, seal_anew
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Wanted
 
 _SLICE = 1_000  # facts that DuckDB takes in one transaction: 2 µs each, and 10 in one of a hundred thousand
@@ -82,8 +84,6 @@ class DuckDBStore:
     """A `Store` in one directory. With `repair`, what cannot be verified is cut off instead of refused (see `integrity.repair`)."""
 
     _inserter: Inserter  # of the connection that the boot has made
-    _reader: duckdb.DuckDBPyConnection  # for the thread of the commits
-
     # bytes in the journal before the database's file takes them in; reading back as many takes a second
     journal_max = 64 << 20
 
@@ -96,7 +96,8 @@ class DuckDBStore:
         self._guard = BlockGuard(path / DATABASE, fsync=fsync)
         self._refusal: LedgerError | None = None
         self._mark = GENESIS  # of what is durable
-        self._behind: deque[Commit] = deque()  # what DuckDB lacks of it
+        self._backlog = Backlog()  # what DuckDB lacks of it
+        self._readers = Readers()
         self._archive = RLock()  # of the connection and what follows
         self._followed, self._anchor, self._tally = GENESIS, GENESIS, NOTHING
         self._snapshot_seq = 0
@@ -125,7 +126,7 @@ class DuckDBStore:
         with self._fatal():
             self._journal.append(commit)
             self._mark = commit.after
-            self._behind.append(commit)
+            self._backlog.extend([commit])
 
     def follow(self) -> None:
         """Let DuckDB catch up with what is durable."""
@@ -153,9 +154,8 @@ class DuckDBStore:
 
     def records(self, table: str, keys: list[str]) -> list[Record]:
         """The snapshot's records under these keys, in their order."""
-        self._ready()
-        with self._fatal():
-            found = {record.key: record for record in by_key(self._reader, table, list(set(keys)))}
+        with self._reading() as con:
+            found = {record.key: record for record in by_key(con, table, list(set(keys)))}
         return [found[key] for key in dict.fromkeys(keys) if key in found]
 
     def runs_among(self, keys: Iterable[str]) -> list[str]:
@@ -172,38 +172,32 @@ class DuckDBStore:
         first: First = "oldest",
     ) -> list[Record]:
         """The snapshot's runs that are not live, oldest or newest request first."""
-        with self._archived() as con:
+        with self._reading() as con:
             return ended_runs(con, parent, statuses, before_ms, limit, first)
 
     def newest_runs(self, wanted: Wanted, limit: int) -> list[Record]:
         """The snapshot's runs that are wanted and not live, newest request first."""
-        with self._archived() as con:
+        with self._reading() as con:
             return newest_runs(con, wanted, limit)
 
     def family_runs(self, agent: str, limit: int) -> list[Record]:
         """The snapshot's runs that an agent or its descendants requested, and that are not live."""
-        self._ready()
-        with self._fatal():
-            return family_runs(self._reader, agent, limit)
+        with self._reading() as con:
+            return family_runs(con, agent, limit)
 
     def settled_before(self, before_ms: float, after: tuple[int, str], limit: int) -> list[Record]:
         """The snapshot's runs with a hard end before an instant, by the time of their end and their ids, after such a pair."""
-        bound = min(before_ms, END)
-        condition = f"""NOT live AND status IN ({", ".join(f"'{each}'" for each in sorted(HARD))}) AND ended_at_ms < $1
-            AND (ended_at_ms > $2 OR ended_at_ms = $2 AND run_id > $3) ORDER BY ended_at_ms, run_id LIMIT $4"""
-        with self._archived() as con:
-            return read(con, "runs", condition, [bound, *after, limit])
+        with self._reading() as con:
+            return settled_before(con, before_ms, after, limit)
 
     def runs_of(self, agents: list[str], limit: int) -> list[Record]:
         """The snapshot's runs that are not live, and that these agents or their sub-agents requested."""
-        condition = """NOT live AND (parent IN (SELECT unnest($1::VARCHAR[])) OR split_part(parent, '>', 1) IN
-            (SELECT unnest($1::VARCHAR[]))) ORDER BY requested_at_ms, first_seq LIMIT $2"""
-        with self._archived() as con:
-            return read(con, "runs", condition, [agents, limit])
+        with self._reading() as con:
+            return runs_of(con, agents, limit)
 
     def agents(self, after: str, limit: int) -> list[Record]:
         """The snapshot's agents after this one, by their addresses."""
-        with self._archived() as con:
+        with self._reading() as con:
             return read(con, "agents", "agent_id > $1 ORDER BY agent_id LIMIT $2", [after, limit])
 
     def facts(
@@ -213,26 +207,29 @@ class DuckDBStore:
         frames = "AND frame > $5" if frames_only else "AND $5::INTEGER IS NOT NULL"
         query = f"SELECT {FACT} FROM facts WHERE subject = $1 AND seq BETWEEN $2 AND $3 {frames} ORDER BY seq LIMIT $4"
         rows: list[FactRow] = []
-        with self._archived() as con:
-            for first_seq, last_seq in stretches(con, subject, self._snapshot_seq):
+        backlog = self._backlog.now()
+        with self._reading() as con:
+            for first_seq, last_seq in stretches(con, subject, self._snapshot_seq, end_before(backlog)):
                 answer = con.execute(query, [subject, first_seq, last_seq, limit - len(rows), after_frame])
                 rows += [FactRow(*row) for row in answer.fetchall()]
-        return rows
+        late = facts_in(backlog, {subject})
+        rows += [row for row in late if not frames_only or (row.frame is not None and row.frame > after_frame)]
+        return rows[:limit]
 
     def frames(self, subjects: list[str], first_seq: int, last_seq: int) -> list[FactRow]:
         """The events of these runs among the facts of these numbers, in order."""
-        with self._archived() as con:
-            return frames_of(con, subjects, first_seq, last_seq)
+        backlog = self._backlog.now()
+        with self._reading() as con:
+            rows = frames_of(con, subjects, first_seq, min(last_seq, end_before(backlog)))
+        late = facts_in(backlog, set(subjects))
+        return rows + [row for row in late if row.frame is not None and first_seq <= row.seq <= last_seq]
 
     def payload(self, run_id: str, part: str) -> bytes | None:
         """A large input or output."""
-        query = "SELECT body FROM payloads WHERE run_id = $1 AND part = $2 AND seq BETWEEN $3 AND $4 ORDER BY seq DESC LIMIT 1"
-        with self._archived() as con:
-            for first_seq, last_seq in [*stretches(con, run_id, self._snapshot_seq)[::-1], (0, END)]:
-                row = con.execute(query, [run_id, part, first_seq, last_seq]).fetchone()
-                if row is not None:
-                    return bytes(row[0])
-        return None
+        if (late := payload_in(self._backlog.now(), run_id, part)) is not None:
+            return late
+        with self._reading() as con:
+            return payload_of(con, run_id, part, self._snapshot_seq)
 
     def rows(self, query: str, parameters: list[object]) -> list[tuple[object, ...]]:
         """Answer one SELECT in a read-only transaction, on a connection that cannot open other files."""
@@ -273,7 +270,7 @@ class DuckDBStore:
         self._snapshot_seq, self._tally = found.snapshot_seq, NOTHING
         self._anchor = self._followed = found.mark
         self._mark = replayed[-1].after if replayed else found.mark
-        self._behind.extend(replayed)
+        self._backlog.extend(replayed)
         segments = dict.fromkeys(found.scanned.segments, 0) if self._repair else found.scanned.segments
         self._journal.resume(segments, self._mark, found.plan.replay[-1] if replayed else None)
         if self._repair:
@@ -284,8 +281,6 @@ class DuckDBStore:
             findings += self._mended(con, evidence, found)
         facts = found.facts + [row for commit in replayed for row in commit.spelled_out().rows]
         self._filter = RunFilter.read(con, self._snapshot_seq)
-        self._reader = con.cursor()
-        self._reader.execute("USE ledger")
         return Boot(get(con, "snapshot"), boot_records(con, facts), facts, findings, ended_counts(con))
 
     def _made_ready(self, evidence: Evidence) -> list[str]:
@@ -321,11 +316,10 @@ class DuckDBStore:
 
     def _catch_up(self, con: duckdb.DuckDBPyConnection) -> None:
         """Insert what is durable and not yet in DuckDB, in slices."""
-        while self._behind:
-            group: list[SpelledOut] = []
-            while self._behind and sum(len(commit.rows) for commit in group) < _SLICE:
-                group.append(self._behind.popleft().spelled_out())
+        while self._backlog:
+            group = [commit.spelled_out() for commit in self._backlog.first(_SLICE)]
             transact(con, partial(self._inserter.insert, group))
+            self._backlog.drop(len(group))
             self._followed = group[-1].after
             for commit in group:
                 self._tally = self._tally.plus(commit.tally)
@@ -356,6 +350,14 @@ class DuckDBStore:
         return self._con
 
     @contextmanager
+    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """What DuckDB has committed, for one thread of many: nobody waits for another. The snapshot is brought up to date in several
+        steps; of runs that it has not reached yet it is as it was."""
+        con = self._ready()
+        with self._fatal(), self._readers.reading(con) as reader:
+            yield reader
+
+    @contextmanager
     def _archived(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """DuckDB with everything that is durable, for one thread at a time."""
         con = self._ready()
@@ -381,16 +383,14 @@ class DuckDBStore:
 
     def _release(self) -> None:
         with self._archive:  # another thread may be at work still
-            self._let_go()
-
-    def _let_go(self) -> None:
-        self._journal.close()
-        self._behind.clear()
-        self._filter = None
-        if self._con is not None:
-            with suppress(duckdb.Error):
-                self._con.close()
-        self._guard.close()
-        if self._lock is not None:
-            self._lock.release()
-        self._con = self._lock = None
+            self._journal.close()
+            self._backlog.clear()
+            self._readers.close()
+            self._filter = None
+            if self._con is not None:
+                with suppress(duckdb.Error):
+                    self._con.close()
+            self._guard.close()
+            if self._lock is not None:
+                self._lock.release()
+            self._con = self._lock = None

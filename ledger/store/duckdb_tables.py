@@ -6,10 +6,12 @@ Never a statement per row: the cost is the statement, not the row (a row in a st
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import partial
 
 import duckdb
 
-from perdure.ledger.store.duckdb_file import INDEXED_MAX
+from perdure.ledger.status import HARD
+from perdure.ledger.store.duckdb_file import INDEXED_MAX, transact
 from perdure.ledger.store.memory_store import TABLES, boot_order
 from perdure.ledger.store.seals import SpelledOut, remove
 from perdure.ledger.store.store import FactRow, First, Record, Wanted
@@ -62,7 +64,7 @@ def replace(
     """
     latest = list({record.key: record for record in records if record.table == table}.values())
     for first in range(0, len(latest), _SLICE):
-        _replace(con, table, latest[first : first + _SLICE], new)
+        transact(con, partial(_replace, con, table, latest[first : first + _SLICE], new))
 
 
 def _replace(con: duckdb.DuckDBPyConnection, table: str, records: list[Record], new: Collection[str]) -> None:
@@ -161,6 +163,22 @@ def family_runs(con: duckdb.DuckDBPyConnection, agent: str, limit: int) -> list[
     return read(con, "runs", condition, [agent, f"{agent}>", limit])
 
 
+def settled_before(
+    con: duckdb.DuckDBPyConnection, before_ms: float, after: tuple[int, str], limit: int
+) -> list[Record]:
+    """The runs with a hard end before an instant, by the time of their end and their ids, after such a pair."""
+    condition = f"""NOT live AND status IN ({", ".join(f"'{each}'" for each in sorted(HARD))}) AND ended_at_ms < $1
+        AND (ended_at_ms > $2 OR ended_at_ms = $2 AND run_id > $3) ORDER BY ended_at_ms, run_id LIMIT $4"""
+    return read(con, "runs", condition, [min(before_ms, END), *after, limit])
+
+
+def runs_of(con: duckdb.DuckDBPyConnection, agents: list[str], limit: int) -> list[Record]:
+    """The runs that are not live, and that these agents or their sub-agents requested."""
+    condition = """NOT live AND (parent IN (SELECT unnest($1::VARCHAR[])) OR split_part(parent, '>', 1) IN
+        (SELECT unnest($1::VARCHAR[]))) ORDER BY requested_at_ms, first_seq LIMIT $2"""
+    return read(con, "runs", condition, [agents, limit])
+
+
 def ended_counts(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
     """How many runs of each status are not live."""
     return dict(con.execute("SELECT status, count(*) FROM runs WHERE NOT live GROUP BY status").fetchall())
@@ -180,15 +198,27 @@ def frames_of(con: duckdb.DuckDBPyConnection, subjects: list[str], first_seq: in
     return [FactRow(*row) for row in con.execute(query, [subjects, first_seq, last_seq]).fetchall()]
 
 
-def stretches(con: duckdb.DuckDBPyConnection, run_id: str, snapshot_seq: int) -> list[tuple[int, int]]:
-    """Where the facts of a run can be: between its record's first and last fact, and after the snapshot."""
+def stretches(con: duckdb.DuckDBPyConnection, run_id: str, snapshot_seq: int, end: int) -> list[tuple[int, int]]:
+    """Where the facts of a run up to the `end` can be: between its record's first and last fact, and after the snapshot."""
     row = con.execute("SELECT first_seq, last_seq FROM runs WHERE run_id = $1", [run_id]).fetchone()
     if row is not None and None not in row:
-        return [(row[0], row[1]), (max(row[1], snapshot_seq) + 1, END)]
+        return [(row[0], min(row[1], end)), (max(row[1], snapshot_seq) + 1, end)]
     born = con.execute(
         "SELECT 1 FROM facts WHERE subject = $1 AND frame = 0 AND seq > $2 LIMIT 1", [run_id, snapshot_seq]
     ).fetchone()
-    return [(snapshot_seq + 1, END)] if born else [(0, END)]
+    return [(snapshot_seq + 1, end)] if born else [(0, end)]
+
+
+def payload_of(con: duckdb.DuckDBPyConnection, run_id: str, part: str, snapshot_seq: int) -> bytes | None:
+    """A large input or output."""
+    query = (
+        "SELECT body FROM payloads WHERE run_id = $1 AND part = $2 AND seq BETWEEN $3 AND $4 ORDER BY seq DESC LIMIT 1"
+    )
+    for first_seq, last_seq in [*stretches(con, run_id, snapshot_seq, END)[::-1], (0, END)]:
+        row = con.execute(query, [run_id, part, first_seq, last_seq]).fetchone()
+        if row is not None:
+            return bytes(row[0])
+    return None
 
 
 def facts_after(con: duckdb.DuckDBPyConnection, seq: int) -> list[FactRow]:

@@ -38,6 +38,14 @@ class Hermit(Sleeper):
     exclusive = True
 
 
+class Reader(Agent):
+    """Reads for a while."""
+
+    async def run(self, input: str) -> int:
+        await asyncio.sleep(5)
+        return len(input)
+
+
 class Demanding(Agent):
     """Asks for a host of a pool of its own."""
 
@@ -132,6 +140,29 @@ def test_turns_go_on_while_the_storages_of_cleared_runs_are_deleted() -> None:
         assert told["longest_turn_ms"] < 500 < told["commit_ms"] / told["commits"]
 
     play(story, weather=replace(Weather.calm(), commit_ms=Span(1_000, 1_000)))
+
+
+def test_neither_a_turn_nor_a_question_waits_for_a_checkpoint() -> None:
+    """The archive's thread has a minute of work to do when an input must be read again, because the supervisor that knew it has died."""
+
+    async def story(stage: Stage) -> None:
+        reading = asyncio.ensure_future(stage.client.run(Reader, "x" * 100_000, run_id="r"))
+        await stage.until(lambda: stage.status("r") == "running")
+        stage.kill_host_of(address(Reader, "r"))
+        stage.simulation.kill("supervisor")
+        await stage.until(lambda: bool(stage.laboratory.supervisors))
+        threads = stage.laboratory.supervisors[-1].world.threads
+        jobs = [asyncio.ensure_future(threads.archive(lambda: None)) for _ in range(600)]
+        began_s = asyncio.get_running_loop().time()
+        await stage.until(lambda: stage.status("r") == "running" and stage.run("r").attempt == 2)
+        told = await stage.client.ask("page", None, None, None, "", None, 10)
+        assert ([each["run_id"] for each in told["runs"]], told["next"]) == (["r"], None)
+        assert asyncio.get_running_loop().time() - began_s < 10
+        assert not all(job.done() for job in jobs)
+        assert (await reading).output == 100_000
+        await asyncio.wait(jobs)
+
+    play(story, weather=replace(Weather.calm(), commit_ms=Span(100, 100)))
 
 
 def test_mail_of_a_cleared_run_does_not_come_back_by_way_of_the_snapshot() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,25 @@ from hypothesis import strategies as st
 from perdure.ledger.errors import LedgerError
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.memory_store import MemoryStore
-from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Store, Wanted
+from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Store, Wanted
 
 
-@pytest.fixture(params=["memory", "duckdb"])
+class Following(DuckDBStore):
+    """Has DuckDB catch up with every other commit, so that what is read is partly there and partly in the backlog."""
+
+    commits = 0
+
+    def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
+        super().append(rows, payloads)
+        self.commits += 1
+        if self.commits % 2:
+            self.follow()
+
+
+@pytest.fixture(params=["memory", "duckdb", "following"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made: Store = MemoryStore() if request.param == "memory" else DuckDBStore(tmp_path / "ledger", fsync=False)
+    kind = Following if request.param == "following" else DuckDBStore
+    made: Store = MemoryStore() if request.param == "memory" else kind(tmp_path / "ledger", fsync=False)
     made.boot()
     yield made
     made.close()
@@ -377,6 +390,7 @@ steps = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.lists(names, min_size=1, max_size=5), st.sets(names, max_size=2)),
         st.tuples(st.just("checkpoint"), st.sets(names), st.sets(names, max_size=2)),
+        st.just(("follow", frozenset(), frozenset())),
         st.just(("boot", frozenset(), frozenset())),
     ),
     max_size=10,
@@ -404,6 +418,8 @@ def test_both_stores_tell_the_same_story(
             changed.clear()
             for store in stores:
                 store.checkpoint(b"%d" % seq, seq, records, sorted(others))
+        elif verb == "follow":
+            stores[1].follow()
         else:
             for store in stores:
                 store.close()
@@ -412,6 +428,7 @@ def test_both_stores_tell_the_same_story(
             assert stores[0].facts(key) == stores[1].facts(key)
             assert stores[0].payload(key, "input") == stores[1].payload(key, "input")
             assert stores[0].records("runs", [key]) == stores[1].records("runs", [key])
+        assert stores[0].frames(["a", "c"], seq // 2, seq) == stores[1].frames(["a", "c"], seq // 2, seq)
         assert set(stores[0].runs_among("abcd")) <= set(stores[1].runs_among("abcd"))
     for store in stores:
         store.close()

@@ -24,7 +24,7 @@ from perdure.ledger.store.integrity import examine
 from perdure.ledger.store.journal import Journal
 from perdure.ledger.store.journal_scan import scan
 from perdure.ledger.store.seals import seal
-from perdure.ledger.store.store import Boot
+from perdure.ledger.store.store import Boot, Wanted
 from tests.ledger.wrecks import (
     LAST,
     ROOT,
@@ -578,22 +578,91 @@ class Patient(DuckDBStore):
         super()._fold(con)
 
 
-def test_commits_and_records_do_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
+def test_commits_and_readers_do_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
     with closing(Patient(tmp_path)) as store, ThreadPoolExecutor(1) as other:
         store.boot()
         store.append(*commit(1, 3))
-        store.checkpoint(b"m", 3, [run("r1", 1, 1)], [])
+        store.checkpoint(b"m", 3, [run("r1", 1, 1, live=False)], [])
         store.goes_on.clear()
         store.waits.clear()
         checkpoint = other.submit(store.checkpoint, b"n", 3, [], [])
         assert store.waits.wait(10)
-        store.append(*commit(4, 5))
+        store.append(*commit(4, 5, payload=b"late"))
         assert [record.key for record in store.records("runs", ["r1"])] == ["r1"]
         assert store.runs_among(["r1", "new"]) == ["r1"]
+        assert [record.key for record in store.newest_runs(Wanted(), 10)] == ["r1"]
+        assert [row.seq for row in store.facts("r2")] == [2, 5]
+        assert [row.seq for row in store.frames(["r1", "r2"], 2, 5)] == [2, 4, 5]
+        assert store.payload("r2", "input") == b"late"
         store.goes_on.set()
         checkpoint.result(10)
         assert [row.seq for row in store.facts("r2")] == [2, 5]
         assert store.boot().meta == b"n"
+
+
+def test_readers_on_many_threads_get_what_each_has_asked_for(store: DuckDBStore) -> None:
+    store.append(*commit(1, 90))
+    store.checkpoint(b"m", 90, [run(f"r{n}", n or 3, 90) for n in range(3)], [])
+
+    def read(key: str) -> None:
+        for _ in range(100):
+            assert [record.key for record in store.records("runs", [key])] == [key]
+            assert {row.subject for row in store.facts(key)} == {key}
+
+    with ThreadPoolExecutor(3) as others:
+        readers = [others.submit(read, f"r{n}") for n in range(3)]
+        for seq in range(91, 100):
+            store.append(*commit(seq, seq))
+            store.checkpoint(b"m", seq, [run(f"r{n}", n or 3, seq) for n in range(3)], [])
+        for reader in readers:
+            reader.result(60)
+
+
+class Hasty(DuckDBStore):
+    """DuckDB catches up in the midst of every read."""
+
+    @contextmanager
+    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        with super()._reading() as con:
+            self.follow()
+            yield con
+
+
+def test_a_fact_that_duckdb_gets_while_somebody_reads_is_told_once(tmp_path: Path) -> None:
+    with closing(Hasty(tmp_path, fsync=False)) as store:
+        store.boot()
+        store.append(*commit(1, 10))
+        assert [row.seq for row in store.facts("r1")] == [1, 4, 7, 10]
+        store.append(*commit(11, 20))
+        assert [row.seq for row in store.frames(["r1"], 1, 20)] == [1, 4, 7, 10, 13, 16, 19]
+
+
+class Slow(DuckDBStore):
+    """Has a reader that takes its time."""
+
+    @contextmanager
+    def reader(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        with self._reading() as con:
+            con.execute("BEGIN")
+            yield con
+
+
+def test_a_checkpoint_has_everything_in_its_file_while_somebody_still_reads(tmp_path: Path) -> None:
+    store = Slow(tmp_path / "ledger", fsync=False)
+    store.boot()
+    store.append(*commit(1, 50))
+    store.checkpoint(b"old", 50, [run(f"r{n}", n or 3, 50) for n in range(3)], [])
+    with store.reader() as reader:
+        assert reader.execute("SELECT count(*) FROM facts").fetchone() == (50,)
+        store.append(*commit(51, 60))
+        store.checkpoint(b"new", 60, [run("r1", 1, 60), run("r2", 2, 60)], ["r0"])
+        dead = copy(tmp_path / "ledger", tmp_path / "dead")
+        assert reader.execute("SELECT count(*) FROM facts").fetchone() == (50,)
+    store.close()
+    with closing(DuckDBStore(dead, fsync=False)) as heir:
+        assert heir.boot().meta == b"new"
+        assert [len(heir.facts(f"r{n}")) for n in range(3)] == [0, 20, 20]
+        assert [record.key for record in heir.records("runs", ["r0", "r1", "r2"])] == ["r1", "r2"]
 
 
 def test_a_small_ledger_is_a_small_file(store: DuckDBStore, tmp_path: Path) -> None:

@@ -1,0 +1,46 @@
+"""Connections that read what DuckDB has committed, beside the one that writes. Nobody waits for anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Condition
+
+import duckdb
+
+
+class Readers:
+    """As many connections as there are threads that read at once."""
+
+    def __init__(self) -> None:
+        self._idle: list[duckdb.DuckDBPyConnection] = []
+        self._at_work = 0
+        self._changed = Condition()
+
+    @contextmanager
+    def reading(self, con: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
+        """One that nobody else uses meanwhile. `con` is the one that writes."""
+        with self._changed:
+            reader = self._idle.pop() if self._idle else _beside(con)
+            self._at_work += 1
+        try:
+            yield reader
+        finally:
+            with self._changed:
+                self._at_work -= 1
+                self._idle.append(reader)
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close all of them, once nobody reads any more."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._at_work)
+            for reader in self._idle:
+                reader.close()
+            self._idle.clear()
+
+
+def _beside(con: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+    reader = con.cursor()
+    reader.execute("USE ledger")
+    return reader
