@@ -41,11 +41,10 @@ def meta_of(view: View) -> bytes:
 
 
 def prepare_rows(view: View, run_ids: list[str]) -> None:
-    """Make the rows of these runs before the snapshot is taken, if they have ended. A later fact about a run makes its row worthless."""
+    """Make the rows of these runs before the snapshot is taken. A later fact about a run makes its row worthless."""
     for key in run_ids:
-        run = view.runs.get(key)
-        if run is not None and run.is_settled and key in view.dirty_runs:
-            view.dirty_runs[key] = run_record(run)
+        if key in view.runs and key in view.dirty_runs:
+            view.dirty_runs[key] = run_record(view.runs[key])
 
 
 def leave_out_passers(view: View, agents: list[str]) -> None:
@@ -56,10 +55,8 @@ def leave_out_passers(view: View, agents: list[str]) -> None:
 
 
 def rows_to_make(view: View) -> list[str]:
-    """The runs that have ended, and of which the next snapshot has no row yet."""
-    runs = view.runs
-    made_later = (key for key, row in view.dirty_runs.items() if row is None)
-    return [key for key in made_later if (run := runs.get(key)) is not None and run.is_settled]
+    """The runs that have changed, and of which the next snapshot has no row yet."""
+    return [key for key, row in view.dirty_runs.items() if row is None and key in view.runs]
 
 
 def dirty_records(view: View) -> list[Record]:

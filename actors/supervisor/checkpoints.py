@@ -2,8 +2,8 @@
 
 A checkpoint has four steps, and turns go on during the first and the third:
 
-1. The storages of what was cleared are deleted, on a thread (nobody wakes these agents again), and rows of ended runs are made a few
-   at a time.
+1. The storages of what was cleared are deleted, on a thread (nobody wakes these agents again), and rows of runs are made a few at a
+   time.
 2. Between two turns, the *cut* takes what is true: all facts behind it are durable.
 3. The store writes it on a thread.
 4. Between two turns, what was cleared leaves memory.
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
     from perdure.ledger import Activation, Fact, Store, View
 
 _ROWS_AT_ONCE = 50  # made in half a millisecond; a turn goes on in between
+_ROWS_AT_ONCE_MAX = 1_600  # more than change in a turn
 _LET_GO_AT_ONCE = 500  # runs that leave memory, in some two milliseconds
 _FEW = 500  # rows that the cut makes itself
-_PASSES_MAX = 4  # each finds fewer rows to make than the one before, unless runs end faster than rows are made
+_PASSES_MAX = 12  # each finds what has changed since the one before
 _SUSPENDED_S = 30.0  # for so long the wish of a backup holds
 _FOLLOWS_FROM = 1_000  # facts that the archive lacks before it follows; fewer wait for a question or a checkpoint
 
@@ -114,25 +115,27 @@ class Checkpoints:
             self._let_go()
 
     async def _prepare(self) -> None:
-        """Delete storages, then make rows until few are left for the cut: more runs end meanwhile."""
+        """Delete storages, then make rows until few are left for the cut. More runs change meanwhile, so each pass takes larger bites."""
         view = self._view
         due, self.forgetting = dict.fromkeys(self.forgetting), []
         deleted = [key for key in due if await self._delete(key)]
+        bite = _ROWS_AT_ONCE
         for _ in range(_PASSES_MAX):
             keys = rows_to_make(view)
-            await self._bit_by_bit(prepare_rows, keys)
+            await self._bit_by_bit(prepare_rows, keys, bite)
             if len(keys) <= _FEW:
                 break
-        await self._bit_by_bit(leave_out_passers, list(view.dirty_agents))
+            bite = min(2 * bite, _ROWS_AT_ONCE_MAX)
+        await self._bit_by_bit(leave_out_passers, list(view.dirty_agents), bite)
         self._then(partial(self._cut, deleted))
 
     def _then(self, step: Callable[[], Awaitable[None]]) -> None:
         self._next = step
         self._wake()
 
-    async def _bit_by_bit(self, step: Callable[[View, list[str]], None], keys: list[str]) -> None:
-        for first in range(0, len(keys), _ROWS_AT_ONCE):
-            step(self._view, keys[first : first + _ROWS_AT_ONCE])
+    async def _bit_by_bit(self, step: Callable[[View, list[str]], None], keys: list[str], bite: int) -> None:
+        for first in range(0, len(keys), bite):
+            step(self._view, keys[first : first + bite])
             await asyncio.sleep(0)
 
     async def _cut(self, deleted: list[str]) -> None:

@@ -98,13 +98,15 @@ class Machine:
         self.enact(assign_hosts(self.view, self.now_ms, LIMITS))
         self.store.append(self.rows[self.durable :], [])
         self.durable = len(self.rows)
+        prepare_rows(self.view, rows_to_make(self.view))
 
     def enact(self, changes: Iterator[Fact | Note]) -> None:
         self.rows += [row for _fact, row in enacted(self.view, changes, self.now_ms)]
 
     def checkpoint(self) -> None:
-        kept = self.view.kept.copy()
-        at_once, self.view.kept = dirty_records(self.view), kept
+        kept, made = self.view.kept.copy(), self.view.dirty_runs
+        self.view.dirty_runs = dict.fromkeys(made)
+        at_once, self.view.kept, self.view.dirty_runs = dirty_records(self.view), kept, made
         prepare_rows(self.view, rows_to_make(self.view))
         leave_out_passers(self.view, list(self.view.dirty_agents))
         records = dirty_records(self.view)
