@@ -48,6 +48,7 @@ class Asked:
 
 
 Handler = Callable[[Asked], Awaitable[object]]
+_Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,18 @@ class Operation:
 
 
 def routes_of(table: list[Operation], backend: Backend) -> list[BaseRoute]:
-    """The routes of these operations."""
-    return [Route(_wide(each), _endpoint(each, backend), methods=[each.method], name=each.name) for each in table]
+    """The routes of these operations: one for each path, so that who asks by another method is told all that there are."""
+    by_path: dict[str, dict[str, _Endpoint]] = {}
+    for each in table:
+        by_path.setdefault(_wide(each), {})[each.method] = _endpoint(each, backend)
+    return [Route(path, _by_method(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
+
+
+def _by_method(endpoints: dict[str, _Endpoint]) -> _Endpoint:
+    async def answer(request: Request) -> Response:
+        return await endpoints["GET" if request.method == "HEAD" else request.method](request)
+
+    return answer
 
 
 def _wide(operation: Operation) -> str:
@@ -93,7 +104,7 @@ def _wide(operation: Operation) -> str:
     return re.sub(r"\{(run_id|agent|address)\}", r"{\1:path}", operation.path)
 
 
-def _endpoint(operation: Operation, backend: Backend) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(operation: Operation, backend: Backend) -> _Endpoint:
     async def answer(request: Request) -> Response:
         who = backend.principal(request, operation.scope)
         path = _fitting(operation.of, request.path_params)
