@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast, overload
 
 from pydantic_core import to_jsonable_python
 
-from perdure.actors.agent.exposing import exposed
+from perdure.actors.agent.exposing import exposed, watching
 from perdure.actors.agent.groups import (
     FiberGroup,
     OwnStorage,
@@ -225,7 +225,7 @@ class Agent:
         """The state, for watchers."""
         return self._perdure.state_watch.present()
 
-    @exposed(repeatable=True)
+    @watching
     async def _perdure_watch_state(self, version: Any, edition: Any, hold_s: float) -> Any:
         """The state, as soon as something has changed since this version and edition."""
         return await self._perdure.state_watch.page(version, edition, hold_s)

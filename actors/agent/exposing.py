@@ -15,10 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
+from perdure.actors.link.doors import TELLS_DOOR, WATCHING
+
 P = ParamSpec("P")
 R = TypeVar("R")
 Given_co = TypeVar("Given_co", covariant=True)
 Answer_co = TypeVar("Answer_co", covariant=True)
+M = TypeVar("M", bound=Callable[..., object])
 
 
 if TYPE_CHECKING:
@@ -64,3 +67,19 @@ def exposed(method: Any = None, *, repeatable: bool = False) -> Any:
         return marked
 
     return mark if method is None else mark(method)
+
+
+def watching(method: M) -> M:
+    """Expose a method that changes nothing and is asked again and again, of the agent's host itself (`link.doors`)."""
+    return _by_door(method, WATCHING)
+
+
+def tells_door(method: M) -> M:
+    """Expose a repeatable method whose answer tells where the agent lives, for those that ask again."""
+    return _by_door(method, TELLS_DOOR)
+
+
+def _by_door(method: M, mark: str) -> M:
+    vars(method)["__perdure_door__"] = mark
+    exposed(repeatable=True)(method)
+    return method

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec
 from typing_extensions import TypeVar
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.agent.exposing import Marking, exposed
+from perdure.actors.agent.exposing import Marking, exposed, tells_door, watching
 from perdure.actors.chat.callback import (
     TurnOptions,
     ask_and_follow,
@@ -261,7 +261,7 @@ class ChatAgent(Agent, Generic[Answer]):
         """
         return follow_feed(self._perdure_conversation.local_caller, first)
 
-    @exposed(repeatable=True)
+    @watching
     async def _perdure_feed(self, first: int, hold_s: float) -> Any:
         """The events of the feed from a number on."""
         return await self._perdure_conversation.feed.page(first, hold_s)
@@ -283,7 +283,7 @@ class ChatAgent(Agent, Generic[Answer]):
         given = cast("Mapping[str, Any]", options)
         return cast("Json", self._perdure_conversation.accept_request(trigger, messages, request_id, given))
 
-    @exposed(repeatable=True)
+    @tells_door
     async def _perdure_begin_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
         """`_perdure_accept_turn` and the first `_perdure_follow_turn` in one call. `accepted` says whether the turn is new."""
         given = cast("Mapping[str, Any]", options)
@@ -294,7 +294,7 @@ class ChatAgent(Agent, Generic[Answer]):
         told = views.told(*await views.opening(str(accepted["request_id"])))
         return cast("Json", {**told, "accepted": accepted["accepted"]})
 
-    @exposed(repeatable=True)
+    @watching
     async def _perdure_follow_turn(self, request_id: str, first: int) -> Any:
         """The events of a turn from a number on, and its status."""
         views = self._perdure_conversation.turns.views

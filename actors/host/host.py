@@ -21,6 +21,7 @@ from perdure.actors.life.handlers import Letter
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.life.results import RunInfo
 from perdure.actors.link.columns import Starts
+from perdure.actors.link.doors import NOBODY, Look, Seen
 from perdure.actors.link.messages import (
     CallAnswered,
     CallAstray,
@@ -45,7 +46,7 @@ from perdure.actors.link.peer import Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Courier, World
 from perdure.actors.tasks import Tasks
-from perdure.ledger import Ended, Released, StorageError, Unstarted, agent_id
+from perdure.ledger import Ended, Released, StorageError, Unstarted, agent_id, pack, unpack
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import LEAP_MS, Limits, Rank
 
@@ -240,6 +241,17 @@ class Host:
             calls.begin(ref)
             task = tenant.spawn(tenant.answer(ref, said.method, said.body, said.trace), Rank.CALL)
             task.add_done_callback(partial(self._call_over, ref))
+
+    async def look(self, frame: bytes) -> bytes:
+        """Answer a question that somebody asks this host itself (`link.doors`)."""
+        agent_id, incarnation, method, body = Look(*unpack(frame))
+        tenant = self._current(agent_id, incarnation)
+        if tenant is None or tenant.is_leaving:
+            return pack(NOBODY)
+        task = tenant.spawn(tenant.look(method, body), Rank.CALL)
+        await asyncio.wait({task})
+        value = None if task.cancelled() or task.exception() is not None else task.result()
+        return pack(Seen(is_here=True, ok=value is not None, value=value))
 
     def _call_over(self, ref: str, task: asyncio.Task[Any]) -> None:
         """A call whose agent was told to stop is not answered any more, nor is one that failed in our own code."""

@@ -34,6 +34,7 @@ from perdure.actors.life.results import RunInfo
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.life.start_hook import call_on_start
 from perdure.actors.life.state_watch import StateWatch
+from perdure.actors.link.doors import Door, mark_of, with_door
 from perdure.actors.link.messages import Report
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import KillPoint
@@ -279,6 +280,12 @@ class Tenant(Life):
             self.services.answer(ref, False, error_to_plain(problem, self.limits.error_chars_max))
         self.touch()
 
+    async def look(self, method_name: str, body: bytes) -> bytes | None:
+        """Answer a question that came to the host itself. What goes wrong is told by the supervisor's way, which is taken next."""
+        reply, problem = await tried(self._answer(self.dice.token(), method_name, body))
+        self.touch()
+        return reply if problem is None else None
+
     async def _answer(self, ref: str, method_name: str, body: bytes) -> bytes:
         if method_name != FORGET:
             await self.ready()
@@ -289,7 +296,10 @@ class Tenant(Life):
                 return answered
         arguments, returned = exposed_call(type(self.agent), method_name, body)
         outcome = await self.call(getattr(self.agent, method_name), *arguments.args[1:], **arguments.kwargs)
-        return returned.encode("return", outcome, self.limits.output_bytes_max)
+        reply = returned.encode("return", outcome, self.limits.output_bytes_max)
+        if not mark_of(type(self.agent), method_name):
+            return reply
+        return with_door(reply, Door(self.services.peer.courier.door, self.incarnation))
 
     async def signal(self, info: RunInfo, snapshot: dict[str, Any]) -> None:
         """Tell the author's `on_progress`; what it raises stops nothing (spec W-54)."""

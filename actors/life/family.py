@@ -26,6 +26,7 @@ from perdure.actors.life.handle import Handle
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.link.caller import THROUGH, Address, AgentCaller, TellContent, standalone_of
+from perdure.actors.link.doors import mark_of, without_door
 from perdure.actors.link.messages import Abort
 from perdure.ledger import (
     AgentForbidden,
@@ -263,7 +264,8 @@ class Family:
         home = pool_spec(agent_class, self._life.services.package)
         if rest:
             method, body = THROUGH, pack([rest, method, body, repeatable])
-        return await self._caller.send(child, method, body, home, standalone_of(agent_class), repeatable=repeatable)
+        told = await self._caller.send(child, method, body, home, standalone_of(agent_class), repeatable=repeatable)
+        return without_door(told) if mark_of(agent_class, method) else told
 
 
 FORGET = "\0forget"  # answered before the agent has come up: it may be coming up with the help of the one who asks

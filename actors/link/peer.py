@@ -56,7 +56,8 @@ class Peer:
         self.epoch = 0
         self.heard = 0
         self.failing_since: float | None = None
-        self._world, self._tasks, self._courier, self._limits = world, tasks, courier, limits
+        self.courier = courier
+        self._world, self._tasks, self._limits = world, tasks, limits
         self._hello, self._receive = hello, receive
         self._link: Link[Message] = Link()
         self._waiting: deque[asyncio.Future[None] | None] = deque()
@@ -164,7 +165,7 @@ class Peer:
     async def _exchange(self, frame: bytes) -> None:
         session = self._link.session
         try:
-            answer = await self._courier.exchange(frame)
+            answer = await self.courier.exchange(frame)
         except SupervisorUnreachable:
             await self._pause()
             if session == self._link.session:

@@ -60,7 +60,9 @@ class RayHost(HostProcess):
             prefer_sent(Path(os.environ["PYTHONPATH"].partition(os.pathsep)[0]))
         telemetry, metrics = begin_telemetry(deployment, host_id)
         world = system_world(metrics, threads_max=deployment.limits.threads_max, telemetry=telemetry)
-        super().__init__(deployment, world, RayCourier(functools.partial(find_supervisor, deployment)), host_id)
+        door = ray.get_runtime_context().get_actor_name() or ""
+        courier = RayCourier(functools.partial(find_supervisor, deployment), door=door)
+        super().__init__(deployment, world, courier, host_id)
 
 
 class RayActors:

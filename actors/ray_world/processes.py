@@ -146,8 +146,13 @@ class HostProcess(Process):
 
     async def _live(self, deployment: Deployment, world: World, courier: Courier, host_id: str) -> str:
         place = (deployment.code_dir, deployment.package)
-        host = deployment.part("host", world, courier, deployment.cabinet(), host_id, deployment.limits, *place)
-        return str(await host.serve())
+        self._host = deployment.part("host", world, courier, deployment.cabinet(), host_id, deployment.limits, *place)
+        return str(await self._host.serve())
+
+    async def look(self, frame: bytes) -> bytes:
+        """Pass a question for an agent on. Nobody knows of this host before it serves."""
+        answer: bytes = await self._host.look(frame)
+        return answer
 
     def _ended(self, life: asyncio.Task[object]) -> None:
         error = _error_of(life)

@@ -12,13 +12,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from perdure.actors.ports import Courier, Fleet, PoolSpec, Pulse, World
-from perdure.actors.sim_world.mail import SimCourier, Wire
+from perdure.actors.sim_world.mail import HOST, SUPERVISOR, SimCourier, Wire
 from perdure.actors.sim_world.ports import KillPlan, make_world
 from perdure.actors.sim_world.process import Failure, Nature, Process
 from perdure.ledger import HostUnavailable
 
-SUPERVISOR: Final = "supervisor"
-HOST: Final = "host"
 CLIENT: Final = "client"
 
 
@@ -37,6 +35,9 @@ class HostLike(Protocol):
 
     async def serve(self) -> str:
         """Run until retired, orphaned or stopped, and say why it ended."""
+
+    async def look(self, frame: bytes) -> bytes:
+        """Answer somebody who asks the host itself."""
 
 
 MakeSupervisor = Callable[[World, Fleet], SupervisorLike]
@@ -129,17 +130,19 @@ class Cluster:
 
     async def _live_host(self, process: Process) -> str:
         courier = SimCourier(process, self.wire)
-        return await self._make_host(make_world(process, self._plan), courier, process.name).serve()
+        host = self._make_host(make_world(process, self._plan), courier, process.name)
+        self.wire.connect(process, host.look)
+        return await host.serve()
 
     def _ended(self, process: Process) -> None:
         """A process is no more: tell those who wait for it, and start what must be started."""
         if not process.clean:
             self.crashes.append(Failure(self.nature.now_ms(), process.name, process.cause, process.error))
+        self.wire.disconnect(process)
         if process.kind == HOST:
             death = self.machines[process.name].death
             self.nature.later(self.nature.draw_ms(self.nature.weather.death_seen_ms), death.set_result, process.cause)
             return
-        self.wire.disconnect(process)
         if self._powered and not process.clean:
             self._restart_later()
 

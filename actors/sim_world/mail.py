@@ -1,4 +1,4 @@
-"""The wire between couriers and the supervisor, with its weather.
+"""The wire between couriers, the supervisor and hosts, with its weather.
 
 An exchange is a call and a reply, each of them a message that can be lost, late or overtaken; a call can arrive
 twice. Its caller hears exactly one of: the reply, or `SupervisorUnreachable`, which says only that nothing is known.
@@ -20,21 +20,25 @@ import asyncio
 import zlib
 from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Final
 
 from perdure.actors.sim_world.ports import KillPlan
 from perdure.actors.sim_world.process import Nature, Process
 from perdure.actors.sim_world.weather import Weather
-from perdure.ledger import PerdureError, SupervisorUnreachable
+from perdure.ledger import HostUnavailable, PerdureError, SupervisorUnreachable
 
+SUPERVISOR: Final = "supervisor"
+HOST: Final = "host"
 Exchange = Callable[[bytes], Coroutine[object, None, bytes]]
 
 
 class _Call:
     """One exchange under way."""
 
-    def __init__(self, number: int, caller: Process, frame: bytes) -> None:
+    def __init__(self, number: int, caller: Process, to: str, frame: bytes) -> None:
         self.number = number
         self.caller = caller
+        self.to = to
         self.frame = frame
         self.answer: asyncio.Future[bytes] = caller.nature.loop.create_future()
 
@@ -46,31 +50,30 @@ class Wire:
         self._nature = nature
         self._plan = plan
         self._stand_still = stand_still
-        self._supervisor: Process | None = None
-        self._exchange: Exchange | None = None
+        self._listeners: dict[str, tuple[Process, Exchange]] = {}
         self._held: dict[int, _Call] = {}
         self._count = 0
 
-    def connect(self, supervisor: Process, exchange: Exchange) -> None:
-        """A supervisor life has begun to listen."""
-        self._supervisor = supervisor
-        self._exchange = exchange
+    def connect(self, listener: Process, exchange: Exchange) -> None:
+        """A life of the supervisor, or a host, has begun to listen."""
+        self._listeners[listener.name] = listener, exchange
 
-    def disconnect(self, supervisor: Process) -> None:
-        """A supervisor life is over: whoever waits for it hears so."""
-        if self._supervisor is not supervisor:
+    def disconnect(self, listener: Process) -> None:
+        """It is over: whoever waits for it hears so."""
+        if listener not in self._listeners.get(listener.name, ()):
             return
-        self._supervisor = self._exchange = None
-        held, self._held = self._held, {}
-        for call in held.values():
-            self._fail(call, "the supervisor died", self._nature.draw_ms(self._nature.weather.death_seen_ms))
+        del self._listeners[listener.name]
+        for call in [call for call in self._held.values() if call.to == listener.name]:
+            del self._held[call.number]
+            self._fail(call, f"the {listener.kind} died", self._nature.draw_ms(self._nature.weather.death_seen_ms))
 
-    def post(self, caller: Process, frame: bytes) -> asyncio.Future[bytes]:
-        """Send a call; the future is the caller's answer."""
+    def post(self, caller: Process, to: str, frame: bytes) -> asyncio.Future[bytes]:
+        """Send a call to the supervisor, or to a host; the future is the caller's answer."""
         self._count += 1
-        call = _Call(self._count, caller, frame)
+        call = _Call(self._count, caller, to, frame)
         nature, weather = self._nature, self._nature.weather
-        self._strike(caller)
+        if to == SUPERVISOR:
+            self._strike(caller)
         nature.note(caller.name, f"call {call.number} posted {_brief(frame)}")
         if nature.chance(weather.doubled):
             nature.note(caller.name, f"call {call.number} doubled")
@@ -95,8 +98,8 @@ class Wire:
                 self._stand_still(nature.draw_ms(weather.stop_ms))
             if nature.chance(weather.host_dies):
                 nature.later(nature.draw_ms(weather.sudden_ms), self._die, caller, weather)
-        if self._supervisor is not None and nature.chance(weather.supervisor_dies):
-            nature.later(nature.draw_ms(weather.sudden_ms), self._die, self._supervisor, weather)
+        if SUPERVISOR in self._listeners and nature.chance(weather.supervisor_dies):
+            nature.later(nature.draw_ms(weather.sudden_ms), self._die, self._listeners[SUPERVISOR][0], weather)
 
     def _die(self, process: Process, weather: Weather) -> None:
         if self._nature.weather is weather:  # not if the world has healed meanwhile
@@ -108,40 +111,44 @@ class Wire:
         return nature.draw_ms(weather.mail_ms) + late_ms
 
     def _arrive(self, call: _Call, *, echo: bool) -> None:
-        if call.caller.is_cut():
+        listener, exchange = self._listeners.get(call.to, (None, None))
+        if self._is_cut(call):
             self._lose(call, "call", echo=echo)
-        elif self._supervisor is None or self._exchange is None:
+        elif listener is None or exchange is None:
             after_ms = self._nature.draw_ms(self._nature.weather.death_seen_ms)
-            self._fail(call, "there is no supervisor", after_ms, echo=echo)
+            self._fail(call, f"there is no {call.to}", after_ms, echo=echo)
         else:
-            self._nature.note(self._supervisor.name, f"call {call.number} arrives" + (" again" if echo else ""))
+            self._nature.note(listener.name, f"call {call.number} arrives" + (" again" if echo else ""))
             if not echo:
                 self._held[call.number] = call
-            answered = partial(self._answered, call, self._supervisor, echo=echo)
-            self._supervisor.start(self._exchange(call.frame), on_done=answered)
+            listener.start(exchange(call.frame), on_done=partial(self._answered, call, listener, echo=echo))
 
-    def _answered(self, call: _Call, supervisor: Process, task: asyncio.Task[bytes], *, echo: bool) -> None:
+    def _is_cut(self, call: _Call) -> bool:
+        listener, _ = self._listeners.get(call.to, (None, None))
+        return call.caller.is_cut() or (listener is not None and listener.is_cut())
+
+    def _answered(self, call: _Call, listener: Process, task: asyncio.Task[bytes], *, echo: bool) -> None:
         nature = self._nature
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, PerdureError):
-            nature.blame(supervisor.name, "exchange() raised", error)
+            nature.blame(listener.name, "exchange() raised", error)
         if echo or self._held.pop(call.number, None) is None:
             return
         if task.cancelled():
-            self._fail(call, "the supervisor dropped the call", self._travel_ms())
-        elif call.caller.is_cut() or nature.chance(nature.weather.lost):
+            self._fail(call, f"the {listener.kind} dropped the call", self._travel_ms())
+        elif self._is_cut(call) or nature.chance(nature.weather.lost):
             self._lose(call, "reply")
         elif error is None:
             nature.later(self._travel_ms(), self._hear, call, task.result())
         elif isinstance(error, PerdureError):
             nature.later(self._travel_ms(), self._refuse, call, error)
         else:
-            self._fail(call, "the supervisor failed", self._travel_ms())
+            self._fail(call, f"the {listener.kind} failed", self._travel_ms())
 
     def _hear(self, call: _Call, reply: bytes) -> None:
         if call.answer.done():
             return
-        if call.caller.is_cut():
+        if self._is_cut(call):
             self._lose(call, "reply")
             return
         self._nature.note(call.caller.name, f"call {call.number} answered {_brief(reply)}")
@@ -165,16 +172,25 @@ class Wire:
 
 
 class SimCourier:
-    """A host's or client's way to the supervisor."""
+    """A host's or client's ways to the supervisor and to hosts."""
 
     def __init__(self, process: Process, wire: Wire) -> None:
         self._process = process
         self._wire = wire
+        self.door = process.name if process.kind == HOST else ""
 
     async def exchange(self, frame: bytes) -> bytes:
         """Hand over a frame and wait for the answer."""
         self._process.check()
-        return await self._wire.post(self._process, frame)
+        return await self._wire.post(self._process, SUPERVISOR, frame)
+
+    async def look(self, door: str, frame: bytes) -> bytes:
+        """Ask a host."""
+        self._process.check()
+        try:
+            return await self._wire.post(self._process, door, frame)
+        except SupervisorUnreachable as lost:
+            raise HostUnavailable(str(lost)) from lost
 
 
 def _brief(frame: bytes) -> str:

@@ -28,6 +28,8 @@ PATIENCE_S = 60.0
 class OneProcess:
     """A courier and a fleet for everybody in this process."""
 
+    door = ""
+
     def __init__(self, limits: Limits, store: Any = None, disk: Any = None) -> None:
         self.limits = limits
         self.disk = disk or MemoryDisk()

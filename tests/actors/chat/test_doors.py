@@ -1,0 +1,161 @@
+"""Who follows an agent asks its host (`actors.link.doors`), and the supervisor when it must be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from pydantic_ai.messages import ModelMessage
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+
+from perdure.actors import Agent, ChatAgent, exposed
+from perdure.actors.link.messages import Ask, Call
+from perdure.actors.link.wire import PeerFrame, decode_all
+from perdure.actors.ports import Courier
+from perdure.ledger import AgentUnreachable, HostUnavailable, unpack
+from tests.kit import Stage, address, play
+
+WORDS = [f"word-{number} " for number in range(40)]
+
+
+async def _slowly(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    for word in WORDS:
+        await asyncio.sleep(0.2)
+        yield word
+
+
+async def _haltingly(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    for word in WORDS[:5]:
+        await asyncio.sleep(7)
+        yield word
+
+
+class Speaker(ChatAgent):
+    """Says a word five times a second."""
+
+    model = FunctionModel(stream_function=_slowly)
+
+
+class Ponderer(ChatAgent):
+    """Says a word each seven seconds."""
+
+    model = FunctionModel(stream_function=_haltingly)
+
+
+class House(Agent):
+    """Lets callers from outside pass to its speakers as long as it is open."""
+
+    async def on_before_sub_agent(self, agent_type: str, name: str) -> bool:
+        return not self.state.get("closed")
+
+    @exposed
+    def close(self) -> None:
+        self.state["closed"] = True
+
+
+class Ear:
+    """Notes the words that it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    async def on_event(self, event: dict[str, Any]) -> None:
+        if event["type"] == "text-delta":
+            self.heard.append(event["delta"])
+
+
+class Counting:
+    """Counts what goes which way."""
+
+    def __init__(self, inner: Courier) -> None:
+        self._inner, self.door = inner, inner.door
+        self.looks, self.failed, self.calls = 0, 0, Counter[str]()
+
+    async def exchange(self, frame: bytes) -> bytes:
+        asks = [each for each in decode_all(PeerFrame(*unpack(frame)).messages) if isinstance(each, Ask)]
+        self.calls.update(each.question.method for each in asks if isinstance(each.question, Call))
+        return await self._inner.exchange(frame)
+
+    async def look(self, door: str, frame: bytes) -> bytes:
+        self.looks += 1
+        try:
+            return await self._inner.look(door, frame)
+        except HostUnavailable:
+            self.failed += 1
+            raise
+
+
+def counted(stage: Stage) -> Counting:
+    """Count what the client says from now on."""
+    counting = Counting(stage.client.peer.courier)
+    stage.client.peer.courier = counting
+    return counting
+
+
+def test_who_follows_an_answer_asks_the_host_for_the_rest_of_it() -> None:
+    async def story(stage: Stage) -> None:
+        ways, ear = counted(stage), Ear()
+        result = await stage.client.agent(Speaker, "s").chat("Speak!", ear)
+        assert ("".join(ear.heard), result.text) == ("".join(WORDS), "".join(WORDS))
+        assert ways.calls == {"_perdure_begin_turn": 1}
+        assert len(WORDS) / 2 < ways.looks < 2 * len(WORDS)
+
+    play(story)
+
+
+def test_when_the_host_has_died_the_supervisor_is_asked_and_then_the_next_host() -> None:
+    async def story(stage: Stage) -> None:
+        ways, ear = counted(stage), Ear()
+        asked = asyncio.ensure_future(stage.client.agent(Speaker, "s").chat("Speak!", ear, follow=True))
+        await stage.until(lambda: len(ear.heard) > 10)
+        first = stage.host_of(address(Speaker, "s"))
+        stage.kill_host_of(address(Speaker, "s"))
+        assert (await asked).text.endswith("".join(WORDS))
+        assert stage.host_of(address(Speaker, "s")) != first
+        assert ways.failed == 1
+        assert ways.calls["_perdure_follow_turn"] == 1
+        assert ways.looks > len(WORDS) / 2
+
+    play(story)
+
+
+def test_an_answer_that_was_long_in_coming_says_nothing_about_where_the_agent_is() -> None:
+    async def story(stage: Stage) -> None:
+        ways, ear = counted(stage), Ear()
+        await stage.client.agent(Ponderer, "p").chat("Think!", ear)
+        assert len(ear.heard) == 5
+        assert ways.calls["_perdure_follow_turn"] >= 4
+        assert ways.looks <= 3
+
+    play(story)
+
+
+def test_an_agent_that_has_gone_from_a_host_that_goes_on_is_found_by_the_supervisor() -> None:
+    async def story(stage: Stage) -> None:
+        ways = counted(stage)
+        await stage.client.agent(Speaker, "s").chat("Speak!", Ear())
+        stage.laboratory.supervisors[-1].sessions.let_go(list(stage.view.agents.values()))
+        await stage.until(lambda: not stage.host_of(address(Speaker, "s")))
+        looks = ways.looks
+        assert (await stage.call(Speaker, "_perdure_feed", 0, 0.0, name="s"))["events"]
+        assert (ways.looks, ways.failed, ways.calls["_perdure_feed"]) == (looks + 1, 0, 1)
+
+    play(story)
+
+
+def test_who_comes_from_outside_passes_the_parent_each_time() -> None:
+    async def story(stage: Stage) -> None:
+        ways, ear = counted(stage), Ear()
+        house = stage.client.agent(House, "h")
+        asked = asyncio.ensure_future(stage.client.agent(Speaker, "s", of=house).chat("Speak!", ear, follow=True))
+        await stage.until(lambda: len(ear.heard) > 10)
+        await house.close()  # type: ignore[func-returns-value]
+        with pytest.raises(AgentUnreachable):
+            await asked
+        assert ways.looks == 0
+        assert len(ear.heard) < len(WORDS)
+
+    play(story)
