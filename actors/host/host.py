@@ -15,13 +15,14 @@ from typing import Any, ClassVar
 
 from perdure.actors.code.author_call import tried
 from perdure.actors.code.naming import load_type
+from perdure.actors.host.lookout import Lookout
 from perdure.actors.host.relay import Relay
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.handlers import Letter
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.life.results import RunInfo
 from perdure.actors.link.columns import Starts
-from perdure.actors.link.doors import NOBODY, Look, Seen
+from perdure.actors.link.doors import Doors, Look
 from perdure.actors.link.messages import (
     CallAnswered,
     CallAstray,
@@ -46,7 +47,7 @@ from perdure.actors.link.peer import Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Courier, World
 from perdure.actors.tasks import Tasks
-from perdure.ledger import Ended, Released, StorageError, Unstarted, agent_id, pack, unpack
+from perdure.ledger import Ended, Released, StorageError, Unstarted, agent_id
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import LEAP_MS, Limits, Rank
 
@@ -79,12 +80,14 @@ class Host:
         self.peer = self.supervisor.peer = Peer(
             world, self._tasks, courier, host_id, limits, self._hello, self._receive
         )
+        self.supervisor.doors = Doors(self._tasks, self.peer)
         self.services = HostServices(world, self._tasks, limits, cabinet, self.peer, self.supervisor, code_dir, package)
         self.tenants: dict[str, Tenant] = {}
         self.services.agents = self.tenants
         self.peer.is_busy = lambda: world.threads.writes_waiting > 0 or not world.turns.is_free
         self._left: dict[str, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.lookout = Lookout(self._tasks, self._see)
         self.relay = Relay(self.tenants, lambda said: self.services.on_loop(lambda: self.peer.push(said)))
 
     async def serve(self) -> str:
@@ -243,15 +246,16 @@ class Host:
             task.add_done_callback(partial(self._call_over, ref))
 
     async def look(self, frame: bytes) -> bytes:
-        """Answer a question that somebody asks this host itself (`link.doors`)."""
-        agent_id, incarnation, method, body = Look(*unpack(frame))
-        tenant = self._current(agent_id, incarnation)
+        """Answer questions that a process asks this host itself (`link.doors`)."""
+        return await self.lookout.look(frame)
+
+    async def _see(self, asked: Look) -> bytes | None:
+        tenant = self._current(asked.agent_id, asked.incarnation)
         if tenant is None or tenant.is_leaving:
-            return pack(NOBODY)
-        task = tenant.spawn(tenant.look(method, body), Rank.CALL)
+            return None
+        task = tenant.spawn(tenant.look(asked.method, asked.body), Rank.CALL)
         await asyncio.wait({task})
-        value = None if task.cancelled() or task.exception() is not None else task.result()
-        return pack(Seen(is_here=True, ok=value is not None, value=value))
+        return None if task.cancelled() or task.exception() is not None else task.result()
 
     def _call_over(self, ref: str, task: asyncio.Task[Any]) -> None:
         """A call whose agent was told to stop is not answered any more, nor is one that failed in our own code."""

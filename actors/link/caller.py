@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, cast
 from perdure.actors.code.naming import type_name
 from perdure.actors.code.schema import Shape, shapes_of, signature_of
 from perdure.actors.link import doors
-from perdure.actors.link.doors import Doors, mark_of
+from perdure.actors.link.doors import mark_of
 from perdure.actors.link.keeping import ShowAgent
 from perdure.actors.link.messages import Call, HostNeeds
 from perdure.actors.link.supervisor_client import SupervisorClient
@@ -81,7 +81,6 @@ class AgentCaller:
             code_dir,
         )
         self._home, self._ready, self._sender = home, ready, sender
-        self._doors = Doors(lambda: supervisor.peer.courier)
 
     async def call(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an exposed method, at most once. Raises `OutcomeUnknown` if nobody knows whether it took effect."""
@@ -96,9 +95,9 @@ class AgentCaller:
         send = partial(self.send, to.agent_id, method, body, home, to.standalone, repeatable=repeatable)
         match mark_of(to.agent_class, method):
             case doors.WATCHING:
-                reply = await self._doors.ask(to.agent_id, method, body, send)
+                reply = await self.supervisor.doors.ask(to.agent_id, method, body, send)
             case doors.TELLS_DOOR:
-                reply = await self._doors.told(to.agent_id, send)
+                reply = await self.supervisor.doors.told(to.agent_id, send)
             case _:
                 reply = await send()
         return returned.decode("return", reply)

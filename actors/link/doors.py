@@ -7,22 +7,36 @@ asks the supervisor as ever, who wakes the agent and says what is wrong.
 
 A door that nobody has come out of for a while is not used: the host behind it may have been given up, and not know. So an answer that was
 held open for long says nothing about where the agent is.
+
+All questions of a process to one host go together, and so do the answers: each call costs several processes a millisecond. A call brings
+the questions that are new, and is held open by the host (`host.lookout`) until there is an answer to any. When one fails, all questions to
+that host are asked of the supervisor.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextvars import copy_context
+from functools import partial
+from itertools import count
 from typing import Final, NamedTuple
 
 from perdure.actors.link.messages import Plain
-from perdure.actors.ports import Courier
+from perdure.actors.link.peer import Peer
+from perdure.actors.tasks import RANK, Tasks
 from perdure.ledger import HostUnavailable, pack, unpack
 
 WATCHING, TELLS_DOOR = "watching", "tells_door"
 """How such methods are marked (`agent.exposing`)."""
 FRESH_S: Final = 5.0
 KNOWN_MAX: Final = 1_000
+CALLS_MAX: Final = 2
+"""How many calls to one host are under way: one is held open, and one brings questions."""
+PRESSURE: Final = 8
+"""After more answers than this at once, the next ones are close behind."""
+MOMENT_S, PRESSURE_S = 0.001, 0.004
+"""How long the next call waits after several answers, or many: who was answered asks again by then."""
 
 
 class Door(NamedTuple):
@@ -41,23 +55,29 @@ class Look(NamedTuple):
     body: bytes
 
 
+class LookFrame(NamedTuple):
+    """What a process asks a host in one call: numbered questions."""
+
+    asker: str
+    call: int
+    questions: Sequence[tuple[int, Sequence[Plain]]]
+
+
 class Seen(NamedTuple):
-    """The answer: as that of a call, or that nobody is here."""
+    """The answer to a question: what was answered, or None. Then the supervisor is to be asked: nobody is here, or something is wrong."""
 
-    is_here: bool
-    ok: bool
-    value: Plain
-
-
-NOBODY: Final = Seen(is_here=False, ok=False, value=None)
+    number: int
+    value: bytes | None
 
 
 class Doors:
-    """The doors that one caller knows."""
+    """The doors that one process knows."""
 
-    def __init__(self, courier: Callable[[], Courier]) -> None:
-        self._courier = courier
+    def __init__(self, tasks: Tasks, peer: Peer) -> None:
+        self._tasks, self._peer = tasks, peer
         self._known: dict[str, tuple[Door, float]] = {}
+        self._lines: dict[str, _Line] = {}
+        self._numbers = count(1)  # of calls and of questions, to whichever host
 
     async def ask(self, agent: str, method: str, body: bytes, otherwise: Callable[[], Awaitable[bytes]]) -> bytes:
         """The answer of a watching method: of the agent's host, or of what is done otherwise."""
@@ -74,16 +94,18 @@ class Doors:
         door, until_s = self._known.get(agent, (Door(), 0.0))
         if not door.host or asyncio.get_running_loop().time() >= until_s:
             return None
+        line = self._lines.get(door.host)
+        if line is None:
+            look = partial(self._peer.courier.look, door.host)
+            line = self._lines[door.host] = _Line(self._tasks, look, self._peer.peer_id, self._numbers)
         try:
-            frame = await self._courier().look(door.host, pack(Look(agent, door.incarnation, method, body)))
-        except HostUnavailable:
-            seen = NOBODY
-        else:
-            seen = Seen(*unpack(frame))
-        if seen.ok:
-            return bytes(seen.value)
-        self._known.pop(agent, None)
-        return None
+            value = await line.ask(Look(agent, door.incarnation, method, body))
+        finally:
+            if not line.is_used:
+                self._lines.pop(door.host, None)
+        if value is None:
+            self._known.pop(agent, None)
+        return value
 
     def _learned(self, agent: str, told: bytes, asked_s: float) -> bytes:
         """Remember the door. Returns the answer without it."""
@@ -93,6 +115,73 @@ class Doors:
         if len(self._known) > KNOWN_MAX:
             del self._known[next(iter(self._known))]
         return bytes(answer)
+
+
+class _Line:
+    """The questions of this process to one host.
+
+    Attributes:
+        is_used: whether there is a question to be answered.
+    """
+
+    def __init__(
+        self, tasks: Tasks, call: Callable[[bytes], Awaitable[bytes]], asker: str, numbers: Iterator[int]
+    ) -> None:
+        self._tasks, self._call, self._asker, self._numbers = tasks, call, asker, numbers
+        self._open: dict[int, asyncio.Future[bytes | None]] = {}
+        self._unsent: list[tuple[int, Look]] = []
+        self._in_flight = 0
+        self._is_gathering = False
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self._open)
+
+    async def ask(self, look: Look) -> bytes | None:
+        """The answer; None if the supervisor is to be asked."""
+        number = next(self._numbers)
+        answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._open[number] = answer
+        self._unsent.append((number, look))
+        self._go_on()
+        try:
+            return await answer
+        finally:
+            self._open.pop(number, None)
+
+    def _go_on(self) -> None:
+        """Make the next call, if there is anything to ask or to wait for."""
+        may_ask = self._unsent and self._in_flight < CALLS_MAX
+        if not self._is_gathering and (may_ask or (self._open and not self._in_flight)):
+            self._in_flight += 1
+            questions, self._unsent = self._unsent, []
+            context = copy_context()
+            context.run(RANK.set, None)  # it is made for all who ask
+            self._tasks.start(self._exchange(pack(LookFrame(self._asker, next(self._numbers), questions))), context)
+
+    async def _exchange(self, frame: bytes) -> None:
+        try:
+            answers = [Seen(*each) for each in unpack(await self._call(frame))]
+        except HostUnavailable:
+            answers = [Seen(number, None) for number in self._open]
+            self._unsent.clear()
+        finally:
+            self._in_flight -= 1
+        for number, value in answers:
+            answer = self._open.get(number)
+            if answer is not None and not answer.done():
+                answer.set_result(value)
+        self._gather(len(answers))
+
+    def _gather(self, count: int) -> None:
+        """Go on when those who were answered have asked again."""
+        self._is_gathering = True
+        pause_s = 0.0 if count <= 1 else MOMENT_S if count <= PRESSURE else PRESSURE_S
+        asyncio.get_running_loop().call_later(pause_s, self._gathered)
+
+    def _gathered(self) -> None:
+        self._is_gathering = False
+        self._go_on()
 
 
 def mark_of(agent_class: object, method: str) -> str:

@@ -18,6 +18,7 @@ from perdure.actors.life.dispatch import encoded_input, preview, result_of
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.link.caller import Address, AgentCaller
+from perdure.actors.link.doors import Doors
 from perdure.actors.link.keeping import ChangedRuns, Keep, KeptFrames, PageOfRuns, ShowAgent, Upgrade, WindDown
 from perdure.actors.link.messages import (
     Audit,
@@ -77,6 +78,7 @@ class Client:
         self.peer = self.supervisor.peer = Peer(
             world, self._tasks, courier, self.client_id, limits, self._hello, self._receive
         )
+        self.supervisor.doors = Doors(self._tasks, self.peer)
         self.caller = AgentCaller(
             self.supervisor,
             world.dice,
