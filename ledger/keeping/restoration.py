@@ -7,7 +7,7 @@ import shutil
 from itertools import count
 from pathlib import Path
 
-from perdure.ledger.errors import BadRequest, LedgerError
+from perdure.ledger.errors import BadRequest, LedgerError, LedgerUnwritable
 from perdure.ledger.keeping.manifest import Entry, Manifest, backups_in, latest_in, read_manifest
 from perdure.ledger.keeping.target import Target
 from perdure.ledger.store.integrity import lock_of, refuse_if_in_use
@@ -19,7 +19,8 @@ def restore_backup(target: Target, data: Path, name: str = "", *, replace: bool 
     """Bring the newest whole backup back, or the one of this name. With `replace`, what is in the directory keeps another name.
 
     Raises `BadRequest` for a directory that is not empty, or a backup that is not there or not whole; `LedgerLocked` for a directory
-    that is in use; `LedgerError` for a piece that is missing or damaged.
+    that is in use; `LedgerError` for a piece that is missing or damaged; `LedgerUnwritable` if there is no room. What was brought until
+    then is removed.
     """
     manifest = _chosen(target, name)
     is_taken = data.exists() and any(data.iterdir())
@@ -30,10 +31,18 @@ def restore_backup(target: Target, data: Path, name: str = "", *, replace: bool 
     refuse_if_in_use(data / LEDGER)
     part = data.with_name(f"{data.name}.restoring")
     shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
-    for entry in manifest.entries.values():
-        _bring(target, entry, part)
-    lock_of(part / LEDGER).touch()
+    try:
+        part.mkdir(parents=True)
+        for entry in manifest.entries.values():
+            _bring(target, entry, part)
+        lock_of(part / LEDGER).touch()
+    except OSError as problem:
+        shutil.rmtree(part, ignore_errors=True)
+        advice = "make room, or choose another directory, and restore again; nothing there was changed"
+        raise LedgerUnwritable(str(data), f"it cannot be written ({problem.strerror or problem})", advice) from problem
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
     os.sync()
     if is_taken:
         data.rename(next(each for n in count(1) if not (each := data.with_name(f"{data.name}.replaced-{n}")).exists()))

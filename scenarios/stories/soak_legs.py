@@ -42,6 +42,7 @@ from perdure.scenarios.telegram.server import SocketTelegram
 LEAST_LEG_S: Final = 5.0  # that a leg takes at least, to know how many there can be
 COLD_RESTARTS: Final = 0.15  # share of the fan-outs in which everything is killed at once
 BACKUP_EVERY: Final = 5  # legs
+BACKUPS_KEPT: Final = 3
 DRILL_S: Final = 8.0
 HINDERED_AFTER_S: Final = 2.0  # by then some children are at work
 STALLS_S: Final = (3.0, 20.0)
@@ -101,7 +102,8 @@ class Legs:
         self._watcher.say(f"leg {number}: {name}")
         self.played[name] += 1
         if name == "backup":
-            await self.command("backup", str(self._data), str(beside(self._data, "backups")))
+            target = str(beside(self._data, "backups"))
+            await self.command("backup", str(self._data), target, "--keep", str(BACKUPS_KEPT))
         else:
             await self._kinds[name](stage, number)
 

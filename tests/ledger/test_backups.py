@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
@@ -25,6 +27,7 @@ from perdure.ledger.store.duckdb_file import Lock
 from perdure.scenarios.cli import app
 from perdure.scenarios.commands.doctor import diagnosis
 from tests.ledger.directories import file_of, lived, recorded, written
+from tests.ledger.wrecks import ROOT
 
 ANNA, BERT = "anna@m:T", "bert@m:T"
 
@@ -130,7 +133,28 @@ def test_a_piece_that_is_damaged_or_gone_is_refused_and_the_directory_does_not_a
     target.remove([f"{PIECES}/{piece[:2]}/{piece}"])
     with pytest.raises(LedgerError, match="cannot be read"):
         restore_backup(target, tmp_path / "copy")
-    assert not (tmp_path / "copy").exists()
+    assert not list(tmp_path.glob("copy*"))
+
+
+def test_a_restore_without_room_says_so_and_leaves_nothing(data: Path, tmp_path: Path) -> None:
+    backed_up(data, Target(str(tmp_path / "target")))
+    script = """
+import resource, sys
+from pathlib import Path
+from perdure.ledger import LedgerUnwritable
+from perdure.ledger.keeping.restoration import restore_backup
+from perdure.ledger.keeping.target import Target
+resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
+try:
+    restore_backup(Target(sys.argv[1]), Path(sys.argv[2]))
+except LedgerUnwritable as problem:
+    print(problem)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "target"), str(tmp_path / "copy")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT / ".src")})
+    assert "cannot be written (File too large)" in said.stdout
+    assert "make room" in said.stdout
+    assert not list(tmp_path.glob("copy*"))
 
 
 def test_a_restore_refuses_what_is_in_use_or_not_empty_and_replaces_nothing_for_good(
