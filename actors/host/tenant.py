@@ -34,7 +34,7 @@ from perdure.actors.life.results import RunInfo
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.life.start_hook import call_on_start
 from perdure.actors.life.state_watch import StateWatch
-from perdure.actors.link.doors import Door, mark_of, with_door
+from perdure.actors.link.doors import WATCHING, Door, mark_of, with_door
 from perdure.actors.link.messages import Report
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import KillPoint
@@ -42,6 +42,7 @@ from perdure.actors.telemetry.telemetry import CARRIED
 from perdure.ledger import (
     COLLECTED_NOTHING,
     Awake,
+    BadRequest,
     Ended,
     PerdureError,
     Released,
@@ -282,9 +283,15 @@ class Tenant(Life):
 
     async def look(self, method_name: str, body: bytes) -> bytes | None:
         """Answer a question that came to the host itself. What goes wrong is told by the supervisor's way, which is taken next."""
-        reply, problem = await tried(self._answer(self.dice.token(), method_name, body))
+        reply, problem = await tried(self._watched(method_name, body))
         self.touch()
         return reply if problem is None else None
+
+    async def _watched(self, method_name: str, body: bytes) -> bytes:
+        await self.ready()
+        if mark_of(type(self.agent), method_name) != WATCHING:
+            raise BadRequest("method", f"{method_name} is not one that a host is asked for")
+        return await self._answer(self.dice.token(), method_name, body)
 
     async def _answer(self, ref: str, method_name: str, body: bytes) -> bytes:
         if method_name != FORGET:

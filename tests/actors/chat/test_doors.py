@@ -12,10 +12,11 @@ from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from perdure.actors import Agent, ChatAgent, exposed
+from perdure.actors.link.doors import Look, LookFrame
 from perdure.actors.link.messages import Ask, Call
 from perdure.actors.link.wire import PeerFrame, decode_all
 from perdure.actors.ports import Courier
-from perdure.ledger import AgentUnreachable, HostUnavailable, unpack
+from perdure.ledger import AgentUnreachable, HostUnavailable, pack, unpack
 from tests.kit import Stage, address, play
 
 WORDS = [f"word-{number} " for number in range(40)]
@@ -157,5 +158,55 @@ def test_who_comes_from_outside_passes_the_parent_each_time() -> None:
             await asked
         assert ways.looks == 0
         assert len(ear.heard) < len(WORDS)
+
+    play(story)
+
+
+def test_who_follows_an_agent_does_not_keep_a_supervisor_from_winding_down() -> None:
+    async def story(stage: Stage) -> None:
+        ways = counted(stage)
+        await stage.client.agent(Speaker, "s").chat("Speak!", Ear())
+
+        async def follow() -> None:
+            async for _ in stage.client.agent(Speaker, "s").feed(0):
+                pass
+
+        following = asyncio.ensure_future(follow())
+        await asyncio.sleep(3)
+        assert ways.looks > 1
+        for _ in range(15):
+            told = await stage.client.ask("wind_down")
+            await asyncio.sleep(1)
+        assert told["at_work"] == 0
+        following.cancel()
+        await asyncio.wait([following])
+
+    play(story)
+
+
+def test_a_host_is_asked_for_nothing_but_watching_methods() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.client.agent(Speaker, "s").chat("Speak!", Ear())
+        agent = address(Speaker, "s")
+        activation = stage.view.agents[agent]
+        for number, (method, is_answered) in enumerate([("_perdure_feed", True), ("get_messages", False)], 1):
+            arguments = pack([[0, 0.0] if is_answered else [], {}])
+            look = Look(agent, activation.incarnation, method, arguments)
+            frame = pack(LookFrame("somebody", number, [(number, look)]))
+            ((told, value),) = unpack(await stage.client.peer.courier.look(activation.host_id, frame))
+            assert (told, value is not None) == (number, is_answered)
+        assert await stage.call(Speaker, "get_messages", name="s")
+
+    play(story)
+
+
+def test_a_call_that_comes_twice_takes_nobodys_answer() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.client.agent(Speaker, "s").chat("Speak!", Ear())
+        activation = stage.view.agents[address(Speaker, "s")]
+        question = Look(activation.agent_id, activation.incarnation, "_perdure_feed", pack([[0, 0.0], {}]))
+        frame, courier = pack(LookFrame("somebody", 1, [(1, question)])), stage.client.peer.courier
+        told = await asyncio.gather(*(courier.look(activation.host_id, frame) for _ in range(2)))
+        assert [number for each in told for number, _ in unpack(each)] == [1]
 
     play(story)
