@@ -94,18 +94,18 @@ class Doors:
         door, until_s = self._known.get(agent, (Door(), 0.0))
         if not door.host or asyncio.get_running_loop().time() >= until_s:
             return None
-        line = self._lines.get(door.host)
-        if line is None:
-            look = partial(self._peer.courier.look, door.host)
-            line = self._lines[door.host] = _Line(self._tasks, look, self._peer.peer_id, self._numbers)
-        try:
-            value = await line.ask(Look(agent, door.incarnation, method, body))
-        finally:
-            if not line.is_used:
-                self._lines.pop(door.host, None)
+        value = await self._line(door.host).ask(Look(agent, door.incarnation, method, body))
         if value is None:
             self._known.pop(agent, None)
         return value
+
+    def _line(self, host: str) -> _Line:
+        """The line to a host. There is one at a time, or the answers for one would come by the calls of the other."""
+        if host not in self._lines:
+            self._lines = {each: line for each, line in self._lines.items() if line.is_used}
+            look = partial(self._peer.courier.look, host)
+            self._lines[host] = _Line(self._tasks, look, self._peer.peer_id, self._numbers)
+        return self._lines[host]
 
     def _learned(self, agent: str, told: bytes, asked_s: float) -> bytes:
         """Remember the door. Returns the answer without it."""
@@ -118,11 +118,7 @@ class Doors:
 
 
 class _Line:
-    """The questions of this process to one host.
-
-    Attributes:
-        is_used: whether there is a question to be answered.
-    """
+    """The questions of this process to one host."""
 
     def __init__(
         self, tasks: Tasks, call: Callable[[bytes], Awaitable[bytes]], asker: str, numbers: Iterator[int]
@@ -135,7 +131,8 @@ class _Line:
 
     @property
     def is_used(self) -> bool:
-        return bool(self._open)
+        """Whether a question is to be answered, or a call is under way."""
+        return bool(self._open or self._in_flight or self._is_gathering)
 
     async def ask(self, look: Look) -> bytes | None:
         """The answer; None if the supervisor is to be asked."""
@@ -151,6 +148,7 @@ class _Line:
 
     def _go_on(self) -> None:
         """Make the next call, if there is anything to ask or to wait for."""
+        self._unsent = [(number, look) for number, look in self._unsent if number in self._open]
         may_ask = self._unsent and self._in_flight < CALLS_MAX
         if not self._is_gathering and (may_ask or (self._open and not self._in_flight)):
             self._in_flight += 1
@@ -160,13 +158,16 @@ class _Line:
             self._tasks.start(self._exchange(pack(LookFrame(self._asker, next(self._numbers), questions))), context)
 
     async def _exchange(self, frame: bytes) -> None:
+        answers: list[Seen] | None = None
         try:
             answers = [Seen(*each) for each in unpack(await self._call(frame))]
         except HostUnavailable:
-            answers = [Seen(number, None) for number in self._open]
-            self._unsent.clear()
+            pass  # nobody knows which questions it had
         finally:
             self._in_flight -= 1
+            self._tell([Seen(number, None) for number in self._open] if answers is None else answers)
+
+    def _tell(self, answers: list[Seen]) -> None:
         for number, value in answers:
             answer = self._open.get(number)
             if answer is not None and not answer.done():

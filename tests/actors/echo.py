@@ -111,6 +111,9 @@ class EchoHost:
         self.courier = courier
         self.host_id = host_id
 
+    async def look(self, frame: bytes) -> bytes:
+        return frame
+
     async def serve(self) -> str:
         did: dict[str, str] = {}
         while True:
@@ -186,6 +189,9 @@ def hosted(serve: Callable[[World, Courier], Awaitable[None]], **options: Unpack
     class Host:
         def __init__(self, world: World, courier: Courier, _host_id: str) -> None:
             self.world, self.courier = world, courier
+
+        async def look(self, frame: bytes) -> bytes:
+            return frame
 
         async def serve(self) -> str:
             await serve(self.world, self.courier)
