@@ -101,12 +101,21 @@ class Checkpoints:
         quiet = now_s - self._quiet_since_s >= self._limits.checkpoint_idle_ms / 1000
         self._due = bool(self.forgetting) or self._facts > (0 if quiet else self._limits.checkpoint_facts)
 
+    @property
+    def has_step(self) -> bool:
+        """Whether a step is to be taken between two turns."""
+        return self._next is not None or self._may_begin or self._keeps_more
+
+    @property
+    def _may_begin(self) -> bool:
+        return self._due and self._at_rest.is_set() and self.suspended is None
+
     async def between_turns(self) -> None:
         """Take the next step, if one is due."""
         if self._next is not None:
             step, self._next = self._next, None
             await step()
-        elif self._due and self._at_rest.is_set() and self.suspended is None:
+        elif self._may_begin:
             self._due = False
             self._at_rest.clear()
             self._taken += 1

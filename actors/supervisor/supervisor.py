@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -176,13 +176,19 @@ class Supervisor:
         while True:
             await self.sessions.arrived.wait()
             self.sessions.arrived.clear()
-            began_s, done = asyncio.get_running_loop().time(), self.queries.work
-            commit_ms = done.commit_ms
-            await self._turn()
-            await self.checkpoints.between_turns()
+            await self._timed(self._turn)
+            if self.checkpoints.has_step:
+                await asyncio.sleep(0)  # peers are heard between a long turn and a long step
+                await self._timed(self.checkpoints.between_turns)
             await self.keeping.between_turns()
-            took_ms = (asyncio.get_running_loop().time() - began_s) * 1000 - (done.commit_ms - commit_ms)
-            done.longest_turn_ms = max(done.longest_turn_ms, took_ms)
+
+    async def _timed(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Take a turn, or a step between two, and know how long it took besides its commit."""
+        began_s, done = asyncio.get_running_loop().time(), self.queries.work
+        commit_ms = done.commit_ms
+        await step()
+        took_ms = (asyncio.get_running_loop().time() - began_s) * 1000 - (done.commit_ms - commit_ms)
+        done.longest_turn_ms = max(done.longest_turn_ms, took_ms)
 
     async def _turn(self) -> None:
         """One group: what is waiting, in each peer's order, as far as a short turn gets; the rest has the next turn."""
