@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from perdure.actors.link.doors import Look, LookFrame, Seen
+from perdure.actors.link.held import Held
 from perdure.actors.tasks import Tasks
 from perdure.ledger import pack, unpack
 
-HOLD_S: Final = 10.0
 LEFT_AFTER_S: Final = 60.0
 SEEN_MAX: Final = 100
 """How many calls are remembered, so that one that comes twice is passed over."""
@@ -40,7 +40,9 @@ class Lookout:
         for number, look in questions:
             self._tasks.start(self._see(asker, number, Look(*look)))
         if call == max(asker.calls):
-            await asker.hold()
+            asker.held.release()
+            if not asker.told:
+                await asker.held.hold()
         for each in [each for each, one in self._askers.items() if now_s - one.seen_s > LEFT_AFTER_S]:
             del self._askers[each]
         return pack(asker.take())
@@ -55,32 +57,15 @@ class _Asker:
     def __init__(self) -> None:
         self.calls: deque[int] = deque(maxlen=SEEN_MAX)
         self.seen_s = 0.0
-        self._told: list[Seen] = []
-        self._held: asyncio.Future[None] | None = None
+        self.told: list[Seen] = []
+        self.held = Held()
 
     def tell(self, seen: Seen) -> None:
         """There is an answer."""
-        self._told.append(seen)
-        self._release()
+        self.told.append(seen)
+        self.held.release()
 
     def take(self) -> list[Seen]:
         """All answers that there are."""
-        told, self._told = self._told, []
+        told, self.told = self.told, []
         return told
-
-    async def hold(self) -> None:
-        """Wait until there is an answer, or until the asker calls again."""
-        self._release()
-        if self._told:
-            return
-        held = self._held = asyncio.get_running_loop().create_future()
-        timer = asyncio.get_running_loop().call_later(HOLD_S, self._release)
-        try:
-            await held
-        finally:
-            timer.cancel()
-
-    def _release(self) -> None:
-        if self._held is not None and not self._held.done():
-            self._held.set_result(None)
-        self._held = None

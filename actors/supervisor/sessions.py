@@ -13,12 +13,11 @@ from itertools import count, repeat
 from typing import Any, NamedTuple
 
 from perdure.actors.link.columns import RunsEnded
+from perdure.actors.link.held import Held
 from perdure.actors.link.link import Link
 from perdure.actors.link.messages import Fields, FromSupervisor, Message, Passivate, RunEnded
 from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode_all, encode_all
 from perdure.ledger import Activation, Run, pack, unpack
-
-HOLD_S = 10.0
 
 
 class Session:
@@ -32,7 +31,7 @@ class Session:
         self.is_host = False
         self.seen_s = 0.0
         self._answers: list[FromSupervisor] = []
-        self._held: asyncio.Future[None] | None = None
+        self.held = Held()
         self._commit: asyncio.Future[None] | None = None
 
     def commit(self, number: int) -> None:
@@ -62,22 +61,6 @@ class Session:
     def answer(self, message: FromSupervisor) -> None:
         """Queue a message that says what came of the peer's: until that is durable, it is not said."""
         self._answers.append(message)
-
-    def release(self) -> None:
-        """Answer the exchange that is held open, if there is one."""
-        if self._held is not None and not self._held.done():
-            self._held.set_result(None)
-        self._held = None
-
-    async def hold(self) -> None:
-        """Keep this exchange open until there is something to say, or a newer exchange takes its place."""
-        self.release()
-        held = self._held = asyncio.get_running_loop().create_future()
-        timer = asyncio.get_running_loop().call_later(HOLD_S, self.release)
-        try:
-            await held
-        finally:
-            timer.cancel()
 
 
 class Arrived(NamedTuple):
@@ -110,7 +93,7 @@ class Sessions:
             if is_late:  # a hello to an earlier life tells of another time
                 return pack(SupervisorFrame(self.epoch, 0, 0, 0, [], missed=False, seq=0))
             if session is not None:
-                session.release()
+                session.held.release()
             session = self.by_peer[said.peer_id] = Session(said.peer_id, said.session)
         link = session.link
         if said.session < link.session:
@@ -124,7 +107,7 @@ class Sessions:
             heard = (self.epoch, link.session, session.durable, link.next_number)
             return pack(SupervisorFrame(*heard, [], missed=True, seq=self.seq))
         if said.hold and not link.has_unsent:
-            await session.hold()
+            await session.held.hold()
         elif heard_now:
             await session.commit_of(said.first + len(heard_now) - 1)
         first, messages = link.take()
@@ -164,7 +147,7 @@ class Sessions:
         """Answer every held exchange for which there is something to say."""
         for session in self.by_peer.values():
             if session.link.has_unsent:
-                session.release()
+                session.held.release()
 
     def wait(self, session: Session, run_id: str) -> None:
         """Tell this peer when the run has ended."""
@@ -204,4 +187,4 @@ class Sessions:
         """Forget a peer that is gone."""
         session = self.by_peer.pop(peer_id, None)
         if session is not None:
-            session.release()
+            session.held.release()
