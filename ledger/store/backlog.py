@@ -8,7 +8,7 @@ backlog there, everything else here.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from perdure.ledger.store.crowds import spelled_out, subjects_of
 from perdure.ledger.store.duckdb_tables import END
@@ -56,9 +56,9 @@ def end_before(commits: Sequence[Commit]) -> int:
     return commits[0].before.seq if commits else END
 
 
-def facts_in(commits: Iterable[Commit], subjects: Collection[str]) -> list[FactRow]:
+def facts_in(commits: Iterable[Commit], subjects: set[str]) -> list[FactRow]:
     """The facts in these commits that are about these runs, agents or mails."""
-    rows = (row for commit in commits for row in commit.rows if not set(subjects).isdisjoint(subjects_of(row)))
+    rows = (row for commit in commits for row in commit.rows if not subjects.isdisjoint(subjects_of(row)))
     return [fact for fact in spelled_out(rows) if fact.subject in subjects]
 
 
