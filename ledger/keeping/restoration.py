@@ -36,13 +36,12 @@ def restore_backup(target: Target, data: Path, name: str = "", *, replace: bool 
         for entry in manifest.entries.values():
             _bring(target, entry, part)
         lock_of(part / LEDGER).touch()
-    except OSError as problem:
+    except BaseException as problem:
         shutil.rmtree(part, ignore_errors=True)
+        if not isinstance(problem, OSError):
+            raise
         advice = "make room, or choose another directory, and restore again; nothing there was changed"
         raise LedgerUnwritable(str(data), f"it cannot be written ({problem.strerror or problem})", advice) from problem
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
     os.sync()
     if is_taken:
         data.rename(next(each for n in count(1) if not (each := data.with_name(f"{data.name}.replaced-{n}")).exists()))
