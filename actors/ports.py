@@ -12,7 +12,6 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from perdure.actors.events.observability import Metrics, NoMetrics
 from perdure.actors.telemetry.telemetry import OFF, Telemetry
-from perdure.ledger import HostUnavailable
 from perdure.policies import Rank
 
 T = TypeVar("T")
@@ -135,14 +134,13 @@ class Courier(Protocol):
     """A peer's (a host's or a client's) ways to the supervisor, and to hosts. `door` is the name under which others find it, if it is a
     host that they may ask."""
 
-    door: str = ""
+    door: str
 
     async def exchange(self, frame: bytes) -> bytes:
         """Hand over a frame and wait for the answer, which may take long. Raises `SupervisorUnreachable` when the outcome is unknown."""
 
     async def look(self, door: str, frame: bytes) -> bytes:
         """Ask a host, and wait for the answer, which may take long. Raises `HostUnavailable` when there is none."""
-        raise HostUnavailable(f"there is no way to {door}")
 
 
 class PoolSpec(NamedTuple):
