@@ -5,8 +5,8 @@ those of some other methods, tell the door of the agent: its host and its life t
 ways between processes instead of four, and nothing of the supervisor. Whoever finds nobody there, or learns nothing for whatever reason,
 asks the supervisor as ever, who wakes the agent and says what is wrong.
 
-A door that nobody has come out of for a while is not used: the host behind it may have been given up, and not know. So an answer that was
-held open for long says nothing about where the agent is.
+A door is used for five seconds from the question whose answer told it. After that the host may have been given up without knowing it, so
+the supervisor is asked.
 
 All questions of a process to one host go together, and so do the answers: each call costs several processes a millisecond. A call brings
 the questions that are new, and is held open by the host (`host.lookout`) until there is an answer to any. When one fails, all questions to
@@ -30,6 +30,7 @@ from perdure.ledger import HostUnavailable, pack, unpack
 WATCHING, TELLS_DOOR = "watching", "tells_door"
 """How such methods are marked (`agent.exposing`)."""
 FRESH_S: Final = 5.0
+"""For so long a door is used, from the question whose answer told it."""
 KNOWN_MAX: Final = 1_000
 CALLS_MAX: Final = 2
 """How many calls to one host are under way: one is held open, and one brings questions."""

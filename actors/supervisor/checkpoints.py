@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from perdure.ledger import Activation, Fact, Store, View
 
 _ROWS_AT_ONCE = 50  # made in half a millisecond; a turn goes on in between
-_ROWS_AT_ONCE_MAX = 1_600  # more than change in a turn
+_ROWS_AT_ONCE_MAX = 1_600  # more than a turn has messages, by default
 _LET_GO_AT_ONCE = 500  # runs that leave memory, in some two milliseconds
 _FEW = 500  # rows that the cut makes itself
 _PASSES_MAX = 12  # each finds what has changed since the one before

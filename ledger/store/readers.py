@@ -1,4 +1,4 @@
-"""Connections that read what DuckDB has committed, beside the one that writes. Nobody waits for anybody."""
+"""Connections that read what DuckDB has committed, beside the one that writes. No reader waits for another, or for that one."""
 
 from __future__ import annotations
 
