@@ -171,6 +171,9 @@ MUTANTS = (
     Mutant("ledger/keeping/target.py", "if blake2b(body, digest_size=20).hexdigest() != name:", "if False:",
            "a restore verifies every piece", "ledger/test_backups.py"
            "::test_a_piece_that_is_damaged_or_gone_is_refused_and_the_directory_does_not_appear"),
+    Mutant("ledger/keeping/restore_part.py", "if Lock.is_held(each / LEDGER)]", "if False]",
+           "a restore is refused while another into the same directory is under way", "ledger/test_restores_at_once.py"
+           "::test_a_restore_is_refused_while_another_is_under_way_and_does_not_disturb_it"),
     Mutant("ledger/keeping/examination.py", "if come.sequence < standing.reported:", "if False:",
            "the doctor finds a storage that is older than the ledger", "ledger/test_examination.py"
            "::test_a_storage_that_is_older_than_the_ledger_is_told_with_both_numbers"),

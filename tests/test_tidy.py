@@ -47,6 +47,7 @@ IMPURE_IN_LEDGER = {
     "ledger/keeping/looking.py",
     "ledger/keeping/reading.py",
     "ledger/keeping/restoration.py",
+    "ledger/keeping/restore_part.py",
     "ledger/keeping/target.py",
     "ledger/secret.py",
     "ledger/storage/agent_database.py",

@@ -30,6 +30,7 @@ DOORS = frozenset(
         "perdure.ledger.keeping.cut",
         "perdure.ledger.keeping.examination",
         "perdure.ledger.keeping.restoration",
+        "perdure.ledger.keeping.restore_part",
         "perdure.ledger.keeping.target",
         "perdure.ledger.keeping.looking",
         "perdure.actors.link.columns",

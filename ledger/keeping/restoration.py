@@ -2,53 +2,74 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
 from perdure.ledger.errors import BadRequest, LedgerError, LedgerUnwritable
 from perdure.ledger.keeping.manifest import Entry, Manifest, backups_in, latest_in, read_manifest
+from perdure.ledger.keeping.restore_part import LEDGER, part_of
 from perdure.ledger.keeping.target import Target
-from perdure.ledger.store.integrity import lock_of, refuse_if_in_use
-
-LEDGER = "ledger"
+from perdure.ledger.store.duckdb_file import Lock
+from perdure.ledger.store.integrity import is_begun
 
 
 def restore_backup(target: Target, data: Path, name: str = "", *, replace: bool = False) -> Manifest:
     """Bring the newest whole backup back, or the one of this name. With `replace`, what is in the directory keeps another name.
 
     Raises `BadRequest` for a directory that is not empty, or a backup that is not there or not whole; `LedgerLocked` for a directory
-    that is in use; `LedgerError` for a piece that is missing or damaged; `LedgerUnwritable` if there is no room. What was brought until
-    then is removed.
+    that is in use, or that another restore is bringing back; `LedgerError` for a piece that is missing or damaged; `LedgerUnwritable` if
+    there is no room. What was brought until then is removed.
     """
-    manifest = _chosen(target, name)
-    is_taken = data.exists() and any(data.iterdir())
-    if is_taken and not replace:
+    manifest, data = _chosen(target, name), data.resolve()
+    if data.is_mount():
+        raise BadRequest("dir", f"{data} is where a file system is mounted; choose a directory in it")
+    with ExitStack() as stack:
+        try:
+            part = stack.enter_context(part_of(data))
+            taken = _taken(data, replace=replace)
+            if is_begun(data / LEDGER):
+                stack.callback(Lock(data / LEDGER).release)  # nobody begins to use it meanwhile
+            for entry in manifest.entries.values():
+                _bring(target, entry, part)
+            os.sync()
+            _publish(part, data, taken)
+        except OSError as problem:
+            advice = "make room, or choose another directory, and restore again; nothing there was changed"
+            words = f"it cannot be written ({problem.strerror or problem})"
+            raise LedgerUnwritable(str(data), words, advice) from problem
+    return manifest
+
+
+def _taken(data: Path, *, replace: bool) -> os.stat_result | None:
+    """The directory that is to be replaced, if there is anything in it."""
+    if not data.exists() or not any(data.iterdir()):
+        return None
+    if not replace:
         raise BadRequest(
             "dir", f"{data} is not empty; choose another, or say --replace, which keeps it under another name"
         )
-    refuse_if_in_use(data / LEDGER)
-    part = data.with_name(f"{data.name}.restoring")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        part.mkdir(parents=True)
-        for entry in manifest.entries.values():
-            _bring(target, entry, part)
-        lock_of(part / LEDGER).touch()
-    except BaseException as problem:
-        shutil.rmtree(part, ignore_errors=True)
-        if not isinstance(problem, OSError):
-            raise
-        advice = "make room, or choose another directory, and restore again; nothing there was changed"
-        raise LedgerUnwritable(str(data), f"it cannot be written ({problem.strerror or problem})", advice) from problem
-    os.sync()
-    if is_taken:
+    return data.stat()
+
+
+def _publish(part: Path, data: Path, taken: os.stat_result | None) -> None:
+    """Give the directory its name, unless something else has it by now. A name is only ever taken from an empty directory."""
+    if taken is not None and data.exists():
+        if not os.path.samestat(taken, data.stat()):
+            raise _came_meanwhile(data)
         data.rename(next(each for n in count(1) if not (each := data.with_name(f"{data.name}.replaced-{n}")).exists()))
-    elif data.exists():
-        data.rmdir()
-    part.rename(data)
-    return manifest
+    try:
+        part.rename(data)
+    except OSError as problem:
+        if problem.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise _came_meanwhile(data) from None
+        raise
+
+
+def _came_meanwhile(data: Path) -> BadRequest:
+    return BadRequest("dir", f"something else was put in {data} meanwhile; it stays, and what was brought was removed")
 
 
 def _chosen(target: Target, name: str) -> Manifest:

@@ -84,6 +84,28 @@ class Lock:
             os.close(self._file)
         self._file = None
 
+    def is_of(self, directory: Path) -> bool:
+        """Whether the lock is that of this directory, which may have been deleted or moved since it was opened."""
+        try:
+            return self._file is not None and os.path.samestat(os.fstat(self._file), (directory / LOCK).stat())
+        except FileNotFoundError:
+            return False
+
+    @staticmethod
+    def is_held(directory: Path) -> bool:
+        """Whether a process has the lock now. Nothing is written."""
+        try:
+            file = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+        return False
+
 
 class Evidence:
     """Damaged files that are kept under new names. They are never deleted."""

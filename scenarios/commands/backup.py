@@ -88,10 +88,14 @@ def restore(
     unknown to the copy: it does again what was done outside since, with the same idempotency keys. So do not serve the old directory as
     well.
 
+    Of several restores into one directory at once, one goes on and the others are refused. What a restore that was killed has left beside
+    the directory, as DIR.restoring-1, is named by `perdure doctor` and deleted by the next restore.
+
     Examples:
         perdure restore /mnt/backups/perdure ./perdure-data
         perdure restore s3://bucket/perdure ./perdure-data --backup 00000007 --replace
     """
+    data = data.resolve()
     manifest = restore_backup(Target(target), data, name, replace=replace)
     if not as_json:
         made = datetime.fromtimestamp(manifest.made_at_ms / 1000, UTC)

@@ -13,6 +13,7 @@ from perdure.actors import read_record
 from perdure.ledger import KnownAgents, LedgerError, NoLongerServed, SupervisorUnreachable
 from perdure.ledger.keeping.cold_view import cold_view
 from perdure.ledger.keeping.examination import examine_storages
+from perdure.ledger.keeping.restore_part import left_beside
 from perdure.ledger.store.integrity import Finding, examine, is_begun, repair
 from perdure.scenarios.commands.cold import LEDGER
 from perdure.scenarios.commands.options import HERE, AsJson, Data
@@ -42,6 +43,8 @@ def doctor(
     ledger if it has not come as far as its agent had reported; nobody's if the ledger knows of no agent that it belongs to. How far
     storages have come is looked at if there are at most 1,000, or with --deep.
 
+    What a restore into this directory that was killed has left beside it is named, too.
+
     Agent types that have the same class name and different places are named: the code may have been moved.
 
     If the directory is served, its supervisor is asked which storages there should be. The ledger's files are not looked at then.
@@ -60,7 +63,7 @@ def doctor(
     findings = None if mend else _of_served(data, deep=deep)
     if findings is None:
         findings = [*diagnosis(data, mend=mend, deep=deep), *actors.confusions(data)]
-    show(findings, as_json=as_json)
+    show([*findings, *_left_by_restores(data)], as_json=as_json)
 
 
 def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Finding]:
@@ -87,6 +90,15 @@ def show(findings: list[Finding], *, as_json: bool = False) -> None:
     severities = {each.severity for each in findings}
     if severities & {"damage", "refused"}:
         raise typer.Exit(1 if "damage" in severities else REFUSED)
+
+
+def _left_by_restores(data: Path) -> list[Finding]:
+    """What lies beside the directory."""
+    advice = "delete it; the next restore into this directory does so"
+    return [
+        Finding("warning", f"{part} was left by a restore that was killed", advice)
+        for part in left_beside(data.resolve())
+    ]
 
 
 def _of_served(data: Path, *, deep: bool) -> list[Finding] | None:
