@@ -1,10 +1,15 @@
-"""Where backups lie: a directory or an object store, by a URL of `fsspec`. What is written appears whole or not at all."""
+"""Where backups lie: a directory or an object store, by a URL of `fsspec`. What is written appears whole or not at all.
+
+The client of a store may raise anything: an object store that cannot be reached is no `OSError` for each of them. So whatever it raises is
+told as one error, which names the store. A password in the URL is struck out of it.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from contextlib import suppress
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -17,17 +22,19 @@ from perdure.ledger.errors import BadRequest, LedgerError
 PIECES: Final = "pieces"
 PIECE_MAX: Final = 4 << 20
 """Bytes of a piece of a file: so much of a backup is in memory at once, and so much of a large file is copied again when a byte changes."""
+_WORDS_MAX: Final = 500  # of what a client says
 
 
 class Target:
     """One place for the backups of one directory. Raises `LedgerError` when it cannot be reached, read or written."""
 
     def __init__(self, url: str) -> None:
+        self._password = _password_in(url)
+        self.url = self._struck(url)
         try:
             self._fs, self._root = fsspec.core.url_to_fs(url)
-        except (ImportError, ValueError, OSError) as problem:
-            raise BadRequest("target", f"{url!r} cannot be opened: {problem}") from problem
-        self.url = url
+        except Exception as problem:
+            raise BadRequest("target", f"{self.url!r} cannot be opened: {self._told(problem)}") from problem
         self._is_local = isinstance(self._fs, LocalFileSystem)
         self._known: set[str] = set()
 
@@ -56,7 +63,7 @@ class Target:
     def write(self, name: str, body: bytes) -> None:
         """Write a file, which appears under its name when it is complete."""
         path = f"{self._root}/{name}"
-        try:
+        with self._asked():
             if not self._is_local:
                 self._fs.pipe_file(path, body)
                 return
@@ -64,27 +71,19 @@ class Target:
             part.parent.mkdir(parents=True, exist_ok=True)
             part.write_bytes(body)
             part.replace(path)
-        except OSError as problem:
-            raise self._refused(problem) from problem
 
     def read(self, name: str) -> bytes:
         """Read a file."""
-        try:
+        with self._asked():
             body: bytes = self._fs.cat_file(f"{self._root}/{name}")
-        except OSError as problem:
-            raise self._refused(problem) from problem
         return body
 
     def names(self, folder: str) -> list[str]:
         """The names of the files in a folder and below, in order."""
-        path = f"{self._root}/{folder}"
-        try:
+        found: list[str] = []
+        with self._asked(), suppress(FileNotFoundError):
             self._fs.invalidate_cache()
-            found = self._fs.find(path)
-        except FileNotFoundError:
-            return []
-        except OSError as problem:
-            raise self._refused(problem) from problem
+            found = self._fs.find(f"{self._root}/{folder}")
         return sorted(str(each).rpartition("/")[2] for each in found if not str(each).endswith(".part"))
 
     def settle(self) -> None:
@@ -95,7 +94,7 @@ class Target:
     def remove(self, names: Iterable[str]) -> None:
         """Delete files. One that is gone already is not missed."""
         for name in names:
-            with suppress(FileNotFoundError):
+            with self._asked(), suppress(FileNotFoundError):
                 self._fs.rm_file(f"{self._root}/{name}")
 
     def sweep(self, kept: set[str]) -> int:
@@ -108,18 +107,33 @@ class Target:
     def _has(self, name: str, body: bytes) -> bool:
         """Whether the piece is there. A file on a disk is read: a power cut may have left its name without its content."""
         path = f"{self._root}/{_place(name)}"
-        try:
-            about: dict[str, Any] = self._fs.info(path)
-        except FileNotFoundError:
-            return False
-        except OSError as problem:
-            raise self._refused(problem) from problem
-        return about["size"] == len(body) and (not self._is_local or Path(path).read_bytes() == body)
+        about: dict[str, Any] = {}
+        with self._asked(), suppress(FileNotFoundError):
+            about = self._fs.info(path)
+        return about.get("size") == len(body) and (not self._is_local or Path(path).read_bytes() == body)
 
-    def _refused(self, problem: OSError) -> LedgerError:
-        return LedgerError(
-            self.url, f"it cannot be read or written: {problem}", "try again when it can; the backup goes on"
-        )
+    @contextmanager
+    def _asked(self) -> Iterator[None]:
+        """Ask the store. What its client raises becomes a `LedgerError`."""
+        try:
+            yield
+        except Exception as problem:
+            words = f"it cannot be read or written: {self._told(problem)}"
+            advice = "try again when it can; a backup goes on from what it has copied"
+            raise LedgerError(self.url, words, advice) from problem
+
+    def _told(self, problem: Exception) -> str:
+        words = " ".join(str(problem).split())[:_WORDS_MAX]
+        return self._struck(words or type(problem).__name__)
+
+    def _struck(self, words: str) -> str:
+        return words.replace(self._password, "***") if self._password else words
+
+
+def _password_in(url: str) -> str:
+    """The password in `scheme://user:password@place`; empty if there is none."""
+    found = re.match(r"[^/]*//[^/@:]*:([^/@]+)@", url)
+    return found[1] if found else ""
 
 
 def _place(piece: str) -> str:

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
+from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner
 
@@ -251,6 +253,61 @@ def test_a_log_that_becomes_a_database_while_it_is_copied_is_copied_again(
     assert Cabinet(copy).open(ANNA, 2).sql("SELECT i FROM t") == [(8,)]
     for each in (cabinet, copy, disk):
         each.close()
+
+
+class Fickle(MemoryFileSystem):
+    """An object store that is out of reach after so many requests. Its client has errors of its own."""
+
+    protocol = "fickle"
+    requests_left = 0
+
+    def _request(self) -> None:
+        Fickle.requests_left -= 1
+        if Fickle.requests_left < 0:
+            raise RuntimeError("the endpoint of fickle://someone:pa55word@store\ndoes not answer")
+
+    def find(self, *given: Any, **named: Any) -> Any:
+        self._request()
+        return super().find(*given, **named)
+
+    def info(self, *given: Any, **named: Any) -> Any:
+        self._request()
+        return super().info(*given, **named)
+
+    def cat_file(self, *given: Any, **named: Any) -> Any:
+        self._request()
+        return super().cat_file(*given, **named)
+
+    def pipe_file(self, *given: Any, **named: Any) -> Any:
+        self._request()
+        return super().pipe_file(*given, **named)
+
+
+def test_whatever_a_store_raises_is_told_without_its_password_and_the_next_backup_goes_on(
+    data: Path, tmp_path: Path
+) -> None:
+    register_implementation("fickle", Fickle, clobber=True)
+    url, told = f"fickle://someone:pa55word@store/{uuid4().hex}", []
+    for requests in range(400):
+        Fickle.requests_left = requests
+        try:
+            backed_up(data, Target(url))
+        except LedgerError as problem:
+            told.append(str(problem))
+        else:
+            break
+    assert len(told) > 5, "it was out of reach in each request"
+    for words in told:
+        assert words.startswith("fickle://someone:***@store/")
+        assert "the endpoint of fickle://someone:***@store does not answer" in words
+        assert "pa55word" not in words
+    Fickle.requests_left = 3
+    with pytest.raises(LedgerError, match="does not answer"):
+        restore_backup(Target(url), tmp_path / "copy")
+    assert not list(tmp_path.glob("copy*"))
+    Fickle.requests_left = 1_000
+    restore_backup(Target(url), tmp_path / "copy")
+    assert value_of(tmp_path / "copy", ANNA) == "b"
 
 
 def test_the_commands_say_what_was_done(data: Path, tmp_path: Path) -> None:
