@@ -80,10 +80,6 @@ CIRCULAR: dict[tuple[str, str], str] = {}
 
 # Where a broad `except` may end an exception, how many there are, and why. The counts are exact: the list shrinks with the code.
 BROAD_EXCEPTS = {
-    "ledger/keeping/target.py": (
-        2,
-        "the client of an object store may raise whatever it likes; here it becomes our error",
-    ),
     "actors/code/author_call.py": (2, "an author's code may raise whatever it likes; here it becomes a value"),
     "actors/serve/guard.py": (1, "a request that fails is answered with its error; the gateway lives on"),
     "actors/supervisor/queries.py": (1, "a question that fails is answered with its error; the supervisor lives on"),
