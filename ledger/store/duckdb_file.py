@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import msgpack
@@ -26,6 +26,7 @@ from perdure.ledger.block_guard import BlockGuard, synchronise
 from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerLocked, LedgerTooNew, LedgerUnwritable
 from perdure.ledger.store.seals import GENESIS, Mark
 
+_T = TypeVar("_T")
 DATABASE, WAL, LOCK = "ledger.db", "ledger.db.wal", "ledger.lock"
 EARLIER_JOURNAL = "ledger.journal"  # of the first layouts
 EXAMINED = "ledger.db.examined"
@@ -268,11 +269,12 @@ def put_mark(con: duckdb.DuckDBPyConnection, snapshot_seq: int, mark: Mark) -> N
     put(con, "mark", [snapshot_seq, mark.seq, mark.digest])
 
 
-def transact(con: duckdb.DuckDBPyConnection, work: Callable[[], None]) -> None:
-    """Run this work in one transaction."""
+def transact(con: duckdb.DuckDBPyConnection, work: Callable[[], _T]) -> _T:
+    """Run this work in one transaction, and return what it returns."""
     con.execute("BEGIN")
-    work()
+    done = work()
     con.execute("COMMIT")
+    return done
 
 
 def refuse_newer(con: duckdb.DuckDBPyConnection, directory: Path) -> None:

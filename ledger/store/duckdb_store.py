@@ -17,6 +17,7 @@ connection of its own (`readers`), and finds in memory what DuckDB lacks (`backl
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -54,7 +55,6 @@ from perdure.ledger.store.duckdb_tables import (
     Inserter,
     boot_records,
     by_key,
-    ended_counts,
     ended_runs,
     family_runs,
     forget,
@@ -68,9 +68,10 @@ from perdure.ledger.store.duckdb_tables import (
     stretches,
 )
 from perdure.ledger.store.earlier_layout import bring_forward
+from perdure.ledger.store.ended_counts import read_counts, write_counts
 from perdure.ledger.store.journal import SEGMENT, Journal
 from perdure.ledger.store.journal_scan import commits, has_everything, has_segments
-from perdure.ledger.store.memory_store import TABLES, forget_bounds
+from perdure.ledger.store.memory_store import forget_bounds
 from perdure.ledger.store.readers import Readers
 from perdure.ledger.store.run_filter import RunFilter, filter_after, new_runs
 from perdure.ledger.store.seals import GENESIS, NOTHING, extend, seal, seal_anew
@@ -102,6 +103,7 @@ class DuckDBStore:
         self._followed, self._anchor, self._tally = GENESIS, GENESIS, NOTHING
         self._snapshot_seq = 0
         self._filter: RunFilter | None = None
+        self._ended: Counter[str] = Counter()  # the snapshot's runs that are not live, by status
 
     def boot(self) -> Boot:
         """Open the directory, verify and mend what the last life left, and read what a start needs."""
@@ -139,15 +141,13 @@ class DuckDBStore:
         if not self._snapshot_seq <= upto_seq <= self._mark.seq:
             raise AssertionError(f"a snapshot up to {upto_seq} between {self._snapshot_seq} and {self._mark.seq}")
         with self._archived() as con:
-
-            def gone() -> None:
-                self._settle(con)  # what is forgotten is taken out of a seal
-                forget(con, forget_bounds(upto_seq, records, forgotten))
-
-            transact(con, gone)
-            for table in TABLES:
-                replace(con, table, records, new_runs(self._filter, records) if table == "runs" else ())
+            transact(con, lambda: self._settle(con))  # what is forgotten is taken out of a seal
+            self._ended.subtract(transact(con, lambda: forget(con, forget_bounds(upto_seq, records, forgotten))))
+            self._ended.update(replace(con, "runs", records, new_runs(self._filter, records)))
+            for table in ("agents", "mail"):
+                replace(con, table, records)
             transact(con, lambda: put(con, "snapshot", meta))
+            transact(con, lambda: write_counts(con, upto_seq, self._ended))
             self._filter = filter_after(con, self._filter, upto_seq)
             self._snapshot_seq = upto_seq
             self._fold(con)
@@ -281,7 +281,8 @@ class DuckDBStore:
             findings += self._mended(con, evidence, found)
         facts = found.facts + [row for commit in replayed for row in commit.spelled_out().rows]
         self._filter = RunFilter.read(con, self._snapshot_seq)
-        return Boot(get(con, "snapshot"), boot_records(con, facts), facts, findings, ended_counts(con))
+        self._ended = read_counts(con, self._snapshot_seq)
+        return Boot(get(con, "snapshot"), boot_records(con, facts), facts, findings, dict(self._ended))
 
     def _made_ready(self, evidence: Evidence) -> list[str]:
         """Before the attach: begin a new ledger, bring one of an earlier layout forward, and put back what a checkpoint has torn."""

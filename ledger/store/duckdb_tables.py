@@ -5,7 +5,8 @@ Never a statement per row: the cost is the statement, not the row (a row in a st
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterable
 from functools import partial
 
 import duckdb
@@ -57,32 +58,49 @@ def insert(con: duckdb.DuckDBPyConnection, commit: SpelledOut) -> None:
 
 def replace(
     con: duckdb.DuckDBPyConnection, table: str, records: list[Record], new: Collection[str] = frozenset()
-) -> None:
+) -> Counter[str]:
     """Delete and insert: `INSERT OR REPLACE` took ten seconds for 500 of a million rows. A dead record without a body is only deleted.
 
-    Of a `new` key no row is there, so none is looked for.
+    Of a `new` key no row is there, so none is looked for. Returns by how many the rows that are not live have become more, by the first
+    column of the record: for runs, the status.
     """
+    more: Counter[str] = Counter()
     latest = list({record.key: record for record in records if record.table == table}.values())
     for first in range(0, len(latest), _SLICE):
-        transact(con, partial(_replace, con, table, latest[first : first + _SLICE], new))
+        more.update(transact(con, partial(_replace, con, table, latest[first : first + _SLICE], new)))
+    return more
 
 
-def _replace(con: duckdb.DuckDBPyConnection, table: str, records: list[Record], new: Collection[str]) -> None:
+def _replace(con: duckdb.DuckDBPyConnection, table: str, records: list[Record], new: Collection[str]) -> Counter[str]:
+    more: Counter[str] = Counter()
     before = [record.key for record in records if record.key not in new]
     if before:
-        con.execute(f"DELETE FROM {table} WHERE {COLUMNS[table][0]} IN (SELECT unnest($1::VARCHAR[]))", [before])
+        more.subtract(_deleted(con, table, f"{COLUMNS[table][0]} IN (SELECT unnest($1::VARCHAR[]))", before))
     rows = [(each.key, each.live, *each.columns, each.body) for each in records if each.live or each.body]
     if rows:
         con.complete()  # what was deleted is counted in an answer, which would be in the appender's way
         appender = con.appender(table)
         appender.append_rows(rows)
         appender.flush()
+    more.update(_ended((record.live, record.columns[0]) for record in records if record.live or record.body))
+    return more
 
 
-def forget(con: duckdb.DuckDBPyConnection, bounds: dict[str, int]) -> None:
-    """Remove every trace of these runs, inside the caller's transaction, and its weight from the seals."""
+def _deleted(con: duckdb.DuckDBPyConnection, table: str, condition: str, keys: list[str]) -> Counter[str]:
+    """Delete these rows. Returns how many of them were not live, by the first column of the record."""
+    query = f"DELETE FROM {table} WHERE {condition} RETURNING live, {COLUMNS[table][1]}"
+    return _ended(con.execute(query, [keys]).fetchall())
+
+
+def _ended(rows: Iterable[tuple[bool, object]]) -> Counter[str]:
+    return Counter(str(status) for live, status in rows if not live)
+
+
+def forget(con: duckdb.DuckDBPyConnection, bounds: dict[str, int]) -> Counter[str]:
+    """Remove every trace of these runs, inside the caller's transaction, and its weight from the seals. Returns how many of the runs were
+    not live, by status."""
     if not bounds:
-        return
+        return Counter()
     keys = list(bounds)
     known = con.execute(
         "SELECT min(first_seq), count(first_seq) FROM runs WHERE run_id IN (SELECT unnest($1::VARCHAR[]))", [keys]
@@ -96,10 +114,12 @@ def forget(con: duckdb.DuckDBPyConnection, bounds: dict[str, int]) -> None:
             [keys, list(bounds.values()), first_seq],
         ).fetchall()
         remove(con, gone)
+    fewer: dict[str, Counter[str]] = {}
     for table in TABLES:
         theirs = f"{COLUMNS[table][0]} IN (SELECT unnest($1::VARCHAR[]))"
         theirs += " OR run_id IN (SELECT unnest($1::VARCHAR[]))" if table == "mail" else ""
-        con.execute(f"DELETE FROM {table} WHERE {theirs}", [keys])
+        fewer[table] = _deleted(con, table, theirs, keys)
+    return fewer["runs"]
 
 
 def boot_records(con: duckdb.DuckDBPyConnection, facts: list[FactRow]) -> list[Record]:
@@ -179,8 +199,14 @@ def runs_of(con: duckdb.DuckDBPyConnection, agents: list[str], limit: int) -> li
     return read(con, "runs", condition, [agents, limit])
 
 
-def ended_counts(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """How many runs of each status are not live."""
+def runs_in(con: duckdb.DuckDBPyConnection) -> int:
+    """How many runs have a row."""
+    ((count,),) = con.execute("SELECT count(*) FROM runs").fetchall()
+    return int(count)
+
+
+def count_ended(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """How many runs of each status are not live, by a look at every row."""
     return dict(con.execute("SELECT status, count(*) FROM runs WHERE NOT live GROUP BY status").fetchall())
 
 

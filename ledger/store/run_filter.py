@@ -1,11 +1,12 @@
 """Which runs the snapshot may have: a filter in memory, so that a new id is known to be new without a question to DuckDB.
 
-It errs in one direction. What it denies is not in the snapshot; what it affirms is looked up there (one new id in a hundred thousand). Ids
-of runs that were cleared stay in it, until they are more than the others.
+It errs in one direction. What it denies is not in the snapshot; what it affirms is looked up there (one new id in fifty thousand for each
+full level). Ids of runs that were cleared stay in it, until they are more than the others.
 
-It stands in the database's file beside the records, and changes with them at one checkpoint. With it stands for which snapshot it was
-written: an earlier version of Perdure leaves it behind, and one that is behind is not used. Without a filter every id is looked up, which
-is right but slow, and the next checkpoint builds it anew from the records.
+It stands in the database's file beside the records, in a table of its own, because DuckDB reads a small table whole whenever it looks for
+one row of it. A checkpoint writes the level that changed, so its cost does not grow with what is retained. With the filter stands for
+which snapshot it was written: an earlier version of Perdure leaves it behind, and one that is behind is not used. Without a filter every id
+is looked up, which is right but slow, and the next checkpoint builds it anew from the records.
 """
 
 from __future__ import annotations
@@ -17,14 +18,20 @@ from typing import Final, Self
 import duckdb
 
 from perdure.ledger.store.duckdb_file import get, put, transact
+from perdure.ledger.store.duckdb_tables import runs_in
 from perdure.ledger.store.store import Record
 
 _PROBES: Final = 10
-_BITS_EACH: Final = 32  # one new id in half a million is affirmed by a full level
-_FIRST_ROOM: Final = 1 << 13  # ids in the first level; each further one has twice the room of the one before
+_BITS_EACH: Final = 24  # one new id in fifty thousand is affirmed by a full level
+_FIRST_SIZE: Final = 1 << 15  # bytes of the first level; each further one has twice the size of the one before
+_SIZE_MAX: Final = 1 << 22  # until this: room for 1.4 million ids
+_PIECE: Final = 1 << 18  # bytes that are read at once, so that a start needs no memory for a second copy
 _SPARE: Final = 10_000  # ids of cleared runs that are not worth a new filter
 _AT_ONCE: Final = 20_000
 _HALF: Final = (1 << 32) - 1
+_KEY: Final = "filter"  # in the table `meta`: of which snapshot the levels are, and their digests
+_EARLIER_KEY: Final = "run_filter"  # how the keys began when the levels stood there as well
+_TABLE: Final = "CREATE TABLE IF NOT EXISTS run_filter (place INTEGER PRIMARY KEY, bits BLOB)"  # as in `schema.sql`
 
 
 class RunFilter:
@@ -34,7 +41,7 @@ class RunFilter:
         self._levels: list[bytearray] = []
         self._count = 0  # in all levels
         self._left = 0  # in the last one
-        self._written = 0  # levels that stand in the file and do not change any more
+        self._digests: list[bytes] = []  # of the levels that stand in the file and do not change any more
 
     def __contains__(self, run_id: str) -> bool:
         """Whether the snapshot may have this run."""
@@ -54,50 +61,59 @@ class RunFilter:
             if self._finds(first, step):
                 continue
             if not self._left:
-                self._grow(2 * len(self._levels[-1]) * 8 // _BITS_EACH if self._levels else _FIRST_ROOM)
+                self._grow()
             _set(self._levels[-1], first, step)
             new.add(run_id)
             self._left -= 1
         self._count += len(new)
         return new
 
-    def _grow(self, room: int) -> None:
-        self._left = room
-        self._levels.append(bytearray(room * _BITS_EACH // 8))
+    def _grow(self) -> None:
+        size = _size(len(self._levels))
+        self._left = 8 * size // _BITS_EACH
+        self._levels.append(bytearray(size))
 
     def is_outgrown(self, con: duckdb.DuckDBPyConnection) -> bool:
         """Whether most of it is of runs that were cleared."""
-        return self._count > 2 * _runs(con) + _SPARE
+        return self._count > 2 * runs_in(con) + _SPARE
 
     def write(self, con: duckdb.DuckDBPyConnection, snapshot_seq: int) -> None:
         """Keep it beside the snapshot that goes up to this fact, inside the caller's transaction."""
-        for number in range(self._written, len(self._levels)):
-            put(con, _level(number), bytes(self._levels[number]))
-        self._written = max(0, len(self._levels) - 1)
-        put(con, "run_filter", [snapshot_seq, _runs(con), self._count, self._left, _digest(self._levels)])
+        for number, level in enumerate(self._levels[len(self._digests) :], len(self._digests)):
+            places = _places(number)
+            pieces = [bytes(level[at : at + _PIECE]) for at in range(0, len(level), _PIECE)]
+            con.execute("DELETE FROM run_filter WHERE place BETWEEN $1 AND $2", [places[0], places[-1]])
+            con.execute(
+                "INSERT INTO run_filter SELECT unnest($1::INTEGER[]), unnest($2::BLOB[])", [list(places), pieces]
+            )
+            self._digests.append(_digest(level))
+        put(con, _KEY, [snapshot_seq, runs_in(con), self._count, self._left, self._digests])
+        self._digests = self._digests[: len(self._levels) - 1]  # the last one changes
 
     @classmethod
     def read(cls, con: duckdb.DuckDBPyConnection, snapshot_seq: int) -> Self | None:
-        """The filter of this snapshot, or None if there is none that speaks of it."""
-        kept = get(con, "run_filter")
-        if kept is None or kept[:2] != [snapshot_seq, _runs(con)]:
+        """The filter of this snapshot, or None if there is none that speaks of it. A file of an earlier version gets its table now, because
+        DuckDB refuses a checkpoint if a table was created while others read."""
+        con.execute(_TABLE)
+        kept = get(con, _KEY)
+        if kept is None or kept[:2] != [snapshot_seq, runs_in(con)]:
             return None
         made = cls()
-        while (level := get(con, _level(len(made._levels)))) is not None:
-            made._levels.append(bytearray(level))
-        if _digest(made._levels) != kept[4]:
-            return None
-        made._count, made._left = kept[2:4]
-        made._written = max(0, len(made._levels) - 1)
+        made._count, made._left, digests = kept[2:]
+        for number, digest in enumerate(digests):
+            level = _read_level(con, number)
+            if _digest(level) != digest:
+                return None
+            made._levels.append(level)
+        made._digests = digests[: len(digests) - 1]
         return made
 
     @classmethod
     def built(cls, con: duckdb.DuckDBPyConnection) -> Self:
         """A new one, from the records."""
         made = cls()
-        made._grow(max(_FIRST_ROOM, 1 << _runs(con).bit_length()))
-        for name in con.execute("SELECT key FROM meta WHERE prefix(key, 'run_filter')").fetchall():
-            con.execute("DELETE FROM meta WHERE key = $1", list(name))
+        con.execute("DELETE FROM meta WHERE prefix(key, $1)", [_EARLIER_KEY])
+        con.execute("DELETE FROM run_filter")
         found = con.execute("SELECT run_id FROM runs")
         while rows := found.fetchmany(_AT_ONCE):
             made.add(run_id for (run_id,) in rows)
@@ -116,20 +132,28 @@ def filter_after(con: duckdb.DuckDBPyConnection, before: RunFilter | None, snaps
     return after
 
 
-def _level(number: int) -> str:
-    return f"run_filter.{number}"
+def _size(number: int) -> int:
+    """Bytes of a level."""
+    return min(_FIRST_SIZE << min(number, 32), _SIZE_MAX)
 
 
-def _runs(con: duckdb.DuckDBPyConnection) -> int:
-    ((count,),) = con.execute("SELECT count(*) FROM runs").fetchall()
-    return int(count)
+def _places(number: int) -> range:
+    """The places of a level's pieces among those of all levels."""
+    first = number * (_SIZE_MAX // _PIECE)
+    return range(first, first + max(1, _size(number) // _PIECE))
 
 
-def _digest(levels: list[bytearray]) -> bytes:
-    state = blake2b(digest_size=16)
-    for level in levels:
-        state.update(level)
-    return state.digest()
+def _read_level(con: duckdb.DuckDBPyConnection, number: int) -> bytearray:
+    """A level piece by piece; zeros stand for a piece that is not there."""
+    level = bytearray(_size(number))
+    for at, place in enumerate(_places(number)):
+        if (row := con.execute("SELECT bits FROM run_filter WHERE place = $1", [place]).fetchone()) is not None:
+            level[at * _PIECE : (at + 1) * _PIECE] = row[0]
+    return level
+
+
+def _digest(level: bytes | bytearray) -> bytes:
+    return blake2b(level, digest_size=16).digest()
 
 
 def _hashes(run_id: str) -> tuple[int, int]:

@@ -318,6 +318,10 @@ def test_a_boot_counts_the_runs_that_are_not_live(store: Store) -> None:
     assert reboot(store).ended == {"error": 2, "completed": 1}
     store.checkpoint(b"m", 4, [], ["r1"])
     assert reboot(store).ended == {"error": 1, "completed": 1}
+    store.checkpoint(b"m", 4, [run("r2", 2, 2), run("r3", 3, 3, live=False, status="aborted")], [])
+    assert reboot(store).ended == {"aborted": 1}
+    store.checkpoint(b"m", 4, [run("r2", 2, 2, live=False, status="completed")], [])
+    assert reboot(store).ended == {"aborted": 1, "completed": 1}
 
 
 # ------------------------------------------------------------------ forgetting

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.ledger.store.duckdb_file import connect, get, prepare, put
+from perdure.ledger.store.duckdb_file import connect, prepare
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.run_filter import RunFilter, filter_after
 from tests.ledger.wrecks import fact, run
@@ -48,6 +48,16 @@ def test_it_denies_none_that_is_there_and_nearly_all_others_also_when_it_is_read
         assert all(run_id in each for run_id in OLD + NEW)
 
 
+def test_a_full_level_is_written_once(con: duckdb.DuckDBPyConnection) -> None:
+    made = RunFilter()
+    made.add(OLD)
+    made.write(con, 9)
+    damaged(con)
+    made.add(NEW)
+    made.write(con, 10)
+    assert RunFilter.read(con, 10) is None, "the first level was not written again"
+
+
 @settings(max_examples=30)
 @given(st.lists(st.text(st.characters(codec="utf-8"))), st.text(st.characters(codec="utf-8")))
 def test_any_id_that_was_added_is_in_it(run_ids: list[str], other: str) -> None:
@@ -58,13 +68,14 @@ def test_any_id_that_was_added_is_in_it(run_ids: list[str], other: str) -> None:
 
 
 def damaged(con: duckdb.DuckDBPyConnection) -> None:
-    level = bytearray(get(con, "run_filter.0"))
+    ((bits,),) = con.execute("SELECT bits FROM run_filter WHERE place = 0").fetchall()
+    level = bytearray(bits)
     level[100] ^= 1
-    put(con, "run_filter.0", bytes(level))
+    con.execute("UPDATE run_filter SET bits = $1 WHERE place = 0", [bytes(level)])
 
 
 def shorter(con: duckdb.DuckDBPyConnection) -> None:
-    con.execute("DELETE FROM meta WHERE key = 'run_filter.0'")
+    con.execute("DELETE FROM run_filter WHERE place = 0")
 
 
 def followed_by_runs_of_an_earlier_version(con: duckdb.DuckDBPyConnection) -> None:
@@ -109,7 +120,7 @@ def test_a_ledger_knows_its_runs_after_a_start_and_looks_all_of_them_up_without_
             store.boot()
         store.close()
         with closing(connect(tmp_path / "ledger", fsync=False)) as con:
-            con.execute("DELETE FROM meta WHERE key = 'run_filter'")
+            con.execute("DELETE FROM meta WHERE key = 'filter'")
             con.execute("CHECKPOINT")
         store.boot()
         assert store.runs_among(["a", "x", "b"]) == ["a", "x", "b"]

@@ -53,9 +53,9 @@ def commit(first: int, last: int, payload: bytes | None = None) -> tuple[list[Fa
     return rows, [] if payload is None else [Payload(rows[-1].subject, "input", payload)]
 
 
-def run(key: str, first_seq: int, last_seq: int, *, live: bool = True) -> Record:
+def run(key: str, first_seq: int, last_seq: int, *, live: bool = True, status: str = "running") -> Record:
     """A run's record."""
-    return Record("runs", key, live, ("running", "m:T", "", first_seq, None, first_seq, last_seq), b"run")
+    return Record("runs", key, live, (status, "m:T", "", first_seq, None, first_seq, last_seq), b"run")
 
 
 def live(directory: Path, script: str) -> subprocess.Popen[str]:
