@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         UnknownAgentType,
         UnknownRun,
         UnknownTool,
+        VersionMismatch,
         WorldError,
     )
     from perdure.ledger.explanation import explain

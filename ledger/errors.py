@@ -18,6 +18,7 @@
     │   ├── LedgerTooNew              a newer Perdure wrote it
     │   ├── LedgerDamaged             the ledger does not verify; `perdure doctor` tells more
     │   ├── LedgerUnwritable          read-only, or no space left
+    │   ├── VersionMismatch           what serves the directory is of another version of Perdure
     │   └── NoLongerServed            the supervisor of the data directory has ended, by `perdure stop` for example
     ├── StorageError                  an agent's storage cannot do what was asked
     │   ├── StorageConflict           another transaction of this agent wrote the same rows; run it again
@@ -149,6 +150,24 @@ class LedgerDamaged(LedgerError):
 
 class LedgerUnwritable(LedgerError):
     """The data directory is read-only or full."""
+
+
+class VersionMismatch(LedgerError):
+    """The supervisor and this process are of versions of Perdure that do not understand each other. Nothing was asked of it.
+
+    Attributes:
+        supervisor, peer: the version of each, and the digest of the messages that it knows.
+    """
+
+    def __init__(self, supervisor: str, peer: str) -> None:
+        words = f"what serves it is Perdure {supervisor}, and this process is Perdure {peer}; their messages differ"
+        advice = (
+            "end what serves it with `perdure stop`, which loses nothing, and open it with the version that is to serve it"
+            " from then on, or use the other version here"
+        )
+        super().__init__("this directory", words, advice)
+        self.supervisor, self.peer = supervisor, peer
+        self.args = (supervisor, peer)
 
 
 class NoLongerServed(LedgerError):

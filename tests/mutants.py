@@ -171,6 +171,9 @@ MUTANTS = (
     Mutant("ledger/keeping/target.py", "if blake2b(body, digest_size=20).hexdigest() != name:", "if False:",
            "a restore verifies every piece", "ledger/test_backups.py"
            "::test_a_piece_that_is_damaged_or_gone_is_refused_and_the_directory_does_not_appear"),
+    Mutant("actors/link/wire.py", 'if theirs.rpartition(" ")[2] != PROTOCOL.rpartition(" ")[2]:', "if False:",
+           "a peer whose messages are others is refused", "actors/test_link.py"
+           "::test_a_peer_of_another_version_is_refused_with_both_versions_unless_its_messages_are_the_same"),
     Mutant("ledger/keeping/restore_part.py", "if Lock.is_held(each / LEDGER)]", "if False]",
            "a restore is refused while another into the same directory is under way", "ledger/test_restores_at_once.py"
            "::test_a_restore_is_refused_while_another_is_under_way_and_does_not_disturb_it"),

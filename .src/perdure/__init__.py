@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         SupervisorUnreachable,
         TooLarge,
         UnknownRun,
+        VersionMismatch,
         provide_secrets,
     )
     from perdure.policies import (
@@ -157,6 +158,7 @@ __all__ = [
     "TurnResult",
     "UnknownRun",
     "UnusableModel",
+    "VersionMismatch",
     "agent_tool",
     "awaiting",
     "blocking",

@@ -1,7 +1,7 @@
 """Every message between peers, in one table.
 
-On the wire a message is a list: the number of its kind in `TABLE`, then its fields; a stretch of one kind goes in columns (`wire`). A
-supervisor and its peers are of one version.
+On the wire a message is a list: the number of its kind in `TABLE`, then its fields; a stretch of one kind goes in columns (`wire`). So a
+supervisor and its peers must have the same table: each frame names it, and a supervisor refuses a peer that has another.
 
 A stimulus (`ledger.stimulus`) is also the message that brings it. An `Ask` wraps a question, which is a message of its own: either a
 stimulus whose sender waits for its acceptance, or something that the supervisor answers without a new fact. One `Reply` answers each.

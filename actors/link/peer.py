@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from perdure.actors.link.link import FRAME_MAX, Link
 from perdure.actors.link.messages import Ask, Call, Message
-from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode_all, encode_all
+from perdure.actors.link.wire import PROTOCOL, PeerFrame, SupervisorFrame, decode_all, encode_all
 from perdure.actors.ports import Courier, World
 from perdure.actors.tasks import Tasks
 from perdure.ledger import LedgerError, SupervisorUnreachable, pack, unpack
@@ -160,7 +160,8 @@ class Peer:
         rewind, self._rewound = self._rewound, False
         said = encode_all(messages)
         link = self._link
-        return pack(PeerFrame(self.peer_id, link.session, self.epoch, link.received, first, said, hold, rewind))
+        frame = (self.peer_id, link.session, self.epoch, link.received, first, said, hold, rewind, PROTOCOL)
+        return pack(PeerFrame(*frame))
 
     async def _exchange(self, frame: bytes) -> None:
         session = self._link.session

@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
+from hashlib import blake2b
+from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby, islice, repeat
 from operator import is_
 from typing import Any, Final, NamedTuple
@@ -12,13 +14,14 @@ from typing import Any, Final, NamedTuple
 from perdure.actors.code.author_call import traced
 from perdure.actors.code.naming import loaded_class, place_of
 from perdure.actors.link.messages import TABLE, Ask, Message, Plain
-from perdure.ledger import PerdureError, Request
+from perdure.ledger import PerdureError, Request, VersionMismatch, unpack
 from perdure.ledger import errors as _errors
 
 
 class PeerFrame(NamedTuple):
     """What a peer hands over in one exchange. `first` is the number of the first message. With `hold`, the answer may wait until the
-    supervisor has something to say; with `rewind`, the supervisor sends everything again that is not acknowledged."""
+    supervisor has something to say; with `rewind`, the supervisor sends everything again that is not acknowledged. `protocol` is
+    `PROTOCOL`. It stays the last, so that it is found in the frames of other versions."""
 
     peer_id: str
     session: int
@@ -28,6 +31,7 @@ class PeerFrame(NamedTuple):
     messages: Sequence[Sequence[Plain]]
     hold: bool
     rewind: bool
+    protocol: str
 
 
 class SupervisorFrame(NamedTuple):
@@ -51,6 +55,29 @@ _ASK: Final = _NUMBERS[Ask]
 _STRETCH: Final = -1  # stands where the number of a kind would
 STRETCH_MIN: Final = 4  # fewer of one kind go one by one
 _new: Final = tuple.__new__  # what a named tuple's own constructor calls after it has bound its arguments by name
+
+
+def _protocol() -> str:
+    """The version of Perdure, and the digest of everything that is said in frames: kinds in their order, and their fields."""
+    kinds: tuple[Any, ...] = (PeerFrame, SupervisorFrame, *_KINDS)
+    said = [(kind.__name__, kind._fields) for kind in kinds]
+    try:
+        known = version("perdure")
+    except PackageNotFoundError:  # it was sent here, or is used from a checkout
+        known = "that is not installed"
+    return f"{known} ({blake2b(repr(said).encode(), digest_size=4).hexdigest()})"
+
+
+PROTOCOL: Final = _protocol()
+
+
+def peer_frame(frame: bytes) -> PeerFrame:
+    """The frame of a peer. Raises `VersionMismatch` if the peer has other messages than this process."""
+    said = unpack(frame)
+    theirs = said[-1] if isinstance(said[-1], str) else "of an earlier version"
+    if theirs.rpartition(" ")[2] != PROTOCOL.rpartition(" ")[2]:
+        raise VersionMismatch(PROTOCOL, theirs)
+    return PeerFrame(*said)
 
 
 def encode(message: Message) -> Sequence[Plain]:

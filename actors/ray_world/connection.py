@@ -46,6 +46,7 @@ from perdure.policies import Limits
 NAMESPACE: Final = "perdure"
 STORE_BYTES: Final = 80 * 1024 * 1024  # small, since calls carry their data; Ray accepts no less than 75 MB
 SIGACTION_BYTES: Final = 512  # more than any system's `struct sigaction`
+_MARGIN: Final = " |+-"  # of a group of errors in a traceback
 STOPPED: Final = 143  # the exit code of a process that SIGTERM ended
 
 
@@ -148,7 +149,7 @@ def _init(**options: Any) -> None:
 
 def cause_of(error: BaseException) -> str:
     """The line of Ray's long message that tells the cause."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    lines = [line.strip(_MARGIN) for line in str(error).splitlines() if line.strip(_MARGIN)] or [type(error).__name__]
     _, mark, detail = lines[-1].rpartition(EXIT_DETAIL)
     return (detail.partition(EXIT_ADVICE)[0] if mark else lines[-1])[:300]
 

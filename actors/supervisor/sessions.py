@@ -16,8 +16,8 @@ from perdure.actors.link.columns import RunsEnded
 from perdure.actors.link.held import Held
 from perdure.actors.link.link import Link
 from perdure.actors.link.messages import Fields, FromSupervisor, Message, Passivate, RunEnded
-from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode_all, encode_all
-from perdure.ledger import Activation, Run, pack, unpack
+from perdure.actors.link.wire import SupervisorFrame, decode_all, encode_all, peer_frame
+from perdure.ledger import Activation, Run, pack
 
 
 class Session:
@@ -85,8 +85,8 @@ class Sessions:
         self.waiters: dict[str, dict[str, None]] = {}
 
     async def exchange(self, frame: bytes) -> bytes:
-        """Take in a peer's frame and answer it, now or when there is something to say."""
-        said = PeerFrame(*unpack(frame))
+        """Take in a peer's frame and answer it, now or when there is something to say. Raises `VersionMismatch`."""
+        said = peer_frame(frame)
         session = self.by_peer.get(said.peer_id)
         if session is None or said.session > session.link.session:
             is_late = not said.messages or said.first != 1 or said.epoch != self.epoch

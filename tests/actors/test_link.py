@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import pickle
 from collections import deque
 from typing import Any
 
@@ -14,12 +15,12 @@ from hypothesis import strategies as st
 from perdure.actors.link.link import FRAME_MAX, Link
 from perdure.actors.link.messages import CallAnswered, CallCut, ClientHello, HostHello, HostVitals, Message, Ping, Wait
 from perdure.actors.link.peer import ANSWER_S, MOMENT_S, Peer
-from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode, encode
+from perdure.actors.link.wire import PROTOCOL, PeerFrame, SupervisorFrame, decode, encode
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.actors.supervisor.sessions import Arrived, Session, Sessions
 from perdure.actors.tasks import Tasks
-from perdure.ledger import pack, unpack
+from perdure.ledger import VersionMismatch, pack, unpack
 from perdure.policies import Limits
 
 Frame = tuple[int, list[Any], int]
@@ -217,7 +218,7 @@ def test_a_late_hello_to_an_earlier_life_is_refused_and_so_is_what_comes_without
         sessions = Sessions()
         sessions.epoch = 2
         for each, confirmed, heard in (((epoch, first, said), 0, 0), ((2, 1, [HELLO]), 7, 1)):
-            frame = PeerFrame("p", 7, each[0], 0, each[1], each[2], hold=False, rewind=False)
+            frame = PeerFrame("p", 7, each[0], 0, each[1], each[2], hold=False, rewind=False, protocol=PROTOCOL)
             asking = asyncio.create_task(sessions.exchange(pack(frame)))
             await asyncio.sleep(0)
             for session in sessions.by_peer.values():
@@ -234,7 +235,7 @@ def test_acknowledged_means_durable() -> None:
         sessions = Sessions()
         asking = []
         for first, said in ((1, HELLO), (2, SECOND), (3, SECOND)):  # each releases the one before
-            frame = PeerFrame("p", 1, 0, 0, first, [said], hold=True, rewind=False)
+            frame = PeerFrame("p", 1, 0, 0, first, [said], hold=True, rewind=False, protocol=PROTOCOL)
             asking.append(asyncio.create_task(sessions.exchange(pack(frame))))
             for _ in range(3):
                 await asyncio.sleep(0)
@@ -247,11 +248,34 @@ def test_acknowledged_means_durable() -> None:
     asyncio.run(story())
 
 
+def test_a_peer_of_another_version_is_refused_with_both_versions_unless_its_messages_are_the_same() -> None:
+    version, digest = PROTOCOL.rsplit(" ", 1)
+
+    async def story() -> None:
+        sessions = Sessions()
+        frame = PeerFrame("p", 1, 0, 0, 1, [HELLO], hold=True, rewind=False, protocol="9.9 (0badf00d)")
+        with pytest.raises(VersionMismatch) as refused:
+            await sessions.exchange(pack(frame))
+        assert (refused.value.supervisor, refused.value.peer) == (PROTOCOL, "9.9 (0badf00d)")
+        assert f"what serves it is Perdure {PROTOCOL}, and this process is Perdure 9.9 (0badf00d)" in str(refused.value)
+        assert "`perdure stop`" in str(refused.value)
+        with pytest.raises(VersionMismatch, match="of an earlier version"):
+            await sessions.exchange(pack(frame[:-1]))
+        assert not sessions.by_peer
+        asking = asyncio.create_task(sessions.exchange(pack(frame._replace(protocol=f"{version}.1 {digest}"))))
+        await asyncio.sleep(0)
+        assert list(sessions.inbox) == ["p"]
+        asking.cancel()
+
+    asyncio.run(story())
+    assert pickle.loads(pickle.dumps(VersionMismatch("1", "2"))).args == ("1", "2")
+
+
 def test_a_frame_of_an_earlier_session_is_not_heard_any_more() -> None:
     async def story() -> None:
         sessions = Sessions()
         for session, heard in ((2, 1), (1, 1), (3, 2)):
-            frame = PeerFrame("p", session, 0, 0, 1, [HELLO], hold=True, rewind=False)
+            frame = PeerFrame("p", session, 0, 0, 1, [HELLO], hold=True, rewind=False, protocol=PROTOCOL)
             asking = asyncio.create_task(sessions.exchange(pack(frame)))
             await asyncio.sleep(0)
             assert sum(map(len, sessions.inbox.values())) == heard

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from perdure.actors.ray_world.cluster_record import CONNECT_TIMEOUTS, SETTINGS
+from perdure.actors.ray_world.connection import cause_of
 from perdure.actors.ray_world.ray_internals import GLOBAL_WORKER, INTERNALS, TEXTS, Internal
 from tests.tidy import ROOT
 
@@ -93,3 +94,10 @@ def test_the_cap_on_ray_s_version_is_that_of_the_version_that_was_tried() -> Non
     caps = {found[1] for each in wanted if (found := re.fullmatch(r"ray(?:\[default])?(>=.+)", each))}
     assert caps == {">=2.60,<2.61"}
     assert version("ray").startswith("2.60.")
+
+
+def test_the_cause_in_what_ray_says_is_the_last_line_also_of_a_group_of_errors() -> None:
+    group = "Traceback\n  | ExceptionGroup: host failed (1 sub-exception)\n  +-+---- 1 ----\n    | OSError: no\n    +-----\n"
+    assert cause_of(RuntimeError(group)) == "OSError: no"
+    assert cause_of(RuntimeError("Traceback\nValueError: -1 is negative\n")) == "ValueError: -1 is negative"
+    assert cause_of(RuntimeError("")) == "RuntimeError"
