@@ -1,11 +1,13 @@
 """What a host's process says when it ends as no code survives it: by `os._exit`, or by a fatal signal that Python can name.
 
 The words go to a file of the data directory, which the supervisor takes away when the host is dead. Of `SIGKILL`, and of most signals that
-end a process by default, nobody speaks; of `SIGXCPU` the process does, since a limit (`RLIMIT_CPU`) sends it.
+end a process by default, nobody speaks. Of `SIGXCPU` the process does, since a limit (`RLIMIT_CPU`) sends it, and of `SIGTERM`, which is
+what `kill` sends.
 """
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import inspect
 import os
@@ -15,7 +17,8 @@ from typing import Final, NoReturn
 
 EXIT: Final = os._exit
 FATAL: Final = "Fatal Python error: "
-STACK: Final = "Stack (most recent call first):"  # begins what is left of SIGXCPU, the one signal that is registered
+STACK: Final = "Stack (most recent call first):"  # begins what is left of SIGXCPU, of which one thread speaks
+THREADS: Final = ("Thread 0x", "Current thread 0x")  # begin what is left of SIGTERM, of which all threads speak
 CHARS_MAX: Final = 4_000
 
 
@@ -34,7 +37,15 @@ def keep_last_words(path: Path) -> None:
 
     faulthandler.enable(file, all_threads=False)
     faulthandler.register(signal.SIGXCPU, file, all_threads=False, chain=True)
+    end_on_sigterm()
+    faulthandler.register(signal.SIGTERM, file, all_threads=True, chain=True)
     os._exit = leave
+
+
+def end_on_sigterm() -> None:
+    """Have `SIGTERM` end this process at once. Ray's own handler is in Python, and waits for the main thread, which never comes back to it
+    in an async actor: so `kill` would do nothing."""
+    ctypes.CDLL(None).signal(signal.SIGTERM, None)  # not `signal.signal`, which only the main thread may call
 
 
 def take_last_words(path: Path) -> str:
@@ -46,6 +57,8 @@ def take_last_words(path: Path) -> str:
     path.unlink(missing_ok=True)
     first, *rest = said.splitlines() or [""]
     where = next((line.strip() for line in rest if line.startswith("  File ")), "an unknown place")
+    if first.startswith(THREADS):
+        return "its process was ended by SIGTERM"
     if first.startswith(STACK):
         return f"it used up its processor time (SIGXCPU, by RLIMIT_CPU) in {where}"
     return f"{first.removeprefix(FATAL)} in {where}" if first.startswith(FATAL) else first

@@ -13,7 +13,7 @@ from typing import Final
 
 from perdure.actors.ports import Courier, Fleet, Pulse, World
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.ray_world.last_words import EXIT, keep_last_words
+from perdure.actors.ray_world.last_words import EXIT, end_on_sigterm, keep_last_words
 from perdure.actors.ray_world.loop_watch import LoopWatch
 from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, strike, this_process, this_process_info
 from perdure.actors.ray_world.process_log import ProcessLog, listen
@@ -34,6 +34,7 @@ class Process:
     _life: asyncio.Task[object]
 
     def __init__(self, deployment: Deployment, name: str, telemetry: Telemetry = OFF) -> None:
+        end_on_sigterm()
         self._telemetry = telemetry
         self._finish_log = listen(ProcessLog(deployment.logs_dir, name, deployment.limits.logs_bytes_max))
         here = this_process_info()

@@ -28,6 +28,7 @@ keep_last_words(Path(sys.argv[1]))
         ("if not os.fork():\n    os._exit(5)\nos.wait()", 0, ""),
         ("EXIT(4)", 4, ""),
         ("os.kill(os.getpid(), 24)", -24, "it used up its processor time (SIGXCPU, by RLIMIT_CPU) in File "),
+        ("os.kill(os.getpid(), 15)", -15, "its process was ended by SIGTERM"),
         ("os.kill(os.getpid(), 9)", -9, ""),
     ],
 )
@@ -43,6 +44,22 @@ def test_the_words_are_of_the_process_itself_and_are_taken_once(
     assert bool(words) == bool(said)
     assert not path.exists()
     assert take_last_words(path) == ""
+
+
+def test_sigterm_ends_a_process_whose_main_thread_does_not_come_back_to_python() -> None:
+    code = """
+import ctypes, os, signal, threading, time
+from perdure.actors.ray_world.last_words import end_on_sigterm
+signal.signal(signal.SIGTERM, lambda *_: print("in Python"))
+def end():
+    end_on_sigterm()
+    os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread(target=end).start()
+ctypes.CDLL(None).sleep(60)
+"""
+    env = {**os.environ, "PYTHONPATH": IMPORT_PATH}
+    done = subprocess.run([sys.executable, "-c", code], env=env, check=False, capture_output=True, timeout=50)
+    assert (done.returncode, done.stdout) == (-15, b"")
 
 
 def test_the_kernel_counts_those_that_it_killed_for_memory() -> None:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from perdure.actors import Agent, FiberContext, FiberRetry, LogFiles, Runtime, WantedLogs, exposed
+from perdure.actors import Agent, FiberContext, FiberRetry, LogFiles, RemoteError, Runtime, WantedLogs, exposed
 from perdure.ledger import OutcomeUnknown
 from perdure.policies import Limits
 
@@ -41,7 +41,8 @@ class Ends(Agent):
             ctypes.string_at(0)
         if how == "import":
             importlib.import_module("nothing_of_that_name")
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGTERM if how == "term" else signal.SIGKILL)
+        time.sleep(60)
 
     @exposed
     def begin(self, answered: str) -> None:
@@ -65,6 +66,7 @@ WORDS = {
     "exit": "its code called os._exit(3) in ",
     "crash": "Segmentation fault in File ",
     "kill": "its process was killed",
+    "term": "its process was ended by SIGTERM",
 }
 
 
@@ -93,6 +95,18 @@ def test_the_end_of_a_process_is_told_in_words_wherever_it_is_asked_for(tmp_path
             "its process died while it ran, and had 1 attempt without a finished step in between; the last"
         )
         assert "os._exit(3)" in told
+
+
+def test_kill_without_a_number_ends_a_host_and_the_supervisor_and_both_are_replaced(tmp_path: Path) -> None:
+    with Runtime(tmp_path, limits=Limits(hosts_max=1, hosts_warm=1)) as runtime:
+        pids = {role: each.process.pid for role, each in runtime.cluster.processes().items()}
+        assert "supervisor" in pids
+        for pid in pids.values():
+            os.kill(pid, signal.SIGTERM)
+        with pytest.raises(RemoteError, match="nothing_of_that_name"):
+            runtime.agent(Ends, "later").end("import")
+        again = {each.process.pid for each in runtime.cluster.processes().values()}
+        assert not again & set(pids.values())
 
 
 def _logged(files: LogFiles, whose: str, last: str) -> list[dict[str, Any]]:
