@@ -148,7 +148,7 @@ class Crew:
 class _Job:
     """A piece of work on its way through a thread."""
 
-    def __init__(self, crew: Crew, work: Callable[[], Any]) -> None:
+    def __init__(self, crew: Crew, work: Callable[[], object]) -> None:
         self.crew = crew
         self.future: Future[Any] = Future()
         self.has_slot = False

@@ -21,11 +21,12 @@ import inspect
 import logging
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, Unpack
 
 from perdure.actors.chat.messages import Messages
-from perdure.actors.chat.turn import TurnResult
+from perdure.actors.chat.turn import TurnPage, TurnResult
 from perdure.actors.chat.waits import WaitedTooLong, Waits
 from perdure.actors.code.author_call import is_async, tried
 from perdure.actors.ports import Threads
@@ -218,7 +219,7 @@ async def follow_turn(
     first: int = 0,
     *,
     follow: bool | None = None,
-    opening: dict[str, Any] | None = None,
+    opening: TurnPage | None = None,
 ) -> TurnResult:
     """Follow a turn, and tell the callback. `opening` is the first answer, if it came with the acceptance.
 
@@ -247,7 +248,7 @@ class _Follower:
         self._attached: float = 0
         """The attempt that was under way when it came. Earlier ones are history; so are all of a turn that was over."""
 
-    async def run(self, opening: dict[str, Any] | None, *, to_the_end: bool) -> TurnResult:
+    async def run(self, opening: TurnPage | None, *, to_the_end: bool) -> TurnResult:
         """Follow to the end of the attempt, or of the turn."""
         told = opening or await self._asked()
         while told is not None:
@@ -261,21 +262,34 @@ class _Follower:
             if result is not None:
                 self._runner.tell("on_interrupted", result[1])
             elif is_over and self._first >= told["next_event"]:
-                return await self._ended(told)
+                return await self._ended(_result_of(told))
             told = await self._asked()
-        gone = {"request_id": self._request_id, "status": TurnStatus.ABORTED, "reason": "forgotten"}
-        return await self._ended({**gone, "next_event": self._first, "error": FORGOTTEN})
+        return await self._ended(
+            TurnResult(
+                request_id=self._request_id,
+                status=TurnStatus.ABORTED,
+                error=FORGOTTEN,
+                reason="forgotten",
+                next_event=self._first,
+            )
+        )
 
     async def lost(self, why: str) -> None:
         """Tell that the turn cannot be followed any more."""
-        lost: dict[str, Any] = {"outcome": "unknown", "cause": "connection", "attempt": 0, "text": why}
-        info = Interrupted(request_id=self._request_id, next_event=self._first, **lost)
+        info = Interrupted(
+            request_id=self._request_id,
+            outcome="unknown",
+            cause="connection",
+            attempt=0,
+            next_event=self._first,
+            text=why,
+        )
         await self._runner.finish("on_interrupted", info)
 
-    async def _asked(self) -> dict[str, Any] | None:
+    async def _asked(self) -> TurnPage | None:
         """What the agent tells; None if it has forgotten the turn."""
         try:
-            told: dict[str, Any] = await self._caller.call("_perdure_follow_turn", self._request_id, self._first)
+            told: TurnPage = await self._caller.call("_perdure_follow_turn", self._request_id, self._first)
         except BadRequest as problem:
             if problem.field == "request_id" and self._is_known:
                 return None
@@ -286,7 +300,7 @@ class _Follower:
             raise
         return told
 
-    def _heard(self, told: dict[str, Any]) -> tuple[TurnResult, Interrupted] | None:
+    def _heard(self, told: TurnPage) -> tuple[TurnResult, Interrupted] | None:
         """Tell the callback of events, up to an interruption of an attempt that it has seen."""
         for event in told["events"]:
             self._first += 1
@@ -307,16 +321,16 @@ class _Follower:
             **{name: data[name] for name in ("outcome", "cause", "incident_id", "message_id", "text") if name in data},
         )
         words = f"attempt {info.turn_attempt} was interrupted ({info.cause}); {_COMING[info.outcome]}"
-        told: dict[str, Any] = {
-            "status": TurnStatus.INTERRUPTED,
-            "text": info.text,
-            "error": words,
-            "reason": info.cause,
-        }
-        return TurnResult(request_id=self._request_id, next_event=self._first, **told), info
+        return TurnResult(
+            request_id=self._request_id,
+            status=TurnStatus.INTERRUPTED,
+            text=info.text,
+            error=words,
+            reason=info.cause,
+            next_event=self._first,
+        ), info
 
-    async def _ended(self, told: dict[str, Any]) -> TurnResult:
-        result = _result_of(told)
+    async def _ended(self, result: TurnResult) -> TurnResult:
         if result.ok:
             await self._runner.finish("on_done")
         else:
@@ -327,6 +341,6 @@ class _Follower:
 _COMING = {"scheduled": "another attempt follows", "exhausted": "no further attempt follows", "unknown": "ask again"}
 
 
-def _result_of(told: dict[str, Any]) -> TurnResult:
+def _result_of(told: Mapping[str, Any]) -> TurnResult:
     """The result in an answer of the agent."""
     return TurnResult(**{name: told[name] for name in TurnResult.__dataclass_fields__ if name in told})

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from perdure.actors.chat.answer_stream import Finished
 from perdure.actors.chat.context_view import SUMMARY_ID
@@ -227,6 +227,6 @@ class Compaction:
 
 
 def _request(
-    model: Model, asked: list[Message], settings: dict[str, Any] | None, watchdog: Watchdog
+    model: Model, asked: list[Message], settings: dict[str, object] | None, watchdog: Watchdog
 ) -> AsyncGenerator[Event | Finished]:
     return stream_model(model, asked, instructions=SUMMARY_INSTRUCTIONS, settings=settings, watchdog=watchdog)

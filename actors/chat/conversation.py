@@ -46,7 +46,7 @@ class Conversation:
     # requests
 
     def accept_request(
-        self, trigger: str, messages: object, request_id: object, options: Mapping[str, Any]
+        self, trigger: str, messages: object, request_id: object, options: Mapping[str, object]
     ) -> dict[str, object]:
         """Accept the turn of a request. Raises `BadRequest`, naming the field; then nothing was written."""
         if trigger not in TRIGGERS:
@@ -119,7 +119,7 @@ class Conversation:
                 words = f"{each['id']} is a message with other content; replace it by `instead_of` or add_messages"
                 raise ConflictingRequest(f"messages[{at}].id", words)
 
-    def _check_replaced(self, trigger: str, options: Mapping[str, Any]) -> None:
+    def _check_replaced(self, trigger: str, options: Mapping[str, object]) -> None:
         """`instead_of` names a message of the user, or for `regenerate` an answer."""
         instead_of, keep = options.get("instead_of"), options.get("keep", False)
         if not isinstance(keep, bool):
@@ -344,7 +344,7 @@ class LocalCaller:
         """A new identifier."""
         return self._conversation.state.tenant.dice.token()
 
-    async def call(self, method: str, *args: object, **kwargs: object) -> Any:
+    async def call(self, method: str, *args: object, **kwargs: object) -> object:
         """Call a method of the agent."""
         return await getattr(self._conversation.agent, method)(*args, **kwargs)
 

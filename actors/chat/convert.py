@@ -22,7 +22,7 @@ from urllib.parse import unquote_to_bytes
 from perdure.actors.chat.call_reader import speakable
 from perdure.actors.events.message_parts import normalized_input
 from perdure.ledger import BadRequest
-from perdure.policies import Message, Part
+from perdure.policies import JsonObject, Message, Part
 
 if TYPE_CHECKING:
     from pydantic_ai import messages as lib
@@ -259,7 +259,7 @@ def _with_what_it_led_to(parts: list[Part]) -> Iterator[Part]:
         yield part
 
 
-def _about(part: Part, *names: str) -> dict[str, Any]:
+def _about(part: Part, *names: str) -> JsonObject:
     """The metadata that we keep for the part's provider."""
     for name in names:
         metadata = part.get(name)

@@ -25,8 +25,8 @@ def agent_tool(
     *,
     description: str,
     name: str | None = None,
-    input: Any = None,
-    output: Any = None,
+    input: object = None,
+    output: object = None,
     detached: bool | Detached = False,
     display: JsonObject | None = None,
     needs_approval: bool | Hook = False,
@@ -77,7 +77,7 @@ def _output_adapter(annotation: Any) -> TypeAdapter[Any]:
     return adapter
 
 
-def _child_input(agent_class: type[Agent], given: Any) -> tuple[Any, str | None]:
+def _child_input(agent_class: type[Agent], given: object) -> tuple[object, str | None]:
     """The type of what the model sends, and its name if it is no object in JSON."""
     if given is None:
         is_chat = hasattr(agent_class, "format_agent_tool_input")

@@ -155,7 +155,7 @@ class Feed:
                 return batch(found)
             row = rows[-1][0] + 1
 
-    def _numbered(self, row: int, kind: str, key: str, value: Any) -> Iterator[FeedEvent]:
+    def _numbered(self, row: int, kind: str, key: str, value: object) -> Iterator[FeedEvent]:
         for number, event in enumerate(self._told(kind, key, value), row * PER_ROW):
             event["number"] = number
             yield event

@@ -30,7 +30,7 @@ from perdure.actors.chat.toolsets import listed
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import in_words, result_of, tried
 from perdure.actors.life.activity import CALL
-from perdure.actors.life.results import RunHandle, RunResult
+from perdure.actors.life.results import Detached, RunHandle, RunResult
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import TOOL
 from perdure.ledger import Cancel, Status
@@ -312,7 +312,7 @@ class LiveTurn:
             self._returned(call_id, output, self._evidence(part, result) if unknown else None)
 
     async def _run(
-        self, child: Any, given: object, call_id: str, *, display: JsonObject | None, detached: Any = False
+        self, child: type, given: object, call_id: str, *, display: JsonObject | None, detached: bool | Detached = False
     ) -> Any:
         """Ask the ledger for the run of this call, whether it is known there or not."""
         options: dict[str, Any] = {"run_id": self.run_id(call_id), "parent_tool_call_id": call_id, "display": display}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 from perdure.actors.chat.store import ChatStore
 from perdure.actors.chat.tools import Tool
@@ -153,7 +152,7 @@ class LostCalls:
 
 # --- results that come late ------------------------------------------------------------------------------------------
 
-Inspect = Callable[[str], Awaitable[Mapping[str, Any] | None]]
+Inspect = Callable[[str], Awaitable[Mapping[str, object] | None]]
 
 
 async def late_results(transcript: Transcript, lost: LostCalls, inspect: Inspect) -> list[Message]:
@@ -172,7 +171,7 @@ async def late_results(transcript: Transcript, lost: LostCalls, inspect: Inspect
     return found
 
 
-def _correction(message_id: str, call_id: str, evidence: OurMetadata, told: Mapping[str, Any]) -> Message:
+def _correction(message_id: str, call_id: str, evidence: OurMetadata, told: Mapping[str, object]) -> Message:
     output = told.get("output")
     if isinstance(output, dict) and "ok" in output:
         output = output.get("output") if output["ok"] else output.get("error")

@@ -130,7 +130,7 @@ class ChatStore:
 
     # the feed
 
-    def rows_from(self, number: int, most: int) -> list[tuple[int, str, str, Any]]:
+    def rows_from(self, number: int, most: int) -> list[tuple[int, str, str, object]]:
         """The first rows from a number on that the feed is made of: each one's number, kind, key and value.
 
         The number of a row is that of its latest writing. It rises for ever, so whatever is written later comes later.

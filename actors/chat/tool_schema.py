@@ -130,7 +130,7 @@ def intake_of(function: Callable[..., object]) -> Intake:
     return Intake(adapter, tuple(parameters), lambda: docstring_of(function)[1])
 
 
-def _field(name: str, default: object) -> Any:
+def _field(name: str, default: object) -> object:
     """A field with an alias, so that a parameter may have any name. The model sees a default that JSON can write."""
     if default is inspect.Parameter.empty:
         return Field(alias=name)
@@ -181,11 +181,11 @@ def docstring_of(function: Callable[..., object]) -> tuple[str, dict[str, str]]:
     return said.strip(), described
 
 
-def intake_of_type(annotation: Any, *, wrapped_as: str | None) -> Intake:
+def intake_of_type(annotation: object, *, wrapped_as: str | None) -> Intake:
     """The input of a child agent. A type that is no object in JSON becomes one, under the name `wrapped_as`."""
     if wrapped_as is None:
         return Intake(lambda: _plainly(annotation), (), dict)
-    fields: dict[str, Any] = {"field_0": (annotation, Field(alias=wrapped_as))}
+    fields: dict[str, object] = {"field_0": (annotation, Field(alias=wrapped_as))}
     model = partial(create_model, "Arguments", __config__=ConfigDict(extra="forbid"), **fields)
     return Intake(lambda: TypeAdapter(model()), (wrapped_as,), dict)
 
@@ -197,7 +197,7 @@ def intake_of_schema(schema: JsonObject) -> Intake:
     return intake
 
 
-def is_object(annotation: Any) -> bool:
+def is_object(annotation: object) -> bool:
     """Whether JSON writes values of this type as objects."""
     if annotation is Any:
         return False

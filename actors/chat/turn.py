@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from perdure.actors.life.documents import StoredRow
 from perdure.policies import (
@@ -164,6 +164,47 @@ class Turn(StoredRow):
             {**each, "id": stem + each["id"].removeprefix(f"{self.request_id}-")} if each["id"] in known else each
             for each in self.messages
         ]
+
+
+class TurnTold(TypedDict):
+    """A turn as its agent tells it to whoever asks (`inspect_turn`, `list_turns`): these fields of its row, and more."""
+
+    request_id: str
+    status: str
+    trigger: str
+    error: str
+    reason: str
+    attempt: int
+    events: int
+    parked_events: int
+    message_id: str
+    base: int
+
+
+class TurnStanding(TurnTold):
+    """The same for who follows the feed of the conversation: with the messages that it has not written yet, and the ids of those it came
+    with."""
+
+    waiting: list[Message]
+    message_ids: list[str]
+    is_continuation: bool
+    is_recovering: bool
+    waits_for: list[str]
+
+
+class TurnPage(TypedDict):
+    """An answer to who follows a turn: how far it is, as `TurnResult` has it, and events with the number after them."""
+
+    request_id: str
+    status: str
+    error: str
+    reason: str
+    next_event: int
+    events: list[Event]
+    next: int
+    attempt: int
+    accepted: NotRequired[bool]
+    """Whether the turn is new, in the answer to the request for it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -324,10 +324,10 @@ class TurnRecovery:
         live.stream.mend()
         return Outcome(TurnEvent.FAILED, config.terminal_message, incident.reason, stage="recovery")
 
-    async def _heard(self, name: str, hook: Any, context: Any) -> Any:
+    async def _heard(self, name: str, hook: Any, context: object) -> object:
         """Call an author's hook. Returns None, and reports the error, if it raises."""
 
-        async def called() -> Any:
+        async def called() -> object:
             answer = hook(context)
             return await answer if inspect.isawaitable(answer) else answer
 

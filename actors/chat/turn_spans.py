@@ -12,7 +12,7 @@ import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from perdure.actors.chat.answer_stream import Finished
@@ -61,7 +61,7 @@ class Asked:
     """A request to a model: which model, and how it ended."""
 
     model: Model
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     answer: Callable[[], list[Part]]
     end: Finished | None = None
     error: str = ""
@@ -147,7 +147,7 @@ class TurnSpans:
         self,
         stream: Stream,
         model: Model,
-        settings: Mapping[str, Any] | None,
+        settings: Mapping[str, object] | None,
         said: Said,
         source: Source,
         *,
@@ -275,7 +275,7 @@ class TurnSpans:
 _SETTINGS: Final = ("temperature", "max_tokens", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
 
 
-def _of_model(model: Model, settings: Mapping[str, Any]) -> dict[str, Attribute]:
+def _of_model(model: Model, settings: Mapping[str, object]) -> dict[str, Attribute]:
     told: dict[str, Attribute] = {PROVIDER: model.system, "gen_ai.request.model": model.model_name}
     for name in _SETTINGS:
         value = settings.get(name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ class Waits:
     """The waits of one task at a time. The timer looks at whichever is under way when it fires, and goes on for that one."""
 
     def __init__(self) -> None:
-        self._task: asyncio.Task[Any] | None = None
+        self._task: asyncio.Task[object] | None = None
         self._until_s = math.inf
         self._is_cut = False
         self._timer: asyncio.TimerHandle | None = None

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from pathlib import Path
 from traceback import StackSummary, TracebackException
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from perdure.ledger import BadRequest, PerdureError
 
@@ -132,7 +132,7 @@ _FORMER_NAMES: Final = {  # ours, as directories that an earlier version wrote h
 }
 
 
-def method_named(agent: object, name: str) -> Any:
+def method_named(agent: object, name: str) -> object:
     """The method of a stored name, or None. An author's method comes before one of ours that once had the name."""
     return getattr(agent, name, None) or getattr(agent, _FORMER_NAMES.get(name, name), None)
 

@@ -48,7 +48,7 @@ class Shape:
             raise TooLarge(field, f"has {len(body)} bytes encoded; the limit is {bytes_max}")
         return body
 
-    def decode(self, field: str, body: bytes) -> Any:
+    def decode(self, field: str, body: bytes) -> object:
         """Decode a value of the annotated type."""
         plain = unpack(body)
         if self.adapter is None:

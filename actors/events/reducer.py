@@ -37,7 +37,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any, Literal, NamedTuple, TypedDict, cast
+from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, cast
 
 from perdure.actors.events.message_parts import apply_chunk, chunk_of
 from perdure.ledger import HARD
@@ -79,6 +79,17 @@ class Event(Signal, total=False):
     error: str
     reason: str
     child_still_running: bool
+
+
+class SentFrame(TypedDict):
+    """A frame as the ledger gives it (`ledger.frames`)."""
+
+    type: str
+    run_id: str
+    sequence: int
+    event: Event
+    parent_tool_call_id: NotRequired[str]
+    replay: NotRequired[bool]
 
 
 class Frame(NamedTuple):
@@ -317,7 +328,7 @@ def _milestone(run: RunState, event: Event) -> RunState:
     return replace(run, milestones=milestones, progress={**_signal(event), "milestone": event["name"]})
 
 
-def _standing(run: RunState, status: Shown, **told: Any) -> RunState:
+def _standing(run: RunState, status: Shown, **told: object) -> RunState:
     """The run in another status, with nothing left of what an earlier one said about itself (spec W-33)."""
     blank: dict[str, Any] = dict.fromkeys(("summary", "output", "error", "reason", "child_still_running"))
     return replace(run, status=status, **(blank | told))

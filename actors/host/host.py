@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from perdure.actors.code.author_call import tried
 from perdure.actors.code.naming import load_type
@@ -257,7 +257,7 @@ class Host:
         await asyncio.wait({task})
         return None if task.cancelled() or task.exception() is not None else task.result()
 
-    def _call_over(self, ref: str, task: asyncio.Task[Any]) -> None:
+    def _call_over(self, ref: str, task: asyncio.Task[object]) -> None:
         """A call whose agent was told to stop is not answered any more, nor is one that failed in our own code."""
         if (task.cancelled() or task.exception() is not None) and self.services.calls.cut_off(ref):
             self.peer.push_awaited(CallCut(ref))

@@ -52,7 +52,7 @@ from perdure.ledger import (
     type_of,
 )
 from perdure.ledger.storage.cabinet import FIBER, QUEUED, SCHEDULE, State
-from perdure.policies import Rank, context_of
+from perdure.policies import JsonObject, Rank, context_of
 
 JOBS = (("fibers", FIBER), ("schedules", SCHEDULE), ("callback_queue", QUEUED))
 
@@ -308,7 +308,7 @@ class Tenant(Life):
             return reply
         return with_door(reply, Door(self.services.peer.courier.door, self.incarnation))
 
-    async def signal(self, info: RunInfo, snapshot: dict[str, Any]) -> None:
+    async def signal(self, info: RunInfo, snapshot: JsonObject) -> None:
         """Tell the author's `on_progress`; what it raises stops nothing (spec W-54)."""
         if "live_data" in snapshot:
             snapshot["data"] = snapshot.pop("live_data")
@@ -316,7 +316,7 @@ class Tenant(Life):
         if problem is not None:
             self.trouble("on_progress", problem)
 
-    async def _signal(self, info: RunInfo, snapshot: dict[str, Any]) -> None:
+    async def _signal(self, info: RunInfo, snapshot: JsonObject) -> None:
         await self.ready()
         await self.call(self.agent.on_progress, info, snapshot)
 
@@ -352,7 +352,7 @@ class Tenant(Life):
         if not self.is_leaving:
             self.services.tasks.start(self.stop())
 
-    def abandon(self) -> list[asyncio.Task[Any]]:
+    def abandon(self) -> list[asyncio.Task[object]]:
         """Cancel everything, because the host ends; returns what is to be awaited."""
         self.is_leaving = True
         return self.tasks.cancel()

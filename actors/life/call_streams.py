@@ -7,9 +7,9 @@ one page ahead of its caller. One that nobody asks is closed, because its caller
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final, TypedDict
+from typing import Final, TypedDict
 
 from perdure.actors.code.schema import Shape, exposed_call, gives_bit_by_bit
 from perdure.actors.life.life import Life
@@ -24,7 +24,7 @@ LEFT_AFTER_S: Final = 60.0
 class Values(TypedDict):
     """The next values, and whether there are no more."""
 
-    values: list[Any]
+    values: list[object]
     is_over: bool
 
 
@@ -35,7 +35,7 @@ class CallStreams:
         self._life = life
         self._open: dict[str, _Open] = {}
 
-    def begin(self, method_name: str, args: list[Any], kwargs: dict[str, Any]) -> str:
+    def begin(self, method_name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
         """Open the generator of an exposed method. Returns its id. Raises `BadRequest` for any other method."""
         agent = self._life.agent
         arguments, given = exposed_call(type(agent), method_name, pack([args, kwargs]))
@@ -75,16 +75,16 @@ class _Open:
     """One open generator, with at most one value under way."""
 
     def __init__(
-        self, life: Life, generator: AsyncGenerator[Any, None] | Generator[Any, None, None], given: Shape
+        self, life: Life, generator: AsyncGenerator[object, None] | Generator[object, None, None], given: Shape
     ) -> None:
         self._life, self._generator, self._given = life, generator, given
-        self._upcoming: asyncio.Task[Any] | None = None
+        self._upcoming: asyncio.Task[object] | None = None
         self._is_closed = False
         self._asked = asyncio.Event()
 
     async def page(self) -> Values:
         self._asked.set()
-        found: list[Any] = []
+        found: list[object] = []
         while len(found) < PAGE_MAX and not self._is_closed:
             if self._upcoming is None:
                 self._upcoming = self._life.spawn_awaited(self._next())
@@ -101,10 +101,10 @@ class _Open:
                 found.append(self._checked(value))
         return {"values": found, "is_over": self._is_closed}
 
-    def _checked(self, value: object) -> Any:
+    def _checked(self, value: object) -> object:
         return unpack(self._given.encode("yield", value, self._life.limits.output_bytes_max))
 
-    async def _next(self) -> Any:
+    async def _next(self) -> object:
         generator = self._generator
         if isinstance(generator, Generator):
             return await self._life.threads.run(lambda: next(generator, _OVER))

@@ -44,7 +44,7 @@ from perdure.ledger import (
     shown_input,
     unpack,
 )
-from perdure.policies import JsonObject, Limits
+from perdure.policies import Json, JsonObject, Limits
 
 CLEARED_AT_ONCE = 500
 PLAIN = Detached()
@@ -240,7 +240,7 @@ class Dispatch:
         parent_tool_call_id: str | None = None,
         display_order: int = 0,
         display: JsonObject | None = None,
-        input_preview: Any = None,
+        input_preview: Json = None,
         on_limit: str = "queue",
     ) -> Request:
         """The request for a run, checked: what is wrong with it is said before anything is written."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from perdure.actors.code.naming import load_type, type_name
 from perdure.actors.life.activity import ACTIVITY
@@ -198,7 +198,9 @@ class Family:
         await self._enter(to.agent_id)
         return await self._caller.call(to, method, args, kwargs)
 
-    async def _followed(self, to: Address, begin: Callable[[], AsyncGenerator[Any, None]]) -> AsyncGenerator[Any, None]:
+    async def _followed(
+        self, to: Address, begin: Callable[[], AsyncGenerator[object, None]]
+    ) -> AsyncGenerator[object, None]:
         await self._enter(to.agent_id)
         async with aclosing(begin()) as events:
             async for event in events:

@@ -22,7 +22,7 @@ class StatePage(TypedDict):
     """The state, its version (empty if there is none), the life of the agent and how many changes it has seen, and whether the asker has
     missed anything: another state now, or others in between."""
 
-    state: dict[str, Any]
+    state: dict[str, object]
     version: str
     edition: tuple[int, int]
     is_news: bool
@@ -65,16 +65,16 @@ class StateWatch:
         self._life.storage.state.replace(state)
         return self._life.incarnation, self._changes
 
-    def present(self) -> dict[str, Any]:
+    def present(self) -> dict[str, object]:
         """The state now. Raises `TooLarge` if it does not fit into an answer."""
         state = self._state()
         self._packed(state)
         return state
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, object]:
         return dict(self._life.storage.state) if self._life.has_storage else {}
 
-    def _packed(self, state: dict[str, Any]) -> bytes:
+    def _packed(self, state: dict[str, object]) -> bytes:
         """The state as it goes into an answer. Raises `TooLarge` if it does not fit."""
         body, most = pack(state), self._life.limits.output_bytes_max - PAGE_BYTES
         if len(body) > most:

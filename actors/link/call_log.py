@@ -7,7 +7,6 @@ before. The last answers are kept; of others it is known that they were given.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 ANSWERS_KEPT = 1000
 CALLS_KEPT = 100_000
@@ -18,7 +17,7 @@ class LoggedCall:
     """One call. `answer` is None while it is under way, and when it was cut off or is not kept any more."""
 
     is_over: bool = False
-    answer: tuple[bool, Any] | None = None
+    answer: tuple[bool, object] | None = None
 
 
 class CallLog:
@@ -38,7 +37,7 @@ class CallLog:
         self._over.pop(ref, None)
         self._under_way[ref] = LoggedCall()
 
-    def answer(self, ref: str, ok: bool, value: Any) -> None:
+    def answer(self, ref: str, ok: bool, value: object) -> None:
         """The call was answered."""
         self._end(ref, (ok, value))
         self._kept[ref] = None
@@ -54,7 +53,7 @@ class CallLog:
             self._end(ref, None)
         return is_under_way
 
-    def _end(self, ref: str, answer: tuple[bool, Any] | None) -> None:
+    def _end(self, ref: str, answer: tuple[bool, object] | None) -> None:
         del self._under_way[ref]
         self._over[ref] = LoggedCall(is_over=True, answer=answer)
         if len(self._over) > CALLS_KEPT:

@@ -19,7 +19,7 @@ from perdure.actors.link.doors import mark_of
 from perdure.actors.link.keeping import ShowAgent
 from perdure.actors.link.messages import Call, HostNeeds
 from perdure.actors.link.supervisor_client import SupervisorClient
-from perdure.actors.ports import Dice
+from perdure.actors.ports import Dice, Threads
 from perdure.actors.telemetry.telemetry import carried
 from perdure.ledger import BadRequest, Standalone, Tell, agent_id, pack, unpack
 from perdure.policies import Limits
@@ -65,7 +65,7 @@ class AgentCaller:
         self,
         supervisor: SupervisorClient,
         dice: Dice,
-        threads: Any,
+        threads: Threads,
         limits: Limits,
         code_dir: Path | None,
         home: Home,
@@ -82,7 +82,7 @@ class AgentCaller:
         )
         self._home, self._ready, self._sender = home, ready, sender
 
-    async def call(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def call(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Call an exposed method, at most once. Raises `OutcomeUnknown` if nobody knows whether it took effect."""
         function = getattr(to.agent_class, method, None)
         afar = getattr(function, "__perdure_afar__", None)
@@ -103,13 +103,13 @@ class AgentCaller:
         return returned.decode("return", reply)
 
     def followed(
-        self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Callable[[], AsyncGenerator[Any, None]] | None:
         """Begins what a method gives that is followed instead of called (`__perdure_followed__`); None for any other method."""
         function = getattr(getattr(to.agent_class, method, None), "__perdure_followed__", None)
         return None if function is None else partial(function, CallerSide(self, to), *args, **kwargs)
 
-    def reach(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def reach(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """What `handle.method(…)` gives on this loop: an awaitable, or something to be iterated over."""
         begin = self.followed(to, method, args, kwargs)
         return self.call(to, method, args, kwargs) if begin is None else begin()
@@ -132,7 +132,7 @@ class AgentCaller:
         return cast("bytes", await self.supervisor.ask(call))
 
     def encoded(
-        self, agent_class: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, agent_class: Any, method: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> tuple[bytes, Shape, bool]:
         """The arguments of a call, checked; the shape of its answer; and whether it may be repeated."""
         function = getattr(agent_class, method, None)
@@ -147,7 +147,7 @@ class AgentCaller:
             )
         return pack([list(bound.args[1:]), bound.kwargs]), returned, marked["repeatable"]
 
-    def letter(self, to: Address, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TellContent:
+    def letter(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> TellContent:
         """What somebody is told: recipient, method, arguments, and what the recipient's class asks of its host."""
         body, _, _ = self.encoded(to.agent_class, method, args, kwargs)
         return TellContent(to.agent_id, method, body, self._home(to.agent_class), to.standalone)
@@ -177,7 +177,7 @@ class CallerSide:
         """A new identifier."""
         return self._caller.dice.token()
 
-    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+    async def call(self, method: str, *args: object, **kwargs: object) -> Any:
         """Call an exposed method of the agent."""
         return await self._caller.call(self._to, method, args, kwargs)
 

@@ -7,14 +7,14 @@ alike have a `Start` and a `RunEnded` of their own, and both sides do with the m
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Starts(NamedTuple):
     """Carry the first attempts at many runs of one type, with the same options: `Start` for each."""
 
     agent_type: str
-    options: dict[str, Any]
+    options: dict[str, object]
     run_ids: list[str]
     incarnations: list[int]
     inputs: list[bytes]
@@ -28,7 +28,7 @@ class RunsEnded(NamedTuple):
     outputs: list[bytes | None]
     summaries: list[str]
 
-    def outcomes(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def outcomes(self) -> Iterator[tuple[str, dict[str, object]]]:
         """Each run with its outcome."""
         for run_id, output, summary in zip(self.run_ids, self.outputs, self.summaries, strict=True):
             yield (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class ShowAgent(NamedTuple):
@@ -26,7 +26,7 @@ class Keep(NamedTuple):
     """A wish with its arguments: `storages`, `hold`, or `cut` (see `actors.supervisor.keeping`)."""
 
     wish: str
-    arguments: list[Any]
+    arguments: list[object]
 
 
 class PageOfRuns(NamedTuple):

@@ -49,8 +49,8 @@ class SupervisorFrame(NamedTuple):
 CAUSES_MAX: Final = 5
 CAUSE_CHARS_MAX: Final = 2_000
 
-_KINDS: Final[tuple[type[Any], ...]] = tuple(TABLE)
-_NUMBERS: Final[dict[type[Any], int]] = {kind: number for number, kind in enumerate(_KINDS)}
+_KINDS: Final[tuple[type, ...]] = tuple(TABLE)
+_NUMBERS: Final[dict[type, int]] = {kind: number for number, kind in enumerate(_KINDS)}
 _ASK: Final = _NUMBERS[Ask]
 _STRETCH: Final = -1  # stands where the number of a kind would
 STRETCH_MIN: Final = 4  # fewer of one kind go one by one

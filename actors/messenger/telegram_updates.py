@@ -6,7 +6,7 @@ answered.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -135,6 +135,14 @@ class Update(_Read):
     callback_query: Query | None = None
 
 
+class _Common(TypedDict):
+    """What the events of one update have in common."""
+
+    messenger_id: str
+    provider: str
+    dedupe_key: str
+
+
 def events_of(body: bytes, messenger_id: str, bot_id: str, user_name: str) -> list[MessengerEvent]:
     """The events of a webhook. Raises `MalformedUpdate`, which names the field."""
     try:
@@ -143,13 +151,13 @@ def events_of(body: bytes, messenger_id: str, bot_id: str, user_name: str) -> li
         first = problem.errors(include_url=False, include_input=False)[0]
         raise MalformedUpdate(".".join(["update", *map(str, first["loc"])]), first["msg"]) from problem
     key = f"update:{update.update_id}"
-    common: dict[str, Any] = {"messenger_id": messenger_id, "provider": "telegram", "dedupe_key": key}
+    common: _Common = {"messenger_id": messenger_id, "provider": "telegram", "dedupe_key": key}
     if update.callback_query is not None:
         return _pressed(update.callback_query, common)
     return [] if update.message is None else _written(update.message, common, bot_id, user_name)
 
 
-def _written(message: Message, common: dict[str, Any], bot_id: str, user_name: str) -> list[MessengerEvent]:
+def _written(message: Message, common: _Common, bot_id: str, user_name: str) -> list[MessengerEvent]:
     sender = message.sender
     if sender is None or sender.is_bot or not (message.words or message.attachments):
         return []
@@ -169,7 +177,7 @@ def _written(message: Message, common: dict[str, Any], bot_id: str, user_name: s
     return [event]
 
 
-def _pressed(query: Query, common: dict[str, Any]) -> list[MessengerEvent]:
+def _pressed(query: Query, common: _Common) -> list[MessengerEvent]:
     message = query.message
     if message is None or query.sender.is_bot:
         return []

@@ -188,7 +188,7 @@ class Gateways:
     def _create(self, number: int) -> Handle:
         deployment = self._cluster.deployment
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        options: dict[str, Any] = {"lifetime": None, "max_restarts": 0, "num_cpus": 0, "scheduling_strategy": here}
+        options: dict[str, object] = {"lifetime": None, "max_restarts": 0, "num_cpus": 0, "scheduling_strategy": here}
         name = f"gateway-{self._port}-{number}"  # of its log
         options |= {"name": deployment.gateway(self._port, next(self._begun))}
         return create(RayGateway, deployment, name, self._plan, self._cluster.is_local, **options)

@@ -220,14 +220,14 @@ def _mark_threads() -> None:
             setattr(self, STARTER, whose())
         start(self)
 
-    def submitted(self: ThreadPoolExecutor, job: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+    def submitted(self: ThreadPoolExecutor, job: Callable[..., T], /, *args: object, **kwargs: object) -> Future[T]:
         return submit(self, partial(_lent, whose(), job), *args, **kwargs)
 
     threading.Thread.start = started  # type: ignore[method-assign]
     ThreadPoolExecutor.submit = submitted  # type: ignore[method-assign, assignment]
 
 
-def _lent(who: Whose, job: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+def _lent(who: Whose, job: Callable[..., T], *args: object, **kwargs: object) -> T:
     """Do a job on a thread of a pool."""
     token = LENT.set(who)
     try:

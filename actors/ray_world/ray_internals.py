@@ -38,7 +38,7 @@ class Internal(NamedTuple):
 
     def find(self) -> Any:
         """The attribute. Raises `ImportError` or `AttributeError` if this Ray does not have it."""
-        found: Any = importlib.import_module(self.module)
+        found: object = importlib.import_module(self.module)
         for name in self.path.split("."):
             found = getattr(found, name)
         return found

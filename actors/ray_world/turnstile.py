@@ -15,10 +15,12 @@ import asyncio
 import contextvars
 from collections.abc import Coroutine, Generator
 from time import monotonic
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
-from perdure.actors.tasks import RANK
+from perdure.actors.tasks import RANK, Pending
 from perdure.policies import Line, Rank
+
+T = TypeVar("T")
 
 SLICE_S: Final = 0.01
 
@@ -45,11 +47,11 @@ class Turnstile:
     def _task(
         self,
         loop: asyncio.AbstractEventLoop,
-        coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        coroutine: Pending[T] | Generator[asyncio.Future[object] | None, None, T],
         *,
         context: contextvars.Context | None = None,
         name: str | None = None,
-    ) -> asyncio.Task[Any]:
+    ) -> asyncio.Task[T]:
         rank = RANK.get() if context is None else context.get(RANK)
         if rank is None or not isinstance(coroutine, Coroutine):
             return asyncio.Task(coroutine, loop=loop, context=context, name=name)
@@ -116,7 +118,7 @@ class _Waiting:
 class _Gate(Coroutine[Any, Any, Any]):
     """Stands between a task and its coroutine."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], turnstile: Turnstile) -> None:
+    def __init__(self, coroutine: Pending[object], turnstile: Turnstile) -> None:
         self._inner, self._turnstile = coroutine, turnstile
         self._waiting: _Waiting | None = None
         self.__name__ = getattr(coroutine, "__name__", type(coroutine).__name__)

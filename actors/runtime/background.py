@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, Final
+from typing import Final
 
 from perdure.actors.chat.turn import Turn
 from perdure.actors.jobs.callback_rows import Row
@@ -13,9 +13,9 @@ from perdure.actors.life.migration import FIRST
 from perdure.ledger import unpack
 from perdure.ledger.keeping.looking import Looked
 from perdure.ledger.storage.cabinet import FIBER, QUEUED, SCHEDULE, STATE, TURN, VERSION
-from perdure.policies import CallbackStatus, FiberStatus, TurnStatus
+from perdure.policies import CallbackStatus, FiberStatus, JsonObject, TurnStatus
 
-Told = dict[str, Any]
+Told = JsonObject
 
 NOT_AWAKE: Final = -1
 _OF_AUTHORS: Final = ("snapshot", "accepted")  # what is not read, and what is of the call that begins a fiber

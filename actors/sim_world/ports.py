@@ -253,7 +253,7 @@ class SimThreads:
         self._nature.later(rest_ms, self._answer, job.answer, result, error or fault, then)
 
     def _answer(
-        self, answer: asyncio.Future[Any], result: object, error: Exception | None, then: Callable[[], None]
+        self, answer: asyncio.Future[object], result: object, error: Exception | None, then: Callable[[], None]
     ) -> None:
         if not self._process.alive:
             return

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, repeat
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from perdure.actors.link.columns import RunsEnded
 from perdure.actors.link.held import Held
@@ -114,7 +114,7 @@ class Sessions:
         heard = (self.epoch, link.session, session.durable, first)
         return pack(SupervisorFrame(*heard, encode_all(messages), missed=False, seq=self.seq))
 
-    def _take_in(self, session: Session, first: int, messages: Sequence[Any]) -> bool:
+    def _take_in(self, session: Session, first: int, messages: Sequence[object]) -> bool:
         """Take new messages in; returns whether earlier ones are missing, so that these must come again after them."""
         number = session.link.received
         fresh, gap = session.link.receive(first, messages)
