@@ -63,7 +63,7 @@ from perdure.ledger import (
     preview_of,
 )
 from perdure.ledger.storage.cabinet import State
-from perdure.policies import FiberResult, Retries
+from perdure.policies import FiberResult, Json, JsonObject, Retries
 
 A = TypeVar("A", bound="Agent")
 T = TypeVar("T")
@@ -88,13 +88,13 @@ class Agent:
     resources: ClassVar[dict[str, float]] = {}
     runtime_env: ClassVar[dict[str, Any]] = {}
 
-    callback_retry: ClassVar[Retries | dict[str, Any] | None] = None
+    callback_retry: ClassVar[Retries | Mapping[str, object] | None] = None
 
     stands_alone: ClassVar[bool] = False
     """Whether a call from outside may create an agent of this class, although the class has a `run`. Otherwise its agents come to life as
     children of runs and as sub-agents alone, and a guessed name is refused. A class without a `run` always stands alone."""
 
-    def __init_subclass__(cls, *, name: str = "", version: int | None = None, **more: Any) -> None:
+    def __init_subclass__(cls, *, name: str = "", version: int | None = None, **more: object) -> None:
         """Take `class Counter(Agent, name="counter", version=2)`.
 
         Args:
@@ -146,7 +146,7 @@ class Agent:
         return self._perdure.storage.state
 
     @state.setter
-    def state(self, values: Mapping[str, Any]) -> None:
+    def state(self, values: Mapping[str, object]) -> None:
         self.state.replace(values)
 
     # what an author overrides
@@ -231,12 +231,12 @@ class Agent:
         return await self._perdure.state_watch.page(version, edition, hold_s)
 
     @exposed(repeatable=True)
-    async def _perdure_set_state(self, state: Any) -> Any:
+    async def _perdure_set_state(self, state: Json) -> Any:
         """Replace the state; `validate_state` is asked. Returns its edition."""
         return self._perdure.state_watch.replace(state)
 
     @exposed
-    async def _perdure_begin_stream(self, method: str, args: list[Any], kwargs: dict[str, Any]) -> str:
+    async def _perdure_begin_stream(self, method: str, args: list[Json], kwargs: JsonObject) -> str:
         """Open the generator of an exposed method."""
         return self._perdure.call_streams.begin(method, args, kwargs)
 
@@ -309,8 +309,8 @@ class Agent:
 
     def run_agent_tool(
         self,
-        agent_class: type[Any],
-        input: Any = None,
+        agent_class: type,
+        input: object = None,
         *,
         detached: bool | Detached = False,
         **options: Unpack[RunOptions],
@@ -334,7 +334,7 @@ class Agent:
     @overload
     def run_agent_tools(
         self, requests: Sequence[Mapping[str, object]], *, detached: Literal[False] = False
-    ) -> Pending[list[RunResult[Any]]]: ...
+    ) -> Pending[list[RunResult]]: ...
     @overload
     def run_agent_tools(
         self, requests: Sequence[tuple[Child[Input, object], Input]], *, detached: Detached | Literal[True]
@@ -361,9 +361,9 @@ class Agent:
         self, requests: Sequence[tuple[Child[Input, Output], Input]]
     ) -> AsyncIterator[RunResult[Output]]: ...
     @overload
-    def as_completed(self, requests: Sequence[Mapping[str, object]]) -> AsyncIterator[RunResult[Any]]: ...
+    def as_completed(self, requests: Sequence[Mapping[str, object]]) -> AsyncIterator[RunResult]: ...
 
-    def as_completed(self, requests: Sequence[Any]) -> AsyncIterator[RunResult[Any]]:
+    def as_completed(self, requests: Sequence[Any]) -> AsyncIterator[RunResult]:
         """Request many runs like `run_agent_tools`, and iterate over their results in the order of completion."""
         return self._perdure.dispatch.as_completed(requests)
 
@@ -375,7 +375,7 @@ class Agent:
         """Return the status, outcome, progress and milestones of a run. None means *not known yet*, never failed."""
         return self._perdure.bridge(self._perdure.dispatch.inspect(run_id))
 
-    def has_agent_tool_run(self, agent_class: type[Any] | str, run_id: str) -> Pending[bool]:
+    def has_agent_tool_run(self, agent_class: type | str, run_id: str) -> Pending[bool]:
         """Return whether this agent has a started run of that class under that id."""
         return self._perdure.bridge(self._perdure.dispatch.has(agent_class, run_id))
 
@@ -415,7 +415,7 @@ class Agent:
     @overload
     def run_fiber(self, name: str, fn: Callable[[FiberContext], T]) -> Pending[T]: ...
 
-    def run_fiber(self, name: str, fn: Callable[[FiberContext], Any]) -> Any:
+    def run_fiber(self, name: str, fn: Callable[[FiberContext], object]) -> Any:
         """Run a function now, and detect a death of the process: `await self.run_fiber("import", self.work)`.
 
         Returns what `fn` returns, and keeps nothing of it. After a death `on_fiber_recovered` is called with the last stashed value. The
@@ -528,7 +528,7 @@ class Agent:
         fiber_id = self._perdure.fibers.store.id_of_key(idempotency_key)
         return fiber_id is not None and self.cancel_fiber(fiber_id, reason)
 
-    def resolve_fiber(self, fiber_id: str, result: FiberResult | str | dict[str, Any]) -> bool:
+    def resolve_fiber(self, fiber_id: str, result: FiberResult | str | Mapping[str, object]) -> bool:
         """Settle an interrupted fiber, or enter it again with `"retry"`. Returns False if it is not interrupted.
 
         `result` is a `FiberResult`, its status, or a dictionary of its fields.
@@ -562,7 +562,7 @@ class Agent:
         time_zone: str = "UTC",
         catch_up: str = "once",
         overlap: str = "skip",
-        retry: Retries | dict[str, Any] | None = None,
+        retry: Retries | Mapping[str, object] | None = None,
         jitter_ms: float = 0,
         schedule_id: str | None = None,
     ) -> Schedule:
@@ -601,7 +601,7 @@ class Agent:
         key: str | None = None,
         catch_up: str = "once",
         overlap: str = "skip",
-        retry: Retries | dict[str, Any] | None = None,
+        retry: Retries | Mapping[str, object] | None = None,
         jitter_ms: float = 0,
         schedule_id: str | None = None,
     ) -> Schedule:
@@ -625,7 +625,7 @@ class Agent:
         payload: object = None,
         *,
         key: str | None = None,
-        retry: Retries | dict[str, Any] | None = None,
+        retry: Retries | Mapping[str, object] | None = None,
     ) -> QueuedItem:
         """Call a callback after those queued before it: in order, one at a time.
 

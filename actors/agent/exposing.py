@@ -12,10 +12,11 @@ are typed as the agent itself, which is exact for async methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 from perdure.actors.link.doors import TELLS_DOOR, WATCHING
+from perdure.actors.tasks import Pending
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,26 +31,24 @@ if TYPE_CHECKING:
         """An exposed method: its parameters, its result in the agent, and its answer over a handle."""
 
         @overload
-        def __get__(self, agent: None, agent_class: type[Any]) -> Callable[P, Answer_co]: ...
+        def __get__(self, agent: None, agent_class: type) -> Callable[P, Answer_co]: ...
         @overload
-        def __get__(self, agent: object, agent_class: type[Any]) -> Callable[P, Given_co]: ...
+        def __get__(self, agent: object, agent_class: type) -> Callable[P, Given_co]: ...
 
-        def __get__(self, agent: object, agent_class: type[Any]) -> Any: ...
+        def __get__(self, agent: object, agent_class: type) -> Any: ...
 
 
 class Marking(Protocol):
     """The decorator that `exposed(repeatable=True)` gives."""
 
     @overload
-    def __call__(
-        self, method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]], /
-    ) -> Exposed[P, Coroutine[Any, Any, R], R]: ...
+    def __call__(self, method: Callable[Concatenate[Any, P], Pending[R]], /) -> Exposed[P, Pending[R], R]: ...
     @overload
     def __call__(self, method: Callable[Concatenate[Any, P], R], /) -> Exposed[P, R, R]: ...
 
 
 @overload
-def exposed(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]) -> Exposed[P, Coroutine[Any, Any, R], R]: ...
+def exposed(method: Callable[Concatenate[Any, P], Pending[R]]) -> Exposed[P, Pending[R], R]: ...
 @overload
 def exposed(method: Callable[Concatenate[Any, P], R]) -> Exposed[P, R, R]: ...
 @overload

@@ -78,7 +78,7 @@ class ScheduleGroup(_Group):
         type: str | Sequence[str] | None = None,
         callback: str | None = None,
         status: str | Sequence[str] | None = None,
-        between: tuple[Any, Any] | None = None,
+        between: tuple[object, object] | None = None,
         limit: int = 100,
         cursor: int = 0,
     ) -> Sequence[Schedule]:

@@ -10,7 +10,8 @@ A class that is known only at run time is `type[Any]`: nothing is checked then, 
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias, TypedDict, TypeVar
+from collections.abc import Mapping
+from typing import Protocol, TypeAlias, TypedDict, TypeVar
 
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.tasks import Pending
@@ -84,7 +85,7 @@ class RunOptions(TypedDict, total=False):
     run_id: str | None
     parent_tool_call_id: str | None
     display_order: int
-    display: dict[str, Any] | None
-    input_preview: Any
+    display: Mapping[str, object] | None
+    input_preview: object
     on_limit: str
     on_cancel: str

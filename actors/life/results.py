@@ -182,7 +182,7 @@ class RunHandle:
     run_id: str
     agent_type: str
     status: str = "running"
-    until_end: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
+    until_end: Callable[[], object] | None = field(default=None, repr=False, compare=False)
 
     def result(self) -> Any:
         """Wait for the end of what a runtime or a client has started: its `RunResult`, in async code an awaitable of it.
@@ -231,9 +231,9 @@ class Detached:
     on_give_up: str | Callable[..., object] | None = None
     max_budget_ms: float | None = None
     no_progress_budget_ms: float | None = None
-    on_milestones: Sequence[str] | dict[str, Any] = field(default_factory=tuple)
+    on_milestones: Sequence[str] | Mapping[str, object] = field(default_factory=tuple)
     on_milestone: str | Callable[..., object] | None = None
-    notify: bool | dict[str, Any] = False
+    notify: bool | Mapping[str, object] = False
 
     def options(self, agent: object) -> JsonObject:
         """The options as plain data, checked against the parent; only what was given."""
