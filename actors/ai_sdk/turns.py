@@ -175,7 +175,10 @@ class Turns:
     async def _go_on(self, wish: Wish) -> Following:
         message = wish.last
         message_id = str(wish.message_id or message.get("id"))
-        parts = [each for each in message.get("parts") or () if isinstance(each, Mapping)]
+        given = message.get("parts") or []
+        if not isinstance(given, list):
+            raise BadRequest("messages", f"the parts of the last one are {type(given).__name__}, not a list")
+        parts = [each for each in given if isinstance(each, Mapping)]
         stored = await self._stored(message_id)
         accepted = [each for each in _answers(stored, parts) if await self._answer(each)]
         turn = await self._turn_of(message_id, [str(each["toolCallId"]) for each in accepted])

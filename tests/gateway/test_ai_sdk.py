@@ -371,6 +371,7 @@ def test_an_answer_that_is_written_anew_ends_the_stream_and_is_whole_when_it_is_
             "messages[0].parts[0].text",
         ),
         ({"messages": [{"id": "m", "role": "tool", "parts": []}]}, "role"),
+        ({"messages": [{"id": "m", "role": "assistant", "parts": 7}]}, "messages: the parts of the last one are int"),
         ({"trigger": "resume"}, "trigger"),
         ({"messageId": 7}, "messageId"),
     ],
