@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ag_ui.core import (
@@ -22,7 +22,8 @@ from pydantic import ValidationError
 
 from perdure.actors.ag_ui.speech import Speech
 from perdure.ledger import BadRequest
-from perdure.policies import Json
+from perdure.policies import Json, JsonObject, Part
+from perdure.policies import Message as OurMessage
 
 
 def input_of(body: bytes) -> RunAgentInput:
@@ -34,9 +35,9 @@ def input_of(body: bytes) -> RunAgentInput:
         raise BadRequest(".".join(map(str, first["loc"])) or "body", first["msg"]) from None
 
 
-def asking(given: RunAgentInput) -> list[dict[str, Any]]:
+def asking(given: RunAgentInput) -> list[JsonObject]:
     """The messages at the end that an agent is to answer, as ours."""
-    found: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
     for at in range(len(given.messages) - 1, -1, -1):
         message = given.messages[at]
         if not isinstance(message, UserMessage | SystemMessage | DeveloperMessage):
@@ -45,7 +46,7 @@ def asking(given: RunAgentInput) -> list[dict[str, Any]]:
     return found if any(each["role"] == "user" for each in found) else []
 
 
-def earlier(given: RunAgentInput) -> list[dict[str, Any]]:
+def earlier(given: RunAgentInput) -> list[JsonObject]:
     """What was said before these, as ours: texts alone."""
     found = []
     for at, message in enumerate(given.messages[: len(given.messages) - len(asking(given))]):
@@ -67,7 +68,7 @@ def answers(given: RunAgentInput) -> dict[str, ToolMessage]:
     return found
 
 
-def message_of(field: str, message: Any) -> dict[str, Any]:
+def message_of(field: str, message: UserMessage | SystemMessage | DeveloperMessage | AssistantMessage) -> JsonObject:
     """A message as ours. Raises `BadRequest` for content that nobody here could read."""
     role = "system" if message.role == "developer" else message.role
     content = message.content
@@ -76,7 +77,7 @@ def message_of(field: str, message: Any) -> dict[str, Any]:
     return {"id": message.id, "role": role, "parts": parts}
 
 
-def _part(field: str, part: Any) -> dict[str, Any]:
+def _part(field: str, part: Any) -> JsonObject:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     source = part.source
@@ -87,7 +88,7 @@ def _part(field: str, part: Any) -> dict[str, Any]:
     return {"type": "file", "mediaType": kind, "url": url}
 
 
-def client_tools(given: RunAgentInput) -> list[dict[str, Any]]:
+def client_tools(given: RunAgentInput) -> list[dict[str, object]]:
     """The front end's tools, as ours."""
     nothing = {"type": "object", "properties": {}}
     return [
@@ -100,11 +101,11 @@ def metadata(given: RunAgentInput) -> Json:
     """What stays with the turn for its author: `active_turn.metadata["agUi"]`."""
     context = [{"description": each.description, "value": each.value} for each in given.context or ()]
     props = {"state": given.state, "context": context or None, "forwardedProps": given.forwarded_props or None}
-    found: dict[str, Any] = {name: value for name, value in props.items() if value not in (None, {})}
+    found: JsonObject = {name: value for name, value in props.items() if value not in (None, {})}
     return {"agUi": {"runId": given.run_id, **found}}
 
 
-def text_of(content: Any) -> str:
+def text_of(content: str | Sequence[object]) -> str:
     """The text of a message's content."""
     if isinstance(content, str):
         return content
@@ -124,12 +125,12 @@ def value_of(message: ToolMessage) -> Json:
 # ours in AG-UI's words
 
 
-def conversation(transcript: Iterable[Mapping[str, Any]]) -> list[Message]:
+def conversation(transcript: Iterable[OurMessage]) -> list[Message]:
     """A transcript as messages of AG-UI, with the ids by which its turns were told."""
     return [each for message in transcript for each in _told(message)]
 
 
-def _told(message: Mapping[str, Any]) -> Sequence[Message]:
+def _told(message: OurMessage) -> Sequence[Message]:
     if message["role"] == "assistant":
         speech = Speech(message["id"])
         for number, part in enumerate(message["parts"]):
@@ -141,7 +142,7 @@ def _told(message: Mapping[str, Any]) -> Sequence[Message]:
     return [kind(id=message["id"], content=text)]
 
 
-def _retold(part: Mapping[str, Any], part_id: str) -> list[dict[str, Any]]:
+def _retold(part: Part, part_id: str) -> list[JsonObject]:
     kind = part["type"]
     if kind in ("text", "reasoning"):
         return [
@@ -153,7 +154,7 @@ def _retold(part: Mapping[str, Any], part_id: str) -> list[dict[str, Any]]:
     if "toolCallId" not in part:
         return []
     call = {"toolCallId": part["toolCallId"], "toolName": part.get("toolName") or kind.removeprefix("tool-")}
-    found: list[dict[str, Any]] = [{"type": "tool-input-available", **call, "input": part.get("input")}]
+    found: list[JsonObject] = [{"type": "tool-input-available", **call, "input": part.get("input")}]
     state = part.get("state")
     if state == "output-available":
         found.append({"type": "tool-output-available", **call, "output": part.get("output")})

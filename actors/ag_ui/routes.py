@@ -7,7 +7,6 @@ asked for again is told from its beginning. The library of its models is importe
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -40,7 +39,7 @@ class _AgUi:
         """Begin a run or take one up, and stream its events."""
         who = self._backend.principal(request, Scope.CHAT)
         body = await request.body()
-        serving: Any = import_module(SERVING)
+        serving = import_module(SERVING)
         given = serving.input_of(body)
         reached, _ = await self._backend.reach(who, [request.path_params["agent"], given.thread_id])
         return event_stream(serving.serve(self._backend, _chat(reached), given))

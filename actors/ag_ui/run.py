@@ -37,6 +37,8 @@ from ag_ui.core import (
 
 from perdure.actors.ag_ui.speech import Speech
 from perdure.actors.events.message_parts import chunk_of
+from perdure.actors.events.reducer import Event as RunEvent
+from perdure.actors.events.reducer import SentFrame
 from perdure.policies import Part, awaits_client, tool_name
 
 VERSION: Final = "1.0"
@@ -63,7 +65,7 @@ class Run:
         self._speech = Speech(run_id)
         self._children: dict[str, _Child] = {}
         self._usage: list[TokenUsage] = []
-        self._state: Mapping[str, Any] | None = None
+        self._state: Mapping[str, object] | None = None
         self._is_behind = False
 
     def begin(self, parent_run_id: str | None = None) -> list[BaseEvent]:
@@ -79,7 +81,7 @@ class Run:
         self._given = list(messages)
         return [MessagesSnapshotEvent(messages=self._given)]
 
-    def state(self, now: Mapping[str, Any]) -> list[BaseEvent]:
+    def state(self, now: Mapping[str, object]) -> list[BaseEvent]:
         """The agent's state: whole at first, then its changes."""
         before, self._state = self._state, dict(now)
         if before is None:
@@ -93,7 +95,7 @@ class Run:
         """What follows is said by a turn whose messages begin with this stem."""
         self._speech = Speech(stem)
 
-    def chunk(self, chunk: Mapping[str, Any]) -> list[BaseEvent]:
+    def chunk(self, chunk: Mapping[str, object]) -> list[BaseEvent]:
         """An event of the turn's stream."""
         self._catch_up()
         usage = chunk.get("usage") if chunk.get("type") == "finish-step" else None
@@ -105,7 +107,7 @@ class Run:
             found.append(MessagesSnapshotEvent(messages=self._all_messages()))
         return found
 
-    def skip(self, chunk: Mapping[str, Any]) -> None:
+    def skip(self, chunk: Mapping[str, object]) -> None:
         """This event was told by an earlier run of the client."""
         self._speech.say(chunk)
         self._is_behind = True
@@ -122,7 +124,7 @@ class Run:
 
     # children
 
-    def frame(self, frame: Mapping[str, Any], *, is_agent: bool) -> list[BaseEvent]:
+    def frame(self, frame: SentFrame, *, is_agent: bool) -> list[BaseEvent]:
         """An event of a run that a call of the turn has begun. Runs of functions are no subagents."""
         run_id, event = str(frame["run_id"]), frame["event"]
         child = self._children.get(run_id)
@@ -186,10 +188,11 @@ class _Child:
         self._run_id, self._call_id, self._is_agent = run_id, call_id, is_agent
         self._name, self._attempt = "", 1
         self._speech: Speech | None = None
-        self._content: dict[str, Any] = {"runId": run_id, "milestones": []}
+        self._milestones: list[dict[str, object]] = []
+        self._content: dict[str, object] = {"runId": run_id, "milestones": self._milestones}
         self._is_over = False
 
-    def told(self, event: Mapping[str, Any]) -> list[BaseEvent]:
+    def told(self, event: RunEvent) -> list[BaseEvent]:
         kind = event["kind"]
         if kind == "started":
             display = event.get("display") or {}
@@ -243,10 +246,10 @@ class _Child:
             return [*closed, SubagentErrorEvent(subagent_run_id=tag, message=problem or "no reason is known")]
         return [*closed, SubagentFinishedEvent(subagent_run_id=tag, result=result)]
 
-    def _activity(self, event: Mapping[str, Any]) -> list[BaseEvent]:
+    def _activity(self, event: RunEvent) -> list[BaseEvent]:
         known = {name: value for name, value in event.items() if name not in ("kind", "milestone_sequence")}
         if event["kind"] == "milestone":
-            self._content["milestones"] = [*self._content["milestones"], known]
+            self._milestones.append(known)
         else:
             self._content["progress"] = known
         tag = self._tag if self._speech is not None else None
@@ -294,9 +297,9 @@ def interrupt_of(text: str) -> tuple[str, str] | None:
     return (unquote(request_id), unquote(call_id)) if slash and request_id and call_id else None
 
 
-def changes_of(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[dict[str, Any]]:
+def changes_of(before: Mapping[str, object], now: Mapping[str, object]) -> list[dict[str, object]]:
     """The changes that make one state of another, as a JSON patch of its keys."""
-    gone = [{"op": "remove", "path": _pointer(name)} for name in before if name not in now]
+    gone: list[dict[str, object]] = [{"op": "remove", "path": _pointer(name)} for name in before if name not in now]
     return gone + [
         {"op": "replace" if name in before else "add", "path": _pointer(name), "value": value}
         for name, value in now.items()

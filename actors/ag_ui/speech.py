@@ -13,8 +13,8 @@ says that one is due.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal
+from collections.abc import Iterator
+from typing import Final, Literal
 
 from ag_ui.core import (
     AssistantMessage,
@@ -218,7 +218,7 @@ class Speech:
 
     def _call(self, call_id: str) -> ToolCall | None:
         told = self.call_name(call_id)
-        holders: Sequence[Any] = [each for each in self.messages if isinstance(each, AssistantMessage)]
+        holders = [each for each in self.messages if isinstance(each, AssistantMessage)]
         return next((call for each in holders for call in each.tool_calls or () if call.id == told), None)
 
     def _withdraw(self, kept: int) -> Iterator[BaseEvent]:

@@ -14,7 +14,7 @@ A refusal is a RUN_ERROR, because the client has begun its run.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ag_ui.core import BaseEvent, RunAgentInput
 from ag_ui.encoder import EventEncoder
@@ -37,7 +37,7 @@ from perdure.actors.gateway.backend import Backend, Reached, asked
 from perdure.actors.gateway.call_runs import Framed
 from perdure.actors.gateway.problems import is_known, told
 from perdure.ledger import BadRequest, PerdureError
-from perdure.policies import TURN_ENDED, TurnStatus
+from perdure.policies import TURN_ENDED, Event, JsonObject, Message, Part, TurnStatus
 
 __all__ = ["input_of", "serve"]
 
@@ -111,7 +111,7 @@ class _Serving:
     async def _state(self) -> list[BaseEvent]:
         return self._run.state(await asked(self._handle._perdure_state()))  # noqa: SLF001 - ours
 
-    def _said(self, event: dict[str, Any], target: Target) -> list[BaseEvent]:
+    def _said(self, event: Event, target: Target) -> list[BaseEvent]:
         if event["type"] == "start":
             own = f"{target.request_id}-answer"
             self._run.turn(own if event.get("messageId") == own else target.request_id)
@@ -121,7 +121,7 @@ class _Serving:
         return []
 
     @staticmethod
-    def _is_answer(event: dict[str, Any], target: Target) -> bool:
+    def _is_answer(event: Event, target: Target) -> bool:
         return event["type"] in ANSWERS and event.get("toolCallId") in target.calls
 
     def _over(self, end: Over, target: Target) -> list[BaseEvent]:
@@ -149,12 +149,12 @@ class _Serving:
         messages = asking(self._given)
         return await self._asked(request_id, messages) if messages else None
 
-    async def _asked(self, request_id: str, messages: list[dict[str, Any]]) -> Target:
+    async def _asked(self, request_id: str, messages: list[JsonObject]) -> Target:
         """The turn that answers these messages."""
         known = await asked(self._handle.get_messages())
         if not known and (before := earlier(self._given)):
             await asked(self._handle.add_messages(before))
-        options: dict[str, Any] = {"metadata": metadata(self._given)}
+        options: dict[str, object] = {"metadata": metadata(self._given)}
         if tools := client_tools(self._given):
             options["client_tools"] = tools
         places = {message["id"]: at for at, message in enumerate(known)}
@@ -212,7 +212,7 @@ class _Serving:
         if not calls <= {each.get("toolCallId") for each in events}:
             raise BadRequest("resume", "names a call that the run has not made")
 
-    async def _answer(self, part: dict[str, Any], *, is_resolved: bool, payload: Any) -> None:
+    async def _answer(self, part: Part, *, is_resolved: bool, payload: object) -> None:
         call_id = part["toolCallId"]
         if part.get("state") == "approval-requested":
             approved, reason = _verdict(payload) if is_resolved else (False, "cancelled")
@@ -244,7 +244,7 @@ class _Serving:
                     await asked(self._handle.resolve_tool_call(call_id, value_of(message)))
         return Target(turn["request_id"], frozenset(given))
 
-    async def _waiting(self, request_id: str) -> dict[str, Any]:
+    async def _waiting(self, request_id: str) -> dict[str, Part]:
         """The calls for which a parked turn waits."""
         turn = await asked(self._handle.inspect_turn(request_id))
         if turn is None or turn["status"] != TurnStatus.PARKED:
@@ -254,11 +254,11 @@ class _Serving:
         return {str(part["toolCallId"]): part for part in waiting_calls(parts)}
 
 
-def _calls(message: dict[str, Any]) -> set[str]:
+def _calls(message: Message) -> set[str]:
     return {part["toolCallId"] for part in message["parts"] if "toolCallId" in part}
 
 
-def _verdict(payload: Any) -> tuple[bool, str | None]:
+def _verdict(payload: object) -> tuple[bool, str | None]:
     """What a person has said of a call: a truth, or `{"approved", "reason"?}`; nothing more than `resolved` is a yes."""
     if isinstance(payload, dict):
         approved, reason = payload.get("approved", True), payload.get("reason")

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from perdure.actors.gateway.backend import Backend, Reached, asked
 from perdure.actors.gateway.call_runs import CallRuns, Framed
-from perdure.actors.link.messages import Fields
 from perdure.actors.tasks import awaited
-from perdure.policies import TURN_ENDED, TurnStatus
+from perdure.policies import TURN_ENDED, Event, TurnStatus
 
 AT_ONCE: Final = 64
 OUTPUTS: Final = frozenset({"tool-output-available", "tool-output-error", "tool-output-denied"})
@@ -22,7 +21,7 @@ OUTPUTS: Final = frozenset({"tool-output-available", "tool-output-error", "tool-
 class Said(NamedTuple):
     """An event of the turn's stream."""
 
-    event: Fields
+    event: Event
 
 
 class Paused(NamedTuple):
@@ -66,7 +65,7 @@ class TurnWatch:
                 if isinstance(item, Over):
                     return
         finally:
-            tasks: list[asyncio.Task[Any]] = [getting, turn]
+            tasks: list[asyncio.Task[object]] = [getting, turn]
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
@@ -84,7 +83,7 @@ class TurnWatch:
                 await asyncio.Event().wait()  # the reader ends the watch
             await self._out.put(Paused())
 
-    async def _say(self, event: Fields) -> None:
+    async def _say(self, event: Event) -> None:
         kind, call_id = event["type"], str(event.get("toolCallId") or "")
         if kind in OUTPUTS and call_id:
             await self._runs.told(call_id)

@@ -15,6 +15,7 @@ from perdure.actors.gateway.state_feed import Known, WatchedState
 from perdure.actors.life.state_watch import version_of
 from perdure.actors.link.caller import CallerSide
 from perdure.ledger import AgentUnreachable, PerdureError, pack
+from perdure.policies import JsonObject
 
 CROSSES_S: Final = 5.0
 UNKNOWN: Final = "unknown"
@@ -38,14 +39,14 @@ class CallDesk:
         """The edition of what the client has set last."""
         self._sent_at_s = asyncio.get_running_loop().time() if told.version else float("-inf")
 
-    async def take(self, frame: dict[str, Any]) -> None:
+    async def take(self, frame: JsonObject) -> None:
         """Do what a frame asks."""
         if frame["type"] == STATE:
             await self._set_state(frame.get("state"))
         elif _is_call(frame):
             await self._line.beside(self._call(frame))
 
-    async def refuse(self, frame: dict[str, Any], why: str) -> None:
+    async def refuse(self, frame: JsonObject, why: str) -> None:
         """Refuse what a frame asks."""
         if frame["type"] == STATE:
             await self._line.send(REFUSED, error=why)
@@ -70,7 +71,7 @@ class CallDesk:
         self._shown, self._sent_at_s = known.version, asyncio.get_running_loop().time()
         await self._line.send(STATE, state=known.state)
 
-    async def _set_state(self, state: Any) -> None:
+    async def _set_state(self, state: object) -> None:
         """The client shows its state already. If it is refused the client is told so, and then the state that counts."""
         async with self._setting:
             if isinstance(state, dict):
@@ -112,13 +113,13 @@ class CallDesk:
         is_exposed = hasattr(function, "__perdure_exposed__") or hasattr(function, "__perdure_afar__")
         return function if is_exposed else f"Method {method} is not callable"
 
-    async def _stream(self, call_id: str, method: str, args: list[Any]) -> None:
+    async def _stream(self, call_id: str, method: str, args: list[object]) -> None:
         async with aclosing(self._values(method, args)) as values:
             async for value in values:
                 await self._line.send_text(encoded(RPC, id=call_id, success=True, done=False, result=value))
         await self._line.send(RPC, id=call_id, success=True, done=True)
 
-    async def _values(self, method: str, args: list[Any]) -> AsyncGenerator[Any, None]:
+    async def _values(self, method: str, args: list[object]) -> AsyncGenerator[object, None]:
         """What a generator of the agent gives. It goes on only when the client has taken what came."""
         stream_id = await self._caller.call("_perdure_begin_stream", method, args, {})
         try:
@@ -132,7 +133,7 @@ class CallDesk:
             await self._caller.call("_perdure_end_stream", stream_id)
 
 
-def _is_call(frame: dict[str, Any]) -> bool:
+def _is_call(frame: JsonObject) -> bool:
     return (
         isinstance(frame.get("id"), str)
         and isinstance(frame.get("method"), str)

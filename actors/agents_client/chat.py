@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from perdure.actors.agents_client.line import Line, encoded, words_of
 from perdure.actors.agents_client.resume import Attendance
 from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Author, Entry, Talk
+from perdure.actors.tasks import Pending
 from perdure.ledger import PerdureError
-from perdure.policies import Plan, plan_request
+from perdure.policies import JsonObject, Plan, plan_request
 
 OWN_FIELDS: Final = frozenset({"messages", "trigger", "clientTools"})
 logger = logging.getLogger("perdure.gateway")
@@ -32,7 +33,7 @@ class ChatDesk:
 
     # turns
 
-    async def _request(self, frame: dict[str, Any]) -> None:
+    async def _request(self, frame: JsonObject) -> None:
         request_id, body = frame.get("id"), _body_of(frame)
         if not isinstance(request_id, str) or not request_id:
             return
@@ -68,7 +69,7 @@ class ChatDesk:
         await self._line.send(RESPONSE, id=request_id, body=why, done=False, error=True)
         await self._line.send(RESPONSE, id=request_id, body="", done=True, outcome="error")
 
-    async def _cancel(self, frame: dict[str, Any]) -> None:
+    async def _cancel(self, frame: JsonObject) -> None:
         wire = frame.get("id")
         turn = next((each.turn for each in self._talk.turns.values() if each.wire == wire), wire)
         if isinstance(turn, str) and turn:
@@ -76,11 +77,11 @@ class ChatDesk:
 
     # the transcript
 
-    async def _clear(self, _frame: dict[str, Any]) -> None:
+    async def _clear(self, _frame: JsonObject) -> None:
         self._talk.cleared_by = self._line.number
         await self._call("clear")
 
-    async def _replace(self, frame: dict[str, Any]) -> None:
+    async def _replace(self, frame: JsonObject) -> None:
         if not isinstance(frame.get("messages"), list):
             return
         try:
@@ -93,19 +94,19 @@ class ChatDesk:
 
     # answers to calls
 
-    async def _result(self, frame: dict[str, Any]) -> None:
+    async def _result(self, frame: JsonObject) -> None:
         call_id, error = frame.get("toolCallId"), None
         if frame.get("state") == "output-error":
             error = str(frame.get("errorText") or "the client could not execute the call")
         if isinstance(call_id, str):
             await self._answer(frame, call_id, "resolve_tool_call", call_id, frame.get("output"), error)
 
-    async def _approval(self, frame: dict[str, Any]) -> None:
+    async def _approval(self, frame: JsonObject) -> None:
         call_id, approved = frame.get("toolCallId"), frame.get("approved")
         if isinstance(call_id, str) and isinstance(approved, bool):
             await self._answer(frame, call_id, "respond_to_approval", call_id, approved)
 
-    async def _answer(self, frame: dict[str, Any], call_id: str, method: str, *args: object) -> None:
+    async def _answer(self, frame: JsonObject, call_id: str, method: str, *args: object) -> None:
         """Answer a call. The one who wants the continuation of its turn owns it, from before it can begin."""
         try:
             turns = (await self._call("_perdure_standing"))["turns"] if frame.get("autoContinue") is True else []
@@ -128,10 +129,10 @@ class ChatDesk:
 
     # resuming
 
-    async def _ask(self, frame: dict[str, Any]) -> None:
+    async def _ask(self, frame: JsonObject) -> None:
         self._attendance.ask(frame)
 
-    _taking: ClassVar[dict[str, Callable[[ChatDesk, dict[str, Any]], Coroutine[Any, Any, None]]]] = {
+    _taking: ClassVar[dict[str, Callable[[ChatDesk, JsonObject], Pending[None]]]] = {
         "cf_agent_use_chat_request": _request,
         "cf_agent_chat_request_cancel": _cancel,
         "cf_agent_chat_clear": _clear,
@@ -143,7 +144,7 @@ class ChatDesk:
     }
 
 
-def _body_of(frame: dict[str, Any]) -> dict[str, Any] | None:
+def _body_of(frame: JsonObject) -> JsonObject | None:
     """The body of a request; None if it is no JSON object."""
     init = frame.get("init")
     try:
@@ -153,10 +154,10 @@ def _body_of(frame: dict[str, Any]) -> dict[str, Any] | None:
     return body if isinstance(body, dict) else None
 
 
-def _options(plan: Plan, body: dict[str, Any]) -> dict[str, Any]:
+def _options(plan: Plan, body: JsonObject) -> JsonObject:
     """The options of the turn: what else the client has sent is its metadata."""
     more = {name: value for name, value in body.items() if name not in OWN_FIELDS}
-    found: dict[str, Any] = {"metadata": more} if more else {}
+    found: JsonObject = {"metadata": more} if more else {}
     if plan.instead_of:
         found["instead_of"] = plan.instead_of
     return found | ({"client_tools": body["clientTools"]} if body.get("clientTools") else {})

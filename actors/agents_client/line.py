@@ -16,6 +16,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from perdure.actors.gateway.problems import told
 from perdure.actors.tasks import Pending, awaited
+from perdure.policies import JsonObject
 
 BEHIND: Final = 1013
 """The close code for a client that reads too slowly. It connects again, and resumes."""
@@ -39,7 +40,7 @@ class Line:
         self._turn = asyncio.Lock()
         self._jobs: set[asyncio.Task[None]] = set()
 
-    async def send(self, kind: str, **fields: Any) -> None:
+    async def send(self, kind: str, **fields: object) -> None:
         """Send a frame of this type."""
         await self.send_text(encoded(kind, **fields))
 
@@ -51,7 +52,7 @@ class Line:
             except (RuntimeError, OSError) as gone:
                 raise WebSocketDisconnect(1006, str(gone)) from gone
 
-    async def receive(self) -> dict[str, Any] | None:
+    async def receive(self) -> JsonObject | None:
         """The next frame; None for what is no JSON object with a type. Raises `WebSocketDisconnect`."""
         message = await self.socket.receive()
         if message["type"] == "websocket.disconnect":
@@ -84,7 +85,7 @@ class Line:
             await asyncio.gather(*under_way, return_exceptions=True)
 
 
-def encoded(kind: str, **fields: Any) -> str:
+def encoded(kind: str, **fields: object) -> str:
     """A frame as it stands on the wire. Pure. Raises `ValueError` for what has no JSON."""
     return json_text({"type": kind, **fields})
 

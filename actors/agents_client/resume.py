@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from perdure.actors.agents_client.line import BEHIND, Closed, Line
 from perdure.actors.agents_client.talk import RESPONSE, Entry, Talk, Turn, chunk_frame, recovering_frame
+from perdure.actors.tasks import Pending
 from perdure.ledger import BadRequest
-from perdure.policies import OUTCOMES, ProbeAnswer, Situation, TurnStatus, probe_answer
+from perdure.policies import OUTCOMES, JsonObject, ProbeAnswer, Situation, TurnStatus, probe_answer
 
 ARRIVES_S: Final = 5.0
 """If the line is lost so soon after the end of a turn was sent, it may not have arrived."""
@@ -42,14 +43,14 @@ class Attendance:
         self._answered: set[str] = set()
         self._owed = ""
         """The continuation that this client has caused, and not asked for yet."""
-        self._asked: deque[dict[str, Any]] = deque()
+        self._asked: deque[JsonObject] = deque()
         self._woken = talk.attending[line.number] = asyncio.Event()
 
     def leave(self) -> None:
         """The connection is gone."""
         self._talk.attending.pop(self._line.number, None)
 
-    def ask(self, frame: dict[str, Any]) -> None:
+    def ask(self, frame: JsonObject) -> None:
         """Take in a probe or an acknowledgement."""
         self._asked.append(frame)
         self._woken.set()
@@ -177,7 +178,7 @@ class Attendance:
     async def _send_end(self, turn: Turn, *, replay: bool = False) -> None:
         """The last frames of a stream."""
         self._told_last = (turn.turn, asyncio.get_running_loop().time())
-        flags: dict[str, Any] = {"replay": True} if replay else {}
+        flags: JsonObject = {"replay": True} if replay else {}
         if turn.is_continuation:
             flags["continuation"] = True
         if turn.status is TurnStatus.ERROR and replay:
@@ -261,7 +262,7 @@ class Attendance:
         if entry.besides != self._line.number:
             await self._line.send_text(entry.frame)
 
-    _moves: ClassVar[dict[str, Callable[[Attendance, Entry, Turn], Coroutine[Any, Any, None]]]] = {
+    _moves: ClassVar[dict[str, Callable[[Attendance, Entry, Turn], Pending[None]]]] = {
         "accepted": _accepted,
         "begun": _begun,
         "resumed": _resumed,

@@ -10,19 +10,19 @@ A watcher that comes later reads the same events, and is told the same with the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import SEEK_END, StringIO
 from typing import Any, Final
 
 from perdure.actors.agents_client.line import json_text
+from perdure.actors.events.reducer import SentFrame
 from perdure.ledger import digest_of
-from perdure.policies import run_events
+from perdure.policies import JsonObject, run_events
 
 GROWING: Final = {"text-delta": "delta", "reasoning-delta": "delta", "tool-input-delta": "inputTextDelta"}
 """Chunks that continue something, and the field by which they do."""
 
-Told = tuple[int, dict[str, Any]]
+Told = tuple[int, JsonObject]
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class Retold:
         self._again: list[Told] = []
         """What it has said again."""
 
-    def events(self, frame: Mapping[str, Any]) -> list[Told]:
+    def events(self, frame: SentFrame) -> list[Told]:
         """The events to be told for a frame, each with its number."""
         event = frame["event"]
         if event["kind"] == "attempt":
@@ -70,7 +70,7 @@ class Retold:
             return run_events(frame)
         return [told for number, chunk in run_events(frame) for told in self._beyond(number, chunk)]
 
-    def _beyond(self, number: int, chunk: dict[str, Any]) -> list[Told]:
+    def _beyond(self, number: int, chunk: JsonObject) -> list[Told]:
         """What of a chunk was not told yet."""
         piece = _piece(chunk["body"])
         self._step_over_other_than(piece)
@@ -101,7 +101,7 @@ class Retold:
             if known.adds is not None and known.what != piece.what and known.length == self._within:
                 self._at, self._within = self._at + 1, 0
 
-    def _add(self, piece: Piece, number: int, chunk: dict[str, Any]) -> list[Told]:
+    def _add(self, piece: Piece, number: int, chunk: JsonObject) -> list[Told]:
         self._pieces.append(piece)
         self._again = []
         if piece.adds is None:
@@ -111,7 +111,7 @@ class Retold:
             self._within = piece.length
         return [(number, chunk)]
 
-    def _begin_anew(self, number: int, chunk: dict[str, Any]) -> list[Told]:
+    def _begin_anew(self, number: int, chunk: JsonObject) -> list[Told]:
         """The attempt says something else than the one before: all of it is told, as a step of its own."""
         told = [*self._again, (number, chunk)]
         self._pieces, self._at, self._within, self._again = [], 0, 0, []
@@ -126,7 +126,7 @@ def _piece(body: Any) -> Piece:
     return Piece(digest_of(json_text(body).encode()))
 
 
-def _rest(chunk: dict[str, Any], known: int) -> dict[str, Any]:
+def _rest(chunk: dict[str, Any], known: int) -> JsonObject:
     """A chunk without the first characters of what it adds."""
     body = chunk["body"]
     adds = GROWING[body["type"]]

@@ -37,10 +37,11 @@ from perdure.actors.gateway.registry import kebab
 from perdure.actors.gateway.security import Scope
 from perdure.actors.gateway.shared import Shared
 from perdure.actors.gateway.state_feed import Known, WatchedState
-from perdure.actors.life.handle import Handle, address_of
+from perdure.actors.life.handle import address_of
 from perdure.actors.link.caller import CallerSide
 from perdure.actors.link.wire import RemoteError
 from perdure.ledger import AgentUnreachable, BadRequest, PerdureError
+from perdure.policies import JsonObject
 
 PREFIX: Final = "/agents/"
 TAB: Final = "_pk"
@@ -48,7 +49,7 @@ TRANSCRIPT: Final = "get-messages"
 RECHECK_S: Final = 60.0
 """How often a connection is asked anew whether its principal is valid."""
 RETRIED: Final = 1011
-NO_TOOLS: Final[dict[str, Any]] = {"servers": {}, "tools": [], "prompts": [], "resources": []}
+NO_TOOLS: Final[JsonObject] = {"servers": {}, "tools": [], "prompts": [], "resources": []}
 READ_ONLY: Final = "Connection is readonly"
 
 
@@ -179,7 +180,7 @@ class AgentsClients:
 
     async def _caller(self, reached: Reached) -> CallerSide:
         client = await self._backend.client()
-        address = address_of(cast("Handle", reached.handle))
+        address = address_of(reached.handle)
         assert address is not None
         return CallerSide(client.caller, address)
 

@@ -12,10 +12,11 @@ import json
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from perdure.actors.agents_client.line import Line, encoded, json_text
 from perdure.actors.agents_client.retold import Retold, Told
+from perdure.actors.events.reducer import SentFrame
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.run_feed import LAST, Batch
 from perdure.actors.runtime.client import Client
@@ -29,7 +30,7 @@ TOGETHER: Final = 200
 """How many of them one question asks for."""
 AHEAD: Final = 32
 """How many runs are read before the first of them is told. What is asked at once travels together."""
-Frames = list[dict[str, Any]]
+Frames = list[SentFrame]
 LIVE: Final = frozenset({"starting", "running", "interrupted"})
 
 
@@ -173,12 +174,14 @@ class RunTeller:
         finally:
             await reading.stop()
 
-    async def _send_all(self, retold: Retold, frames: list[dict[str, Any]]) -> None:
+    async def _send_all(self, retold: Retold, frames: list[SentFrame]) -> None:
         for frame in frames:
             await self._send(frame, retold.events(frame))
 
-    async def _send(self, frame: dict[str, Any], events: list[Told]) -> None:
-        about = {"parentToolCallId": frame["parent_tool_call_id"]} if "parent_tool_call_id" in frame else {}
+    async def _send(self, frame: SentFrame, events: list[Told]) -> None:
+        about: dict[str, object] = (
+            {"parentToolCallId": frame["parent_tool_call_id"]} if "parent_tool_call_id" in frame else {}
+        )
         about |= {"replay": True} if frame.get("replay") else {}
         for number, event in events:
             told = event if event["kind"] != "chunk" else {**event, "body": _text(event["body"])}
@@ -190,13 +193,13 @@ class _Pace:
 
     def __init__(self) -> None:
         self._last_s = float("-inf")
-        self._held: dict[str, Any] | None = None
+        self._held: SentFrame | None = None
 
     def due_in_s(self, now_s: float) -> float | None:
         """When the report that is held back is to be told; None if there is none."""
         return None if self._held is None else max(0.0, self._last_s + PROGRESS_EVERY_S - now_s)
 
-    def held(self, now_s: float) -> list[dict[str, Any]]:
+    def held(self, now_s: float) -> list[SentFrame]:
         """The report that was held back, which is told now."""
         held, self._held = self._held, None
         if held is None:
@@ -204,7 +207,7 @@ class _Pace:
         self._last_s = now_s
         return [held]
 
-    def chosen(self, frames: list[dict[str, Any]], now_s: float) -> list[dict[str, Any]]:
+    def chosen(self, frames: list[SentFrame], now_s: float) -> list[SentFrame]:
         """The frames of a batch that are told now. A report that is held back is told before the end, unless there is a newer one."""
         is_end = bool(frames) and frames[-1]["event"]["kind"] in LAST
         newest = max((at for at, frame in enumerate(frames) if _is_progress(frame)), default=-1)
@@ -221,7 +224,7 @@ class _Pace:
         return [*self.held(now_s), *told] if is_end else told
 
 
-def _is_full(frame: dict[str, Any]) -> bool:
+def _is_full(frame: SentFrame) -> bool:
     return bool((frame["event"].get("fraction") or 0) >= 1)
 
 
@@ -229,11 +232,11 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _is_progress(frame: dict[str, Any]) -> bool:
+def _is_progress(frame: SentFrame) -> bool:
     return bool(frame["event"]["kind"] == "progress")
 
 
-def _text(body: Any) -> str:
+def _text(body: object) -> str:
     return body if isinstance(body, str) else json_text(body)
 
 

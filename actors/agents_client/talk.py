@@ -12,14 +12,16 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from perdure.actors.agents_client.line import encoded, json_text
 from perdure.actors.agents_client.transcript import transcript
+from perdure.actors.chat.feed import FeedEvent, TurnAccepted, TurnBegun, TurnEnded, TurnStreamed
 from perdure.actors.chat.feed_follower import FeedCaller, Rest
+from perdure.actors.chat.turn import TurnStanding
 from perdure.actors.tasks import Pending, awaited
 from perdure.ledger import SupervisorUnreachable
-from perdure.policies import Event, TurnStatus, shown_chunk
+from perdure.policies import Event, Message, TurnStatus, shown_chunk
 
 RESPONSE: Final = "cf_agent_use_chat_response"
 MESSAGES: Final = "cf_agent_chat_messages"
@@ -93,7 +95,7 @@ class Talk:
         self.base = 0
         self._entries: deque[Entry] = deque()
         self._chars = 0
-        self._waiting: dict[str, list[dict[str, Any]]] = {}
+        self._waiting: dict[str, list[Message]] = {}
         self._own_ids: deque[str] = deque(maxlen=1_000)
         self._unsettled: set[str] = set()
         self._jobs: set[asyncio.Task[None]] = set()
@@ -158,7 +160,7 @@ class Talk:
 
     # what is read of the conversation
 
-    async def transcript(self) -> list[dict[str, Any]]:
+    async def transcript(self) -> list[Message]:
         """The stored messages, and those of turns that have not begun."""
         found = await transcript(self.caller)
         known = {each["id"] for each in found}
@@ -214,21 +216,20 @@ class Talk:
         finally:
             self.wake()
 
-    async def _take(self, events: list[dict[str, Any]]) -> None:
+    async def _take(self, events: list[FeedEvent]) -> None:
         is_changed, written = False, set()
         for event in events:
-            kind = event["type"]
-            if kind == "turn-accepted":
+            if event["type"] == "turn-accepted":
                 await self._accepted(event)
-            elif kind == "turn-begun":
+            elif event["type"] == "turn-begun":
                 await self._began(event)
-            elif kind == "event":
+            elif event["type"] == "event":
                 self._streamed(event)
-            elif kind == "turn-ended":
+            elif event["type"] == "turn-ended":
                 self._ended(event)
-            elif kind == "message":
+            elif event["type"] == "message":
                 written.add(event["message"]["id"])
-            elif kind == "cleared":
+            elif event["type"] == "cleared":
                 self._cleared()
                 is_changed = False
             else:
@@ -239,7 +240,7 @@ class Talk:
         if is_changed or foreign:
             await self.show_all()
 
-    async def _accepted(self, event: dict[str, Any]) -> None:
+    async def _accepted(self, event: TurnAccepted) -> None:
         turn, messages = event["turn"], event["messages"]
         ids = tuple(each["id"] for each in messages)
         is_overlapping = any(each.status is not TurnStatus.PARKED for each in self.turns.values())
@@ -253,7 +254,7 @@ class Talk:
         frame = encoded(MESSAGES, messages=await self.transcript()) if is_told else ""
         self.add(Entry("accepted", seen, frame, besides, author))
 
-    async def _began(self, event: dict[str, Any]) -> None:
+    async def _began(self, event: TurnBegun) -> None:
         known = self.turns.get(event["turn"])
         if known is None:
             return
@@ -269,7 +270,7 @@ class Talk:
             self._unsettled.add(known.turn)
         self.add(Entry("begun", seen, frame))
 
-    def _streamed(self, event: dict[str, Any]) -> None:
+    def _streamed(self, event: TurnStreamed) -> None:
         known, told = self.turns.get(event["turn"]), event["event"]
         if known is None or event["event_number"] < known.next:
             return
@@ -303,7 +304,7 @@ class Talk:
             self.add(Entry("parked", parked))
             self._settle(turn.turn)
 
-    def _ended(self, event: dict[str, Any]) -> None:
+    def _ended(self, event: TurnEnded) -> None:
         known = self.turns.pop(event["turn"], None)
         self._waiting.pop(event["turn"], None)
         if known is None:
@@ -378,7 +379,7 @@ def _recovers(event: Event) -> bool:
     return event["type"] == "data-attempt"
 
 
-def _seen(told: dict[str, Any]) -> Turn:
+def _seen(told: TurnStanding) -> Turn:
     """A turn from what its agent says of it."""
     status, turn, parked = TurnStatus(told["status"]), str(told["request_id"]), told["parked_events"]
     goes_on = parked > 0 and status is not TurnStatus.PARKED

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from perdure.actors.chat.feed_follower import FeedCaller
 from perdure.ledger import TooLarge
+from perdure.policies import Message
 
 PAGE: Final = 200
 
 
-async def transcript(caller: FeedCaller) -> list[dict[str, Any]]:
+async def transcript(caller: FeedCaller) -> list[Message]:
     """All messages of a conversation, in pages of which none is too large for an answer."""
-    pages: list[list[dict[str, Any]]] = []
+    pages: list[list[Message]] = []
     before, most = None, PAGE
     while True:
         try:

@@ -7,7 +7,6 @@ that is over soon has none. They are told from now on, also to who comes later, 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from perdure.actors.ai_sdk.chunks import Chunk, Translator
 from perdure.actors.events.reducer import AgentToolEvents, RunState
@@ -59,9 +58,9 @@ class Children:
             self._news.set()
 
 
-def standing(run: RunState) -> dict[str, Any]:
+def standing(run: RunState) -> dict[str, object]:
     """A run as an output that is not final."""
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "runId": run.run_id,
         "agentType": run.agent_type.rpartition(":")[2],
         "status": run.status,

@@ -100,7 +100,7 @@ class _Place:
     """The chunks about it in the present batch."""
 
 
-def chunk(kind: str, given: Mapping[str, Any]) -> Chunk:
+def chunk(kind: str, given: Mapping[str, object]) -> Chunk:
     """A chunk of this type from the fields of an event. A field that must be there and is not is told as an empty one."""
     always, sometimes, _ = FIELDS[kind]
     told: Chunk = {"type": kind}
@@ -163,7 +163,7 @@ class Translator:
             return []
         return [call_id for call_id, place in self._calls.items() if place.state in UNDER_WAY]
 
-    def preliminary(self, call_id: str, output: Any) -> list[Chunk]:
+    def preliminary(self, call_id: str, output: object) -> list[Chunk]:
         """An output of a call that is under way, which another one will take the place of."""
         if call_id not in self.open_calls:
             return []

@@ -16,7 +16,7 @@ chunk, or the line is cut.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from pydantic_core import PydanticSerializationError, to_json
 from starlette.requests import HTTPConnection, Request
@@ -100,7 +100,7 @@ def major_of(connection: HTTPConnection) -> int:
     return known[said]
 
 
-def chat_id_of(body: Mapping[str, Any]) -> str:
+def chat_id_of(body: Mapping[str, object]) -> str:
     """The id of the chat in a request. Raises `BadRequest`."""
     chat_id = body.get("id")
     if not isinstance(chat_id, str) or not chat_id:
@@ -165,7 +165,7 @@ class _Chats:
 
     async def _is_at_work(self, reached: Reached) -> bool:
         """Whether the agent may be playing a turn: one that sleeps, or was never called, is not woken for the question."""
-        return await (await self._backend.client()).ask("agent", reached.agent_id) is not None
+        return await self._backend.ask("agent", reached.agent_id) is not None
 
     async def _addressed(self, request: Request, scope: Scope) -> tuple[Turns, Reached]:
         name = chat_class(self._backend, request.path_params.get("chat_class"))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 from pydantic_core import to_json
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -29,8 +28,9 @@ from perdure.actors.gateway.problems import told
 from perdure.actors.gateway.security import Scope
 from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest, PerdureError
+from perdure.policies import JsonObject
 
-Frame = dict[str, Any]
+Frame = JsonObject
 REQUESTS_MAX = 32
 """Answers that one connection may have at once."""
 
@@ -141,7 +141,7 @@ class ChatSocket:
             await self._socket.send_text(to_json(all_mended(frame), inf_nan_mode="null").decode())
 
 
-def _text_of(frame: Mapping[str, Any], name: str) -> str:
+def _text_of(frame: Mapping[str, object], name: str) -> str:
     value = frame.get(name)
     if not isinstance(value, str) or not value:
         raise BadRequest(name, f"{value!r:.80} is not a text")

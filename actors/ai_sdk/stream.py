@@ -12,14 +12,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
-from typing import Any, Final
+from typing import Final
 
 from perdure.actors.ai_sdk.children import Children
 from perdure.actors.ai_sdk.chunks import Chunk, Translator
 from perdure.actors.ai_sdk.turns import Following
 from perdure.actors.chat.stream import merged
+from perdure.actors.chat.turn import TurnPage
 from perdure.actors.gateway.backend import asked
 from perdure.actors.gateway.problems import told as words_of
+from perdure.actors.life.handle import Handle
 from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest, PerdureError
 from perdure.policies import TURN_ENDED, Event, TurnStatus
@@ -28,7 +30,7 @@ FORGOTTEN: Final = "The conversation was cleared, and this answer with it."
 CANNOT_FOLLOW: Final = "The answer cannot be followed at the moment, and goes on: {}"
 
 
-Pages = AsyncGenerator[tuple[dict[str, Any], list[Event]], None]
+Pages = AsyncGenerator[tuple[TurnPage, list[Event]], None]
 
 PAGE_S: Final = 0.0005
 PAUSE_MOST_S: Final = 0.25
@@ -58,7 +60,7 @@ class Pace:
 
 
 async def chunks_of(
-    chat: Any, following: Following, pace: Pace, children: Children
+    chat: Handle, following: Following, pace: Pace, children: Children
 ) -> AsyncGenerator[list[Chunk], None]:
     """The chunks of a turn, from its start to its end, or until it waits for a person. What fails is told as the last chunk. There may be
     no chunk in a batch.
@@ -113,7 +115,7 @@ def _of_children(children: Children, translator: Translator) -> list[Chunk]:
         return translator.failed(CANNOT_FOLLOW.format(words_of(problem)["message"]))
 
 
-def _told(page: dict[str, Any], events: list[Event], translator: Translator) -> list[Chunk]:
+def _told(page: TurnPage, events: list[Event], translator: Translator) -> list[Chunk]:
     chunks = translator.chunks(events)
     if not translator.is_over and page["status"] == TurnStatus.PARKED:
         chunks += translator.paused()
@@ -122,14 +124,14 @@ def _told(page: dict[str, Any], events: list[Event], translator: Translator) -> 
     return chunks
 
 
-async def _pages(chat: Any, request_id: str, pace: Pace, opening: dict[str, Any] | None) -> Pages:
+async def _pages(chat: Handle, request_id: str, pace: Pace, opening: TurnPage | None) -> Pages:
     """The pages of the events of a turn. The first has all that is durable by now."""
     first, gathered = 0, list[Event]()
     loop = asyncio.get_running_loop()
     while True:
         asked_at_s = loop.time()
         asking = chat._perdure_follow_turn  # noqa: SLF001 - the way of all followers
-        page: dict[str, Any] = await asked(asking(request_id, first)) if opening is None else opening
+        page: TurnPage = await asked(asking(request_id, first)) if opening is None else opening
         opening = None
         gathered += page["events"]
         first = page["next"]

@@ -14,15 +14,17 @@ its turn, or what the agent's `message_concurrency` says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.actors.ai_sdk.chunks import OLDEST, Translator
+from perdure.actors.chat.turn import TurnPage, TurnTold
 from perdure.actors.gateway.backend import asked
 from perdure.actors.gateway.problems import NotNow
+from perdure.actors.life.handle import Handle
 from perdure.ledger import BadRequest, ConflictingRequest, digest_of, request_of
-from perdure.policies import Part, ToolState, TurnStatus, is_settled, is_tool_part
+from perdure.policies import Message, Part, ToolState, TurnStatus, is_settled, is_tool_part
 
 SUBMIT, REGENERATE = "submit-message", "regenerate-message"
 OWN: Final = frozenset({"id", "messages", "trigger", "messageId", "clientTools"})
@@ -37,12 +39,12 @@ class Wish:
     """A checked request of a client."""
 
     trigger: str
-    messages: list[Mapping[str, Any]]
+    messages: list[Mapping[str, object]]
     message_id: str | None
-    options: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Wish:
+    def of(cls, body: Mapping[str, object]) -> Wish:
         """The request in a body. Raises `BadRequest`, which names the field."""
         trigger, messages, message_id = body.get("trigger", SUBMIT), body.get("messages"), body.get("messageId")
         if trigger not in (SUBMIT, REGENERATE):
@@ -54,13 +56,13 @@ class Wish:
         if message_id is not None and not isinstance(message_id, str):
             raise BadRequest("messageId", f"{message_id!r:.200} is not a text")
         metadata = {name: value for name, value in body.items() if name not in OWN}
-        options = {"metadata": metadata} if metadata else {}
+        options: dict[str, object] = {"metadata": metadata} if metadata else {}
         if body.get("clientTools") is not None:
             options["client_tools"] = body["clientTools"]
         return cls(trigger, messages, message_id, options)
 
     @property
-    def last(self) -> Mapping[str, Any]:
+    def last(self) -> Mapping[str, object]:
         """The message that counts; an empty one if there is none."""
         return self.messages[-1] if self.messages else {}
 
@@ -71,7 +73,7 @@ class Following:
 
     request_id: str
     translator: Translator
-    opening: dict[str, Any] | None = None
+    opening: TurnPage | None = None
 
 
 class Turns:
@@ -83,7 +85,7 @@ class Turns:
         major: the major of the client.
     """
 
-    def __init__(self, chat: Any, new_id: Any, major: int = OLDEST) -> None:
+    def __init__(self, chat: Handle, new_id: Callable[[], str], major: int = OLDEST) -> None:
         self._chat, self._new_id, self._major = chat, new_id, major
 
     async def begin(self, wish: Wish) -> Following:
@@ -123,12 +125,13 @@ class Turns:
             if known["status"] in UNDER_WAY:
                 return await self._from_start(known)
             return await self._replace(wish, message_id)
-        told = following.opening or {}
+        told = following.opening
+        assert told is not None
         failed = (TurnStatus.ERROR, TurnStatus.ABORTED, TurnStatus.SKIPPED)
         is_old_failure = not told["accepted"] and told["status"] in failed
         return await self._replace(wish, message_id) if is_old_failure else following
 
-    async def _chatted(self, wish: Wish, request_id: str, options: Mapping[str, Any]) -> Following:
+    async def _chatted(self, wish: Wish, request_id: str, options: Mapping[str, object]) -> Following:
         given = {**wish.options, **options}
         told = await asked(self._chat._perdure_begin_turn("chat", [dict(wish.last)], request_id, given))  # noqa: SLF001
         if told["reason"] == "dropped":
@@ -193,12 +196,13 @@ class Turns:
         )
         return Following(turn["request_id"], translator)
 
-    async def _stored(self, message_id: str) -> Mapping[str, Any]:
+    async def _stored(self, message_id: str) -> Message:
         """A stored message. Raises `NotNow` if there is none of this id."""
         for limit in (LOOK, None):
-            found = [each for each in await asked(self._chat.get_messages(limit)) if each["id"] == message_id]
-            if found:
-                return found[0]  # type: ignore[no-any-return]
+            messages: list[Message] = await asked(self._chat.get_messages(limit))
+            for each in messages:
+                if each["id"] == message_id:
+                    return each
         raise NotNow(f"no message is known as {message_id!r:.80}")
 
     async def _answer(self, part: Mapping[str, Any]) -> bool:
@@ -217,10 +221,10 @@ class Turns:
         was_waited_for: bool = await asked(call)
         return was_waited_for
 
-    async def _turn_of(self, message_id: str, call_ids: list[str]) -> dict[str, Any] | None:
+    async def _turn_of(self, message_id: str, call_ids: list[str]) -> TurnTold | None:
         """The newest turn that writes a message, or that the answer to a call of an imported message has begun."""
         begun = tuple(f"answer-{digest_of(each.encode())}-" for each in call_ids)
-        turns: list[dict[str, Any]] = await asked(self._chat.list_turns(None, LOOK))
+        turns: list[TurnTold] = await asked(self._chat.list_turns(None, LOOK))
         found = [
             each
             for each in turns
@@ -230,25 +234,25 @@ class Turns:
 
     # turns that exist
 
-    async def _from_start(self, turn: Mapping[str, Any]) -> Following:
+    async def _from_start(self, turn: TurnTold) -> Following:
         return Following(turn["request_id"], Translator(self._major, base=await self._base(turn)))
 
-    async def _base(self, turn: Mapping[str, Any]) -> list[Part]:
+    async def _base(self, turn: TurnTold) -> list[Part]:
         """The parts of an earlier answer that a turn continues."""
         if not turn["base"]:
             return []
         stored = await self._stored(turn["message_id"])
-        parts: list[Part] = stored["parts"][: turn["base"]]
-        return parts
+        return stored["parts"][: turn["base"]]
 
 
-def _answers(stored: Mapping[str, Any], parts: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _answers(stored: Message, parts: list[Mapping[str, object]]) -> list[Mapping[str, object]]:
     """Those of a client's parts that answer what the stored message waits for, and nothing else."""
-    waiting = {part["toolCallId"]: part for part in stored["parts"] if is_tool_part(part) and not is_settled(part)}
+    calls = [part for part in stored["parts"] if is_tool_part(part) and not is_settled(part)]
+    waiting: dict[object, Part] = {part["toolCallId"]: part for part in calls}
     return [each for each in parts if _fits(waiting.get(each.get("toolCallId")), each)]
 
 
-def _fits(waiting: Part | None, part: Mapping[str, Any]) -> bool:
+def _fits(waiting: Part | None, part: Mapping[str, object]) -> bool:
     """Whether a client's part answers a call in this state: an approval if it is asked for, and else an output."""
     if waiting is None:
         return False

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Final, NamedTuple, TypeVar, cast
 
 from starlette.requests import HTTPConnection
 
 from perdure.actors.agent.agent import Agent
+from perdure.actors.events.reducer import SentFrame
 from perdure.actors.gateway.connection import Connection, Opener
 from perdure.actors.gateway.problems import AgentRaised
 from perdure.actors.gateway.refusals import NoSuchAgent
@@ -17,6 +18,7 @@ from perdure.actors.gateway.registry import Registry, Step
 from perdure.actors.gateway.run_feed import Batch, RunFeeds
 from perdure.actors.gateway.security import Principal, Scope, Security
 from perdure.actors.life.handle import Handle, address_of
+from perdure.actors.link.messages import Plain
 from perdure.actors.runtime.client import Client
 from perdure.ledger import PerdureError, agent_id, path_of, sub_agent_id
 
@@ -40,7 +42,7 @@ AGENTS: Final = "agents"
 class Reached(NamedTuple):
     """An agent that somebody has addressed: its handle for this loop, its class, its name, and its address in the ledger."""
 
-    handle: Any
+    handle: Handle
     agent_class: type[Agent]
     name: str
     agent_id: str
@@ -84,6 +86,10 @@ class Backend:
         """The client of the runtime, on this loop."""
         return await self._connection.client()
 
+    async def ask(self, name: str, *args: Plain) -> Plain:
+        """Ask the supervisor; see `Client.ask`."""
+        return await (await self.client()).ask(name, *args)
+
     def at_end(self, stop: Callable[[], Awaitable[None]]) -> None:
         """Have something stopped before the runtime is left."""
         self._at_end.append(stop)
@@ -112,28 +118,27 @@ class Backend:
             if not (await said if isawaitable(said) else said):
                 raise NoSuchAgent(f"nothing is addressed as /{'/'.join(segments[:2])} here")
         client = await self.client()
-        handle: Any = client.agent(root.agent_class, root.name)
-        for step in steps[1:]:
-            handle = client.agent(step.agent_class, step.name, handle)
-        address = address_of(cast("Handle", handle))
+        handle: Handle | None = None
+        for step in steps:
+            handle = cast("Handle", client.agent(step.agent_class, step.name, handle))
+        address = address_of(handle)
+        assert handle is not None
         assert address is not None
         return Reached(handle, steps[-1].agent_class, steps[-1].name, address.agent_id, steps), rest
 
     async def own_id(self, address: str) -> str:
         """Under which id the agent of an address lives and asks for runs: that of a run's child does not begin with its parent's."""
-        client = await self.client()
         (root_type, root), *steps = path_of(address)
         own = agent_id(root_type, root)
         for agent_type, name in steps:
-            run: Any = await client.ask("inspect", name)
+            run = await self.ask("inspect", name)
             is_child = run is not None and run["attempt"] and (run["parent"], run["agent_type"]) == (own, agent_type)
             own = agent_id(agent_type, name) if is_child else sub_agent_id(own, agent_type, name)
         return own
 
-    async def kept(self, run_ids: list[str]) -> list[list[dict[str, Any]] | None]:
+    async def kept(self, run_ids: list[str]) -> list[list[SentFrame] | None]:
         """The events of the first of these runs, by one question; None for each that has not ended, or has too many to be told so."""
-        client = await self.client()
-        return cast("list[list[dict[str, Any]] | None]", await client.ask("kept", run_ids))
+        return cast("list[list[SentFrame] | None]", await self.ask("kept", run_ids))
 
     async def watch(self, run_id: str, after: int = -1) -> AsyncGenerator[Batch, None]:
         """The events of a run after a number, in encoded batches, until its hard end. Raises `UnknownRun`."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 
 from perdure.ledger import BadRequest, TooLarge
+from perdure.policies import Json, JsonObject
 
 BODY_BYTES_MAX: Final = 32_000_000
 DEPTH_MAX: Final = 100
@@ -27,12 +28,12 @@ async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
     return bytes(body)
 
 
-async def json_object(request: Request, bytes_max: int = BODY_BYTES_MAX) -> dict[str, Any]:
+async def json_object(request: Request, bytes_max: int = BODY_BYTES_MAX) -> JsonObject:
     """The JSON object in the body of a request. Raises `TooLarge`, and `BadRequest` if it is no object."""
     return parsed_object(await body_of(request, bytes_max))
 
 
-def parsed_object(text: bytes | str, field: str = "body") -> dict[str, Any]:
+def parsed_object(text: bytes | str, field: str = "body") -> JsonObject:
     """The object in a JSON text. Raises `BadRequest`."""
     found = read_json(text.encode(errors="surrogatepass") if isinstance(text, str) else text, field)
     if not isinstance(found, dict):
@@ -40,10 +41,10 @@ def parsed_object(text: bytes | str, field: str = "body") -> dict[str, Any]:
     return found
 
 
-def read_json(text: bytes, field: str = "body") -> Any:
+def read_json(text: bytes, field: str = "body") -> Json:
     """The data of a JSON text. Raises `BadRequest` for what is none, is nested too deeply, or has text that is no Unicode."""
     try:
-        read = json.loads(text, parse_constant=_refuse)
+        read: Json = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError) as problem:
         raise BadRequest(field, f"is not JSON: {problem!s:.200}") from None
     _check_depth(read, field)
@@ -59,7 +60,7 @@ def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no number in JSON")
 
 
-def _check_depth(read: Any, field: str) -> None:
+def _check_depth(read: object, field: str) -> None:
     level = [read]
     for _ in range(DEPTH_MAX + 1):
         below = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))

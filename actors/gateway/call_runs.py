@@ -10,11 +10,12 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from perdure.actors.chat.approvals import run_ids
 from perdure.actors.chat.tool_run import RepeatableToolRun, ToolRun
 from perdure.actors.code.naming import type_name
+from perdure.actors.events.reducer import SentFrame
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.link.messages import Fields
 from perdure.actors.tasks import awaited
@@ -27,7 +28,7 @@ class Framed(NamedTuple):
     """An event of the run of a call; whether the run is that of an agent, and not of a function."""
 
     call_id: str
-    frame: Fields
+    frame: SentFrame
     is_agent: bool
 
 
@@ -77,7 +78,7 @@ class CallRuns:
                 await self._told(run_id)
 
     async def _told(self, run_id: str) -> None:
-        known: Any = await (await self._backend.client()).ask("inspect", run_id)
+        known = await self._backend.ask("inspect", run_id)
         if known is not None and known["status"] in HARD:
             self._requested[run_id].set()
             await asyncio.wait({self._runs[run_id]})

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64encode
-from typing import Any
 
 
-def json_text(told: Any) -> str:
+def json_text(told: object) -> str:
     """Standard JSON in one line. Infinity and NaN are null, bytes are base64, other types are strings. Pure."""
     try:
         return json.dumps(told, ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=_nearest)
@@ -16,12 +15,12 @@ def json_text(told: Any) -> str:
         return json.dumps(finite(told), ensure_ascii=False, separators=(",", ":"), default=_nearest)
 
 
-def json_bytes(told: Any) -> bytes:
+def json_bytes(told: object) -> bytes:
     """The same in UTF-8. Half of a surrogate pair, which UTF-8 does not know, becomes a question mark."""
     return json_text(told).encode(errors="replace")
 
 
-def finite(told: Any) -> Any:
+def finite(told: object) -> object:
     """The same data, with null for infinity and NaN, and strings for the keys of dictionaries. Pure."""
     if isinstance(told, dict):
         return {str(key): finite(value) for key, value in told.items()}
@@ -30,5 +29,5 @@ def finite(told: Any) -> Any:
     return None if isinstance(told, float) and not math.isfinite(told) else told
 
 
-def _nearest(value: Any) -> str:
+def _nearest(value: object) -> str:
     return b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -34,6 +34,7 @@ from perdure.ledger import (
     TooLarge,
     UnknownRun,
 )
+from perdure.policies import JsonObject
 
 
 class AgentRaised(PerdureError):
@@ -109,7 +110,7 @@ def unrouted(request: Request, problem: Exception) -> Response:
     return JSONResponse({"error": {"type": kind, "message": message}}, problem.status_code, headers=problem.headers)
 
 
-def _fields(problem: Exception) -> dict[str, Any]:
+def _fields(problem: Exception) -> JsonObject:
     """What an error of Perdure is made of, so that a client of Perdure raises it again as what it was."""
     plain = isinstance(problem, PerdureError) and all(isinstance(each, str | int | float) for each in problem.args)
     return {"args": list(problem.args)} if plain and status_of(problem) != INTERNAL else {}

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from perdure.actors.gateway.streaming import event
 from perdure.actors.link.messages import Fields
@@ -123,8 +123,7 @@ class _RunFeed:
         async with self._reading:  # one after the other, as many come at the same time and the first may read for all
             if self._is_at_hand(last):
                 return self._newer(last)
-            frames = cast("list[dict[str, Any]]", await self._client.ask("frames", self._run_id, last))
-            kept = [encoded(frame) for frame in frames]
+            kept = [encoded(frame) for frame in await self._client.ask("frames", self._run_id, last)]
             if self._following is None:
                 self._window.clear()
                 self._batches.clear()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from perdure.actors.chat.feed_follower import FeedCaller, Rest
+from perdure.actors.life.state_watch import StatePage
 from perdure.actors.tasks import awaited
 from perdure.ledger import SupervisorUnreachable
 
@@ -21,7 +22,7 @@ class Known(NamedTuple):
     """A state as the gateway was told it. `version` is empty if there is none; `number` counts what the gateway was told. `edition` has the
     life of the agent, and how many changes that life had seen."""
 
-    state: dict[str, Any]
+    state: dict[str, object]
     version: str
     number: int
     edition: tuple[int, int] = (0, 0)
@@ -36,7 +37,7 @@ class WatchedState:
 
     def __init__(self, caller: FeedCaller) -> None:
         self.known = Known({}, "", 0)
-        self._edition: Any = None
+        self._edition: tuple[int, int] | None = None
         self._caller = caller
         self._changed = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
@@ -63,10 +64,11 @@ class WatchedState:
             await self._changed.wait()
         return self.known
 
-    def _take(self, page: dict[str, Any]) -> None:
+    def _take(self, page: StatePage) -> None:
         self._edition = page["edition"]
         if page["is_news"]:
-            self.known = Known(page["state"], page["version"], self.known.number + 1, tuple(page["edition"]))
+            life, changes = page["edition"]
+            self.known = Known(page["state"], page["version"], self.known.number + 1, (life, changes))
             self._wake()
 
     def _wake(self) -> None:
@@ -78,7 +80,7 @@ class WatchedState:
         try:
             while True:
                 try:
-                    page = await self._caller.call(
+                    page: StatePage = await self._caller.call(
                         "_perdure_watch_state", self.known.version, self._edition, rest.hold_s
                     )
                 except SupervisorUnreachable:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -80,7 +80,7 @@ class _EventStream(StreamingResponse):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
             self._sent_s, self._is_sending = clock(), False
 
-    async def _keep_alive(self, send: Send, task: asyncio.Task[Any]) -> None:
+    async def _keep_alive(self, send: Send, task: asyncio.Task[object]) -> None:
         """Send a comment whenever nothing else was sent for a while. One task for a stream is cheaper than a timer for each piece."""
         clock = asyncio.get_running_loop().time
         while True:

@@ -28,7 +28,7 @@ from perdure.policies import JsonObject
 
 AGENT: Final = "agent"
 RESERVED: Final = frozenset({"start_run", "get_run", "cancel_run"})
-Choice = type[Agent] | Callable[..., Any]
+Choice = type[Agent] | Callable[..., object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class Offer:
         """Whether a call is a turn of a chat."""
         return issubclass(self.agent_class, ChatAgent)
 
-    def structured(self, output: object) -> Any:
+    def structured(self, output: object) -> object:
         """An output in the shape that the schema says."""
         return {"result": output} if self.wraps or not isinstance(output, dict) else output
 
@@ -73,7 +73,7 @@ def offers_of(choices: Iterable[Choice]) -> dict[str, Offer]:
     return found
 
 
-def _run(agent_class: type[Any]) -> Offer:
+def _run(agent_class: type) -> Offer:
     if not issubclass(agent_class, Agent) or not callable(getattr(agent_class, "run", None)):
         raise BadRequest("mcp_tools", f"{agent_class!r:.200} is no class of agents with a `run`")
     described = inspect.getdoc(agent_class) if agent_class.__doc__ else None
@@ -90,11 +90,11 @@ def _run(agent_class: type[Any]) -> Offer:
     )
 
 
-def _method(method: Callable[..., Any]) -> Offer:
+def _method(method: Callable[..., object]) -> Offer:
     """`Counter.add`: the class is found by the name of the function."""
     marks = getattr(method, "__perdure_exposed__", None)
     owner, _, name = getattr(method, "__qualname__", "").rpartition(".")
-    holder: Any = sys.modules.get(getattr(method, "__module__", ""))
+    holder: object = sys.modules.get(getattr(method, "__module__", ""))
     for part in owner.split("."):
         holder = getattr(holder, part, None)
     if marks is None or not (isinstance(holder, type) and issubclass(holder, Agent)):
@@ -118,9 +118,9 @@ def _method(method: Callable[..., Any]) -> Offer:
     )
 
 
-def _bound(method: Callable[..., Any]) -> Callable[..., Any]:
+def _bound(method: Callable[..., object]) -> Callable[..., object]:
     """The method without its receiver, for its schema."""
-    return cast("Callable[..., Any]", method.__get__(object()))
+    return cast("Callable[..., object]", method.__get__(object()))
 
 
 def agent_tool_name(agent_class: type[Agent]) -> str:
@@ -138,6 +138,6 @@ def _output(annotation: Any) -> tuple[JsonObject | None, bool]:
         return None, False
     if schema.get("type") == "object":
         return schema, False
-    definitions: Mapping[str, Any] = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
+    definitions: Mapping[str, object] = {"$defs": schema.pop("$defs")} if "$defs" in schema else {}
     wrapped = {"type": "object", "properties": {"result": schema}, "required": ["result"], **definitions}
     return cast("JsonObject", wrapped), True

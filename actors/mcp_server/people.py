@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final, cast
 
 from perdure.actors.gateway.backend import Backend, asked
+from perdure.actors.life.handle import Handle
 from perdure.actors.mcp_server.offers import Offer
 from perdure.actors.mcp_server.runs import McpRuns
 from perdure.ledger import BadRequest
-from perdure.policies import Part, TurnStatus, awaits_client, tool_name
+from perdure.policies import JsonObject, Part, TurnStatus, awaits_client, tool_name
 
-APPROVAL: Final = {"type": "object", "properties": {"approved": {"type": "boolean"}}, "required": ["approved"]}
-RESULT: Final = {"type": "object", "properties": {"result": {"type": "string"}}, "required": ["result"]}
+APPROVAL: Final[JsonObject] = {
+    "type": "object",
+    "properties": {"approved": {"type": "boolean"}},
+    "required": ["approved"],
+}
+RESULT: Final[JsonObject] = {"type": "object", "properties": {"result": {"type": "string"}}, "required": ["result"]}
 
 
 class Questions:
@@ -21,11 +26,11 @@ class Questions:
     def __init__(self, backend: Backend, runs: McpRuns) -> None:
         self._backend, self._runs = backend, runs
 
-    async def open(self, offer: Offer, known: Mapping[str, Any]) -> dict[str, Any]:
+    async def open(self, offer: Offer, known: Mapping[str, object]) -> JsonObject:
         """The elicitations that wait, by the ids of their calls; ids are never used again."""
         return {call_id: elicitation(part) for call_id, part in (await self._waiting(offer, known)).items()}
 
-    async def answer(self, offer: Offer, known: Mapping[str, Any], said: Mapping[str, Any]) -> None:
+    async def answer(self, offer: Offer, known: Mapping[str, object], said: Mapping[str, object]) -> None:
         """Answer some of them. What waits for nothing is ignored: the first answer counts. Raises `BadRequest` for an ill-formed one."""
         waiting = await self._waiting(offer, known) if offer.is_chat else {}
         handle = await self._chat(offer, known)
@@ -43,7 +48,7 @@ class Questions:
             else:
                 await asked(handle.resolve_tool_call(call_id, error="The user did not answer."))
 
-    async def _waiting(self, offer: Offer, known: Mapping[str, Any]) -> dict[str, Part]:
+    async def _waiting(self, offer: Offer, known: Mapping[str, object]) -> dict[str, Part]:
         handle = await self._chat(offer, known)
         turn = await asked(handle.inspect_turn(known["run_id"]))
         if turn is None or turn["status"] != TurnStatus.PARKED:
@@ -52,15 +57,15 @@ class Questions:
         names = frozenset(tool_name(part) for part in parts if "toolCallId" in part)
         return {str(part["toolCallId"]): part for part in parts if awaits_client(part, names)}
 
-    async def _chat(self, offer: Offer, known: Mapping[str, Any]) -> Any:
+    async def _chat(self, offer: Offer, known: Mapping[str, object]) -> Handle:
         client = await self._backend.client()
-        return client.agent(offer.agent_class, known["run_id"])
+        return cast("Handle", client.agent(offer.agent_class, str(known["run_id"])))
 
 
-def elicitation(part: Part) -> dict[str, Any]:
+def elicitation(part: Part) -> JsonObject:
     """The question of a call."""
     is_approval = part.get("state") == "approval-requested"
     name = tool_name(part)
     words = f"May {name} be called with {part.get('input')}?" if is_approval else f"{name}: {part.get('input')}"
-    params = {"mode": "form", "message": words, "requestedSchema": APPROVAL if is_approval else RESULT}
+    params: JsonObject = {"mode": "form", "message": words, "requestedSchema": APPROVAL if is_approval else RESULT}
     return {"method": "elicitation/create", "params": params}

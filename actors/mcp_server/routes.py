@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Route
@@ -20,6 +20,9 @@ from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.mcp_server.offers import Choice, offers_of
 from perdure.ledger import BadRequest
+
+if TYPE_CHECKING:
+    from perdure.actors.mcp_server.http import McpOverHttp
 
 SERVING = "perdure.actors.mcp_server.http"
 
@@ -38,7 +41,7 @@ class _Mcp:
 
     def __init__(self, backend: Backend, choices: tuple[Choice, ...]) -> None:
         self._backend, self._choices = backend, choices
-        self._served: Any = None
+        self._served: McpOverHttp | None = None
         self._lock: asyncio.Lock | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -47,12 +50,12 @@ class _Mcp:
         who = Request(scope).state.principal
         await (await self._serving()).answer(who, scope, receive, send)
 
-    async def _serving(self) -> Any:
+    async def _serving(self) -> McpOverHttp:
         self._lock = self._lock or asyncio.Lock()
         async with self._lock:
             if self._served is None:
-                serving: Any = await asyncio.to_thread(import_module, SERVING)
-                served = serving.McpOverHttp(self._backend, self._choices)
+                serving = await asyncio.to_thread(import_module, SERVING)
+                served: McpOverHttp = serving.McpOverHttp(self._backend, self._choices)
                 await served.start()
                 self._backend.at_end(served.stop)
                 self._served = served

@@ -20,6 +20,7 @@ from perdure.actors.gateway.registry import kebab
 from perdure.actors.gateway.security import Principal
 from perdure.actors.mcp_server.offers import AGENT, Offer
 from perdure.ledger import HARD, BadRequest, UnknownRun
+from perdure.policies import JsonObject
 
 PROBES_MAX: Final = 64
 """Identical calls that are looked through for one that is under way."""
@@ -43,7 +44,7 @@ class McpRuns:
         """The durable name of the type of an offer's runs."""
         return type_name(offer.agent_class, (await self._backend.client()).code_dir)
 
-    async def begin(self, who: Principal, offer: Offer, given: Mapping[str, Any], key: str) -> str:
+    async def begin(self, who: Principal, offer: Offer, given: Mapping[str, object], key: str) -> str:
         """Begin the run of a call, or find it, and return its handle. Raises `BadRequest`, naming the field."""
         assert offer.tool is not None
         input = offer.tool.agent_input(dict(given))
@@ -52,7 +53,7 @@ class McpRuns:
         await client.start(offer.agent_class, input, run_id=run_id_of(who, handle))
         return handle
 
-    async def _handle(self, who: Principal, offer: Offer, given: Mapping[str, Any], key: str) -> str:
+    async def _handle(self, who: Principal, offer: Offer, given: Mapping[str, object], key: str) -> str:
         if key:
             return _digest("key", offer.name, key)
         asked_for = json.dumps(given, sort_keys=True, default=str)
@@ -71,15 +72,15 @@ class McpRuns:
             raise UnknownRun("run", f"no run is known as {handle!r:.100}")
         return known
 
-    async def _inspected(self, who: Principal, handle: str) -> dict[str, Any] | None:
-        found: dict[str, Any] | None = await (await self._backend.client()).ask("inspect", run_id_of(who, handle))
+    async def _inspected(self, who: Principal, handle: str) -> JsonObject | None:
+        found: JsonObject | None = await self._backend.ask("inspect", run_id_of(who, handle))
         return found
 
     async def cancel(self, who: Principal, handle: str, reason: str = "cancelled over MCP") -> None:
         """Cancel a run; one that has ended stays as it is."""
         known = await self.seen(who, handle)
         if known["status"] not in HARD:
-            await (await self._backend.client()).ask("cancel", run_id_of(who, handle), None, reason)
+            await self._backend.ask("cancel", run_id_of(who, handle), None, reason)
 
     async def progress(self, who: Principal, handle: str) -> AsyncGenerator[Progress, None]:
         """What a run reports, until its hard end. Whoever stops watching changes nothing."""
@@ -94,7 +95,7 @@ class McpRuns:
                 words = event.get("message") or event.get("name") or event.get("phase") or ""
                 yield Progress(last, 1.0 if last <= 1 else None, str(words))
 
-    async def call(self, who: Principal, offer: Offer, given: Mapping[str, Any]) -> Any:
+    async def call(self, who: Principal, offer: Offer, given: Mapping[str, object]) -> object:
         """Call an exposed method of an agent: at most once, or again after a death if it is repeatable."""
         arguments = dict(given)
         name = arguments.pop(AGENT, None)

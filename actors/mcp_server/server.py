@@ -30,6 +30,7 @@ from perdure.actors.mcp_server.offers import RESERVED, Choice, Offer, offers_of
 from perdure.actors.mcp_server.people import Questions
 from perdure.actors.mcp_server.runs import McpRuns
 from perdure.ledger import HARD, BadRequest, PerdureError, Status, UnknownRun
+from perdure.policies import JsonObject
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
 KEY: Final = "perdure/idempotencyKey"
@@ -49,7 +50,7 @@ class TaskParams(types.RequestParams):
 class TaskUpdateParams(TaskParams):
     """Answers what a task asks."""
 
-    input_responses: dict[str, Any] = Field(default_factory=dict)
+    input_responses: JsonObject = Field(default_factory=dict)
 
 
 class McpServer:
@@ -66,7 +67,7 @@ class McpServer:
         self._runs, self._local = McpRuns(backend), local
         self._questions = Questions(backend, self._runs)
         self._calls: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
-        self.server: Server[Any] = Server("perdure", on_list_tools=self._list, on_call_tool=self._called)
+        self.server: Server[object] = Server("perdure", on_list_tools=self._list, on_call_tool=self._called)
         self.server.extensions = {TASKS: {}}
         self.server.add_request_handler("tasks/get", TaskParams, self._task)
         self.server.add_request_handler("tasks/cancel", TaskParams, self._task_cancel)
@@ -92,7 +93,7 @@ class McpServer:
                 raise
             return failed(told(problem)["message"])
 
-    async def _call(self, ctx: Context, name: str, given: Mapping[str, Any]) -> Any:
+    async def _call(self, ctx: Context, name: str, given: Mapping[str, object]) -> object:
         if name in RESERVED:
             return await self._portable(ctx, name, given)
         offer = self._offer(name)
@@ -154,33 +155,33 @@ class McpServer:
 
     # tasks
 
-    async def _task(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
+    async def _task(self, ctx: Context, params: TaskParams) -> JsonObject:
         return await self._about_task(self._who(ctx, Scope.READ), params.task_id)
 
-    async def _about_task(self, who: Principal, handle: str) -> dict[str, Any]:
+    async def _about_task(self, who: Principal, handle: str) -> JsonObject:
         try:
             return await self._shown(who, handle, "complete")
         except UnknownRun as problem:
             raise MCPError(code=types.INVALID_PARAMS, message=UNKNOWN) from problem
 
-    async def _task_cancel(self, ctx: Context, params: TaskParams) -> dict[str, Any]:
+    async def _task_cancel(self, ctx: Context, params: TaskParams) -> JsonObject:
         who = self._who(ctx, Scope.CHAT)
         await self._about_task(who, params.task_id)
         await self._runs.cancel(who, params.task_id)
         return {}
 
-    async def _task_update(self, ctx: Context, params: TaskUpdateParams) -> dict[str, Any]:
+    async def _task_update(self, ctx: Context, params: TaskUpdateParams) -> JsonObject:
         who = self._who(ctx, Scope.CHAT)
         await self._about_task(who, params.task_id)
         known = await self._runs.seen(who, params.task_id)
         await self._questions.answer(await self._offer_of(known), known, params.input_responses)
         return {}
 
-    async def _shown(self, who: Principal, handle: str, kind: str) -> dict[str, Any]:
+    async def _shown(self, who: Principal, handle: str, kind: str) -> JsonObject:
         """A task as the extension has it. A run that is interrupted and tried again is at work."""
         known = await self._runs.seen(who, handle)
         offer = await self._offer_of(known)
-        shown: dict[str, Any] = {
+        shown: JsonObject = {
             "resultType": kind,
             "taskId": handle,
             "status": "working" if kind == "task" else TASK_STATUS.get(known["status"], "working"),
@@ -203,7 +204,7 @@ class McpServer:
                 shown |= {"status": "input_required", "inputRequests": asked}
         return shown
 
-    async def _offer_of(self, known: Mapping[str, Any]) -> Offer:
+    async def _offer_of(self, known: Mapping[str, object]) -> Offer:
         """The tool of a run."""
         for offer in self.offers.values():
             if offer.is_run and await self._runs.type_of(offer) == known["agent_type"]:
@@ -270,7 +271,7 @@ def portable(runs: list[str]) -> list[types.Tool]:
     ]
 
 
-def result_of(offer: Offer, known: Mapping[str, Any]) -> types.CallToolResult:
+def result_of(offer: Offer, known: Mapping[str, object]) -> types.CallToolResult:
     """The end of a run as the result of its call."""
     if known["status"] == Status.COMPLETED:
         return done(offer, known.get("output"))

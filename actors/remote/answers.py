@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 from urllib.parse import quote
 
 import httpx
@@ -18,6 +18,9 @@ from perdure.actors.remote import wishes
 from perdure.actors.remote.wishes import Wish
 from perdure.ledger import SupervisorUnreachable, request_of
 from perdure.policies import TURN_ENDED, TurnStatus
+
+if TYPE_CHECKING:
+    from perdure.actors.chat.turn import TurnTold
 
 SILENT_S: Final = 60.0
 """How long a line may say nothing before another one is made."""
@@ -83,23 +86,23 @@ class Question(NamedTuple):
         return method(self.address, "cancel_chat", self.request_id, "cancelled by a client")
 
 
-def chat(address: Sequence[str], verb: str, what: str, query: Mapping[str, Any] | None = None) -> Wish:
+def chat(address: Sequence[str], verb: str, what: str, query: Mapping[str, object] | None = None) -> Wish:
     """Something about a conversation."""
     path = "/".join(quote(each, safe="") for each in address)
     return Wish(verb, f"/chat/{path}/{what}", query=query)
 
 
-def method(address: Sequence[str], name: str, *args: Any) -> Wish:
+def method(address: Sequence[str], name: str, *args: object) -> Wish:
     """A call of a chat agent's method that may be repeated."""
     return wishes.call(address, "call", name, args, {})._replace(repeatable=True)
 
 
-def is_at_rest(turn: Mapping[str, Any] | None) -> bool:
+def is_at_rest(turn: TurnTold | None) -> TypeGuard[TurnTold]:
     """Whether nothing more comes of a turn, or only after a person has answered."""
     return turn is not None and (turn["status"] in TURN_ENDED or turn["status"] == TurnStatus.PARKED)
 
 
-def reply(turn: Mapping[str, Any], messages: Sequence[dict[str, Any]]) -> Reply:
+def reply(turn: TurnTold, messages: Sequence[dict[str, Any]]) -> Reply:
     """The end of an answer, from its turn and the messages of the conversation."""
     message = next((each for each in messages if each["id"] == turn["message_id"]), None)
     parts = [] if message is None else message["parts"]

@@ -94,7 +94,7 @@ class AsyncGateway:
         """Where a run stands and why, in lines."""
         return list((await self._ask(wishes.of_run(run_id, "/explain")))["lines"])
 
-    async def runs(self, **which: Any) -> dict[str, Any]:
+    async def runs(self, **which: object) -> dict[str, Any]:
         """A page of runs, newest first: `runs`, and `next` for `before`. Filters are `status`, `type`, `parent`, `q` and `limit`."""
         return dict(await self._ask(wishes.listing(which)))
 

@@ -79,7 +79,7 @@ class RemoteGateway:
         """Where a run stands and why, in lines."""
         return list(self._ask(wishes.of_run(run_id, "/explain"))["lines"])
 
-    def runs(self, **which: Any) -> dict[str, Any]:
+    def runs(self, **which: object) -> dict[str, Any]:
         """A page of runs, newest first: `runs`, and `next` for `before`. Filters are `status`, `type`, `parent`, `q` and `limit`."""
         return dict(self._ask(wishes.listing(which)))
 

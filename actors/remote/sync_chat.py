@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
 import httpx
@@ -13,6 +13,9 @@ from perdure.actors.remote import answers, wishes
 from perdure.actors.remote.answers import Piece, Question, Reply, Telling
 from perdure.actors.remote.wishes import Wish
 from perdure.ledger import BadRequest
+
+if TYPE_CHECKING:
+    from perdure.actors.chat.turn import TurnTold
 
 Ask = Callable[[Wish], Any]
 
@@ -79,13 +82,13 @@ class Answer:
         self._reply = answers.reply(turn, self._messages(turn["message_id"]))
         yield from telling.whole(self._reply.text)
 
-    def _turn(self) -> Any:
-        turn = self._ask(self._question.turn())["value"]
+    def _turn(self) -> TurnTold | None:
+        turn: TurnTold | None = self._ask(self._question.turn())["value"]
         if turn is None and self._question.text is None:
             raise BadRequest("message_id", f"{self.message_id!r:.200} was never asked, or its turn was deleted")
         return turn
 
-    def _connection(self, turn: Any, telling: Telling) -> Generator[Piece, None, None]:
+    def _connection(self, turn: TurnTold | None, telling: Telling) -> Generator[Piece, None, None]:
         wish = self._question.sent() if turn is None else self._question.followed()
         message_id = None if turn is None else turn["message_id"]
         stream = self._http.stream(wish.method, wish.path, json=wish.body, params=wish.query, timeout=answers.SILENT_S)

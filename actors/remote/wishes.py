@@ -14,6 +14,7 @@ from perdure.actors.gateway import refusals
 from perdure.actors.link.wire import remote_error
 from perdure.ledger import BadRequest, OutcomeUnknown, PerdureError, SupervisorUnreachable
 from perdure.ledger import errors as known_errors
+from perdure.policies import JsonObject
 
 LAST: Final = frozenset({"finished", "error", "aborted", "cleared"})
 TRIES: Final = 60
@@ -30,7 +31,7 @@ class Wish(NamedTuple):
 
     method: str
     path: str
-    body: Mapping[str, Any] | None = None
+    body: Mapping[str, object] | None = None
     query: Mapping[str, Any] | None = None
     repeatable: bool = True
 
@@ -49,17 +50,17 @@ class Ended(NamedTuple):
         return self.status == "completed"
 
 
-def of_run(run_id: str, then: str = "", *, method: str = "GET", body: Mapping[str, Any] | None = None) -> Wish:
+def of_run(run_id: str, then: str = "", *, method: str = "GET", body: Mapping[str, object] | None = None) -> Wish:
     """Something about a run."""
     return Wish(method, f"/api/runs/{quote(run_id, safe='')}{then}", body)
 
 
-def start(type: str, input: Any, run_id: str) -> Wish:
+def start(type: str, input: object, run_id: str) -> Wish:
     """Begin a run, once."""
     return Wish("POST", "/api/runs", {"type": type, "input": input, "run_id": run_id})
 
 
-def listing(given: Mapping[str, Any]) -> Wish:
+def listing(given: Mapping[str, object]) -> Wish:
     """A page of runs."""
     return Wish("GET", "/api/runs", query={name: value for name, value in given.items() if value is not None})
 
@@ -116,7 +117,7 @@ def upgrade(agent_type: str | None, now: bool) -> Wish:
 CODE: Final = Wish("GET", "/api/upgrade")
 
 
-def call(address: Sequence[str], how: str, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Wish:
+def call(address: Sequence[str], how: str, method: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Wish:
     """A call of an exposed method, which is never repeated."""
     path = "/".join(quote(each, safe="") for each in address)
     body = {"args": list(args), "kwargs": dict(kwargs)}
@@ -133,7 +134,7 @@ def pause_s(tries: int) -> float:
     return float(min(PAUSE_S_MAX, PAUSE_S * 2 ** min(tries, 10)))
 
 
-def error_of(status: int, told: Any) -> Exception:
+def error_of(status: int, told: object) -> Exception:
     """The error that a refusal tells of, of the class that it had: one of Perdure's, or what the author's code raised."""
     error = told.get("error") if isinstance(told, dict) else None
     if not isinstance(error, dict):
@@ -151,7 +152,7 @@ def error_of(status: int, told: Any) -> Exception:
     )
 
 
-def json_of(answer: httpx.Response) -> Any:
+def json_of(answer: httpx.Response) -> object:
     """The JSON of an answer; None if it has none."""
     try:
         return answer.json()
@@ -198,7 +199,7 @@ class Place:
         self._tries += 1
         return pause_s(self._tries - 1)
 
-    def take(self, piece: str) -> Iterator[dict[str, Any]]:
+    def take(self, piece: str) -> Iterator[JsonObject]:
         """The events that are whole now."""
         *blocks, self._rest = (self._rest + piece).split("\n\n")
         for block in blocks:

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from pydantic_core import to_jsonable_python
 
@@ -56,12 +55,12 @@ class _Agents:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    async def show_agent(self, asked: Asked) -> Any:
+    async def show_agent(self, asked: Asked) -> object:
         """Everything about an agent: where it is, its mail, state, tables and work. It is not woken."""
         agent, sql = asked.path.agent, asked.query.sql
         if not name_of(agent) or not type_of(agent):
             raise BadRequest("agent", f"{agent!r:.200} is no address of an agent; one is name@module:Class")
-        known = await (await self._backend.client()).ask("agent", agent)
+        known = await self._backend.ask("agent", agent)
         folder = self._backend.storages
         told = await asyncio.to_thread(agent_told, known, folder, agent)
         if told is None:
@@ -72,19 +71,19 @@ class _Agents:
             told = {**told, "rows": await asyncio.to_thread(rows_of, folder, agent, sql)}
         return told
 
-    async def fibers(self, asked: Asked) -> Any:
+    async def fibers(self, asked: Asked) -> object:
         """Fibers of the agents that wrote last, newest first."""
         return await self._work("fibers", asked)
 
-    async def schedules(self, asked: Asked) -> Any:
+    async def schedules(self, asked: Asked) -> object:
         """Schedules and queued items of the agents that wrote last, newest first."""
         return await self._work("schedules", asked)
 
-    async def turns(self, asked: Asked) -> Any:
+    async def turns(self, asked: Asked) -> object:
         """Turns of the chat agents that wrote last, newest first."""
         return await self._work("turns", asked)
 
-    async def _work(self, kind: str, asked: Asked) -> Any:
+    async def _work(self, kind: str, asked: Asked) -> object:
         which: models.WorkAsked = asked.query
         folder = self._backend.storages
         found = await asyncio.to_thread(partial(everywhere, kind, folder, which.storages, failed=which.failed))
@@ -95,13 +94,13 @@ class _Agents:
             "unreadable": found.unreadable,
         }
 
-    async def call_method(self, given: Asked) -> Any:
+    async def call_method(self, given: Asked) -> object:
         """Call an exposed method, at most once."""
         method = await self._method(given)
         value = await asked(method(*given.body.args, **given.body.kwargs))
         return {"value": to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64", inf_nan_mode="null")}
 
-    async def tell_method(self, given: Asked) -> Any:
+    async def tell_method(self, given: Asked) -> object:
         """Have an exposed method called exactly once, some time soon. It is durable when this is answered."""
         method = await self._method(given)
         await tell(method, *given.body.args, **given.body.kwargs)
@@ -121,12 +120,11 @@ class _Agents:
         return method
 
 
-def _exposed(reached: Reached, name: str) -> Callable[..., Any]:
+def _exposed(reached: Reached, name: str) -> Callable[..., object]:
     """An exposed method of an author's. What is for the runtime alone is not known here."""
-    function: Any = None if name.startswith("_") else getattr(reached.agent_class, name, None)
+    function: object = None if name.startswith("_") else getattr(reached.agent_class, name, None)
     if not callable(function) or not hasattr(function, "__perdure_exposed__"):
         raise BadRequest("method", f"{reached.agent_class.__name__} has no exposed method {name!r:.100}")
     if gives_bit_by_bit(function) or hasattr(function, "__perdure_followed__"):
         raise BadRequest("method", f"{name} gives its values bit by bit; follow it over a WebSocket")
-    known: Callable[..., Any] = function
-    return known
+    return function

@@ -9,7 +9,7 @@ import asyncio
 import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 
@@ -23,6 +23,7 @@ from perdure.actors.tasks import awaited
 from perdure.ledger import LedgerError
 from perdure.ledger.keeping.backup import Backup, Summary, prune
 from perdure.ledger.keeping.target import Target
+from perdure.policies import JsonObject
 
 
 class DoctorAsked(Taken):
@@ -90,7 +91,7 @@ def keeping(backend: Backend) -> list[Operation]:
 class _Keeping:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._backing_up: asyncio.Task[dict[str, Any]] | None = None
+        self._backing_up: asyncio.Task[JsonObject] | None = None
 
     async def doctor(self, asked: Asked) -> object:
         """Verify the agents' storages against the ledger. The ledger's own files were verified when the supervisor started."""
@@ -126,7 +127,7 @@ class _Keeping:
         return lambda *given: asyncio.run_coroutine_threadsafe(client.ask(*given), loop).result()
 
 
-def _backed_up(data: Path, place: str, ask: Asking, keep: int) -> dict[str, Any]:
+def _backed_up(data: Path, place: str, ask: Asking, keep: int) -> JsonObject:
     target = Target(place)
     try:
         made: Summary = Backup(data, target, ServedSteward(ask), lambda _: None).make(time.time_ns() // 1_000_000)

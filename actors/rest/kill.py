@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field
 
@@ -45,8 +45,7 @@ def killing(backend: Backend) -> list[Operation]:
         return {"process": name, "pid": pid, "told": f"{name} (process {pid}) was ended by {how}. {_next(name)}"}
 
     async def _number_of(name: str) -> int:
-        client = await backend.client()
-        told: Any = await client.ask("ps", 0)
+        told = await backend.ask("ps", 0)
         known = {each["host"]: each["pid"] for each in told["hosts"]} | {SUPERVISOR: told["supervisor"]["pid"]}
         if name not in known:
             raise BadRequest("process", f"{name!r:.80} is neither {SUPERVISOR!r} nor the id of a host that is there")

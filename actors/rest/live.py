@@ -21,6 +21,7 @@ from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.streaming import event
 from perdure.actors.tasks import awaited
 from perdure.ledger import PerdureError, SupervisorUnreachable
+from perdure.policies import JsonObject
 
 EVERY_S: Final = 0.2
 """Between two looks."""
@@ -135,11 +136,11 @@ class LookOut:
             if not told["more"]:
                 await asyncio.sleep(EVERY_S)
 
-    def _count(self, told: dict[str, Any]) -> None:
+    def _count(self, told: JsonObject) -> None:
         shown = {name: value for name, value in told.items() if name not in ("live", "agents", "facts")}
         self._counts = event(json_bytes(shown), name="counts")
 
-    async def _patiently(self, name: str, *args: Any) -> Any:
+    async def _patiently(self, name: str, *args: object) -> Any:
         """An answer of the supervisor. While it is silent, and when it answers again, watchers are told so."""
         while True:
             answer = awaited((await self._backend.client()).ask(name, *args))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
@@ -17,6 +17,7 @@ from perdure.actors.rest.models import Seq, Words
 from perdure.actors.rest.reading import EVENTS, after
 from perdure.actors.rest.table import Asked, Operation, Taken
 from perdure.actors.runtime.log_files import LogFiles, Logged, WantedLogs
+from perdure.policies import JsonObject
 
 LOOK_S: Final = 0.3
 """Between two looks at the files."""
@@ -53,7 +54,7 @@ class LogsFollowed(LogsOf):
 class LogsTold(BaseModel):
     """Records in the order of time: `at_ms`, `level`, `host`, `run`, `agent`, `logger`, `text`, and `trace` and `span` if there are."""
 
-    records: list[dict[str, Any]]
+    records: list[JsonObject]
 
 
 def logs(backend: Backend) -> list[Operation]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, Field, JsonValue, StringConstraints
 
 from perdure.actors.rest.table import Taken
 from perdure.ledger import Status
+from perdure.policies import Json, JsonObject
 
 Id = Annotated[str, StringConstraints(min_length=1, max_length=4096)]
 Words = Annotated[str, StringConstraints(max_length=200)]
@@ -64,8 +65,8 @@ class RunLine(BaseModel):
     parent: Annotated[str, Field(description="The address of the agent that requested it; empty if none did.")]
     parent_tool_call_id: str | None
     display_order: int
-    display: Any
-    input_preview: Any
+    display: Json
+    input_preview: Json
     detached: bool
     attempt: int
     host: str | None
@@ -73,10 +74,10 @@ class RunLine(BaseModel):
     started_at_ms: int
     completed_at_ms: int | None
     progress: Annotated[
-        dict[str, Any] | None, Field(description="`fraction`, `phase`, `message`, `at_ms` and what else was reported.")
+        JsonObject | None, Field(description="`fraction`, `phase`, `message`, `at_ms` and what else was reported.")
     ]
     milestones: list[str]
-    outcome: Annotated[dict[str, Any], Field(description="`summary`, `error`, and `reason` of an interruption.")]
+    outcome: Annotated[JsonObject, Field(description="`summary`, `error`, and `reason` of an interruption.")]
 
 
 class RunsPage(BaseModel):
@@ -121,8 +122,8 @@ class OverviewTold(BaseModel):
     ]
     alarms: int
     waiting: int
-    audit: dict[str, Any]
-    code: dict[str, Any]
+    audit: JsonObject
+    code: JsonObject
     kept: dict[str, float | None]
     supervisor: Served | None
 
@@ -138,15 +139,15 @@ class RunTold(BaseModel):
     parent: str
     parent_tool_call_id: str | None
     display_order: int
-    display: Any
-    input_preview: Any
+    display: Json
+    input_preview: Json
     detached: bool
     started_at_ms: int
     completed_at_ms: int | None
-    source: Any = None
+    source: Json = None
     summary: str
     error: str
-    output: Any
+    output: Json
     large: bool = False
     trace: str = ""
     reason: str | None = None
@@ -154,10 +155,10 @@ class RunTold(BaseModel):
     digest: str
     host: str | None
     signal_at_ms: int | None
-    progress: dict[str, Any] | None = None
-    milestones: list[dict[str, Any]]
+    progress: JsonObject | None = None
+    milestones: list[JsonObject]
     deliveries: dict[str, str]
-    options: dict[str, Any]
+    options: JsonObject
 
 
 class Explained(BaseModel):
@@ -177,7 +178,7 @@ class Audited(BaseModel):
     parked: int
     pending: int
     balanced: bool
-    parked_mail: list[dict[str, Any]]
+    parked_mail: list[JsonObject]
     findings: list[str]
 
 
@@ -191,7 +192,7 @@ class HostsTold(BaseModel):
 class LimitsTold(BaseModel):
     """The limits in force; an infinite one is null."""
 
-    limits: dict[str, Any]
+    limits: JsonObject
 
 
 class StartAsked(Taken):
@@ -272,12 +273,12 @@ class AgentTold(BaseModel):
     mail: dict[str, int] = {}
     live_runs: list[str] = []
     last_life: int | None = None
-    state: dict[str, Any] = {}
-    tables: list[dict[str, Any]] = []
-    fibers: list[dict[str, Any]] = []
-    schedules: list[dict[str, Any]] = []
-    turns: list[dict[str, Any]] = []
-    rows: Annotated[list[dict[str, Any]], Field(description="The answer to `sql`.")] = []
+    state: JsonObject = {}
+    tables: list[JsonObject] = []
+    fibers: list[JsonObject] = []
+    schedules: list[JsonObject] = []
+    turns: list[JsonObject] = []
+    rows: Annotated[list[JsonObject], Field(description="The answer to `sql`.")] = []
 
 
 class WorkAsked(Taken):
@@ -291,7 +292,7 @@ class WorkAsked(Taken):
 class WorkTold(BaseModel):
     """Work of one kind, newest first."""
 
-    rows: list[dict[str, Any]]
+    rows: list[JsonObject]
     all: int
     storages: int
     unreadable: list[str]
@@ -314,13 +315,13 @@ class CallAsked(Taken):
 class Answered(BaseModel):
     """What the method returned."""
 
-    value: Any
+    value: Json
 
 
 class CodeTold(BaseModel):
     """Which code stands where, by agent type."""
 
-    types: list[dict[str, Any]]
+    types: list[JsonObject]
 
 
 class UpgradeAsked(Taken):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel
-from pydantic.json_schema import models_json_schema
+from pydantic.json_schema import JsonSchemaValue, models_json_schema
 
 from perdure.actors.rest.table import JSON, Nothing, Operation
 
@@ -44,7 +44,7 @@ ERROR: Final = {
 }
 
 
-def described(table: Sequence[Operation]) -> dict[str, Any]:
+def described(table: Sequence[Operation]) -> dict[str, object]:
     """The description."""
     answers = [each.answer for each in table if each.answer is not None]
     wishes = [model for each in table for model in (each.of, each.query, each.body) if model is not None]
@@ -53,8 +53,8 @@ def described(table: Sequence[Operation]) -> dict[str, Any]:
         *((model, "validation") for model in dict.fromkeys(wishes)),
     ]
     places, definitions = models_json_schema(wanted, ref_template="#/components/schemas/{model}")
-    schemas = {model: schema for (model, _), schema in places.items()}
-    paths: dict[str, dict[str, Any]] = {}
+    schemas: dict[object, JsonSchemaValue] = {model: schema for (model, _), schema in places.items()}
+    paths: dict[str, dict[str, object]] = {}
     known = definitions.get("$defs", {})
     for each in table:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schemas, known)
@@ -70,17 +70,18 @@ def described(table: Sequence[Operation]) -> dict[str, Any]:
     }
 
 
-def _operation(each: Operation, schemas: dict[Any, Any], known: dict[str, Any]) -> dict[str, Any]:
+def _operation(each: Operation, schemas: Mapping[object, JsonSchemaValue], known: JsonSchemaValue) -> dict[str, object]:
     summary, _, more = each.summary.partition("\n")
-    told: dict[str, Any] = {
+    parameters = [*_parameters(each.of, "path", schemas, known), *_parameters(each.query, "query", schemas, known)]
+    if each.media != JSON:
+        schema = {"type": "integer", "minimum": -1, "maximum": 2**53 - 1}
+        parameters.append({"name": "Last-Event-ID", "in": "header", "schema": schema})
+    told: dict[str, object] = {
         "operationId": each.name,
         "summary": summary,
         "description": more.strip() or summary,
         "x-scope": str(each.scope),
-        "parameters": [
-            *_parameters(each.of, "path", schemas, known),
-            *_parameters(each.query, "query", schemas, known),
-        ],
+        "parameters": parameters,
         "responses": {
             "200": {
                 "description": summary,
@@ -91,14 +92,6 @@ def _operation(each: Operation, schemas: dict[Any, Any], known: dict[str, Any]) 
             **{str(status): _refusal(status) for status in _refusals(each)},
         },
     }
-    if each.media != JSON:
-        told["parameters"].append(
-            {
-                "name": "Last-Event-ID",
-                "in": "header",
-                "schema": {"type": "integer", "minimum": -1, "maximum": 2**53 - 1},
-            }
-        )
     if each.body is not None:
         told["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[each.body]}}}
     return told
@@ -109,18 +102,20 @@ def _refusals(each: Operation) -> list[int]:
     return sorted(found | ({404} if each.names or each.of is not Nothing else set()))
 
 
-def _refusal(status: int) -> dict[str, Any]:
+def _refusal(status: int) -> dict[str, object]:
     return {"description": REFUSED[status], "content": {JSON: {"schema": {"$ref": "#/components/schemas/Refusal"}}}}
 
 
-def _parameters(model: Any, place: str, schemas: dict[Any, Any], known: dict[str, Any]) -> Iterable[dict[str, Any]]:
+def _parameters(
+    model: type[BaseModel], place: str, schemas: Mapping[object, JsonSchemaValue], known: JsonSchemaValue
+) -> Iterator[dict[str, object]]:
     schema = known[str(schemas[model]["$ref"]).rpartition("/")[2]]
     required = schema.get("required", ())
     for name, each in schema.get("properties", {}).items():
         yield {"name": name, "in": place, "required": place == "path" or name in required, "schema": _given(each)}
 
 
-def _given(schema: dict[str, Any]) -> dict[str, Any]:
+def _given(schema: JsonSchemaValue) -> JsonSchemaValue:
     """A parameter is there or not: null is not one of its values."""
     choices = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
     rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default", "title")}

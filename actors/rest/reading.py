@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from typing import Any, cast
+from typing import cast
 
 from starlette.responses import Response
 
@@ -37,40 +37,37 @@ class _Reading:
     def __init__(self, backend: Backend) -> None:
         self._backend, self._look_out = backend, LookOut(backend)
 
-    async def _ask(self, name: str, *args: Any) -> Any:
-        return await (await self._backend.client()).ask(name, *args)
-
     async def overview(self, asked: Asked) -> object:
         """Counts, processes and live runs."""
-        return await self._ask("ps", asked.query.live)
+        return await self._backend.ask("ps", asked.query.live)
 
     async def list_runs(self, asked: Asked) -> object:
         """Runs, the newest request first, by pages."""
         which: models.RunsAsked = asked.query
         statuses = None if which.status is None else [str(each) for each in which.status]
-        return await self._ask("page", which.parent, which.type, statuses, which.q, which.before, which.limit)
+        return await self._backend.ask("page", which.parent, which.type, statuses, which.q, which.before, which.limit)
 
     async def show_run(self, asked: Asked) -> object:
         """Everything about a run."""
-        return await self._ask("show", asked.path.run_id)
+        return await self._backend.ask("show", asked.path.run_id)
 
     async def explain_run(self, asked: Asked) -> object:
         """Where a run stands and why, and what comes next."""
         run_id = asked.path.run_id
-        return {"run_id": run_id, "lines": await self._ask("explain", run_id)}
+        return {"run_id": run_id, "lines": await self._backend.ask("explain", run_id)}
 
-    async def hosts(self, asked: Asked) -> Any:
+    async def hosts(self, asked: Asked) -> object:
         """The processes that serve."""
-        told = await self._ask("ps", 0)
+        told = await self._backend.ask("ps", 0)
         return {"supervisor": told["supervisor"], "hosts": told["hosts"]}
 
     async def audit(self, asked: Asked) -> object:
         """The account of all mail, parked mail, and what was found at the start."""
-        return await self._ask("audit")
+        return await self._backend.ask("audit")
 
     async def limits(self, asked: Asked) -> object:
         """The limits in force."""
-        return {"limits": await self._ask("limits")}
+        return {"limits": await self._backend.ask("limits")}
 
     async def live(self, asked: Asked) -> Response:
         """Everything that changes, as an event stream.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 from perdure.actors.code.naming import type_name
 from perdure.actors.gateway.backend import Backend
@@ -57,9 +57,6 @@ class _Steering:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    async def _ask(self, name: str, *args: Any) -> Any:
-        return await (await self._backend.client()).ask(name, *args)
-
     async def start_run(self, asked: Asked) -> object:
         """Begin a run. It is durable when this is answered. The same `run_id` with other content is refused."""
         client = await self._backend.client()
@@ -67,7 +64,7 @@ class _Steering:
         started = await client.start(self._class(wanted.type, client.code_dir), wanted.input, run_id=wanted.run_id)
         return {"run_id": started.run_id, "status": started.status}
 
-    def _class(self, name: str, code_dir: Any) -> type:
+    def _class(self, name: str, code_dir: Path | None) -> type:
         for address, each in self._backend.registry.roots.items():
             if name in (address, type_name(each, code_dir)):
                 return each
@@ -76,20 +73,20 @@ class _Steering:
     async def cancel_run(self, asked: Asked) -> object:
         """Cancel a run and what its child waits for. A run that has ended stays as it is."""
         run_id = asked.path.run_id
-        await self._ask("show", run_id)  # an unknown run is refused
-        await self._ask("cancel", run_id, None, asked.body.reason)
+        await self._backend.ask("show", run_id)  # an unknown run is refused
+        await self._backend.ask("cancel", run_id, None, asked.body.reason)
         return await self._standing(run_id)
 
     async def retry_run(self, asked: Asked) -> object:
         """Try a run again that has failed, was given up or is parked; or a parked mail, by its id."""
         key = asked.path.run_id
-        parked = (await self._ask("audit"))["parked_mail"]
-        await self._ask("retry", key)
+        parked = (await self._backend.ask("audit"))["parked_mail"]
+        await self._backend.ask("retry", key)
         is_mail = any(each["mail_id"] == key for each in parked)
         return {"run_id": key, "status": "pending"} if is_mail else await self._standing(key)
 
-    async def _standing(self, run_id: str) -> Any:
-        return {"run_id": run_id, "status": (await self._ask("show", run_id))["status"]}
+    async def _standing(self, run_id: str) -> object:
+        return {"run_id": run_id, "status": (await self._backend.ask("show", run_id))["status"]}
 
     async def clear_run(self, asked: Asked) -> object:
         """Forget a run and its child's storage. A live one is cancelled first."""
@@ -109,26 +106,22 @@ class _Steering:
 
     async def _clear(self, run_ids: list[str]) -> object:
         for each in run_ids:
-            await self._ask("show", each)  # refuses one that is unknown before any is cleared
-        await self._ask("clear", run_ids)
+            await self._backend.ask("show", each)  # refuses one that is unknown before any is cleared
+        await self._backend.ask("clear", run_ids)
         return {"cleared": len(run_ids)}
 
-    async def code(self, asked: Asked) -> Any:
+    async def code(self, asked: Asked) -> object:
         """Which code stands where."""
-        return {"types": [_plain(each) for each in await self._ask("upgrade", None, False)]}
+        return {"types": [dict(each) for each in await self._backend.ask("upgrade", None, False)]}
 
-    async def upgrade(self, asked: Asked) -> Any:
+    async def upgrade(self, asked: Asked) -> object:
         """Agents that have older code and are at rest leave at once, and wake with the newest."""
-        return {"types": [_plain(each) for each in await self._ask("upgrade", asked.body.type, True)]}
+        return {"types": [dict(each) for each in await self._backend.ask("upgrade", asked.body.type, True)]}
 
     async def forget_agent(self, asked: Asked) -> object:
         """Delete an agent with its storage, its sub-agents, its mail and the runs that it requested."""
         agent = asked.path.agent
         if not name_of(agent) or ":" not in type_of(agent):
             raise BadRequest("agent", f"{agent!r:.200} is no address of an agent; one is name@module:Class")
-        await self._ask("forget", agent)
+        await self._backend.ask("forget", agent)
         return {}
-
-
-def _plain(told: Any) -> dict[str, Any]:
-    return dict(told)

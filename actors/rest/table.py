@@ -10,7 +10,7 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass
 from inspect import cleandoc
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
@@ -22,6 +22,7 @@ from perdure.actors.gateway.bodies import body_of, read_json
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.security import Principal, Scope
 from perdure.ledger import BadRequest
+from perdure.policies import JsonObject
 
 JSON: Final = "application/json"
 
@@ -116,7 +117,7 @@ def _endpoint(operation: Operation, backend: Backend) -> _Endpoint:
     return answer
 
 
-def _query_of(request: Request) -> dict[str, Any]:
+def _query_of(request: Request) -> JsonObject:
     """What stands after the question mark. A name that stands there twice has a list; a token is not for the operation."""
     given = request.query_params
     names = dict.fromkeys(name for name in given if name != "token")
@@ -127,10 +128,10 @@ async def _body_of(request: Request, model: type[Taken]) -> Taken:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON:  # which a page elsewhere cannot send without being asked about it first
         raise BadRequest("content-type", f"{kind!r:.80} is not {JSON}")
-    return cast("Taken", _fitting(model, read_json(await body_of(request))))
+    return _fitting(model, read_json(await body_of(request)))
 
 
-def _fitting(model: type[Taken], given: Any) -> Any:
+def _fitting(model: type[Taken], given: object) -> Taken:
     try:
         return model.model_validate(given)
     except ValidationError as problem:

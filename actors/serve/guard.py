@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -186,8 +186,8 @@ def _client(scope: Scope) -> str:
 
 
 def _header(scope: Scope, name: bytes) -> str:
-    found: Any = next((value for key, value in scope["headers"] if key == name), b"")
-    return str(found.decode("latin-1"))
+    found: bytes = next((value for key, value in scope["headers"] if key == name), b"")
+    return found.decode("latin-1")
 
 
 def _now_s() -> float:
