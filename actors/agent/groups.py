@@ -132,22 +132,22 @@ class QueueGroup(_Group):
 class SubAgentGroup(_Group):
     """The sub-agents of one agent."""
 
-    def has(self, agent_class: type[Any] | str, name: str) -> bool:
+    def has(self, agent_class: type | str, name: str) -> bool:
         """Return whether that sub-agent is known."""
         return any(each.name == name for each in self._perdure.family.children(agent_class))
 
-    def list(self, agent_class: type[Any] | str | None = None) -> Sequence[SubAgentInfo]:
+    def list(self, agent_class: type | str | None = None) -> Sequence[SubAgentInfo]:
         """Return the known sub-agents, in the order of their creation; optionally of one class, given itself or by its type name."""
         return self._perdure.family.children(agent_class)
 
-    def abort(self, agent_class: type[Any], name: str, reason: str = "aborted") -> Awaitable[None]:
+    def abort(self, agent_class: type, name: str, reason: str = "aborted") -> Awaitable[None]:
         """End the lives of a sub-agent and its descendants. Pending calls raise `AgentAborted`.
 
         Durable on return. Storage stays; the next call, mail or alarm wakes the agent again.
         """
         return self._perdure.bridge(self._perdure.family.abort(agent_class, name, reason))
 
-    def delete(self, agent_class: type[Any], name: str) -> None:
+    def delete(self, agent_class: type, name: str) -> None:
         """Delete a sub-agent and its descendants: storages, runs, alarms and mail. Does nothing if it does not exist.
 
         Durable on return, or with the open transaction. The same name then means a new sub-agent.

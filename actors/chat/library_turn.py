@@ -319,7 +319,10 @@ def _recorded(model: Model, turn: LibraryTurn) -> Model:
 
     class Recorded(WrapperModel):
         async def request(
-            self, messages: list[ModelMessage], model_settings: Any, model_request_parameters: ModelRequestParameters
+            self,
+            messages: list[ModelMessage],
+            model_settings: ModelSettings | None,
+            model_request_parameters: ModelRequestParameters,
         ) -> ModelResponse:
             return await turn.request(messages, model_settings, model_request_parameters)
 
@@ -327,7 +330,7 @@ def _recorded(model: Model, turn: LibraryTurn) -> Model:
         async def request_stream(
             self,
             messages: list[ModelMessage],
-            model_settings: Any,
+            model_settings: ModelSettings | None,
             model_request_parameters: ModelRequestParameters,
             run_context: RunContext[Any] | None = None,
         ) -> AsyncGenerator[StreamedResponse]:

@@ -30,6 +30,7 @@ from perdure.actors.chat.toolsets import listed
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import in_words, result_of, tried
 from perdure.actors.life.activity import CALL
+from perdure.actors.life.child_types import RunOptions
 from perdure.actors.life.results import Detached, RunHandle, RunResult
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import TOOL
@@ -315,7 +316,7 @@ class LiveTurn:
         self, child: type, given: object, call_id: str, *, display: JsonObject | None, detached: bool | Detached = False
     ) -> Any:
         """Ask the ledger for the run of this call, whether it is known there or not."""
-        options: dict[str, Any] = {"run_id": self.run_id(call_id), "parent_tool_call_id": call_id, "display": display}
+        options: RunOptions = {"run_id": self.run_id(call_id), "parent_tool_call_id": call_id, "display": display}
         if not detached:
             # `_stop` cancels it with the turn's reason; else a later life of the turn takes it up
             options["on_cancel"] = "leave"

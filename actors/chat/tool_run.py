@@ -57,7 +57,7 @@ class ToolRun(Agent):
             return {"ok": False, "kind": REFUSED, "error": in_words(problem or LookupError(call["tool"]))}
         return dict(await execute(self._perdure, tool, call["input"], context, call.get("timeout_ms")))
 
-    def get_agent_tool_summary(self, end: dict[str, Any], run: RunContext) -> str:
+    def get_agent_tool_summary(self, end: JsonObject, run: RunContext) -> str:
         """What `perdure ps` shows of a call that is over."""
         return "" if end["ok"] else str(end["error"])
 

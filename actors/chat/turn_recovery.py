@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 from perdure.actors.chat.compaction import Compaction
 from perdure.actors.chat.conversation_state import ConversationState
@@ -324,7 +323,7 @@ class TurnRecovery:
         live.stream.mend()
         return Outcome(TurnEvent.FAILED, config.terminal_message, incident.reason, stage="recovery")
 
-    async def _heard(self, name: str, hook: Any, context: object) -> object:
+    async def _heard(self, name: str, hook: Callable[..., object], context: object) -> object:
         """Call an author's hook. Returns None, and reports the error, if it raises."""
 
         async def called() -> object:

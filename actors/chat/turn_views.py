@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.stream import batch
 from perdure.actors.chat.turn import Turn, TurnResult
 from perdure.ledger import BadRequest
-from perdure.policies import Event, Part, ToolState, TurnStatus, is_tool_part, tool_name
+from perdure.policies import Event, Message, Part, ToolState, TurnStatus, is_tool_part, tool_name
 
 HOLD_S = 10.0
 OPENING_S = 0.05  # a turn that says something so soon is begun and told in one answer
@@ -67,12 +67,7 @@ class TurnViews:
         message = stream.message if stream is not None else self._state.transcript.get(turn.message_id)
         parts = message["parts"] if message is not None else []
         text = "".join(part["text"] for part in parts if part["type"] == "text")
-        return self._result(turn, text=text, message=message if parts else None)
-
-    def _result(self, turn: Turn, **answer: object) -> TurnResult:
-        told = {"status": turn.status, "error": turn.error, "reason": turn.reason, "next_event": turn.events}
-        told["finish_reason"] = turn.finish_reason
-        return TurnResult(request_id=turn.request_id, **cast("dict[str, Any]", told | answer))
+        return _result(turn, text, message if parts else None)
 
     async def follow(self, request_id: str, first: int, hold_s: float = HOLD_S) -> tuple[Turn, list[Event], int]:
         """A turn, the events of its stream from a number on, and the number after them. Waits a while if there is none yet.
@@ -101,7 +96,7 @@ class TurnViews:
 
     def told(self, turn: Turn, events: list[Event], after: int) -> dict[str, object]:
         """The answer to a follower. Of an open turn its events are enough."""
-        shown = self.result_of(turn) if turn.is_over else self._result(turn)
+        shown = self.result_of(turn) if turn.is_over else _result(turn)
         return {**vars(shown), "events": events, "next": after, "attempt": turn.attempt}
 
     def _retold(self, turn: Turn) -> list[Event]:
@@ -114,6 +109,19 @@ class TurnViews:
         if last["type"] == "error":
             last["errorText"] = turn.error
         return [*events, last]
+
+
+def _result(turn: Turn, text: str = "", message: Message | None = None) -> TurnResult:
+    return TurnResult(
+        request_id=turn.request_id,
+        status=turn.status,
+        text=text,
+        message=message,
+        error=turn.error,
+        reason=turn.reason,
+        next_event=turn.events,
+        finish_reason=turn.finish_reason,
+    )
 
 
 _LAST = {TurnStatus.COMPLETED: "finish", TurnStatus.ABORTED: "abort"}

@@ -152,7 +152,7 @@ def _hints(method: Callable[..., object]) -> tuple[dict[str, object], list[str]]
 
 def exposed_call(agent_class: type, method_name: str, body: bytes) -> tuple[inspect.BoundArguments, Shape]:
     """The typed arguments of a call over a handle, and the shape of its answer. Only exposed methods can be called."""
-    method: Any = getattr(agent_class, method_name, None)
+    method = getattr(agent_class, method_name, None)
     if not hasattr(method, "__perdure_exposed__"):
         raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method_name!r}")
     parameters, returned = shapes_of(method)
