@@ -22,6 +22,21 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors/serve/guard.py", "except (WebSocketDisconnect, ClientDisconnect):", "except WebSocketDisconnect:",
+           "a client that leaves in the middle of its body is no fault of the gateway",
+           "gateway/test_lost_lines.py::test_a_client_that_leaves_in_the_middle_of_its_body_is_no_bug"),
+    Mutant("actors/serve/guard.py", "if not line.can_be_refused:", "if True:",
+           "who is not answered within the drain is told that the outcome is uncertain",
+           "gateway/test_lost_lines.py::test_an_answer_that_takes_longer_than_the_drain_is_told_to_be_uncertain"),
+    Mutant("actors/serve/app.py", "refusals={mcp.PATH: mcp.refusal}", "refusals={}",
+           "a client of MCP is told in words what the gateway refuses",
+           "gateway/test_mcp_refusals.py::test_what_the_gateway_refuses_itself_reaches_the_client_in_words"),
+    Mutant("actors/mcp_server/http.py", "await oldest.terminate()", "pass",
+           "sessions of MCP that nobody ends take no more than so much memory", "gateway/test_mcp_refusals.py"
+           "::test_sessions_that_nobody_ends_make_room_for_others_and_are_served_nevertheless"),
+    Mutant("actors/mcp_server/server.py", "if each not in PORTABLE[name]:", "if False:",
+           "an argument that a tool for long runs does not know is refused",
+           "gateway/test_mcp_refusals.py::test_a_wrong_argument_of_the_tools_for_long_runs_is_named"),
     Mutant("actors/supervisor/queries.py", "run.cleared or run.status not in HARD or run.frames", "run.cleared or run.frames",
            "a new connection is told to its end of a run that has not ended yet, however many have",
            "gateway/test_agents_client_runs.py::test_a_new_connection_is_told_of_many_retained_runs_by_a_few_questions"),

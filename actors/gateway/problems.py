@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from perdure.actors.gateway.limits import TooManyRequests, TooSlow
-from perdure.actors.gateway.refusals import Forbidden, NoSuchAgent, Unauthenticated
+from perdure.actors.gateway.refusals import Forbidden, GatewayStopped, NoSuchAgent, Unauthenticated
 from perdure.actors.link.wire import RemoteError
 from perdure.ledger import (
     AdmissionRefused,
@@ -68,6 +68,7 @@ STATUSES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (Overloaded, 429),
     (BadRequest, 400),
     (StorageLost, 503),
+    (GatewayStopped, 503),
     (SupervisorUnreachable, 503),
     (OutcomeUnknown, 502),
     (RemoteError, 422),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.ledger import PerdureError
+from perdure.ledger import OutcomeUnknown, PerdureError
 
 
 class Unauthenticated(PerdureError):
@@ -15,3 +15,10 @@ class Forbidden(PerdureError):
 
 class NoSuchAgent(PerdureError):
     """Nothing has this address, or the one who asks may not know of it."""
+
+
+class GatewayStopped(OutcomeUnknown):
+    """The gateway was stopped before it had answered, so what it was asked for may or may not have happened. `agent_id` is the path."""
+
+    def __str__(self) -> str:
+        return f"the gateway was stopped before it answered {self.method} {self.agent_id}, which may or may not have taken effect"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import isawaitable
 from ipaddress import ip_address
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from starlette.requests import HTTPConnection
@@ -123,7 +123,7 @@ class Security:
             return Principal()
         found = self.authenticate(connection)
         who = await found if isawaitable(found) else found
-        if who is None and _path(connection).startswith(PUBLIC):
+        if who is None and path_within(connection.scope).startswith(PUBLIC):
             return Principal("nobody", frozenset())
         if who is None:
             raise Unauthenticated("the request names nobody: it has no valid token")
@@ -148,9 +148,9 @@ def _is_number(name: str) -> bool:
     return True
 
 
-def _path(connection: HTTPConnection) -> str:
+def path_within(scope: Mapping[str, Any]) -> str:
     """The path within the application, which may be mounted in another one."""
-    return str(connection.scope["path"]).removeprefix(connection.scope.get("root_path", ""))
+    return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
 def check_exposed(host: str, security: Security) -> None:

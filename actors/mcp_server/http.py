@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import count
+from math import isfinite
 from typing import Final
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
-from mcp.server.streamable_http import EventCallback, EventMessage, EventStore
+from mcp.server.streamable_http import EventCallback, EventMessage, EventStore, StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.types import JSONRPCMessage
 from starlette.datastructures import Headers
@@ -23,6 +26,8 @@ from perdure.actors.mcp_server.offers import Choice
 from perdure.actors.mcp_server.server import McpServer
 from perdure.actors.tasks import awaited
 
+BODY_BYTES_MAX: Final = sys.maxsize  # the guard has counted them
+SESSIONS_MAX: Final = 1_000
 STREAMS_MAX: Final = 1_000
 EVENTS_MAX: Final = 1_000
 RETRY_MS: Final = 500
@@ -33,8 +38,15 @@ class McpOverHttp:
 
     def __init__(self, backend: Backend, choices: Iterable[Choice]) -> None:
         server = McpServer(backend, choices).server
-        self._sessions = StreamableHTTPSessionManager(server, event_store=RecentEvents(), retry_interval=RETRY_MS)
-        self._single = StreamableHTTPSessionManager(server, stateless=True)
+        self._sessions = StreamableHTTPSessionManager(
+            server,
+            RecentEvents(),
+            retry_interval=RETRY_MS,
+            max_request_body_size=BODY_BYTES_MAX,
+            max_sessions=None,
+        )
+        self._single = StreamableHTTPSessionManager(server, stateless=True, max_request_body_size=BODY_BYTES_MAX)
+        logging.getLogger("mcp").setLevel(logging.WARNING)  # or strangers would fill the log
         self._stopped = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
 
@@ -66,9 +78,22 @@ class McpOverHttp:
         """Answer a request. A session belongs to the principal who has opened it; for all others there is none."""
         scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=who.name, scopes=[]))
         session = Headers(scope=scope).get("mcp-session-id")
-        is_elsewhere = session is not None and session not in self._sessions._server_instances  # noqa: SLF001 - the SDK has no question for it
+        known = self._sessions._server_instances  # noqa: SLF001 - the SDK has no question for it
+        if session is None:
+            await self._make_room(known)
+        is_elsewhere = session is not None and session not in known
         manager = self._single if is_elsewhere and scope["method"] == "POST" else self._sessions
         await manager.handle_request(scope, receive, send)
+
+    @staticmethod
+    async def _make_room(known: Mapping[str, StreamableHTTPServerTransport]) -> None:
+        """End the session that was opened first of those without a request, if there are many. Its client's calls are served without it."""
+        if len(known) < SESSIONS_MAX:
+            return
+        idle = (each for each in known.values() if each.idle_scope is not None and isfinite(each.idle_scope.deadline))
+        oldest = next(idle, None)
+        if oldest is not None:
+            await oldest.terminate()
 
 
 class RecentEvents(EventStore):

@@ -8,15 +8,19 @@ rest of a stream that was cut can be had in the session's own process alone.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterable
+from http import HTTPStatus
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from perdure.actors.gateway.backend import Backend
+from perdure.actors.gateway.problems import refusal as plain_refusal
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.mcp_server.offers import Choice, offers_of
 from perdure.ledger import BadRequest
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
     from perdure.actors.mcp_server.http import McpOverHttp
 
 SERVING = "perdure.actors.mcp_server.http"
+PATH: Final = "/mcp"
+INVALID_REQUEST: Final = -32600
+INTERNAL_ERROR: Final = -32603
 
 
 def routes(backend: Backend, choices: Iterable[Choice]) -> list[BaseRoute]:
@@ -33,7 +40,18 @@ def routes(backend: Backend, choices: Iterable[Choice]) -> list[BaseRoute]:
     for offer in offers_of(chosen).values() if chosen else ():
         if offer.method and offer.agent_class not in backend.registry.roots.values():
             raise BadRequest("mcp_tools", f"{offer.agent_class.__name__} has no address: name it among the agents")
-    return [Route("/mcp", _Mcp(backend, chosen), methods=None)]
+    return [Route(PATH, _Mcp(backend, chosen), methods=None)]
+
+
+def refusal(problem: Exception) -> JSONResponse:
+    """The answer to a request that failed before the SDK had it, as an error of JSON-RPC: clients show no other words."""
+    answer = plain_refusal(problem)
+    code = INVALID_REQUEST if answer.status_code < HTTPStatus.INTERNAL_SERVER_ERROR else INTERNAL_ERROR
+    error = json.loads(bytes(answer.body))["error"]
+    message = error.pop("message")
+    told = {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": message, "data": error}}
+    headers = {name: value for name, value in answer.headers.items() if name not in ("content-length", "content-type")}
+    return JSONResponse(told, answer.status_code, headers)
 
 
 class _Mcp:

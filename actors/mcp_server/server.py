@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from mcp import types
 from mcp.server.context import ServerRequestContext
@@ -37,7 +37,16 @@ KEY: Final = "perdure/idempotencyKey"
 POLL_MS: Final = 1_000
 UNKNOWN: Final = "no such task"  # the same words for one that does not exist and for another's
 CALLS_MAX: Final = 10_000
+PORTABLE: Final[Mapping[str, frozenset[str]]] = {
+    "start_run": frozenset({"tool", "arguments", "idempotency_key"}),
+    "get_run": frozenset({"run"}),
+    "cancel_run": frozenset({"run"}),
+}
+"""The arguments of the tools for clients without tasks."""
 Context = ServerRequestContext[Any, Any]
+P = TypeVar("P")
+T = TypeVar("T")
+Handler = Callable[[Context, P], Awaitable[T]]
 
 
 class TaskParams(types.RequestParams):
@@ -67,11 +76,11 @@ class McpServer:
         self._runs, self._local = McpRuns(backend), local
         self._questions = Questions(backend, self._runs)
         self._calls: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
-        self.server: Server[object] = Server("perdure", on_list_tools=self._list, on_call_tool=self._called)
+        self.server: Server[object] = Server("perdure", on_list_tools=worded(self._list), on_call_tool=self._called)
         self.server.extensions = {TASKS: {}}
-        self.server.add_request_handler("tasks/get", TaskParams, self._task)
-        self.server.add_request_handler("tasks/cancel", TaskParams, self._task_cancel)
-        self.server.add_request_handler("tasks/update", TaskUpdateParams, self._task_update)
+        self.server.add_request_handler("tasks/get", TaskParams, worded(self._task))
+        self.server.add_request_handler("tasks/cancel", TaskParams, worded(self._task_cancel))
+        self.server.add_request_handler("tasks/update", TaskUpdateParams, worded(self._task_update))
         self.server.add_notification_handler(
             "notifications/cancelled", types.CancelledNotificationParams, self._cancelled
         )
@@ -97,10 +106,10 @@ class McpServer:
         if name in RESERVED:
             return await self._portable(ctx, name, given)
         offer = self._offer(name)
-        who = self._who(ctx, Scope.CHAT if offer.is_chat else Scope.OPERATE)
+        who = self._who(ctx, scope_of(offer))
         if not offer.is_run:
             return done(offer, await self._runs.call(who, offer, given))
-        handle = await self._runs.begin(who, offer, given, str((ctx.meta or {}).get(KEY) or ""))
+        handle = await self._runs.begin(who, offer, given, taken(ctx.meta or {}, KEY, str, ""))
         if takes_tasks(ctx):
             return await self._shown(who, handle, "task")
         self._remember(ctx, who, handle)
@@ -110,16 +119,19 @@ class McpServer:
 
     async def _portable(self, ctx: Context, name: str, given: Mapping[str, Any]) -> types.CallToolResult:
         """The tools by which a client without tasks watches a long run."""
+        for each in given:
+            if each not in PORTABLE[name]:
+                raise BadRequest(each, f"{name} has no such argument")
         if name == "start_run":
-            offer = self._offer(str(given.get("tool")))
+            offer = self._offer(taken(given, "tool", str))
             if not offer.is_run:
                 raise BadRequest("tool", f"{offer.name} is no run; call it")
-            who = self._who(ctx, Scope.CHAT if offer.is_chat else Scope.OPERATE)
-            key = str(given.get("idempotency_key") or "")
-            handle = await self._runs.begin(who, offer, given.get("arguments") or {}, key)
+            who = self._who(ctx, scope_of(offer))
+            key = taken(given, "idempotency_key", str, "")
+            handle = await self._runs.begin(who, offer, taken(given, "arguments", dict), key)
         else:
             who = self._who(ctx, Scope.READ if name == "get_run" else Scope.CHAT)
-            handle = str(given.get("run"))
+            handle = taken(given, "run", str)
         if name == "cancel_run":
             await self._runs.cancel(who, handle)
         known = await self._runs.seen(who, handle)
@@ -217,6 +229,35 @@ TASK_STATUS: Final[Mapping[str, str]] = {
     Status.ERROR: "completed",  # with `isError`: the protocol's `failed` is for errors of JSON-RPC
     Status.ABORTED: "cancelled",
 }
+
+
+def worded(handle: Handler[P, T]) -> Handler[P, T]:
+    """A handler whose refusals are errors of the protocol, in words. For the SDK any other exception is a fault of the server."""
+
+    async def handled(ctx: Context, params: P) -> T:
+        try:
+            return await handle(ctx, params)
+        except PerdureError as problem:
+            if not is_known(problem):
+                raise
+            raise MCPError(code=types.INVALID_REQUEST, message=told(problem)["message"]) from problem
+
+    return handled
+
+
+def scope_of(offer: Offer) -> Scope:
+    """What a principal must be allowed to do to call a tool: the same as over REST."""
+    return Scope.OPERATE if offer.is_run and not offer.is_chat else Scope.CHAT
+
+
+def taken(given: Mapping[str, Any], name: str, kind: type[T], default: T | None = None) -> T:
+    """An argument of this type. Raises `BadRequest`, naming it."""
+    value = given.get(name, default)
+    if value is None:
+        raise BadRequest(name, "is missing")
+    if not isinstance(value, kind):
+        raise BadRequest(name, f"is {type(value).__name__}, not {kind.__name__}")
+    return value
 
 
 def takes_tasks(ctx: Context) -> bool:

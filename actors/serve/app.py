@@ -99,7 +99,11 @@ class Gateway:
                 *mcp.routes(self.backend, self.mcp_tools),
                 *(each for routes in PROTOCOLS for each in routes(self.backend)),
             ],
-            middleware=[*_cors(security), Middleware(Guard, security=security, limits=self.limits), *traced()],
+            middleware=[
+                *_cors(security),
+                Middleware(Guard, security=security, limits=self.limits, refusals={mcp.PATH: mcp.refusal}),
+                *traced(),
+            ],
             exception_handlers={HTTPException: unrouted},
             lifespan=self._lifespan,
         )

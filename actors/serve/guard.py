@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
-from starlette.requests import HTTPConnection
+from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from perdure.actors.gateway.limits import GatewayLimits, Rates, TooManyRequests, TooSlow
 from perdure.actors.gateway.problems import close_code, refusal, status_of
-from perdure.actors.gateway.refusals import Unauthenticated
-from perdure.actors.gateway.security import Principal, Security, without_token
+from perdure.actors.gateway.refusals import GatewayStopped, Unauthenticated
+from perdure.actors.gateway.security import Principal, Security, path_within, without_token
 from perdure.ledger import TooLarge
 
 logger = logging.getLogger("perdure.gateway")
@@ -32,16 +34,27 @@ HEADERS: Final = {
 }
 """What every answer has, unless its route says something else: it is no page, and nobody else's to frame, to guess about or to keep."""
 STREAM: Final = b"text/event-stream"
+Refusal = Callable[[Exception], Response]
 DIGITS: Final = 20  # of a length that is looked at
 IS_STREAM: Final = "perdure_is_stream"
 
 
 class Guard:
     """Middleware. A request that fails gets a JSON error, and a connection that fails is closed by a code. One that is refused is accepted
-    first, because clients take a failed upgrade for a failed network (client protocols A.3)."""
+    first, because clients take a failed upgrade for a failed network (client protocols A.3).
 
-    def __init__(self, app: ASGIApp, security: Security, limits: GatewayLimits) -> None:
-        self._app, self._security, self._limits = app, security, limits
+    Args:
+        refusals: what makes the answer to a request that failed, for paths where clients expect it in another form.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        security: Security,
+        limits: GatewayLimits,
+        refusals: Mapping[str, Refusal] = MappingProxyType({}),
+    ) -> None:
+        self._app, self._security, self._limits, self._refusals = app, security, limits, refusals
         self._rates = Rates(limits.requests_per_s, limits.requests_burst)
         self._open: Counter[str] = Counter()
 
@@ -50,15 +63,20 @@ class Guard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        line = _Line(scope, receive, send, self._limits)
+        refused = self._refusals.get(path_within(scope), refusal)
+        line = _Line(scope, receive, send, self._limits, refused)
         try:
             who = await self._principal(scope)
             name = _name_for(who, scope)
             with self._admitted(name):
                 line.throttle = lambda: self._rates.take(name, _now_s())
                 await self._app(scope, line.hear, line.say)
-        except WebSocketDisconnect:
+        except (WebSocketDisconnect, ClientDisconnect):
             return
+        except asyncio.CancelledError:  # by a server whose drain is over
+            if not line.can_be_refused:
+                raise
+            await line.refuse_request(GatewayStopped(scope["path"], scope["method"]))
         except Exception as problem:
             if scope["type"] == "http":
                 await line.refuse_request(problem)
@@ -101,8 +119,8 @@ class Guard:
 class _Line:
     """One request or connection: what was heard and said on it, within the limits."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: GatewayLimits) -> None:
-        self._scope, self._receive, self._send, self._limits = scope, receive, send, limits
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: GatewayLimits, refused: Refusal) -> None:
+        self._scope, self._receive, self._send, self._limits, self._refused = scope, receive, send, limits, refused
         self._until_s = _now_s() + limits.body_s
         self._heard: str = ""
         self._said: list[str] = []
@@ -155,10 +173,15 @@ class _Line:
                 0
             )  # servers let who sends without a pause go on even after the client has left, and nobody else
 
+    @property
+    def can_be_refused(self) -> bool:
+        """Whether it is a request of whose answer nothing was said."""
+        return self._scope["type"] == "http" and not self._said
+
     async def refuse_request(self, problem: Exception) -> None:
         """Answer with an error, or break the answer off."""
         if not self._said:
-            await refusal(problem)(self._scope, self._receive, self.say)
+            await self._refused(problem)(self._scope, self._receive, self.say)
             return
         if status_of(problem) >= 500:  # noqa: PLR2004 - ours
             logger.error("an answer broke off", exc_info=problem)

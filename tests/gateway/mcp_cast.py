@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from starlette.requests import HTTPConnection
 
 from perdure.actors import Agent
-from perdure.actors.gateway.security import Principal
+from perdure.actors.gateway.security import Principal, Scope
 from tests.gateway.cast import Counter
 from tests.gateway.clerk import Clerk
 
@@ -46,5 +46,6 @@ TOOLS = (Importer, Clerk, Counter.add)
 
 
 def by_name(connection: HTTPConnection) -> Principal | None:
-    """Everybody is who they say."""
-    return Principal(connection.headers.get("x-name", "anyone"))
+    """Everybody but `nobody` is who they say, and may what they say."""
+    name, scopes = connection.headers.get("x-name", "anyone"), connection.headers.get("x-scopes", " ".join(Scope))
+    return None if name == "nobody" else Principal(name, frozenset(map(Scope, scopes.split())))

@@ -1,0 +1,148 @@
+"""What an MCP server refuses, told to the official client in words; and sessions that nobody ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import MCPError
+
+from perdure.actors.mcp_server import http as over_http
+from tests.gateway.cast import Counter
+from tests.gateway.door import Answer, Door
+from tests.gateway.real import RealGateway, real_gateway
+from tests.gateway.test_mcp import AGENTS, ERAS, NEW, OPTIONS, Era, tried
+from tests.gateway.world import gateway as simulated
+
+MIB = 1024 * 1024
+HANDSHAKE = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealGateway]:
+    with real_gateway(tmp_path_factory.mktemp("mcp"), AGENTS, **OPTIONS) as started:
+        yield started
+
+
+@asynccontextmanager
+async def client(at: RealGateway, mode: Any = NEW, **headers: str) -> AsyncGenerator[Client, None]:
+    """A client that sends these headers."""
+    named = {f"x-{name}": value for name, value in headers.items()}
+    async with (
+        httpx2.AsyncClient(headers=named, timeout=60, trust_env=False) as line,
+        Client(streamable_http_client(f"{at.url}/mcp", http_client=line), mode=mode) as opened,
+    ):
+        yield opened
+
+
+WRONG: list[tuple[str, dict[str, Any], str]] = [
+    ("start_run", {}, "tool: is missing"),
+    ("start_run", {"tool": 5, "arguments": {}}, "tool: is int, not str"),
+    ("start_run", {"tool": "importer"}, "arguments: is missing"),
+    ("start_run", {"tool": "importer", "arguments": "rows"}, "arguments: is str, not dict"),
+    ("start_run", {"tool": "importer", "arguments": [["rows", 1]]}, "arguments: is list, not dict"),
+    ("start_run", {"tool": "importer", "arguments": {"rows": 1}, "idempotency_key": 7}, "idempotency_key: is int"),
+    ("start_run", {"tool": "importer", "arguments": {"rows": 1}, "key": "k"}, "key: start_run has no such argument"),
+    ("get_run", {}, "run: is missing"),
+    ("cancel_run", {"run": ["r"]}, "run: is list, not str"),
+]
+
+
+@ERAS
+def test_a_wrong_argument_of_the_tools_for_long_runs_is_named(gateway: RealGateway, mode: Era) -> None:
+    async def story() -> None:
+        async with client(gateway, mode) as opened:
+            for name, given, words in WRONG:
+                told = await opened.call_tool(name, given)
+                assert told.is_error
+                assert words in told.content[0].text  # type: ignore[union-attr]
+            keyed = {"perdure/idempotencyKey": 7}
+            told = await opened.call_tool("importer", {"rows": 1}, meta=keyed)  # type: ignore[arg-type]
+            assert "perdure/idempotencyKey: is int, not str" in told.content[0].text  # type: ignore[union-attr]
+
+    tried(story)
+
+
+@ERAS
+def test_a_principal_without_a_scope_is_told_which_one_it_needs(gateway: RealGateway, mode: Era) -> None:
+    async def story() -> None:
+        async with client(gateway, mode, name="carl", scopes="chat") as opened:
+            with pytest.raises(MCPError, match="carl has not the scope 'read'"):
+                await opened.list_tools()
+        async with client(gateway, mode, name="rita", scopes="read") as opened:
+            assert await opened.list_tools()
+            for name, given, scope in (
+                ("importer", {"rows": 1}, "operate"),
+                ("clerk", {"message": "x"}, "chat"),
+                ("counter_add", {"agent": "a", "amount": 1}, "chat"),  # as over REST
+            ):
+                told = await opened.call_tool(name, given)
+                assert f"rita has not the scope '{scope}'" in told.content[0].text  # type: ignore[union-attr]
+
+    tried(story)
+
+
+@ERAS
+def test_what_the_gateway_refuses_itself_reaches_the_client_in_words(gateway: RealGateway, mode: Era) -> None:
+    async def story() -> None:
+        async with client(gateway, mode) as opened:
+            with pytest.raises(MCPError, match=f"{8 * MIB} are the most that is taken"):
+                await opened.call_tool("clerk", {"message": "x" * (9 * MIB)})
+            told = await opened.call_tool("clerk", {"message": "x" * (5 * MIB)})  # less than that is the agent's matter
+            assert "the limit is" in told.content[0].text  # type: ignore[union-attr]
+        async with httpx2.AsyncClient(base_url=gateway.url, headers={"x-name": "nobody"}, trust_env=False) as line:
+            answer = await line.post("/mcp", json={})
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+            assert answer.json()["error"]["message"] == "the request names nobody: it has no valid token"
+
+    tried(story)
+
+
+def test_a_gateway_that_offers_no_tool_says_so_in_words(tmp_path_factory: pytest.TempPathFactory) -> None:
+    async def story(at: RealGateway) -> None:
+        with pytest.raises(BaseExceptionGroup) as refused:
+            async with client(at, "legacy"):
+                pass
+        assert refused.group_contains(MCPError, match="no agent is offered over MCP here")
+
+    with real_gateway(tmp_path_factory.mktemp("none"), ["tests.gateway.cast:Counter"]) as without:
+        tried(lambda: story(without))
+
+
+def test_sessions_that_nobody_ends_make_room_for_others_and_are_served_nevertheless(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(over_http, "SESSIONS_MAX", 3)
+
+    def rpc(method: str, **params: Any) -> dict[str, Any]:
+        return {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+
+    async def asked(door: Door, said: dict[str, Any], session: str = "") -> Answer:
+        headers = HANDSHAKE | ({"mcp-session-id": session} if session else {})
+        return await door.post("/mcp", body=json.dumps(said).encode(), headers=headers)
+
+    async def story() -> None:
+        app = simulated(None, [Counter], mcp_tools=[Counter.add])  # type: ignore[arg-type]
+        door = Door(app)
+        who = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        try:
+            opened = [await asked(door, rpc("initialize", **who)) for _ in range(8)]
+            assert {each.status for each in opened} == {200}
+            sessions = [each.headers["mcp-session-id"] for each in opened]
+            deleted = [
+                await door.ask("DELETE", "/mcp", headers=HANDSHAKE | {"mcp-session-id": each}) for each in sessions
+            ]
+            assert [each.status for each in deleted] == [404] * 5 + [200] * 3
+            listed = await asked(door, rpc("tools/list"), sessions[0])
+            assert b"counter_add" in listed.body
+        finally:
+            await app.backend.close()
+
+    asyncio.run(story())
