@@ -29,6 +29,7 @@ SETTINGS: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_enable_metrics_collection": "0",
     "RAY_enable_open_telemetry": "0",
+    "RAY_memory_monitor_refresh_ms": "0",  # where memory runs out the kernel ends who has most; Ray the newest, our supervisor among them
     "RAY_num_workers_soft_limit": "4",  # idle workers that Ray keeps
     "RAY_worker_niceness": "0",  # by default Ray's workers, our supervisor among them, yield to every other process
     "RAY_core_worker_internal_heartbeat_ms": "50",  # how soon callers find a supervisor that was restarted; by default 1 s
