@@ -22,6 +22,12 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors/remote/wishes.py", "    check_trusted(problem)\n    if not wish.repeatable", "    if not wish.repeatable",
+           "a certificate that is not believed is told at once",
+           "gateway/test_tls.py::test_a_client_believes_the_authority_that_it_is_given_and_no_other"),
+    Mutant("actors/serve/plan.py", "        check_proxies(self.forwarded_allow_ips)\n", "",
+           "a proxy that could never be recognised is refused",
+           "gateway/test_serve_command.py::test_what_cannot_be_served_is_told_before_anything_is_started"),
     Mutant("actors/serve/guard.py", "except (WebSocketDisconnect, ClientDisconnect):", "except WebSocketDisconnect:",
            "a client that leaves in the middle of its body is no fault of the gateway",
            "gateway/test_lost_lines.py::test_a_client_that_leaves_in_the_middle_of_its_body_is_no_bug"),

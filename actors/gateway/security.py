@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from inspect import isawaitable
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -159,6 +159,33 @@ def check_exposed(host: str, security: Security) -> None:
         raise BadRequest("host", f"{host} is reachable from elsewhere: give a token or an `authenticate` hook first")
 
 
-def names(given: Iterable[str]) -> frozenset[str]:
-    """A set of host names or origins."""
-    return frozenset(each.rstrip("/").lower() for each in given)
+def host_names(given: Iterable[str]) -> frozenset[str]:
+    """A set of host names. Raises `BadRequest` for what no request can ask for."""
+    found = frozenset(each.lower() for each in given)
+    for each in found - {"*"}:
+        if (_name_of(each) != each or "*" in each) and not _is_number(each):
+            raise BadRequest(
+                "hosts", f"{each!r:.80} is no host name; give it without scheme, port and path, as example.org"
+            )
+    return found
+
+
+def page_origins(given: Iterable[str]) -> frozenset[str]:
+    """A set of origins. Raises `BadRequest` for what no browser can send."""
+    found = frozenset(each.rstrip("/").lower() for each in given)
+    for each in found - {"*", "null"}:
+        scheme, _, rest = each.partition("://")
+        if not scheme or _name_of(rest) in ("", "*") or set("/?#*@") & set(rest):
+            raise BadRequest("origins", f"{each!r:.80} is no origin; give scheme and name, as https://example.org")
+    return found
+
+
+def check_proxies(given: str) -> None:
+    """Raises `BadRequest` if one of these addresses and networks, separated by commas, is none."""
+    for each in () if given in ("", "*") else given.split(","):
+        try:
+            ip_network(each.strip())
+        except ValueError as problem:
+            raise BadRequest(
+                "forwarded_allow_ips", f"{each.strip()!r:.80} is no address and no network: {problem}"
+            ) from None

@@ -136,6 +136,7 @@ class Telling:
         try:
             yield
         except httpx.TransportError as problem:
+            wishes.check_trusted(problem)
             if self._tries >= wishes.TRIES:
                 raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
 

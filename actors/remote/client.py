@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
@@ -12,19 +14,38 @@ import httpx
 from perdure.actors.remote import wishes
 from perdure.actors.remote.chat import AsyncRemoteChat
 from perdure.actors.remote.wishes import Ended, Place, Wish
+from perdure.ledger import BadRequest
 
 TIMEOUT_S = 60.0
 
 
-def connect_async(url: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S) -> AsyncGateway:
-    """A client of the gateway at this address, for async code. Use it in `async with`. Nothing is asked yet.
+def connect_async(
+    url: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S, authority: str | Path | None = None
+) -> AsyncGateway:
+    """A client of the gateway at this address, for async code. Use it in `async with`. Nothing is asked yet. Raises `BadRequest` for an
+    authority that is none.
 
     Args:
         url: such as `http://127.0.0.1:8787`.
         token: who asks, if the gateway wants to know.
         timeout_s: how long an answer is waited for; events are waited for without end.
+        authority: a file with the certificate of whoever has signed the gateway's, or with that itself; by default the public authorities.
     """
-    return AsyncGateway(httpx.AsyncClient(base_url=url, headers=headers_of(token), timeout=timeout_s, trust_env=False))
+    return AsyncGateway(
+        httpx.AsyncClient(
+            base_url=url, headers=headers_of(token), timeout=timeout_s, trust_env=False, verify=trust(authority)
+        )
+    )
+
+
+def trust(authority: str | Path | None) -> ssl.SSLContext | bool:
+    """Whose certificates are believed, for httpx."""
+    if authority is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except OSError as problem:
+        raise BadRequest("authority", f"{authority} is no file with a certificate: {problem}") from problem
 
 
 def headers_of(token: str | None) -> dict[str, str]:

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Self
 from uuid import uuid4
 
 import httpx
 
 from perdure.actors.remote import wishes
-from perdure.actors.remote.client import TIMEOUT_S, headers_of
+from perdure.actors.remote.client import TIMEOUT_S, headers_of, trust
 from perdure.actors.remote.sync_chat import RemoteChat
 from perdure.actors.remote.wishes import Ended, Place, Wish
 
 
-def connect(url: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S) -> RemoteGateway:
+def connect(
+    url: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S, authority: str | Path | None = None
+) -> RemoteGateway:
     """A client of the gateway at this address, for sync code; the arguments are those of `connect_async`."""
-    return RemoteGateway(httpx.Client(base_url=url, headers=headers_of(token), timeout=timeout_s, trust_env=False))
+    return RemoteGateway(
+        httpx.Client(
+            base_url=url, headers=headers_of(token), timeout=timeout_s, trust_env=False, verify=trust(authority)
+        )
+    )
 
 
 class RemoteGateway:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
@@ -162,10 +163,21 @@ def json_of(answer: httpx.Response) -> object:
 
 def lost(wish: Wish, problem: httpx.TransportError, tries: int) -> None:
     """A request met nobody, or its line broke. Raises what its caller is told, unless it is to be made again."""
+    check_trusted(problem)
     if not wish.repeatable and not isinstance(problem, httpx.ConnectError):
         raise OutcomeUnknown(wish.path, wish.method, str(problem)) from problem
     if tries == TRIES:
         raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
+
+
+def check_trusted(problem: httpx.TransportError) -> None:
+    """Raises `SupervisorUnreachable` if the certificate of whoever answers is not believed: to ask again would change nothing."""
+    cause: BaseException | None = problem
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is not None:
+        told = f"the certificate of the gateway is not believed: {cause.verify_message}"
+        raise SupervisorUnreachable(f"{told}; name who has signed it by authority=") from problem
 
 
 def is_answered(wish: Wish, answer: httpx.Response, tries: int) -> bool:
@@ -191,6 +203,7 @@ class Place:
         try:
             yield
         except httpx.TransportError as problem:
+            check_trusted(problem)
             if self._tries >= TRIES:
                 raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
 

@@ -26,7 +26,7 @@ from perdure.actors.gateway.connection import Opener, joining
 from perdure.actors.gateway.limits import GatewayLimits
 from perdure.actors.gateway.problems import unrouted
 from perdure.actors.gateway.registry import Registry
-from perdure.actors.gateway.security import Authenticate, Security, names
+from perdure.actors.gateway.security import Authenticate, Security, host_names, page_origins
 from perdure.actors.mcp_server import routes as mcp
 from perdure.actors.mcp_server.offers import Choice
 from perdure.actors.rest import routes as rest
@@ -86,7 +86,7 @@ class Gateway:
             "mcp_tools": tuple(mcp_tools), "opener": opener, "striker": striker,
             "backups": backups, "stopper": stopper,
         }  # fmt: skip
-        security = Security(authenticate, names(self._given["hosts"]), names(self._given["origins"]))
+        security = Security(authenticate, host_names(self._given["hosts"]), page_origins(self._given["origins"]))
         opener = opener or joining(data, address=address)
         self.limits = limits or GatewayLimits()
         self.mcp_tools: tuple[Choice, ...] = self._given["mcp_tools"]

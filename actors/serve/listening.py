@@ -88,10 +88,15 @@ def check_certificate(certfile: str, keyfile: str) -> None:
     if not certfile:
         return
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile or None)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certfile, keyfile or None, _pass_phrase)
     except (OSError, ssl.SSLError) as problem:
         told = problem.strerror if isinstance(problem, FileNotFoundError) else problem
         raise BadRequest("certfile", f"{certfile} is no certificate with its key: {told}") from problem
+
+
+def _pass_phrase() -> str:
+    """What OpenSSL would ask a person for. Later there is none: other processes serve, and they are started again by themselves."""
+    raise BadRequest("keyfile", "the key is encrypted; give one that is not, in a file that nobody else can read")
 
 
 def bound(host: str, port: int, *, shared: bool = True) -> socket.socket:

@@ -9,7 +9,7 @@ from inspect import getmembers, isclass
 from typing import Any, Final, NamedTuple
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.gateway.security import Principal, Security, by_digest, check_exposed
+from perdure.actors.gateway.security import Principal, Security, by_digest, check_exposed, check_proxies
 from perdure.actors.serve.app import Gateway
 from perdure.ledger import BadRequest
 
@@ -55,7 +55,9 @@ class ServePlan(NamedTuple):
         return f"{'https' if self.certfile else 'http'}://{host}:{self.port}"
 
     def application(self, **options: Any) -> Gateway:
-        """The application. Raises `BadRequest` for a target without agents, and if strangers would be let in."""
+        """The application. Raises `BadRequest` for a target without agents, for names that are none, and if strangers would be
+        let in."""
+        check_proxies(self.forwarded_allow_ips)
         if self.place and self.place not in sys.path:
             sys.path.insert(0, self.place)
         apps: list[Gateway] = []

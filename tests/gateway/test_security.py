@@ -15,7 +15,16 @@ from starlette.types import Scope as ASGIScope
 
 from perdure.actors import Agent, ServePlan
 from perdure.actors.gateway.limits import GatewayLimits, Rates
-from perdure.actors.gateway.security import Principal, Scope, Security, bearer, names, token_digest, without_token
+from perdure.actors.gateway.security import (
+    Principal,
+    Scope,
+    Security,
+    bearer,
+    host_names,
+    page_origins,
+    token_digest,
+    without_token,
+)
 from perdure.actors.serve.app import Gateway
 from perdure.actors.serve.guard import Guard
 from perdure.ledger import BadRequest
@@ -161,7 +170,7 @@ def test_a_guessed_run_or_agent_is_not_found_and_not_created() -> None:
 )
 def test_pages_of_other_origins_may_ask_only_if_they_are_named(origin: str, allowed: bool) -> None:
     async def story() -> None:
-        door = guarded(echo, Security(origins=names(["https://shop.example"])))
+        door = guarded(echo, Security(origins=page_origins(["https://shop.example"])))
         assert (await door.post("/", headers={"origin": origin})).status == (200 if allowed else 403)
         if not allowed:
             async with door.socket("/", headers={"origin": origin}) as socket:
@@ -210,7 +219,7 @@ def test_a_browser_is_told_which_pages_may_read_an_answer() -> None:
 )
 def test_a_name_that_somebody_could_have_pointed_here_is_refused(host: str, allowed: bool) -> None:
     async def story() -> None:
-        door = guarded(echo, Security(hosts=names(["agents.example"])))
+        door = guarded(echo, Security(hosts=host_names(["agents.example"])))
         assert (await door.post("/", headers={"host": host})).status == (200 if allowed else 403)
 
     asyncio.run(story())

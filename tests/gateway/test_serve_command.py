@@ -30,6 +30,13 @@ CAST = "tests.gateway.cast"
         ([CAST, "--token-file", "nowhere"], "cannot be read"),
         ([CAST, "--certfile", "nowhere.pem"], "no certificate"),
         ([CAST, "--keyfile", "nowhere.pem"], "there is a key, and no certificate"),
+        ([CAST, "--allow-host", "http://example.org"], "hosts: 'http://example.org' is no host name"),
+        ([CAST, "--allow-host", "example.org:8787"], "is no host name"),
+        ([CAST, "--allow-host", "*.example.org"], "is no host name"),
+        ([CAST, "--allow-origin", "example.org"], "origins: 'example.org' is no origin"),
+        ([CAST, "--allow-origin", "https://example.org/shop"], "is no origin"),
+        ([CAST, "--forwarded-allow-ips", "127.0.0.1, proxy"], "forwarded_allow_ips: 'proxy' is no address"),
+        ([CAST, "--forwarded-allow-ips", "10.0.0.1/8"], "has host bits set"),
     ],
 )
 def test_what_cannot_be_served_is_told_before_anything_is_started(
