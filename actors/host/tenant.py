@@ -206,7 +206,8 @@ class Tenant(Life):
         """Begin one attempt."""
         self._runs[run_id] = None
         self._is_first_life = attempt == 1
-        run = RunContext(self, run_id, attempt, self.incarnation, options.get("tool_call"), options.get(CARRIED, ""))
+        asked = (options.get("tool_call"), options.get(CARRIED, ""), options.get("behalf", ()))
+        run = RunContext(self, run_id, attempt, self.incarnation, *asked)
         self.spawn(self._carry(run, body, after, collect=collect), Rank.OPENING)
 
     async def _carry(self, run: RunContext, body: bytes, after: int, *, collect: bool) -> None:

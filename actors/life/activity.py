@@ -42,11 +42,13 @@ ACTIVITY: ContextVar[Activity | None] = ContextVar("perdure_activity", default=N
 
 
 class Whose(NamedTuple):
-    """Whose code runs: the agent's address, the run that it is in, and the piece of work. Empty where it is nobody's."""
+    """Whose code runs: the agent's address, the run that it is in, and the piece of work. Empty where it is nobody's. `behalf` are the
+    agents on whose tool calls' behalf it runs."""
 
     agent: str = ""
     run: str = ""
     work: str = ""
+    behalf: tuple[str, ...] = ()
 
 
 LENT: Final[ContextVar[Whose | None]] = ContextVar("perdure_lent", default=None)
@@ -62,4 +64,6 @@ def whose() -> Whose:
         starter: Whose = getattr(current_thread(), STARTER, Whose()) if lent is None else lent
         return starter
     activity = ACTIVITY.get()
-    return Whose(agent, activity.run_id, activity.origin) if activity is not None else Whose(agent)
+    if activity is None:
+        return Whose(agent)
+    return Whose(agent, activity.run_id, activity.origin, () if activity.run is None else activity.run.behalf)

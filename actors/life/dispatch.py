@@ -48,6 +48,7 @@ from perdure.policies import Json, JsonObject, Limits
 
 CLEARED_AT_ONCE = 500
 PLAIN = Detached()
+BEHALF_MAX: Final = 8  # agents whose tool call a run is done for
 NOT_AWAITED: Final = "the code that waited for it was cancelled"
 
 
@@ -264,6 +265,9 @@ class Dispatch:
         elif on_limit != "queue":
             raise BadRequest("on_limit", f"{on_limit!r} is not 'queue' or 'reject'")
         activity = ACTIVITY.get() or Activity(life.agent_id)
+        behalf = ([life.agent_id] if parent_tool_call_id else []) + list(activity.run.behalf if activity.run else ())
+        if behalf:
+            options["behalf"] = behalf[:BEHALF_MAX]
         if run_id is None:
             run_id = activity.derive(agent_type, digest)
         check_id("run_id", run_id, life.limits.id_max)

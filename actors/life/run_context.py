@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from perdure.actors.life.life import Life
@@ -25,12 +25,20 @@ class RunContext(RemembersSteps):
         run_id: the id of the run.
         attempt: 1, 2, …; above 1 the run was interrupted before, and `stashed` and `step` tell how far it had come.
         parent_tool_call_id: the model's tool call that asked for it, if one did.
+        behalf: the agents whose models' tool calls it is done for, the nearest first.
     """
 
     def __init__(
-        self, life: Life, run_id: str, attempt: int, incarnation: int, tool_call: str | None, trace: str = ""
+        self,
+        life: Life,
+        run_id: str,
+        attempt: int,
+        incarnation: int,
+        tool_call: str | None,
+        trace: str = "",
+        behalf: Sequence[str] = (),
     ) -> None:
-        self.run_id, self.attempt, self.parent_tool_call_id = run_id, attempt, tool_call
+        self.run_id, self.attempt, self.parent_tool_call_id, self.behalf = run_id, attempt, tool_call, tuple(behalf)
         self._trace = trace  # what the request carried
         self._life, self._incarnation = life, incarnation
         self._latest: bytes | None = None

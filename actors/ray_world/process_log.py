@@ -109,9 +109,10 @@ class ProcessLog:
         self, at_s: float, level: str, logger: str, text: str, who: Whose | None = None, about: Sequence[str] = ()
     ) -> str:
         """One record as a line. `about` are agents whom it concerns besides. Where telemetry is on, it names its trace and span."""
-        agent, run, work = who or Whose()
+        agent, run, work, behalf = who or Whose()
         told = {"at_ms": int(at_s * 1000), "level": level, "logger": logger, "host": self.name}
         told |= {"agent": agent, "run": run, "work": work} if agent else {}
+        told |= {"behalf": list(behalf)} if behalf else {}
         told |= {"about": list(about)} if about else {}
         place = TRACE.get()
         told |= {"trace": place.trace_id, "span": place.span_id} if place is not None else {}
@@ -179,7 +180,7 @@ class Lines(logging.Formatter):
         """The line, without its newline: the handler adds that."""
         told, here = vars(record), whose()
         agent = told.get("agent_id", here.agent)
-        who = Whose(agent, told.get("run_id") or (here.run if agent == here.agent else ""), here.work)
+        who = Whose(agent, told.get("run_id") or (here.run if agent == here.agent else ""), here.work, here.behalf)
         about = [each for each in (told.get("host_id"), *told.get("about", ())) if each]
         text = super().format(record)
         return self._log.record(record.created, record.levelname, record.name, text, who, about)[:-1]

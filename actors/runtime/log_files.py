@@ -18,11 +18,13 @@ Logged = dict[str, Any]
 
 
 class WantedLogs(NamedTuple):
-    """Which records are wanted: of a run, an agent (by its address or its name) or a host, from a time and a level on."""
+    """Which records are wanted: of a run, an agent (by its address or its name) or a host, from a time and a level on. What an agent's
+    tools do is its own, wherever it is done, unless `without_tools`."""
 
     whose: str = ""
     since_ms: float = 0
     level: str = LOG_LEVELS[0]
+    without_tools: bool = False
 
     def may_be(self, line: bytes) -> bool:
         """Whether it is worth reading: most lines are of others."""
@@ -35,6 +37,8 @@ class WantedLogs(NamedTuple):
         if rank < LOG_LEVELS.index(self.level) or record["at_ms"] < self.since_ms:
             return False
         agents = [record.get("agent", ""), *record.get("about", ())]
+        if not self.without_tools:
+            agents += record.get("behalf", ())
         known = {record["host"], record.get("run"), *agents, *map(name_of, agents)}
         return not self.whose or self.whose in known
 

@@ -36,6 +36,9 @@ def logs(
     level: Annotated[Level, typer.Option(help="The least level.")] = Level.DEBUG,
     since: Annotated[str | None, typer.Option(help="Only what is not older than this, such as 90s or 2h.")] = None,
     last: Annotated[int, typer.Option(min=0, help="Only so many records, the newest ones.")] = 1_000,
+    own: Annotated[
+        bool, typer.Option("--own", help="Leave out what an agent's tools print in runs of their own.")
+    ] = False,
     data: Data = HERE,
     as_json: Annotated[bool, typer.Option("--json", help="Print each record as a JSON object on a line.")] = False,
 ) -> None:
@@ -43,6 +46,8 @@ def logs(
 
     A line has the time (UTC), the level, the host, the run or else the agent, the logger, and the text. `stdout` is what was printed;
     `stderr` counts as a warning. The supervisor tells why a host ended. What subprocesses print is in Ray's logs alone.
+
+    What the tools of a chat agent print is the agent's too: functions, and agents that its model calls, with what they ask for in turn.
 
     The logs lie in the data directory, and are read there: nothing is asked or started. They are bounded by the limit `logs_bytes_max`.
 
@@ -54,7 +59,7 @@ def logs(
     if not data.exists():
         raise BadRequest("data", f"there is no directory {data}")
     since_ms = 0 if since is None else time.time_ns() // 1_000_000 - duration_ms(since, "since")
-    files, wanted = LogFiles(data / LOGS), WantedLogs(whose or "", since_ms, level.upper())
+    files, wanted = LogFiles(data / LOGS), WantedLogs(whose or "", since_ms, level.upper(), without_tools=own)
     newest = files.newest(wanted, last)
     _print(newest, as_json=as_json)
     if not newest and not follow:

@@ -83,6 +83,52 @@ def test_what_many_agents_of_one_host_print_and_log_is_told_apart_by_run(
     assert (bad["level"], bad["logger"], bad["host"]) == ("ERROR", "talk", "host")
 
 
+class Leaf(Agent):
+    """Is asked for last."""
+
+    async def run(self, input: str) -> None:
+        print("leaf", input)  # noqa: T201
+
+
+class Middle(Agent):
+    """Asks for another."""
+
+    async def run(self, input: str) -> None:
+        print("middle", input)  # noqa: T201
+        await self.run_agent_tool(Leaf, input)
+
+
+class Asker(Agent):
+    """Asks as a chat's turn does, for a tool call, or by itself."""
+
+    @exposed
+    async def ask(self) -> None:
+        """Both."""
+        await self.run_agent_tool(Middle, "for a call", parent_tool_call_id="call 1")
+        await self.run_agent_tool(Middle, "by itself")
+
+
+def test_what_a_tool_call_has_asked_for_is_logged_on_behalf_of_the_agent_however_deep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = Heard(io.StringIO(), ProcessLog(tmp_path, "host", 1e9), "stdout", "INFO")
+
+    async def story(stage: Stage) -> None:
+        monkeypatch.setattr(sys, "stdout", heard)
+        await stage.call(Asker, "ask", name="a")
+        monkeypatch.undo()
+
+    play(story)
+    told = {it["text"]: it.get("behalf") for it in kept(tmp_path / "host.jsonl")}
+    caller = [f"a@{__name__}:Asker"]
+    assert told == {
+        "middle for a call": caller,
+        "leaf for a call": caller,
+        "middle by itself": None,
+        "leaf by itself": None,
+    }
+
+
 IN_THREADS = """
 import asyncio, os, signal, sys, threading
 from concurrent.futures import ThreadPoolExecutor

@@ -60,6 +60,18 @@ def test_records_are_chosen_by_run_agent_host_level_and_age_and_told_in_their_or
     assert shown(data, *words) == texts
 
 
+def test_what_an_agent_s_tools_do_is_its_own_unless_that_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    log = ProcessLog(tmp_path / "logs", "h1", 1e9)
+    tool = Whose("r1@perdure.tools:ToolRun", "r1", "r1", ("alice@shop:Shop", "bob@shop:Boss"))
+    log.write(log.record(1, "INFO", "stdout", "tool", tool))
+    log.write(log.record(2, "INFO", "stdout", "alice", Whose("alice@shop:Shop")))
+    for name in ("alice", "alice@shop:Shop"):
+        assert shown(tmp_path, name) == ["tool", "alice"]
+        assert shown(tmp_path, name, "--own") == ["alice"]
+    assert shown(tmp_path, "bob") == shown(tmp_path, "r1", "--own") == ["tool"]
+
+
 def test_a_line_says_when_how_grave_where_whose_and_by_which_logger(data: Path) -> None:
     lines = CliRunner().invoke(app, ["logs", "h2", "--data", str(data)]).stdout.splitlines()
     assert lines[0].split()[2:] == ["ERROR", "h2", "r1", "desk:", "second"]
