@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from perdure.policies.limits import Limits
 
+_MINUTE_MS = 60_000
+
 
 class Due(NamedTuple):
     """Which ended runs are due: those that ended before this instant, and this many of the oldest that nobody needs."""
@@ -31,6 +33,14 @@ class Due(NamedTuple):
 def is_retention_on(limits: Limits) -> bool:
     """Whether ended runs are ever cleared by themselves."""
     return math.isfinite(limits.ended_kept_ms) or math.isfinite(limits.ended_kept_max)
+
+
+def snapshot_age_max_ms(limits: Limits) -> float:
+    """How old the snapshot may become in a directory that is never quiet: a run is cleared only when its end is in one. A tenth of the age
+    that is kept, but at least a minute and at most ten; infinity where nothing is cleared."""
+    if not is_retention_on(limits):
+        return math.inf
+    return min(max(limits.ended_kept_ms / 10, _MINUTE_MS), 10 * _MINUTE_MS)
 
 
 def retention_due(at_ms: int, ended: int, limits: Limits) -> Due:

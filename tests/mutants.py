@@ -192,6 +192,9 @@ MUTANTS = (
     Mutant("ledger/keeping/target.py", "if blake2b(body, digest_size=20).hexdigest() != name:", "if False:",
            "a restore verifies every piece", "ledger/test_backups.py"
            "::test_a_piece_that_is_damaged_or_gone_is_refused_and_the_directory_does_not_appear"),
+    Mutant("actors/supervisor/checkpoints.py", "0 if quiet or old else", "0 if quiet else",
+           "old runs are cleared where the supervisor is never quiet",
+           "actors/test_retention.py::test_old_runs_go_also_where_the_supervisor_is_never_quiet"),
     Mutant("actors/link/wire.py", 'if theirs.rpartition(" ")[2] != PROTOCOL.rpartition(" ")[2]:', "if False:",
            "a peer whose messages are others is refused", "actors/test_link.py"
            "::test_a_peer_of_another_version_is_refused_with_both_versions_unless_its_messages_are_the_same"),

@@ -23,7 +23,7 @@ from perdure.actors.supervisor.recollection import Recollection
 from perdure.actors.tasks import Tasks
 from perdure.ledger import AgentForgotten, dirty_records, leave_out_passers, meta_of, prepare_rows, rows_to_make
 from perdure.ledger.storage.cabinet import Cabinet
-from perdure.policies import Limits
+from perdure.policies import Limits, snapshot_age_max_ms
 
 if TYPE_CHECKING:
     from perdure.ledger import Activation, Fact, Store, View
@@ -63,6 +63,7 @@ class Checkpoints:
         self._limits, self._recollection, self._append, self._wake = limits, recollection, append, wake
         self._facts, self._unfollowed = 0, 0
         self._quiet_since_s = 0.0
+        self._begun_s, self._age_max_s = asyncio.get_running_loop().time(), snapshot_age_max_ms(limits) / 1000
         self._due = self._keeps_more = False
         self._next: Callable[[], Awaitable[None]] | None = None  # the step that waits for the end of a turn
         self._at_rest = asyncio.Event()  # no checkpoint is under way
@@ -97,9 +98,11 @@ class Checkpoints:
         return self._taken
 
     def sweep(self, now_s: float) -> None:
-        """Whether a checkpoint is due: in a quiet moment, when there is something to delete, or after many facts."""
+        """Whether a checkpoint is due: in a quiet moment, when there is something to delete, after many facts, or when the last one is too
+        old for what retention has to clear."""
         quiet = now_s - self._quiet_since_s >= self._limits.checkpoint_idle_ms / 1000
-        self._due = bool(self.forgetting) or self._facts > (0 if quiet else self._limits.checkpoint_facts)
+        old = now_s - self._begun_s >= self._age_max_s
+        self._due = bool(self.forgetting) or self._facts > (0 if quiet or old else self._limits.checkpoint_facts)
 
     @property
     def has_step(self) -> bool:
@@ -119,6 +122,7 @@ class Checkpoints:
             self._due = False
             self._at_rest.clear()
             self._taken += 1
+            self._begun_s = asyncio.get_running_loop().time()
             self._tasks.start(self._prepare())
         elif self._keeps_more:
             self._let_go()

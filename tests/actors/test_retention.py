@@ -99,6 +99,25 @@ def test_a_run_stays_as_long_as_the_run_of_its_parent_may_ask_for_it_again() -> 
     play(story, limits=BRIEF)
 
 
+class Ticking(Agent):
+    """Reports for ever, so that the supervisor is never quiet."""
+
+    async def run(self, input: int, run: RunContext) -> None:
+        for each in range(input):
+            await run.report_progress(milestone=f"tick {each}")
+            await asyncio.sleep(0.2)
+
+
+def test_old_runs_go_also_where_the_supervisor_is_never_quiet() -> None:
+    async def story(stage: Stage) -> None:
+        await stage.client.start(Ticking, 2_000, run_id="ticks")
+        await stage.client.run(Worker, {"steps": 1}, run_id="old")
+        await asyncio.sleep(2 * LATER_S)
+        assert await known(stage, "ticks", "old") == ["ticks"]
+
+    play(story, limits=BRIEF)
+
+
 class Broken(Boss):
     """Cannot be told of an end."""
 
