@@ -22,6 +22,19 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors/ray_world/gateways.py", 'heard = [self._answer(call(other, "hear", news)) for other in others]', "heard = []",
+           "what one process of a gateway tells is carried to the others",
+           "cluster/test_mcp_processes_ray.py"
+           "::test_a_call_is_cancelled_at_a_process_of_the_gateway_that_does_not_have_it"),
+    Mutant("actors/mcp_server/server.py", "self._neighbours.tell(CANCELLED, *said)", "pass",
+           "a call of MCP is cancelled at whichever process of the gateway hears it",
+           "gateway/test_mcp_processes.py::test_a_call_is_cancelled_whichever_processes_have_it_and_its_session"),
+    Mutant("actors/mcp_server/server.py", "await to_the_end(awaited(self._end(*said)))", "await self._end(*said)",
+           "a call of MCP is cancelled although the SDK is done with who said so",
+           "gateway/test_mcp_processes.py::test_a_call_is_cancelled_whichever_processes_have_it_and_its_session"),
+    Mutant("actors/mcp_server/server.py", "        if owner == name:\n", "        if owner:\n",
+           "a call of MCP is cancelled by nobody else",
+           "gateway/test_mcp_processes.py::test_a_call_is_cancelled_whichever_processes_have_it_and_its_session"),
     Mutant("actors/remote/wishes.py", "    check_trusted(problem)\n    if not wish.repeatable", "    if not wish.repeatable",
            "a certificate that is not believed is told at once",
            "gateway/test_tls.py::test_a_client_believes_the_authority_that_it_is_given_and_no_other"),

@@ -19,6 +19,7 @@ from perdure.actors.gateway.run_feed import Batch, RunFeeds
 from perdure.actors.gateway.security import Principal, Scope, Security
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.link.messages import Plain
+from perdure.actors.neighbours import Neighbours
 from perdure.actors.runtime.client import Client
 from perdure.ledger import PerdureError, agent_id, path_of, sub_agent_id
 
@@ -61,6 +62,7 @@ class Backend:
         data: the data directory.
         backups: where backups of it are made on demand, as for `perdure backup`; empty if nowhere.
         stopper: has the directory stopped, after so many ms for what is at work; None if nobody may.
+        neighbours: the other processes of the gateway.
     """
 
     def __init__(
@@ -74,7 +76,9 @@ class Backend:
         data: Path = Path(),
         backups: str = "",
         stopper: Stopper | None = None,
+        neighbours: Neighbours | None = None,
     ) -> None:
+        self.neighbours = neighbours or Neighbours()
         self.data, self.storages, self.backups, self.stopper = data, data / AGENTS, backups, stopper
         self.registry, self.security, self.striker = registry, security, striker
         self._connection = Connection(opener)

@@ -29,6 +29,7 @@ from perdure.actors.gateway.security import Principal, Scope
 from perdure.actors.mcp_server.offers import RESERVED, Choice, Offer, offers_of
 from perdure.actors.mcp_server.people import Questions
 from perdure.actors.mcp_server.runs import McpRuns
+from perdure.actors.tasks import awaited, to_the_end
 from perdure.ledger import HARD, BadRequest, PerdureError, Status, UnknownRun
 from perdure.policies import JsonObject
 
@@ -36,6 +37,7 @@ TASKS: Final = "io.modelcontextprotocol/tasks"
 KEY: Final = "perdure/idempotencyKey"
 POLL_MS: Final = 1_000
 UNKNOWN: Final = "no such task"  # the same words for one that does not exist and for another's
+CANCELLED: Final = "mcp-cancelled"
 CALLS_MAX: Final = 10_000
 PORTABLE: Final[Mapping[str, frozenset[str]]] = {
     "start_run": frozenset({"tool", "arguments", "idempotency_key"}),
@@ -75,6 +77,8 @@ class McpServer:
         self.offers = offers_of(choices)
         self._runs, self._local = McpRuns(backend), local
         self._questions = Questions(backend, self._runs)
+        self._neighbours = backend.neighbours
+        self._neighbours.on(CANCELLED, self._cancelled_elsewhere)
         self._calls: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
         self.server: Server[object] = Server("perdure", on_list_tools=worded(self._list), on_call_tool=self._called)
         self.server.extensions = {TASKS: {}}
@@ -161,9 +165,24 @@ class McpServer:
     async def _cancelled(self, ctx: Context, params: types.CancelledNotificationParams) -> None:
         """The client does not want the result of a call. In the newer era nobody says so: the stream is closed, and the run goes on."""
         who = self._who(ctx, Scope.READ)
-        name, handle = self._calls.pop(call_of(ctx, params.request_id), ("", ""))
-        if handle and name == who.name:
-            await self._runs.cancel(who, handle, params.reason or "cancelled over MCP")
+        said = (*call_of(ctx, params.request_id), who.name, params.reason or "cancelled over MCP")
+        await to_the_end(awaited(self._end(*said)))  # outside of a session the SDK cancels this once it has answered
+
+    async def _end(self, *said: str) -> None:
+        """End the run of a call, here or in another process."""
+        if not await self._cancel(*said):
+            self._neighbours.tell(CANCELLED, *said)
+
+    async def _cancel(self, session: str, request_id: str, name: str, reason: str) -> bool:
+        """Cancel the run of a call; returns whether this process knows the call. Another principal's stays as it is."""
+        owner, handle = self._calls.get((session, request_id), ("", ""))
+        if owner == name:
+            del self._calls[session, request_id]
+            await self._runs.cancel(Principal(name), handle, reason)
+        return bool(handle)
+
+    async def _cancelled_elsewhere(self, *said: str) -> None:
+        await self._cancel(*said)
 
     # tasks
 

@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from perdure.actors.neighbours import Neighbours, News
 from perdure.actors.ray_world.connection import cause_of
 from perdure.actors.ray_world.courier import RayCourier
 from perdure.actors.ray_world.deployment import Deployment
@@ -47,12 +48,14 @@ class RayGateway(Process):
         take_variables(deployment)
         super().__init__(deployment, name)
         courier = RayCourier(functools.partial(find_again, deployment))
+        self._neighbours = Neighbours()
         self._server: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._wish: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._life = awaited(self._live(deployment, plan, courier, is_local))
 
     async def _live(self, deployment: Deployment, *given: object) -> None:
-        server = deployment.part("gateway", deployment, *given, functools.partial(_strike, deployment), self._asked)
+        strike = functools.partial(_strike, deployment)
+        server = deployment.part("gateway", deployment, *given, strike, self._asked, self._neighbours)
         self._server.set_result(server)
         await server.serve()
 
@@ -78,6 +81,14 @@ class RayGateway(Process):
     async def stop_wish(self) -> int:
         """Wait until somebody asks for the directory to be stopped, and tell how many ms work may go on before."""
         return await asyncio.shield(self._wish)
+
+    async def news(self) -> list[News]:
+        """Wait until it has something to tell the other processes."""
+        return await self._neighbours.news()
+
+    async def hear(self, news: list[News]) -> None:
+        """Take what another process tells."""
+        await self._neighbours.hear(news)
 
     async def stop(self) -> None:
         """Drain, and end."""
@@ -160,14 +171,15 @@ class Gateways:
                 self._say(str(problem))
 
     async def _end_of(self, number: int) -> str:
-        listening = awaited(self._listen(self._handles[number]))
+        beside = [awaited(self._listen(self._handles[number])), awaited(self._carry(number))]
         try:
             await self._answer(call(self._handles[number], "watch"))
         except (RayError, SupervisorUnreachable) as problem:
             said = cause_of(problem)
             return "its process was killed by a signal, most likely SIGKILL" if LOST in said else said
         finally:
-            listening.cancel()
+            for each in beside:
+                each.cancel()
         return "it was stopped"
 
     async def _listen(self, handle: Handle) -> None:
@@ -175,6 +187,15 @@ class Gateways:
             timeout_ms = await self._answer(call(handle, "stop_wish"))
             if not self._wish.done():
                 self._wish.set_result(timeout_ms)
+
+    async def _carry(self, number: int) -> None:
+        """Carry what one of them tells to the others."""
+        with suppress(RayError, SupervisorUnreachable):  # the same
+            while True:
+                news = await self._answer(call(self._handles[number], "news"))
+                others = [handle for each, handle in self._handles.items() if each != number]
+                heard = [self._answer(call(other, "hear", news)) for other in others]
+                await asyncio.gather(*heard, return_exceptions=True)  # one that has ended had nothing to hear
 
     async def _stop(self, number: int) -> None:
         handle = self._handles.pop(number)

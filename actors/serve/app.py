@@ -29,6 +29,7 @@ from perdure.actors.gateway.registry import Registry
 from perdure.actors.gateway.security import Authenticate, Security, host_names, page_origins
 from perdure.actors.mcp_server import routes as mcp
 from perdure.actors.mcp_server.offers import Choice
+from perdure.actors.neighbours import Neighbours
 from perdure.actors.rest import routes as rest
 from perdure.actors.serve.guard import Guard
 from perdure.actors.serve.traced import traced
@@ -60,6 +61,7 @@ class Gateway:
         backups: where `POST /api/backup` makes backups: a directory, or a URL of fsspec; nowhere by default.
         striker: ends processes; `perdure serve` has one.
         stopper: has the directory stopped; `perdure serve` has one.
+        neighbours: the other processes that serve the same; `perdure serve` has them.
     """
 
     def __init__(  # noqa: PLR0913 - all that an author may say of a gateway
@@ -79,12 +81,13 @@ class Gateway:
         backups: str = "",
         striker: Striker | None = None,
         stopper: Stopper | None = None,
+        neighbours: Neighbours | None = None,
     ) -> None:
         self._given: dict[str, Any] = {
             "data": data, "address": address, "authenticate": authenticate, "may_address": may_address,
             "hosts": tuple(hosts), "origins": tuple(origins), "allows_kill": allows_kill, "limits": limits,
             "mcp_tools": tuple(mcp_tools), "opener": opener, "striker": striker,
-            "backups": backups, "stopper": stopper,
+            "backups": backups, "stopper": stopper, "neighbours": neighbours,
         }  # fmt: skip
         security = Security(authenticate, host_names(self._given["hosts"]), page_origins(self._given["origins"]))
         opener = opener or joining(data, address=address)
@@ -92,7 +95,7 @@ class Gateway:
         self.mcp_tools: tuple[Choice, ...] = self._given["mcp_tools"]
         self.backend = Backend(
             Registry(agents), security, opener, may_address, striker=striker if allows_kill else None, data=Path(data),
-            backups=backups, stopper=stopper,
+            backups=backups, stopper=stopper, neighbours=neighbours,
         )  # fmt: skip
         self._app = Starlette(
             routes=[

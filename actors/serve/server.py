@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 from perdure.actors.gateway.backend import Stopper, Striker
 from perdure.actors.gateway.connection import served
+from perdure.actors.neighbours import Neighbours
 from perdure.actors.ports import Courier
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.system import system_world
@@ -28,6 +29,7 @@ class GatewayServer:
         is_local: whether the hosts find the code of agents where this process does.
         striker: ends processes of the directory.
         stopper: has the directory stopped.
+        neighbours: the other processes on the port.
     """
 
     def __init__(
@@ -38,9 +40,12 @@ class GatewayServer:
         is_local: bool,
         striker: Striker | None = None,
         stopper: Stopper | None = None,
+        neighbours: Neighbours | None = None,
     ) -> None:
         self._plan, self._deployment, self._courier, self._is_local = plan, deployment, courier, is_local
-        self._app = plan.application(opener=self._opened, striker=striker, stopper=stopper, data=deployment.data)
+        self._app = plan.application(
+            opener=self._opened, striker=striker, stopper=stopper, data=deployment.data, neighbours=neighbours
+        )
         logging.getLogger("uvicorn").setLevel(logging.ERROR)  # or strangers would fill the log
         self._server = Server(self._app, self._app.limits, plan)
 

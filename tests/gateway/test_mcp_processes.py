@@ -1,0 +1,84 @@
+"""Two processes of one gateway: a client of MCP cancels a call at the one that does not have it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from perdure.actors.neighbours import NEWS_MAX, Neighbours
+from tests.actors.one_process import OneProcess, play
+from tests.gateway.door import Answer, Door
+from tests.gateway.mcp_cast import Importer, by_name
+from tests.gateway.world import gateway
+
+HEADERS = {
+    "accept": "application/json, text/event-stream",
+    "content-type": "application/json",
+    "mcp-protocol-version": "2025-11-25",
+}
+WHO = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+
+
+async def said(door: Door, message: dict[str, Any], session: str = "", name: str = "alice") -> Answer:
+    headers = HEADERS | {"x-name": name} | ({"mcp-session-id": session} if session else {})
+    return await door.post("/mcp", body=json.dumps({"jsonrpc": "2.0", **message}).encode(), headers=headers)
+
+
+@pytest.mark.parametrize(("call_at", "cancel_at"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_a_call_is_cancelled_whichever_processes_have_it_and_its_session(call_at: int, cancel_at: int) -> None:
+    async def story(world: OneProcess) -> None:
+        both = Neighbours(), Neighbours()
+        options: dict[str, Any] = {"mcp_tools": [Importer], "authenticate": by_name}
+        apps = [gateway(world.client, [Importer], neighbours=each, **options) for each in both]
+        doors = [Door(each) for each in apps]
+        session = (await said(doors[0], {"id": 1, "method": "initialize", "params": WHO})).headers["mcp-session-id"]
+        asked = {"name": "importer", "arguments": {"rows": 1, "gate": "/nowhere"}}
+        call = asyncio.ensure_future(said(doors[call_at], {"id": 2, "method": "tools/call", "params": asked}, session))
+
+        async def status() -> str:
+            found: Any = await world.client.ask("ps", 10)
+            return found["live"][0]["status"] if found["live"] else ""
+
+        async def carried() -> None:
+            """What the one tells reaches the other."""
+            for teller, hearer in (both, both[::-1]):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await hearer.hear(await teller.news())
+
+        while await status() != "running":
+            await asyncio.sleep(0.01)
+        cancel = {"method": "notifications/cancelled", "params": {"requestId": 2}}
+        foreign = await said(doors[cancel_at], cancel, session, name="eve")
+        assert foreign.status == (202 if cancel_at else 404)  # the process that has the session knows whose it is
+        await carried()
+        assert await status() == "running"  # the call is alice's
+        assert (await said(doors[cancel_at], cancel, session)).status == 202
+        await carried()
+        assert await status() == ""
+        assert (await call).status == 200
+        for each in apps:
+            await each.backend.close()
+
+    play(story)
+
+
+def test_what_nobody_fetches_takes_no_more_than_so_much_memory() -> None:
+    async def story() -> None:
+        alone, heard = Neighbours(), []
+        for number in range(NEWS_MAX + 5):
+            alone.tell("topic", str(number))
+
+        async def listen(word: str) -> None:
+            heard.append(word)
+
+        alone.on("topic", listen)
+        alone.tell("other", "word")
+        await alone.hear(await alone.news())
+        assert heard == [str(number) for number in range(6, NEWS_MAX + 5)]
+
+    asyncio.run(story())
