@@ -31,7 +31,9 @@ _AT_ONCE: Final = 20_000
 _HALF: Final = (1 << 32) - 1
 _KEY: Final = "filter"  # in the table `meta`: of which snapshot the levels are, and their digests
 _EARLIER_KEY: Final = "run_filter"  # how the keys began when the levels stood there as well
-_TABLE: Final = "CREATE TABLE IF NOT EXISTS run_filter (place INTEGER PRIMARY KEY, bits BLOB)"  # as in `schema.sql`
+_TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS run_filter (place INTEGER PRIMARY KEY, bits BLOB USING COMPRESSION uncompressed)"
+)
 
 
 class RunFilter:
