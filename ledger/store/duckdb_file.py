@@ -3,7 +3,8 @@
 What is set, and why: no log of DuckDB's own, because the journal has what comes after the last checkpoint; one thread and no helpers,
 because there is one writer; small blocks, because a ledger begins small; small row groups, because a full one is compressed anew by one
 checkpoint (122,880 facts at once took 1.6 s); a storage version that every DuckDB we allow can read; keys in a list are looked up by
-index; and SQL reaches nothing outside of the file. A new file is made under another name, so that it has its schema when it has its name.
+index; memory is bounded, because DuckDB keeps what it has read or written, up to most of the machine's memory; and SQL reaches nothing
+outside of the file. A new file is made under another name, so that it has its schema when it has its name.
 """
 
 from __future__ import annotations
@@ -51,11 +52,13 @@ _FULL = ("No space left", "File too large", "Disk quota", "disk is full")
 _REFUSED = ("Permission denied", "Read-only", "read-only", "Operation not permitted", "Cannot open file")
 _FULL_ERRNO = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 INDEXED_MAX = 2_048  # keys in a list that are looked up by index; more read the whole table
+MEMORY_MAX_MB = 512
 _SETTINGS = (
     "SET fsync_mode = '{fsync_mode}'",
     "SET checkpoint_threshold = '256MB'",
     "SET auto_checkpoint_skip_wal_threshold = 1000000000000",
     f"SET dynamic_or_filter_threshold = {INDEXED_MAX}",
+    f"SET memory_limit = '{MEMORY_MAX_MB}MB'",
     "SET temp_directory = '{directory}/ledger.tmp'",
     "PRAGMA disable_checkpoint_on_shutdown",
 )

@@ -78,7 +78,7 @@ from perdure.ledger.store.seals import GENESIS, NOTHING, extend, seal, seal_anew
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Wanted
 
 _SLICE = 1_000  # facts that DuckDB takes in one transaction: 2 µs each, and 10 in one of a hundred thousand
-_WORLD = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException, duckdb.OutOfMemoryException)
+_WORLD = (duckdb.IOException, duckdb.FatalException, duckdb.InternalException)
 
 
 class DuckDBStore:

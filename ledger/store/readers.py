@@ -1,12 +1,18 @@
-"""Connections that read what DuckDB has committed, beside the one that writes. No reader waits for another, or for that one."""
+"""Connections that read what DuckDB has committed, beside the one that writes. No reader waits for another, or for that one.
+
+A question that needs too much memory is refused. It ends nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Condition
 
 import duckdb
+
+from perdure.ledger.errors import BadRequest
+from perdure.ledger.store.duckdb_file import MEMORY_MAX_MB
 
 
 class Readers:
@@ -19,12 +25,17 @@ class Readers:
 
     @contextmanager
     def reading(self, con: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
-        """One that nobody else uses meanwhile. `con` is the one that writes."""
+        """One that nobody else uses meanwhile. `con` is the one that writes. Raises `BadRequest` if what is asked needs too much memory."""
         with self._changed:
             reader = self._idle.pop() if self._idle else _beside(con)
             self._at_work += 1
         try:
             yield reader
+        except duckdb.OutOfMemoryException as problem:
+            with suppress(duckdb.Error):
+                reader.rollback()
+            words = f"needs more memory than a ledger uses ({MEMORY_MAX_MB} MB); ask for fewer at once"
+            raise BadRequest("question", words) from problem
         finally:
             with self._changed:
                 self._at_work -= 1

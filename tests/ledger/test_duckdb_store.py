@@ -18,7 +18,7 @@ import pytest
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.codec import unpack
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerLocked, LedgerTooNew, LedgerUnwritable
-from perdure.ledger.store.duckdb_file import DATABASE, SCHEMA_VERSION, layout
+from perdure.ledger.store.duckdb_file import DATABASE, SCHEMA_VERSION, layout, transact
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import examine
 from perdure.ledger.store.journal import Journal
@@ -533,6 +533,25 @@ def test_anything_else_is_refused_and_changes_nothing(store: DuckDBStore, query:
     assert refused.value.field == "query"
     store.append(*commit(4, 4))
     assert store.rows("SELECT count(*) FROM facts", []) == [(4,)]
+
+
+def test_a_question_that_needs_too_much_memory_is_refused_and_ends_nothing(store: DuckDBStore) -> None:
+    store.append(*commit(1, 4))
+    store.checkpoint(b"m", 4, [run("r0", 3, 3), run("r1", 1, 4)], [])
+    query = "SELECT list(number) FROM range(1_000_000_000) AS t(number)"
+
+    def asked() -> None:
+        with store._reading() as con:  # noqa: SLF001 - as any question
+            transact(con, lambda: con.execute(query).fetchall())
+
+    with pytest.raises(BadRequest, match="Out of Memory"):
+        store.rows(query, [])
+    with pytest.raises(BadRequest, match="512 MB"):
+        asked()
+    assert [record.key for record in store.records("runs", ["r0", "r1"])] == ["r0", "r1"]
+    store.append(*commit(5, 6))
+    store.checkpoint(b"m", 6, [run("r2", 2, 5)], [])
+    assert store.rows("SELECT count(*) FROM facts", []) == [(6,)]
 
 
 # ------------------------------------------------------------------ shape

@@ -222,6 +222,13 @@ def test_what_came_and_went_between_two_snapshots_never_has_a_row() -> None:
     assert {record.table for record in dirty_records(ledger.view)} == {"runs"}
 
 
+def test_a_run_whose_end_is_owed_to_its_parent_does_not_leave_the_memory() -> None:
+    ledger, _ = life_of(*ended("done", 1), MailDelivered(PARENT, ["done!finish"]), *ended("owed", 2))
+    ledger.view.dirty_runs.clear()
+    assert ledger.view.let_go_of_oldest(0) == 1
+    assert set(ledger.view.runs) == {"owed"}
+
+
 def test_a_row_shows_sql_readers_what_the_record_says() -> None:
     ledger = Ledger().given(*ended("r", 1))
     record = run_record(ledger.run())
