@@ -22,6 +22,9 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("actors/mcp_server/stdio.py", "daemon=True", "daemon=False",
+           "Ctrl-C ends a server of MCP over stdio while its client is silent",
+           "gateway/test_mcp_stdio.py::test_a_server_over_stdio_ends_at_ctrl_c_while_its_client_is_silent"),
     Mutant("actors/ray_world/gateways.py", 'heard = [self._answer(call(other, "hear", news)) for other in others]', "heard = []",
            "what one process of a gateway tells is carried to the others",
            "cluster/test_mcp_processes_ray.py"

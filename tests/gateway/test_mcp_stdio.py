@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,46 @@ def test_a_server_over_stdio_that_is_killed_goes_on_with_its_runs(tmp_path: Path
                 assert found.structured_content["output"]["rows"] == 4
 
     asyncio.run(story())
+
+
+def test_a_server_over_stdio_ends_at_ctrl_c_while_its_client_is_silent(tmp_path: Path) -> None:
+    given = server(tmp_path)
+    process = subprocess.Popen(
+        [given.command, *given.args],
+        env=given.env,
+        cwd=given.cwd,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdin
+        assert process.stdout
+        about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        said = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": about}
+        process.stdin.write(json.dumps(said).encode() + b"\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["id"] == 1
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_what_stands_on_standard_input_is_told_line_by_line() -> None:
+    long = b"x" * 200_000
+    program = "import asyncio, sys; from perdure.actors.mcp_server.stdio import Lines\n"
+    program += "async def main():\n  async for line in Lines(): print(len(line), repr(line[-2:]))\n"
+    program += "  print(repr(sys.stdin.read()))\nasyncio.run(main())"
+    environment = os.environ | {"PYTHONPATH": str(ROOT / ".src")}
+    command = [sys.executable, "-c", program]
+    said = subprocess.run(
+        command, input=b"a\n\n" + long + b"\n\xff\nend", env=environment, capture_output=True, check=True, timeout=60
+    )
+    assert said.stdout.decode().splitlines() == [
+        "2 'a\\n'", "1 '\\n'", "200001 'x\\n'", "2 '\ufffd\\n'", "3 'nd'", "''",
+    ]  # fmt: skip
 
 
 def test_what_can_be_no_tool_is_refused() -> None:
