@@ -64,6 +64,10 @@ def agent_of(task: asyncio.Task[object] | None) -> str:
     return name.removeprefix(AGENT) if name.startswith(AGENT) else ""
 
 
+def _unheard(_problem: BaseException) -> None:
+    """What a life that is over does about an error."""
+
+
 class Tasks:
     """The tasks of one life.
 
@@ -92,6 +96,10 @@ class Tasks:
         self._running[task] = None
         task.add_done_callback(self._running.pop)
         return task
+
+    def go_unheard(self) -> None:
+        """The life is over: an unexpected error of a task is logged, and ends nothing any more."""
+        self._on_failure = _unheard
 
     def _owned(self, context: Context | None) -> Context | None:
         if self._agent:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
 from typing import Any, Final, TypeVar, cast, overload
+from weakref import ref
 
 from perdure.actors.code.author_call import is_async, overrides, staying, tried
 from perdure.actors.life.host_services import HostServices
@@ -37,7 +38,7 @@ class Life:
     """What one life of an agent has.
 
     Attributes:
-        agent: the author's object, or None until it was made.
+        agent: the author's object, or None until it was made. Of a life that is over it is there as long as the author's code has it.
         is_up: whether `on_start` has returned.
         is_leaving: whether it was told to stop, or is over.
         has_place: whether its host counts it among those who live there; an older life that is only being ended is not.
@@ -56,7 +57,8 @@ class Life:
         self.services, self.agent_id, self.incarnation = services, agent_id, incarnation
         self.limits, self.threads, self.faults = services.limits, services.world.threads, services.world.faults
         self.code_dir = services.code_dir
-        self.agent: Any = None
+        self._agent: Any = None
+        self._left: ref[Any] | None = None
         self.is_up = self.is_leaving = False
         self.has_place = True
         self.idle_since_s = 0.0
@@ -69,6 +71,14 @@ class Life:
         self._runs: dict[str, None] = {}
         self.tasks = Tasks(AGENT + agent_id, on_failure)
         self._vigils: set[object] = set()
+
+    @property
+    def agent(self) -> Any:
+        return self._agent if self._left is None else self._left()
+
+    @agent.setter
+    def agent(self, agent: Any) -> None:
+        self._agent, self._left = agent, None
 
     @property
     def name(self) -> str:
@@ -134,10 +144,15 @@ class Life:
             self._storage = None
 
     def close(self) -> None:
-        """From now on nothing of this life counts, and nothing more is written."""
+        """From now on nothing of this life counts, and nothing more is written. What holds it in a circle is let go of, so that its memory
+        is free at once: to search a crowd of ended lives for circles kept a host from its work for a third of a second."""
         self.is_leaving = True
         if self._storage is not None:
             self._storage.close()
+        self._watch = None
+        self.tasks.go_unheard()
+        if self._agent is not None:
+            self._left, self._agent = ref(self._agent), None
 
     # what a kind of agent adds to it
 
