@@ -29,7 +29,7 @@ FILE_LINES_LONGER = {
 FILE_LINES_MEDIAN_MAX = 220
 BODY_LINES_MAX = 50
 DEPTH_MAX = 3
-ANY_MAX = 15  # lines in a thousand of `actors/`
+ANY_MAX = 10  # lines in a thousand of `actors/`; the goal was 15
 
 TOP_LEVEL = {*FOLDERS, "tests", "pyproject.toml", "ray_cluster.yaml", "README.md"}
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "base", "core", "misc"}

@@ -1,7 +1,7 @@
 """Which runs the snapshot may have: a filter in memory, so that a new id is known to be new without a question to DuckDB.
 
-It errs in one direction. What it denies is not in the snapshot; what it affirms is looked up there (one new id in half a million for each
-full level). Ids of runs that were cleared stay in it, until they are more than the others.
+It errs in one direction. What it denies is not in the snapshot; what it affirms is looked up there (one new id in a hundred and sixty
+thousand for each full level). Ids of runs that were cleared stay in it, until they are more than the others.
 
 It stands in the database's file beside the records, in a table of its own, because DuckDB reads a small table whole whenever it looks for
 one row of it. A checkpoint writes the level that changed, so its cost does not grow with what is retained. With the filter stands for
@@ -22,9 +22,9 @@ from perdure.ledger.store.duckdb_tables import runs_in
 from perdure.ledger.store.store import Record
 
 _PROBES: Final = 10
-_BITS_EACH: Final = 32  # one new id in half a million is affirmed by a full level
+_BITS_EACH: Final = 28  # one new id in a hundred and sixty thousand is affirmed by a full level
 _FIRST_SIZE: Final = 1 << 15  # bytes of the first level; each further one has twice the size of the one before
-_SIZE_MAX: Final = 1 << 22  # until this: room for a million ids
+_SIZE_MAX: Final = 1 << 22  # until this: room for 1.2 million ids
 _PIECE: Final = 1 << 18  # bytes that are read at once, so that a start needs no memory for a second copy
 _SPARE: Final = 10_000  # ids of cleared runs that are not worth a new filter
 _AT_ONCE: Final = 20_000
