@@ -114,12 +114,10 @@ def forget(con: duckdb.DuckDBPyConnection, bounds: dict[str, int]) -> Counter[st
             [keys, list(bounds.values()), first_seq],
         ).fetchall()
         remove(con, gone)
-    fewer: dict[str, Counter[str]] = {}
-    for table in TABLES:
-        theirs = f"{COLUMNS[table][0]} IN (SELECT unnest($1::VARCHAR[]))"
-        theirs += " OR run_id IN (SELECT unnest($1::VARCHAR[]))" if table == "mail" else ""
-        fewer[table] = _deleted(con, table, theirs, keys)
-    return fewer["runs"]
+    theirs = "{} IN (SELECT unnest($1::VARCHAR[]))".format
+    con.execute(f"DELETE FROM agents WHERE {theirs('agent_id')}", [keys])
+    con.execute(f"DELETE FROM mail WHERE {theirs('mail_id')} OR {theirs('run_id')}", [keys])
+    return _deleted(con, "runs", theirs("run_id"), keys)
 
 
 def boot_records(con: duckdb.DuckDBPyConnection, facts: list[FactRow]) -> list[Record]:
