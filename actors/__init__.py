@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from perdure.actors.code.known_types import mistakable
     from perdure.actors.events.message_parts import apply_chunk
     from perdure.actors.events.reducer import AgentToolEvents
-    from perdure.actors.gateway.connection import joining
+    from perdure.actors.gateway.joining import joining
     from perdure.actors.gateway.plain_json import finite
     from perdure.actors.gateway.security import token_digest
     from perdure.actors.host.host import Host

@@ -76,12 +76,6 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_unconfigure() -> None:
-    """Python takes it all down now."""
-    gc.unfreeze()
-
-
 def _takes_long(item: pytest.Item) -> bool:
     return any(item.get_closest_marker(name) is not None for name in ("slow", "thorough"))
 

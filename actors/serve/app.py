@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from perdure.actors.agent.agent import Agent
 from perdure.actors.agents_client import routes as agents_client
 from perdure.actors.ai_sdk import routes as ai_sdk
 from perdure.actors.gateway.backend import Backend, MayAddress, Stopper, Striker
-from perdure.actors.gateway.connection import Opener, joining
+from perdure.actors.gateway.connection import Opener
 from perdure.actors.gateway.limits import GatewayLimits
 from perdure.actors.gateway.problems import unrouted
 from perdure.actors.gateway.registry import Registry
@@ -36,8 +37,7 @@ from perdure.actors.serve.traced import traced
 from perdure.actors.tray import page
 
 PROTOCOLS = (rest.routes, ai_sdk.routes, ag_ui.routes, agents_client.routes, page.routes)
-
-
+JOINING = "perdure.actors.gateway.joining"  # brings Ray
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 EXPOSED = ("retry-after", "x-vercel-ai-ui-message-stream", "www-authenticate")
 ASKED_AGAIN_S = 600
@@ -90,7 +90,7 @@ class Gateway:
             "backups": backups, "stopper": stopper, "neighbours": neighbours,
         }  # fmt: skip
         security = Security(authenticate, host_names(self._given["hosts"]), page_origins(self._given["origins"]))
-        opener = opener or joining(data, address=address)
+        opener = opener or import_module(JOINING).joining(data, address=address)
         self.limits = limits or GatewayLimits()
         self.mcp_tools: tuple[Choice, ...] = self._given["mcp_tools"]
         self.backend = Backend(

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import httpx2
-from openai import AsyncOpenAI
-from pydantic_ai.models.openai import OpenAIChatModel
-from pydantic_ai.providers.openai import OpenAIProvider
 
 from perdure.actors.sim_world.world import current_process, on_death
 from perdure.scenarios.provider.faults import Act, End, FaultPlan, Head, Pace, Said, Wait, refusal
 from perdure.scenarios.provider.script import Script
 from perdure.scenarios.provider.scripted import ScriptedProvider, unknown_path
+
+if TYPE_CHECKING:
+    from pydantic_ai.models.openai import OpenAIChatModel
 
 SIM_URL: Final = "http://provider.invalid/v1"
 
@@ -45,6 +45,10 @@ class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
 
     def model(self, name: str = "scripted") -> OpenAIChatModel:
         """A model of this name whose requests come here."""
+        from openai import AsyncOpenAI  # noqa: PLC0415 - takes half a second, and not all that have a provider have a model
+        from pydantic_ai.models.openai import OpenAIChatModel  # noqa: PLC0415 - as above
+        from pydantic_ai.providers.openai import OpenAIProvider  # noqa: PLC0415 - as above
+
         client = AsyncOpenAI(base_url=SIM_URL, api_key="scripted", max_retries=0, http_client=self.client())
         return OpenAIChatModel(name, provider=OpenAIProvider(openai_client=client))
 

@@ -1,0 +1,35 @@
+"""The client of a gateway that starts or joins a cluster. It brings Ray, which a gateway with an opener of its own does without."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from perdure.actors.gateway.connection import Opener, served
+from perdure.actors.ray_world.system import system_world
+from perdure.actors.ray_world.world import RayCluster
+from perdure.actors.runtime.client import Client
+from perdure.actors.runtime.packing import Packer
+from perdure.ledger import BadRequest
+from perdure.policies import Limits
+
+
+def joining(data: str | Path, *, address: str | None = None, limits: Limits | None = None) -> Opener:
+    """Start the cluster that serves a directory, or join it, as `Runtime` does. What it raises is what `Runtime.open` raises."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[Client, None]:
+        cluster = await asyncio.to_thread(RayCluster.start, Path(data), address=address, limits=limits)
+        try:
+            packer = Packer(cluster.deployment.code_dir, sources_only=cluster.is_local)
+            client = Client(system_world(), cluster.courier(), limits or Limits(), cluster.deployment.code_dir, packer)
+            with suppress(BadRequest):  # then whoever asks for such an agent is told
+                await client.ready()
+            async with served(client):
+                yield client
+        finally:
+            await asyncio.to_thread(cluster.close)
+
+    return opened
