@@ -185,7 +185,9 @@ class Fleet(Protocol):
 
 
 class World(NamedTuple):
-    """What every process of Perdure is given: its clock, dice, threads, faults, vitals and turns, and where its numbers and spans go."""
+    """What every process of Perdure is given: its clock, dice, threads, faults, vitals and turns, where its numbers and spans go, and how
+    many cores its cluster has.
+    """
 
     clock: Clock
     dice: Dice
@@ -195,3 +197,4 @@ class World(NamedTuple):
     metrics: Metrics = NoMetrics()
     turns: Turns = NoTurns()
     telemetry: Telemetry = OFF
+    cores: int = 4

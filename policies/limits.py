@@ -8,17 +8,22 @@ Durations are milliseconds. Infinity switches a limit off where its comment says
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final, Self
 
 from perdure.policies.numbers import INFINITY, number
+
+HOSTS_MIN: Final = 2
+"""So that there is another one when one dies."""
+HOSTS_MOST: Final = 16
+"""What one supervisor can keep at work. Who needs more for agents that compute says so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
     """The limits of one runtime. Kept by the supervisor and handed to every host."""
 
-    hosts_max: int = 4  # hosts per pool; as many again for agents that must be alone
+    hosts_max: int = 0  # per pool, and as many for agents that must be alone; 0: one for each core, from 2 to 16
     hosts_warm: int = 2  # hosts kept ready ahead of demand
     pack_max: int = 1000  # agents per host that work at the same time
     inline_agents_max: int = 16  # above this many agents a host writes storages on threads, which cost more
@@ -109,9 +114,14 @@ class Limits:
         known: dict[str, Any] = {field.name: told[field.name] for field in fields(cls) if field.name in told}
         return cls(**known)
 
+    def for_cores(self, cores: int) -> Self:
+        """These limits in a cluster of so many cores: none of them is left to it."""
+        return self if self.hosts_max else replace(self, hosts_max=min(max(cores, HOSTS_MIN), HOSTS_MOST))
+
     def differing(self, other: Limits) -> list[str]:
-        """The names of the limits that differ."""
-        return [field.name for field in fields(self) if getattr(self, field.name) != getattr(other, field.name)]
+        """The names of the limits that differ. One that is left to the cluster differs from none."""
+        asked = self if self.hosts_max else replace(self, hosts_max=other.hosts_max)
+        return [field.name for field in fields(asked) if getattr(asked, field.name) != getattr(other, field.name)]
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -31,6 +31,7 @@ class RaySupervisor(SupervisorProcess):
         die_with_parent()  # or it would hold the ledger for a while after its raylet has died
         telemetry, metrics = begin_telemetry(deployment, SUPERVISOR)
         world = system_world(several(RayMetrics(), metrics), telemetry=telemetry)
+        world = world._replace(cores=int(ray.cluster_resources().get("CPU", 0)))  # type: ignore[no-untyped-call]
         super().__init__(deployment, world, ActorFleet(RayActors(deployment)))
 
 

@@ -86,6 +86,7 @@ class Supervisor:
     """
 
     def __init__(self, world: World, fleet: Fleet, store: Store, cabinet: Cabinet, limits: Limits) -> None:
+        limits = limits.for_cores(world.cores)
         self.world, self.limits, self.store = world, limits, store
         self.view = View()
         self.sessions = Sessions()

@@ -20,7 +20,7 @@ HERE = Path("perdure-data")
 def test_limits_that_are_not_those_of_the_supervisor_are_refused_by_their_names() -> None:
     mine = Limits(hosts_max=16, detached_max_budget_ms=INFINITY)
     with pytest.raises(BadRequest) as refused:
-        check_limits(mine, Limits(), HERE)
+        check_limits(mine, Limits(hosts_max=4), HERE)
     assert refused.value.field == "limits.hosts_max"
     said = str(refused.value)
     assert "hosts_max is 4, not 16; detached_max_budget_ms is 86,400,000, not inf" in said

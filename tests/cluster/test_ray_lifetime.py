@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import ray
 
 from perdure.actors import Runtime
 from perdure.actors.events.observability import Event
@@ -28,7 +29,7 @@ from perdure.actors import Runtime
 from perdure.actors.events.observability import Event
 from perdure.ledger import BadRequest
 from perdure.policies import Limits
-for limits in (None, Limits(hosts_max=3), Limits(hosts_max=2, idle_ms=9_000)):
+for limits in (None, Limits(hosts_warm=1), Limits(hosts_max=3), Limits(hosts_max=2, idle_ms=9_000)):
     try:
         with Runtime(sys.argv[1], limits=limits) as runtime:
             print("joined", runtime.limits.hosts_max)
@@ -44,7 +45,14 @@ def test_who_joins_has_the_limits_in_force_and_is_refused_with_others(tmp_path: 
         done = subprocess.run(
             [sys.executable, "-c", JOIN, str(tmp_path)], env=environment, capture_output=True, text=True, check=True
         )
-    assert done.stdout.splitlines() == ["joined 3", "limits.hosts_warm", "limits.hosts_max"]
+    assert done.stdout.splitlines() == ["joined 3", "joined 3", "limits.hosts_warm", "limits.hosts_max"]
+
+
+def test_a_pool_has_a_host_for_each_core_that_ray_counts(tmp_path: Path) -> None:
+    with Runtime(tmp_path) as runtime:
+        cores = int(ray.cluster_resources()["CPU"])  # type: ignore[no-untyped-call]
+        assert runtime.limits == Limits().for_cores(cores)
+        assert runtime.limits.hosts_max == min(max(cores, 2), 16)
 
 
 def test_events_are_read_in_sync_and_in_async_code_and_happenings_are_told_once(tmp_path: Path) -> None:

@@ -43,3 +43,14 @@ def test_limits_are_the_same_after_they_were_recorded_also_by_another_version() 
 def test_limits_that_differ_are_named() -> None:
     assert Limits(hosts_max=16, idle_ms=1).differing(Limits()) == ["hosts_max", "idle_ms"]
     assert Limits().differing(Limits()) == []
+
+
+@pytest.mark.parametrize(("cores", "hosts"), [(0, 2), (1, 2), (2, 2), (3, 3), (16, 16), (17, 16), (512, 16)])
+def test_a_pool_has_a_host_for_each_core_unless_its_size_was_said(cores: int, hosts: int) -> None:
+    assert Limits(idle_ms=1).for_cores(cores) == Limits(idle_ms=1, hosts_max=hosts)
+    assert Limits(hosts_max=1).for_cores(cores) == Limits(hosts_max=1)
+
+
+def test_a_size_that_is_left_to_the_cluster_is_whatever_it_is() -> None:
+    assert Limits().differing(Limits(hosts_max=3)) == []
+    assert Limits(hosts_max=4).differing(Limits(hosts_max=3)) == ["hosts_max"]
