@@ -76,6 +76,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """Python takes it all down now. What it does not find, DuckDB would call leaked."""
+    gc.unfreeze()
+
+
 def _takes_long(item: pytest.Item) -> bool:
     return any(item.get_closest_marker(name) is not None for name in ("slow", "thorough"))
 

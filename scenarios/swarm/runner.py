@@ -8,6 +8,7 @@ same ids, and within a bound of virtual time nothing may be left to do. The same
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -152,7 +153,7 @@ def play(seed: int, story: str | Story | None = None, *, limits: Limits = SWIFT)
     chosen = story_of(seed) if story is None else story
     laboratory = Laboratory(seed, weather_of(seed), limits, diaries=isinstance(chosen, str))
     begun_s = perf_counter()
-    with laboratory:
+    with _hushed(), laboratory:
         play_it = (
             partial(_play_ours, name=chosen) if isinstance(chosen, str) else partial(_play, fire=chosen, calm=chosen)
         )
@@ -168,6 +169,18 @@ def play(seed: int, story: str | Story | None = None, *, limits: Limits = SWIFT)
         problem,
         trace,
     )
+
+
+@contextmanager
+def _hushed() -> Iterator[None]:
+    """That hosts die is what is played, so nobody is warned of it. An error is logged as ever."""
+    log = logging.getLogger("perdure")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _play_ours(laboratory: Laboratory, name: str) -> None:

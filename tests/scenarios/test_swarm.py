@@ -184,3 +184,9 @@ def test_an_engine_that_forgets_under_which_name_it_made_a_call_is_found_out(mon
 
 def _report(seed: int, story: str, problem: str = "") -> SeedReport:
     return SeedReport(seed, story, "d", 3, 9, 0.1, problem)
+
+
+def test_the_deaths_that_a_seed_plays_are_no_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    assert play(FIRST_SEED).kills
+    assert [each.getMessage() for each in caplog.records if each.name.startswith("perdure.")] == []
+    assert logging.getLogger("perdure").level == logging.NOTSET
