@@ -107,7 +107,7 @@ class Ledger:
     """A view with two hosts, without any process around it."""
 
     def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+        self.limits = (limits or Limits()).for_cores(4)
         self.view = View()
         self.now_ms = NOW_MS
         for host_id in ("h1", "h2"):

@@ -60,7 +60,7 @@ from perdure.ledger.store.seals import GENESIS, seal
 from perdure.policies import Limits
 from tests.kit import NOW_MS, PARENT, TYPE, Ledger
 
-LIMITS = replace(Limits(), pack_max=12, inline_bytes_max=8, waiting_max=30)
+LIMITS = Limits(hosts_max=4, pack_max=12, inline_bytes_max=8, waiting_max=30)
 OTHER = "q@tests.toys:Parent"
 
 
