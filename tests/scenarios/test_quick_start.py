@@ -54,6 +54,18 @@ def test_a_script_with_agents_loads_no_ray_before_a_runtime_is_opened_and_no_mod
     assert not loaded(script, tmp_path) & {"pydantic_ai", "telegram", "starlette", "uvicorn", "rich", "typer", "ray"}
 
 
+@pytest.mark.parametrize(("given", "brings_ray"), [("opener=open", False), ("", True)])
+def test_a_gateway_brings_ray_only_if_it_is_to_open_a_cluster(given: str, brings_ray: bool, tmp_path: Path) -> None:
+    script = f"from perdure import Agent; from perdure.gateway import Gateway\nclass Idle(Agent): ...\nGateway([Idle], data='d', {given})"
+    assert ("ray" in loaded(script, tmp_path)) == brings_ray
+
+
+def test_a_scripted_provider_brings_a_model_only_if_it_is_asked_for_one(tmp_path: Path) -> None:
+    script = "from perdure.scenarios.provider.sim import SimProvider\nprovider = SimProvider()"
+    assert "pydantic_ai" not in loaded(script, tmp_path)
+    assert "pydantic_ai" in loaded(f"{script}\nprovider.model()", tmp_path)
+
+
 def test_whatever_is_named_at_the_door_is_there() -> None:
     imports = [
         node for node in ast.walk(ast.parse(Path(actors.__file__).read_bytes())) if isinstance(node, ast.ImportFrom)
