@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from perdure.actors import Agent, Client, RunContext, exposed, tell
+from perdure.actors import Agent, Client, RunContext, Supervisor, exposed, tell
 from perdure.actors.link.messages import HostHello, InboxKept, Message, Prepare, Settled, Stop
+from perdure.actors.ray_world.system import system_world
 from perdure.actors.sim_world.world import EPOCH_MS, Span, Weather
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.intake import Intake
@@ -26,7 +27,10 @@ from perdure.ledger.facts import (
     RunInterrupted,
     SupervisorStarted,
 )
+from perdure.ledger.storage.cabinet import Cabinet, MemoryDisk
+from perdure.ledger.store.memory_store import MemoryStore
 from perdure.ledger.view import View
+from perdure.policies import Limits
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.cast import Sleeper
 from tests.kit import PARENT, ROOMY, Ledger, Stage, address, asked, begun, placed, play
@@ -299,3 +303,10 @@ def test_a_list_of_runs_has_every_run_while_they_leave_memory() -> None:
 
     weather = replace(Weather.calm(), thread_ms=Span(50, 500))
     play(story, weather=weather, limits=replace(ROOMY, checkpoint_idle_ms=500, retained_in_memory=0))
+
+
+@pytest.mark.parametrize("cores", [2, 3, 8])
+def test_a_pool_has_a_host_for_each_core(cores: int) -> None:
+    world = system_world()._replace(cores=cores)
+    supervisor = Supervisor(world, cast("Any", None), MemoryStore(), Cabinet(MemoryDisk()), Limits(pack_max=7))
+    assert supervisor.limits == Limits(pack_max=7, hosts_max=cores)
