@@ -185,8 +185,10 @@ class Fleet(Protocol):
 
 
 class World(NamedTuple):
-    """What every process of Perdure is given: its clock, dice, threads, faults, vitals and turns, where its numbers and spans go, and how
-    many cores its cluster has.
+    """What every process of Perdure is given: its clock, dice, threads, faults, vitals and turns, and where its numbers and spans go.
+
+    Attributes:
+        cores: how many the cluster has. Only the supervisor asks; in Ray's world it is told what Ray counts.
     """
 
     clock: Clock

@@ -14,9 +14,9 @@ from typing import Any, Final, Self
 from perdure.policies.numbers import INFINITY, number
 
 HOSTS_MIN: Final = 2
-"""So that there is another one when one dies."""
+"""On one core too, so that one is left when the other dies."""
 HOSTS_MOST: Final = 16
-"""What one supervisor can keep at work. Who needs more for agents that compute says so."""
+"""Each takes 110 MB. For more, set `hosts_max`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,11 +115,11 @@ class Limits:
         return cls(**known)
 
     def for_cores(self, cores: int) -> Self:
-        """These limits in a cluster of so many cores: none of them is left to it."""
+        """These limits for a cluster of so many cores: `hosts_max` is set."""
         return self if self.hosts_max else replace(self, hosts_max=min(max(cores, HOSTS_MIN), HOSTS_MOST))
 
     def differing(self, other: Limits) -> list[str]:
-        """The names of the limits that differ. One that is left to the cluster differs from none."""
+        """The names of the limits that differ. `hosts_max` of 0 differs from none."""
         asked = self if self.hosts_max else replace(self, hosts_max=other.hosts_max)
         return [field.name for field in fields(asked) if getattr(asked, field.name) != getattr(other, field.name)]
 

@@ -173,7 +173,7 @@ def play(seed: int, story: str | Story | None = None, *, limits: Limits = SWIFT)
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """That hosts die is what is played, so nobody is warned of it. An error is logged as ever."""
+    """Log no warnings of Perdure: the deaths are ordered. Errors are logged."""
     log = logging.getLogger("perdure")
     before = log.level
     log.setLevel(logging.ERROR)
