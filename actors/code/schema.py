@@ -7,15 +7,17 @@ run exists, and a child that returns a wrong type fails with an explanation.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from types import GenericAlias
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from perdure.ledger import BadRequest, TooLarge, pack, unpack
 
+_SHORT = 255  # characters of a text
+_INT_MAX = (1 << 63) - 1
 _PLAIN = {None, type(None), bool, int, float, str, bytes, list, dict, Any}
 
 
@@ -29,6 +31,14 @@ class Shape:
 
     def encode(self, field: str, value: object, bytes_max: int) -> bytes:
         """Check and encode a value. An agent's `state` passes for a `dict`. Raises `BadRequest`, or `TooLarge` with the limit."""
+        return _packed(field, self._checked(field, value), bytes_max)
+
+    def plain(self, field: str, value: object, bytes_max: int) -> object:
+        """The same as plain data: what whoever decodes it would read."""
+        checked = self._checked(field, value)
+        return checked if _travels_as_it_is(checked, bytes_max) else unpack(_packed(field, checked, bytes_max))
+
+    def _checked(self, field: str, value: object) -> object:
         if isinstance(value, Mapping) and self.adapter is None:
             value = dict(value)
         if self.adapter is not None:
@@ -40,23 +50,37 @@ class Shape:
             value, (int, float) if self._plain is float else self._plain
         ):
             raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, not {self._plain.__name__}")
-        try:
-            body = pack(value)
-        except (TypeError, ValueError, OverflowError) as problem:
-            raise BadRequest(field, f"cannot be encoded as plain data: {problem}") from problem
-        if len(body) > bytes_max:
-            raise TooLarge(field, f"has {len(body)} bytes encoded; the limit is {bytes_max}")
-        return body
+        return value
 
     def decode(self, field: str, body: bytes) -> object:
         """Decode a value of the annotated type."""
-        plain = unpack(body)
+        return self.typed(field, unpack(body))
+
+    def typed(self, field: str, plain: object) -> object:
+        """A value of the annotated type, of plain data."""
         if self.adapter is None:
             return plain
         try:
             return self.adapter.validate_python(plain)
         except ValidationError as problem:
             raise BadRequest(field, _words(problem)) from problem
+
+
+def _travels_as_it_is(value: object, bytes_max: int) -> bool:
+    """Whether a checked value is small, and would be read as it is written."""
+    if type(value) is str:
+        return len(value) <= _SHORT <= bytes_max and value.isascii()
+    return value is None or type(value) is bool or (type(value) is int and abs(value) <= _INT_MAX)
+
+
+def _packed(field: str, value: object, bytes_max: int) -> bytes:
+    try:
+        body = pack(value)
+    except (TypeError, ValueError, OverflowError) as problem:
+        raise BadRequest(field, f"cannot be encoded as plain data: {problem}") from problem
+    if len(body) > bytes_max:
+        raise TooLarge(field, f"has {len(body)} bytes encoded; the limit is {bytes_max}")
+    return body
 
 
 def _adapter(annotation: Any) -> TypeAdapter[object]:
@@ -82,6 +106,37 @@ def _words(problem: Exception) -> str:
 def signature_of(method: Callable[..., object]) -> inspect.Signature:
     """The parameters of a method. To read them takes longer than all the rest of a call's check."""
     return inspect.signature(method)
+
+
+class Arguments(NamedTuple):
+    """The arguments of a call, those by place without `self`."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+def bound(
+    method: Callable[..., object],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    each: Callable[[Shape, str, object], object],
+) -> Arguments:
+    """The arguments of a method, each converted. Raises `TypeError` if they are not what it takes."""
+    shapes, _ = shapes_of(method)
+    if not kwargs and len(args) == _only_by_place(method):
+        return Arguments([each(shapes[name], name, value) for name, value in zip(shapes, args, strict=True)], {})
+    found = signature_of(method).bind(None, *args, **kwargs)
+    for name in list(found.arguments)[1:]:
+        found.arguments[name] = each(shapes[name], name, found.arguments[name])
+    return Arguments(list(found.args[1:]), found.kwargs)
+
+
+@cache
+def _only_by_place(method: Callable[..., object]) -> int:
+    """How many arguments a method takes that may all be given by their places; -1 if there is any other."""
+    kinds = [each.kind for each in signature_of(method).parameters.values()][1:]
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return len(kinds) if all(kind in by_place for kind in kinds) else -1
 
 
 @cache
@@ -150,14 +205,10 @@ def _hints(method: Callable[..., object]) -> tuple[dict[str, object], list[str]]
     return hints, list(signature_of(method).parameters)[1:]
 
 
-def exposed_call(agent_class: type, method_name: str, body: bytes) -> tuple[inspect.BoundArguments, Shape]:
+def exposed_call(agent_class: type, method_name: str, body: bytes) -> tuple[Arguments, Shape]:
     """The typed arguments of a call over a handle, and the shape of its answer. Only exposed methods can be called."""
-    method = getattr(agent_class, method_name, None)
+    method: Any = getattr(agent_class, method_name, None)
     if not hasattr(method, "__perdure_exposed__"):
         raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method_name!r}")
-    parameters, returned = shapes_of(method)
     args, kwargs = unpack(body)
-    bound = signature_of(method).bind(None, *args, **kwargs)
-    for name in list(bound.arguments)[1:]:
-        bound.arguments[name] = parameters[name].decode(name, pack(bound.arguments[name]))
-    return bound, returned
+    return bound(method, args, kwargs, Shape.typed), shapes_of(method)[1]

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from perdure.actors.code.author_call import tried
 from perdure.actors.code.naming import load_type
-from perdure.actors.host.lookout import Lookout
+from perdure.actors.host.lookout import Lookout, Tell
 from perdure.actors.host.relay import Relay
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.handlers import Letter
@@ -87,7 +87,7 @@ class Host:
         self.peer.is_busy = lambda: world.threads.writes_waiting > 0 or not world.turns.is_free
         self._left: dict[str, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.lookout = Lookout(self._tasks, self._see)
+        self.lookout = Lookout(self._see)
         self.relay = Relay(self.tenants, lambda said: self.services.on_loop(lambda: self.peer.push(said)))
 
     async def serve(self) -> str:
@@ -249,13 +249,15 @@ class Host:
         """Answer questions that a process asks this host itself (`link.doors`)."""
         return await self.lookout.look(frame)
 
-    async def _see(self, asked: Look) -> bytes | None:
+    def _see(self, asked: Look, tell: Tell) -> None:
         tenant = self._current(asked.agent_id, asked.incarnation)
         if tenant is None or tenant.is_leaving:
-            return None
+            tell(None)
+            return
         task = tenant.spawn(tenant.look(asked.method, asked.body), Rank.CALL)
-        await asyncio.wait({task})
-        return None if task.cancelled() or task.exception() is not None else task.result()
+        task.add_done_callback(
+            lambda done: tell(None if done.cancelled() or done.exception() is not None else done.result())
+        )
 
     def _call_over(self, ref: str, task: asyncio.Task[object]) -> None:
         """A call whose agent was told to stop is not answered any more, nor is one that failed in our own code."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from perdure.actors.link.doors import Look, LookFrame, Seen
 from perdure.actors.link.held import Held
-from perdure.actors.tasks import Tasks
 from perdure.ledger import pack, unpack
 
 LEFT_AFTER_S: Final = 60.0
@@ -17,15 +17,19 @@ SEEN_MAX: Final = 100
 """How many calls are remembered, so that one that comes twice is passed over."""
 
 
+Tell = Callable[[bytes | None], None]
+"""Takes the answer to a question; None if the asker is to ask the supervisor."""
+
+
 class Lookout:
     """Takes questions for one host.
 
     Args:
-        answer: answers one, or gives None if the asker is to ask the supervisor.
+        begin: begins to answer one, and has the answer told once.
     """
 
-    def __init__(self, tasks: Tasks, answer: Callable[[Look], Awaitable[bytes | None]]) -> None:
-        self._tasks, self._answer = tasks, answer
+    def __init__(self, begin: Callable[[Look, Tell], None]) -> None:
+        self._begin = begin
         self._askers: dict[str, _Asker] = {}
 
     async def look(self, frame: bytes) -> bytes:
@@ -38,7 +42,7 @@ class Lookout:
         asker.calls.append(call)
         asker.seen_s = now_s
         for number, look in questions:
-            self._tasks.start(self._see(asker, number, Look(*look)))
+            self._begin(Look(*look), partial(asker.tell, number))
         if call == max(asker.calls):
             asker.held.release()
             if not asker.told:
@@ -46,9 +50,6 @@ class Lookout:
         for each in [each for each, one in self._askers.items() if now_s - one.seen_s > LEFT_AFTER_S]:
             del self._askers[each]
         return pack(asker.take())
-
-    async def _see(self, asker: _Asker, number: int, look: Look) -> None:
-        asker.tell(Seen(number, await self._answer(look)))
 
 
 class _Asker:
@@ -60,9 +61,9 @@ class _Asker:
         self.told: list[Seen] = []
         self.held = Held()
 
-    def tell(self, seen: Seen) -> None:
-        """There is an answer."""
-        self.told.append(seen)
+    def tell(self, number: int, value: bytes | None) -> None:
+        """There is an answer to the question of this number."""
+        self.told.append(Seen(number, value))
         self.held.release()
 
     def take(self) -> list[Seen]:

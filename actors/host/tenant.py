@@ -303,7 +303,7 @@ class Tenant(Life):
             if answered is not None:
                 return answered
         arguments, returned = exposed_call(type(self.agent), method_name, body)
-        outcome = await self.call(getattr(self.agent, method_name), *arguments.args[1:], **arguments.kwargs)
+        outcome = await self.call(getattr(self.agent, method_name), *arguments.args, **arguments.kwargs)
         reply = returned.encode("return", outcome, self.limits.output_bytes_max)
         if not mark_of(type(self.agent), method_name):
             return reply

@@ -43,7 +43,7 @@ class CallStreams:
         if not gives_bit_by_bit(method):
             raise BadRequest("method", f"{method_name} gives its result at once")
         stream_id = self._life.dice.token()
-        generator = method(*arguments.args[1:], **arguments.kwargs)
+        generator = method(*arguments.args, **arguments.kwargs)
         self._open[stream_id] = opened = _Open(self._life, generator, given)
         self._life.spawn(self._watch(stream_id, opened))
         return stream_id

@@ -142,7 +142,7 @@ def _told(agent: object, letter: Letter) -> Step:
             "tell", f"{letter.handler!r} cannot be told like that: {problem}; the mail is parked"
         ) from None
     call = partial(getattr(agent, letter.handler), **arguments.kwargs)
-    return call, tuple(arguments.args[1:]), Activity(origin=letter.mail_id)
+    return call, tuple(arguments.args), Activity(origin=letter.mail_id)
 
 
 def _result(letter: Letter, life: Life) -> RunResult:

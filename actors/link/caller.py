@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.code.naming import type_name
-from perdure.actors.code.schema import Shape, shapes_of, signature_of
+from perdure.actors.code.schema import Shape, bound, shapes_of
 from perdure.actors.link import doors
 from perdure.actors.link.doors import mark_of
 from perdure.actors.link.keeping import ShowAgent
@@ -21,7 +21,7 @@ from perdure.actors.link.messages import Call, HostNeeds
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Dice, Threads
 from perdure.actors.telemetry.telemetry import carried
-from perdure.ledger import BadRequest, Standalone, Tell, agent_id, pack, unpack
+from perdure.ledger import BadRequest, Standalone, Tell, agent_id, pack
 from perdure.policies import Limits
 
 THROUGH: Final = "\0through"
@@ -139,13 +139,9 @@ class AgentCaller:
         marked = getattr(function, "__perdure_exposed__", None)
         if function is None or marked is None:
             raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method!r}")
-        parameters, returned = shapes_of(function)
-        bound = signature_of(function).bind(None, *args, **kwargs)
-        for key in list(bound.arguments)[1:]:
-            bound.arguments[key] = unpack(
-                parameters[key].encode(key, bound.arguments[key], self.limits.input_bytes_max)
-            )
-        return pack([list(bound.args[1:]), bound.kwargs]), returned, marked["repeatable"]
+        bytes_max = self.limits.input_bytes_max
+        arguments = bound(function, args, kwargs, lambda shape, name, value: shape.plain(name, value, bytes_max))
+        return pack(arguments), shapes_of(function)[1], marked["repeatable"]
 
     def letter(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> TellContent:
         """What somebody is told: recipient, method, arguments, and what the recipient's class asks of its host."""
