@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from perdure.actors import Gateways, Runtime, ServePlan, bound
 from perdure.scenarios.bench.chat_agents import Instant
-from perdure.scenarios.bench.report import Bench, Figure, at_most, handle, percentile
+from perdure.scenarios.bench.report import Bench, Figure, at_most, handle, own_heap_left_alone, percentile
 
 AGENTS: Final = "perdure.scenarios.bench.chat_agents:GATEWAY_AGENTS"
 WARM: Final = 20
@@ -90,7 +90,8 @@ async def _outside(runtime: Runtime, port: int, count: int, crowd: int) -> tuple
         alone = [Talk(port, "steady", "alone")]
         many = [Talk(port, "steady", f"crowd-{number}") for number in range(crowd)]
         await _delays(many[: crowd // 10])  # processes and code are warm then
-        return turns[WARM:], await _delays(alone), await _delays(many)
+        with own_heap_left_alone():
+            return turns[WARM:], await _delays(alone), await _delays(many)
     finally:
         await gateways.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import platform
 import statistics
 import subprocess
@@ -151,6 +152,17 @@ class Listener:
 
     async def on_event(self, event: dict[str, Any]) -> None:
         self.heard.append((time.monotonic(), event))
+
+
+@contextmanager
+def own_heap_left_alone() -> Iterator[None]:
+    """Inside, the garbage collector passes over what is in memory now. A search through it held up what is measured here for 0.17 s."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager
