@@ -16,7 +16,7 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from perdure.ledger import BadRequest, TooLarge, pack, unpack
 
-_SHORT = 255  # characters of a text
+_SHORT, _SHORT_BYTES = 255, 257  # characters of a text, and the bytes of one that is encoded
 _INT_MAX = (1 << 63) - 1
 _PLAIN = {None, type(None), bool, int, float, str, bytes, list, dict, Any}
 
@@ -68,8 +68,10 @@ class Shape:
 
 def _travels_as_it_is(value: object, bytes_max: int) -> bool:
     """Whether a checked value is small, and would be read as it is written."""
+    if bytes_max < _SHORT_BYTES:
+        return False
     if type(value) is str:
-        return len(value) <= _SHORT <= bytes_max and value.isascii()
+        return len(value) <= _SHORT and value.isascii()
     return value is None or type(value) is bool or (type(value) is int and abs(value) <= _INT_MAX)
 
 

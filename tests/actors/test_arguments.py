@@ -27,12 +27,14 @@ class Desk:
     def model(self, at: Point) -> None: ...
 
 
-SMALL = (
+VALUES = (
     st.none() | st.booleans() | st.integers(-(1 << 70), 1 << 70) | st.floats(allow_nan=False) | st.text(max_size=300)
 )
 
 
-@given(SMALL | st.lists(SMALL, max_size=3) | st.tuples(SMALL) | st.dictionaries(st.text(max_size=5), SMALL, max_size=2))
+@given(
+    VALUES | st.lists(VALUES, max_size=3) | st.tuples(VALUES) | st.dictionaries(st.text(max_size=5), VALUES, max_size=2)
+)
 @pytest.mark.parametrize("bytes_max", [10, 254, 255, 256, LIMIT])
 def test_a_value_is_what_would_be_read_after_it_was_written(bytes_max: int, value: object) -> None:
     shape = Shape(Any)
@@ -62,17 +64,20 @@ def test_a_wrong_value_is_refused_as_when_it_is_encoded() -> None:
         Shape(Any).plain("count", 1 << 64, LIMIT)
     with pytest.raises(BadRequest, match="cannot be encoded"):
         Shape(str).plain("name", "\ud800", LIMIT)
-    for size, bytes_max in ((LIMIT, LIMIT), (20, 10)):
+    for size, bytes_max in ((LIMIT, LIMIT), (20, 10), (254, 255), (255, 255), (255, 256)):
         with pytest.raises(TooLarge):
             Shape(str).plain("name", "x" * size, bytes_max)
+    with pytest.raises(TooLarge):
+        Shape(int).plain("count", 1 << 40, 8)
+    assert Shape(str).plain("name", "x" * 255, 257) == "x" * 255
 
 
-def _doubled(_shape: Shape, name: str, value: object) -> object:
+def _named(_shape: Shape, name: str, value: object) -> object:
     return (name, value)
 
 
 def test_arguments_that_are_all_given_by_place_are_bound_to_their_names() -> None:
-    assert bound(Desk.by_place, ["a", 1, None], {}, _doubled) == ([("name", "a"), ("count", 1), ("rest", None)], {})
+    assert bound(Desk.by_place, ["a", 1, None], {}, _named) == ([("name", "a"), ("count", 1), ("rest", None)], {})
 
 
 @pytest.mark.parametrize(
@@ -87,12 +92,14 @@ def test_arguments_that_are_all_given_by_place_are_bound_to_their_names() -> Non
 def test_other_arguments_are_bound_as_python_binds_them(
     method: Any, args: list[object], kwargs: dict[str, object], expected: object
 ) -> None:
-    assert bound(method, args, kwargs, _doubled) == expected
+    assert bound(method, args, kwargs, _named) == expected
 
 
 def test_many_arguments_are_converted_as_one() -> None:
-    each = lambda shape, name, value: shape.plain(name, value, LIMIT)  # noqa: E731
-    assert bound(Desk.many, ["a", "b"], {"c": 1}, each) == (["a", "b"], {"c": 1})
+    def plain(shape: Shape, name: str, value: object) -> object:
+        return shape.plain(name, value, LIMIT)
+
+    assert bound(Desk.many, ["a", "b"], {"c": 1}, plain) == (["a", "b"], {"c": 1})
 
 
 @pytest.mark.parametrize(
@@ -100,7 +107,7 @@ def test_many_arguments_are_converted_as_one() -> None:
 )
 def test_arguments_that_do_not_fit_are_refused(args: list[object], kwargs: dict[str, object]) -> None:
     with pytest.raises(TypeError):
-        bound(Desk.by_place, args, kwargs, _doubled)
+        bound(Desk.by_place, args, kwargs, _named)
 
 
 def test_a_model_is_made_of_plain_data_and_plain_data_of_a_model() -> None:
