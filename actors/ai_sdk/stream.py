@@ -17,7 +17,7 @@ from typing import Final
 from perdure.actors.ai_sdk.children import Children
 from perdure.actors.ai_sdk.chunks import Chunk, Translator
 from perdure.actors.ai_sdk.turns import Following
-from perdure.actors.chat.stream import merged
+from perdure.actors.chat.event_lists import merged
 from perdure.actors.chat.turn import TurnPage
 from perdure.actors.gateway.backend import asked
 from perdure.actors.gateway.problems import told as words_of
@@ -32,7 +32,7 @@ CANNOT_FOLLOW: Final = "The answer cannot be followed at the moment, and goes on
 
 Pages = AsyncGenerator[tuple[TurnPage, list[Event]], None]
 
-PAGE_S: Final = 0.0005
+PAGE_S: Final = 0.0004
 PAUSE_MOST_S: Final = 0.25
 
 

@@ -23,8 +23,8 @@ from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias, TypedDict
 
 from perdure.actors.chat.conversation_state import ConversationState
+from perdure.actors.chat.event_lists import batch
 from perdure.actors.chat.store import ACCEPTED, CLEARED
-from perdure.actors.chat.stream import batch
 from perdure.actors.chat.turn import Turn
 from perdure.ledger import BadRequest, check_whole
 from perdure.ledger.storage.cabinet import CHUNKS, MESSAGE, TURN

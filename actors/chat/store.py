@@ -205,9 +205,10 @@ class ChatStore:
         segment: tuple[int, list[Event]] | None = None,
         calls: Iterable[tuple[str, InlineCall]] = (),
         summary: Summary | None = None,
+        told: Callable[[], None] | None = None,
         then: Callable[[], None] | None = None,
     ) -> None:
-        """Make all of this durable at once. `then` is done in memory after the commit.
+        """Make all of this durable at once. `then` is done in memory after the commit, and after it `told`.
 
         The feed tells of it in the order of the rows: acceptance, messages, events, end.
         """
@@ -230,8 +231,8 @@ class ChatStore:
                     self._calls.put(transaction, f"{turn.request_id}\0{call_id}", record)
             if turn is not None and turn.is_over:
                 self.prune_streams()
-            if then is not None:
-                transaction.then(then)
+            for job in filter(None, (then, told)):
+                transaction.then(job)
 
     def _put_turn(self, transaction: Transaction, turn: Turn) -> None:
         self._turns.put(transaction, turn.request_id, turn)

@@ -22,15 +22,18 @@ broke off. `mend` repairs it (transport spec §4.1):
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, Unpack
+from collections.abc import Callable
+from functools import partial
+from typing import Unpack
 
+from perdure.actors.chat.event_lists import batch, last_boundary, merged
 from perdure.actors.chat.plain_data import mended
 from perdure.actors.chat.store import Beside, ChatStore
 from perdure.actors.chat.turn import Turn
 from perdure.actors.events.message_parts import BROKEN, RETRACT, apply_chunk
 from perdure.actors.life.life import Life
-from perdure.ledger import StorageError, pack
+from perdure.actors.life.writes_together import DueWrite
+from perdure.ledger import StorageError
 from perdure.ledger.storage.cabinet import unbound
 from perdure.policies import (
     CallEvidence,
@@ -51,9 +54,6 @@ LOOP_TURNS = 10
 """How many turns of the loop a flush waits for. A tenth of a millisecond when nothing else happens."""
 PRESSURE, PRESSURE_S = 8, 0.004
 """After more events than this at once, the next ones are so close behind that an answer waits for them."""
-BATCH_EVENTS_MAX, BATCH_BYTES_MAX = 5_000, 1_000_000
-UTF8_MOST = 4  # bytes of one character
-Numbered = TypeVar("Numbered", bound=Mapping[str, Any])
 
 
 class Stream:
@@ -73,7 +73,7 @@ class Stream:
         self._parts: list[Part] = []
         self._folded = 0
         self._followers: dict[asyncio.Future[None], None] = {}  # in the order in which they came
-        self._due: asyncio.Handle | None = None
+        self._due: asyncio.Handle | DueWrite | None = None
         self._due_at_s = 0.0
         self._flushed_s = 0.0
         self._context = unbound()  # a flush joins no transaction that happens to be open
@@ -138,12 +138,12 @@ class Stream:
         if at_s <= loop.time():
             self._count_down(LOOP_TURNS)
         else:
-            self._due = loop.call_at(at_s, self._flush_due, context=self._context)
+            self._due = loop.call_at(at_s, self._count_down, 1, context=self._context)
 
     def _count_down(self, turns: int) -> None:
         """Flush after some turns of the loop, so that what is there already goes with it: often the end of the answer."""
-        if turns == 0:
-            self._flush_due()
+        if turns == 1:
+            self._due = self._life.services.writes.soon(self.flush, self._fail, self._context)
         else:
             loop = asyncio.get_running_loop()
             self._due = loop.call_soon(self._count_down, turns - 1, context=self._context)
@@ -151,8 +151,12 @@ class Stream:
     def _flush_due(self) -> None:
         try:
             self.flush()
-        except StorageError as problem:  # the next `add` raises it
-            self._problem = problem
+        except StorageError as problem:
+            self._fail(problem)
+
+    def _fail(self, problem: StorageError) -> None:
+        """The next `add` raises it."""
+        self._problem = problem
 
     def flush(self, **beside: Unpack[Beside]) -> None:
         """Make all events durable, and in the same transaction what `ChatStore.write` is given beside them."""
@@ -162,7 +166,10 @@ class Stream:
             return
         beside, self._beside = _both(self._beside, beside), {}
         segment = (self.turn.events, pending) if pending else None
-        self._store.write(self.turn, segment=segment, **beside)
+        self._store.write(self.turn, segment=segment, told=partial(self._told, pending), **beside)
+
+    def _told(self, pending: list[Event]) -> None:
+        """These events are durable."""
         self._flushed_s = asyncio.get_running_loop().time()
         if pending:
             self._on_durable(pending)
@@ -299,35 +306,6 @@ class Stream:
         self.add({"type": RETRACT, "data": {"parts": count, "step": step}, "transient": True})
 
 
-def last_boundary(events: list[Event]) -> Event | None:
-    """The last `start-step` or `finish-step` of a step that was not withdrawn."""
-    withdrawn = 0
-    event: Event
-    for event in reversed(events):
-        kind = event["type"]
-        if kind == RETRACT and event["data"].get("step"):
-            withdrawn += 1
-        elif kind == "start-step" and withdrawn:
-            withdrawn -= 1
-        elif kind in ("start-step", "finish-step") and not withdrawn:
-            return event
-    return None
-
-
-def step_ends(events: list[Event]) -> list[Event | None]:
-    """The `finish-step` of each step that was not withdrawn, in order; None for one that is open."""
-    ends: list[Event | None] = []
-    for event in events:
-        kind = event["type"]
-        if kind == "start-step":
-            ends.append(None)
-        elif kind == "finish-step" and ends:
-            ends[-1] = event
-        elif kind == RETRACT and event["data"].get("step") and ends:
-            ends.pop()
-    return ends
-
-
 def _step_base(parts: list[Part]) -> int:
     """The index at which the last step begins; -1 without one."""
     return max((index for index, part in enumerate(parts) if part["type"] == "step-start"), default=-1)
@@ -350,20 +328,6 @@ def _is_void(part: Part) -> bool:
     return part["type"] == "reasoning" or (part["type"] == "text" and not part.get("text"))
 
 
-# lists of events
-
-
-def batch(events: list[Numbered]) -> list[Numbered]:
-    """As many of the first events as one answer should carry, and at least one."""
-    size = 0
-    for count, event in enumerate(events[:BATCH_EVENTS_MAX]):
-        delta = event.get("delta")
-        size += len(delta) * UTF8_MOST if isinstance(delta, str) else len(pack(event))
-        if size > BATCH_BYTES_MAX:
-            return events[: count + 1]
-    return events[:BATCH_EVENTS_MAX]
-
-
 def _both(first: Beside, second: Beside) -> Beside:
     """What two would write at once. Lists of messages or calls are joined."""
     both: Beside = {**first, **second}
@@ -372,29 +336,3 @@ def _both(first: Beside, second: Beside) -> Beside:
     if "calls" in first and "calls" in second:
         both["calls"] = [*first["calls"], *second["calls"]]
     return both
-
-
-def merged(events: list[Event]) -> list[Event]:
-    """The same events with neighbouring deltas of one text joined, so that a long text is not copied once per delta."""
-    joined: list[Event] = []
-    run: list[str] = []
-    for event in events:
-        if joined and event.get("type") in ("text-delta", "reasoning-delta") and _same_text(joined[-1], event):
-            run = run or [joined[-1]["delta"]]
-            run.append(event["delta"])
-            continue
-        _join(joined, run)
-        run = []
-        joined.append(event)
-    _join(joined, run)
-    return joined
-
-
-def _join(joined: list[Event], run: list[str]) -> None:
-    if run:
-        joined[-1] = {**joined[-1], "delta": "".join(run)}
-
-
-def _same_text(left: Event, right: Event) -> bool:
-    plain = left.keys() | right.keys() <= {"type", "id", "delta"} and isinstance(right.get("delta"), str)
-    return plain and all(left.get(key) == right.get(key) for key in ("type", "id"))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import cast
 
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.stream import batch
+from perdure.actors.chat.event_lists import batch
 from perdure.actors.chat.turn import Turn, TurnResult
 from perdure.ledger import BadRequest
 from perdure.policies import Event, Message, Part, ToolState, TurnStatus, is_tool_part, tool_name

@@ -16,10 +16,10 @@ from collections.abc import Awaitable, Callable
 from perdure.actors.chat.client_answers import ClientAnswers
 from perdure.actors.chat.compaction import Compaction
 from perdure.actors.chat.conversation_state import ConversationState
+from perdure.actors.chat.event_lists import batch, merged
 from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.play import Play
-from perdure.actors.chat.stream import batch, merged
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turn_ends import Outcome, ResponseHook, reported
 from perdure.actors.chat.turn_recovery import TurnRecovery, abort

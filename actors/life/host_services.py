@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from perdure.actors.code.author_call import traced
 from perdure.actors.life.callback_pace import Paces
+from perdure.actors.life.writes_together import WritesTogether
 from perdure.actors.link.call_log import CallLog
 from perdure.actors.link.messages import CallAnswered, Plain
 from perdure.actors.link.peer import Peer
@@ -39,6 +40,7 @@ class HostServices:
     Attributes:
         tasks: those of the host itself.
         cabinet: the storages of the agents that come to live here.
+        writes: those of several agents that become durable together.
         peer: the way to the supervisor.
         supervisor: what was asked of the supervisor, and is waited for.
         code_dir: where classes of notebooks lie, if there are any.
@@ -65,6 +67,7 @@ class HostServices:
     ) -> None:
         self.world, self.tasks, self.limits = world, tasks, limits
         self.cabinet, self.peer, self.supervisor = cabinet, peer, supervisor
+        self.writes = WritesTogether(cabinet.disk)
         self.code_dir, self.package = code_dir, package
         self.loaded: set[str] = set()
         self.libraries: set[str] = set()

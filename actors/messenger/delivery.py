@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 
 from perdure.actors.chat.chat_agent import ChatAgent
-from perdure.actors.chat.stream import merged
+from perdure.actors.chat.event_lists import merged
 from perdure.actors.chat.turn import Turn
 from perdure.actors.chat.turns import Turns
 from perdure.actors.code.author_call import tried

@@ -1,4 +1,4 @@
-"""What lies in the folder of the agents' storages, by one pass over it, without opening a file."""
+"""What lies in the folder of the agents' storages, by one pass over it, without opening a storage."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from perdure.ledger.storage.after_power_cut import redo
 from perdure.ledger.storage.file_disk import LEFT
 from perdure.ledger.storage.log_file import CUT
+from perdure.ledger.storage.this_machine import boot_id
 
-_OTHERS = frozenset({"tmp", "locks"})  # folders without storages
+_OTHERS = frozenset({"tmp", "locks", "shared"})  # folders without storages
 
 Stamp = tuple[int, int, int]
 """Of a file: its number, its size, and when it was changed, in ns."""
@@ -33,7 +35,8 @@ class Listing(NamedTuple):
 
 
 def list_storages(directory: Path) -> Listing:
-    """Look through the folder of the agents' storages."""
+    """Look through the folder of the agents' storages. What a power cut has taken is put back before. Raises `StorageError`."""
+    redo(directory, boot_id())
     found = Listing({}, [])
     due = [""]
     while due:

@@ -18,7 +18,9 @@ from perdure.ledger.errors import BadRequest, StorageError
 from perdure.ledger.keeping.copying import copy_storage
 from perdure.ledger.keeping.listing import list_storages
 from perdure.ledger.keeping.reading import Answer, Reader, read_records
+from perdure.ledger.storage.after_power_cut import redo
 from perdure.ledger.storage.file_disk import is_log_at, place_of
+from perdure.ledger.storage.this_machine import boot_id
 from perdure.policies import INFINITY
 
 ROWS_MAX = 1_000  # of an answer to a query
@@ -129,6 +131,7 @@ class OneStorage:
 @contextmanager
 def opened_copy(directory: Path, agent_id: str) -> Iterator[OneStorage | None]:
     """A copy of the storage of an agent; None if it has none. Raises `StorageError` if it cannot be read."""
+    redo(directory, boot_id())
     place = place_of(agent_id)
     with TemporaryDirectory(prefix="perdure-look-") as folder, Reader() as reader:
         copy = Path(folder) / "copy.db"

@@ -180,6 +180,7 @@ class AgentFile:
             raise StorageConflict(self.agent_id, "another process created the storage meanwhile")
 
     def _log(self, file: LogFile) -> AgentLog:
+        file.lost = self.broken
         return AgentLog(file, self.durable, partial(self.disk.release, self.agent_id))
 
     def _attach(self) -> None:

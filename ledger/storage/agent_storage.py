@@ -15,7 +15,7 @@ author's by DuckDB, and where DuckDB is blind (`ledger.storage.sql`) by the tabl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import product
 from pathlib import Path
@@ -291,6 +291,10 @@ class Storage:
             if rows or transaction.writes_sql:
                 altered = transaction.alters and self.file.disk.log_bytes(self.agent_id) > before
                 self._tidy(records, altered=altered)  # a table that is there already is not made again
+
+    def once_durable(self, job: Callable[[], None]) -> None:
+        """Do this when what was committed is durable."""
+        self.file.disk.once_durable(job)
 
     def abandon(self, transaction: Transaction) -> None:
         """Roll back what is not committed, and give the cursor back."""

@@ -57,6 +57,7 @@ from perdure.ledger.storage.records import (
     TURN,
     VERSION,
 )
+from perdure.ledger.storage.shared_log import Part
 from perdure.ledger.storage.sql import OVER
 from perdure.ledger.storage.state import State
 from perdure.ledger.storage.transaction import Transaction, bound_to, unbound
@@ -92,6 +93,7 @@ __all__ = [
     "Disk",
     "FileDisk",
     "MemoryDisk",
+    "Part",
     "State",
     "Storage",
     "StorageLocked",

@@ -14,8 +14,8 @@ from __future__ import annotations
 import atexit
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
 from threading import RLock
@@ -26,6 +26,7 @@ import duckdb
 from perdure.ledger.errors import StorageConflict, StorageError
 from perdure.ledger.ids import is_within
 from perdure.ledger.storage.log_file import LogFile, MemoryLog
+from perdure.ledger.storage.shared_log import Part
 from perdure.ledger.storage.sql import Lane
 
 # No primary keys. An index doubles the file (measured with 1,024 mails: 94 KB against 45 KB), and in the storage format of 1.4
@@ -74,6 +75,15 @@ class Disk(ABC):
         self._names = count(1)
         self._instance: duckdb.DuckDBPyConnection | None = None
         self._blank: set[str] = set()  # the databases that were made and not looked at yet
+
+    def together(self) -> AbstractContextManager[Callable[[], Part]]:
+        """What this thread commits within the block becomes durable together at its end, if there is a gain in it. It gives a function that
+        begins a part of it; after the block, each part is to be told."""
+        return nullcontext(Part)
+
+    def once_durable(self, job: Callable[[], None]) -> None:
+        """Do this when what this thread has committed is durable."""
+        job()
 
     @abstractmethod
     def has(self, agent_id: str) -> bool:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
@@ -30,6 +30,7 @@ from perdure.ledger.storage.agent_locks import AgentLocks, holder_of
 from perdure.ledger.storage.disk import SCHEMA, Disk, StorageLocked
 from perdure.ledger.storage.log_file import FileLog, LogFile, kept_beside, staged_at, write_whole
 from perdure.ledger.storage.log_format import LOG_MAGIC, is_log
+from perdure.ledger.storage.shared_log import Part, SharedLog
 
 LEFT = "left-"  # begins the name of a log whose file is gone
 _LOG_BYTES_MAX = 16 << 20  # of a storage that is open
@@ -44,9 +45,10 @@ class FileDisk(Disk):
 
     directory: Path
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, shared: SharedLog | None = None) -> None:
         super().__init__()
         self.directory = Path(directory)
+        self.shared = shared or SharedLog(self.directory)
         self._locks = AgentLocks(self.directory / "locks")
         self._guards: dict[str, BlockGuard] = {}
         self._findings: dict[str, str] = {}
@@ -69,7 +71,7 @@ class FileDisk(Disk):
             with self._released_unless_done(agent_id):
                 try:
                     file = _opened_log(path)
-                    return None if file is None else FileLog(agent_id, path, file)
+                    return None if file is None else self._log(agent_id, path, file, is_secured=False)
                 except BlockingIOError:
                     raise _locked(agent_id, path) from None
 
@@ -81,7 +83,18 @@ class FileDisk(Disk):
             with self._released_unless_done(agent_id):
                 self._prepare(agent_id, path)
                 self._place(agent_id, path, content)
-                return FileLog(agent_id, path, os.open(path, os.O_RDWR | os.O_CLOEXEC))
+                return self._log(agent_id, path, os.open(path, os.O_RDWR | os.O_CLOEXEC), is_secured=True)
+
+    def _log(self, agent_id: str, path: Path, file: int, *, is_secured: bool) -> FileLog:
+        return FileLog(agent_id, path, file, place_of(agent_id), self.shared, is_secured=is_secured)
+
+    def together(self) -> AbstractContextManager[Callable[[], Part]]:
+        """Those that are logs share one write to the disk."""
+        return self.shared.together()
+
+    def once_durable(self, job: Callable[[], None]) -> None:
+        """Do this when what this thread has committed is durable."""
+        self.shared.once_durable(job)
 
     def release(self, agent_id: str) -> None:
         """Let go of the lock."""
@@ -232,6 +245,7 @@ class FileDisk(Disk):
         for guard in self._guards.values():
             guard.close()
         self._guards.clear()
+        self.shared.close()
         self._locks.close()
 
     def _hold(self, agent_id: str, holder: object) -> None:
@@ -240,6 +254,7 @@ class FileDisk(Disk):
         if not is_new:
             return
         with self._released_unless_done(agent_id):
+            self.shared.redo()
             try:
                 is_free = self._locks.take(agent_id)
             except OSError as problem:

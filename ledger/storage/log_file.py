@@ -8,15 +8,17 @@ from __future__ import annotations
 import fcntl
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from threading import RLock
 from typing import Final
 
 from perdure.ledger.block_guard import synchronise
-from perdure.ledger.errors import StaleIncarnation
+from perdure.ledger.errors import StaleIncarnation, StorageError
+from perdure.ledger.storage.shared_log import SharedLog
+from perdure.ledger.storage.shared_segment import Piece
 from perdure.ledger.storage.sql import OVER
 
 CUT: Final = ".cut-"  # and a number: a log as it was before something was cut off
@@ -24,6 +26,9 @@ CUT: Final = ".cut-"  # and a number: a log as it was before something was cut o
 
 class LogFile(ABC):
     """An open log. `name` is what a person is told of it: where it lies."""
+
+    lost: Callable[[Exception], StorageError]
+    """What to do when a commit that this log waits with could be made durable nowhere. Set by whoever commits."""
 
     def __init__(self, agent_id: str, name: str) -> None:
         self.agent_id, self.name = agent_id, name
@@ -40,7 +45,8 @@ class LogFile(ABC):
 
     @abstractmethod
     def write(self, start: int, content: bytes, *, durable: bool) -> None:
-        """Write at this place, the end of the log or a place before it. With `durable` it survives a power cut once this has returned."""
+        """Write at this place, the end of the log or a place before it. With `durable` it survives a power cut once this has returned, or
+        once what the thread commits together is durable."""
 
     @abstractmethod
     def cut(self, end: int) -> str:
@@ -75,11 +81,21 @@ class LogFile(ABC):
 
 
 class FileLog(LogFile):
-    """A log in a file that is open already. The file is locked besides its agent, as DuckDB does it, so the kernel can name who has it."""
+    """A log in a file that is open already. The file is locked besides its agent, as DuckDB does it, so the kernel can name who has it.
 
-    def __init__(self, agent_id: str, path: Path, file: int) -> None:
+    Args:
+        place: its path below the folder of all storages.
+        is_secured: whether all of it is on the disk.
+    """
+
+    def __init__(
+        self, agent_id: str, path: Path, file: int, place: str, shared: SharedLog, *, is_secured: bool
+    ) -> None:
         super().__init__(agent_id, str(path))
         self._path, self._file = path, file
+        self._place, self._shared = place, shared
+        self._is_secured = is_secured  # all of it is on the disk, or in the shared log, or waits to be
+        self._waits = False  # for what the thread commits together
         lock(file)
 
     def content(self) -> bytes:
@@ -103,8 +119,19 @@ class FileLog(LogFile):
             written = os.pwrite(self._file, content, start)
             while written < len(content):
                 written += os.pwrite(self._file, content[written:], start + written)
-            if durable:
+            if durable and self._is_secured and self._shared.take(self, Piece(self._place, start, content)):
+                self._waits = True
+            elif durable:
                 os.fdatasync(self._file)
+            self._is_secured = durable
+
+    def secure(self, *, shared: bool) -> None:
+        """The shared log has what waits; if not, it is synchronised here."""
+        with self._lock:
+            if self._waits and not shared:
+                with self.held():
+                    os.fdatasync(self._file)
+            self._waits = False
 
     def cut(self, end: int) -> str:
         """What is kept is on the disk before anything is cut."""
@@ -124,12 +151,18 @@ class FileLog(LogFile):
             self._file = file
             staged.replace(self._path)
             synchronise(self._path.parent)
+            self._is_secured, self._waits = True, False
 
     def settle(self) -> None:
         """The name is in the folder."""
         synchronise(self._path.parent)
 
     def _close(self) -> None:
+        """What waits is synchronised now, because later it cannot be. If that fails, `secure` finds it shut, and says so."""
+        if self._waits:
+            with suppress(OSError):
+                os.fdatasync(self._file)
+                self._waits = False
         os.close(self._file)
 
 

@@ -55,6 +55,9 @@ class TransactionStorage(Protocol):
     def commit(self, transaction: Transaction) -> None:
         """Make it durable."""
 
+    def once_durable(self, job: Callable[[], None]) -> None:
+        """Do this when what was committed is durable: at once, or when what this thread commits together is."""
+
     def abandon(self, transaction: Transaction) -> None:
         """Roll it back."""
 
@@ -116,7 +119,7 @@ class Transaction:
         """
         self.storage.commit(self)
         for job in self._then:
-            job()
+            self.storage.once_durable(job)
 
     def then(self, job: Callable[[], None]) -> None:
         """Call this once everything is durable. After a rollback or a crash it is never called."""

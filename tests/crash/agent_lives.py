@@ -12,10 +12,12 @@ from pathlib import Path
 
 from perdure.ledger.errors import StorageError
 from perdure.ledger.storage.cabinet import Cabinet, FileDisk, Storage, StorageLocked
+from perdure.ledger.storage.shared_log import SharedLog
 from tests.crash.recording import Say, Workload, latest
 
 AGENT = "owner@m:T"
 CHILD = f"child@m:T<{AGENT}"
+TWO = (AGENT, "other@m:T")
 
 
 NEVER = 1_000
@@ -58,18 +60,18 @@ def _words(n: int) -> str:
     return f"words of {n} " * (n % 7) ** 4
 
 
-def judge(directory: Path, said: list[str], tables_from: int = 1) -> str:
+def judge(directory: Path, said: list[str], tables_from: int = 1, agent: str = AGENT) -> str:
     """What is wrong with the storage: its next life must see all that was committed, each commit whole, and must go on from there."""
     try:
         with closing(Cabinet(FileDisk(directory))) as cabinet:
-            storage = cabinet.open(AGENT, 1_000)
+            storage = cabinet.open(agent, 1_000)
             n = storage.state.get("n", 0)
             wrong = _compared(storage, n, said, tables_from)
             if wrong or len(said) % 3:  # a second opening takes as long as the first
                 return wrong
-            _commit(storage, lambda _: None, n + 1, tables_from)
+            _commit(storage, _nobody, n + 1, tables_from)
         with closing(Cabinet(FileDisk(directory))) as cabinet:
-            return _compared(cabinet.open(AGENT, 1_001), n + 1, said, tables_from)
+            return _compared(cabinet.open(agent, 1_001), n + 1, said, tables_from)
     except StorageError as refusal:
         return f"{'unreadable' if 'damaged' in str(refusal) else 'refused'}: {refusal}"
 
@@ -92,6 +94,57 @@ def _compared(storage: Storage, n: int, said: list[str], tables_from: int) -> st
         [b"%d" % i for i in numbers],
     )
     return "" if there == expected else f"wrong: of {n} commits there is {there}"[:300]
+
+
+def live_together(directory: Path, say: Say, upto: int, *, close: bool = True) -> None:
+    """Two agents commit together up to this number, now and then alone, and one of them writes its log anew.
+
+    What comes after this life has another boot of the machine, so it puts back what may be missing, if anything is.
+    """
+    cabinet = Cabinet(FileDisk(directory, SharedLog(directory, boot="before", room=48 << 10, beside=_at_once)))
+    say("opening 0")
+    storages = [cabinet.open(agent, 1 + upto) for agent in TWO]
+    known = [storage.state.get("n", 0) for storage in storages]
+    say(f"opened {min(known)}")
+    for n in range(min(known) + 1, upto + 1):
+        say(f"committing {n}")
+        _commit_together(cabinet, [storage for storage in storages if storage.state.get("n", 0) < n], n)
+        say(f"committed {n}")
+        if n % 9 == 0:
+            say(f"securing {n}")
+            storages[0].checkpoint()
+            say(f"secured {n}")
+    if close:
+        say("closing 0")
+        cabinet.close()
+        cabinet.disk.close()
+        say("closed 0")
+
+
+def _commit_together(cabinet: Cabinet, storages: list[Storage], n: int) -> None:
+    parts = []
+    if n % 5 == 0:
+        for storage in storages:
+            _commit(storage, _nobody, n, NEVER)
+        return
+    with cabinet.disk.together() as begin:
+        for storage in storages:
+            parts.append(begin())
+            _commit(storage, _nobody, n, NEVER)
+    for part in parts:
+        part.told()
+
+
+def _nobody(said: str) -> None:
+    """Nobody is told."""
+
+
+def _at_once(job: Callable[[], None]) -> None:
+    job()
+
+
+def judge_together(directory: Path, said: list[str]) -> str:
+    return next(filter(None, (judge(directory, said, NEVER, agent) for agent in TWO)), "")
 
 
 def hand_over(directory: Path, say: Say, tables_from: int = 1, rounds: int = 6) -> None:
@@ -190,5 +243,14 @@ LOG_HAND_OVER = Workload(
     (partial(hand_over, tables_from=NEVER),),
     partial(judge, tables_from=NEVER),
     faults=False,
+)
+TOGETHER = Workload(
+    "together",
+    (
+        partial(live_together, upto=12),
+        partial(live_together, upto=20, close=False),
+        partial(live_together, upto=26),
+    ),
+    judge_together,
 )
 CREATION = Workload("creation", (create,), judge_creation)

@@ -1,8 +1,9 @@
 """A model of a disk: the recorded changes are played into it, and it says what a kill or a power cut could leave after any of them.
 
 What a power cut keeps for certain is what ext4, XFS and btrfs keep. A sync of a file keeps its content, its names, and the folders
-above them; a sync of a folder keeps the names in it. Of the rest the model keeps nothing (`none`), the sizes with zeros where data
-was new (`zeros`), or some pages of 4 KiB, old or new sizes, and the first few changes of names (`pages`). All of it is a kill.
+above them; a sync of a folder keeps the names in it; a sync of the file system keeps everything. Of the rest the model keeps nothing
+(`none`), the sizes with zeros where data was new (`zeros`), or some pages of 4 KiB, old or new sizes, and the first few changes of names
+(`pages`). All of it is a kill.
 """
 
 from __future__ import annotations
@@ -106,6 +107,8 @@ class Disk:
             self._rename(change)
         elif op in "Ss":
             self._sync(change.path, file)
+        elif op == "Y":
+            self._sync_all()
         else:
             assert file is not None, change
             if op == "w":
@@ -163,6 +166,11 @@ class Disk:
         else:
             self._settle({each for naming in self._pending for each in naming[:2] if each and _folder(each) == path})
             self._settle({path})
+
+    def _sync_all(self) -> None:
+        for file in self._files.values():
+            file.durable, file.is_dirty = bytes(file.data), False
+        self._durable, self._pending = dict(self._names), []
 
     def _settle(self, paths: set[str]) -> None:
         """Make these names durable, the folders above them, and what happened to any of them before."""

@@ -36,6 +36,7 @@ WORKLOADS = {
         agent_lives.HAND_OVER,
         agent_lives.LOG_HAND_OVER,
         agent_lives.CREATION,
+        agent_lives.TOGETHER,
     )
 }
 KILLED = "died: SIGKILL"
@@ -77,7 +78,7 @@ def states_of(recorded: list[Change]) -> list[tuple[int, str]]:
 def syncs_of(recorded: list[Change]) -> list[tuple[int, str]]:
     """Which changes, by their numbers, are synchronisations, and of which files."""
     only = [change for change in recorded if change.op != "A"]
-    return [(number, Path(change.path).name) for number, change in enumerate(only, 1) if change.op in "sS"]
+    return [(number, Path(change.path).name) for number, change in enumerate(only, 1) if change.op in "sSY"]
 
 
 def sampled(states: list[tuple[int, str]], size: int) -> list[tuple[int, str]]:
@@ -188,6 +189,8 @@ def steps(recorded: list[Change], folder: Path) -> list[dict[str, object]]:
             syncs = []
         elif change.op in "Ss":
             syncs.append("FSYNC " * (change.op == "S") + disk.name_of(change))
+        elif change.op == "Y":
+            syncs.append("SYNCFS")
     return told
 
 

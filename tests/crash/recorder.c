@@ -156,6 +156,7 @@ static int of_open(char op, int fd, uint64_t a, uint64_t b, int needs_room, long
 }
 int fsync(int fd) { return of_open('S', fd, 0, 0, 0, SYS_fsync, 0, 0, 0); }
 int fdatasync(int fd) { return of_open('s', fd, 0, 0, 0, SYS_fdatasync, 0, 0, 0); }
+int syncfs(int fd) { return of_open('Y', fd, 0, 0, 0, SYS_syncfs, 0, 0, 0); }
 int ftruncate(int fd, off_t n) { return of_open('t', fd, n, 0, 0, SYS_ftruncate, n, 0, 0); }
 int ftruncate64(int fd, off_t n) { return ftruncate(fd, n); }
 int fallocate(int fd, int mode, off_t offset, off_t n) {

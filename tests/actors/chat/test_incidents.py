@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import ChatRecovery, ChatRecoveryContext, Client, KillPoint
-from perdure.actors.chat.stream import last_boundary
+from perdure.actors.chat.event_lists import last_boundary
 from perdure.actors.chat.turn import Turn
 from perdure.actors.events.observability import Event, subscribe
 from perdure.ledger import pack

@@ -1,0 +1,80 @@
+"""Lists of the events of a stream (`actors.chat.stream`), read and joined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from perdure.actors.events.message_parts import RETRACT
+from perdure.ledger import pack
+from perdure.policies import Event
+
+BATCH_EVENTS_MAX, BATCH_BYTES_MAX = 5_000, 1_000_000
+UTF8_MOST = 4  # bytes of one character
+Numbered = TypeVar("Numbered", bound=Mapping[str, Any])
+
+
+def last_boundary(events: list[Event]) -> Event | None:
+    """The last `start-step` or `finish-step` of a step that was not withdrawn."""
+    withdrawn = 0
+    event: Event
+    for event in reversed(events):
+        kind = event["type"]
+        if kind == RETRACT and event["data"].get("step"):
+            withdrawn += 1
+        elif kind == "start-step" and withdrawn:
+            withdrawn -= 1
+        elif kind in ("start-step", "finish-step") and not withdrawn:
+            return event
+    return None
+
+
+def step_ends(events: list[Event]) -> list[Event | None]:
+    """The `finish-step` of each step that was not withdrawn, in order; None for one that is open."""
+    ends: list[Event | None] = []
+    for event in events:
+        kind = event["type"]
+        if kind == "start-step":
+            ends.append(None)
+        elif kind == "finish-step" and ends:
+            ends[-1] = event
+        elif kind == RETRACT and event["data"].get("step") and ends:
+            ends.pop()
+    return ends
+
+
+def batch(events: list[Numbered]) -> list[Numbered]:
+    """As many of the first events as one answer should carry, and at least one."""
+    size = 0
+    for count, event in enumerate(events[:BATCH_EVENTS_MAX]):
+        delta = event.get("delta")
+        size += len(delta) * UTF8_MOST if isinstance(delta, str) else len(pack(event))
+        if size > BATCH_BYTES_MAX:
+            return events[: count + 1]
+    return events[:BATCH_EVENTS_MAX]
+
+
+def merged(events: list[Event]) -> list[Event]:
+    """The same events with neighbouring deltas of one text joined, so that a long text is not copied once per delta."""
+    joined: list[Event] = []
+    run: list[str] = []
+    for event in events:
+        if joined and event.get("type") in ("text-delta", "reasoning-delta") and _same_text(joined[-1], event):
+            run = run or [joined[-1]["delta"]]
+            run.append(event["delta"])
+            continue
+        _join(joined, run)
+        run = []
+        joined.append(event)
+    _join(joined, run)
+    return joined
+
+
+def _join(joined: list[Event], run: list[str]) -> None:
+    if run:
+        joined[-1] = {**joined[-1], "delta": "".join(run)}
+
+
+def _same_text(left: Event, right: Event) -> bool:
+    plain = left.keys() | right.keys() <= {"type", "id", "delta"} and isinstance(right.get("delta"), str)
+    return plain and all(left.get(key) == right.get(key) for key in ("type", "id"))

@@ -1,0 +1,60 @@
+"""Writes of several agents on the loop of one host. Those that are due in one turn of the loop become durable together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import Context
+
+from perdure.ledger import StorageError
+from perdure.ledger.storage.cabinet import Disk, Part
+
+
+class DueWrite:
+    """A write that is due. `failed` is told why it could not be made durable."""
+
+    def __init__(self, write: Callable[[], None], failed: Callable[[StorageError], None], context: Context) -> None:
+        self._write, self._failed, self._context = write, failed, context
+        self._is_cancelled = False
+
+    def cancel(self) -> None:
+        """It is not due any more."""
+        self._is_cancelled = True
+
+    def do(self) -> None:
+        """Write it, unless it was cancelled."""
+        if not self._is_cancelled:
+            self.tried(lambda: self._context.run(self._write))
+
+    def tried(self, step: Callable[[], None]) -> None:
+        """Do a step of it."""
+        try:
+            step()
+        except StorageError as problem:
+            self._failed(problem)
+
+
+class WritesTogether:
+    """The due writes of one host."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._due: list[DueWrite] = []
+
+    def soon(self, write: Callable[[], None], failed: Callable[[StorageError], None], context: Context) -> DueWrite:
+        """Write in the next turn of the loop. What it has to tell when it is durable it says to `Transaction.then`."""
+        if not self._due:
+            asyncio.get_running_loop().call_soon(self._write)
+        due = DueWrite(write, failed, context)
+        self._due.append(due)
+        return due
+
+    def _write(self) -> None:
+        due, self._due = self._due, []
+        parts: list[Part] = []
+        with self._disk.together() as begin:
+            for each in due:
+                parts.append(begin())
+                each.do()
+        for each, part in zip(due, parts, strict=True):
+            each.tried(part.told)
