@@ -1188,7 +1188,7 @@ MUTANTS = (
     Mutant("actors/chat/stream.py", "            await asyncio.sleep(PRESSURE_S)\n", "",
            "many events that come close together are passed on in larger answers", "actors/chat/test_pressure.py"
            "::test_events_that_come_close_together_are_passed_on_in_larger_answers"),
-    Mutant("actors/chat/stream.py", "            self._count_down(LOOP_TURNS)", "            self._count_down(0)",
+    Mutant("actors/chat/stream.py", "            self._count_down(LOOP_TURNS)", "            self._count_down(1)",
            "an answer that is there at once comes as one message",
            "actors/chat/test_pressure.py::test_an_answer_that_is_there_at_once_comes_as_one_message"),
     Mutant("actors/chat/waits.py", "            if self._is_cut and task.cancelling() - 1 <= before:",
@@ -1385,6 +1385,45 @@ MUTANTS = (
            "            file.flush()",
            "a new file is on the disk before it has its name", "ledger/test_synchronised.py"
            "::test_a_new_storage_has_its_name_when_it_is_whole_and_both_outlive_a_power_cut"),
+    Mutant("ledger/storage/file_disk.py", "            self.shared.redo()\n", "",
+           "what a power cut has taken from commits that were made together is put back", "ledger/test_shared_log.py"
+           "::test_a_power_cut_takes_nothing_that_was_committed_together"),
+    Mutant("ledger/storage/log_file.py", "            if durable and self._is_secured and self._shared.take(",
+           "            if durable and self._shared.take(",
+           "a life shares its commits when what stands before them is on the disk", "ledger/test_shared_log.py"
+           "::test_a_life_on_a_log_of_an_earlier_one_commits_alone_before_it_shares"),
+    Mutant("ledger/storage/log_file.py", "        if self._waits:\n            with suppress",
+           "        if False:\n            with suppress",
+           "a log that is shut has nothing that is on no disk", "ledger/test_shared_log.py"
+           "::test_a_log_that_is_shut_before_it_is_durable_is_synchronised_then"),
+    Mutant("ledger/storage/shared_segment.py", "for generation, body in found if generation == last for fields",
+           "for generation, body in found for fields",
+           "what an earlier generation of a segment held does not count", "ledger/test_shared_log.py"
+           "::test_a_full_segment_is_free_again_when_the_agents_logs_are_on_the_disk"),
+    Mutant("ledger/storage/shared_log.py", "part.problem = log.lost(problem)", "log.lost(problem)",
+           "who commits with others is told if it is durable nowhere", "ledger/test_shared_log.py"
+           "::test_an_agent_whose_commit_is_durable_nowhere_is_told_and_the_others_go_on"),
+    Mutant("ledger/storage/shared_log.py", "        if self._is_over or not is_local(self._storages):\n",
+           "        if self._is_over:\n",
+           "nothing is shared on a file system of several machines", "ledger/test_shared_log.py"
+           "::test_on_a_file_system_that_machines_share_nothing_is_shared"),
+    Mutant("ledger/storage/shared_log.py", "            if not self._is_over and self._is_synchronised(segment):\n",
+           "            if not self._is_over:\n",
+           "a segment is used again when all that is in it is on the disk elsewhere",
+           "crash/test_syncs.py::test_each_step_synchronises_what_it_promises_before_it_is_acknowledged"),
+    Mutant("ledger/storage/transaction.py", "            self.storage.once_durable(job)", "            job()",
+           "a commit tells what it has to tell when it is durable", "ledger/test_shared_log.py"
+           "::test_what_a_commit_has_to_tell_is_told_when_it_is_durable"),
+    Mutant("ledger/storage/after_power_cut.py", "if frame is not None and frame.before == digest:", "if frame is not None:",
+           "a piece is put back only where the chain of its log says", "ledger/test_shared_log.py"
+           "::test_a_piece_of_another_history_is_not_put_back"),
+    Mutant("actors/life/writes_together.py", "        if not self._is_cancelled:\n", "        if True:\n",
+           "a write that was cancelled is not done", "actors/test_writes_together.py"
+           "::test_what_is_due_in_one_turn_is_written_once_and_what_was_cancelled_is_not"),
+    Mutant("actors/chat/stream.py", "            self._due = self._life.services.writes.soon(self.flush, self._fail, self._context)",
+           "            self._flush_due()",
+           "the answers of several chats share their writes", "actors/test_writes_together.py"
+           "::test_the_answers_of_several_chats_on_a_host_share_their_writes"),
     Mutant("ledger/storage/file_disk.py", "                part.unlink(missing_ok=True)\n            synchronise(path.parent)",
            "                part.unlink(missing_ok=True)",
            "the name of a new file outlives a power cut", "ledger/test_synchronised.py"
@@ -1447,7 +1486,8 @@ MUTANTS = (
     Mutant("ledger/storage/agent_file.py", "        if self.disk.has(self.agent_id):\n", "        if False:\n",
            "who creates the storage second looks again",
            "ledger/test_storage_death.py::test_who_creates_the_storage_second_has_to_look_again"),
-    Mutant("ledger/storage/log_file.py", "                os.fdatasync(self._file)", "                pass",
+    Mutant("ledger/storage/log_file.py", "            elif durable:\n                os.fdatasync(self._file)",
+           "            elif durable:\n                pass",
            "a commit in a log is on the disk before it is acknowledged",
            "ledger/test_synchronised.py::test_a_commit_is_one_write_and_one_synchronisation"),
     Mutant("ledger/storage/log_file.py", "            staged.replace(self._path)\n            synchronise(self._path.parent)",
@@ -1517,8 +1557,8 @@ MUTANTS = (
            "who looked at all keys depends on there being no others",
            "ledger/test_storage_conflicts.py::test_who_iterated_depends_on_there_being_no_other_keys"),
     Mutant("ledger/storage/transaction.py",
-           "        self.storage.commit(self)\n        for job in self._then:\n            job()",
-           "        for job in self._then:\n            job()\n        self.storage.commit(self)",
+           "        self.storage.commit(self)\n        for job in self._then:\n            self.storage.once_durable(job)",
+           "        for job in self._then:\n            self.storage.once_durable(job)\n        self.storage.commit(self)",
            "what follows a commit follows it",
            "ledger/test_storage_conflicts.py::test_uncommitted_inserts_of_the_same_key_collide_at_the_later_commit"),
     Mutant("ledger/store/journal.py", "                os.fdatasync(segment)", "                pass",

@@ -181,10 +181,7 @@ class SharedLog:
         """Make the segments, and take those away that dead processes of this boot have left."""
         with self._tending:
             try:
-                if not self._is_over and is_local(self._storages):
-                    self._folder.mkdir(parents=True, exist_ok=True)
-                    with alone(self._folder):
-                        self._make()
+                self._make()
             except OSError as problem:
                 _log.warning("no shared log can be made in %s (%s). %s", self._folder, problem, _ALONE)
                 return
@@ -192,17 +189,21 @@ class SharedLog:
                 self._free = list(self._segments)
 
     def _make(self) -> None:
-        left = [each for each in self._folder.iterdir() if self._is_left(each)]
-        for _ in range(_SEGMENTS):
-            names = (self._folder / f"{os.getpid()}-{number}{SUFFIX}" for number in count(1))
-            path = next(each for each in names if not each.exists())
-            self._segments.append(Segment(path, self._boot, self._room))
-        synchronise(self._folder)
-        synchronise(self._storages)
-        if left:
-            synchronise_file_system(self._segments[0].file)
-        for each in left:
-            each.unlink(missing_ok=True)
+        if self._is_over or not is_local(self._storages):
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with alone(self._folder):
+            left = [each for each in self._folder.iterdir() if self._is_left(each)]
+            for _ in range(_SEGMENTS):
+                names = (self._folder / f"{os.getpid()}-{number}{SUFFIX}" for number in count(1))
+                path = next(each for each in names if not each.exists())
+                self._segments.append(Segment(path, self._boot, self._room))
+            synchronise(self._folder)
+            synchronise(self._storages)
+            if left:
+                synchronise_file_system(self._segments[0].file)
+            for each in left:
+                each.unlink(missing_ok=True)
 
     def _is_left(self, path: Path) -> bool:
         return path.suffix == SUFFIX and boot_of(path) in (self._boot, None) and is_free(path)

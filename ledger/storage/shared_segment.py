@@ -11,7 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
@@ -42,11 +42,14 @@ class Segment:
     def __init__(self, path: Path, boot: str, room: int) -> None:
         self.path = path
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        name = boot.encode().ljust(40, b"\0")
-        _write(self.file, _HEAD.pack(_MAGIC, name, _digest(name)).ljust(room, b"\0"), 0)
-        os.fsync(self.file)
         self._generation, self._end, self._room = 1, _HEAD.size, room
+        with ExitStack() as undo:
+            undo.callback(self.close, remove=True)
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            name = boot.encode().ljust(40, b"\0")
+            _write(self.file, _HEAD.pack(_MAGIC, name, _digest(name)).ljust(room, b"\0"), 0)
+            os.fsync(self.file)
+            undo.pop_all()
 
     def entry(self, pieces: Iterable[Piece]) -> bytes | None:
         """What `append` writes for these; None if there is no room for it."""

@@ -101,7 +101,7 @@ def live_together(directory: Path, say: Say, upto: int, *, close: bool = True) -
 
     What comes after this life has another boot of the machine, so it puts back what may be missing, if anything is.
     """
-    cabinet = Cabinet(FileDisk(directory, SharedLog(directory, boot="before", room=48 << 10, beside=_at_once)))
+    cabinet = Cabinet(FileDisk(directory, SharedLog(directory, boot="before", room=3000, beside=_at_once)))
     say("opening 0")
     storages = [cabinet.open(agent, 1 + upto) for agent in TWO]
     known = [storage.state.get("n", 0) for storage in storages]
@@ -247,9 +247,9 @@ LOG_HAND_OVER = Workload(
 TOGETHER = Workload(
     "together",
     (
-        partial(live_together, upto=12),
-        partial(live_together, upto=20, close=False),
-        partial(live_together, upto=26),
+        partial(live_together, upto=20),
+        partial(live_together, upto=40, close=False),
+        partial(live_together, upto=60),
     ),
     judge_together,
 )

@@ -61,7 +61,14 @@ def test_a_sample_of_all_crashes_is_survived(workload: str, explore: Explore) ->
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("workload", "file"),
-    [("ledger", "ledger.journal"), ("ledger", "ledger.db"), ("storage", ".db"), ("log", ".db"), ("move", ".db")],
+    [
+        ("ledger", "ledger.journal"),
+        ("ledger", "ledger.db"),
+        ("storage", ".db"),
+        ("log", ".db"),
+        ("move", ".db"),
+        ("together", ".shared"),
+    ],
 )
 def test_a_power_cut_after_a_kill_takes_nothing_that_the_next_life_was_shown(
     workload: str, file: str, explore: Explore

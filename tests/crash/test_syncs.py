@@ -14,7 +14,7 @@ from tests.crash.test_crash_model import Explore, explore, pytestmark
 
 __all__ = ["explore", "pytestmark"]
 
-_NUMBERS = ((r"m-T-[0-9a-f]{32}", "agent"), (r"\.\d+", ""))
+_NUMBERS = ((r"m-T-[0-9a-f]{32}", "agent"), (r"\d+-\d+\.shared", "segment"), (r"\.\d+", ""))
 ACKNOWLEDGED = ("started", "appended", "checkpointed", "opened", "committed", "secured", "closed", "forked")
 _LOCK = re.compile(r"ledger\.lock|[0-9a-f]")
 _SEGMENT = "FSYNC ledger.journal, FSYNC directory"
@@ -65,10 +65,36 @@ CREATION = {
     ("forked 1", f"FSYNC agents, agent.db.new, {4 * 'agent.db.new.wal, '}agent.db.new, agent.db.new, FSYNC 48", ""),
 }
 
+_TWO_BORN = "FSYNC directory, FSYNC agent.db.new, FSYNC db, FSYNC directory, FSYNC agent.db.new, FSYNC a7"
+_SHARED = "FSYNC segment, FSYNC segment, FSYNC shared, FSYNC directory"
+TOGETHER = {
+    ("opened", "agent.db, FSYNC db, agent.db, FSYNC a7", "agent.db"),  # after a death
+    ("committed 1", _TWO_BORN, ""),
+    ("committed", "agent.db, agent.db", ""),  # one by one, or for the first time in a life, or too long to be shared
+    ("committed", f"{_SHARED}, segment", "agent.db"),
+    ("committed", f"{_SHARED}, SYNCFS, segment", ""),  # a dead process has left segments
+    ("committed", "segment", "agent.db"),
+    (
+        "committed",
+        "SYNCFS, segment",
+        "",
+    ),  # a segment was full, so what was written until then came to the disk
+    ("secured", _PLACED, ""),
+    ("secured", _PLACED, "agent.db"),
+    ("closed", "SYNCFS", ""),
+}
+
 
 @pytest.mark.parametrize(
     ("workload", "expected"),
-    [("ledger", LEDGER), ("storage", STORAGE), ("log", LOG), ("move", MOVE), ("creation", CREATION)],
+    [
+        ("together", TOGETHER),
+        ("ledger", LEDGER),
+        ("storage", STORAGE),
+        ("log", LOG),
+        ("move", MOVE),
+        ("creation", CREATION),
+    ],
 )
 def test_each_step_synchronises_what_it_promises_before_it_is_acknowledged(
     workload: str, expected: set[tuple[str, str, str]], explore: Explore

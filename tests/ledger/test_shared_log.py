@@ -182,6 +182,18 @@ def test_what_was_deleted_or_written_anew_or_has_tables_is_left_as_it_is(process
     assert found(cut) == dict(zip(NAMES, (None, 3, 2), strict=True))
 
 
+def test_a_piece_of_another_history_is_not_put_back(process: Process, tmp_path: Path) -> None:
+    """The agent was deleted, and made again: its log is as long as the one before was."""
+    process.commit(1)
+    process.commit(2)
+    process.cabinet.forget(NAMES[0])
+    again = process.cabinet.open(NAMES[0], 7)
+    again.state["n"] = 0
+    again.state["n"] = 5
+    cut = power_cut(process, {}, tmp_path / "cut")
+    assert found(cut) == dict(zip(NAMES, (5, 2, 2), strict=True))
+
+
 def test_a_life_on_a_log_of_an_earlier_one_commits_alone_before_it_shares(tmp_path: Path, events: Events) -> None:
     """What an earlier life has written last, and the claim of this one, may not be on the disk."""
     folder = tmp_path / "agents"
@@ -199,13 +211,15 @@ def test_a_life_on_a_log_of_an_earlier_one_commits_alone_before_it_shares(tmp_pa
 
 def test_a_full_segment_is_free_again_when_the_agents_logs_are_on_the_disk(tmp_path: Path) -> None:
     process = Process(tmp_path / "agents", room=4 << 10)
-    for n in range(200):
+    for n in range(184):
         process.commit(n)
     files = segments(tmp_path / "agents")
     assert [each.stat().st_size for each in files] == [4 << 10] * 2
-    last = [piece for each in files for piece in pieces_in(each.read_bytes())]
-    assert 0 < len(last) < 100, "what is of an earlier generation does not count"
-    assert found(power_cut(process, {}, tmp_path / "cut")) == dict.fromkeys(NAMES, 199)
+    for each in files:
+        starts = [piece.start for piece in pieces_in(each.read_bytes())]
+        assert starts == sorted(starts), "what is left of an earlier generation does not count"
+        assert starts
+    assert found(power_cut(process, {}, tmp_path / "cut")) == dict.fromkeys(NAMES, 183)
     process.disk.close()
 
 
