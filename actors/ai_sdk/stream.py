@@ -4,7 +4,7 @@ A follower asks for the events from a number on, and asks again when its client 
 is durable when it comes is translated at once, so that nobody is told what was withdrawn by then.
 
 Each page costs its host a commit, and both processes a part of a call. So the more answers one gateway follows, the more rarely each
-asks, and its pages are longer: never more than two thousand pages a second in all, and one answer alone does not wait.
+asks, and its pages are longer: never more than 2,500 pages a second in all, and one answer alone does not wait.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""One agent's records in its log, while its author uses no SQL: one append and one `fdatasync` for a transaction.
+"""One agent's records in its log, while its author uses no SQL: one append and one `fdatasync` for a transaction, or for several agents'
+transactions together (`shared_log`).
 
 State and the outbox are in memory (`records`). Of any other row the place of its frame is known, which is read and verified again when
 somebody asks for the row.
 
-A commit is acknowledged when its frame is synchronised, so a death or a power cut leaves at most one frame that is not whole, at the end,
-and nobody was promised it: it is cut off, kept and told. A claim is not synchronised: only a power cut can take it back, and that ends the
-earlier life too. A life that finds a commit after the last rest writes it once more and synchronises it, because the life before may have
-died, or may have been refused by the disk, when it was written and not yet on the disk.
+A commit is acknowledged when its frame is synchronised, here or in the shared log, from which it is put back before anybody looks. So a
+death or a power cut leaves at most one frame that is not whole, at the end, and nobody was promised it: it is cut off, kept and told. A
+claim is not synchronised: only a power cut can take it back, and that ends the earlier life too. A life that finds a commit after the last
+rest writes it once more and synchronises it, because the life before may have died, or may have been refused by the disk, when it was
+written and not yet on the disk.
 
 When most of the log is garbage, it is written anew beside, and takes the name of the old one.
 """

@@ -5,7 +5,7 @@ first row, which life wrote it, and the digest of what stands before it; its own
 digest, and no frame can be missing between two others.
 
 A *commit* is a transaction. A *claim* has no rows: a later life has taken the log. A *rest* ends a life that was closed; whatever stands
-before one was synchronised when it was written.
+before one was synchronised when it was written, here or in the shared log.
 """
 
 from __future__ import annotations
