@@ -1392,10 +1392,12 @@ MUTANTS = (
            "            if durable and self._shared.take(",
            "a life shares its commits when what stands before them is on the disk", "ledger/test_shared_log.py"
            "::test_a_life_on_a_log_of_an_earlier_one_commits_alone_before_it_shares"),
-    Mutant("ledger/storage/log_file.py", "        if self._waits:\n            with suppress",
-           "        if False:\n            with suppress",
+    Mutant("ledger/storage/log_file.py", "        if self._waits and not self._is_refused:\n", "        if False:\n",
            "a log that is shut has nothing that is on no disk", "ledger/test_shared_log.py"
            "::test_a_log_that_is_shut_before_it_is_durable_is_synchronised_then"),
+    Mutant("ledger/storage/log_file.py", "        if self._waits and not self._is_refused:\n", "        if self._waits:\n",
+           "a disk that has refused a commit is not asked again", "ledger/test_shared_log.py"
+           "::test_a_disk_that_refuses_once_has_lost_all_that_waited_for_it"),
     Mutant("ledger/storage/shared_segment.py", "for generation, body in found if generation == last for fields",
            "for generation, body in found for fields",
            "what an earlier generation of a segment held does not count", "ledger/test_shared_log.py"

@@ -96,6 +96,7 @@ class FileLog(LogFile):
         self._place, self._shared = place, shared
         self._is_secured = is_secured  # all of it is on the disk, or in the shared log, or waits to be
         self._waits = False  # for what the thread commits together
+        self._is_refused = False  # what waits could not be synchronised
         lock(file)
 
     def content(self) -> bytes:
@@ -130,7 +131,9 @@ class FileLog(LogFile):
         with self._lock:
             if self._waits and not shared:
                 with self.held():
+                    self._is_refused = True  # an error is told once: to try again would say nothing
                     os.fdatasync(self._file)
+                    self._is_refused = False
             self._waits = False
 
     def cut(self, end: int) -> str:
@@ -159,7 +162,7 @@ class FileLog(LogFile):
 
     def _close(self) -> None:
         """What waits is synchronised now, because later it cannot be. If that fails, `secure` finds it shut, and says so."""
-        if self._waits:
+        if self._waits and not self._is_refused:
             with suppress(OSError):
                 os.fdatasync(self._file)
                 self._waits = False

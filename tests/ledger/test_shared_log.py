@@ -321,6 +321,31 @@ def test_an_agent_whose_commit_is_durable_nowhere_is_told_and_the_others_go_on(
     process.storages[2].state["n"] = 3
 
 
+def test_a_disk_that_refuses_once_has_lost_all_that_waited_for_it(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system tells an error of the disk once. The next synchronisation succeeds, and does not mean that anything is there."""
+    process.commit(1)
+    true, refused = os.fdatasync, list[int]()  # the agent's log, once
+
+    def refusing(file: int) -> None:
+        is_shared = Path(f"/proc/self/fd/{file}").readlink().suffix == ".shared"
+        if is_shared or not refused:
+            refused.extend([] if is_shared else [file])
+            raise OSError(5, "Input/output error")
+        true(file)
+
+    monkeypatch.setattr(os, "fdatasync", refusing)
+    parts = []
+    with process.disk.together() as begin:
+        for n in (2, 3):
+            parts.append(begin())
+            process.storages[0].state["n"] = n
+    for part in parts:
+        with pytest.raises(StorageError):
+            part.told()
+
+
 def test_a_log_that_is_shut_before_it_is_durable_is_synchronised_then(process: Process, events: Events) -> None:
     process.commit(1)
     events.clear()
