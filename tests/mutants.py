@@ -1504,7 +1504,7 @@ MUTANTS = (
            "                    staged.unlink()",
            "the name of a database that was a log outlives a power cut",
            "ledger/test_synchronised.py::test_a_database_that_takes_the_place_of_a_log_keeps_it"),
-    Mutant("ledger/storage/log_format.py", "if _digest(told, body) == digest else None", "",
+    Mutant("ledger/storage/log_format.py", "if check_of(told, body) == digest else None", "",
            "no damaged frame of a log is given out",
            "ledger/test_agent_logs.py::test_a_row_that_is_damaged_while_the_agent_is_awake_is_not_given_out"),
     Mutant("ledger/storage/log_format.py", " and frame.before == digest:", ":",

@@ -18,7 +18,7 @@ from typing import Final
 from perdure.ledger.block_guard import synchronise
 from perdure.ledger.errors import StaleIncarnation, StorageError
 from perdure.ledger.storage.shared_log import SharedLog
-from perdure.ledger.storage.shared_segment import Piece
+from perdure.ledger.storage.shared_segment import Piece, write_at
 from perdure.ledger.storage.sql import OVER
 
 CUT: Final = ".cut-"  # and a number: a log as it was before something was cut off
@@ -115,11 +115,9 @@ class FileLog(LogFile):
             return found
 
     def write(self, start: int, content: bytes, *, durable: bool) -> None:
-        """One write, as it is unless the disk is full; then the second one says so."""
+        """One write. Whether it is synchronised here, or with what the thread commits together, is decided here."""
         with self.held():
-            written = os.pwrite(self._file, content, start)
-            while written < len(content):
-                written += os.pwrite(self._file, content[written:], start + written)
+            write_at(self._file, content, start)
             if durable and self._is_secured and self._shared.take(self, Piece(self._place, start, content)):
                 self._waits = True
             elif durable:

@@ -71,7 +71,7 @@ def head_of(head: Head) -> tuple[bytes, bytes]:
     """The head of a log, and its digest."""
     agent_id = head.agent_id.encode("utf-8", "surrogatepass")
     told = _HEAD.pack(LOG_MAGIC, head.version, head.incarnation, head.clock, len(agent_id)) + agent_id
-    digest = _digest(told)
+    digest = check_of(told)
     return told + digest, digest
 
 
@@ -79,7 +79,7 @@ def frame_of(kind: int, rows: list[Numbered], number: int, incarnation: int, bef
     """A frame, and its digest."""
     body = pack([[each - number, *row] for each, row in rows]) if rows else b""
     told = _FRAME.pack(_FRAME_MAGIC, len(body), kind, number, incarnation, before)
-    digest = _digest(told, body)
+    digest = check_of(told, body)
     return b"".join((told, digest, body)), digest
 
 
@@ -138,7 +138,7 @@ def read_frame(content: bytes, at: int) -> Frame | None:
         return None
     digest = content[begin - _CHECK : begin]
     told, body = content[at : begin - _CHECK], memoryview(content)[begin:end]
-    return Frame(kind, number, incarnation, before, digest, at, begin, end) if _digest(told, body) == digest else None
+    return Frame(kind, number, incarnation, before, digest, at, begin, end) if check_of(told, body) == digest else None
 
 
 def _read_head(content: bytes) -> tuple[Head | None, bytes, int]:
@@ -147,7 +147,7 @@ def _read_head(content: bytes) -> tuple[Head | None, bytes, int]:
     magic, version, incarnation, clock, length = _HEAD.unpack_from(content)
     end = _HEAD.size + length
     digest = content[end : end + _CHECK]
-    if magic != LOG_MAGIC or _digest(content[:end]) != digest:
+    if magic != LOG_MAGIC or check_of(content[:end]) != digest:
         return None, b"", 0
     agent_id = content[_HEAD.size : end].decode("utf-8", "surrogatepass")
     return Head(agent_id, version, incarnation, clock), digest, end + _CHECK
@@ -162,7 +162,8 @@ def _has_frame(content: bytes, at: int) -> bool:
     return False
 
 
-def _digest(*parts: bytes | memoryview) -> bytes:
+def check_of(*parts: bytes | memoryview) -> bytes:
+    """The digest of a head, a frame, or an entry of a shared log."""
     state = blake2b(digest_size=_CHECK)
     for part in parts:
         state.update(part)

@@ -12,19 +12,18 @@ import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from hashlib import blake2b
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
 from perdure.ledger.codec import pack, unpack
+from perdure.ledger.storage.log_format import check_of
 
 SUFFIX: Final = ".shared"
 _LOCK: Final = "lock"
 _MAGIC, _ENTRY_MAGIC = b"perdureS", b"\xc5shr"
 _HEAD: Final = Struct(">8s40s16s")  # magic, boot, digest
 _ENTRY: Final = Struct(">4sQI16s")  # magic, generation, bytes of the body, digest
-_CHECK: Final = 16
 
 
 class Piece(NamedTuple):
@@ -47,20 +46,20 @@ class Segment:
             undo.callback(self.close, remove=True)
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             name = boot.encode().ljust(40, b"\0")
-            _write(self.file, _HEAD.pack(_MAGIC, name, _digest(name)).ljust(room, b"\0"), 0)
+            write_at(self.file, _HEAD.pack(_MAGIC, name, check_of(name)).ljust(room, b"\0"), 0)
             os.fsync(self.file)
             undo.pop_all()
 
     def entry(self, pieces: Iterable[Piece]) -> bytes | None:
         """What `append` writes for these; None if there is no room for it."""
         body = pack([list(piece) for piece in pieces])
-        check = _digest(self._generation.to_bytes(8), body)
+        check = check_of(self._generation.to_bytes(8), body)
         entry = _ENTRY.pack(_ENTRY_MAGIC, self._generation, len(body), check) + body
         return entry if self._end + len(entry) <= self._room else None
 
     def append(self, entry: bytes) -> None:
         """Write an entry and synchronise it."""
-        _write(self.file, entry, self._end)
+        write_at(self.file, entry, self._end)
         os.fdatasync(self.file)
         self._end += len(entry)
 
@@ -87,7 +86,7 @@ def boot_of(path: Path) -> str | None:
     if len(content) < _HEAD.size:
         return None
     magic, name, check = _HEAD.unpack(content)
-    return name.rstrip(b"\0").decode() if magic == _MAGIC and _digest(name) == check else None
+    return name.rstrip(b"\0").decode() if magic == _MAGIC and check_of(name) == check else None
 
 
 def pieces_in(content: bytes) -> list[Piece]:
@@ -131,20 +130,14 @@ def _entries(content: bytes) -> Iterator[tuple[int, bytes]]:
             return
         _, generation, length, check = _ENTRY.unpack_from(content, at)
         body = content[begin : begin + length]
-        is_whole = len(body) == length and _digest(generation.to_bytes(8), body) == check
+        is_whole = len(body) == length and check_of(generation.to_bytes(8), body) == check
         if is_whole:
             yield generation, body
         at = begin + length if is_whole else at + 1
 
 
-def _write(file: int, content: bytes, start: int) -> None:
+def write_at(file: int, content: bytes, start: int) -> None:
+    """Write all of it at this place, with one call unless the disk is full; then the second one says so."""
     written = os.pwrite(file, content, start)
-    while written < len(content):  # a full disk says so at the second write
+    while written < len(content):
         written += os.pwrite(file, content[written:], start + written)
-
-
-def _digest(*parts: bytes) -> bytes:
-    state = blake2b(digest_size=_CHECK)
-    for part in parts:
-        state.update(part)
-    return state.digest()

@@ -141,30 +141,25 @@ def test_a_power_cut_takes_nothing_that_was_committed_together(process: Process,
     assert found(cut, "three") == dict.fromkeys(NAMES, 3), "and it is in the agents' own logs"
 
 
-def test_holes_that_a_power_cut_leaves_are_filled(process: Process, tmp_path: Path) -> None:
+def with_holes(process: Process) -> dict[str, bytes]:
+    """The agents' logs after three commits, with zeros where the second one was."""
     process.commit(1)
     before = process.files()
     process.commit(2)
     between = process.files()
     process.commit(3)
-    holes = {
+    return {
         name: before[name] + bytes(len(between[name]) - len(before[name])) + after[len(between[name]) :]
         for name, after in process.files().items()
     }
-    assert found(power_cut(process, holes, tmp_path / "cut")) == dict.fromkeys(NAMES, 3)
+
+
+def test_holes_that_a_power_cut_leaves_are_filled(process: Process, tmp_path: Path) -> None:
+    assert found(power_cut(process, with_holes(process), tmp_path / "cut")) == dict.fromkeys(NAMES, 3)
 
 
 def test_without_the_shared_log_a_hole_is_told(process: Process, tmp_path: Path) -> None:
-    process.commit(1)
-    before = process.files()
-    process.commit(2)
-    between = process.files()
-    process.commit(3)
-    holes = {
-        name: before[name] + bytes(len(between[name]) - len(before[name])) + after[len(between[name]) :]
-        for name, after in process.files().items()
-    }
-    cut = power_cut(process, holes, tmp_path / "cut")
+    cut = power_cut(process, with_holes(process), tmp_path / "cut")
     shutil.rmtree(cut / "shared")
     with pytest.raises(StorageError, match="damaged"):
         found(cut)
