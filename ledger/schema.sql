@@ -11,6 +11,9 @@ CREATE TABLE facts (
     body BLOB
 );
 
+-- What many runs went through together: so many consecutive `facts` from number `seq` on, in columns (see `crowds.py`).
+CREATE TABLE crowds (seq BIGINT, at_ms BIGINT, facts BIGINT, kind VARCHAR, body BLOB);
+
 -- Inputs and outputs that are too large for their fact. `seq` is the fact that they belong to.
 CREATE TABLE payloads (run_id VARCHAR, part VARCHAR, body BLOB, seq BIGINT);
 

@@ -12,6 +12,8 @@ from perdure.ledger.ids import agent_id
 from perdure.ledger.snapshot import restore
 from perdure.ledger.standing import KnownAgents, standing_of
 from perdure.ledger.store.assessment import assess
+from perdure.ledger.store.crowd_table import stand_in
+from perdure.ledger.store.crowds import spelled_out
 from perdure.ledger.store.duckdb_file import Lock, connect, get, told, without_log
 from perdure.ledger.store.duckdb_tables import boot_records
 from perdure.ledger.store.ended_counts import read_counts
@@ -41,8 +43,9 @@ def read_cold(directory: Path) -> tuple[KnownAgents, int]:
 
 def _read(directory: Path) -> tuple[KnownAgents, int]:
     with without_log(directory) as name, closing(connect(directory, read_only=True, name=name)) as con:
+        stand_in(con)
         found = assess(con, directory)
-        facts = found.facts + [row for commit in commits(found.plan.replay) for row in commit.spelled_out().rows]
+        facts = found.facts + spelled_out(row for commit in commits(found.plan.replay) for row in commit.rows)
         ended = read_counts(con, found.snapshot_seq)
         view = restore(Boot(get(con, "snapshot"), boot_records(con, facts), facts, [], ended))
         standing = standing_of(view, con.execute("SELECT agent_id, body FROM agents").fetchall())

@@ -1,15 +1,16 @@
 """Crowds: what many runs go through together, as one fact in columns.
 
 A fan-out asks for thousands of runs that differ in their ids and inputs alone. A *crowd* stands for as many facts of one kind as it has
-runs, with consecutive numbers, in the order of its columns. So it is decided, folded and written once. Whoever reads facts reads its
-`members`, each as if it had been written by itself: DuckDB, which follows, a boot, followers of events, and a replay.
+runs, with consecutive numbers, in the order of its columns. So it is decided, folded and written once, to the journal and to DuckDB.
+Whoever reads facts reads its `members`, each as if it had been written by itself: a boot, followers of events, and a replay.
+A run that is forgotten leaves an empty place, so that the others keep their numbers (`without`).
 
 Only what is alike is a crowd (`crowd_decisions`). Everything odd goes one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import count, repeat
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -117,11 +118,22 @@ def spelled_out(rows: Iterable[Row]) -> list[FactRow]:
     return facts
 
 
-def _members(row: CrowdRow) -> Iterator[FactRow]:
+def _members(row: CrowdRow) -> Iterable[FactRow]:
     crowd, kind = crowd_of(row), CROWDS[row.kind][1].__name__
     bodies = map(encoder(), zip(*crowd.columns(row.seq), strict=False))
     numbered = zip(count(row.seq), repeat(row.at_ms), crowd.run_ids, repeat(crowd.frame()), repeat(kind), bodies)
-    return map(FactRow._make, numbered)
+    facts = map(FactRow._make, numbered)
+    return [fact for fact in facts if fact.subject] if "" in crowd.run_ids else facts
+
+
+def without(row: CrowdRow, places: Collection[int]) -> CrowdRow | None:
+    """The crowd without the runs at these places, which are empty from now on. None if nobody is left."""
+    crowd = crowd_of(row)
+    columns = {name: column for name, column in crowd._asdict().items() if isinstance(column, list)}
+    for column in columns.values():
+        for place in places:
+            column[place] = column[place][:0] if column[place] else column[place]
+    return row._replace(body=encoder()(crowd)) if any(crowd.run_ids) else None
 
 
 def subjects_of(row: Row) -> list[str]:

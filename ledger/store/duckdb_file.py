@@ -34,9 +34,10 @@ EXAMINED = "ledger.db.examined"
 UNBORN = "ledger.db.unborn"
 MISSING = f"{DATABASE} is missing beside its journal"
 
-SCHEMA_VERSION = 3
-"""The layout: until 2 DuckDB's log was the commit, since 2 the journal is, and since 3 a fact in it may be a crowd."""
-JOURNAL_FIRST = 2
+SCHEMA_VERSION = 4
+"""The layout: until 2 DuckDB's log was the commit, since 2 the journal is, since 3 a fact in it may be a crowd, and since 4 crowds have a
+table of their own."""
+JOURNAL_FIRST, CROWDS_FIRST = 2, 4
 MIGRATIONS: tuple[str, ...] = (
     # 0 → 1: weights of facts before the last checkpoint, and payloads that know their fact
     (
@@ -45,6 +46,8 @@ MIGRATIONS: tuple[str, ...] = (
     ),
     # 1 → 2: the chain stands in the journal alone
     "ALTER TABLE facts DROP COLUMN digest;",
+    # 3 → 4: crowds stand in one row
+    "CREATE TABLE IF NOT EXISTS crowds (seq BIGINT, at_ms BIGINT, facts BIGINT, kind VARCHAR, body BLOB);",
 )
 
 DOCTOR = "run `perdure doctor` on this directory"
@@ -287,9 +290,15 @@ def refuse_newer(con: duckdb.DuckDBPyConnection, directory: Path) -> None:
 
 
 def raise_layout(con: duckdb.DuckDBPyConnection, guard: BlockGuard) -> None:
-    """Say in a file of an earlier layout that what follows is of this one. It is on the disk before the journal is written."""
+    """Bring a file of an earlier layout to this one. It is on the disk before the journal is written."""
     if version_of(con) < SCHEMA_VERSION:
-        transact(con, lambda: put(con, "schema_version", SCHEMA_VERSION))
+        con.execute("DROP TABLE IF EXISTS temp.crowds")
+
+        def work() -> None:
+            con.execute(MIGRATIONS[2])
+            put(con, "schema_version", SCHEMA_VERSION)
+
+        transact(con, work)
         with guard.around(con, "ledger"):
             con.execute("CHECKPOINT")
 

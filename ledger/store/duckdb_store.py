@@ -30,6 +30,8 @@ from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
 from perdure.ledger.store.assessment import Assessment, assess
 from perdure.ledger.store.backlog import Backlog, end_before, facts_in, payload_in
+from perdure.ledger.store.crowd_table import stand_in
+from perdure.ledger.store.crowds import spelled_out
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     DOCTOR,
@@ -51,11 +53,11 @@ from perdure.ledger.store.duckdb_file import (
     transact,
 )
 from perdure.ledger.store.duckdb_tables import (
-    FACT,
     Inserter,
     boot_records,
     by_key,
     ended_runs,
+    facts_of,
     family_runs,
     forget,
     frames_of,
@@ -65,7 +67,6 @@ from perdure.ledger.store.duckdb_tables import (
     replace,
     runs_of,
     settled_before,
-    stretches,
 )
 from perdure.ledger.store.earlier_layout import bring_forward
 from perdure.ledger.store.ended_counts import read_counts, write_counts
@@ -142,7 +143,9 @@ class DuckDBStore:
             raise AssertionError(f"a snapshot up to {upto_seq} between {self._snapshot_seq} and {self._mark.seq}")
         with self._archived() as con:
             transact(con, lambda: self._settle(con))  # what is forgotten is taken out of a seal
-            self._ended.subtract(transact(con, lambda: forget(con, forget_bounds(upto_seq, records, forgotten))))
+            self._ended.subtract(
+                transact(con, lambda: forget(con, forget_bounds(upto_seq, records, forgotten), self._snapshot_seq))
+            )
             self._ended.update(replace(con, "runs", records, new_runs(self._filter, records)))
             for table in ("agents", "mail"):
                 replace(con, table, records)
@@ -204,14 +207,9 @@ class DuckDBStore:
         self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000
     ) -> list[FactRow]:
         """A run's facts in order; only the stretches where they can be are read, as far as the snapshot knows the run."""
-        frames = "AND frame > $5" if frames_only else "AND $5::INTEGER IS NOT NULL"
-        query = f"SELECT {FACT} FROM facts WHERE subject = $1 AND seq BETWEEN $2 AND $3 {frames} ORDER BY seq LIMIT $4"
-        rows: list[FactRow] = []
-        backlog = self._backlog.now()
+        backlog, after = self._backlog.now(), after_frame if frames_only else None
         with self._reading() as con:
-            for first_seq, last_seq in stretches(con, subject, self._snapshot_seq, end_before(backlog)):
-                answer = con.execute(query, [subject, first_seq, last_seq, limit - len(rows), after_frame])
-                rows += [FactRow(*row) for row in answer.fetchall()]
+            rows = facts_of(con, subject, self._snapshot_seq, end_before(backlog), after, limit)
         late = facts_in(backlog, {subject})
         rows += [row for row in late if not frames_only or (row.frame is not None and row.frame > after_frame)]
         return rows[:limit]
@@ -261,6 +259,7 @@ class DuckDBStore:
         findings = self._made_ready(evidence)
         con = self._con = connect(self.path, fsync=self._fsync)
         refuse_newer(con, self.path)
+        stand_in(con)
         found = assess(con, self.path)
         if found.loss and not self._repair:
             raise LedgerDamaged(str(self.path), found.loss, DOCTOR)
@@ -274,12 +273,12 @@ class DuckDBStore:
         segments = dict.fromkeys(found.scanned.segments, 0) if self._repair else found.scanned.segments
         self._journal.resume(segments, self._mark, found.plan.replay[-1] if replayed else None)
         if self._repair:
-            for table in ("facts", "payloads"):
+            for table in ("facts", "crowds", "payloads"):
                 con.execute(f"DELETE FROM {table} WHERE seq > $1", [found.mark.seq])
         self._inserter = Inserter(con)
         if findings or self._repair:
             findings += self._mended(con, evidence, found)
-        facts = found.facts + [row for commit in replayed for row in commit.spelled_out().rows]
+        facts = found.facts + spelled_out(row for commit in replayed for row in commit.rows)
         self._filter = RunFilter.read(con, self._snapshot_seq)
         self._ended = read_counts(con, self._snapshot_seq)
         return Boot(get(con, "snapshot"), boot_records(con, facts), facts, findings, dict(self._ended))
@@ -318,7 +317,7 @@ class DuckDBStore:
     def _catch_up(self, con: duckdb.DuckDBPyConnection) -> None:
         """Insert what is durable and not yet in DuckDB, in slices."""
         while self._backlog:
-            group = [commit.spelled_out() for commit in self._backlog.first(_SLICE)]
+            group = self._backlog.first(_SLICE)
             transact(con, partial(self._inserter.insert, group))
             self._backlog.drop(len(group))
             self._followed = group[-1].after

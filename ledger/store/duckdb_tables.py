@@ -12,10 +12,11 @@ from functools import partial
 import duckdb
 
 from perdure.ledger.status import HARD
+from perdure.ledger.store.crowd_table import forget_members, members_between
 from perdure.ledger.store.duckdb_file import INDEXED_MAX, transact
 from perdure.ledger.store.memory_store import TABLES, boot_order
-from perdure.ledger.store.seals import SpelledOut, remove
-from perdure.ledger.store.store import FactRow, First, Record, Wanted
+from perdure.ledger.store.seals import Commit, reweigh
+from perdure.ledger.store.store import CrowdRow, FactRow, First, Record, Wanted
 
 COLUMNS = {  # of every table of records, its key first; `live` comes second in all of them, and `body` last
     "runs": ("run_id", "status", "agent_type", "parent", "requested_at_ms", "ended_at_ms", "first_seq", "last_seq"),
@@ -36,20 +37,22 @@ class Inserter:
 
     def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
         self._con = con
-        self._appender = con.appender("facts")
+        self._facts, self._crowds = con.appender("facts"), con.appender("crowds")
 
-    def insert(self, commits: list[SpelledOut]) -> None:
-        """Insert the facts and payloads of these commits."""
+    def insert(self, commits: list[Commit]) -> None:
+        """Insert the facts, crowds and payloads of these commits."""
         self._con.complete()  # an answer that was not read to its end would be in the appender's way
-        self._appender.append_rows([row for commit in commits for row in commit.rows])
-        self._appender.flush()
+        rows = [row for commit in commits for row in commit.rows]
+        for appender, kind in ((self._facts, FactRow), (self._crowds, CrowdRow)):
+            appender.append_rows([row for row in rows if type(row) is kind])
+            appender.flush()
         payloads = [payload for commit in commits for payload in commit.payloads]
         if payloads:
             self._con.execute(_INSERT_PAYLOADS, [list(column) for column in zip(*payloads, strict=True)])
 
 
-def insert(con: duckdb.DuckDBPyConnection, commit: SpelledOut) -> None:
-    """Insert one commit by a statement, into a table that has other columns besides."""
+def insert(con: duckdb.DuckDBPyConnection, commit: Commit) -> None:
+    """Insert one commit by a statement, into a table that has other columns besides. It is of a time before crowds."""
     facts = f"INSERT INTO facts ({FACT}) VALUES (?, ?, ?, ?, ?, ?)"
     con.executemany(facts, [list(row) for row in commit.rows])
     if commit.payloads:
@@ -96,7 +99,7 @@ def _ended(rows: Iterable[tuple[bool, object]]) -> Counter[str]:
     return Counter(str(status) for live, status in rows if not live)
 
 
-def forget(con: duckdb.DuckDBPyConnection, bounds: dict[str, int]) -> Counter[str]:
+def forget(con: duckdb.DuckDBPyConnection, bounds: dict[str, int], snapshot_seq: int) -> Counter[str]:
     """Remove every trace of these runs, inside the caller's transaction, and its weight from the seals. Returns how many of the runs were
     not live, by status."""
     if not bounds:
@@ -113,7 +116,8 @@ def forget(con: duckdb.DuckDBPyConnection, bounds: dict[str, int]) -> Counter[st
             RETURNING {columns}""",
             [keys, list(bounds.values()), first_seq],
         ).fetchall()
-        remove(con, gone)
+        reweigh(con, gone)
+    forget_members(con, bounds, snapshot_seq)
     theirs = "{} IN (SELECT unnest($1::VARCHAR[]))".format
     con.execute(f"DELETE FROM agents WHERE {theirs('agent_id')}", [keys])
     con.execute(f"DELETE FROM mail WHERE {theirs('mail_id')} OR {theirs('run_id')}", [keys])
@@ -232,8 +236,29 @@ def read(con: duckdb.DuckDBPyConnection, table: str, condition: str, parameters:
 def frames_of(con: duckdb.DuckDBPyConnection, subjects: list[str], first_seq: int, last_seq: int) -> list[FactRow]:
     """The events of these runs between these numbers, in order."""
     query = f"""SELECT {FACT} FROM facts WHERE subject IN (SELECT unnest($1::VARCHAR[])) AND seq BETWEEN $2 AND $3
-        AND frame IS NOT NULL ORDER BY seq"""
-    return [FactRow(*row) for row in con.execute(query, [subjects, first_seq, last_seq]).fetchall()]
+        AND frame IS NOT NULL"""
+    found = [FactRow(*row) for row in con.execute(query, [subjects, first_seq, last_seq]).fetchall()]
+    members = members_between(con, first_seq, last_seq, set(subjects))
+    return sorted(found + [each for each in members if each.frame is not None])
+
+
+def facts_of(
+    con: duckdb.DuckDBPyConnection, subject: str, snapshot_seq: int, end: int, after_frame: int | None, limit: int
+) -> list[FactRow]:
+    """The first facts about a run, an agent or a mail up to the `end`, in order; with `after_frame` just its events after this number."""
+    events = "" if after_frame is None else f"AND frame > {after_frame}"
+    query = f"SELECT {FACT} FROM facts WHERE subject = $1 AND seq BETWEEN $2 AND $3 {events} ORDER BY seq LIMIT $4"
+    members = members_between(con, snapshot_seq + 1, end, {subject})
+    places = stretches(con, subject, snapshot_seq, end)
+    if places == [(0, end)] and any(each.frame == 0 for each in members):
+        places = [(snapshot_seq + 1, end)]
+    found: list[FactRow] = []
+    for first_seq, last_seq in places:
+        found += [FactRow(*row) for row in con.execute(query, [subject, first_seq, last_seq, limit]).fetchall()]
+        if 0 < first_seq <= snapshot_seq:
+            members += members_between(con, first_seq, min(last_seq, snapshot_seq), {subject})
+    found += [each for each in members if after_frame is None or (each.frame is not None and each.frame > after_frame)]
+    return sorted(found)[:limit]
 
 
 def stretches(con: duckdb.DuckDBPyConnection, run_id: str, snapshot_seq: int, end: int) -> list[tuple[int, int]]:
@@ -261,5 +286,5 @@ def payload_of(con: duckdb.DuckDBPyConnection, run_id: str, part: str, snapshot_
 
 def facts_after(con: duckdb.DuckDBPyConnection, seq: int) -> list[FactRow]:
     """The facts from there on in order."""
-    rows = con.execute(f"SELECT {FACT} FROM facts WHERE seq > $1 ORDER BY seq", [seq]).fetchall()
-    return [FactRow(*row) for row in rows]
+    rows = con.execute(f"SELECT {FACT} FROM facts WHERE seq > $1", [seq]).fetchall()
+    return sorted([FactRow(*row) for row in rows] + members_between(con, seq + 1, END))

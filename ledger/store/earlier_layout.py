@@ -18,6 +18,7 @@ import msgpack
 
 from perdure.ledger.errors import LedgerDamaged
 from perdure.ledger.store.duckdb_file import (
+    CROWDS_FIRST,
     DATABASE,
     DOCTOR,
     EARLIER_JOURNAL,
@@ -96,6 +97,8 @@ def _moved(con: duckdb.DuckDBPyConnection, directory: Path, *, repair: bool) -> 
     version = version_of(con)
     if version < 1:
         con.execute(MIGRATIONS[0])
+    if version < CROWDS_FIRST:
+        con.execute(MIGRATIONS[2])
     snapshot_seq, anchor = get_mark(con)
     chained = version < JOURNAL_FIRST  # if it is not, an earlier start came as far as here
     mark, tally, problem = _follow_from(con, snapshot_seq, anchor) if chained else Followed(anchor, NOTHING, "")
@@ -106,7 +109,7 @@ def _moved(con: duckdb.DuckDBPyConnection, directory: Path, *, repair: bool) -> 
     for table in ("facts", "payloads"):
         con.execute(f"DELETE FROM {table} WHERE seq > $1", [mark.seq])
     for commit in commits(plan.replay):
-        insert(con, commit.spelled_out())
+        insert(con, commit)
         mark, tally = commit.after, tally.plus(commit.tally)
     if repair:
         seal_anew(con, mark.seq)

@@ -19,6 +19,7 @@ import duckdb
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerLocked
 from perdure.ledger.store.assessment import assess
+from perdure.ledger.store.crowd_table import spell_out, stand_in
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     EARLIER_JOURNAL,
@@ -158,6 +159,7 @@ def _examine(directory: Path) -> Iterator[Finding]:
                 words = f"its layout has the older version {min(version, JOURNAL_FIRST - 1)}"
                 yield Finding("warning", words, "the next start brings it up to date; examine it then")
                 return
+            stand_in(con)
             read_through(con)
             yield from _sealed(con)
             yield from _recent(con, directory)
@@ -196,6 +198,7 @@ def _consistent(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
     """Records and facts tell the same story, and no run's events have a hole."""
     snapshot_seq, _ = get_mark(con)
     whole = True
+    spell_out(con)
     for words, query in _CONTRADICTIONS.items():
         found = [str(key) for (key,) in con.execute(query, [snapshot_seq]).fetchall()]
         if found:
@@ -212,18 +215,18 @@ def _consistent(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
         yield Finding("ok", f"{how_many} tell the same story")
 
 
-_COUNTS = """SELECT (SELECT count(*) FROM (SELECT run_id FROM runs UNION SELECT subject FROM facts WHERE frame = 0)),
-    (SELECT count(*) FROM facts)"""  # a run that began after the last snapshot has facts, and no record yet
+_COUNTS = """SELECT (SELECT count(*) FROM (SELECT run_id FROM runs UNION SELECT subject FROM each_fact WHERE frame = 0)),
+    (SELECT count(*) FROM each_fact)"""  # a run that began after the last snapshot has facts, and no record yet
 
 _CONTRADICTIONS = {
-    "runs have a record but no facts": """SELECT run_id FROM runs ANTI JOIN facts ON subject = run_id WHERE first_seq <= $1
+    "runs have a record but no facts": """SELECT run_id FROM runs ANTI JOIN each_fact ON subject = run_id WHERE first_seq <= $1
         ORDER BY run_id LIMIT 1000""",
-    "runs have facts but no record": """SELECT subject FROM facts ANTI JOIN runs ON run_id = subject WHERE frame = 0 AND seq <= $1
+    "runs have facts but no record": """SELECT subject FROM each_fact ANTI JOIN runs ON run_id = subject WHERE frame = 0 AND seq <= $1
         ORDER BY subject LIMIT 1000""",
-    "runs have facts before or after what their record knows": """SELECT run_id FROM runs JOIN facts ON subject = run_id
+    "runs have facts before or after what their record knows": """SELECT run_id FROM runs JOIN each_fact ON subject = run_id
         WHERE seq <= $1 GROUP BY run_id, first_seq, last_seq HAVING min(seq) <> first_seq OR max(seq) > last_seq
         ORDER BY run_id LIMIT 1000""",
-    "runs have holes in the numbers of their events": """SELECT subject FROM facts WHERE frame IS NOT NULL AND $1 >= 0
+    "runs have holes in the numbers of their events": """SELECT subject FROM each_fact WHERE frame IS NOT NULL AND $1 >= 0
         GROUP BY subject HAVING count(*) <> max(frame) + 1 OR min(frame) <> 0 ORDER BY subject LIMIT 1000""",
 }
 

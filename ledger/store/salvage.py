@@ -18,6 +18,7 @@ from typing import NamedTuple
 import duckdb
 
 from perdure.ledger.errors import LedgerDamaged
+from perdure.ledger.store.crowd_table import count_facts, stand_in
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     INDEXED_MAX,
@@ -40,7 +41,7 @@ from perdure.ledger.store.journal_scan import scan
 from perdure.ledger.store.seals import GENESIS, Mark, seal_anew
 
 REBUILT = "ledger.db.rebuilt"
-HISTORY = ("facts", "payloads")
+HISTORY = ("facts", "crowds", "payloads")
 SNAPSHOT = ("runs", "agents", "mail", "meta")
 _VECTOR = 2_048  # rows that DuckDB reads together; of a smaller piece nothing more can be had
 _PIECE = 16 * _VECTOR
@@ -66,6 +67,7 @@ def unreadable(directory: Path) -> str:
         return MISSING
     try:
         with without_log(directory) as name, closing(connect(directory, read_only=True, name=name)) as con:
+            stand_in(con)
             read_through(con)
     except duckdb.Error as problem:
         refusal = told(directory, problem)
@@ -145,7 +147,7 @@ def _saved(directory: Path) -> str:
         with without_log(directory) as name, closing(connect(directory, name=REBUILT, source=name)) as con:
             prepare(con)
             saved = {table: _copy(con, table) for table in (*HISTORY, *SNAPSHOT)}
-            if not saved["facts"].read and not saved["runs"].read:
+            if not any(saved[table].read for table in ("facts", "crowds", "runs")):
                 raise LedgerDamaged(str(directory), f"nothing of it can be read: {_words(saved)}", _ELSEWHERE)
             mark = get_mark(con)[1] if saved["meta"].whole else None
             if not all(saved[table].whole for table in SNAPSHOT):
@@ -164,8 +166,8 @@ def _without_snapshot(
     directory: Path, con: duckdb.DuckDBPyConnection, saved: dict[str, Saved], known: Mark | None
 ) -> Mark:
     """Drop an incomplete snapshot: a boot folds all facts instead, if none of them is missing."""
-    (count, last_seq) = con.execute("SELECT count(*), max(seq) FROM facts").fetchone() or (0, None)
-    if not saved["facts"].whole or count != last_seq:
+    count, last_seq = count_facts(con)
+    if not all(saved[table].whole for table in ("facts", "crowds")) or count != last_seq:
         raise LedgerDamaged(str(directory), f"too much of it cannot be read: {_words(saved)}", _ELSEWHERE)
     journal = scan(directory)
     places = [*journal.bases, *(entry.after for entry in journal.entries)]
@@ -197,6 +199,8 @@ def _copy(con: duckdb.DuckDBPyConnection, table: str) -> Saved:
     try:
         query = f"SELECT count(*), coalesce(max(rowid), -1) FROM source.{table}"
         (there, last) = con.execute(query).fetchone() or (0, -1)
+    except duckdb.CatalogException:
+        return Saved(0, 0)  # the file is of an earlier layout
     except duckdb.Error:
         return Saved(0, None)
     con.execute(f"DELETE FROM {table}")

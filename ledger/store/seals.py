@@ -4,9 +4,9 @@ DuckDB checks every block of its file, but not whether a row is missing. So fact
 
 - **The chain** guards the facts since the last checkpoint, which stand in the journal. Each commit there carries a digest over the digest
   of the commit before, its own last number, and the weight of its facts, crowds and payloads. Each boot follows it.
-- **The seals** guard everything before. The weight of a stretch of facts is how many there are and the sum of their digests modulo
-  2^128, so a forgotten run is taken out by subtraction and what remains can still be verified in full. A chain could not do that:
-  one row gone breaks it for ever. Only `perdure doctor` weighs everything again, so a boot costs nothing for what is retained.
+- **The seals** guard everything before. The weight of a stretch is how many facts, crowds and payloads there are and the sum of their
+  digests modulo 2^128, so a forgotten run is taken out by subtraction and what remains can still be verified in full. A chain could not
+  do that: one row gone breaks it for ever. Only `perdure doctor` weighs everything again, so a boot costs nothing for what is retained.
 
 Both find accidents and bugs. Neither protects against somebody who can write to the file, because the digests have no secret.
 """
@@ -16,11 +16,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgpack
 
-from perdure.ledger.store.crowds import count_of, spelled_out
+from perdure.ledger.store.crowds import count_of
 from perdure.ledger.store.store import CrowdRow, FactRow, Payload, Row
 
 if TYPE_CHECKING:
@@ -30,6 +30,14 @@ _MODULUS = 1 << 128
 _LONG = 1 << 63
 _FRAME = (int, type(None))
 _SPAN = 100_000  # facts in a seal before the next one is begun
+_WEIGHED = {
+    "facts": "seq, at_ms, subject, frame, kind, body",
+    "crowds": "seq, at_ms, facts, kind, body",
+    "payloads": "seq, run_id, part, body",
+}
+
+Weighed: TypeAlias = tuple[Any, ...]
+"""A fact, a crowd or a payload as it is weighed. It begins with its number."""
 
 
 class Mark(NamedTuple):
@@ -78,23 +86,6 @@ class Commit(NamedTuple):
     payloads: list[Placed]
     tally: Tally
     parts: list[bytes]
-
-    def spelled_out(self) -> SpelledOut:
-        """Each of its facts by itself, with the weight that they have so: this is how DuckDB has them."""
-        facts = spelled_out(self.rows)
-        if len(facts) == len(self.rows):
-            return SpelledOut(self.after, facts, self.payloads, self.tally)
-        pack = msgpack.Packer().pack
-        return SpelledOut(self.after, facts, self.payloads, weigh(pack(each) for each in (*facts, *self.payloads)))
-
-
-class SpelledOut(NamedTuple):
-    """A commit as a table has it. `after` is its place in the chain, which weighs it as the journal has it."""
-
-    after: Mark
-    rows: list[FactRow]
-    payloads: list[Placed]
-    tally: Tally
 
 
 def weigh(packed: Iterable[bytes]) -> Tally:
@@ -151,20 +142,21 @@ def extend(con: DuckDBPyConnection, first_seq: int, last_seq: int, tally: Tally)
     _insert(con, first_seq, last_seq, tally)
 
 
-def remove(con: DuckDBPyConnection, gone: list[tuple[Any, ...]]) -> None:
-    """Take the weight of forgotten facts and payloads (tuples that begin with their number) out of their seals."""
+def reweigh(con: DuckDBPyConnection, gone: Iterable[Weighed], come: Iterable[Weighed] = ()) -> None:
+    """Take the weight of what is gone out of its seals, and put in what has come in its place."""
     pack = msgpack.Packer().pack
     seals = _seals(con)
     ends = [last_seq for _, last_seq, _ in seals]
-    groups: dict[int, list[bytes]] = {}
-    for item in gone:
-        position = bisect_left(ends, item[0])
-        if position < len(seals) and seals[position][0] <= item[0]:
-            groups.setdefault(position, []).append(pack(item))
-    for position, items in groups.items():
+    changes: dict[int, tuple[list[bytes], list[bytes]]] = {}
+    for side, items in enumerate((gone, come)):
+        for item in items:
+            position = bisect_left(ends, item[0])
+            if position < len(seals) and seals[position][0] <= item[0]:
+                changes.setdefault(position, ([], []))[side].append(pack(item))
+    for position, (out, into) in changes.items():
         first_seq, last_seq, tally = seals[position]
         con.execute("DELETE FROM seals WHERE first_seq = $1", [first_seq])
-        rest = tally.minus(weigh(items))
+        rest = tally.minus(weigh(out)).plus(weigh(into))
         if rest.items:
             _insert(con, first_seq, last_seq, rest)
 
@@ -179,7 +171,7 @@ def broken_seals(con: DuckDBPyConnection, upto_seq: int) -> Iterator[str]:
             yield f"of the {tally.items} facts and payloads kept from {first_seq} to {last_seq}, {found.items} are there"
         elif found != tally:
             yield f"facts or payloads from {first_seq} to {last_seq} are not those that were written"
-    counts = [f"(SELECT count(*) FROM {table} WHERE seq BETWEEN 1 AND $1)" for table in ("facts", "payloads")]
+    counts = [f"(SELECT count(*) FROM {table} WHERE seq BETWEEN 1 AND $1)" for table in _WEIGHED]
     (there,) = con.execute(f"SELECT {' + '.join(counts)}", [upto_seq]).fetchone() or (0,)
     if there != covered:
         yield f"{there - covered} facts or payloads stand outside of every seal"
@@ -216,10 +208,7 @@ def _weigh_stretch(con: DuckDBPyConnection, first_seq: int, last_seq: int) -> Ta
     """Weigh what is there. Order does not matter to a weight, so nothing is sorted, and payloads are read in small pieces."""
     pack = msgpack.Packer().pack
     tally = NOTHING
-    for columns, table in (
-        ("seq, at_ms, subject, frame, kind, body", "facts"),
-        ("seq, run_id, part, body", "payloads"),
-    ):
+    for table, columns in _WEIGHED.items():
         answer = con.execute(f"SELECT {columns} FROM {table} WHERE seq BETWEEN $1 AND $2", [first_seq, last_seq])
         while rows := answer.fetchmany(1_000):
             tally = tally.plus(weigh(map(pack, rows)))

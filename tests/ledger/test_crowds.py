@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import shutil
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from dataclasses import fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,11 +47,8 @@ from perdure.ledger import (
     outstanding,
     request_together,
     restore,
-    run_record,
     spelled_out,
 )
-from perdure.ledger.store.duckdb_store import DuckDBStore
-from perdure.ledger.store.integrity import examine
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.ledger.store.seals import GENESIS, seal
 from perdure.policies import Limits
@@ -266,7 +260,7 @@ def _the_same_after_a_boot(both: Both) -> None:
     assert (shared.seq, shared.tally, shared.live) == (both.view.seq, both.view.tally, both.view.live)
 
 
-def _fan_out(count: int = 20) -> Both:
+def fan_out(count: int = 20) -> Both:
     """Children that are asked for, placed and ended at once, but for one."""
     both = Both()
     ids = [f"r{number:02}" for number in range(count)]
@@ -278,7 +272,7 @@ def _fan_out(count: int = 20) -> Both:
 
 
 def test_a_fan_out_is_a_few_facts() -> None:
-    rows = _fan_out().rows
+    rows = fan_out().rows
     crowds = [row for row in rows if isinstance(row, CrowdRow)]
     assert [row.kind for row in crowds] == ["RunsRequested", "AttemptsStarted", "AttemptsStarted", "RunsCompleted"]
     assert sum(row.facts for row in crowds) == 20 + 16 + 17
@@ -286,7 +280,7 @@ def test_a_fan_out_is_a_few_facts() -> None:
 
 
 def test_a_fan_out_is_started_by_one_command_for_each_host() -> None:
-    both = _fan_out(1)
+    both = fan_out(1)
     both.say([request(f"s{number:02}") for number in range(20)])
     both.seat()
     started = [
@@ -297,7 +291,7 @@ def test_a_fan_out_is_started_by_one_command_for_each_host() -> None:
 
 def test_a_child_that_has_mail_is_started_before_that() -> None:
     """Mail opens no life: what reaches a host before the command to start the child is lost until it is sent again."""
-    both = _fan_out(1)
+    both = fan_out(1)
     both.say([request(f"s{number}") for number in range(9)])
     both.seat()
     first, *others = [run for run in both.view.runs.values() if run.host_id == "h1"]
@@ -350,7 +344,7 @@ def test_more_than_may_wait_are_refused_one_by_one() -> None:
 
 @pytest.mark.parametrize("odd", ["error", "large", "stays", "stale", "stored"])
 def test_what_is_odd_among_ends_goes_one_by_one(odd: str) -> None:
-    both = _fan_out(1)
+    both = fan_out(1)
     ids = [f"s{number}" for number in range(12)]
     both.say([request(each) for each in ids])
     both.seat()
@@ -364,7 +358,7 @@ def test_what_is_odd_among_ends_goes_one_by_one(odd: str) -> None:
 
 
 def test_an_end_that_is_told_twice_counts_once() -> None:
-    both = _fan_out(1)
+    both = fan_out(1)
     both.say([request(f"s{number}") for number in range(12)])
     both.seat()
     placed = [run for run in both.view.runs.values() if run.is_placed][:8]
@@ -374,43 +368,8 @@ def test_an_end_that_is_told_twice_counts_once() -> None:
     assert sum(row.kind == "RunCompleted" for row in spelled_out(both.rows)) == 8
 
 
-def test_the_store_gives_the_members_of_a_crowd_one_by_one(tmp_path: Path) -> None:
-    """After a death too, when they come from the journal, and after that, when they come from the database; and their seals hold."""
-    both, directory = _fan_out(), tmp_path / "ledger"
-    facts = spelled_out(both.rows)
-    dying = DuckDBStore(directory, fsync=False)
-    dying.boot()
-    dying.append(both.rows, [])
-    assert dying.facts("r03") == [fact for fact in facts if fact.subject == "r03"]
-    shutil.copytree(directory, tmp_path / "dead" / "ledger")
-    dying.close()
-    for place in (tmp_path / "dead" / "ledger", directory):
-        with closing(DuckDBStore(place, fsync=False)) as store:
-            boot = store.boot()
-            assert boot.facts == facts
-            assert plain(restore(boot).runs) == plain(both.view.runs)
-            assert store.rows("SELECT count(*) FROM facts WHERE kind = 'RunRequested'", []) == [(20,)]
-        assert _wrong_in(place) == []
-
-
-def _wrong_in(directory: Path) -> list[Any]:
-    return [finding for finding in examine(directory) if finding.severity != "ok"]
-
-
-def test_a_forgotten_member_leaves_its_crowd_whole(tmp_path: Path) -> None:
-    both, directory = _fan_out(), tmp_path / "ledger"
-    with closing(DuckDBStore(directory, fsync=False)) as store:
-        store.boot()
-        store.append(both.rows, [])
-        records = [run_record(run) for run in both.view.runs.values() if run.run_id != "r05"]
-        store.checkpoint(b"meta", both.view.seq, records, ["r05"])
-        assert store.facts("r05") == []
-        assert [fact.kind for fact in store.facts("r06")] == ["RunRequested", "AttemptStarted", "RunCompleted"]
-    assert _wrong_in(directory) == []
-
-
 def test_a_crowd_with_a_gap_before_it_is_refused() -> None:
-    crowd = next(row for row in _fan_out().rows if isinstance(row, CrowdRow))
+    crowd = next(row for row in fan_out().rows if isinstance(row, CrowdRow))
     assert seal(GENESIS, [crowd], []).after.seq == crowd.facts
     for rows in ([crowd._replace(seq=2)], [crowd, crowd]):
         with pytest.raises(AssertionError, match="has the numbers"):

@@ -480,8 +480,8 @@ def test_a_stranger_that_holds_the_file_is_named(dead: Path, tmp_path: Path) -> 
 
 def test_a_newer_layout_is_refused(dead: Path, tmp_path: Path) -> None:
     directory = copy(dead, tmp_path / "ledger")
-    tamper(directory, r"UPDATE meta SET value = '\x04'::BLOB WHERE key = 'schema_version'")
-    with pytest.raises(LedgerTooNew, match=r"layout 4.*newer Perdure"):
+    tamper(directory, r"UPDATE meta SET value = '\x05'::BLOB WHERE key = 'schema_version'")
+    with pytest.raises(LedgerTooNew, match=r"layout 5.*newer Perdure"):
         boot(directory)
 
 

@@ -1,0 +1,102 @@
+"""The crowds in the ledger's file, each in one row: what is read of their members, and how runs are forgotten from them.
+
+A run stands in the crowds between its record's first and last fact, and perhaps in some after the snapshot. Only those are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+import duckdb
+
+from perdure.ledger.store.crowds import crowd_of, spelled_out, without
+from perdure.ledger.store.duckdb_file import MIGRATIONS
+from perdure.ledger.store.seals import reweigh
+from perdure.ledger.store.store import CrowdRow, FactRow
+
+CROWD = "seq, at_ms, facts, kind, body"
+_AT_ONCE = 100  # crowds; each may have more than a thousand runs
+
+
+def stand_in(con: duckdb.DuckDBPyConnection) -> None:
+    """In a file of an earlier layout there are no crowds. For this connection alone, an empty table stands for them."""
+    if not con.execute(
+        "SELECT 1 FROM duckdb_tables() WHERE (database_name, table_name) = ('ledger', 'crowds')"
+    ).fetchall():
+        con.execute(MIGRATIONS[2].replace("TABLE", "TEMP TABLE"))
+
+
+def spell_out(con: duckdb.DuckDBPyConnection) -> None:
+    """For this connection alone: `each_fact` has the number, the subject and the frame of each fact, members of crowds among them."""
+    con.execute("CREATE TEMP TABLE members (seq BIGINT, subject VARCHAR, frame INTEGER)")
+    con.execute("CREATE TEMP VIEW each_fact AS SELECT seq, subject, frame FROM facts UNION ALL FROM members")
+    for facts in _spelled_out(con):
+        appender = con.appender("members")
+        appender.append_rows([(each.seq, each.subject, each.frame) for each in facts])
+        appender.flush()
+
+
+def count_facts(con: duckdb.DuckDBPyConnection) -> tuple[int, int | None]:
+    """How many facts there are, members of crowds among them, and the number of the last one."""
+    (count, last_seq) = con.execute("SELECT count(*), max(seq) FROM facts").fetchone() or (0, None)
+    for facts in _spelled_out(con):
+        count += len(facts)
+        last_seq = max([last_seq or 0, *(each.seq for each in facts)])
+    return count, last_seq
+
+
+def _spelled_out(con: duckdb.DuckDBPyConnection) -> Iterator[list[FactRow]]:
+    """The members of all crowds, some crowds at a time."""
+    after, query = 0, f"SELECT {CROWD} FROM crowds WHERE seq > $1 ORDER BY seq LIMIT {_AT_ONCE}"
+    while crowds := [CrowdRow(*row) for row in con.execute(query, [after]).fetchall()]:
+        yield spelled_out(crowds)
+        after = crowds[-1].seq
+
+
+def members_between(
+    con: duckdb.DuckDBPyConnection, first_seq: int, last_seq: int, subjects: Collection[str] | None = None
+) -> list[FactRow]:
+    """The members of crowds with these numbers, in order; only those of these runs, if some are named."""
+    answer = con.execute(
+        f"SELECT {CROWD} FROM crowds WHERE seq <= $2 AND seq + facts > $1 ORDER BY seq", [first_seq, last_seq]
+    )
+    found: list[FactRow] = []
+    while rows := answer.fetchmany(_AT_ONCE):
+        crowds = [CrowdRow(*row) for row in rows]
+        if subjects is not None:
+            crowds = [crowd for crowd in crowds if not subjects_in(crowd).isdisjoint(subjects)]
+        facts = spelled_out(crowds)
+        found += [
+            each
+            for each in facts
+            if first_seq <= each.seq <= last_seq and (subjects is None or each.subject in subjects)
+        ]
+    return found
+
+
+def subjects_in(crowd: CrowdRow) -> set[str]:
+    """The runs in a crowd."""
+    return set(crowd_of(crowd).run_ids)
+
+
+def forget_members(con: duckdb.DuckDBPyConnection, bounds: Mapping[str, int], snapshot_seq: int) -> None:
+    """Remove these runs from the crowds, each up to its bound, inside the caller's transaction, and weigh the rest anew. The snapshot that
+    is there, with the records of these runs, goes up to `snapshot_seq`."""
+    answer = con.execute(
+        f"""SELECT {CROWD} FROM crowds WHERE seq > $2 OR seq IN (SELECT seq FROM crowds JOIN runs
+            ON seq <= last_seq AND seq + facts > first_seq WHERE run_id IN (SELECT unnest($1::VARCHAR[])))""",
+        [list(bounds), snapshot_seq],
+    )
+    gone: list[CrowdRow] = []
+    rest: list[CrowdRow] = []
+    for row in map(CrowdRow._make, answer.fetchall()):
+        places = [at for at, run_id in enumerate(crowd_of(row).run_ids, row.seq) if at < bounds.get(run_id, 0)]
+        if places:
+            gone.append(row)
+            left = without(row, [place - row.seq for place in places])
+            rest += [] if left is None else [left]
+    if gone:
+        con.execute("DELETE FROM crowds WHERE seq IN (SELECT unnest($1::BIGINT[]))", [[row.seq for row in gone]])
+        for row in rest:
+            con.execute("INSERT INTO crowds VALUES ($1, $2, $3, $4, $5)", list(row))
+        reweigh(con, gone, rest)

@@ -1,0 +1,140 @@
+"""Crowds in the ledger's file: read member by member, forgotten run by run, and proven as a whole."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.ledger import CrowdRow, FactRow, restore, run_record, spelled_out
+from perdure.ledger.codec import encode
+from perdure.ledger.run import open_run
+from perdure.ledger.store.crowds import RunsRequested, crowd_of, members
+from perdure.ledger.store.duckdb_file import SCHEMA_VERSION, layout
+from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.ledger.store.integrity import examine
+from tests.kit import NOW_MS
+from tests.ledger.test_crowds import Both, fan_out, plain
+from tests.ledger.wrecks import tamper
+
+
+def test_the_store_gives_the_members_of_a_crowd_one_by_one(tmp_path: Path) -> None:
+    """After a death too, when they come from the journal, and after that, when they come from the database; and their seals hold."""
+    both, directory = fan_out(), tmp_path / "ledger"
+    facts = spelled_out(both.rows)
+    dying = DuckDBStore(directory, fsync=False)
+    dying.boot()
+    dying.append(both.rows, [])
+    assert dying.facts("r03") == [fact for fact in facts if fact.subject == "r03"]
+    shutil.copytree(directory, tmp_path / "dead" / "ledger")
+    dying.close()
+    for place in (tmp_path / "dead" / "ledger", directory):
+        with closing(DuckDBStore(place, fsync=False)) as store:
+            boot = store.boot()
+            assert boot.facts == facts
+            assert plain(restore(boot).runs) == plain(both.view.runs)
+            kinds = "SELECT kind, sum(facts)::BIGINT FROM crowds GROUP BY kind ORDER BY kind"
+            assert store.rows(kinds, []) == [("AttemptsStarted", 16), ("RunsCompleted", 17), ("RunsRequested", 20)]
+            assert store.rows("SELECT count(*) FROM facts", []) == [(len(facts) - 53,)]
+            assert store.facts("r03", 0, frames_only=True) == [
+                fact for fact in facts if fact.subject == "r03" and fact.frame
+            ]
+            assert store.facts("r03", limit=2) == [fact for fact in facts if fact.subject == "r03"][:2]
+            assert store.frames(["r03", "r04"], 1, len(facts)) == [
+                fact for fact in facts if fact.subject in ("r03", "r04") and fact.frame is not None
+            ]
+        assert _wrong_in(place) == []
+
+
+def _wrong_in(directory: Path) -> list[Any]:
+    return [finding for finding in examine(directory) if finding.severity != "ok"]
+
+
+def test_a_forgotten_member_leaves_its_crowd_whole(tmp_path: Path) -> None:
+    both, directory = fan_out(), tmp_path / "ledger"
+    facts = spelled_out(both.rows)
+    with closing(DuckDBStore(directory, fsync=False)) as store:
+        store.boot()
+        store.append(both.rows, [])
+        records = [run_record(run) for run in both.view.runs.values() if run.run_id != "r05"]
+        store.checkpoint(b"meta", both.view.seq, records, ["r05"])
+        assert store.facts("r05") == []
+        for each in ("r04", "r06"):
+            assert store.facts(each) == [fact for fact in facts if fact.subject == each], "others keep their numbers"
+    assert _wrong_in(directory) == []
+
+
+def _seen(store: DuckDBStore, both: Both) -> dict[str, list[FactRow]]:
+    return {run_id: facts for run_id in both.view.runs if (facts := store.facts(run_id))}
+
+
+def test_members_that_are_forgotten_one_after_the_other_take_their_crowds_with_them(tmp_path: Path) -> None:
+    both, directory = fan_out(), tmp_path / "ledger"
+    facts, ids = spelled_out(both.rows), list(both.view.runs)
+    told = {run_id: [fact for fact in facts if fact.subject == run_id] for run_id in ids}
+    crowds = "SELECT count(*) FROM crowds"
+    with closing(DuckDBStore(directory, fsync=False)) as store:
+        store.boot()
+        store.append(both.rows, [])
+        store.checkpoint(b"meta", both.view.seq, [run_record(run) for run in both.view.runs.values()], [])
+        assert _seen(store, both) == told
+        for first in range(0, len(ids), 6):
+            store.checkpoint(b"meta", both.view.seq, [], ids[first : first + 6])
+            assert _seen(store, both) == {run_id: told[run_id] for run_id in ids[first + 6 :]}
+        assert store.rows(crowds, []) == [(0,)]
+    assert _wrong_in(directory) == []
+
+
+def test_a_run_that_has_the_id_of_a_forgotten_one_stays_in_its_crowd(tmp_path: Path) -> None:
+    both, directory = fan_out(), tmp_path / "ledger"
+    first_seq = both.view.seq + 1
+    again = CrowdRow(
+        first_seq, NOW_MS, 2, *encode(RunsRequested(["r05", "new"], ["d"] * 2, [b""] * 2, "m:T", "", "", {}, 0))
+    )
+    run = open_run(next(iter(members(crowd_of(again), first_seq))), first_seq, NOW_MS)
+    with closing(DuckDBStore(directory, fsync=False)) as store:
+        store.boot()
+        store.append(both.rows, [])
+        store.checkpoint(b"meta", both.view.seq, [run_record(run) for run in both.view.runs.values()], [])
+        store.append([again], [])
+        store.checkpoint(b"meta", first_seq + 1, [run_record(run)], ["r05"])
+        assert [(fact.seq, fact.subject) for fact in store.facts("r05")] == [(first_seq, "r05")]
+
+
+@pytest.mark.parametrize(
+    ("ruin", "words"),
+    [
+        ("DELETE FROM crowds WHERE kind = 'RunsCompleted'", "facts and payloads kept from"),
+        ("UPDATE crowds SET at_ms = at_ms + 1", "are not those that were written"),
+        ("UPDATE runs SET first_seq = first_seq + 1 WHERE run_id = 'r07'", "1 runs have facts before or after"),
+        ("DELETE FROM runs WHERE run_id = 'r07'", "1 runs have facts but no record, r07"),
+    ],
+)
+def test_damage_of_crowds_is_found(tmp_path: Path, ruin: str, words: str) -> None:
+    both, directory = fan_out(), tmp_path / "ledger"
+    with closing(DuckDBStore(directory, fsync=False)) as store:
+        store.boot()
+        store.append(both.rows, [])
+        store.checkpoint(b"meta", both.view.seq, [run_record(run) for run in both.view.runs.values()], [])
+    tamper(directory, ruin)
+    assert any(words in finding.what for finding in _wrong_in(directory))
+
+
+def test_a_ledger_without_crowds_is_examined_and_gets_their_table_at_its_next_start(tmp_path: Path) -> None:
+    both, directory = fan_out(), tmp_path / "ledger"
+    facts = spelled_out(both.rows)
+    with closing(DuckDBStore(directory, fsync=False)) as store:
+        store.boot()
+        store.append(facts, [])
+        store.checkpoint(b"meta", both.view.seq, [run_record(run) for run in both.view.runs.values()], [])
+    tamper(directory, "DROP TABLE crowds", r"UPDATE meta SET value = '\x03'::BLOB WHERE key = 'schema_version'")
+    assert _wrong_in(directory) == []
+    assert layout(directory) == 3
+    with closing(DuckDBStore(directory, fsync=False)) as store:
+        assert store.boot().findings == []
+        assert store.facts("r03") == [fact for fact in facts if fact.subject == "r03"]
+    assert layout(directory) == SCHEMA_VERSION
+    assert _wrong_in(directory) == []
