@@ -131,6 +131,11 @@ class Tasks:
         mine = asyncio.current_task()
         return [task for task in self._running if task is not mine and not task.done()]
 
+    @property
+    def has_others(self) -> bool:
+        """Whether any task of this life is under way besides the current one, which is one of them."""
+        return len(self._running) > 1 and bool(self.others())
+
     def __bool__(self) -> bool:
         """Whether any task is under way."""
         return bool(self._running)

@@ -11,8 +11,8 @@ from typing import Any
 
 from perdure.ledger.codec import encode
 from perdure.ledger.mail import Slot
-from perdure.ledger.run import apply, open_run
-from perdure.ledger.store.crowds import AttemptsStarted, Crowd, RunsCompleted, RunsRequested, members
+from perdure.ledger.run import Run, begin_all, complete_all
+from perdure.ledger.store.crowds import AttemptsStarted, Crowd, RunsCompleted, RunsRequested
 from perdure.ledger.store.store import CrowdRow
 from perdure.ledger.view import View
 
@@ -26,21 +26,27 @@ def record_crowd(view: View, crowd: Crowd, at_ms: int) -> CrowdRow:
 
 
 def _runs_requested(view: View, crowd: RunsRequested, first: int, at_ms: int) -> None:
-    view.open_all([open_run(fact, seq, at_ms) for seq, fact in enumerate(members(crowd, first), first)])
+    about = crowd.agent_type, crowd.parent, crowd.parent_run
+    options, life = crowd.options, crowd.life
+    columns = zip(crowd.run_ids, crowd.digests, crowd.inputs, strict=True)
+    view.open_all(
+        [
+            Run(run_id, *about, digest, body, options, life, at_ms, seq, seq, frames=1, mark=seq)
+            for seq, (run_id, digest, body) in enumerate(columns, first)
+        ]
+    )
 
 
 def _attempts_started(view: View, crowd: AttemptsStarted, first: int, at_ms: int) -> None:
     runs = [view.runs[run_id] for run_id in crowd.run_ids]
-    for seq, (run, fact) in enumerate(zip(runs, members(crowd, first), strict=True), first):
-        apply(run, fact, seq, at_ms)
+    begin_all(runs, crowd.incarnation, crowd.host_id, first, at_ms)
     view.seat_all(runs, crowd.host_id)
 
 
 def _runs_completed(view: View, crowd: RunsCompleted, first: int, at_ms: int) -> None:
     runs = [view.runs[run_id] for run_id in crowd.run_ids]
     before = Counter(run.status for run in runs)
-    for seq, (run, fact) in enumerate(zip(runs, members(crowd, first), strict=True), first):
-        apply(run, fact, seq, at_ms)
+    complete_all(runs, crowd.outputs, crowd.summaries, first, at_ms)
     view.tallied.subtract(before)
     view.end_all(runs)
     if runs[0].wants_mail:

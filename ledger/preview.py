@@ -19,6 +19,8 @@ def preview_of(value: Any) -> str | None:
         return None
     if isinstance(value, str):
         return value[:CHARS_MAX]
+    if type(value) is int and abs(value) < 1 << 63:
+        return str(value)[:CHARS_MAX]
     try:
         text = _as_json(value)
     except (TypeError, ValueError):  # bytes, which JSON does not know

@@ -50,14 +50,12 @@ def next_look(view: View, run: Run, limits: Limits, awake_at_ms: int | None = No
     awake_at_ms = view.awake_at_ms if awake_at_ms is None else awake_at_ms
     if run.teardown:
         return carried(max(run.teardown_at_ms, awake_at_ms), view.leaps) + limits.teardown_grace_ms
-    looks = [math.inf]
+    due_ms = math.inf
     if not run.is_awaited or run.reattached_at_ms:  # otherwise it is waited for without limit
-        looks.append(expiry(budget_of(run, limits), sighting_of(view, run, awake_at_ms)).at_ms)
-    if run.is_placed and not run.confirmed:
-        looks.append(start_due_ms(view, run, limits, awake_at_ms))
-    if not run.is_placed and run.lost_at_ms:
-        looks.append(place_due_ms(view, run, limits, awake_at_ms))
-    return min(looks)
+        due_ms = expiry(budget_of(run, limits), sighting_of(view, run, awake_at_ms)).at_ms
+    if run.is_placed:
+        return due_ms if run.confirmed else min(due_ms, start_due_ms(view, run, limits, awake_at_ms))
+    return min(due_ms, place_due_ms(view, run, limits, awake_at_ms)) if run.lost_at_ms else due_ms
 
 
 def place_due_ms(view: View, run: Run, limits: Limits, awake_at_ms: int) -> int:

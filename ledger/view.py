@@ -90,8 +90,7 @@ class View(Holdings):
             self._left_at_once(agent)
         self.timers.disarm_all([agent for agent in agents if agent not in self.runs])
         self.dirty_agents.update(dict.fromkeys(agents))
-        for run in runs:
-            self.settle(run)
+        self.settled.update(dict.fromkeys(ids))
 
     def _left_at_once(self, agent: str) -> None:
         gone = self.agents.pop(agent)

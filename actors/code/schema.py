@@ -39,6 +39,8 @@ class Shape:
         return checked if _travels_as_it_is(checked, bytes_max) else unpack(_packed(field, checked, bytes_max))
 
     def _checked(self, field: str, value: object) -> object:
+        if type(value) is self._plain and self.adapter is None:
+            return value
         if isinstance(value, Mapping) and self.adapter is None:
             value = dict(value)
         if self.adapter is not None:

@@ -255,7 +255,7 @@ class Tenant(Life):
     @property
     def _has_other_work(self) -> bool:
         """Whether anything but the current task is under way."""
-        return self._has_mail or bool(self.tasks.others()) or (self._has("alarms") and self.alarms.is_owing)
+        return self._has_mail or self.tasks.has_others or (self._has("alarms") and self.alarms.is_owing)
 
     @property
     def _has_mail(self) -> bool:

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Unpack, cast
 
 from perdure.actors.code.naming import type_name
-from perdure.actors.code.schema import run_shapes
+from perdure.actors.code.schema import Shape, run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.child_types import RunOptions
-from perdure.actors.life.class_options import class_options
+from perdure.actors.life.class_options import Runs, class_options
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.life.results import (
@@ -64,6 +64,16 @@ Wanted = tuple[type, object] | dict[str, Any]
 """How an author asks for one of many runs: class and input, or all arguments of `run_agent_tool` by their names."""
 
 
+class Kind(NamedTuple):
+    """What the runs of one class that are asked for together have in common. Their requests share `options`, which nobody changes."""
+
+    takes: Shape
+    agent_type: str
+    options: JsonObject
+    activity: Activity | None
+    wait: bool
+
+
 class Dispatch:
     """Asks for runs on behalf of one agent."""
 
@@ -85,7 +95,7 @@ class Dispatch:
         self, requests: Sequence[Wanted], *, detached: bool | Detached
     ) -> Pending[Sequence[RunResult | RunHandle]] | RunHandles:
         """Many runs; see `Agent.run_agent_tools`."""
-        asked = [self._from_plain(each, detached) for each in requests]
+        asked = self._from_plain(requests, detached)
         if self._life.transaction is not None:
             return self._post(asked)
         return self._life.bridge(self._many(asked))
@@ -112,7 +122,10 @@ class Dispatch:
     async def _many(self, asked: list[Entry]) -> Sequence[RunResult | RunHandle]:
         futures = await self._ask_for(asked)
         with self._waiting(asked):
-            done = [await self._end(entry, future) for entry, future in zip(asked, futures, strict=True)]
+            done = [
+                self._told(entry, future.result()) if _has_result(future) else await self._end(entry, future)
+                for entry, future in zip(asked, futures, strict=True)
+            ]
         return done if any(entry.request.wait for entry in asked) else RunHandles(cast("list[RunHandle]", done))
 
     async def _end(self, entry: Entry, future: asyncio.Future[Plain]) -> RunResult | RunHandle:
@@ -154,7 +167,7 @@ class Dispatch:
 
     async def as_completed(self, requests: Sequence[Wanted]) -> AsyncIterator[RunResult]:
         """Results in the order of completion."""
-        asked = [self._from_plain(each, detached=False) for each in requests]
+        asked = self._from_plain(requests, detached=False)
         futures = await self._ask_for(asked)
         finished: asyncio.Queue[tuple[Entry, asyncio.Future[Plain]]] = asyncio.Queue()
         for entry, future in zip(asked, futures, strict=True):
@@ -205,15 +218,25 @@ class Dispatch:
         """From now on the supervisor says that the run is no new one."""
         self._starting.pop(run_id, None)
 
-    def _from_plain(self, each: Wanted, detached: bool | Detached) -> Entry:
-        if isinstance(each, dict):
-            asked = {"detached": detached, **each}
-            agent_class = asked.pop("agent_class", None)
-            if agent_class is None:
-                raise BadRequest("agent_class", "is missing")
-            return self._entry(agent_class, asked.pop("input", None), **asked)
-        agent_class, value = each
-        return self._entry(agent_class, value, detached=detached)
+    def _from_plain(self, requests: Sequence[Wanted], detached: bool | Detached) -> list[Entry]:
+        entries: list[Entry] = []
+        kinds: dict[
+            int, Kind
+        ] = {}  # by the identities of their classes, since what an author hands over may be anything
+        for each in requests:
+            if isinstance(each, dict):
+                asked = {"detached": detached, **each}
+                agent_class = asked.pop("agent_class", None)
+                if agent_class is None:
+                    raise BadRequest("agent_class", "is missing")
+                entries.append(self._entry(agent_class, asked.pop("input", None), **asked))
+                continue
+            agent_class, value = each
+            kind = kinds.get(id(agent_class))
+            if kind is None:
+                kind = kinds[id(agent_class)] = self._kind(agent_class, detached)
+            entries.append(Entry(agent_class, self._request(kind, value)))
+        return entries
 
     def _entry(
         self,
@@ -245,16 +268,8 @@ class Dispatch:
         on_limit: str = "queue",
     ) -> Request:
         """The request for a run, checked: what is wrong with it is said before anything is written."""
-        life = self._life
-        body = encoded_input(agent_class, input, life.limits.input_bytes_max)
-        agent_type, digest = type_name(agent_class, life.code_dir), digest_of(body)
-        options = (
-            class_options(agent_class, life.agent, life.services.package)
-            | preview(body, life.limits)
-            | carried_by_run()
-        )
-        if detached:
-            options.update(self._detached_options(detached if isinstance(detached, Detached) else PLAIN))
+        kind = self._kind(agent_class, detached, parent_tool_call_id)
+        options: JsonObject = {}
         for key, value in (("tool_call", parent_tool_call_id), ("display", display), ("preview", input_preview)):
             if value is not None:
                 options[key] = value
@@ -264,23 +279,43 @@ class Dispatch:
             options["on_limit"] = "reject"
         elif on_limit != "queue":
             raise BadRequest("on_limit", f"{on_limit!r} is not 'queue' or 'reject'")
-        activity = ACTIVITY.get() or Activity(life.agent_id)
-        behalf = ([life.agent_id] if parent_tool_call_id else []) + list(activity.run.behalf if activity.run else ())
+        if run_id is not None:
+            check_id("run_id", run_id, self._life.limits.id_max)
+        return self._request(kind, input, options, run_id)
+
+    def _kind(self, agent_class: type, detached: bool | Detached, tool_call: str | None = None) -> Kind:
+        """What is the same for all runs of a class that are asked for here and now."""
+        life, takes = self._life, input_shape(agent_class)
+        agent_type = type_name(agent_class, life.code_dir)
+        options = class_options(cast("type[Runs]", agent_class), life.agent, life.services.package) | carried_by_run()
+        if detached:
+            options.update(self._detached_options(detached if isinstance(detached, Detached) else PLAIN))
+        activity = ACTIVITY.get()
+        run = activity.run if activity is not None else None
+        behalf = ([life.agent_id] if tool_call else []) + list(run.behalf if run is not None else ())
         if behalf:
             options["behalf"] = behalf[:BEHALF_MAX]
-        if run_id is None:
-            run_id = activity.derive(agent_type, digest)
-        check_id("run_id", run_id, life.limits.id_max)
+        return Kind(takes, agent_type, options, activity, not detached)
+
+    def _request(self, kind: Kind, input: object, more: JsonObject | None = None, run_id: str | None = None) -> Request:
+        """The request for one of them, with options of its own."""
+        life = self._life
+        activity = kind.activity or Activity(life.agent_id)
+        body = encoded(kind.takes, input, life.limits.input_bytes_max)
+        digest, options = digest_of(body), kind.options
+        shown = preview(body, life.limits)
+        if shown or more:
+            options = options | shown | (more or {})
         return Request(
-            run_id,
-            agent_type,
+            activity.derive(kind.agent_type, digest) if run_id is None else run_id,
+            kind.agent_type,
             life.agent_id,
             activity.run_id,
             digest,
             body,
             options,
             life.incarnation,
-            wait=not detached,
+            kind.wait,
         )
 
     def _detached_options(self, detached: Detached) -> JsonObject:
@@ -341,6 +376,10 @@ class Dispatch:
             cleared += len(found)
 
 
+def _has_result(future: asyncio.Future[Plain]) -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
+
+
 def _noted(answer: asyncio.Future[Plain]) -> None:
     """A run that is not known any more need not be cancelled."""
     if not answer.cancelled():
@@ -353,12 +392,16 @@ def _note(
     finished.put_nowait((entry, future))
 
 
-def encoded_input(agent_class: type, value: object, bytes_max: int) -> bytes:
-    """The input of a run, checked against what `run` of its class takes."""
+def input_shape(agent_class: type) -> Shape:
+    """What `run` of this class takes."""
     if not isinstance(agent_class, type) or not callable(getattr(agent_class, "run", None)):
         name = getattr(agent_class, "__name__", repr(agent_class))
         raise UnknownAgentType("agent_class", f"{name} is not an agent class with a `run` method")
-    takes = run_shapes(agent_class)[0]
+    return run_shapes(agent_class)[0]
+
+
+def encoded(takes: Shape, value: object, bytes_max: int) -> bytes:
+    """The input of a run, checked against what `run` of its class takes."""
     body = takes.encode("input", value, bytes_max)
     if takes.adapter is not None:
         takes.decode("input", body)  # what the child could not read would park its run

@@ -34,6 +34,10 @@ class Link(Generic[M]):
         self._unacked.append(message)
         return self._base + len(self._unacked)
 
+    def push_all(self, messages: Sequence[M]) -> None:
+        """Queue messages, one after the other."""
+        self._unacked.extend(messages)
+
     @property
     def has_unsent(self) -> bool:
         """Whether a message waits to go out for the first time."""

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import repeat
 
 from perdure.actors.link.link import FRAME_MAX, Link
 from perdure.actors.link.messages import Ask, Call, Message
@@ -78,6 +79,12 @@ class Peer:
         """Say something, some time soon, and until it is durable."""
         self._link.push(message)
         self._waiting.append(None)
+        self._wake.set()
+
+    def push_all(self, messages: Sequence[Message]) -> None:
+        """Say many things, as `push` does."""
+        self._link.push_all(messages)
+        self._waiting.extend(repeat(None, len(messages)))
         self._wake.set()
 
     def push_awaited(self, message: Message) -> None:

@@ -93,13 +93,10 @@ class SupervisorClient:
         return [wish.answer for wish in wishes]
 
     def _utter(self, wishes: list[_Wish]) -> None:
-        detached = []
         for wish in wishes:
             self._wishes.setdefault(wish.request.run_id, []).append(wish)
-            if wish.request.wait:
-                self.peer.push(wish.request)
-            else:
-                detached.append(wish)
+        self.peer.push_all([wish.request for wish in wishes if wish.request.wait])
+        detached = [wish for wish in wishes if not wish.request.wait]
         if detached:
             self._tasks.start(self._accept(detached))
 
@@ -112,8 +109,7 @@ class SupervisorClient:
                 del self._wishes[wish.request.run_id]
 
     async def _accept(self, wishes: list[_Wish]) -> None:
-        for wish in wishes[:-1]:
-            self.peer.push(wish.request)
+        self.peer.push_all([wish.request for wish in wishes[:-1]])
         await self.peer.durable(wishes[-1].request)
         for wish in wishes:
             run_id = wish.request.run_id

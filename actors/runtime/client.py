@@ -14,7 +14,7 @@ from perdure.actors.agent.agent import Agent
 from perdure.actors.code.naming import type_name
 from perdure.actors.events.observability import Callback, Channels, EventType
 from perdure.actors.life.class_options import class_options, pool_spec
-from perdure.actors.life.dispatch import encoded_input, preview, result_of
+from perdure.actors.life.dispatch import encoded, input_shape, preview, result_of
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.link.caller import Address, AgentCaller
@@ -186,7 +186,7 @@ class Client:
 
     def request(self, agent_class: type[Agent], input: object, run_id: str | None, *, wait: bool) -> Request:
         """The request for a run without a parent, of a class that is `ready`."""
-        body = encoded_input(agent_class, input, self.limits.input_bytes_max)
+        body = encoded(input_shape(agent_class), input, self.limits.input_bytes_max)
         run_id = check_id("run_id", self.world.dice.token() if run_id is None else run_id, self.limits.id_max)
         return Request(
             run_id,

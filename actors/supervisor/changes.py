@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Final
 
 from perdure.actors.link.messages import Fields
-from perdure.ledger import Row, RunCleared, View, line, subjects_of
+from perdure.ledger import CrowdRow, Row, RunCleared, View, crowd_of, line
 
 CHANGED_MAX: Final = 20_000
 """How many changed runs are remembered."""
@@ -31,9 +31,12 @@ class Changes:
     def note(self, rows: Iterable[Row]) -> None:
         """These facts are durable."""
         for row in rows:
-            for self._upto, subject in enumerate(subjects_of(row), row.seq):
-                if subject in self._view.runs:
-                    self._changed(subject, is_cleared=row.kind == RunCleared.__name__)
+            if isinstance(row, CrowdRow):
+                self._changed_together(crowd_of(row).run_ids, row.seq)
+                continue
+            self._upto = row.seq
+            if row.subject in self._view.runs:
+                self._changed(row.subject, is_cleared=row.kind == RunCleared.__name__)
         while len(self._last) > CHANGED_MAX:
             run_id, self._begin = self._last.popitem(last=False)
             self._cleared.pop(run_id, None)
@@ -44,6 +47,14 @@ class Changes:
         self._cleared.pop(run_id, None)
         if is_cleared:
             self._cleared[run_id] = None
+
+    def _changed_together(self, run_ids: list[str], seq: int) -> None:
+        for run_id in run_ids if self._cleared else ():
+            self._cleared.pop(run_id, None)
+        last, behind = self._last, self._last.move_to_end
+        for self._upto, run_id in enumerate(run_ids, seq):
+            last[run_id] = self._upto
+            behind(run_id)
 
     def since(self, after: int | None, limit: int) -> Fields:
         """The runs that have changed after a fact, as lines, in the order of their changes, and the ids of those that are gone.
