@@ -267,8 +267,7 @@ class Host:
     def _signal(self, said: Signal) -> None:
         tenant = self._current(said.agent_id, said.incarnation)
         if tenant is not None:
-            info = RunInfo(**{key: value for key, value in said.run.items() if key in RunInfo.__dataclass_fields__})
-            tenant.spawn(tenant.signal(info, said.snapshot))
+            tenant.spawn(tenant.signal(RunInfo.told(said.run), said.snapshot))
 
     COMMANDS: ClassVar[dict[type[Message], Callable[..., None]]] = {
         Start: _start,

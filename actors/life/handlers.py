@@ -86,8 +86,7 @@ def _steps(life: Life, letter: Letter) -> list[Step]:
     agent = life.agent
     if letter.slot == Slot.TELL:
         return [_refused(agent, letter) if letter.handler == REFUSED else _told(agent, letter)]
-    known = {key: value for key, value in letter.run.items() if key in RunInfo.__dataclass_fields__}
-    run = RunInfo(**known, delivery_id=letter.mail_id)
+    run = RunInfo.told(letter.run, letter.mail_id)
     activity = Activity(origin=letter.mail_id)
     calls: list[Step] = []
     if letter.slot == Slot.START:

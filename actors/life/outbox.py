@@ -30,6 +30,9 @@ class Outbox:
     def __init__(self, life: Life) -> None:
         self._life = life
         self._sent = 0
+        self._posted: dict[
+            bytes, Request
+        ] = {}  # of this life, since the last flush: what rows ask for, so that they need not be read
         self._is_known = False  # whether what an earlier life left has been found
 
     @property
@@ -56,8 +59,10 @@ class Outbox:
         transaction = self._life.transaction
         assert transaction is not None, "post is for open transactions"
         if self._life.overrides("on_agent_tool_start"):
-            request.options["start_hook"] = True
-        transaction.add_outbox(pack(["Request", *request]))
+            request = request._replace(options={**request.options, "start_hook": True})
+        body = pack(["Request", *request])
+        self._posted[body] = request
+        transaction.add_outbox(body)
 
     def post_tell(self, transaction: Transaction, mail_id: str, letter: TellContent) -> None:
         """Have an agent told something, as part of a transaction."""
@@ -69,15 +74,24 @@ class Outbox:
 
     def flush(self) -> None:
         """Say what the last commits left; the rows go when it is durable with the supervisor."""
-        fresh = [(number, unpack(body)) for number, body in self._life.storage.outbox() if number > self._sent]
-        if fresh:
-            self._sent = fresh[-1][0]
-            requests = [(number, Request(*fields)) for number, (kind, *fields) in fresh if kind == "Request"]
-            if requests:
-                self._life.spawn(self._say(requests))
-            for number, (kind, *fields) in fresh:
-                if kind != "Request":
-                    self._ask(number, self._wish(kind, fields))
+        fresh = [(number, body) for number, body in self._life.storage.outbox() if number > self._sent]
+        posted, self._posted = self._posted, {}
+        requests: list[tuple[int, Request]] = []
+        wishes: list[tuple[int, Tell | Forget]] = []
+        for number, body in fresh:
+            self._sent = number
+            if body in posted:
+                requests.append((number, posted[body]))
+                continue
+            kind, *fields = unpack(body)
+            if kind == "Request":
+                requests.append((number, Request(*fields)))
+            else:
+                wishes.append((number, self._wish(kind, fields)))
+        if requests:
+            self._life.spawn(self._say(requests))
+        for number, wish in wishes:
+            self._ask(number, wish)
         self._is_known = True
 
     def _wish(self, kind: str, fields: list[Plain]) -> Tell | Forget:
@@ -127,7 +141,7 @@ class Outbox:
         life = self._life
         while rows:
             asked = life.services.supervisor.begin_many([request for _, request in rows])
-            answers = await asyncio.gather(*asked, return_exceptions=True)
+            answers = await _answers(asked)
             done, left, pause_ms = [], [], 0
             for (number, request), answer in zip(rows, answers, strict=True):
                 if isinstance(answer, Overloaded):
@@ -141,3 +155,16 @@ class Outbox:
                 life.storage.forget_outbox(done)
             rows = left
             await asyncio.sleep(pause_ms / 1000)
+
+
+async def _answers(asked: list[asyncio.Future[Plain]]) -> list[BaseException | None]:
+    """Why each was refused, if it was. Thousands are answered together, so mostly there is one to wait for."""
+    try:
+        for each in asked:
+            if not each.done():
+                await asyncio.wait({each})
+    except asyncio.CancelledError:
+        for each in asked:
+            each.cancel()
+        raise
+    return [None if each.cancelled() else each.exception() for each in asked]

@@ -105,6 +105,9 @@ class AgentLog:
         """After a commit: write the log anew if most of it is garbage. Returns whether it has grown too long for a log."""
         if self._end < self._look_at:
             return False
+        if self._end <= _LIVING_BYTES_MAX and 2 * self._garbage_at_most(records) < self._end:
+            self._look_at = self._end + self._end // 4
+            return False
         content = self._anew(records)
         self._look_at = max(_LOOK_BYTES, 2 * len(content))
         if 2 * len(content) <= self._end:
@@ -187,6 +190,12 @@ class AgentLog:
     def _anew(self, records: Records) -> bytes:
         head = Head(self.agent_id, SCHEMA_VERSION, self.incarnation, records.clock)
         return log_of_rows(head, self.living(records))
+
+    def _garbage_at_most(self, records: Records) -> int:
+        """About how many bytes may be garbage: all of each frame in which there is any. Nothing is read for it."""
+        places = {self._frames.get(number, (0, _ROW_BYTES)) for number in records.garbage}
+        bare = sum(number not in self._frames for number in records.garbage)
+        return sum(end - start for start, end in places) + bare * _ROW_BYTES
 
     def _replace(self, content: bytes, records: Records) -> None:
         with self._durable():
