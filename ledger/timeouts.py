@@ -9,7 +9,8 @@ time (spec W-52).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 
 from perdure.ledger.facts import AlarmRang, Fact, RunInterrupted, TeardownBegan
 from perdure.ledger.host_reports import seal
@@ -38,9 +39,25 @@ def tick(view: View, said: Tick, at_ms: int, limits: Limits) -> Iterator[Fact | 
             yield AgentDue(key)
 
 
-def arm(view: View, run: Run, limits: Limits) -> None:
-    """Look at a run again when its record says so."""
-    view.timers.arm_by(run.run_id, next_look(view, run, limits))
+def arm(view: View, keys: Iterable[str], limits: Limits) -> None:
+    """Look at the live runs among these again when their records say so. Of those that are alike in what that depends on, one is asked."""
+    known: dict[tuple[object, ...], float] = {}
+    for key in keys:
+        run = view.runs.get(key)
+        if run is None or not run.is_live:
+            continue
+        likeness = (id(run.options), _LOOKED_AT(run))
+        due_ms = known.get(likeness)
+        if due_ms is None:
+            due_ms = known[likeness] = next_look(view, run, limits)
+        view.timers.arm_by(key, due_ms)
+
+
+_LOOKED_AT = attrgetter(
+    *("parked", "teardown", "teardown_at_ms", "reattached_at_ms", "signal_at_ms", "retried_at_ms", "requested_at_ms"),
+    *("host_id", "placed_at_ms", "confirmed", "lost_at_ms"),
+)
+"""What `next_look` depends on, besides the options and that the run is live."""
 
 
 def next_look(view: View, run: Run, limits: Limits, awake_at_ms: int | None = None) -> float:

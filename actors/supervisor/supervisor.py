@@ -210,10 +210,7 @@ class Supervisor:
             rows += enact(self.view, assign_hosts(self.view, at_ms, self.limits), at_ms)
         touched = list(self.view.touched)
         self.view.touched.clear()
-        for key in touched:
-            run = self.view.runs.get(key)
-            if run is not None and run.is_live:
-                arm(self.view, run, self.limits)
+        arm(self.view, touched, self.limits)
         commit_ms = await self._append(rows, payloads)
         for session, number in {each.session: each.number for each in arrived}.items():  # the last number of each
             session.commit(number)

@@ -68,10 +68,7 @@ class Turns:
         rows += len(enact(view, assign_hosts(view, AT_MS, self.limits), AT_MS))
         touched = list(view.touched)
         view.touched.clear()
-        for key in touched:
-            run = view.runs.get(key)
-            if run is not None:
-                arm(view, run, self.limits)
+        arm(view, touched, self.limits)
         await self.performer.perform(list(outstanding(view, touched, AT_MS)), AT_MS)
         self.performer.forget_payloads(touched)
         self.calls.hosts_changed()

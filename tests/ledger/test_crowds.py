@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
@@ -44,6 +45,7 @@ from perdure.ledger import (
     end_together,
     fold,
     frame_of,
+    next_look,
     outstanding,
     request_together,
     restore,
@@ -118,9 +120,10 @@ class Both(Ledger):
         assert effects[0] == effects[1], "other effects than one by one"
         assert _one_by_one(self.view, keys, self.now_ms) == effects[1]
         assert plain(other) == plain(self.view)
-        for key in self.view.touched:
-            if key in self.view.runs:
-                arm(self.view, self.view.runs[key], LIMITS)
+        arm(self.view, self.view.touched, LIMITS)
+        for run in [self.view.runs[key] for key in self.view.touched if key in self.view.runs]:
+            armed = self.view.timers.armed.get(run.run_id, (math.inf,))
+            assert min(armed) <= next_look(self.view, run, LIMITS), "it is looked at too late"
         self.view.touched.clear()
 
 

@@ -215,11 +215,11 @@ def test_its_late_failure_and_progress_count_for_nothing_and_its_late_result_is_
 
 def test_the_budgets_begin_anew() -> None:
     ledger = running(detached=True, max_budget_ms=1_000).later(1_000)
-    arm(ledger.view, ledger.run(), ledger.limits)
+    arm(ledger.view, [ledger.run().run_id], ledger.limits)
     assert ledger.when(Tick()) == [TeardownBegan("r", "budget-exceeded")]
     ledger.given(RunInterrupted("r", "budget-exceeded", False, "too long"))
     ledger.when(Retry("r"))
-    arm(ledger.view, ledger.run(), ledger.limits)
+    arm(ledger.view, [ledger.run().run_id], ledger.limits)
     assert ledger.later(999).when(Tick()) == []
     assert any(isinstance(fact, TeardownBegan) for fact in ledger.later(1).when(Tick()))
 
@@ -250,7 +250,7 @@ def test_a_run_whose_input_no_longer_fits_is_parked_and_told_to_nobody() -> None
     assert ledger.view.mail == {}
     assert attempts_of(ledger) == []
     assert list(outstanding(ledger.view, ["r", child()], ledger.now_ms)) == []
-    arm(ledger.view, run, ledger.limits)
+    arm(ledger.view, [run.run_id], ledger.limits)
     assert ledger.later(10**9).when(Tick()) == [], "no time limit applies to it"
     said = " ".join(explain(ledger.view, run, ledger.now_ms, ledger.limits))
     assert "It is parked: input: months: Field required" in said

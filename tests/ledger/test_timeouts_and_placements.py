@@ -56,7 +56,7 @@ DONE = RunCompleted("r", 1, b"\x2a", "", released=True)
 def tick(ledger: Ledger, after_ms: float) -> list[Fact]:
     """Let time pass, wake up as the timers say, and return what was decided."""
     for run in ledger.view.runs.values():
-        arm(ledger.view, run, ledger.limits)
+        arm(ledger.view, [run.run_id], ledger.limits)
     return ledger.later(after_ms).when(Tick())
 
 
