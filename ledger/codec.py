@@ -5,6 +5,7 @@ A `Secret` is plain data too, as an extension type that holds its name. Nothing 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -14,7 +15,7 @@ from perdure.ledger.errors import LedgerDamaged
 from perdure.ledger.facts import Fact
 from perdure.ledger.secret import Secret, without_secrets
 
-# Only for facts, which one thread encodes. A new packer for each fact would cost as much as the packing.
+_KEPT_BYTES_MAX = 1 << 20  # of the packer of a thread
 _SECRET = 1  # the code of the extension type
 
 
@@ -28,14 +29,27 @@ def _referred(code: int, body: bytes) -> object:
     return Secret(body.decode()) if code == _SECRET else msgpack.ExtType(code, body)
 
 
-_PACKER = msgpack.Packer(default=_reference)
+class _Mine(threading.local):
+    """The packer of a thread, while nothing is packed with it. A new one for each value would cost more than the packing."""
+
+    packer: Callable[[Any], bytes] | None = None
+
+
+_mine = _Mine()
 _KINDS: dict[str, type[Fact]] = {kind.__name__: kind for kind in get_args(Fact)}
 
 
 def pack(value: Any) -> bytes:
     """Encode plain data (None, booleans, numbers, strings, bytes, lists, dicts, secrets by name)."""
-    packed: bytes = msgpack.packb(value, use_bin_type=True, default=_reference)
-    return without_secrets(packed)
+    return without_secrets(_packed(value))
+
+
+def _packed(value: Any) -> bytes:
+    packer, _mine.packer = _mine.packer or encoder(), None
+    packed = packer(value)
+    if len(packed) <= _KEPT_BYTES_MAX:  # it keeps room for the longest that it has packed
+        _mine.packer = packer
+    return packed
 
 
 def unpack(body: bytes) -> Any:
@@ -51,8 +65,7 @@ def encoder() -> Callable[[Any], bytes]:
 
 def encode(fact: tuple[Any, ...]) -> tuple[str, bytes]:
     """The kind and the body of a fact's row."""
-    body: bytes = _PACKER.pack(fact)
-    return type(fact).__name__, body
+    return type(fact).__name__, _packed(fact)
 
 
 def decode(kind: str, body: bytes) -> Fact:

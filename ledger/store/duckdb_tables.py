@@ -27,7 +27,8 @@ _SCAN_FROM = 10_000  # keys above which one look at the whole table is quicker t
 _NAMES = ("run_id", "agent_type", "parent")  # in which words are looked for
 END = 2**62  # beyond the number of every fact, and every time
 FACT = "seq, at_ms, subject, frame, kind, body"
-_SLICE = 1_000  # records that are replaced by one statement
+_TOGETHER = 4_000  # records that are replaced in one transaction
+_SLICE = 1_000  # of them that are handed to DuckDB at once: no other thread goes on meanwhile
 _INSERT_PAYLOADS = """INSERT INTO payloads (seq, run_id, part, body)
     SELECT unnest($1::BIGINT[]), unnest($2::VARCHAR[]), unnest($3::VARCHAR[]), unnest($4::BLOB[])"""
 
@@ -69,8 +70,8 @@ def replace(
     """
     more: Counter[str] = Counter()
     latest = list({record.key: record for record in records if record.table == table}.values())
-    for first in range(0, len(latest), _SLICE):
-        more.update(transact(con, partial(_replace, con, table, latest[first : first + _SLICE], new)))
+    for first in range(0, len(latest), _TOGETHER):
+        more.update(transact(con, partial(_replace, con, table, latest[first : first + _TOGETHER], new)))
     return more
 
 
@@ -83,7 +84,8 @@ def _replace(con: duckdb.DuckDBPyConnection, table: str, records: list[Record], 
     if rows:
         con.complete()  # what was deleted is counted in an answer, which would be in the appender's way
         appender = con.appender(table)
-        appender.append_rows(rows)
+        for first in range(0, len(rows), _SLICE):
+            appender.append_rows(rows[first : first + _SLICE])
         appender.flush()
     more.update(_ended((record.live, record.columns[0]) for record in records if record.live or record.body))
     return more

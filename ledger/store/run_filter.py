@@ -1,7 +1,8 @@
 """Which runs the snapshot may have: a filter in memory, so that a new id is known to be new without a question to DuckDB.
 
-It errs in one direction. What it denies is not in the snapshot; what it affirms is looked up there (one new id in a hundred and sixty
-thousand for each full level). Ids of runs that were cleared stay in it, until they are more than the others.
+It errs in one direction. What it denies is not in the snapshot; what it affirms is looked up there (one new id in two million for each
+full level). It errs so seldom because a look-up waits if DuckDB is just writing its file, and a turn with it. Ids of runs that were
+cleared stay in it, until they are more than the others.
 
 It stands in the database's file beside the records, in a table of its own, because DuckDB reads a small table whole whenever it looks for
 one row of it. A checkpoint writes the level that changed, so its cost does not grow with what is retained. With the filter stands for
@@ -21,16 +22,17 @@ from perdure.ledger.store.duckdb_file import get, put, transact
 from perdure.ledger.store.duckdb_tables import runs_in
 from perdure.ledger.store.store import Record
 
-_PROBES: Final = 10
-_BITS_EACH: Final = 28  # one new id in a hundred and sixty thousand is affirmed by a full level
+_PROBES: Final = 14
+_BITS_EACH: Final = 32
+_BITS: Final = tuple(1 << place for place in range(8))
 _FIRST_SIZE: Final = 1 << 15  # bytes of the first level; each further one has twice the size of the one before
-_SIZE_MAX: Final = 1 << 22  # until this: room for 1.2 million ids
+_SIZE_MAX: Final = 1 << 22  # until this: room for a million ids
 _PIECE: Final = 1 << 18  # bytes that are read at once, so that a start needs no memory for a second copy
 _SPARE: Final = 10_000  # ids of cleared runs that are not worth a new filter
 _AT_ONCE: Final = 20_000
 _HALF: Final = (1 << 32) - 1
-_KEY: Final = "filter"  # in the table `meta`: of which snapshot the levels are, and their digests
-_EARLIER_KEY: Final = "run_filter"  # how the keys began when the levels stood there as well
+_KEY: Final = f"run_filter_{_PROBES}"  # in the table `meta`: of which snapshot the levels are, and their digests
+_EARLIER_KEYS: Final = ("filter", "run_filter")  # how others began, of which none is used any more
 _TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS run_filter (place INTEGER PRIMARY KEY, bits BLOB USING COMPRESSION uncompressed)"
 )
@@ -114,7 +116,8 @@ class RunFilter:
     def built(cls, con: duckdb.DuckDBPyConnection) -> Self:
         """A new one, from the records."""
         made = cls()
-        con.execute("DELETE FROM meta WHERE prefix(key, $1)", [_EARLIER_KEY])
+        for key in _EARLIER_KEYS:
+            con.execute("DELETE FROM meta WHERE prefix(key, $1)", [key])
         con.execute("DELETE FROM run_filter")
         found = con.execute("SELECT run_id FROM runs")
         while rows := found.fetchmany(_AT_ONCE):
@@ -167,7 +170,7 @@ def _has(level: bytearray, first: int, step: int) -> bool:
     mask = 8 * len(level) - 1
     for place in range(first, first + _PROBES * step, step):
         bit = place & mask
-        if not level[bit >> 3] >> (bit & 7) & 1:
+        if not level[bit >> 3] & _BITS[bit & 7]:
             return False
     return True
 
@@ -176,4 +179,4 @@ def _set(level: bytearray, first: int, step: int) -> None:
     mask = 8 * len(level) - 1
     for place in range(first, first + _PROBES * step, step):
         bit = place & mask
-        level[bit >> 3] |= 1 << (bit & 7)
+        level[bit >> 3] |= _BITS[bit & 7]

@@ -120,7 +120,7 @@ def test_a_ledger_knows_its_runs_after_a_start_and_looks_all_of_them_up_without_
             store.boot()
         store.close()
         with closing(connect(tmp_path / "ledger", fsync=False)) as con:
-            con.execute("DELETE FROM meta WHERE key = 'filter'")
+            con.execute("DELETE FROM meta WHERE key = 'run_filter_14'")
             con.execute("CHECKPOINT")
         store.boot()
         assert store.runs_among(["a", "x", "b"]) == ["a", "x", "b"]
