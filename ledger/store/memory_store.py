@@ -211,6 +211,8 @@ class MemoryStore:
 
 def forget_bounds(upto_seq: int, records: list[Record], forgotten: list[str]) -> dict[str, int]:
     """The fact before which each forgotten run ends. Its id may belong to a new run already, which stays."""
+    if not forgotten:
+        return {}
     begins = {each.key: each.columns[5] for each in records if each.table == "runs"}
     return {key: begin if isinstance(begin := begins.get(key), int) else upto_seq + 1 for key in forgotten}
 
