@@ -5,7 +5,6 @@ A `Secret` is plain data too, as an extension type that holds its name. Nothing 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -15,7 +14,7 @@ from perdure.ledger.errors import LedgerDamaged
 from perdure.ledger.facts import Fact
 from perdure.ledger.secret import Secret, without_secrets
 
-_KEPT_BYTES_MAX = 1 << 20  # of the packer of a thread
+_KEPT_BYTES_MAX = 1 << 20  # a packer keeps room for the longest value that it has packed
 _SECRET = 1  # the code of the extension type
 
 
@@ -29,13 +28,9 @@ def _referred(code: int, body: bytes) -> object:
     return Secret(body.decode()) if code == _SECRET else msgpack.ExtType(code, body)
 
 
-class _Mine(threading.local):
-    """The packer of a thread, while nothing is packed with it. A new one for each value would cost more than the packing."""
-
-    packer: Callable[[Any], bytes] | None = None
-
-
-_mine = _Mine()
+_idle: list[
+    Callable[[Any], bytes]
+] = []  # packers that nobody uses now: a new one for each value costs more than the packing
 _KINDS: dict[str, type[Fact]] = {kind.__name__: kind for kind in get_args(Fact)}
 
 
@@ -45,10 +40,13 @@ def pack(value: Any) -> bytes:
 
 
 def _packed(value: Any) -> bytes:
-    packer, _mine.packer = _mine.packer or encoder(), None
+    try:
+        packer = _idle.pop()  # one of several threads gets it
+    except IndexError:
+        packer = encoder()
     packed = packer(value)
-    if len(packed) <= _KEPT_BYTES_MAX:  # it keeps room for the longest that it has packed
-        _mine.packer = packer
+    if len(packed) <= _KEPT_BYTES_MAX:
+        _idle.append(packer)
     return packed
 
 

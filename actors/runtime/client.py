@@ -14,9 +14,10 @@ from perdure.actors.agent.agent import Agent
 from perdure.actors.code.naming import type_name
 from perdure.actors.events.observability import Callback, Channels, EventType
 from perdure.actors.life.class_options import class_options, pool_spec
-from perdure.actors.life.dispatch import encoded, input_shape, preview, result_of
+from perdure.actors.life.dispatch import result_of
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.life.results import RunHandle, RunResult
+from perdure.actors.life.run_requests import encoded, input_shape, preview
 from perdure.actors.link.caller import Address, AgentCaller
 from perdure.actors.link.doors import Doors
 from perdure.actors.link.keeping import ChangedRuns, Keep, KeptFrames, PageOfRuns, ShowAgent, Upgrade, WindDown

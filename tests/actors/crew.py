@@ -35,6 +35,24 @@ class Crowd(Agent):
         return [result.output for result in results]
 
 
+class Mixed(Agent):
+    """Asks for children of several classes at once."""
+
+    @exposed
+    async def ask(self) -> list[object]:
+        batch = [(Doubler, Number(n=4)), (Wordy, "four"), (Doubler, Number(n=4)), (Wordy, "x" * 2_000)]
+        results = await self.run_agent_tools([*batch, {"agent_class": Summariser, "input": 2, "run_id": "named"}])
+        return [[result.agent_type.rpartition(":")[2], result.output] for result in results]
+
+    @exposed
+    async def ask_wrongly(self) -> str:
+        try:
+            await self.run_agent_tools([(Doubler, Number(n=1)), (Wordy, 4)])
+        except Exception as problem:
+            return str(problem)
+        return "nothing was wrong"
+
+
 class Narrow(Agent):
     """Allows two runs at a time."""
 

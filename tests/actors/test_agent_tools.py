@@ -16,12 +16,16 @@ from perdure.actors.link.messages import Follow
 from perdure.ledger import AdmissionRefused, BadRequest, ConflictingRequest, InterruptedReason
 from perdure.policies import Limits
 from tests.actors.cast import Boss, Doubler, Failing, Hooked, Liar, Number, Sleeper, Talker, Worker
-from tests.actors.crew import Crowd, Middle, Narrow, Starter, Summariser, Wordy
+from tests.actors.crew import Crowd, Middle, Mixed, Narrow, Starter, Summariser, Wordy
 from tests.kit import ROOMY, Stage, address, play
 
 
 async def frames_of(stage: Stage, run_id: str) -> list[dict[str, Any]]:
     return list(await stage.client.ask("frames", run_id, -1))
+
+
+async def listed(stage: Stage) -> list[Any]:
+    return list(await stage.client.ask("list", address(Mixed, "p"), None, None, 10))
 
 
 def kinds(frames: list[dict[str, Any]]) -> list[str]:
@@ -43,6 +47,29 @@ def test_a_child_returns_its_typed_output_to_the_parent_that_waits() -> None:
             "reason": None,
             "still": None,
         }
+
+    play(story)
+
+
+def test_runs_of_a_batch_are_of_their_own_classes() -> None:
+    async def story(stage: Stage) -> None:
+        told = await stage.call(Mixed, "ask")
+        assert told == [
+            ["Doubler", 8],
+            ["Wordy", "four"],
+            ["Doubler", 8],
+            ["Wordy", "x" * 2_000],
+            ["Summariser", [0, 1]],
+        ]
+        assert len(await listed(stage)) == 5, "the same twice are two runs"
+
+    play(story)
+
+
+def test_none_of_a_batch_begins_if_one_is_wrong() -> None:
+    async def story(stage: Stage) -> None:
+        assert await stage.call(Mixed, "ask_wrongly") == "input: Input should be a valid string"
+        assert await listed(stage) == []
 
     play(story)
 

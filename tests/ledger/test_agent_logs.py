@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 
 from perdure.ledger.errors import StaleIncarnation, StorageConflict, StorageError, StorageLost
 from perdure.ledger.storage import agent_log, file_disk
+from perdure.ledger.storage.agent_log import AgentLog
 from perdure.ledger.storage.cabinet import Cabinet, Disk, FileDisk, MemoryDisk, Storage
 from perdure.ledger.storage.file_disk import is_log_at
 from perdure.ledger.storage.log_format import CLAIM, COMMIT, REST, read_log, rows_of
+from perdure.ledger.storage.records import Records
 
 AGENT = "a@m:T"
 COMMITS = 5
@@ -278,6 +280,26 @@ def test_a_log_that_is_mostly_garbage_is_written_anew(files: FileDisk) -> None:
     assert contents(again)[:-1] == before[:-1]
     assert again.sequence >= before[-1], "the numbers go on"
     assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_a_log_without_garbage_is_not_looked_through(files: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    anew = AgentLog._anew  # noqa: SLF001
+
+    def counted(log: AgentLog, records: Records) -> bytes:
+        content = anew(log, records)
+        looked.append(len(content))
+        return content
+
+    monkeypatch.setattr(AgentLog, "_anew", counted)
+    storage = Cabinet(files).open(AGENT, 1)
+    for n in range(300):
+        storage.save_step("r", f"s{n}", b"x" * 1_000)
+    assert looked == []
+    for n in range(900):
+        storage.state["large"] = f"{n}".rjust(1_000)
+    assert looked, "more than a half of it was garbage"
+    assert files.path_of(AGENT).stat().st_size < 3 * looked[-1]
 
 
 def test_a_log_that_only_grows_becomes_a_database_in_time(files: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -82,3 +83,28 @@ def test_nothing_but_plain_data_is_ever_stored() -> None:
     for value in (object(), {1, 2}, lambda: None, 2**70):
         with pytest.raises((TypeError, OverflowError)):
             pack(value)
+
+
+def test_a_value_that_cannot_be_packed_leaves_nothing_behind() -> None:
+    for _ in range(3):
+        with pytest.raises(TypeError, match="can not serialize"):
+            pack([1, object()])
+        assert unpack(pack([1, 2])) == [1, 2]
+
+
+def test_what_is_packed_while_something_is_packed_is_a_value_of_its_own() -> None:
+    class Outer(dict[str, object]):
+        def items(self) -> Any:
+            assert unpack(pack(["inner"])) == ["inner"]
+            return super().items()
+
+    assert unpack(pack([Outer(a=1), "after"])) == [{"a": 1}, "after"]
+
+
+def test_threads_pack_each_its_own() -> None:
+    def packs(number: int) -> bool:
+        value = [f"{number}"] * 50
+        return all(unpack(pack(value)) == value for _ in range(500))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(packs, range(8)))

@@ -12,13 +12,14 @@ import pytest
 from perdure.ledger import CrowdRow, FactRow, restore, run_record, spelled_out
 from perdure.ledger.codec import encode
 from perdure.ledger.run import open_run
+from perdure.ledger.store.crowd_table import count_facts, members_between
 from perdure.ledger.store.crowds import RunsRequested, crowd_of, members
-from perdure.ledger.store.duckdb_file import SCHEMA_VERSION, layout
+from perdure.ledger.store.duckdb_file import DATABASE, SCHEMA_VERSION, connect, layout
 from perdure.ledger.store.duckdb_store import DuckDBStore
-from perdure.ledger.store.integrity import examine
+from perdure.ledger.store.integrity import examine, repair
 from tests.kit import NOW_MS
 from tests.ledger.test_crowds import Both, fan_out, plain
-from tests.ledger.wrecks import tamper
+from tests.ledger.wrecks import copy, flipped, tamper
 
 
 def test_the_store_gives_the_members_of_a_crowd_one_by_one(tmp_path: Path) -> None:
@@ -65,6 +66,19 @@ def test_a_forgotten_member_leaves_its_crowd_whole(tmp_path: Path) -> None:
         for each in ("r04", "r06"):
             assert store.facts(each) == [fact for fact in facts if fact.subject == each], "others keep their numbers"
     assert _wrong_in(directory) == []
+
+
+def test_crowds_are_read_up_to_a_fact(tmp_path: Path) -> None:
+    both, directory = fan_out(), tmp_path / "ledger"
+    facts = spelled_out(both.rows)
+    with closing(DuckDBStore(directory, fsync=False)) as store:
+        store.boot()
+        store.append(both.rows, [])
+    with closing(connect(directory, read_only=True)) as con:
+        for first, last in ((1, len(facts)), (5, 30), (21, 21), (30, 29)):
+            found = members_between(con, first, last)
+            alone = (37, 38)  # two runs were placed one by one
+            assert found == [each for each in facts if first <= each.seq <= last and each.seq not in alone]
 
 
 def _seen(store: DuckDBStore, both: Both) -> dict[str, list[FactRow]]:
@@ -138,3 +152,46 @@ def test_a_ledger_without_crowds_is_examined_and_gets_their_table_at_its_next_st
         assert store.facts("r03") == [fact for fact in facts if fact.subject == "r03"]
     assert layout(directory) == SCHEMA_VERSION
     assert _wrong_in(directory) == []
+
+
+# ------------------------------------------------------------------ a file that cannot be read
+
+
+def _blocks(directory: Path) -> range:
+    return range(12_288 + 4_096, (directory / DATABASE).stat().st_size, 16_384)
+
+
+@pytest.fixture
+def folded(tmp_path: Path) -> tuple[Path, list[FactRow]]:
+    """A directory whose journal has nothing of its crowds any more, and that has no snapshot."""
+    both, directory = fan_out(), tmp_path / "ledger"
+    with closing(DuckDBStore(directory, fsync=False)) as store:
+        store.boot()
+        store.append(both.rows, [])
+    return directory, spelled_out(both.rows)
+
+
+def test_a_snapshot_that_cannot_be_read_is_folded_anew_from_crowds(
+    folded: tuple[Path, list[FactRow]], tmp_path: Path
+) -> None:
+    directory, facts = folded
+    whole, anew = (directory / DATABASE).read_bytes(), 0
+    for place in _blocks(directory):
+        wreck = copy(directory, tmp_path / "wreck", ledger_db=flipped(whole, place))
+        said = "\n".join(finding.what for finding in repair(wreck))
+        if "of 2 rows of meta" in said or "no row of meta" in said:
+            anew += 1
+            with closing(DuckDBStore(wreck, fsync=False)) as store:
+                assert store.boot().facts == facts
+    assert anew
+
+
+def test_a_crowd_that_has_lost_a_run_is_not_taken_for_all_facts(
+    folded: tuple[Path, list[FactRow]], tmp_path: Path
+) -> None:
+    directory, facts = folded
+    with closing(DuckDBStore(directory, fsync=False)) as store:
+        store.boot()
+        store.checkpoint(b"meta", len(facts), [], ["r05"])
+    with closing(connect(directory, read_only=True)) as con:
+        assert count_facts(con) == (len(facts) - 3, len(facts))

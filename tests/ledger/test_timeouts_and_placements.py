@@ -55,8 +55,7 @@ DONE = RunCompleted("r", 1, b"\x2a", "", released=True)
 
 def tick(ledger: Ledger, after_ms: float) -> list[Fact]:
     """Let time pass, wake up as the timers say, and return what was decided."""
-    for run in ledger.view.runs.values():
-        arm(ledger.view, [run.run_id], ledger.limits)
+    arm(ledger.view, ledger.view.runs, ledger.limits)
     return ledger.later(after_ms).when(Tick())
 
 
@@ -514,3 +513,33 @@ def test_the_pool_is_kept_warm_and_grows_with_what_waits() -> None:
     assert hosts_wanted(ledger.view, ledger.limits) == [None, None]
     wide = replace(ledger.limits, hosts_max=3)
     assert hosts_wanted(ledger.view, wide) == [None]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("parked", "no code"),
+        ("teardown", "stalled"),
+        ("reattached_at_ms", NOW_MS + 70),
+        ("signal_at_ms", NOW_MS + 80),
+        ("retried_at_ms", NOW_MS + 90),
+        ("requested_at_ms", NOW_MS - 90),
+        ("host_id", ""),
+        ("placed_at_ms", NOW_MS + 60),
+        ("confirmed", True),
+        ("options", {"detached": True, "max_budget_ms": 5}),
+    ],
+)
+def test_runs_that_differ_are_looked_at_each_in_its_own_time(field: str, value: object) -> None:
+    ledger = Ledger()
+    ledger.given(asked("r1", detached=True), asked("r2", detached=True))
+    first, second = ledger.view.runs["r1"], ledger.view.runs["r2"]
+    second.options = first.options
+    for run in (first, second):
+        run.host_id, run.placed_at_ms, run.requested_at_ms, run.signal_at_ms = "h1", NOW_MS + 5, NOW_MS, NOW_MS + 7
+    setattr(second, field, value)
+    arm(ledger.view, ["r1", "r2"], ledger.limits)
+    for run in (first, second):
+        due_ms = next_look(ledger.view, run, ledger.limits)
+        armed = ledger.view.timers.armed.get(run.run_id, ())
+        assert armed == ((int(due_ms),) if due_ms < math.inf else ())

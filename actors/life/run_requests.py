@@ -1,0 +1,205 @@
+"""The requests of an agent for runs: checked, encoded, and given their ids. What is wrong with one is said before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from perdure.actors.code.naming import type_name
+from perdure.actors.code.schema import Shape, run_shapes
+from perdure.actors.life.activity import ACTIVITY, Activity
+from perdure.actors.life.class_options import Runs, class_options
+from perdure.actors.life.life import Life
+from perdure.actors.life.results import Detached
+from perdure.actors.telemetry.telemetry import carried_by_run
+from perdure.ledger import BadRequest, Request, UnknownAgentType, check_id, check_ms, digest_of, preview_of, unpack
+from perdure.policies import Json, JsonObject, Limits
+
+PLAIN = Detached()
+BEHALF_MAX: Final = 8  # agents whose tool call a run is done for
+
+
+class Entry(NamedTuple):
+    """What is asked for, of which class, and whether it goes on if nobody waits for it any more."""
+
+    agent_class: type
+    request: Request
+    is_left: bool = False
+
+
+Wanted = tuple[type, object] | dict[str, Any]
+"""How an author asks for one of many runs: class and input, or all arguments of `run_agent_tool` by their names."""
+
+
+class Kind(NamedTuple):
+    """What the runs of one class that are asked for together have in common. Their requests share `options`, which nobody changes."""
+
+    takes: Shape
+    agent_type: str
+    options: JsonObject
+    activity: Activity | None
+    wait: bool
+
+
+class RunRequests:
+    """Makes the requests of one life of an agent."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._checked: tuple[Detached, JsonObject] | None = None
+
+    def many(self, requests: Sequence[Wanted], detached: bool | Detached) -> list[Entry]:
+        """The requests for many runs, all of them checked before any is made known."""
+        entries: list[Entry] = []
+        kinds: dict[
+            int, Kind
+        ] = {}  # by the identities of their classes, since what an author hands over may be anything
+        for each in requests:
+            if isinstance(each, dict):
+                asked = {"detached": detached, **each}
+                agent_class = asked.pop("agent_class", None)
+                if agent_class is None:
+                    raise BadRequest("agent_class", "is missing")
+                entries.append(self.one(agent_class, asked.pop("input", None), **asked))
+                continue
+            agent_class, value = each
+            kind = kinds.get(id(agent_class))
+            if kind is None:
+                kind = kinds[id(agent_class)] = self._kind(agent_class, detached)
+            entries.append(Entry(agent_class, self._request(kind, value)))
+        return entries
+
+    def one(
+        self,
+        agent_class: type,
+        input: object,
+        *,
+        detached: bool | Detached,
+        on_cancel: str | None = None,
+        **options: Any,
+    ) -> Entry:
+        """The request for one run; see `Agent.run_agent_tool`."""
+        if on_cancel not in (None, "cancel", "leave"):
+            raise BadRequest("on_cancel", f"{on_cancel!r} is not 'cancel' or 'leave'")
+        if on_cancel is not None and detached:
+            raise BadRequest("on_cancel", "nobody waits for a detached run, so it is not cancelled with whoever waits")
+        request = self._request_of(agent_class, input, detached=detached, **options)
+        return Entry(agent_class, request, on_cancel == "leave")
+
+    def _request_of(
+        self,
+        agent_class: type,
+        input: object,
+        *,
+        run_id: str | None = None,
+        detached: bool | Detached = False,
+        parent_tool_call_id: str | None = None,
+        display_order: int = 0,
+        display: JsonObject | None = None,
+        input_preview: Json = None,
+        on_limit: str = "queue",
+    ) -> Request:
+        """The request for a run, checked: what is wrong with it is said before anything is written."""
+        kind = self._kind(agent_class, detached, parent_tool_call_id)
+        options: JsonObject = {}
+        for key, value in (("tool_call", parent_tool_call_id), ("display", display), ("preview", input_preview)):
+            if value is not None:
+                options[key] = value
+        if display_order:
+            options["order"] = display_order
+        if on_limit == "reject":
+            options["on_limit"] = "reject"
+        elif on_limit != "queue":
+            raise BadRequest("on_limit", f"{on_limit!r} is not 'queue' or 'reject'")
+        if run_id is not None:
+            check_id("run_id", run_id, self._life.limits.id_max)
+        return self._request(kind, input, options, run_id)
+
+    def _kind(self, agent_class: type, detached: bool | Detached, tool_call: str | None = None) -> Kind:
+        """What is the same for all runs of a class that are asked for here and now."""
+        life, takes = self._life, input_shape(agent_class)
+        agent_type = type_name(agent_class, life.code_dir)
+        options = class_options(cast("type[Runs]", agent_class), life.agent, life.services.package) | carried_by_run()
+        if detached:
+            options.update(self._detached_options(detached if isinstance(detached, Detached) else PLAIN))
+        activity = ACTIVITY.get()
+        run = activity.run if activity is not None else None
+        behalf = ([life.agent_id] if tool_call else []) + list(run.behalf if run is not None else ())
+        if behalf:
+            options["behalf"] = behalf[:BEHALF_MAX]
+        return Kind(takes, agent_type, options, activity, not detached)
+
+    def _request(self, kind: Kind, input: object, more: JsonObject | None = None, run_id: str | None = None) -> Request:
+        """The request for one of them, with options of its own."""
+        life = self._life
+        activity = kind.activity or Activity(life.agent_id)
+        body = encoded(kind.takes, input, life.limits.input_bytes_max)
+        digest, options = digest_of(body), kind.options
+        shown = preview(body, life.limits)
+        if shown or more:
+            options = options | shown | (more or {})
+        return Request(
+            activity.derive(kind.agent_type, digest) if run_id is None else run_id,
+            kind.agent_type,
+            life.agent_id,
+            activity.run_id,
+            digest,
+            body,
+            options,
+            life.incarnation,
+            kind.wait,
+        )
+
+    def _detached_options(self, detached: Detached) -> JsonObject:
+        """The options of a detached run, checked against this agent; of a batch they are checked once."""
+        if self._checked is None or self._checked[0] is not detached:
+            self._checked = (detached, self._check(detached))
+        return self._checked[1]
+
+    def _check(self, detached: Detached) -> JsonObject:
+        agent = self._life.agent
+        options = detached.options(agent)
+        if options.get("notify") and not hasattr(agent, "_perdure_notify"):
+            raise BadRequest(
+                "notify",
+                f"{type(agent).__name__} is no chat agent, so there is no chat to notify; name a handler instead",
+            )
+        if options.get("notify"):
+            options.setdefault("on_finish", "_perdure_notify")
+        milestones = options.get("milestones")
+        if isinstance(milestones, dict) and hasattr(agent, "_perdure_notify"):
+            options.setdefault("on_milestone", f"_perdure_{milestones['mode']}")
+        if milestones and "on_milestone" not in options:
+            raise BadRequest(
+                "on_milestones",
+                f"{type(agent).__name__} is no chat agent, so name the method that is told: `on_milestone`",
+            )
+        for option, attribute in (
+            ("max_budget_ms", "detached_max_budget_ms"),
+            ("no_progress_budget_ms", "detached_no_progress_budget_ms"),
+        ):
+            value = getattr(agent, attribute, None)
+            if option not in options and value is not None:
+                options[option] = check_ms(attribute, value)
+        return options
+
+
+def input_shape(agent_class: type) -> Shape:
+    """What `run` of this class takes."""
+    if not isinstance(agent_class, type) or not callable(getattr(agent_class, "run", None)):
+        name = getattr(agent_class, "__name__", repr(agent_class))
+        raise UnknownAgentType("agent_class", f"{name} is not an agent class with a `run` method")
+    return run_shapes(agent_class)[0]
+
+
+def encoded(takes: Shape, value: object, bytes_max: int) -> bytes:
+    """The input of a run, checked against what `run` of its class takes."""
+    body = takes.encode("input", value, bytes_max)
+    if takes.adapter is not None:
+        takes.decode("input", body)  # what the child could not read would park its run
+    return body
+
+
+def preview(body: bytes, limits: Limits) -> JsonObject:
+    """The option that shows an input which is too large to stand in its fact; it is cut here, so that nobody else has to read it."""
+    return {"preview": preview_of(unpack(body))} if len(body) > limits.inline_bytes_max else {}
