@@ -17,7 +17,7 @@ from perdure.ledger.store.crowds import RunsRequested, crowd_of, members
 from perdure.ledger.store.duckdb_file import DATABASE, SCHEMA_VERSION, connect, layout
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import examine, repair
-from tests.kit import NOW_MS
+from tests.kit import NOW_MS, TYPE
 from tests.ledger.test_crowds import Both, fan_out, plain
 from tests.ledger.wrecks import copy, flipped, tamper
 
@@ -139,18 +139,24 @@ def test_damage_of_crowds_is_found(tmp_path: Path, ruin: str, words: str) -> Non
 
 def test_a_ledger_without_crowds_is_examined_and_gets_their_table_at_its_next_start(tmp_path: Path) -> None:
     both, directory = fan_out(), tmp_path / "ledger"
-    facts = spelled_out(both.rows)
+    facts, last = spelled_out(both.rows), both.view.seq
+    again = CrowdRow(
+        last + 1, NOW_MS, 2, *encode(RunsRequested(["s1", "s2"], ["d"] * 2, [b""] * 2, TYPE, "", "", {}, 0))
+    )
     with closing(DuckDBStore(directory, fsync=False)) as store:
         store.boot()
         store.append(facts, [])
-        store.checkpoint(b"meta", both.view.seq, [run_record(run) for run in both.view.runs.values()], [])
+        store.checkpoint(b"meta", last, [run_record(run) for run in both.view.runs.values()], [])
     tamper(directory, "DROP TABLE crowds", r"UPDATE meta SET value = '\x03'::BLOB WHERE key = 'schema_version'")
     assert _wrong_in(directory) == []
     assert layout(directory) == 3
     with closing(DuckDBStore(directory, fsync=False)) as store:
         assert store.boot().findings == []
         assert store.facts("r03") == [fact for fact in facts if fact.subject == "r03"]
+        store.append([again], [])
     assert layout(directory) == SCHEMA_VERSION
+    with closing(DuckDBStore(directory, fsync=False)) as store:
+        assert store.boot().facts == spelled_out([again])
     assert _wrong_in(directory) == []
 
 
