@@ -12,7 +12,14 @@ CREATE TABLE facts (
 );
 
 -- What many runs went through together: so many consecutive `facts` from number `seq` on, in columns (see `crowds.py`).
-CREATE TABLE crowds (seq BIGINT, at_ms BIGINT, facts BIGINT, kind VARCHAR, body BLOB);
+-- Without a key, DuckDB would read the bodies of two thousand to find one; of compressed ones it would unpack as many.
+CREATE TABLE crowds (
+    seq BIGINT PRIMARY KEY,
+    at_ms BIGINT,
+    facts BIGINT,
+    kind VARCHAR,
+    body BLOB USING COMPRESSION uncompressed
+);
 
 -- Inputs and outputs that are too large for their fact. `seq` is the fact that they belong to.
 CREATE TABLE payloads (run_id VARCHAR, part VARCHAR, body BLOB, seq BIGINT);

@@ -30,9 +30,7 @@ class Outbox:
     def __init__(self, life: Life) -> None:
         self._life = life
         self._sent = 0
-        self._posted: dict[
-            bytes, Request
-        ] = {}  # of this life, since the last flush: what rows ask for, so that they need not be read
+        self._posted: dict[bytes, Request] = {}  # what rows since the last flush ask for, so that they need not be read
         self._is_known = False  # whether what an earlier life left has been found
 
     @property

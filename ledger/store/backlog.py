@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from perdure.ledger.store.crowds import spelled_out, subjects_of
+from perdure.ledger.store.crowds import spelled_out
 from perdure.ledger.store.duckdb_tables import END
 from perdure.ledger.store.seals import Commit
 from perdure.ledger.store.store import FactRow
@@ -58,8 +58,7 @@ def end_before(commits: Sequence[Commit]) -> int:
 
 def facts_in(commits: Iterable[Commit], subjects: set[str]) -> list[FactRow]:
     """The facts in these commits that are about these runs, agents or mails."""
-    rows = (row for commit in commits for row in commit.rows if not subjects.isdisjoint(subjects_of(row)))
-    return [fact for fact in spelled_out(rows) if fact.subject in subjects]
+    return spelled_out((row for commit in commits for row in commit.rows), subjects)
 
 
 def payload_in(commits: Iterable[Commit], run_id: str, part: str) -> bytes | None:

@@ -47,49 +47,30 @@ def count_facts(con: duckdb.DuckDBPyConnection) -> tuple[int, int | None]:
 
 def _spelled_out(con: duckdb.DuckDBPyConnection) -> Iterator[list[FactRow]]:
     """The members of all crowds, some crowds at a time."""
-    after, query = 0, f"SELECT {CROWD} FROM crowds WHERE seq > $1 ORDER BY seq LIMIT {_AT_ONCE}"
-    while crowds := [CrowdRow(*row) for row in con.execute(query, [after]).fetchall()]:
-        yield spelled_out(crowds)
-        after = crowds[-1].seq
+    begins = [int(seq) for (seq,) in con.execute("SELECT seq FROM crowds ORDER BY seq").fetchall()]
+    for at in range(0, len(begins), _AT_ONCE):
+        yield spelled_out(_beginning_at(con, begins[at : at + _AT_ONCE]))
 
 
 def members_between(
     con: duckdb.DuckDBPyConnection, first_seq: int, last_seq: int, subjects: Collection[str] | None = None
 ) -> list[FactRow]:
     """The members of crowds with these numbers, in order; only those of these runs, if some are named."""
-    answer = con.execute(
-        f"SELECT {CROWD} FROM crowds WHERE seq <= $2 AND seq + facts > $1 ORDER BY seq", [first_seq, last_seq]
-    )
-    found: list[FactRow] = []
-    while rows := answer.fetchmany(_AT_ONCE):
-        crowds = [CrowdRow(*row) for row in rows]
-        if subjects is not None:
-            crowds = [crowd for crowd in crowds if not subjects_in(crowd).isdisjoint(subjects)]
-        facts = spelled_out(crowds)
-        found += [
-            each
-            for each in facts
-            if first_seq <= each.seq <= last_seq and (subjects is None or each.subject in subjects)
-        ]
-    return found
-
-
-def subjects_in(crowd: CrowdRow) -> set[str]:
-    """The runs in a crowd."""
-    return set(crowd_of(crowd).run_ids)
+    query = "SELECT seq FROM crowds WHERE seq <= $2 AND seq + facts > $1"
+    begins = [int(seq) for (seq,) in con.execute(query, [first_seq, last_seq]).fetchall()]
+    facts = spelled_out(_beginning_at(con, begins), subjects)
+    return sorted(each for each in facts if first_seq <= each.seq <= last_seq)
 
 
 def forget_members(con: duckdb.DuckDBPyConnection, bounds: Mapping[str, int], snapshot_seq: int) -> None:
     """Remove these runs from the crowds, each up to its bound, inside the caller's transaction, and weigh the rest anew. The snapshot that
     is there, with the records of these runs, goes up to `snapshot_seq`."""
-    answer = con.execute(
-        f"""SELECT {CROWD} FROM crowds WHERE seq > $2 OR seq IN (SELECT seq FROM crowds JOIN runs
-            ON seq <= last_seq AND seq + facts > first_seq WHERE run_id IN (SELECT unnest($1::VARCHAR[])))""",
-        [list(bounds), snapshot_seq],
-    )
+    query = """SELECT seq FROM crowds WHERE seq > $2 UNION SELECT seq FROM crowds JOIN runs
+        ON seq <= last_seq AND seq + facts > first_seq WHERE run_id IN (SELECT unnest($1::VARCHAR[]))"""
+    begins = [int(seq) for (seq,) in con.execute(query, [list(bounds), snapshot_seq]).fetchall()]
     gone: list[CrowdRow] = []
     rest: list[CrowdRow] = []
-    for row in map(CrowdRow._make, answer.fetchall()):
+    for row in _beginning_at(con, begins):
         places = [at for at, run_id in enumerate(crowd_of(row).run_ids, row.seq) if at < bounds.get(run_id, 0)]
         if places:
             gone.append(row)
@@ -100,3 +81,11 @@ def forget_members(con: duckdb.DuckDBPyConnection, bounds: Mapping[str, int], sn
         for row in rest:
             con.execute("INSERT INTO crowds VALUES ($1, $2, $3, $4, $5)", list(row))
         reweigh(con, gone, rest)
+
+
+def _beginning_at(con: duckdb.DuckDBPyConnection, begins: list[int]) -> Iterator[CrowdRow]:
+    """The crowds that begin at these facts, in any order. Their bodies are large, so they are read by the key alone."""
+    query = f"SELECT {CROWD} FROM crowds WHERE seq IN (SELECT unnest($1::BIGINT[]))"
+    for at in range(0, len(begins), _AT_ONCE):
+        rows = con.execute(query, [begins[at : at + _AT_ONCE]]).fetchall()
+        yield from (CrowdRow(*row) for row in rows)

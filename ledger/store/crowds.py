@@ -10,8 +10,8 @@ Only what is alike is a crowd (`crowd_decisions`). Everything odd goes one by on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from itertools import count, repeat
+from collections.abc import Collection, Container, Iterable, Iterator
+from itertools import compress, count, repeat
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from perdure.ledger.codec import encoder, unpack
@@ -107,23 +107,25 @@ def crowd_of(row: CrowdRow) -> Crowd:
         ) from problem
 
 
-def spelled_out(rows: Iterable[Row]) -> list[FactRow]:
-    """The rows of facts, with the members of crowds in their places."""
+def spelled_out(rows: Iterable[Row], subjects: Container[str] | None = None) -> list[FactRow]:
+    """The rows of facts, with the members of crowds in their places; only those about these subjects, if some are named."""
     facts: list[FactRow] = []
     for row in rows:
-        if isinstance(row, FactRow):
+        if not isinstance(row, FactRow):
+            facts += _members(row, subjects)
+        elif subjects is None or row.subject in subjects:
             facts.append(row)
-        else:
-            facts += _members(row)
     return facts
 
 
-def _members(row: CrowdRow) -> Iterable[FactRow]:
+def _members(row: CrowdRow, subjects: Container[str] | None) -> Iterator[FactRow]:
     crowd, kind = crowd_of(row), CROWDS[row.kind][1].__name__
-    bodies = map(encoder(), zip(*crowd.columns(row.seq), strict=False))
-    numbered = zip(count(row.seq), repeat(row.at_ms), crowd.run_ids, repeat(crowd.frame()), repeat(kind), bodies)
-    facts = map(FactRow._make, numbered)
-    return [fact for fact in facts if fact.subject] if "" in crowd.run_ids else facts
+    there: list[Any] = crowd.run_ids  # an empty place has no id
+    if subjects is not None:
+        there = [run_id in subjects for run_id in crowd.run_ids]
+    bodies = map(encoder(), compress(zip(*crowd.columns(row.seq), strict=False), there))
+    seqs, run_ids = compress(count(row.seq), there), compress(crowd.run_ids, there)
+    return map(FactRow._make, zip(seqs, repeat(row.at_ms), run_ids, repeat(crowd.frame()), repeat(kind), bodies))
 
 
 def without(row: CrowdRow, places: Collection[int]) -> CrowdRow | None:
@@ -134,11 +136,6 @@ def without(row: CrowdRow, places: Collection[int]) -> CrowdRow | None:
         for place in places:
             column[place] = column[place][:0] if column[place] else column[place]
     return row._replace(body=encoder()(crowd)) if any(crowd.run_ids) else None
-
-
-def subjects_of(row: Row) -> list[str]:
-    """The run, agent or mail that a fact is about; the runs of a crowd."""
-    return [row.subject] if isinstance(row, FactRow) else crowd_of(row).run_ids
 
 
 def count_of(rows: Iterable[Row]) -> int:

@@ -47,7 +47,10 @@ MIGRATIONS: tuple[str, ...] = (
     # 1 → 2: the chain stands in the journal alone
     "ALTER TABLE facts DROP COLUMN digest;",
     # 3 → 4: crowds stand in one row
-    "CREATE TABLE IF NOT EXISTS crowds (seq BIGINT, at_ms BIGINT, facts BIGINT, kind VARCHAR, body BLOB);",
+    (
+        "CREATE TABLE IF NOT EXISTS crowds (seq BIGINT PRIMARY KEY, at_ms BIGINT, facts BIGINT, kind VARCHAR,"
+        " body BLOB USING COMPRESSION uncompressed);"
+    ),
 )
 
 DOCTOR = "run `perdure doctor` on this directory"
