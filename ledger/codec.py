@@ -28,9 +28,8 @@ def _referred(code: int, body: bytes) -> object:
     return Secret(body.decode()) if code == _SECRET else msgpack.ExtType(code, body)
 
 
-_idle: list[
-    Callable[[Any], bytes]
-] = []  # packers that nobody uses now: a new one for each value costs more than the packing
+# Packers that nobody uses now: to make a new one for each value would cost more than the packing.
+_idle: list[Callable[[Any], bytes]] = []
 _KINDS: dict[str, type[Fact]] = {kind.__name__: kind for kind in get_args(Fact)}
 
 
@@ -56,7 +55,7 @@ def unpack(body: bytes) -> Any:
 
 
 def encoder() -> Callable[[Any], bytes]:
-    """What encodes facts as `encode` does, for one use on one thread."""
+    """A packer: it encodes facts as `encode` does, for one thread at a time."""
     pack: Callable[[Any], bytes] = msgpack.Packer(default=_reference).pack
     return pack
 

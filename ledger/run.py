@@ -227,9 +227,9 @@ def apply(run: Run, fact: Fact, seq: int, at_ms: int) -> int | None:
 def begin_all(runs: Sequence[Run], incarnation: int, host_id: str, seq: int, at_ms: int) -> None:
     """What `apply` does to runs whose first attempts begin together: the facts have the numbers from `seq` on, the lives those from
     `incarnation` on."""
-    status = _status_after(runs, AttemptStarted)
+    after = _statuses_after(runs, AttemptStarted)
     for place, run in enumerate(runs):
-        run.status, run.last_seq = status, seq + place
+        run.status, run.last_seq = after[run.status], seq + place
         run.attempt, run.incarnation, run.host_id, run.collect = 1, incarnation + place, host_id, False
         run.placed_at_ms, run.confirmed, run.retry_at_ms = at_ms, False, 0
         run.idle_attempts += 1
@@ -239,21 +239,22 @@ def complete_all(
     runs: Sequence[Run], outputs: Sequence[bytes | None], summaries: Sequence[str], seq: int, at_ms: int
 ) -> None:
     """What `apply` does to runs that complete together, whose children have left their hosts: the facts have the numbers from `seq` on."""
-    status = _status_after(runs, RunCompleted)
+    after = _statuses_after(runs, RunCompleted)
     for place, (run, output, summary) in enumerate(zip(runs, outputs, summaries, strict=True)):
-        run.status, run.last_seq = status, seq + place
+        run.status, run.last_seq = after[run.status], seq + place
         run.frames += 1
         _end(run, at_ms, released=True)
         run.output, run.summary, run.large_output, run.error = output, summary, False, ""
 
 
-def _status_after(runs: Sequence[Run], kind: type[Fact]) -> Status:
-    """The status that a fact of this kind gives to each of these runs; they are alike."""
-    outcomes = {run.status: (cell(run.status, kind), run) for run in runs}
-    (after, *others) = {outcome for outcome, _ in outcomes.values()}
-    if others or isinstance(after, Cell):
-        _, run = next((each for each in outcomes.values() if isinstance(each[0], Cell)), next(iter(outcomes.values())))
-        raise IllegalTransition(run.run_id, run.status, kind.__name__)
+def _statuses_after(runs: Sequence[Run], kind: type[Fact]) -> dict[Status, Status]:
+    """By the status that some of these runs have, the one that a fact of this kind gives to them."""
+    after: dict[Status, Status] = {}
+    for run in {run.status: run for run in runs}.values():
+        outcome = cell(run.status, kind)
+        if isinstance(outcome, Cell):
+            raise IllegalTransition(run.run_id, run.status, kind.__name__)
+        after[run.status] = outcome
     return after
 
 

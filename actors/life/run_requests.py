@@ -51,9 +51,7 @@ class RunRequests:
     def many(self, requests: Sequence[Wanted], detached: bool | Detached) -> list[Entry]:
         """The requests for many runs, all of them checked before any is made known."""
         entries: list[Entry] = []
-        kinds: dict[
-            int, Kind
-        ] = {}  # by the identities of their classes, since what an author hands over may be anything
+        kinds: dict[int, Kind] = {}  # by the identity of the class, since an author may hand over anything
         for each in requests:
             if isinstance(each, dict):
                 asked = {"detached": detached, **each}

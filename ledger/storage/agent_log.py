@@ -193,9 +193,9 @@ class AgentLog:
 
     def _garbage_at_most(self, records: Records) -> int:
         """About how many bytes may be garbage: all of each frame in which there is any. Nothing is read for it."""
-        places = {self._frames.get(number, (0, _ROW_BYTES)) for number in records.garbage}
-        bare = sum(number not in self._frames for number in records.garbage)
-        return sum(end - start for start, end in places) + bare * _ROW_BYTES
+        places = [self._frames[number] for number in records.garbage if number in self._frames]
+        without_body = len(records.garbage) - len(places)
+        return sum(end - start for start, end in set(places)) + without_body * _ROW_BYTES
 
     def _replace(self, content: bytes, records: Records) -> None:
         with self._durable():

@@ -11,10 +11,9 @@ import duckdb
 
 from perdure.ledger.store.crowds import crowd_of, spelled_out, without
 from perdure.ledger.store.duckdb_file import MIGRATIONS
-from perdure.ledger.store.seals import reweigh
+from perdure.ledger.store.seals import CROWD, reweigh
 from perdure.ledger.store.store import CrowdRow, FactRow
 
-CROWD = "seq, at_ms, facts, kind, body"
 _AT_ONCE = 100  # crowds; each may have more than a thousand runs
 
 

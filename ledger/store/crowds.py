@@ -2,7 +2,7 @@
 
 A fan-out asks for thousands of runs that differ in their ids and inputs alone. A *crowd* stands for as many facts of one kind as it has
 runs, with consecutive numbers, in the order of its columns. So it is decided, folded and written once, to the journal and to DuckDB.
-Whoever reads facts reads its `members`, each as if it had been written by itself: a boot, followers of events, and a replay.
+Whoever reads facts reads its members, each as if it had been written by itself: a boot, followers of events, and a replay.
 A run that is forgotten leaves an empty place, so that the others keep their numbers (`without`).
 
 Only what is alike is a crowd (`crowd_decisions`). Everything odd goes one by one.
@@ -90,11 +90,6 @@ CROWDS: Final[dict[str, tuple[type[Crowd], type[Member]]]] = {
     "RunsCompleted": (RunsCompleted, RunCompleted),
 }
 """Each kind of crowd, with the kind of the facts for which it stands."""
-
-
-def members(crowd: Crowd, seq: int) -> Iterator[Any]:
-    """The facts for which a crowd stands. `seq` is the number of the first."""
-    return map(CROWDS[type(crowd).__name__][1]._make, zip(*crowd.columns(seq), strict=False))
 
 
 def crowd_of(row: CrowdRow) -> Crowd:

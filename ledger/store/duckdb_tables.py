@@ -15,7 +15,7 @@ from perdure.ledger.status import HARD
 from perdure.ledger.store.crowd_table import forget_members, members_between
 from perdure.ledger.store.duckdb_file import INDEXED_MAX, transact
 from perdure.ledger.store.memory_store import TABLES, boot_order
-from perdure.ledger.store.seals import Commit, reweigh
+from perdure.ledger.store.seals import FACT, PAYLOAD, Commit, reweigh
 from perdure.ledger.store.store import CrowdRow, FactRow, First, Record, Wanted
 
 COLUMNS = {  # of every table of records, its key first; `live` comes second in all of them, and `body` last
@@ -26,9 +26,7 @@ COLUMNS = {  # of every table of records, its key first; `live` comes second in 
 _SCAN_FROM = 10_000  # keys above which one look at the whole table is quicker than the index
 _NAMES = ("run_id", "agent_type", "parent")  # in which words are looked for
 END = 2**62  # beyond the number of every fact, and every time
-FACT = "seq, at_ms, subject, frame, kind, body"
-_TOGETHER = 4_000  # records that are replaced in one transaction
-_SLICE = 1_000  # of them that are handed to DuckDB at once: no other thread goes on meanwhile
+_SLICE = 4_000  # records that are replaced in one transaction
 _INSERT_PAYLOADS = """INSERT INTO payloads (seq, run_id, part, body)
     SELECT unnest($1::BIGINT[]), unnest($2::VARCHAR[]), unnest($3::VARCHAR[]), unnest($4::BLOB[])"""
 
@@ -70,8 +68,8 @@ def replace(
     """
     more: Counter[str] = Counter()
     latest = list({record.key: record for record in records if record.table == table}.values())
-    for first in range(0, len(latest), _TOGETHER):
-        more.update(transact(con, partial(_replace, con, table, latest[first : first + _TOGETHER], new)))
+    for first in range(0, len(latest), _SLICE):
+        more.update(transact(con, partial(_replace, con, table, latest[first : first + _SLICE], new)))
     return more
 
 
@@ -84,8 +82,7 @@ def _replace(con: duckdb.DuckDBPyConnection, table: str, records: list[Record], 
     if rows:
         con.complete()  # what was deleted is counted in an answer, which would be in the appender's way
         appender = con.appender(table)
-        for first in range(0, len(rows), _SLICE):
-            appender.append_rows(rows[first : first + _SLICE])
+        appender.append_rows(rows)
         appender.flush()
     more.update(_ended((record.live, record.columns[0]) for record in records if record.live or record.body))
     return more
@@ -111,7 +108,7 @@ def forget(con: duckdb.DuckDBPyConnection, bounds: dict[str, int], snapshot_seq:
         "SELECT min(first_seq), count(first_seq) FROM runs WHERE run_id IN (SELECT unnest($1::VARCHAR[]))", [keys]
     ).fetchone()
     first_seq = known[0] if known and known[1] == len(keys) else 0
-    for table, key, columns in (("facts", "subject", FACT), ("payloads", "run_id", "seq, run_id, part, body")):
+    for table, key, columns in (("facts", "subject", FACT), ("payloads", "run_id", PAYLOAD)):
         gone = con.execute(
             f"""DELETE FROM {table} USING (SELECT unnest($1::VARCHAR[]) AS id, unnest($2::BIGINT[]) AS bound) AS forgotten
             WHERE {key} = id AND seq < bound AND (seq >= $3 {"OR seq = 0" if table == "payloads" else ""})

@@ -35,10 +35,10 @@ from perdure.ledger.store.duckdb_file import (
     transact,
     version_of,
 )
-from perdure.ledger.store.duckdb_tables import FACT, insert
+from perdure.ledger.store.duckdb_tables import insert
 from perdure.ledger.store.journal import Journal
 from perdure.ledger.store.journal_scan import Plan, Scan, commits, reconcile, scan_file
-from perdure.ledger.store.seals import NOTHING, Mark, Placed, Tally, extend, link, seal_anew, weigh
+from perdure.ledger.store.seals import FACT, NOTHING, Mark, Placed, Tally, extend, link, seal_anew, weigh
 from perdure.ledger.store.store import FactRow
 
 

@@ -30,11 +30,13 @@ _MODULUS = 1 << 128
 _LONG = 1 << 63
 _FRAME = (int, type(None))
 _SPAN = 100_000  # facts in a seal before the next one is begun
-_WEIGHED = {
-    "facts": "seq, at_ms, subject, frame, kind, body",
-    "crowds": "seq, at_ms, facts, kind, body",
-    "payloads": "seq, run_id, part, body",
-}
+FACT, CROWD, PAYLOAD = (
+    "seq, at_ms, subject, frame, kind, body",
+    "seq, at_ms, facts, kind, body",
+    "seq, run_id, part, body",
+)
+"""What is weighed of each row of the tables, and read of it."""
+_WEIGHED = {"facts": FACT, "crowds": CROWD, "payloads": PAYLOAD}
 
 Weighed: TypeAlias = tuple[Any, ...]
 """A fact, a crowd or a payload as it is weighed. It begins with its number."""

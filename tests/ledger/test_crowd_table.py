@@ -5,15 +5,16 @@ from __future__ import annotations
 import shutil
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from perdure.ledger import CrowdRow, FactRow, restore, run_record, spelled_out
-from perdure.ledger.codec import encode
+from perdure.ledger.codec import decode, encode
+from perdure.ledger.facts import RunRequested
 from perdure.ledger.run import open_run
 from perdure.ledger.store.crowd_table import count_facts, members_between
-from perdure.ledger.store.crowds import RunsRequested, crowd_of, members
+from perdure.ledger.store.crowds import RunsRequested
 from perdure.ledger.store.duckdb_file import DATABASE, SCHEMA_VERSION, connect, layout
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import examine, repair
@@ -108,7 +109,8 @@ def test_a_run_that_has_the_id_of_a_forgotten_one_stays_in_its_crowd(tmp_path: P
     again = CrowdRow(
         first_seq, NOW_MS, 2, *encode(RunsRequested(["r05", "new"], ["d"] * 2, [b""] * 2, "m:T", "", "", {}, 0))
     )
-    run = open_run(next(iter(members(crowd_of(again), first_seq))), first_seq, NOW_MS)
+    (asked, _) = spelled_out([again])
+    run = open_run(cast("RunRequested", decode(asked.kind, asked.body)), first_seq, NOW_MS)
     with closing(DuckDBStore(directory, fsync=False)) as store:
         store.boot()
         store.append(both.rows, [])
