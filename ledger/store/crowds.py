@@ -10,7 +10,7 @@ Only what is alike is a crowd (`crowd_decisions`). Everything odd goes one by on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import compress, count, repeat
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -19,6 +19,7 @@ from perdure.ledger.errors import LedgerDamaged
 from perdure.ledger.facts import AttemptStarted, RunCompleted, RunRequested
 from perdure.ledger.store.store import CrowdRow, FactRow, Row
 
+_FEW: Final = 4
 CROWD_MIN: Final = 4
 """Fewer go one by one: a crowd of them would save nothing."""
 
@@ -102,18 +103,24 @@ def crowd_of(row: CrowdRow) -> Crowd:
         ) from problem
 
 
-def spelled_out(rows: Iterable[Row], subjects: Container[str] | None = None) -> list[FactRow]:
+def spelled_out(rows: Iterable[Row], subjects: Collection[str] | None = None) -> list[FactRow]:
     """The rows of facts, with the members of crowds in their places; only those about these subjects, if some are named."""
     facts: list[FactRow] = []
     for row in rows:
         if not isinstance(row, FactRow):
-            facts += _members(row, subjects)
+            if subjects is None or _may_have(row, subjects):
+                facts += _members(row, subjects)
         elif subjects is None or row.subject in subjects:
             facts.append(row)
     return facts
 
 
-def _members(row: CrowdRow, subjects: Container[str] | None) -> Iterator[FactRow]:
+def _may_have(row: CrowdRow, subjects: Collection[str]) -> bool:
+    """Whether a run of these may be in the crowd. To look for a few ids in its bytes takes less time than to decode it."""
+    return len(subjects) > _FEW or any(each.encode(errors="surrogatepass") in row.body for each in subjects)
+
+
+def _members(row: CrowdRow, subjects: Collection[str] | None) -> Iterator[FactRow]:
     crowd, kind = crowd_of(row), CROWDS[row.kind][1].__name__
     there: list[Any] = crowd.run_ids  # an empty place has no id
     if subjects is not None:
