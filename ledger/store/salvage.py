@@ -218,7 +218,27 @@ def _piece(con: duckdb.DuckDBPyConnection, table: str, columns: str, first: int,
         if not isinstance(told(Path(), problem), LedgerDamaged):
             raise
         if end - first <= _VECTOR:
-            return 0
+            return _one_by_one(con, columns, first, end) if table == "crowds" else 0
         middle = (first + end) // 2
         return _piece(con, table, columns, first, middle) + _piece(con, table, columns, middle, end)
     return int(count)
+
+
+def _one_by_one(con: duckdb.DuckDBPyConnection, columns: str, first: int, end: int) -> int:
+    """Copy these crowds by their keys: so each is read by itself. Returns how many were copied."""
+    copying = (
+        f"INSERT INTO crowds BY NAME SELECT {columns} FROM source.crowds WHERE seq IN (SELECT unnest($1::BIGINT[]))"
+    )
+    copied = 0
+    try:
+        keys = con.execute("SELECT seq FROM source.crowds WHERE rowid >= $1 AND rowid < $2", [first, end]).fetchall()
+    except duckdb.Error:
+        return 0
+    for (seq,) in keys:
+        try:
+            (count,) = con.execute(copying, [[seq]]).fetchone() or (0,)
+            copied += count
+        except duckdb.Error as problem:
+            if not isinstance(told(Path(), problem), LedgerDamaged):
+                raise
+    return copied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from contextlib import closing
 from pathlib import Path
@@ -203,3 +204,18 @@ def test_a_crowd_that_has_lost_a_run_is_not_taken_for_all_facts(
         store.checkpoint(b"meta", len(facts), [], ["r05"])
     with closing(connect(directory, read_only=True)) as con:
         assert count_facts(con) == (len(facts) - 3, len(facts))
+
+
+def test_a_damaged_block_costs_the_crowds_in_it_and_no_others(tmp_path: Path) -> None:
+    directory, seq = tmp_path / "ledger", 1
+    with closing(DuckDBStore(directory, fsync=False)) as store:
+        store.boot()
+        for _ in range(30):
+            ids = [f"{number:010}" for number in range(seq, seq + 500)]
+            crowd = RunsRequested(ids, ["d" * 24] * 500, [b"x" * 40] * 500, TYPE, "", "", {}, 0)
+            store.append([CrowdRow(seq, NOW_MS, 500, *encode(crowd))], [])
+            seq += 500
+    whole = (directory / DATABASE).read_bytes()
+    wreck = copy(directory, tmp_path / "wreck", ledger_db=flipped(whole, whole.index(b"0000007600") + 100))
+    said = "\n".join(finding.what for finding in repair(wreck))
+    assert re.search(r"2[89] of 30 rows of crowds", said), said
