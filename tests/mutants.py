@@ -1228,7 +1228,7 @@ MUTANTS = (
     Mutant("actors/chat/stream.py", "            await asyncio.sleep(PRESSURE_S)\n", "",
            "many events that come close together are passed on in larger answers", "actors/chat/test_pressure.py"
            "::test_events_that_come_close_together_are_passed_on_in_larger_answers"),
-    Mutant("actors/chat/stream.py", "            self._count_down(LOOP_TURNS)", "            self._count_down(1)",
+    Mutant("actors/chat/stream.py", "            self._flush_after(LOOP_TURNS)", "            self._flush_after(1)",
            "an answer that is there at once comes as one message",
            "actors/chat/test_pressure.py::test_an_answer_that_is_there_at_once_comes_as_one_message"),
     Mutant("actors/chat/waits.py", "            if self._is_cut and task.cancelling() - 1 <= before:",
@@ -1462,8 +1462,8 @@ MUTANTS = (
     Mutant("actors/life/writes_together.py", "        if not self._is_cancelled:\n", "        if True:\n",
            "a write that was cancelled is not done", "actors/test_writes_together.py"
            "::test_what_is_due_in_one_turn_is_written_once_and_what_was_cancelled_is_not"),
-    Mutant("actors/chat/stream.py", "            self._due = self._life.services.writes.soon(self.flush, self._fail, self._context)",
-           "            self._flush_due()",
+    Mutant("actors/chat/stream.py", "        self._due = self._life.services.writes.soon(self.flush, self._fail, self._context, turns)",
+           "        self._flush_due()",
            "the answers of several chats share their writes", "actors/test_writes_together.py"
            "::test_the_answers_of_several_chats_on_a_host_share_their_writes"),
     Mutant("ledger/storage/file_disk.py", "                part.unlink(missing_ok=True)\n            synchronise(path.parent)",

@@ -136,17 +136,13 @@ class Stream:
         loop = asyncio.get_running_loop()
         self._due_at_s = at_s
         if at_s <= loop.time():
-            self._count_down(LOOP_TURNS)
+            self._flush_after(LOOP_TURNS)
         else:
-            self._due = loop.call_at(at_s, self._count_down, 1, context=self._context)
+            self._due = loop.call_at(at_s, self._flush_after, 1, context=self._context)
 
-    def _count_down(self, turns: int) -> None:
+    def _flush_after(self, turns: int) -> None:
         """Flush after some turns of the loop, so that what is there already goes with it: often the end of the answer."""
-        if turns == 1:
-            self._due = self._life.services.writes.soon(self.flush, self._fail, self._context)
-        else:
-            loop = asyncio.get_running_loop()
-            self._due = loop.call_soon(self._count_down, turns - 1, context=self._context)
+        self._due = self._life.services.writes.soon(self.flush, self._fail, self._context, turns)
 
     def _flush_due(self) -> None:
         try:

@@ -39,18 +39,29 @@ class WritesTogether:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._due: list[DueWrite] = []
+        self._turn = 0
+        self._due: dict[int, list[DueWrite]] = {}  # by the turn of the loop
 
-    def soon(self, write: Callable[[], None], failed: Callable[[StorageError], None], context: Context) -> DueWrite:
-        """Write in the next turn of the loop. What it has to tell when it is durable it says to `Transaction.then`."""
+    def soon(
+        self, write: Callable[[], None], failed: Callable[[StorageError], None], context: Context, turns: int = 1
+    ) -> DueWrite:
+        """Write after so many turns of the loop. What it has to tell when it is durable it says to `Transaction.then`."""
         if not self._due:
-            asyncio.get_running_loop().call_soon(self._write)
+            asyncio.get_running_loop().call_soon(self._next, context=context.copy())
         due = DueWrite(write, failed, context)
-        self._due.append(due)
+        self._due.setdefault(self._turn + turns, []).append(due)
         return due
 
-    def _write(self) -> None:
-        due, self._due = self._due, []
+    def _next(self) -> None:
+        """The loop has come round."""
+        self._turn += 1
+        due = self._due.pop(self._turn, None)
+        if self._due:
+            asyncio.get_running_loop().call_soon(self._next)
+        if due is not None:
+            self._write(due)
+
+    def _write(self, due: list[DueWrite]) -> None:
         parts: list[Part] = []
         with self._disk.together() as begin:
             for each in due:
