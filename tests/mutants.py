@@ -1462,6 +1462,9 @@ MUTANTS = (
     Mutant("actors/life/writes_together.py", "        if not self._is_cancelled:\n", "        if True:\n",
            "a write that was cancelled is not done", "actors/test_writes_together.py"
            "::test_what_is_due_in_one_turn_is_written_once_and_what_was_cancelled_is_not"),
+    Mutant("actors/life/writes_together.py", "self._due.pop(self._turn, None)", "self._due.pop(min(self._due), None)",
+           "a write comes after so many turns of the loop, and not before",
+           "actors/test_writes_together.py::test_a_write_comes_after_so_many_turns_of_the_loop"),
     Mutant("actors/chat/stream.py", "        self._due = self._life.services.writes.soon(self.flush, self._fail, self._context, turns)",
            "        self._flush_due()",
            "the answers of several chats share their writes", "actors/test_writes_together.py"

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextvars import copy_context
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,21 @@ def test_what_is_due_in_one_turn_is_written_once_and_what_was_cancelled_is_not(
     assert told == [storages[n].agent_id for n in (0, 1, 3)]
     cabinet.close()
     disk.close()
+
+
+def test_a_write_comes_after_so_many_turns_of_the_loop() -> None:
+    async def turns() -> list[list[str]]:
+        writes, told = WritesTogether(MemoryDisk()), list[str]()
+        for name, count in (("late", 3), ("soon", 1), ("late too", 3)):
+            writes.soon(partial(told.append, name), pytest.fail, copy_context(), count)
+        seen = []
+        for _ in range(4):
+            await asyncio.sleep(0)
+            seen.append([*told])
+        return seen
+
+    everything = ["soon", "late", "late too"]
+    assert asyncio.run(turns()) == [["soon"], ["soon"], everything, everything]
 
 
 def test_a_write_that_fails_is_told_and_the_others_are_done() -> None:
