@@ -43,7 +43,7 @@ class WritesTogether:
         self._due: dict[int, list[DueWrite]] = {}  # by the turn of the loop
 
     def soon(
-        self, write: Callable[[], None], failed: Callable[[StorageError], None], context: Context, turns: int = 1
+        self, write: Callable[[], None], failed: Callable[[StorageError], None], context: Context, turns: int
     ) -> DueWrite:
         """Write after so many turns of the loop. What it has to tell when it is durable it says to `Transaction.then`."""
         if not self._due:

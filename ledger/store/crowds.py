@@ -19,7 +19,7 @@ from perdure.ledger.errors import LedgerDamaged
 from perdure.ledger.facts import AttemptStarted, RunCompleted, RunRequested
 from perdure.ledger.store.store import CrowdRow, FactRow, Row
 
-_FEW: Final = 4
+_SOUGHT_MAX: Final = 4  # more ids than this are not looked for in the bytes of a crowd, which is decoded at once
 CROWD_MIN: Final = 4
 """Fewer go one by one: a crowd of them would save nothing."""
 
@@ -117,7 +117,7 @@ def spelled_out(rows: Iterable[Row], subjects: Collection[str] | None = None) ->
 
 def _may_have(row: CrowdRow, subjects: Collection[str]) -> bool:
     """Whether a run of these may be in the crowd. To look for a few ids in its bytes takes less time than to decode it."""
-    return len(subjects) > _FEW or any(each.encode(errors="surrogatepass") in row.body for each in subjects)
+    return len(subjects) > _SOUGHT_MAX or any(each.encode(errors="surrogatepass") in row.body for each in subjects)
 
 
 def _members(row: CrowdRow, subjects: Collection[str] | None) -> Iterator[FactRow]:

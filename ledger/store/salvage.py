@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 
@@ -212,33 +212,28 @@ def _copy(con: duckdb.DuckDBPyConnection, table: str) -> Saved:
 def _piece(con: duckdb.DuckDBPyConnection, table: str, columns: str, first: int, end: int) -> int:
     """Copy these rows; if they cannot be read together, copy their halves. Returns how many were copied."""
     copying = f"INSERT INTO {table} BY NAME SELECT {columns} FROM source.{table} WHERE rowid >= $1 AND rowid < $2"
-    try:
-        (count,) = con.execute(copying, [first, end]).fetchone() or (0,)
-    except duckdb.Error as problem:
-        if not isinstance(told(Path(), problem), LedgerDamaged):
-            raise
-        if end - first <= _VECTOR:
-            return _one_by_one(con, columns, first, end) if table == "crowds" else 0
-        middle = (first + end) // 2
-        return _piece(con, table, columns, first, middle) + _piece(con, table, columns, middle, end)
-    return int(count)
+    answer = _answer(con, copying, [first, end])
+    if answer is not None:
+        return sum(count for (count,) in answer)
+    if end - first <= _VECTOR:
+        return _one_by_one(con, columns, first, end) if table == "crowds" else 0
+    middle = (first + end) // 2
+    return _piece(con, table, columns, first, middle) + _piece(con, table, columns, middle, end)
 
 
 def _one_by_one(con: duckdb.DuckDBPyConnection, columns: str, first: int, end: int) -> int:
     """Copy these crowds by their keys: so each is read by itself. Returns how many were copied."""
-    copying = (
-        f"INSERT INTO crowds BY NAME SELECT {columns} FROM source.crowds WHERE seq IN (SELECT unnest($1::BIGINT[]))"
-    )
-    copied = 0
+    copying = f"INSERT INTO crowds BY NAME SELECT {columns} FROM source.crowds WHERE seq = $1"
+    keys = _answer(con, "SELECT seq FROM source.crowds WHERE rowid >= $1 AND rowid < $2", [first, end])
+    answers = [_answer(con, copying, [seq]) for (seq,) in keys or ()]
+    return sum(count for answer in answers for (count,) in answer or ())
+
+
+def _answer(con: duckdb.DuckDBPyConnection, query: str, arguments: list[int]) -> list[tuple[Any, ...]] | None:
+    """What a query gives; None if what it reads is damaged."""
     try:
-        keys = con.execute("SELECT seq FROM source.crowds WHERE rowid >= $1 AND rowid < $2", [first, end]).fetchall()
-    except duckdb.Error:
-        return 0
-    for (seq,) in keys:
-        try:
-            (count,) = con.execute(copying, [[seq]]).fetchone() or (0,)
-            copied += count
-        except duckdb.Error as problem:
-            if not isinstance(told(Path(), problem), LedgerDamaged):
-                raise
-    return copied
+        return con.execute(query, arguments).fetchall()
+    except duckdb.Error as problem:
+        if not isinstance(told(Path(), problem), LedgerDamaged):
+            raise
+        return None

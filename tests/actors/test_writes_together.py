@@ -65,7 +65,7 @@ def test_what_is_due_in_one_turn_is_written_once_and_what_was_cancelled_is_not(
         for storage in storages:
             storage.state["n"] = 0
         synchronised.clear()
-        due = [writes.soon(lambda n=n: write(n), pytest.fail, copy_context()) for n in range(4)]  # type: ignore[misc]
+        due = [writes.soon(lambda n=n: write(n), pytest.fail, copy_context(), 1) for n in range(4)]  # type: ignore[misc]
         due[2].cancel()
         assert not told
         await asyncio.sleep(0)
@@ -101,8 +101,8 @@ def test_a_write_that_fails_is_told_and_the_others_are_done() -> None:
 
     async def turn() -> None:
         writes = WritesTogether(MemoryDisk())
-        writes.soon(refuse, lambda problem: told.append(str(problem)), copy_context())
-        writes.soon(lambda: told.append("written"), pytest.fail, copy_context())
+        writes.soon(refuse, lambda problem: told.append(str(problem)), copy_context(), 1)
+        writes.soon(lambda: told.append("written"), pytest.fail, copy_context(), 1)
         await asyncio.sleep(0)
 
     asyncio.run(turn())
