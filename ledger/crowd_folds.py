@@ -1,6 +1,6 @@
 """How the view changes by a crowd: each record by the fact for which it stands there, as `folds` does it, and each index once for all.
 
-What comes of a crowd is what would come of its members one after the other. A boot folds them so, and tests compare the two.
+What comes of a crowd is what would come of its members one after the other, now and at a boot; tests compare the two.
 """
 
 from __future__ import annotations
@@ -12,17 +12,26 @@ from typing import Any
 from perdure.ledger.codec import encode
 from perdure.ledger.mail import Slot
 from perdure.ledger.run import Run, begin_all, complete_all
-from perdure.ledger.store.crowds import AttemptsStarted, Crowd, RunsCompleted, RunsRequested
+from perdure.ledger.store.crowds import AttemptsStarted, Crowd, RunsCompleted, RunsRequested, crowd_of
 from perdure.ledger.store.store import CrowdRow
 from perdure.ledger.view import View
 
 
 def record_crowd(view: View, crowd: Crowd, at_ms: int) -> CrowdRow:
     """Number the facts of a crowd, fold them, and return their row."""
-    first, count = view.seq + 1, len(crowd.run_ids)
+    first = view.seq + 1
+    _fold(view, crowd, first, at_ms)
+    return CrowdRow(first, at_ms, len(crowd.run_ids), *encode(crowd))
+
+
+def fold_crowd(view: View, row: CrowdRow) -> None:
+    """Change the view by a crowd that is durable already, and whole."""
+    _fold(view, crowd_of(row), row.seq, row.at_ms)
+
+
+def _fold(view: View, crowd: Crowd, first: int, at_ms: int) -> None:
     _FOLDS[type(crowd)](view, crowd, first, at_ms)
-    view.seq, view.at_ms = first + count - 1, max(view.at_ms, at_ms)
-    return CrowdRow(first, at_ms, count, *encode(crowd))
+    view.seq, view.at_ms = first + len(crowd.run_ids) - 1, max(view.at_ms, at_ms)
 
 
 def _runs_requested(view: View, crowd: RunsRequested, first: int, at_ms: int) -> None:

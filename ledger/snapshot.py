@@ -13,10 +13,11 @@ from operator import attrgetter
 from perdure.ledger.activation import Activation, Lives
 from perdure.ledger.code import Code
 from perdure.ledger.codec import decode, pack, unpack
+from perdure.ledger.crowd_folds import fold_crowd
 from perdure.ledger.folds import fold
 from perdure.ledger.mail import Mail, MailState
 from perdure.ledger.run import Run
-from perdure.ledger.store.store import Boot, Record
+from perdure.ledger.store.store import Boot, CrowdRow, Record
 from perdure.ledger.view import View
 
 _plain_of = attrgetter(*(each.name for each in fields(Activation) if each.name not in ("confirmed", "begun_in")))
@@ -139,8 +140,11 @@ def restore(boot: Boot) -> View:
     for record in boot.records:
         _restore_record(view, record)
     _index(view)
-    for row in boot.facts:
-        fold(view, decode(row.kind, row.body), row.seq, row.at_ms)
+    for row in boot.rows:
+        if isinstance(row, CrowdRow):
+            fold_crowd(view, row)
+        else:
+            fold(view, decode(row.kind, row.body), row.seq, row.at_ms)
     _index(view)
     return view
 

@@ -169,7 +169,7 @@ MUTANTS = (
     Mutant("actors/telemetry/run_spans.py", "links = (run_span(above, run.run_id, begun.attempt - 1),)", "links = ()",
            "an attempt has a link to the one before it", "actors/test_run_spans.py"
            "::test_an_attempt_whose_host_dies_is_ended_and_the_next_one_has_a_link_to_it"),
-    Mutant("actors/supervisor/supervisor.py", "self.run_spans.take_up(boot.facts)", "pass",
+    Mutant("actors/supervisor/supervisor.py", "self.run_spans.take_up(boot.rows)", "pass",
            "a supervisor tells of what the one before it may not have told", "actors/test_run_spans.py"
            "::test_a_supervisor_that_dies_after_a_commit_has_its_spans_told_by_the_next_one"),
     Mutant("actors/life/run_requests.py", "| carried_by_run()", "| {}",
@@ -208,6 +208,12 @@ MUTANTS = (
     Mutant("ledger/keeping/target.py", "if blake2b(body, digest_size=20).hexdigest() != name:", "if False:",
            "a restore verifies every piece", "ledger/test_backups.py"
            "::test_a_piece_that_is_damaged_or_gone_is_refused_and_the_directory_does_not_appear"),
+    Mutant("actors/supervisor/supervisor.py", "behind=count_of(boot.rows)", "behind=0",
+           "lives that are short one after the other take a snapshot", "actors/test_supervisor.py"
+           "::test_lives_that_are_too_short_for_a_quiet_moment_take_a_snapshot_nevertheless"),
+    Mutant("ledger/store/duckdb_tables.py", "[crowd] if is_whole(crowd) else", "[crowd] if True else",
+           "a crowd that has lost a run is not taken for all facts", "ledger/test_crowd_table.py"
+           "::test_a_crowd_that_has_lost_a_run_is_not_taken_for_all_facts"),
     Mutant("actors/supervisor/checkpoints.py", "0 if quiet or old else", "0 if quiet else",
            "old runs are cleared where the supervisor is never quiet",
            "actors/test_retention.py::test_old_runs_go_also_where_the_supervisor_is_never_quiet"),

@@ -41,6 +41,7 @@ class Checkpoints:
     """The checkpoints of one life of the supervisor.
 
     Args:
+        behind: how many facts of earlier lives came after the snapshot.
         append: makes facts durable together.
         wake: lets the next turn begin.
     """
@@ -55,16 +56,17 @@ class Checkpoints:
         limits: Limits,
         recollection: Recollection,
         *,
+        behind: int,
         append: Callable[[Sequence[Fact]], Awaitable[None]],
         wake: Callable[[], None],
     ) -> None:
         self.forgetting: list[str] = []  # runs that were cleared, and agents that were deleted
         self._world, self._tasks, self._view, self._store, self._cabinet = world, tasks, view, store, cabinet
         self._limits, self._recollection, self._append, self._wake = limits, recollection, append, wake
-        self._facts, self._unfollowed = 0, 0
+        self._facts, self._unfollowed = behind, 0
         self._quiet_since_s = 0.0
         self._begun_s, self._age_max_s = asyncio.get_running_loop().time(), snapshot_age_max_ms(limits) / 1000
-        self._due = self._keeps_more = False
+        self._due, self._keeps_more = behind > limits.checkpoint_facts, False
         self._next: Callable[[], Awaitable[None]] | None = None  # the step that waits for the end of a turn
         self._at_rest = asyncio.Event()  # no checkpoint is under way
         self._at_rest.set()

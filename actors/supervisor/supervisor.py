@@ -124,7 +124,7 @@ class Supervisor:
         self.view.awake_at_ms = self.clock.began_ms
         self.view.code_due_ms = self.clock.began_ms + CODE_WAIT_MS
         self.run_spans = RunSpans(self.view, self.world.telemetry)
-        self.run_spans.take_up(boot.facts)
+        self.run_spans.take_up(boot.rows)
         self.publisher = Publisher(self.view, self.sessions, self.now_ms)
         world, view, sessions = self.world, self.view, self.sessions
         place = (world, self._tasks, self.now_ms, view, sessions, self.store, self.limits)
@@ -134,8 +134,8 @@ class Supervisor:
         self.pool = Pool(world, self._tasks, self._fleet, view, sessions, self.limits, self.report, self.publisher)
         self.recollection = Recollection(world, view, self.store, has_snapshot=boot.meta is not None)
         self.checkpoints = Checkpoints(
-            world, self._tasks, view, self.store, self._cabinet, self.limits, self.recollection, append=self._record,
-            wake=sessions.arrived.set,
+            world, self._tasks, view, self.store, self._cabinet, self.limits, self.recollection,
+            behind=count_of(boot.rows), append=self._record, wake=sessions.arrived.set,
         )  # fmt: skip
         self.retention = Retention(
             world, view, self.store, self.limits, self.recollection, self.checkpoints, self.now_ms, self.report

@@ -21,6 +21,7 @@ from perdure.ledger import (
     AttemptLost,
     AttemptStarted,
     FactRow,
+    Row,
     Run,
     RunCompleted,
     RunFailed,
@@ -29,6 +30,7 @@ from perdure.ledger import (
     Status,
     View,
     decode,
+    spelled_out,
     unpack,
 )
 from perdure.policies import (
@@ -69,11 +71,11 @@ class RunSpans:
         self._view, self._telemetry = view, telemetry
         self._last: dict[str, _Begun] = {}
 
-    def take_up(self, facts: list[FactRow]) -> None:
+    def take_up(self, rows: list[Row]) -> None:
         """Tell once more of the last moments of the life before, and learn what is under way."""
         if not self._telemetry.is_on:
             return
-        self.see(row for row in facts if row.at_ms >= facts[-1].at_ms - AGAIN_MS)
+        self.see(spelled_out(row for row in rows if row.at_ms >= rows[-1].at_ms - AGAIN_MS))
         open_runs = [run for run in self._view.runs.values() if not run.is_hard]
         self._last = {run.run_id: _in_record(run) for run in open_runs}
 

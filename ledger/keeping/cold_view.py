@@ -13,12 +13,11 @@ from perdure.ledger.snapshot import restore
 from perdure.ledger.standing import KnownAgents, standing_of
 from perdure.ledger.store.assessment import assess
 from perdure.ledger.store.crowd_table import stand_in
-from perdure.ledger.store.crowds import spelled_out
 from perdure.ledger.store.duckdb_file import Lock, connect, get, told, without_log
 from perdure.ledger.store.duckdb_tables import boot_records
 from perdure.ledger.store.ended_counts import read_counts
 from perdure.ledger.store.journal_scan import commits
-from perdure.ledger.store.store import Boot
+from perdure.ledger.store.store import Boot, FactRow
 from perdure.ledger.view import View
 
 _LIVED, _GONE = AgentActivated.__name__, AgentForgotten.__name__
@@ -45,11 +44,15 @@ def _read(directory: Path) -> tuple[KnownAgents, int]:
     with without_log(directory) as name, closing(connect(directory, read_only=True, name=name)) as con:
         stand_in(con)
         found = assess(con, directory)
-        facts = found.facts + spelled_out(row for commit in commits(found.plan.replay) for row in commit.rows)
+        rows = found.rows + [row for commit in commits(found.plan.replay) for row in commit.rows]
         ended = read_counts(con, found.snapshot_seq)
-        view = restore(Boot(get(con, "snapshot"), boot_records(con, facts), facts, [], ended))
+        view = restore(Boot(get(con, "snapshot"), boot_records(con, rows), rows, [], ended))
         standing = standing_of(view, con.execute("SELECT agent_id, body FROM agents").fetchall())
-        known = KnownAgents(standing, _seen(con, view, [(row.kind, row.subject) for row in facts]), view.incarnation)
+        known = KnownAgents(
+            standing,
+            _seen(con, view, [(row.kind, row.subject) for row in rows if isinstance(row, FactRow)]),
+            view.incarnation,
+        )
         return known, view.seq
 
 

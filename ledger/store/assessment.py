@@ -5,17 +5,17 @@ A boot and `perdure doctor` both begin here.
 
 from __future__ import annotations
 
-from itertools import takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
 
+from perdure.ledger.store.crowds import count_of
 from perdure.ledger.store.duckdb_file import get_mark
-from perdure.ledger.store.duckdb_tables import facts_after
+from perdure.ledger.store.duckdb_tables import rows_after
 from perdure.ledger.store.journal_scan import Plan, Scan, reconcile, scan
 from perdure.ledger.store.seals import Mark
-from perdure.ledger.store.store import FactRow
+from perdure.ledger.store.store import Row
 
 
 class Assessment(NamedTuple):
@@ -23,7 +23,7 @@ class Assessment(NamedTuple):
 
     snapshot_seq: int
     mark: Mark
-    facts: list[FactRow]
+    rows: list[Row]
     scanned: Scan
     plan: Plan
 
@@ -39,13 +39,21 @@ def assess(con: duckdb.DuckDBPyConnection, directory: Path) -> Assessment:
     The cost grows with the facts after the snapshot, not with what is retained before it.
     """
     snapshot_seq, mark = get_mark(con)
-    facts, scanned = facts_after(con, snapshot_seq), scan(directory)
-    due = range(snapshot_seq + 1, mark.seq + 1)
-    pairs = takewhile(lambda pair: pair[0] == pair[1].seq, zip(due, facts, strict=False))
-    kept = [fact for _, fact in pairs]
-    if len(kept) == len(due) == len(facts):
-        return Assessment(snapshot_seq, mark, facts, scanned, reconcile(scanned, mark))
-    missing = f"fact {due[len(kept)]} is missing" if len(kept) < len(due) else ""
+    rows, scanned = rows_after(con, snapshot_seq), scan(directory)
+    last_seq, kept = _follow(rows, snapshot_seq, mark.seq)
+    if kept == len(rows) and last_seq == mark.seq:
+        return Assessment(snapshot_seq, mark, rows, scanned, reconcile(scanned, mark))
+    missing = f"fact {last_seq + 1} is missing" if last_seq < mark.seq else ""
     problem = missing or f"facts stand in {directory.name} after the last fold"
-    last = Mark(snapshot_seq + len(kept), mark.digest)
-    return Assessment(snapshot_seq, last, kept, scanned, Plan([], list(scanned.flaws), problem))
+    last = Mark(last_seq, mark.digest)
+    return Assessment(snapshot_seq, last, rows[:kept], scanned, Plan([], list(scanned.flaws), problem))
+
+
+def _follow(rows: list[Row], seq: int, upto_seq: int) -> tuple[int, int]:
+    """Up to which fact these rows follow one another after the fact of this number, and how many rows that are."""
+    for place, row in enumerate(rows):
+        after = seq + count_of([row])
+        if row.seq != seq + 1 or after > upto_seq:
+            return seq, place
+        seq = after
+    return seq, len(rows)

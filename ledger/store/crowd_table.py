@@ -51,6 +51,12 @@ def _spelled_out(con: duckdb.DuckDBPyConnection) -> Iterator[list[FactRow]]:
         yield spelled_out(_beginning_at(con, begins[at : at + _AT_ONCE]))
 
 
+def crowds_after(con: duckdb.DuckDBPyConnection, seq: int) -> list[CrowdRow]:
+    """The crowds that begin after this fact, in any order."""
+    begins = [int(first) for (first,) in con.execute("SELECT seq FROM crowds WHERE seq > $1", [seq]).fetchall()]
+    return list(_beginning_at(con, begins))
+
+
 def members_between(
     con: duckdb.DuckDBPyConnection, first_seq: int, last_seq: int, subjects: Collection[str] | None = None
 ) -> list[FactRow]:

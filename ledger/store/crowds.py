@@ -2,7 +2,8 @@
 
 A fan-out asks for thousands of runs that differ in their ids and inputs alone. A *crowd* stands for as many facts of one kind as it has
 runs, with consecutive numbers, in the order of its columns. So it is decided, folded and written once, to the journal and to DuckDB.
-Whoever reads facts reads its members, each as if it had been written by itself: a boot, followers of events, and a replay.
+A boot folds it as a whole, too. Whoever else reads facts reads its members, each as if it had been written by itself: followers of
+events, spans, and an examination.
 A run that is forgotten leaves an empty place, so that the others keep their numbers (`without`).
 
 Only what is alike is a crowd (`crowd_decisions`). Everything odd goes one by one.
@@ -138,6 +139,24 @@ def without(row: CrowdRow, places: Collection[int]) -> CrowdRow | None:
         for place in places:
             column[place] = column[place][:0] if column[place] else column[place]
     return row._replace(body=encoder()(crowd)) if any(crowd.run_ids) else None
+
+
+def is_whole(row: CrowdRow) -> bool:
+    """Whether no run of the crowd was forgotten."""
+    return all(crowd_of(row).run_ids)
+
+
+def changed_by(rows: Iterable[Row]) -> set[str]:
+    """The runs, agents and mails that these facts are about, but for runs that begin with one of them."""
+    born: set[str] = set()
+    others: set[str] = set()
+    for row in rows:
+        if isinstance(row, FactRow):
+            (born if row.frame == 0 else others).add(row.subject)
+        else:
+            crowd = crowd_of(row)
+            (born if crowd.frame() == 0 else others).update(crowd.run_ids)
+    return others - born
 
 
 def count_of(rows: Iterable[Row]) -> int:

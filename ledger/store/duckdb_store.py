@@ -31,7 +31,6 @@ from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError, Ledger
 from perdure.ledger.store.assessment import Assessment, assess
 from perdure.ledger.store.backlog import Backlog, end_before, facts_in, payload_in
 from perdure.ledger.store.crowd_table import stand_in
-from perdure.ledger.store.crowds import spelled_out
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     DOCTOR,
@@ -245,8 +244,8 @@ class DuckDBStore:
                 raise BadRequest("query", str(problem).partition("\n")[0]) from problem
 
     def close(self) -> None:
-        """Release the directory. What a healthy life has written is put into the database's file before, so that the next start has
-        nothing to replay."""
+        """Release the directory. What a healthy life has written is put into the database's file before, so that the next start need not
+        read the journal."""
         if self._con is not None and self._refusal is None and self._journal.size:
             with suppress(LedgerError), self._archived() as con:
                 self._fold(con)
@@ -278,10 +277,10 @@ class DuckDBStore:
         self._inserter = Inserter(con)
         if findings or self._repair:
             findings += self._mended(con, evidence, found)
-        facts = found.facts + spelled_out(row for commit in replayed for row in commit.rows)
+        rows = found.rows + [row for commit in replayed for row in commit.rows]
         self._filter = RunFilter.read(con, self._snapshot_seq)
         self._ended = read_counts(con, self._snapshot_seq)
-        return Boot(get(con, "snapshot"), boot_records(con, facts), facts, findings, dict(self._ended))
+        return Boot(get(con, "snapshot"), boot_records(con, rows), rows, findings, dict(self._ended))
 
     def _made_ready(self, evidence: Evidence) -> list[str]:
         """Before the attach: begin a new ledger, bring one of an earlier layout forward, and put back what a checkpoint has torn."""

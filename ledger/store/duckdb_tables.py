@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import partial
+from operator import itemgetter
 
 import duckdb
 
 from perdure.ledger.status import HARD
-from perdure.ledger.store.crowd_table import forget_members, members_between
+from perdure.ledger.store.crowd_table import crowds_after, forget_members, members_between
+from perdure.ledger.store.crowds import changed_by, is_whole, spelled_out
 from perdure.ledger.store.duckdb_file import INDEXED_MAX, transact
 from perdure.ledger.store.memory_store import TABLES, boot_order
 from perdure.ledger.store.seals import FACT, PAYLOAD, Commit, reweigh
-from perdure.ledger.store.store import CrowdRow, FactRow, First, Record, Wanted
+from perdure.ledger.store.store import CrowdRow, FactRow, First, Record, Row, Wanted
 
 COLUMNS = {  # of every table of records, its key first; `live` comes second in all of them, and `body` last
     "runs": ("run_id", "status", "agent_type", "parent", "requested_at_ms", "ended_at_ms", "first_seq", "last_seq"),
@@ -123,9 +125,9 @@ def forget(con: duckdb.DuckDBPyConnection, bounds: dict[str, int], snapshot_seq:
     return _deleted(con, "runs", theirs("run_id"), keys)
 
 
-def boot_records(con: duckdb.DuckDBPyConnection, facts: list[FactRow]) -> list[Record]:
-    """The live records, those that the facts touch, and the runs that live mail speaks of."""
-    touched = list({row.subject for row in facts})
+def boot_records(con: duckdb.DuckDBPyConnection, rows: list[Row]) -> list[Record]:
+    """The live records, those that the facts change, and the runs that live mail speaks of."""
+    touched = list(changed_by(rows))
     records: list[Record] = []
     for table in TABLES:
         key = COLUMNS[table][0]
@@ -283,7 +285,10 @@ def payload_of(con: duckdb.DuckDBPyConnection, run_id: str, part: str, snapshot_
     return None
 
 
-def facts_after(con: duckdb.DuckDBPyConnection, seq: int) -> list[FactRow]:
-    """The facts from there on in order."""
-    rows = con.execute(f"SELECT {FACT} FROM facts WHERE seq > $1", [seq]).fetchall()
-    return sorted([FactRow(*row) for row in rows] + members_between(con, seq + 1, END))
+def rows_after(con: duckdb.DuckDBPyConnection, seq: int) -> list[Row]:
+    """The facts from there on in order, and their crowds. Of a crowd that is not whole its members are given."""
+    facts = con.execute(f"SELECT {FACT} FROM facts WHERE seq > $1", [seq]).fetchall()
+    rows: list[Row] = [FactRow(*fact) for fact in facts]
+    for crowd in crowds_after(con, seq):
+        rows += [crowd] if is_whole(crowd) else spelled_out([crowd])
+    return sorted(rows, key=itemgetter(0))

@@ -12,7 +12,7 @@ from typing import NoReturn
 from perdure.ledger.errors import LedgerError
 from perdure.ledger.ids import is_within
 from perdure.ledger.status import HARD
-from perdure.ledger.store.crowds import spelled_out
+from perdure.ledger.store.crowds import changed_by, spelled_out
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Wanted
 
 TABLES = ("runs", "agents", "mail")
@@ -26,7 +26,7 @@ class MemoryStore:
         self._meta: bytes | None = None
         self._snapshot_seq = 0
         self._facts: dict[str, list[FactRow]] = {}
-        self._recent: list[FactRow] = []
+        self._recent: list[Row] = []
         self._payloads: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._records: dict[str, dict[str, Record]] = {table: {} for table in TABLES}
         self._last_seq = 0
@@ -34,8 +34,8 @@ class MemoryStore:
     def boot(self) -> Boot:
         """Open, and read what a start needs."""
         self._open = True
-        facts = list(self._recent)
-        touched = {row.subject for row in facts}
+        rows = list(self._recent)
+        touched = changed_by(rows)
         called_for = {str(mail.columns[2]) for mail in self._records["mail"].values() if mail.live}
         records = []
         for table in TABLES:
@@ -43,22 +43,22 @@ class MemoryStore:
             chosen = [record for record in self._records[table].values() if record.live or record.key in wanted]
             records += sorted(chosen, key=boot_order)
         ended = Counter(str(run.columns[0]) for run in self._records["runs"].values() if not run.live)
-        return Boot(self._meta, records, facts, [], dict(ended))
+        return Boot(self._meta, records, rows, [], dict(ended))
 
     def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
         """Keep a group of facts."""
         self._check()
-        rows = spelled_out(rows)
-        if not rows and not payloads:
+        facts = spelled_out(rows)
+        if not facts and not payloads:
             return
-        numbers = [row.seq for row in rows]
-        if not rows or numbers != list(range(self._last_seq + 1, self._last_seq + 1 + len(rows))):
+        numbers = [fact.seq for fact in facts]
+        if not facts or numbers != list(range(self._last_seq + 1, self._last_seq + 1 + len(facts))):
             raise AssertionError(f"a commit after fact {self._last_seq} has the numbers {numbers[:10]}")
-        self._last_seq = rows[-1].seq
+        self._last_seq = facts[-1].seq
         self._recent += rows
-        for row in rows:
-            self._facts.setdefault(row.subject, []).append(row)
-        home = {row.subject: row.seq for row in rows} if payloads else {}
+        for fact in facts:
+            self._facts.setdefault(fact.subject, []).append(fact)
+        home = {fact.subject: fact.seq for fact in facts} if payloads else {}
         for payload in payloads:
             self._payloads[payload.run_id, payload.part] = (home.get(payload.run_id, self._last_seq), payload.body)
 

@@ -63,12 +63,12 @@ class Record(NamedTuple):
 
 
 class Boot(NamedTuple):
-    """What a supervisor reads when it starts: the live records, the facts after the snapshot, the records these facts touch; and how
-    many runs of each status the snapshot holds that are not live."""
+    """What a supervisor reads when it starts: the live records, the rows of the facts after the snapshot, the records these facts change;
+    and how many runs of each status the snapshot holds that are not live."""
 
     meta: bytes | None
     records: list[Record]
-    facts: list[FactRow]
+    rows: list[Row]
     findings: list[str]
     ended: Mapping[str, int] = MappingProxyType({})
 
@@ -92,8 +92,8 @@ class Store(Protocol):
         """Read what a start needs, and mend what has a second copy. `findings` says what was found and done."""
 
     def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
-        """Make a group of facts durable: all of them or none. Any error means that the store must not be used again. A crowd comes back as
-        its members, one by one."""
+        """Make a group of facts durable: all of them or none. Any error means that the store must not be used again. A boot gives a
+        crowd back as it was written, and every other question as its members."""
 
     def follow(self) -> None:
         """Let what answers questions catch up with what is durable. Only the cost of a later question depends on it."""

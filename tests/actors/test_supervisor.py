@@ -305,6 +305,23 @@ def test_a_list_of_runs_has_every_run_while_they_leave_memory() -> None:
     play(story, weather=weather, limits=replace(ROOMY, checkpoint_idle_ms=500, retained_in_memory=0))
 
 
+def test_lives_that_are_too_short_for_a_quiet_moment_take_a_snapshot_nevertheless() -> None:
+    """What the lives before have left counts, so that a boot never has many more facts to fold than a checkpoint waits for."""
+
+    async def story(stage: Stage) -> None:
+        behind = []
+        for life in range(6):
+            await stage.client.run(Sleeper, 1, run_id=f"r{life}")
+            stage.simulation.kill("supervisor")
+            await stage.until(lambda at=life: stage.view.epoch > at + 1)
+            behind.append(len(stage.laboratory.store.boot().rows))
+        assert max(behind) < 1.5 * facts, behind
+        assert await stage.client.ask("inspect", "r0") is not None
+
+    facts = 12
+    play(story, limits=replace(ROOMY, checkpoint_facts=facts, checkpoint_idle_ms=60_000, sweep_ms=60_000))
+
+
 @pytest.mark.parametrize("cores", [2, 3, 8])
 def test_a_pool_has_a_host_for_each_core(cores: int) -> None:
     world = system_world()._replace(cores=cores)

@@ -89,14 +89,14 @@ def test_what_was_appended_is_there_after_a_restart(store: Store) -> None:
 
 def test_an_empty_commit_is_nothing(store: Store) -> None:
     store.append([], [])
-    assert reboot(store).facts == []
+    assert reboot(store).rows == []
 
 
 @pytest.mark.parametrize("wrong", [[2], [0], [1, 3], [1, 1], [2, 1]])
 def test_numbers_that_do_not_continue_are_our_bug_and_leave_nothing_behind(store: Store, wrong: list[int]) -> None:
     with pytest.raises(AssertionError):
         store.append([fact(seq) for seq in wrong], [Payload("a", "input", b"x")])
-    assert reboot(store).facts == []
+    assert reboot(store).rows == []
     assert store.payload("a", "input") is None
 
 
@@ -108,7 +108,7 @@ def test_a_fact_that_no_column_can_hold_is_our_bug_and_leaves_nothing_behind(
     store.boot()
     with pytest.raises(AssertionError):
         store.append([fact(1)._replace(**wrong)], [])
-    assert reboot(store).facts == []
+    assert reboot(store).rows == []
     store.close()
 
 
@@ -121,7 +121,7 @@ def test_ten_thousand_facts_in_one_commit_and_ten_thousand_more_in_the_next(stor
     rows = [fact(seq, f"run-{seq % 100}", seq // 100) for seq in range(1, 20_001)]
     store.append(rows[:10_000], [])
     store.append(rows[10_000:], [])
-    assert reboot(store).facts == rows
+    assert reboot(store).rows == rows
     assert [row.seq for row in store.facts("run-7")] == list(range(7, 20_001, 100))
 
 
@@ -131,7 +131,7 @@ def test_a_question_is_never_in_the_way_of_the_next_commit(store: Store) -> None
     store.append(facts(2, 9), [])
     assert [row.seq for row in store.facts("a", limit=3)] == [1, 2, 3]
     store.append(facts(10, 19), [Payload("a", "output", b"out")])
-    assert len(reboot(store).facts) == 19
+    assert len(reboot(store).rows) == 19
 
 
 def test_facts_are_told_by_subject_and_in_order(store: Store) -> None:
@@ -357,7 +357,7 @@ def test_a_run_that_was_asked_for_again_after_the_snapshot_was_taken_stays(store
     store.append([fact(1, "a", 0), fact(2, "a", 1)], [])
     store.append([fact(3, "a", 0)], [Payload("a", "input", b"second")])
     store.checkpoint(b"m", 2, [], ["a"])
-    assert [row.seq for row in reboot(store).facts] == [3]
+    assert [row.seq for row in reboot(store).rows] == [3]
     assert [row.seq for row in store.facts("a")] == [3]
     assert store.payload("a", "input") == b"second"
 
@@ -380,7 +380,7 @@ def test_a_closed_store_refuses_until_it_is_booted_again(store: Store) -> None:
     ):
         with pytest.raises(LedgerError):
             use()
-    assert store.boot().facts == facts(1, 1)
+    assert store.boot().rows == facts(1, 1)
     store.append(facts(2, 2), [])
 
 

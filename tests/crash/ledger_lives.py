@@ -57,7 +57,7 @@ def live(directory: Path, say: Say, upto: int, checkpoints: dict[int, list[str]]
 
 def last_of(store: DuckDBStore) -> int:
     boot = store.boot()
-    return boot.facts[-1].seq if boot.facts else int(boot.meta or 0)
+    return boot.rows[-1].seq if boot.rows else int(boot.meta or 0)
 
 
 def _size(last: int) -> int:
@@ -74,10 +74,10 @@ def judge(directory: Path, said: list[str]) -> str:
             kept_aside = {path.name for path in directory.glob("*.damaged-*")} - before
             untold = [name for name in kept_aside if not any(name in each for each in boot.findings)]
             meta = int(boot.meta or 0)
-            last = boot.facts[-1].seq if boot.facts else meta
+            last = boot.rows[-1].seq if boot.rows else meta
             wrong = _compared(store, last, said) or _untold(untold)
-            if [row.seq for row in boot.facts] != list(range(meta + 1, last + 1)):
-                wrong = f"wrong: the boot reads {[row.seq for row in boot.facts]} after a snapshot of {meta}"
+            if [row.seq for row in boot.rows] != list(range(meta + 1, last + 1)):
+                wrong = f"wrong: the boot reads {[row.seq for row in boot.rows]} after a snapshot of {meta}"
             if meta < latest(said, "checkpointed"):
                 wrong = f"lost: the snapshot of {latest(said, 'checkpointed')}, there is that of {meta}"
             if wrong or not (boot.findings or len(said) % 3 == 0):  # a second start takes as long as the first
@@ -85,8 +85,8 @@ def judge(directory: Path, said: list[str]) -> str:
             store.append([fact(last + 1)], [])
         with closing(DuckDBStore(directory)) as store:
             again = store.boot()
-            if again.findings or again.facts[-1:] != [fact(last + 1)]:
-                return f"wrong: the next start reads {again.facts[-1:]} and finds {again.findings}"
+            if again.findings or again.rows[-1:] != [fact(last + 1)]:
+                return f"wrong: the next start reads {again.rows[-1:]} and finds {again.findings}"
             return ""
     except LedgerDamaged as refusal:
         return f"{'unreadable' if 'DuckDB' in refusal.problem else 'refused'}: {refusal}"

@@ -79,7 +79,7 @@ def boot(directory: Path) -> Boot:
 
 def test_a_killed_process_leaves_everything_it_was_told_is_durable(whole: Boot) -> None:
     assert whole.findings == []
-    assert whole.facts == [fact(seq) for seq in range(4, LAST + 1)]
+    assert whole.rows == [fact(seq) for seq in range(4, LAST + 1)]
     assert whole.meta == b"meta"
     assert [record.key for record in whole.records] == ["r1", "r2", "r0"]
 
@@ -105,7 +105,7 @@ for seq in range(1, 100_000, 3):
         told = sorted(row.seq for key in ("r0", "r1", "r2") for row in store.facts(key))
         assert told == list(range(1, len(told) + 1))
         assert len(told) >= answered
-        assert told[len(told) - len(read.facts) :] == numbers(read)
+        assert told[len(told) - len(read.rows) :] == numbers(read)
         assert store.payload("r0", "input") == (b"x" * max(range(1, len(told) - 1, 6)))
         assert all("not whole" in finding or "kept as" in finding for finding in read.findings)
 
@@ -195,7 +195,7 @@ def test_segments_that_come_back_after_a_checkpoint_are_passed_over(dead: Path, 
         assert not (directory / name).exists()
         (directory / name).write_bytes(content)
     read = boot(directory)
-    assert (read.meta, read.facts, read.findings) == (b"later", [], [])
+    assert (read.meta, read.rows, read.findings) == (b"later", [], [])
 
 
 def test_a_life_after_a_crash_goes_on_and_dies_again(dead: Path, tmp_path: Path) -> None:
@@ -495,7 +495,7 @@ def test_the_layout_without_crowds_is_raised_before_anything_is_written(dead: Pa
     killed = copy(directory, tmp_path / "killed")
     store.close()
     assert layout(killed) == layout(directory) == SCHEMA_VERSION
-    assert boot(killed).facts == boot(copy(dead, tmp_path / "again")).facts
+    assert boot(killed).rows == boot(copy(dead, tmp_path / "again")).rows
 
 
 # ------------------------------------------------------------------ questions in SQL

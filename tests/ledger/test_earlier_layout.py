@@ -30,7 +30,7 @@ def test_what_a_killed_process_left_is_brought_forward_once(tmp_path: Path) -> N
     assert "ledger.lock was missing" in lock.what  # the former version's files were kept without it
     assert (finding.severity, finding.what) == ("warning", "its layout has the older version 1")
     read = boot(directory)
-    assert (read.facts, read.meta, read.findings) == ([fact(seq) for seq in EVERYTHING], b"meta", [])
+    assert (read.rows, read.meta, read.findings) == ([fact(seq) for seq in EVERYTHING], b"meta", [])
     assert not (directory / EARLIER_JOURNAL).exists()
     assert boot(directory) == read
     with closing(DuckDBStore(directory)) as store:

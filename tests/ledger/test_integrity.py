@@ -199,7 +199,7 @@ def test_a_repair_without_a_journal_keeps_the_last_checkpoint(wreck: Path) -> No
     assert "there is no journal that can be read" in told(examine(wreck))
     assert "given up: there is no journal" in told(repair(wreck))
     with closing(DuckDBStore(wreck)) as store:
-        assert store.boot().facts == [fact(4)]
+        assert store.boot().rows == [fact(4)]
         store.append(*commit(5, 5))
     assert grave(examine(wreck)) == []
 
@@ -211,7 +211,7 @@ def test_a_repair_seals_a_wounded_history_as_it_is_and_says_what_is_missing(wrec
     assert "damage: 2 runs have holes in the numbers of their events, r0, r2" in grave(repaired)
     assert not any("facts and payloads kept" in finding.what for finding in examine(wreck))
     with closing(DuckDBStore(wreck)) as store:
-        assert store.boot().facts == []
+        assert store.boot().rows == []
         store.append(*commit(18, 18))
 
 

@@ -99,7 +99,7 @@ def flipped(content: bytes, place: int) -> bytes:
 
 def numbers(boot: Boot) -> list[int]:
     """The numbers of the facts that a start reads."""
-    return [row.seq for row in boot.facts]
+    return [row.seq for row in boot.rows]
 
 
 def tamper(directory: Path, *statements: str) -> None:
