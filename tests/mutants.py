@@ -213,7 +213,7 @@ MUTANTS = (
            "::test_lives_that_are_too_short_for_a_quiet_moment_take_a_snapshot_nevertheless"),
     Mutant("ledger/store/duckdb_tables.py", "[crowd] if is_whole(crowd) else", "[crowd] if True else",
            "a crowd that has lost a run is not taken for all facts", "ledger/test_crowd_table.py"
-           "::test_a_crowd_that_has_lost_a_run_is_not_taken_for_all_facts"),
+           "::test_a_crowd_that_has_lost_a_run_is_not_folded"),
     Mutant("actors/supervisor/checkpoints.py", "0 if quiet or old else", "0 if quiet else",
            "old runs are cleared where the supervisor is never quiet",
            "actors/test_retention.py::test_old_runs_go_also_where_the_supervisor_is_never_quiet"),

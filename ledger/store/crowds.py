@@ -142,8 +142,9 @@ def without(row: CrowdRow, places: Collection[int]) -> CrowdRow | None:
 
 
 def is_whole(row: CrowdRow) -> bool:
-    """Whether no run of the crowd was forgotten."""
-    return all(crowd_of(row).run_ids)
+    """Whether the crowd has all its runs."""
+    run_ids = crowd_of(row).run_ids
+    return len(run_ids) == row.facts and all(run_ids)
 
 
 def changed_by(rows: Iterable[Row]) -> set[str]:

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from perdure.ledger import CrowdRow, FactRow, restore, run_record, spelled_out
-from perdure.ledger.codec import decode, encode
+from perdure.ledger import CrowdRow, FactRow, LedgerDamaged, restore, run_record, spelled_out
+from perdure.ledger.codec import decode, encode, unpack
 from perdure.ledger.facts import RunRequested
 from perdure.ledger.run import open_run
 from perdure.ledger.store.crowd_table import count_facts, members_between
@@ -204,6 +204,20 @@ def test_a_crowd_that_has_lost_a_run_is_not_taken_for_all_facts(
         store.checkpoint(b"meta", len(facts), [], ["r05"])
     with closing(connect(directory, read_only=True)) as con:
         assert count_facts(con) == (len(facts) - 3, len(facts))
+
+
+@pytest.mark.parametrize("left", [{2: ""}, {19: ""}, {19: None}])
+def test_a_crowd_that_has_lost_a_run_is_not_folded(folded: tuple[Path, list[FactRow]], left: dict[int, Any]) -> None:
+    directory, _ = folded
+    with closing(connect(directory)) as con:
+        (body,) = con.execute("SELECT body FROM crowds WHERE seq = 1").fetchone() or (b"",)
+        run_ids, *others = unpack(body)
+        run_ids = [left.get(place, run_id) for place, run_id in enumerate(run_ids)]
+        crowd = RunsRequested([run_id for run_id in run_ids if run_id is not None], *others)
+        con.execute("UPDATE crowds SET body = $1 WHERE seq = 1", [encode(crowd)[1]])
+        con.execute("CHECKPOINT")
+    with pytest.raises(LedgerDamaged, match=f"fact {min(left) + 1} is missing"), closing(DuckDBStore(directory)) as it:
+        it.boot()
 
 
 def test_a_damaged_block_costs_the_crowds_in_it_and_no_others(tmp_path: Path) -> None:
