@@ -40,7 +40,7 @@ from perdure.ledger.storage.records import Records, Row
 
 Durable = Callable[[], AbstractContextManager[None]]
 
-_LOOK_BYTES: Final = 64 << 10  # a log that is shorter is not looked through for garbage
+_LOOK_BYTES: Final = 256 << 10  # a log that is shorter is not looked through for garbage
 _LIVING_BYTES_MAX: Final = 4 << 20  # what is longer without its garbage becomes a database
 _GAP_MAX: Final = 4 << 10  # bytes between two frames that are read at once
 _ROW_BYTES: Final = 80  # of a row, beside its key and its body
