@@ -63,7 +63,7 @@ class Recollection:
 
     async def _recall_runs(self, keys: Iterable[str]) -> bool:
         """Bring those of these runs back that the snapshot has; whether there was one. New ids are not looked for on the disk."""
-        kept = self._store.runs_among(keys)
+        kept = self._store.known_among(keys)
         if kept:
             self.remember(await self._world.threads.commit(lambda: self._store.records("runs", kept)))
         return any(key in self._view.runs for key in kept)
@@ -102,8 +102,8 @@ class Recollection:
         """Learn from the snapshot what agents had reported before they slept."""
         known = ((key, self._view.agents.get(key)) for key in keys)
         unknown = {key: found for key, found in known if found is not None and found.reported is None}
-        asked = [key for key in unknown if not self._view.is_begun_anew(key)]
-        if asked and self.has_snapshot:
+        asked = [key for key in unknown if not self._view.is_begun_anew(key)] if self.has_snapshot else []
+        if asked := self._store.known_among(asked):
             records = await self._world.threads.commit(partial(self._store.records, "agents", asked))
             for record in records:
                 kept, activation = activation_from(record), unknown[record.key]

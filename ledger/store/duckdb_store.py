@@ -12,7 +12,7 @@ What is true when a method returns, and which crash each step survives:
 
 One thread may be in `append` and another in `follow` or `checkpoint`: a commit never waits for DuckDB. Any thread may read meanwhile, on a
 connection of its own (`readers`), and finds in memory what DuckDB lacks (`backlog`). Only `rows` waits for DuckDB to catch up.
-`runs_among` is answered from memory (`run_filter`). A store that failed once refuses every further use.
+`known_among` is answered from memory (`key_filter`). A store that failed once refuses every further use.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ from perdure.ledger.store.earlier_layout import bring_forward
 from perdure.ledger.store.ended_counts import read_counts, write_counts
 from perdure.ledger.store.journal import SEGMENT, Journal
 from perdure.ledger.store.journal_scan import commits, has_everything, has_segments
+from perdure.ledger.store.key_filter import KeyFilter, filter_after, new_keys
 from perdure.ledger.store.memory_store import forget_bounds
 from perdure.ledger.store.readers import Readers
-from perdure.ledger.store.run_filter import RunFilter, filter_after, new_runs
 from perdure.ledger.store.seals import GENESIS, NOTHING, extend, seal, seal_anew
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Wanted
 
@@ -102,7 +102,7 @@ class DuckDBStore:
         self._archive = RLock()  # of the connection and what follows
         self._followed, self._anchor, self._tally = GENESIS, GENESIS, NOTHING
         self._snapshot_seq = 0
-        self._filter: RunFilter | None = None
+        self._filter: KeyFilter | None = None
         self._ended: Counter[str] = Counter()  # the snapshot's runs that are not live, by status
 
     def boot(self) -> Boot:
@@ -145,9 +145,10 @@ class DuckDBStore:
             self._ended.subtract(
                 transact(con, lambda: forget(con, forget_bounds(upto_seq, records, forgotten), self._snapshot_seq))
             )
-            self._ended.update(replace(con, "runs", records, new_runs(self._filter, records)))
-            for table in ("agents", "mail"):
-                replace(con, table, records)
+            new = new_keys(self._filter, records)
+            self._ended.update(replace(con, "runs", records, new))
+            replace(con, "agents", records, new)
+            replace(con, "mail", records)
             transact(con, lambda: put(con, "snapshot", meta))
             transact(con, lambda: write_counts(con, upto_seq, self._ended))
             self._filter = filter_after(con, self._filter, upto_seq)
@@ -160,8 +161,8 @@ class DuckDBStore:
             found = {record.key: record for record in by_key(con, table, list(set(keys)))}
         return [found[key] for key in dict.fromkeys(keys) if key in found]
 
-    def runs_among(self, keys: Iterable[str]) -> list[str]:
-        """Those of these keys under which the snapshot may have a run."""
+    def known_among(self, keys: Iterable[str]) -> list[str]:
+        """Those of these keys under which the snapshot may have a run or an agent."""
         self._ready()
         return [key for key in keys if self._filter is None or key in self._filter]
 
@@ -278,7 +279,7 @@ class DuckDBStore:
         if findings or self._repair:
             findings += self._mended(con, evidence, found)
         rows = found.rows + [row for commit in replayed for row in commit.rows]
-        self._filter = RunFilter.read(con, self._snapshot_seq)
+        self._filter = KeyFilter.read(con, self._snapshot_seq)
         self._ended = read_counts(con, self._snapshot_seq)
         return Boot(get(con, "snapshot"), boot_records(con, rows), rows, findings, dict(self._ended))
 

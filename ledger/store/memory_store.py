@@ -86,10 +86,10 @@ class MemoryStore:
         kept = self._records[table]
         return [kept[key] for key in dict.fromkeys(keys) if key in kept]
 
-    def runs_among(self, keys: Iterable[str]) -> list[str]:
-        """Those of these keys under which the snapshot has a run."""
+    def known_among(self, keys: Iterable[str]) -> list[str]:
+        """Those of these keys under which the snapshot has a run or an agent."""
         self._check()
-        return [key for key in keys if key in self._records["runs"]]
+        return [key for key in keys if key in self._records["runs"] or key in self._records["agents"]]
 
     def ended_runs(
         self,

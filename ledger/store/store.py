@@ -86,7 +86,7 @@ class Wanted(NamedTuple):
 
 class Store(Protocol):
     """The durable side of the ledger. Every method blocks. The supervisor calls `append`, `records` and `family_runs` from one thread, and
-    the others from a second one, which commits do not wait for; `runs_among` from any."""
+    the others from a second one, which commits do not wait for; `known_among` from any."""
 
     def boot(self) -> Boot:
         """Read what a start needs, and mend what has a second copy. `findings` says what was found and done."""
@@ -105,9 +105,9 @@ class Store(Protocol):
     def records(self, table: str, keys: list[str]) -> list[Record]:
         """The snapshot's records under these keys; missing ones are left out."""
 
-    def runs_among(self, keys: Iterable[str]) -> list[str]:
-        """Those of these keys under which the snapshot may have a run. It has none under the others. Neither a disk nor a lock is waited
-        for, so any thread may ask."""
+    def known_among(self, keys: Iterable[str]) -> list[str]:
+        """Those of these keys under which the snapshot may have a run or an agent. It has none under the others. Neither a disk nor a lock
+        is waited for, so any thread may ask."""
 
     def ended_runs(
         self,

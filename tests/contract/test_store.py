@@ -374,7 +374,7 @@ def test_a_closed_store_refuses_until_it_is_booted_again(store: Store) -> None:
         lambda: store.checkpoint(b"m", 1, [], []),
         lambda: store.facts("a"),
         lambda: store.records("runs", []),
-        lambda: store.runs_among([]),
+        lambda: store.known_among([]),
         lambda: store.payload("a", "input"),
         lambda: store.ended_runs(None, None, None, 1),
     ):
@@ -433,7 +433,7 @@ def test_both_stores_tell_the_same_story(
             assert stores[0].payload(key, "input") == stores[1].payload(key, "input")
             assert stores[0].records("runs", [key]) == stores[1].records("runs", [key])
         assert stores[0].frames(["a", "c"], seq // 2, seq) == stores[1].frames(["a", "c"], seq // 2, seq)
-        assert set(stores[0].runs_among("abcd")) <= set(stores[1].runs_among("abcd"))
+        assert set(stores[0].known_among("abcd")) <= set(stores[1].known_among("abcd"))
     for store in stores:
         store.close()
 

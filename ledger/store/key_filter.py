@@ -1,8 +1,8 @@
-"""Which runs the snapshot may have: a filter in memory, so that a new id is known to be new without a question to DuckDB.
+"""Which runs and agents the snapshot may have: a filter in memory, so that a new id is known to be new without a question to DuckDB.
 
 It errs in one direction. What it denies is not in the snapshot; what it affirms is looked up there (one new id in two million for each
-full level). It errs so seldom because a look-up waits if DuckDB is just writing its file, and a turn with it. Ids of runs that were
-cleared stay in it, until they are more than the others.
+full level). It errs so seldom because a look-up costs two milliseconds of processor time, and waits if DuckDB is just writing its file,
+and a turn with it. Ids of what was cleared or deleted stay in it, until they are more than the others.
 
 It stands in the database's file beside the records, in a table of its own, because DuckDB reads a small table whole whenever it looks for
 one row of it. A checkpoint writes the level that changed, so its cost does not grow with what is retained. With the filter stands for
@@ -19,7 +19,6 @@ from typing import Final, Self
 import duckdb
 
 from perdure.ledger.store.duckdb_file import get, put, transact
-from perdure.ledger.store.duckdb_tables import runs_in
 from perdure.ledger.store.store import Record
 
 _PROBES: Final = 14
@@ -28,17 +27,17 @@ _BITS: Final = tuple(1 << place for place in range(8))
 _FIRST_SIZE: Final = 1 << 15  # bytes of the first level; each further one has twice the size of the one before
 _SIZE_MAX: Final = 1 << 22  # until this: room for a million ids
 _PIECE: Final = 1 << 18  # bytes that are read at once, so that a start needs no memory for a second copy
-_SPARE: Final = 10_000  # ids of cleared runs that are not worth a new filter
+_SPARE: Final = 10_000  # ids of what is gone that are not worth a new filter
 _AT_ONCE: Final = 20_000
 _HALF: Final = (1 << 32) - 1
-_KEY: Final = f"run_filter_{_PROBES}"  # in the table `meta`: of which snapshot the levels are, and their digests
+_KEY: Final = f"key_filter_{_PROBES}"  # in the table `meta`: of which snapshot the levels are, and their digests
 _EARLIER_KEYS: Final = ("filter", "run_filter")  # how others began, of which none is used any more
 _TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS run_filter (place INTEGER PRIMARY KEY, bits BLOB USING COMPRESSION uncompressed)"
 )
 
 
-class RunFilter:
+class KeyFilter:
     """A Bloom filter in levels. One thread adds; another may ask meanwhile."""
 
     def __init__(self) -> None:
@@ -47,9 +46,9 @@ class RunFilter:
         self._left = 0  # in the last one
         self._digests: list[bytes] = []  # of the levels that stand in the file and do not change any more
 
-    def __contains__(self, run_id: str) -> bool:
-        """Whether the snapshot may have this run."""
-        return self._finds(*_hashes(run_id))
+    def __contains__(self, key: str) -> bool:
+        """Whether the snapshot may have this run or agent."""
+        return self._finds(*_hashes(key))
 
     def _finds(self, first: int, step: int) -> bool:
         for level in self._levels:  # noqa: SIM110 - a generator costs as much as the look itself
@@ -57,17 +56,17 @@ class RunFilter:
                 return True
         return False
 
-    def add(self, run_ids: Iterable[str]) -> set[str]:
+    def add(self, keys: Iterable[str]) -> set[str]:
         """From now on the snapshot may have these. Returns those that it was known not to have."""
         new: set[str] = set()
-        for run_id in run_ids:
-            first, step = _hashes(run_id)
+        for key in keys:
+            first, step = _hashes(key)
             if self._finds(first, step):
                 continue
             if not self._left:
                 self._grow()
             _set(self._levels[-1], first, step)
-            new.add(run_id)
+            new.add(key)
             self._left -= 1
         self._count += len(new)
         return new
@@ -78,8 +77,8 @@ class RunFilter:
         self._levels.append(bytearray(size))
 
     def is_outgrown(self, con: duckdb.DuckDBPyConnection) -> bool:
-        """Whether most of it is of runs that were cleared."""
-        return self._count > 2 * runs_in(con) + _SPARE
+        """Whether most of it is of what was cleared or deleted."""
+        return self._count > 2 * _keys_in(con) + _SPARE
 
     def write(self, con: duckdb.DuckDBPyConnection, snapshot_seq: int) -> None:
         """Keep it beside the snapshot that goes up to this fact, inside the caller's transaction."""
@@ -91,7 +90,7 @@ class RunFilter:
                 "INSERT INTO run_filter SELECT unnest($1::INTEGER[]), unnest($2::BLOB[])", [list(places), pieces]
             )
             self._digests.append(_digest(level))
-        put(con, _KEY, [snapshot_seq, runs_in(con), self._count, self._left, self._digests])
+        put(con, _KEY, [snapshot_seq, _keys_in(con), self._count, self._left, self._digests])
         self._digests = self._digests[: len(self._levels) - 1]  # the last one changes
 
     @classmethod
@@ -100,7 +99,7 @@ class RunFilter:
         DuckDB refuses a checkpoint if a table was created while others read."""
         con.execute(_TABLE)
         kept = get(con, _KEY)
-        if kept is None or kept[:2] != [snapshot_seq, runs_in(con)]:
+        if kept is None or kept[:2] != [snapshot_seq, _keys_in(con)]:
             return None
         made = cls()
         made._count, made._left, digests = kept[2:]
@@ -119,20 +118,20 @@ class RunFilter:
         for key in _EARLIER_KEYS:
             con.execute("DELETE FROM meta WHERE prefix(key, $1)", [key])
         con.execute("DELETE FROM run_filter")
-        found = con.execute("SELECT run_id FROM runs")
+        found = con.execute("SELECT run_id FROM runs UNION ALL SELECT agent_id FROM agents")
         while rows := found.fetchmany(_AT_ONCE):
-            made.add(run_id for (run_id,) in rows)
+            made.add(key for (key,) in rows)
         return made
 
 
-def new_runs(known: RunFilter | None, records: list[Record]) -> set[str]:
-    """Add the runs among these records to what the snapshot may have. Returns those that it is known not to have had."""
-    return set() if known is None else known.add(record.key for record in records if record.table == "runs")
+def new_keys(known: KeyFilter | None, records: list[Record]) -> set[str]:
+    """Add the runs and agents among these records to what the snapshot may have. Returns those that it is known not to have had."""
+    return set() if known is None else known.add(record.key for record in records if record.table in ("runs", "agents"))
 
 
-def filter_after(con: duckdb.DuckDBPyConnection, before: RunFilter | None, snapshot_seq: int) -> RunFilter:
-    """The filter of the snapshot that goes up to this fact, whose runs were added to the one before, if there was one."""
-    after = RunFilter.built(con) if before is None or before.is_outgrown(con) else before
+def filter_after(con: duckdb.DuckDBPyConnection, before: KeyFilter | None, snapshot_seq: int) -> KeyFilter:
+    """The filter of the snapshot that goes up to this fact, whose keys were added to the one before, if there was one."""
+    after = KeyFilter.built(con) if before is None or before.is_outgrown(con) else before
     transact(con, lambda: after.write(con, snapshot_seq))
     return after
 
@@ -161,8 +160,13 @@ def _digest(level: bytes | bytearray) -> bytes:
     return blake2b(level, digest_size=16).digest()
 
 
-def _hashes(run_id: str) -> tuple[int, int]:
-    value = int.from_bytes(blake2b(run_id.encode(), digest_size=8).digest(), "big")
+def _keys_in(con: duckdb.DuckDBPyConnection) -> int:
+    ((count,),) = con.execute("SELECT (SELECT count(*) FROM runs) + (SELECT count(*) FROM agents)").fetchall()
+    return int(count)
+
+
+def _hashes(key: str) -> tuple[int, int]:
+    value = int.from_bytes(blake2b(key.encode(), digest_size=8).digest(), "big")
     return value & _HALF, value >> 32 | 1
 
 

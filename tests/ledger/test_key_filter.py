@@ -1,4 +1,4 @@
-"""The filter of the runs that the snapshot may have: it denies none that is there, and is used with its own snapshot only."""
+"""The filter of the runs and agents that the snapshot may have: it denies none that is there, and is used with its own snapshot only."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from perdure.ledger import Record
 from perdure.ledger.store.duckdb_file import connect, prepare
 from perdure.ledger.store.duckdb_store import DuckDBStore
-from perdure.ledger.store.run_filter import RunFilter, filter_after
+from perdure.ledger.store.key_filter import KeyFilter, filter_after
 from tests.ledger.wrecks import fact, run
 
 OLD = [f"old-{number}" for number in range(20_000)]  # more than the first level has room for
@@ -35,11 +36,11 @@ def test_it_denies_none_that_is_there_and_nearly_all_others_also_when_it_is_read
     con: duckdb.DuckDBPyConnection,
 ) -> None:
     with_runs(con, OLD)
-    made = RunFilter()
+    made = KeyFilter()
     for first in range(0, len(OLD), 7_000):
         made.add(OLD[first : first + 7_000])
         made.write(con, 9)
-    read = RunFilter.read(con, 9)
+    read = KeyFilter.read(con, 9)
     assert read is not None
     for each in (made, read):
         assert all(run_id in each for run_id in OLD)
@@ -49,19 +50,19 @@ def test_it_denies_none_that_is_there_and_nearly_all_others_also_when_it_is_read
 
 
 def test_a_full_level_is_written_once(con: duckdb.DuckDBPyConnection) -> None:
-    made = RunFilter()
+    made = KeyFilter()
     made.add(OLD)
     made.write(con, 9)
     damaged(con)
     made.add(NEW)
     made.write(con, 10)
-    assert RunFilter.read(con, 10) is None, "the first level was not written again"
+    assert KeyFilter.read(con, 10) is None, "the first level was not written again"
 
 
 @settings(max_examples=30)
 @given(st.lists(st.text(st.characters(codec="utf-8"))), st.text(st.characters(codec="utf-8")))
 def test_any_id_that_was_added_is_in_it(run_ids: list[str], other: str) -> None:
-    made = RunFilter()
+    made = KeyFilter()
     made.add(run_ids)
     assert all(run_id in made for run_id in run_ids)
     assert other in run_ids or other not in made
@@ -88,25 +89,46 @@ def test_one_that_is_not_of_this_snapshot_is_not_used_and_built_anew(
 ) -> None:
     with_runs(con, OLD)
     filter_after(con, None, 9)
-    assert RunFilter.read(con, 9) is not None
-    assert RunFilter.read(con, 10) is None
+    assert KeyFilter.read(con, 9) is not None
+    assert KeyFilter.read(con, 10) is None
     assert callable(fate)
     fate(con)
-    assert RunFilter.read(con, 9) is None
+    assert KeyFilter.read(con, 9) is None
     filter_after(con, None, 10)
-    anew = RunFilter.read(con, 10)
+    anew = KeyFilter.read(con, 10)
     assert anew is not None
     assert all(run_id in anew for run_id in OLD)
 
 
 def test_ids_of_cleared_runs_leave_it_when_they_are_most(con: duckdb.DuckDBPyConnection) -> None:
     with_runs(con, OLD[:10])
-    before = RunFilter()
+    before = KeyFilter()
     before.add(OLD)
     assert filter_after(con, before, 9) is not before
-    read = RunFilter.read(con, 9)
+    read = KeyFilter.read(con, 9)
     assert read is not None
     assert [run_id for run_id in OLD if run_id in read] == OLD[:10]
+
+
+def test_a_ledger_knows_its_agents_too(tmp_path: Path) -> None:
+    with closing(DuckDBStore(tmp_path / "ledger", fsync=False)) as store:
+        store.boot()
+        store.append([fact(1)], [])
+        store.checkpoint(b"m", 1, [run("a", 1, 1), agent("x@m:T", b"one")], [])
+        for _ in range(2):
+            assert store.known_among(["x@m:T", "y@m:T", "a"]) == ["x@m:T", "a"]
+            store.close()
+            store.boot()
+        store.append([fact(2)], [])
+        store.checkpoint(b"m", 2, [agent("x@m:T", b"two"), agent("y@m:T", b"three")], [])
+        assert store.known_among(["x@m:T", "y@m:T", "z@m:T"]) == ["x@m:T", "y@m:T"]
+        found = [(record.key, record.body) for record in store.records("agents", ["x@m:T", "y@m:T"])]
+        assert found == [("x@m:T", b"two"), ("y@m:T", b"three")], "one row of each"
+        assert [record.body for record in store.records("agents", ["x@m:T"])] == [b"two"]
+
+
+def agent(agent_id: str, body: bytes) -> Record:
+    return Record("agents", agent_id, False, ("", 1), body)
 
 
 def test_a_ledger_knows_its_runs_after_a_start_and_looks_all_of_them_up_without_a_filter(tmp_path: Path) -> None:
@@ -115,19 +137,19 @@ def test_a_ledger_knows_its_runs_after_a_start_and_looks_all_of_them_up_without_
         store.append([fact(1), fact(2)], [])
         store.checkpoint(b"m", 2, [run("a", 1, 1), run("b", 2, 2)], [])
         for _ in range(2):
-            assert store.runs_among(["a", "x", "b"]) == ["a", "b"]
+            assert store.known_among(["a", "x", "b"]) == ["a", "b"]
             store.close()
             store.boot()
         store.close()
         with closing(connect(tmp_path / "ledger", fsync=False)) as con:
-            con.execute("DELETE FROM meta WHERE key = 'run_filter_14'")
+            con.execute("DELETE FROM meta WHERE key = 'key_filter_14'")
             con.execute("CHECKPOINT")
         store.boot()
-        assert store.runs_among(["a", "x", "b"]) == ["a", "x", "b"]
+        assert store.known_among(["a", "x", "b"]) == ["a", "x", "b"]
         store.append([fact(3)], [])
         store.checkpoint(b"m", 3, [run("c", 3, 3)], [])
-        assert store.runs_among(["a", "x", "b", "c"]) == ["a", "b", "c"]
+        assert store.known_among(["a", "x", "b", "c"]) == ["a", "b", "c"]
         store.append([fact(4)], [])
         store.checkpoint(b"m", 4, [run("c", 3, 4), run("d", 4, 4)], [])
-        assert store.runs_among(["d", "x"]) == ["d"]
+        assert store.known_among(["d", "x"]) == ["d"]
         assert [record.columns[-1] for record in store.records("runs", ["c", "d"])] == [4, 4], "one row of each"
