@@ -13,16 +13,15 @@ are typed as the agent itself, which is exact for async methods.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
-from perdure.actors.link.doors import TELLS_DOOR, WATCHING
 from perdure.actors.tasks import Pending
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Given_co = TypeVar("Given_co", covariant=True)
 Answer_co = TypeVar("Answer_co", covariant=True)
-M = TypeVar("M", bound=Callable[..., object])
+M = TypeVar("M")
 
 
 if TYPE_CHECKING:
@@ -68,17 +67,8 @@ def exposed(method: Any = None, *, repeatable: bool = False) -> Any:
     return mark if method is None else mark(method)
 
 
-def watching(method: M) -> M:
-    """Expose a method that changes nothing and is asked again and again, of the agent's host itself (`link.doors`)."""
-    return _by_door(method, WATCHING)
-
-
-def tells_door(method: M) -> M:
-    """Expose a repeatable method whose answer tells where the agent lives, for those that ask again."""
-    return _by_door(method, TELLS_DOOR)
-
-
-def _by_door(method: M, mark: str) -> M:
-    vars(method)["__perdure_door__"] = mark
-    exposed(repeatable=True)(method)
+def asked_at_host(method: M) -> M:
+    """Expose a repeatable method for which the agent's host itself is asked, by those who know where the agent lives (`link.doors`)."""
+    marked: Any = exposed(repeatable=True)(cast("Any", method))
+    marked.__perdure_at_host__ = True
     return method

@@ -254,7 +254,7 @@ class Host:
         if tenant is None or tenant.is_leaving:
             tell(None)
             return
-        task = tenant.spawn(tenant.look(asked.method, asked.body), Rank.CALL)
+        task = tenant.spawn(tenant.look(asked.method, asked.body, asked.trace), Rank.CALL)
         task.add_done_callback(
             lambda done: tell(None if done.cancelled() or done.exception() is not None else done.result())
         )

@@ -34,7 +34,7 @@ from perdure.actors.life.results import RunInfo
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.life.start_hook import call_on_start
 from perdure.actors.life.state_watch import StateWatch
-from perdure.actors.link.doors import WATCHING, Door, mark_of, with_door
+from perdure.actors.link.doors import Door, is_asked_at_host, with_door
 from perdure.actors.link.messages import Report
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import KillPoint
@@ -270,9 +270,7 @@ class Tenant(Life):
 
     async def answer(self, ref: str, method_name: str, body: bytes, trace: str = "") -> None:
         """Answer a call from outside. Where telemetry is on, what it does stands where the caller does in a trace."""
-        place = context_of(trace) if self.services.world.telemetry.is_on else None
-        if place is not None:
-            self.services.world.telemetry.enter(place)
+        self._enter(trace)
         reply, problem = await tried(self._answer(ref, method_name, body))
         if problem is None:
             self.services.answer(ref, True, reply)
@@ -282,15 +280,21 @@ class Tenant(Life):
             self.services.answer(ref, False, error_to_plain(problem, self.limits.error_chars_max))
         self.touch()
 
-    async def look(self, method_name: str, body: bytes) -> bytes | None:
+    def _enter(self, trace: str) -> None:
+        place = context_of(trace) if self.services.world.telemetry.is_on else None
+        if place is not None:
+            self.services.world.telemetry.enter(place)
+
+    async def look(self, method_name: str, body: bytes, trace: str = "") -> bytes | None:
         """Answer a question that came to the host itself. What goes wrong is told by the supervisor's way, which is taken next."""
-        reply, problem = await tried(self._watched(method_name, body))
+        self._enter(trace)
+        reply, problem = await tried(self._asked_here(method_name, body))
         self.touch()
         return reply if problem is None else None
 
-    async def _watched(self, method_name: str, body: bytes) -> bytes:
+    async def _asked_here(self, method_name: str, body: bytes) -> bytes:
         await self.ready()
-        if mark_of(type(self.agent), method_name) != WATCHING:
+        if not is_asked_at_host(type(self.agent), method_name):
             raise BadRequest("method", f"{method_name} is not one that a host is asked for")
         return await self._answer(self.dice.token(), method_name, body)
 
@@ -305,7 +309,7 @@ class Tenant(Life):
         arguments, returned = exposed_call(type(self.agent), method_name, body)
         outcome = await self.call(getattr(self.agent, method_name), *arguments.args, **arguments.kwargs)
         reply = returned.encode("return", outcome, self.limits.output_bytes_max)
-        if not mark_of(type(self.agent), method_name):
+        if not is_asked_at_host(type(self.agent), method_name):
             return reply
         return with_door(reply, Door(self.services.peer.courier.door, self.incarnation))
 

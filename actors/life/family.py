@@ -26,7 +26,7 @@ from perdure.actors.life.handle import Handle
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.link.caller import THROUGH, Address, AgentCaller, TellContent, standalone_of
-from perdure.actors.link.doors import mark_of, without_door
+from perdure.actors.link.doors import apart
 from perdure.actors.link.messages import Abort
 from perdure.ledger import (
     AgentForbidden,
@@ -267,7 +267,7 @@ class Family:
         if rest:
             method, body = THROUGH, pack([rest, method, body, repeatable])
         told = await self._caller.send(child, method, body, home, standalone_of(agent_class), repeatable=repeatable)
-        return without_door(told) if mark_of(agent_class, method) else told
+        return apart(told)[0]
 
 
 FORGET = "\0forget"  # answered before the agent has come up: it may be coming up with the help of the one who asks

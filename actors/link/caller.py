@@ -14,13 +14,12 @@ from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.code.naming import type_name
 from perdure.actors.code.schema import Shape, bound, shapes_of
-from perdure.actors.link import doors
-from perdure.actors.link.doors import mark_of
+from perdure.actors.link.doors import apart, is_asked_at_host
 from perdure.actors.link.keeping import ShowAgent
 from perdure.actors.link.messages import Call, HostNeeds
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Dice, Threads
-from perdure.actors.telemetry.telemetry import carried
+from perdure.actors.telemetry.telemetry import carried, carried_text
 from perdure.ledger import BadRequest, Standalone, Tell, agent_id, pack
 from perdure.policies import Limits
 
@@ -93,13 +92,10 @@ class AgentCaller:
             await self._ready(to.agent_class)
         home = self._home(to.agent_class)
         send = partial(self.send, to.agent_id, method, body, home, to.standalone, repeatable=repeatable)
-        match mark_of(to.agent_class, method):
-            case doors.WATCHING:
-                reply = await self.supervisor.doors.ask(to.agent_id, method, body, send)
-            case doors.TELLS_DOOR:
-                reply = await self.supervisor.doors.told(to.agent_id, send)
-            case _:
-                reply = await send()
+        if is_asked_at_host(to.agent_class, method):
+            reply = await self.supervisor.doors.ask(self._sender, to.agent_id, method, body, carried_text(), send)
+        else:
+            reply, _ = apart(await send())
         return returned.decode("return", reply)
 
     def followed(

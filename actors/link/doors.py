@@ -1,9 +1,11 @@
-"""Doors: where agents live, so that who follows one asks its host, and not the supervisor each time.
+"""Doors: where agents live, so that who talks with one asks its host, and not the supervisor each time.
 
-A *watching* method changes nothing, and is asked again and again: for the next events of an answer, or the next state. Its answers, and
-those of some other methods, tell the door of the agent: its host and its life there. The next question goes to that door, which takes two
-ways between processes instead of four, and nothing of the supervisor. Whoever finds nobody there, or learns nothing for whatever reason,
-asks the supervisor as ever, who wakes the agent and says what is wrong.
+Some methods are *asked at the host*: those that are asked again and again, for the next events of an answer or the next state, and the one
+that begins a turn. Each may be repeated. Their answers tell the door of the agent: its host and its life there. The next question goes to
+that door, which takes two ways between processes instead of four, and nothing of the supervisor. Whoever finds nobody there, or learns
+nothing for whatever reason, asks the supervisor as ever, who wakes the agent and says what is wrong.
+
+A door is known to the agent that asked, and not to others of its process: an ancestor may let one pass and refuse another.
 
 A door is used for five seconds from the question whose answer told it. After that the host may have been given up without knowing it, so
 the supervisor is asked.
@@ -27,8 +29,6 @@ from perdure.actors.link.peer import Peer
 from perdure.actors.tasks import RANK, Tasks
 from perdure.ledger import HostUnavailable, pack, unpack
 
-WATCHING, TELLS_DOOR = "watching", "tells_door"
-"""How such methods are marked (`agent.exposing`)."""
 FRESH_S: Final = 5.0
 """For so long a door is used, from the question whose answer told it."""
 KNOWN_MAX: Final = 1_000
@@ -36,6 +36,7 @@ CALLS_MAX: Final = 2
 """How many calls to one host are under way: one is held open, and one brings questions."""
 PRESSURE: Final = 8
 """After more answers than this at once, the next ones are close behind."""
+_MARK: Final = b"\xc1"  # no answer begins so by itself
 MOMENT_S, PRESSURE_S = 0.001, 0.004
 """How long the next call waits after several answers, or many: who was answered asks again by then."""
 
@@ -48,12 +49,13 @@ class Door(NamedTuple):
 
 
 class Look(NamedTuple):
-    """A question for a life of an agent: a watching method, and its arguments as those of a call."""
+    """A question for a life of an agent: a method, and its arguments and its place in a trace as those of a call."""
 
     agent_id: str
     incarnation: int
     method: str
     body: bytes
+    trace: str = ""
 
 
 class LookFrame(NamedTuple):
@@ -76,28 +78,25 @@ class Doors:
 
     def __init__(self, tasks: Tasks, peer: Peer) -> None:
         self._tasks, self._peer = tasks, peer
-        self._known: dict[str, tuple[Door, float]] = {}
+        self._known: dict[tuple[str, str], tuple[Door, float]] = {}
         self._lines: dict[str, _Line] = {}
         self._numbers = count(1)  # of calls and of questions, to whichever host
 
-    async def ask(self, agent: str, method: str, body: bytes, otherwise: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The answer of a watching method: of the agent's host, or of what is done otherwise."""
+    async def ask(
+        self, who: str, agent: str, method: str, body: bytes, trace: str, otherwise: Callable[[], Awaitable[bytes]]
+    ) -> bytes:
+        """The answer of a method that is asked at the host: of the agent's host, or of what is done otherwise. `who` asks."""
         asked_s = asyncio.get_running_loop().time()
-        told = await self._seen(agent, method, body)
-        return self._learned(agent, await otherwise() if told is None else told, asked_s)
+        told = await self._seen(who, agent, method, body, trace)
+        return self._learned((who, agent), await otherwise() if told is None else told, asked_s)
 
-    async def told(self, agent: str, otherwise: Callable[[], Awaitable[bytes]]) -> bytes:
-        """The answer of another method that tells the door."""
-        asked_s = asyncio.get_running_loop().time()
-        return self._learned(agent, await otherwise(), asked_s)
-
-    async def _seen(self, agent: str, method: str, body: bytes) -> bytes | None:
-        door, until_s = self._known.get(agent, (Door(), 0.0))
+    async def _seen(self, who: str, agent: str, method: str, body: bytes, trace: str) -> bytes | None:
+        door, until_s = self._known.get((who, agent), (Door(), 0.0))
         if not door.host or asyncio.get_running_loop().time() >= until_s:
             return None
-        value = await self._line(door.host).ask(Look(agent, door.incarnation, method, body))
+        value = await self._line(door.host).ask(Look(agent, door.incarnation, method, body, trace))
         if value is None:
-            self._known.pop(agent, None)
+            self._known.pop((who, agent), None)
         return value
 
     def _line(self, host: str) -> _Line:
@@ -108,14 +107,14 @@ class Doors:
             self._lines[host] = _Line(self._tasks, look, self._peer.peer_id, self._numbers)
         return self._lines[host]
 
-    def _learned(self, agent: str, told: bytes, asked_s: float) -> bytes:
+    def _learned(self, way: tuple[str, str], told: bytes, asked_s: float) -> bytes:
         """Remember the door. Returns the answer without it."""
-        answer, *door = unpack(told)
-        self._known.pop(agent, None)
-        self._known[agent] = Door(*door), asked_s + FRESH_S
+        answer, door = apart(told)
+        self._known.pop(way, None)
+        self._known[way] = door, asked_s + FRESH_S
         if len(self._known) > KNOWN_MAX:
             del self._known[next(iter(self._known))]
-        return bytes(answer)
+        return answer
 
 
 class _Line:
@@ -186,16 +185,19 @@ class _Line:
         self._go_on()
 
 
-def mark_of(agent_class: object, method: str) -> str:
-    """How a method is marked; empty for all others."""
-    return str(getattr(getattr(agent_class, method, None), "__perdure_door__", ""))
+def is_asked_at_host(agent_class: object, method: str) -> bool:
+    """Whether a method is marked so (`agent.exposing`)."""
+    return bool(getattr(getattr(agent_class, method, None), "__perdure_at_host__", False))
 
 
 def with_door(answer: bytes, door: Door) -> bytes:
     """An answer that tells the door."""
-    return pack((answer, *door))
+    return _MARK + pack((answer, *door))
 
 
-def without_door(answer: bytes) -> bytes:
-    """The same answer for somebody who may come through the ancestors alone."""
-    return with_door(unpack(answer)[0], Door())
+def apart(answer: bytes) -> tuple[bytes, Door]:
+    """An answer, and the door that it tells. The class there may be of another version than here, and tell none."""
+    if not answer.startswith(_MARK):
+        return answer, Door()
+    content, *door = unpack(answer[1:])
+    return bytes(content), Door(*door)

@@ -1,4 +1,4 @@
-"""Who follows an agent asks its host (`actors.link.doors`), and the supervisor when it must be."""
+"""Who talks with an agent asks its host (`actors.link.doors`), and the supervisor when it must be."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from perdure.actors import Agent, ChatAgent, exposed
-from perdure.actors.link.doors import Look, LookFrame
+from perdure.actors import Agent, ChatAgent, KillPoint, exposed
+from perdure.actors.link.doors import FRESH_S, Look, LookFrame
 from perdure.actors.link.messages import Ask, Call
 from perdure.actors.link.wire import PeerFrame, decode_all
 from perdure.actors.ports import Courier
-from perdure.ledger import AgentUnreachable, HostUnavailable, pack, unpack
+from perdure.ledger import AgentUnreachable, ConflictingRequest, HostUnavailable, pack, unpack
 from tests.kit import Stage, address, play
 
 WORDS = [f"word-{number} " for number in range(40)]
@@ -107,6 +107,58 @@ def test_who_follows_an_answer_asks_the_host_for_the_rest_of_it() -> None:
     play(story)
 
 
+def test_the_next_turn_is_begun_at_the_host() -> None:
+    async def story(stage: Stage) -> None:
+        ways = counted(stage)
+        for n in range(3):
+            result = await stage.client.agent(Speaker, "s").chat("Speak!", request_id=f"turn-{n}")
+            assert (result.text, result.request_id) == ("".join(WORDS), f"turn-{n}")
+        assert ways.calls == {"_perdure_begin_turn": 1}
+        await asyncio.sleep(FRESH_S)
+        await stage.client.agent(Speaker, "s").chat("Speak!", request_id="later")
+        assert ways.calls == {"_perdure_begin_turn": 2}, "the host may have been given up meanwhile"
+        assert len(await stage.call(Speaker, "get_messages", name="s")) == 8
+
+    play(story)
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_a_turn_whose_host_dies_while_it_is_begun_there_is_begun_once(place: str) -> None:
+    """Nobody knows whether it was accepted, so the supervisor is asked as for a call that may be repeated."""
+    armed: list[str] = []
+
+    def moment(_stage: Stage, process: str, at: KillPoint, detail: str) -> bool:
+        strikes = bool(armed) and (process, at, detail) == (armed[0], KillPoint.MID_STORAGE, place)
+        if strikes:
+            armed.clear()
+        return strikes
+
+    async def story(stage: Stage) -> None:
+        ways = counted(stage)
+        await stage.client.agent(Speaker, "s").chat("Speak!", request_id="first")
+        armed.append(stage.host_of(address(Speaker, "s")))
+        result = await stage.client.agent(Speaker, "s").chat("Speak!", request_id="second", follow=True)
+        assert not armed, "nobody died"
+        assert result.text.endswith("".join(WORDS))
+        assert ways.failed == 1
+        assert ways.calls["_perdure_begin_turn"] == 2
+        messages = await stage.call(Speaker, "get_messages", name="s")
+        assert [each["role"] for each in messages] == ["user", "assistant"] * 2
+
+    play(story, kill_when=moment)
+
+
+def test_what_is_refused_at_the_host_is_refused_in_the_same_words() -> None:
+    async def story(stage: Stage) -> None:
+        ways = counted(stage)
+        await stage.client.agent(Speaker, "s").chat("Speak!", request_id="turn")
+        with pytest.raises(ConflictingRequest, match="request_id: turn was asked for with other content"):
+            await stage.client.agent(Speaker, "s").chat("Be silent!", request_id="turn")
+        assert ways.calls["_perdure_begin_turn"] == 2, "the supervisor's way tells what is wrong"
+
+    play(story)
+
+
 def test_when_the_host_has_died_the_supervisor_is_asked_and_then_the_next_host() -> None:
     async def story(stage: Stage) -> None:
         ways, ear = counted(stage), Ear()
@@ -184,7 +236,7 @@ def test_who_follows_an_agent_does_not_keep_a_supervisor_from_winding_down() -> 
     play(story)
 
 
-def test_a_host_is_asked_for_nothing_but_watching_methods() -> None:
+def test_a_host_is_asked_for_nothing_but_what_is_marked_so() -> None:
     async def story(stage: Stage) -> None:
         await stage.client.agent(Speaker, "s").chat("Speak!", Ear())
         agent = address(Speaker, "s")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from perdure.actors import agent_tool
-from perdure.policies import Span
+from perdure.policies import Span, TraceContext, context_of
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.provider.script import Call, Question, Round, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside, in_third_answer
@@ -60,6 +60,20 @@ def test_a_turn_has_its_requests_and_tools_below_it() -> None:
     )
     assert {span.context.trace_id for span in recorder.spans} == {turn.context.trace_id}
     assert not any(span.error for span in recorder.spans)
+
+
+def test_a_turn_that_is_begun_at_the_host_stands_where_its_caller_does() -> None:
+    recorder = Recorder()
+    above = context_of("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+
+    async def story(room: Room) -> Any:
+        await room.do("chat", "sum", request_id="first")
+        with recorder.entered(cast("TraceContext", above)):
+            return await room.do("chat", "sum", request_id="second")
+
+    visit(Adder, story, telemetry=recorder)
+    _, second = _turns(recorder)
+    assert (second.context.trace_id, second.parent) == ("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331")
 
 
 def test_a_request_tells_its_model_and_its_tokens() -> None:
