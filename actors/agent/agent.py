@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast, overload
 
 from pydantic_core import to_jsonable_python
 
-from perdure.actors.agent.exposing import asked_at_host, exposed
+from perdure.actors.agent.exposing import exposed, watching
 from perdure.actors.agent.groups import (
     FiberGroup,
     OwnStorage,
@@ -220,12 +220,12 @@ class Agent:
     def _perdure_woken(self) -> None:
         """Resume the work of an earlier life. Called after `on_start` if the agent has a storage."""
 
-    @asked_at_host
+    @watching
     async def _perdure_state(self) -> dict[str, Any]:
         """The state, for watchers."""
         return self._perdure.state_watch.present()
 
-    @asked_at_host
+    @watching
     async def _perdure_watch_state(self, version: Any, edition: Any, hold_s: float) -> Any:
         """The state, as soon as something has changed since this version and edition."""
         return await self._perdure.state_watch.page(version, edition, hold_s)

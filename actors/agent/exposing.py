@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
+from perdure.actors.link.doors import BEGINS, WATCHES
 from perdure.actors.tasks import Pending
 
 P = ParamSpec("P")
@@ -67,8 +68,18 @@ def exposed(method: Any = None, *, repeatable: bool = False) -> Any:
     return mark if method is None else mark(method)
 
 
-def asked_at_host(method: M) -> M:
-    """Expose a repeatable method for which the agent's host itself is asked, by those who know where the agent lives (`link.doors`)."""
+def watching(method: M) -> M:
+    """Expose a method that changes nothing, and for which the agent's host itself is asked, by those who know where the agent lives
+    (`link.doors`)."""
+    return _asked_at_host(method, WATCHES)
+
+
+def begun_at_host(method: M) -> M:
+    """The same for a repeatable method that may begin something."""
+    return _asked_at_host(method, BEGINS)
+
+
+def _asked_at_host(method: M, mark: str) -> M:
     marked: Any = exposed(repeatable=True)(cast("Any", method))
-    marked.__perdure_at_host__ = True
+    marked.__perdure_at_host__ = mark
     return method

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec
 from typing_extensions import TypeVar
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.agent.exposing import Marking, asked_at_host, exposed
+from perdure.actors.agent.exposing import Marking, begun_at_host, exposed, watching
 from perdure.actors.chat.callback import (
     TurnOptions,
     ask_and_follow,
@@ -261,12 +261,12 @@ class ChatAgent(Agent, Generic[Answer]):
         """
         return follow_feed(self._perdure_conversation.local_caller, first)
 
-    @asked_at_host
+    @watching
     async def _perdure_feed(self, first: int, hold_s: float) -> Any:
         """The events of the feed from a number on."""
         return await self._perdure_conversation.feed.page(first, hold_s)
 
-    @asked_at_host
+    @watching
     async def _perdure_standing(self, request_id: str = "") -> Any:
         """How the conversation stands, for who follows the feed from here on."""
         return self._perdure_conversation.standing(request_id)
@@ -277,13 +277,13 @@ class ChatAgent(Agent, Generic[Answer]):
         new_id = self._perdure.dice.token
         self._perdure_conversation.replace_messages(as_messages(messages, new_id=new_id))
 
-    @asked_at_host
+    @begun_at_host
     async def _perdure_accept_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
         """Make a turn durable, or find it. What `submit_messages` does."""
         given = cast("Mapping[str, Any]", options)
         return cast("Json", self._perdure_conversation.accept_request(trigger, messages, request_id, given))
 
-    @asked_at_host
+    @begun_at_host
     async def _perdure_begin_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
         """`_perdure_accept_turn` and the first `_perdure_follow_turn` in one call. `accepted` says whether the turn is new."""
         given = cast("Mapping[str, Any]", options)
@@ -294,7 +294,7 @@ class ChatAgent(Agent, Generic[Answer]):
         told = views.told(*await views.opening(str(accepted["request_id"])))
         return cast("Json", {**told, "accepted": accepted["accepted"]})
 
-    @asked_at_host
+    @watching
     async def _perdure_follow_turn(self, request_id: str, first: int) -> Any:
         """The events of a turn from a number on, and its status."""
         views = self._perdure_conversation.turns.views

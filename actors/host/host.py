@@ -151,6 +151,7 @@ class Host:
 
     def _passivate(self, wish: Passivate) -> None:
         """Let those go at once that have nothing to do, and those that are named as soon as they have nothing to do."""
+        self.services.begin_nothing(wish.begin_nothing_s)
         meant = list(self.tenants) if wish.agents is None else wish.agents
         for tenant in [self.tenants[agent] for agent in meant if agent in self.tenants]:
             tenant.leaves_at_rest |= wish.agents is not None

@@ -34,7 +34,7 @@ from perdure.actors.life.results import RunInfo
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.life.start_hook import call_on_start
 from perdure.actors.life.state_watch import StateWatch
-from perdure.actors.link.doors import Door, is_asked_at_host, with_door
+from perdure.actors.link.doors import BEGINS, NOT_NOW, Door, mark_of, with_door
 from perdure.actors.link.messages import Report
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import KillPoint
@@ -294,8 +294,11 @@ class Tenant(Life):
 
     async def _asked_here(self, method_name: str, body: bytes) -> bytes:
         await self.ready()
-        if not is_asked_at_host(type(self.agent), method_name):
+        mark = mark_of(type(self.agent), method_name)
+        if not mark:
             raise BadRequest("method", f"{method_name} is not one that a host is asked for")
+        if mark == BEGINS and self.services.begins_nothing:
+            return NOT_NOW
         return await self._answer(self.dice.token(), method_name, body)
 
     async def _answer(self, ref: str, method_name: str, body: bytes) -> bytes:
@@ -309,7 +312,7 @@ class Tenant(Life):
         arguments, returned = exposed_call(type(self.agent), method_name, body)
         outcome = await self.call(getattr(self.agent, method_name), *arguments.args, **arguments.kwargs)
         reply = returned.encode("return", outcome, self.limits.output_bytes_max)
-        if not is_asked_at_host(type(self.agent), method_name):
+        if not mark_of(type(self.agent), method_name):
             return reply
         return with_door(reply, Door(self.services.peer.courier.door, self.incarnation))
 

@@ -76,6 +76,7 @@ class HostServices:
         self.is_followed = False
         self.agents: Sized = ()
         self.leaving: set[tuple[str, int]] = set()
+        self._begins_from_s = 0.0
         self._ups: dict[str, Up] = {}
         self._is_saying_soon = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,6 +89,15 @@ class HostServices:
     def is_crowded(self) -> bool:
         """Whether writes on the loop would hold up others: many agents live here, or the loop would wait for locks of writes beside it."""
         return len(self.agents) > self.limits.inline_agents_max or self.world.threads.writes_waiting > 0
+
+    def begin_nothing(self, for_s: float) -> None:
+        """For so long, and at least as long as was said before, nothing new is to begin that this host is asked for itself."""
+        self._begins_from_s = max(self._begins_from_s, asyncio.get_running_loop().time() + for_s)
+
+    @property
+    def begins_nothing(self) -> bool:
+        """Whether nothing new is to begin now."""
+        return asyncio.get_running_loop().time() < self._begins_from_s
 
     # what is said to the supervisor
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.code.naming import type_name
 from perdure.actors.code.schema import Shape, bound, shapes_of
-from perdure.actors.link.doors import apart, is_asked_at_host
+from perdure.actors.link.doors import apart, mark_of
 from perdure.actors.link.keeping import ShowAgent
 from perdure.actors.link.messages import Call, HostNeeds
 from perdure.actors.link.supervisor_client import SupervisorClient
@@ -92,7 +92,7 @@ class AgentCaller:
             await self._ready(to.agent_class)
         home = self._home(to.agent_class)
         send = partial(self.send, to.agent_id, method, body, home, to.standalone, repeatable=repeatable)
-        if is_asked_at_host(to.agent_class, method):
+        if mark_of(to.agent_class, method):
             reply = await self.supervisor.doors.ask(self._sender, to.agent_id, method, body, carried_text(), send)
         else:
             reply, _ = apart(await send())

@@ -1,9 +1,9 @@
 """Doors: where agents live, so that who talks with one asks its host, and not the supervisor each time.
 
-Some methods are *asked at the host*: those that are asked again and again, for the next events of an answer or the next state, and the one
-that begins a turn. Each may be repeated. Their answers tell the door of the agent: its host and its life there. The next question goes to
-that door, which takes two ways between processes instead of four, and nothing of the supervisor. Whoever finds nobody there, or learns
-nothing for whatever reason, asks the supervisor as ever, who wakes the agent and says what is wrong.
+Some methods are *asked at the host*: those that are asked again and again, for the next events of an answer or the next state, and those
+that begin a turn or take a webhook. Each may be repeated. Their answers tell the door of the agent: its host and its life there. The next
+question goes to that door, which takes two ways between processes instead of four, and nothing of the supervisor. Whoever finds nobody
+there, or learns nothing for whatever reason, asks the supervisor as ever, who wakes the agent and says what is wrong.
 
 A door is known to the agent that asked, and not to others of its process: an ancestor may let one pass and refuse another.
 
@@ -29,6 +29,8 @@ from perdure.actors.link.peer import Peer
 from perdure.actors.tasks import RANK, Tasks
 from perdure.ledger import HostUnavailable, pack, unpack
 
+WATCHES, BEGINS = "watches", "begins"
+"""How such methods are marked (`agent.exposing`): whether they may begin something."""
 FRESH_S: Final = 5.0
 """For so long a door is used, from the question whose answer told it."""
 KNOWN_MAX: Final = 1_000
@@ -36,6 +38,7 @@ CALLS_MAX: Final = 2
 """How many calls to one host are under way: one is held open, and one brings questions."""
 PRESSURE: Final = 8
 """After more answers than this at once, the next ones are close behind."""
+NOT_NOW: Final = b""
 _MARK: Final = b"\xc1"  # no answer begins so by itself
 MOMENT_S, PRESSURE_S = 0.001, 0.004
 """How long the next call waits after several answers, or many: who was answered asks again by then."""
@@ -67,7 +70,8 @@ class LookFrame(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The answer to a question: what was answered, or None. Then the supervisor is to be asked: nobody is here, or something is wrong."""
+    """The answer to a question: what was answered, or None. Then the supervisor is to be asked: nobody is here, or something is wrong. It
+    is to be asked after `NOT_NOW`, too, but whoever follows the agent goes on here."""
 
     number: int
     value: bytes | None
@@ -97,7 +101,7 @@ class Doors:
         value = await self._line(door.host).ask(Look(agent, door.incarnation, method, body, trace))
         if value is None:
             self._known.pop((who, agent), None)
-        return value
+        return None if value == NOT_NOW else value
 
     def _line(self, host: str) -> _Line:
         """The line to a host. There is one at a time, or the answers for one would come by the calls of the other."""
@@ -108,10 +112,10 @@ class Doors:
         return self._lines[host]
 
     def _learned(self, way: tuple[str, str], told: bytes, asked_s: float) -> bytes:
-        """Remember the door. Returns the answer without it."""
+        """Remember the door. Returns the answer without it. A question that was asked after this one may be answered already."""
         answer, door = apart(told)
-        self._known.pop(way, None)
-        self._known[way] = door, asked_s + FRESH_S
+        known, until_s = self._known.pop(way, (Door(), 0.0))
+        self._known[way] = door, max(asked_s + FRESH_S, until_s if known == door else 0.0)
         if len(self._known) > KNOWN_MAX:
             del self._known[next(iter(self._known))]
         return answer
@@ -185,9 +189,9 @@ class _Line:
         self._go_on()
 
 
-def is_asked_at_host(agent_class: object, method: str) -> bool:
-    """Whether a method is marked so (`agent.exposing`)."""
-    return bool(getattr(getattr(agent_class, method, None), "__perdure_at_host__", False))
+def mark_of(agent_class: object, method: str) -> str:
+    """How a method is marked; empty for one that is not asked at the host."""
+    return str(getattr(getattr(agent_class, method, None), "__perdure_at_host__", ""))
 
 
 def with_door(answer: bytes, door: Door) -> bytes:

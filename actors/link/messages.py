@@ -222,9 +222,11 @@ class Prepare(NamedTuple):
 
 
 class Passivate(NamedTuple):
-    """Let idle agents go at once; these, if they are named, as soon as they are idle."""
+    """Let idle agents go at once; these, if they are named, as soon as they are idle. For so long nothing new is to begin that the host is
+    asked for itself (`doors`)."""
 
     agents: list[str] | None = None
+    begin_nothing_s: float = 0.0
 
 
 class Retire(NamedTuple):

@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Literal
 
-from perdure.actors.agent.exposing import asked_at_host, exposed
+from perdure.actors.agent.exposing import begun_at_host, exposed
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
 from perdure.actors.messenger.adapter import Messenger, declared
@@ -61,7 +61,7 @@ class MessengerAgent(ChatAgent):
 
     # webhooks
 
-    @asked_at_host
+    @begun_at_host
     @exposed(repeatable=True)
     async def receive(self, event: MessengerEvent) -> JsonObject:
         """Accept an event; durable on return. The same event again changes nothing. What the ingress calls."""

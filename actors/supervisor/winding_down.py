@@ -34,7 +34,7 @@ class WindingDown:
         self._until_s = asyncio.get_running_loop().time() + WISH_S
         for session in self._sessions.by_peer.values():
             if session.is_host:
-                session.say(Passivate())
+                session.say(Passivate(begin_nothing_s=WISH_S))
         here = [agent for host in self._view.hosts.values() for agent in host.tenants]
         waiting = sum(bool(self._view.awaiting.get(agent)) for agent in here)
         return {"at_work": len(here) - waiting, "waiting": waiting}

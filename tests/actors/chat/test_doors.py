@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from perdure.actors import Agent, ChatAgent, KillPoint, exposed
-from perdure.actors.link.doors import FRESH_S, Look, LookFrame
+from perdure.actors.link.doors import FRESH_S, Door, Doors, Look, LookFrame, Seen, with_door
 from perdure.actors.link.messages import Ask, Call
+from perdure.actors.link.peer import Peer
 from perdure.actors.link.wire import PeerFrame, decode_all
 from perdure.actors.ports import Courier
+from perdure.actors.tasks import Tasks
 from perdure.ledger import AgentUnreachable, ConflictingRequest, HostUnavailable, pack, unpack
 from tests.kit import Stage, address, play
 
@@ -234,6 +237,48 @@ def test_who_follows_an_agent_does_not_keep_a_supervisor_from_winding_down() -> 
         await asyncio.wait([following])
 
     play(story)
+
+
+def test_no_turn_is_begun_at_a_host_while_the_supervisor_winds_down() -> None:
+    async def story(stage: Stage) -> None:
+        ways = counted(stage)
+        await stage.client.agent(Speaker, "s").chat("Speak!", request_id="first")
+        under_way = asyncio.ensure_future(stage.client.agent(Speaker, "s").chat("Speak!", request_id="second"))
+        await asyncio.sleep(1)
+        assert (await stage.client.ask("wind_down"))["at_work"] == 1
+        late = asyncio.ensure_future(stage.client.agent(Speaker, "s").chat("Speak!", request_id="third"))
+        assert (await under_way).ok, "what is under way goes on, and is followed"
+        assert ways.calls == {"_perdure_begin_turn": 2}
+        assert not late.done()
+        assert (await late).ok, "nobody has said the wish again, so the supervisor goes on"
+
+    play(story)
+
+
+def test_where_a_child_lives_is_known_to_its_parent_and_not_to_its_neighbours() -> None:
+    """Only its parent may be sure to be let pass (`on_before_sub_agent`)."""
+
+    async def story() -> list[str]:
+        asked: list[str] = []
+
+        async def look(_host: str, frame: bytes) -> bytes:
+            questions = LookFrame(*unpack(frame)).questions
+            asked.extend("host" for _ in questions)
+            return pack([Seen(number, with_door(b"told", Door("h1", 1))) for number, _ in questions])
+
+        async def by_the_supervisor() -> bytes:
+            asked.append("supervisor")
+            return with_door(b"told", Door("h1", 1))
+
+        async with Tasks("test") as tasks:
+            doors = Doors(tasks, cast("Peer", SimpleNamespace(courier=SimpleNamespace(look=look), peer_id="me")))
+            for who in ("house", "house", "", ""):
+                assert await doors.ask(who, "speaker", "method", b"", "", by_the_supervisor) == b"told"
+            tasks.finish("done")
+            await tasks.over()
+        return asked
+
+    assert asyncio.run(story()) == ["supervisor", "host"] * 2
 
 
 def test_a_host_is_asked_for_nothing_but_what_is_marked_so() -> None:
