@@ -270,9 +270,9 @@ def test_a_log_that_is_mostly_garbage_is_written_anew(files: FileDisk) -> None:
     cabinet = Cabinet(files)
     storage = cabinet.open(AGENT, 1)
     storage.save_step("r", "kept", b"kept")
-    for n in range(400):
+    for n in range(800):
         storage.state["large"] = f"{n}".rjust(1_000)
-        assert path.stat().st_size < 200_000
+        assert path.stat().st_size < 270_000
     before = contents(storage)
     assert storage.steps("r") == {"kept": b"kept"}
     cabinet.crash()
