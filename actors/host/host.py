@@ -23,6 +23,7 @@ from perdure.actors.life.host_services import HostServices
 from perdure.actors.life.results import RunInfo
 from perdure.actors.link.columns import Starts
 from perdure.actors.link.doors import Doors, Look
+from perdure.actors.link.keeping import Passivate
 from perdure.actors.link.messages import (
     CallAnswered,
     CallAstray,
@@ -33,7 +34,6 @@ from perdure.actors.link.messages import (
     MakeCall,
     Message,
     Observed,
-    Passivate,
     Ping,
     Prepare,
     Retire,

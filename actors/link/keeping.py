@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 
 class ShowAgent(NamedTuple):
     """What does the ledger know of an agent? None if nothing."""
 
     agent_id: str
+
+
+class Passivate(NamedTuple):
+    """Let idle agents go at once; these, if they are named, as soon as they are idle. For so long nothing new is to begin that the host is
+    asked for itself (`doors`)."""
+
+    agents: list[str] | None = None
+    begin_nothing_s: float = 0.0
 
 
 class WindDown(NamedTuple):
@@ -52,3 +60,7 @@ class ChangedRuns(NamedTuple):
 
     after: int | None
     limit: int
+
+
+KeepingQuestion: TypeAlias = ShowAgent | WindDown | Upgrade | Keep | PageOfRuns | KeptFrames | ChangedRuns
+"""The questions among these."""

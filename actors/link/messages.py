@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 from perdure.actors.link.columns import RunsEnded, Starts
-from perdure.actors.link.keeping import ChangedRuns, Keep, KeptFrames, PageOfRuns, ShowAgent, Upgrade, WindDown
+from perdure.actors.link.keeping import KeepingQuestion, Passivate
 from perdure.ledger import (
     Adopt,
     Alarm,
@@ -221,14 +221,6 @@ class Prepare(NamedTuple):
     types: list[str]
 
 
-class Passivate(NamedTuple):
-    """Let idle agents go at once; these, if they are named, as soon as they are idle. For so long nothing new is to begin that the host is
-    asked for itself (`doors`)."""
-
-    agents: list[str] | None = None
-    begin_nothing_s: float = 0.0
-
-
 class Retire(NamedTuple):
     """End."""
 
@@ -353,8 +345,7 @@ class ShowLimits(NamedTuple):
 
 Question: TypeAlias = (
     Call | Abort | Cancel | Clear | Retry | Tell | Forget
-    | Known | Inspect | Show | ShowAgent | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | WindDown
-    | Upgrade | Keep | PageOfRuns | ChangedRuns | KeptFrames
+    | Known | Inspect | Show | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | KeepingQuestion
 )  # fmt: skip
 
 Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled

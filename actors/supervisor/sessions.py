@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from perdure.actors.link.columns import RunsEnded
 from perdure.actors.link.held import Held
+from perdure.actors.link.keeping import Passivate
 from perdure.actors.link.link import Link
-from perdure.actors.link.messages import Fields, FromSupervisor, Message, Passivate, RunEnded
+from perdure.actors.link.messages import Fields, FromSupervisor, Message, RunEnded
 from perdure.actors.link.wire import SupervisorFrame, decode_all, encode_all, peer_frame
 from perdure.ledger import Activation, Run, pack
 

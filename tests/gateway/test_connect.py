@@ -6,11 +6,14 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import perdure
+from perdure.ledger import StorageConflict
 from tests.gateway.real import RealGateway, real_gateway
 from tests.tidy import IMPORT_PATH
 
@@ -57,6 +60,13 @@ def test_errors_are_raised_as_what_they_were(gateway: RealGateway) -> None:
             remote.retry("taken")
 
 
+async def _sum(counter: Any) -> int:
+    """Asked while it is told something, it may be in its way: one of the two is refused, and what is told is tried again."""
+    with suppress(StorageConflict):
+        return int(await counter.add(0))
+    return -1
+
+
 def test_exposed_methods_are_called_and_told(gateway: RealGateway) -> None:
     async def talk() -> None:
         async with perdure.connect_async(gateway.url) as remote:
@@ -64,7 +74,7 @@ def test_exposed_methods_are_called_and_told(gateway: RealGateway) -> None:
             assert await counter.add(2) == 2
             assert await counter.add(amount=3) == 5
             await counter.tell("add", 5)
-            while await counter.add(0) != 10:
+            while await _sum(counter) != 10:
                 await asyncio.sleep(0.05)
 
     asyncio.run(talk())
