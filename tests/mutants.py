@@ -1649,6 +1649,16 @@ MUTANTS = (
     Mutant("actors/host/tenant.py", "if mark == BEGINS and self.services.begins_nothing:", "if False:",
            "nothing new begins at a host while its supervisor winds down",
            "actors/chat/test_doors.py::test_no_turn_is_begun_at_a_host_while_the_supervisor_winds_down"),
+    Mutant("actors/link/doors.py", "until_s if known == door else 0.0", "0.0",
+           "an old answer does not make a fresh door forgotten",
+           "actors/chat/test_doors.py::test_no_turn_is_begun_at_a_host_while_the_supervisor_winds_down"),
+    Mutant("actors/link/doors.py", "    if not answer.startswith(_MARK):\n        return answer, Door()\n", "",
+           "an answer without a door is an answer", "actors/chat/test_doors.py"
+           "::test_an_answer_without_a_door_tells_nothing_about_where_the_agent_is"),
+    Mutant("actors/gateway/problems.py", "    (StorageConflict, 409),\n", "",
+           "a call that another transaction has overtaken is a conflict, and no error of the gateway",
+           "gateway/test_connect.py"
+           "::test_a_call_that_another_transaction_has_overtaken_is_a_conflict_and_the_client_raises_the_same"),
     Mutant("actors/link/doors.py", "self._known[way] = door, max(", 'self._known["", way[1]] = self._known[way] = door, max(',
            "where an agent lives is known to who asked alone", "actors/chat/test_doors.py"
            "::test_where_a_child_lives_is_known_to_its_parent_and_not_to_its_neighbours"),

@@ -69,13 +69,12 @@ def exposed(method: Any = None, *, repeatable: bool = False) -> Any:
 
 
 def watching(method: M) -> M:
-    """Expose a method that changes nothing, and for which the agent's host itself is asked, by those who know where the agent lives
-    (`link.doors`)."""
+    """Expose a method that changes nothing. Who knows where the agent lives asks the host there (`link.doors`)."""
     return _asked_at_host(method, WATCHES)
 
 
 def begun_at_host(method: M) -> M:
-    """The same for a repeatable method that may begin something."""
+    """Expose a repeatable method that may begin something, in the same way."""
     return _asked_at_host(method, BEGINS)
 
 

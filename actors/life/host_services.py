@@ -91,12 +91,12 @@ class HostServices:
         return len(self.agents) > self.limits.inline_agents_max or self.world.threads.writes_waiting > 0
 
     def begin_nothing(self, for_s: float) -> None:
-        """For so long, and at least as long as was said before, nothing new is to begin that this host is asked for itself."""
+        """For so many seconds from now, or longer if that was said before, the host leaves new turns and webhooks to the supervisor."""
         self._begins_from_s = max(self._begins_from_s, asyncio.get_running_loop().time() + for_s)
 
     @property
     def begins_nothing(self) -> bool:
-        """Whether nothing new is to begin now."""
+        """Whether new turns and webhooks are left to the supervisor now."""
         return asyncio.get_running_loop().time() < self._begins_from_s
 
     # what is said to the supervisor

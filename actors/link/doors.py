@@ -1,4 +1,4 @@
-"""Doors: where agents live, so that who talks with one asks its host, and not the supervisor each time.
+"""Doors: where agents live. Who talks with an agent asks its host there, and not the supervisor each time.
 
 Some methods are *asked at the host*: those that are asked again and again, for the next events of an answer or the next state, and those
 that begin a turn or take a webhook. Each may be repeated. Their answers tell the door of the agent: its host and its life there. The next
@@ -70,8 +70,8 @@ class LookFrame(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The answer to a question: what was answered, or None. Then the supervisor is to be asked: nobody is here, or something is wrong. It
-    is to be asked after `NOT_NOW`, too, but whoever follows the agent goes on here."""
+    """The answer to a question: what was answered. Without one the supervisor is to be asked: after None because nobody is here, or
+    something is wrong; after `NOT_NOW` because nothing new begins at this host for a while. Then the agent still lives here."""
 
     number: int
     value: bytes | None
@@ -112,7 +112,7 @@ class Doors:
         return self._lines[host]
 
     def _learned(self, way: tuple[str, str], told: bytes, asked_s: float) -> bytes:
-        """Remember the door. Returns the answer without it. A question that was asked after this one may be answered already."""
+        """Remember the door. Returns the answer without it. If a later question was answered before, the door is as fresh as that one."""
         answer, door = apart(told)
         known, until_s = self._known.pop(way, (Door(), 0.0))
         self._known[way] = door, max(asked_s + FRESH_S, until_s if known == door else 0.0)

@@ -12,8 +12,8 @@ class ShowAgent(NamedTuple):
 
 
 class Passivate(NamedTuple):
-    """Let idle agents go at once; these, if they are named, as soon as they are idle. For so long nothing new is to begin that the host is
-    asked for itself (`doors`)."""
+    """Let idle agents go at once; these, if they are named, as soon as they are idle. For `begin_nothing_s` seconds the host leaves new
+    turns and webhooks to the supervisor (`doors`)."""
 
     agents: list[str] | None = None
     begin_nothing_s: float = 0.0

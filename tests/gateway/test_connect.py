@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import perdure
+from perdure.actors.gateway.problems import refusal
+from perdure.actors.remote.wishes import error_of
 from perdure.ledger import StorageConflict
 from tests.gateway.real import RealGateway, real_gateway
 from tests.tidy import IMPORT_PATH
@@ -60,13 +61,6 @@ def test_errors_are_raised_as_what_they_were(gateway: RealGateway) -> None:
             remote.retry("taken")
 
 
-async def _sum(counter: Any) -> int:
-    """Asked while it is told something, it may be in its way: one of the two is refused, and what is told is tried again."""
-    with suppress(StorageConflict):
-        return int(await counter.add(0))
-    return -1
-
-
 def test_exposed_methods_are_called_and_told(gateway: RealGateway) -> None:
     async def talk() -> None:
         async with perdure.connect_async(gateway.url) as remote:
@@ -74,10 +68,18 @@ def test_exposed_methods_are_called_and_told(gateway: RealGateway) -> None:
             assert await counter.add(2) == 2
             assert await counter.add(amount=3) == 5
             await counter.tell("add", 5)
-            while await _sum(counter) != 10:
+            while (await remote.inspect("called@tests.gateway.cast:Counter"))["state"] != {"count": 10}:
                 await asyncio.sleep(0.05)
 
     asyncio.run(talk())
+
+
+def test_a_call_that_another_transaction_has_overtaken_is_a_conflict_and_the_client_raises_the_same() -> None:
+    conflict = StorageConflict("called@m:Counter", "another transaction was first")
+    answer = refusal(conflict)
+    assert answer.status_code == 409
+    again = error_of(answer.status_code, json.loads(bytes(answer.body)))
+    assert (type(again), str(again)) == (StorageConflict, str(conflict))
 
 
 def test_events_go_on_by_themselves_after_the_gateway_was_killed_none_lost_and_none_twice(gateway: RealGateway) -> None:

@@ -281,6 +281,28 @@ def test_where_a_child_lives_is_known_to_its_parent_and_not_to_its_neighbours() 
     assert asyncio.run(story()) == ["supervisor", "host"] * 2
 
 
+def test_an_answer_without_a_door_tells_nothing_about_where_the_agent_is() -> None:
+    """The class of the agent may be of another version there, and not mark the method."""
+
+    async def story() -> int:
+        times = 0
+
+        async def by_the_supervisor() -> bytes:
+            nonlocal times
+            times += 1
+            return b"plain"
+
+        async with Tasks("test") as tasks:
+            doors = Doors(tasks, cast("Peer", None))
+            for _ in range(2):
+                assert await doors.ask("", "speaker", "method", b"", "", by_the_supervisor) == b"plain"
+            tasks.finish("done")
+            await tasks.over()
+        return times
+
+    assert asyncio.run(story()) == 2
+
+
 def test_a_host_is_asked_for_nothing_but_what_is_marked_so() -> None:
     async def story(stage: Stage) -> None:
         await stage.client.agent(Speaker, "s").chat("Speak!", Ear())
