@@ -988,6 +988,15 @@ MUTANTS = (
     Mutant("actors/link/peer.py", "                self._listens = False\n", "",
            "what a peer says because of what it heard goes with its next exchange",
            "actors/test_link.py::test_what_a_peer_says_because_of_what_it_heard_goes_with_its_next_exchange"),
+    Mutant("actors/link/peer.py", "while self._crowd and self._link.unsent < most:", "while self._crowd:",
+           "what others report goes before what is left of the many things that one agent says", "actors/test_peer.py"
+           "::test_what_others_report_goes_before_what_is_left_of_the_many_things_that_one_agent_says"),
+    Mutant("actors/link/peer.py", "if agent_id in self._crowd_of:", "if False:",
+           "an agent's own report goes after everything that it said",
+           "actors/test_peer.py::test_an_agents_own_report_goes_after_everything_that_it_said"),
+    Mutant("actors/link/peer.py", "            self._crowd_of.clear()", "            pass",
+           "when all is said that an agent said, its reports go before what others say",
+           "actors/test_peer.py::test_when_all_is_said_that_an_agent_said_its_reports_go_before_what_others_say"),
     Mutant("actors/link/peer.py", "        self._is_awaited = True\n", "",
            "on a crowded host the answer of a call waits for nothing else that is said", "actors/test_link.py"
            "::test_on_a_crowded_host_an_answer_is_said_at_once_and_what_nobody_waits_for_goes_together"),

@@ -233,7 +233,7 @@ class Life:
 
     def push(self, stimulus: Report) -> None:
         """Say something to the supervisor."""
-        self.services.peer.push(self._with_sequence(stimulus))
+        self.services.peer.report(self._with_sequence(stimulus), self.agent_id)
 
     async def durable(self, stimulus: Report) -> None:
         """Say something to the supervisor and wait until it is durable."""

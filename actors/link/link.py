@@ -34,14 +34,15 @@ class Link(Generic[M]):
         self._unacked.append(message)
         return self._base + len(self._unacked)
 
-    def push_all(self, messages: Sequence[M]) -> None:
-        """Queue messages, one after the other."""
-        self._unacked.extend(messages)
+    @property
+    def unsent(self) -> int:
+        """How many messages wait to go out for the first time."""
+        return self._base + len(self._unacked) - self._sent
 
     @property
     def has_unsent(self) -> bool:
-        """Whether a message waits to go out for the first time."""
-        return self._sent < self._base + len(self._unacked)
+        """Whether one does."""
+        return self.unsent > 0
 
     @property
     def pending(self) -> list[M]:

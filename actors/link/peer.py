@@ -8,15 +8,18 @@ run, goes with the same exchange. Each exchange costs about a millisecond of pro
 
 What is pushed stays in the link until the supervisor has made it durable, through any number of failed exchanges and supervisor
 lives. After a failure, or when the supervisor answers with another epoch, a new session begins with a hello.
+
+The thousand runs that an agent asks for at once are said a frame at a time, and what the other agents of the process report meanwhile goes
+before what is left of them. So these make room for the next runs while the supervisor is still deciding the first.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from itertools import repeat
 
 from perdure.actors.link.link import FRAME_MAX, Link
 from perdure.actors.link.messages import Ask, Call, Message
@@ -62,6 +65,8 @@ class Peer:
         self._hello, self._receive = hello, receive
         self._link: Link[Message] = Link()
         self._waiting: deque[asyncio.Future[None] | None] = deque()
+        self._crowd: deque[tuple[Message, asyncio.Future[None] | None]] = deque()  # what is said a frame at a time
+        self._crowd_of: set[str] = set()  # the agents that say it
         self._in_flight = 0
         self._confirmed = 0  # the session that the supervisor has answered
         self._greeting = False  # until then nothing overtakes the hello: a call must not seem to have been made before
@@ -76,16 +81,21 @@ class Peer:
         self.is_busy: Callable[[], bool] = lambda: False
 
     def push(self, message: Message) -> None:
-        """Say something, some time soon, and until it is durable."""
-        self._link.push(message)
-        self._waiting.append(None)
+        """Say something, some time soon, and until it is durable. It goes after everything that was said before."""
+        self._join_crowd()
+        self._say(message)
+
+    def push_many(self, messages: Iterable[Message], agent_id: str) -> None:
+        """Say many things for one agent, as `push` does, a frame at a time."""
+        self._crowd.extend((message, None) for message in messages)
+        self._crowd_of.add(agent_id)
         self._wake.set()
 
-    def push_all(self, messages: Sequence[Message]) -> None:
-        """Say many things, as `push` does."""
-        self._link.push_all(messages)
-        self._waiting.extend(repeat(None, len(messages)))
-        self._wake.set()
+    def report(self, message: Message, agent_id: str) -> None:
+        """Say what became of an agent, as `push` does, but before what is left of the many things that are said for others."""
+        if agent_id in self._crowd_of:
+            self._join_crowd()
+        self._say(message)
 
     def push_awaited(self, message: Message) -> None:
         """Say something that somebody waits for: it goes with the next exchange, however much there is to do here."""
@@ -95,6 +105,7 @@ class Peer:
 
     def push_later(self, message: Message) -> None:
         """Say something that nobody waits for: it goes with what is said next, or after a short while."""
+        self._join_crowd()
         self._link.push(message)
         self._waiting.append(None)
         asyncio.get_running_loop().call_later(LATER_S, self._wake.set)
@@ -102,30 +113,51 @@ class Peer:
     async def durable(self, message: Message) -> None:
         """Say something and wait until the supervisor has made it durable."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._link.push(message)
-        self._waiting.append(future)
-        self._prompt = True
-        self._wake.set()
+        self._join_crowd()
+        self._say(message, future)
         self._hurry.set()
         await future
+
+    async def durable_many(self, messages: Sequence[Message], agent_id: str) -> None:
+        """Say many things for one agent, a frame at a time, and wait until the supervisor has made them durable."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.push_many(messages[:-1], agent_id)
+        self._crowd.append((messages[-1], future))
+        self._hurry.set()
+        await future
+
+    def _say(self, message: Message, durable: asyncio.Future[None] | None = None) -> None:
+        self._link.push(message)
+        self._waiting.append(durable)
+        self._prompt |= durable is not None
+        self._wake.set()
+
+    def _join_crowd(self, most: float = math.inf) -> None:
+        """Let so many of the crowd take their place behind what was said."""
+        while self._crowd and self._link.unsent < most:
+            self._say(*self._crowd.popleft())
+        if not self._crowd:
+            self._crowd_of.clear()
 
     @property
     def pending(self) -> list[Message]:
         """What was said and is not durable yet."""
-        return self._link.pending
+        return [*self._link.pending, *(message for message, _ in self._crowd)]
 
     @property
     def is_clear(self) -> bool:
         """Whether everything said so far is durable."""
-        return self._link.is_clear
+        return self._link.is_clear and not self._crowd
 
     async def serve(self) -> None:
         """Keep the conversation going until cancelled. A ledger that cannot go on ends the life of this process."""
         self._restart(again=False)
         while not self._tasks.has_ended:
             self._wake.clear()
-            may_say_more = self._in_flight < IN_FLIGHT_MAX and self._link.has_unsent and not self._greeting
-            if may_say_more or (self._in_flight == 0 and self._listens):
+            has_more = self._link.has_unsent or bool(self._crowd)
+            if (has_more and self._in_flight < IN_FLIGHT_MAX and not self._greeting) or (
+                self._in_flight == 0 and self._listens
+            ):
                 if self._in_flight > 0:
                     await self._gather()
                 self._said_s = asyncio.get_running_loop().time()
@@ -139,10 +171,11 @@ class Peer:
 
     async def _gather(self) -> None:
         """While there is much to do here, let what is said within a moment go together, unless somebody waits for it, or until it is
-        durable. The exchange that is held open brings what the supervisor has to say meanwhile."""
+        durable, or fills a frame. The exchange that is held open brings what the supervisor has to say meanwhile."""
         self._hurry.clear()
         pause_s = self._said_s + MOMENT_S - asyncio.get_running_loop().time()
-        if pause_s > 0 and self.is_busy() and not self._prompt and not self._is_awaited:
+        is_full = self._link.unsent + len(self._crowd) >= FRAME_MAX
+        if pause_s > 0 and self.is_busy() and not (is_full or self._prompt or self._is_awaited):
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._hurry.wait()
@@ -161,6 +194,7 @@ class Peer:
 
     def _frame(self) -> bytes:
         most = FRAME_MAX if self.epoch else 1  # a life that is not known yet hears hello alone
+        self._join_crowd(most)
         first, messages = self._link.take(most)
         self._greeting = self._confirmed != self._link.session
         hold, self._prompt, self._is_awaited = not (self._prompt or self._greeting), False, False

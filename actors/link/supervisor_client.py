@@ -95,7 +95,9 @@ class SupervisorClient:
     def _utter(self, wishes: list[_Wish]) -> None:
         for wish in wishes:
             self._wishes.setdefault(wish.request.run_id, []).append(wish)
-        self.peer.push_all([wish.request for wish in wishes if wish.request.wait])
+        awaited = [wish.request for wish in wishes if wish.request.wait]
+        if awaited:
+            self.peer.push_many(awaited, awaited[0].parent)
         detached = [wish for wish in wishes if not wish.request.wait]
         if detached:
             self._tasks.start(self._accept(detached))
@@ -109,8 +111,7 @@ class SupervisorClient:
                 del self._wishes[wish.request.run_id]
 
     async def _accept(self, wishes: list[_Wish]) -> None:
-        self.peer.push_all([wish.request for wish in wishes[:-1]])
-        await self.peer.durable(wishes[-1].request)
+        await self.peer.durable_many([wish.request for wish in wishes], wishes[0].request.parent)
         for wish in wishes:
             run_id = wish.request.run_id
             status = self._exists.pop(run_id, None)

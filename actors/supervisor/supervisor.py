@@ -74,6 +74,9 @@ from perdure.policies import Limits, turn_size_after
 
 BRIEF_MAX: Final = 16  # facts that are encoded and written in less time than a thread takes to wake
 LOOK_MS: Final = 2_000  # until the clocks are looked at again, whatever the timers say
+PASSES: Final = (
+    2  # of the loop after a turn: in them its answers leave, and peers are heard, before the next one begins
+)
 CODE_WAIT_MS: Final = 10_000  # after a boot, for the first program to come with its code
 
 
@@ -178,8 +181,9 @@ class Supervisor:
             await self.sessions.arrived.wait()
             self.sessions.arrived.clear()
             await self._timed(self._turn)
+            for _ in range(PASSES):
+                await asyncio.sleep(0)
             if self.checkpoints.has_step:
-                await asyncio.sleep(0)  # peers are heard between a long turn and a long step
                 await self._timed(self.checkpoints.between_turns)
             await self.keeping.between_turns()
 

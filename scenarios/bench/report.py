@@ -136,12 +136,13 @@ class Bench:
 
     @contextmanager
     def cluster(self, name: str, **limits: Any) -> Iterator[Runtime]:
-        """A new Ray on a new directory, with its warm hosts up."""
+        """A new Ray on a new directory, with its warm hosts up. The heap of this process is left alone meanwhile."""
         runtime = actors.Runtime(self.data / name, address="local", limits=Limits(**limits))
         with runtime:
             wait_for(lambda: hosts_up(runtime) >= runtime.limits.hosts_warm)
             calm(runtime)
-            yield runtime
+            with own_heap_left_alone():
+                yield runtime
 
 
 class Listener:

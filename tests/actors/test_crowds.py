@@ -17,7 +17,7 @@ from perdure.scenarios.testing.checks import Ledger
 from tests.actors.cast import Doubler, Number
 from tests.kit import Stage, play
 
-COUNT = 60
+COUNT = 120
 
 
 @pytest.mark.parametrize("point", [KillPoint.BEFORE_COMMIT, KillPoint.AFTER_COMMIT, KillPoint.BEFORE_EFFECT])
