@@ -15,7 +15,7 @@ from perdure.actors.tasks import Tasks
 from perdure.ledger import pack, unpack
 from perdure.policies import Limits
 
-COUNT = 2 * FRAME_MAX + 1
+COUNT = 3 * FRAME_MAX
 NOW = Wait(["now"])
 MANY: list[Message] = [NOW, *(Wait([f"r{number}"]) for number in range(1, COUNT))]
 REPORT = HostVitals(1, False, 0, 0)
