@@ -647,7 +647,7 @@ MUTANTS = (
     Mutant("ledger/timeouts.py", '"host_id", "placed_at_ms", "confirmed"', '"host_id", "confirmed"',
            "runs that were placed at different times are looked at each in its own time", "ledger/test_timeouts_and_placements.py"
            "::test_runs_that_differ_are_looked_at_each_in_its_own_time"),
-    Mutant("ledger/storage/agent_log.py", "2 * self._garbage_at_most(records) < self._end", "True",
+    Mutant("ledger/storage/agent_log.py", "2 * self._garbage_about(records) < self._end", "True",
            "a log that is mostly garbage is written anew",
            "ledger/test_agent_logs.py::test_a_log_that_is_mostly_garbage_is_written_anew"),
     Mutant("actors/life/run_requests.py", "kind = kinds.get(id(agent_class))", "kind = next(iter(kinds.values()), None)",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Final, NamedTuple
 
 from perdure.ledger.errors import WAY_OUT, StorageLost
 from perdure.ledger.storage.log_file import LogFile
@@ -46,6 +46,14 @@ _GAP_MAX: Final = 4 << 10  # bytes between two frames that are read at once
 _ROW_BYTES: Final = 80  # of a row, beside its key and its body
 
 
+class _Place(NamedTuple):
+    """Where a frame begins and ends, and how many rows it has."""
+
+    start: int
+    end: int
+    rows: int
+
+
 class AgentLog:
     """The open log of one incarnation. `durable` is put around whatever becomes durable; `let_go` gives the agent's lock back."""
 
@@ -55,7 +63,7 @@ class AgentLog:
         self.finding = ""  # what was cut off
         self.incarnation = 0
         self._durable, self._let_go = durable, let_go
-        self._frames: dict[int, tuple[int, int]] = {}  # number of a row → where its frame begins and ends
+        self._frames: dict[int, _Place] = {}  # number of a row with a body → its frame
         self._records = Records()
         self._digest, self._end = b"", 0
         self._at_rest = True  # whether no commit was written since the last rest
@@ -105,7 +113,7 @@ class AgentLog:
         """After a commit: write the log anew if most of it is garbage. Returns whether it has grown too long for a log."""
         if self._end < self._look_at:
             return False
-        if self._end <= _LIVING_BYTES_MAX and 2 * self._garbage_at_most(records) < self._end:
+        if self._end <= _LIVING_BYTES_MAX and 2 * self._garbage_about(records) < self._end:
             self._look_at = self._end + self._end // 4
             return False
         content = self._anew(records)
@@ -160,8 +168,8 @@ class AgentLog:
         self._frames.clear()
         rows: list[Numbered] = []
         for frame in reading.frames:
-            held, place = rows_of(content, frame), (frame.start, frame.end)
-            self._frames.update((number, place) for number, row in held if row.body is not None)
+            held = rows_of(content, frame)
+            self._place(held, frame.start, frame.end)
             rows += held
         return rows
 
@@ -183,19 +191,23 @@ class AgentLog:
     def _append(self, kind: int, rows: list[Numbered], number: int, *, durable: bool) -> None:
         content, digest = frame_of(kind, rows, number, self.incarnation, self._digest)
         self.file.write(self._end, content, durable=durable)
-        place = self._end, self._end + len(content)
+        self._place(rows, self._end, self._end + len(content))
+        self._digest, self._end = digest, self._end + len(content)
+
+    def _place(self, rows: list[Numbered], start: int, end: int) -> None:
+        """Know where these rows are."""
+        place = _Place(start, end, len(rows))
         self._frames.update((number, place) for number, row in rows if row.body is not None)
-        self._digest, self._end = digest, place[1]
 
     def _anew(self, records: Records) -> bytes:
         head = Head(self.agent_id, SCHEMA_VERSION, self.incarnation, records.clock)
         return log_of_rows(head, self.living(records))
 
-    def _garbage_at_most(self, records: Records) -> int:
-        """About how many bytes may be garbage: all of each frame in which there is any. Nothing is read for it."""
+    def _garbage_about(self, records: Records) -> float:
+        """About how many bytes are garbage: each row counts as a like share of its frame. Nothing is read for it."""
         places = [self._frames[number] for number in records.garbage if number in self._frames]
         without_body = len(records.garbage) - len(places)
-        return sum(end - start for start, end in set(places)) + without_body * _ROW_BYTES
+        return sum((place.end - place.start) / place.rows for place in places) + without_body * _ROW_BYTES
 
     def _replace(self, content: bytes, records: Records) -> None:
         with self._durable():
@@ -204,21 +216,21 @@ class AgentLog:
             self._at_rest = False  # though it is on the disk, nothing in it says so
             records.swept(list(records.garbage))
 
-    def _read(self, places: list[tuple[int, int]]) -> Iterator[Numbered]:
+    def _read(self, places: list[_Place]) -> Iterator[Numbered]:
         """The rows of the frames at these places, which are read again and verified; near ones are read together."""
-        near: list[tuple[int, int]] = []
+        near: list[_Place] = []
         for place in places:
-            if near and place[0] > near[-1][1] + _GAP_MAX:
+            if near and place.start > near[-1].end + _GAP_MAX:
                 yield from self._read_near(near)
                 near = []
             near.append(place)
         if near:
             yield from self._read_near(near)
 
-    def _read_near(self, places: list[tuple[int, int]]) -> Iterator[Numbered]:
-        begin = places[0][0]
-        content = self.file.read(begin, places[-1][1])
-        for start, _ in places:
+    def _read_near(self, places: list[_Place]) -> Iterator[Numbered]:
+        begin = places[0].start
+        content = self.file.read(begin, places[-1].end)
+        for start, _, _ in places:
             frame = read_frame(content, start - begin)
             if frame is None:
                 raise StorageLost(self.agent_id, f"{self.file.name} is damaged at byte {start}. {WAY_OUT}")
