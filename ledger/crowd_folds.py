@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.ledger.codec import encode
-from perdure.ledger.mail import Slot
 from perdure.ledger.run import Run, begin_all, complete_all
 from perdure.ledger.store.crowds import AttemptsStarted, Crowd, RunsCompleted, RunsRequested, crowd_of
 from perdure.ledger.store.store import CrowdRow
@@ -59,8 +58,7 @@ def _runs_completed(view: View, crowd: RunsCompleted, first: int, at_ms: int) ->
     view.tallied.subtract(before)
     view.end_all(runs)
     if runs[0].wants_mail:
-        for view.seq, run in enumerate(runs, first):
-            view.post(run, Slot.FINISH, None, at_ms)
+        view.post_ends(runs, first, at_ms)
 
 
 _FOLDS: dict[type[Crowd], Callable[[View, Any, int, int], None]] = {

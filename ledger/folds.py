@@ -127,7 +127,7 @@ def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int
         view.drop_agent(run.child)
     gave_up = run.slots.get(Slot.GIVE_UP)
     if gave_up is not None and permits(gave_up, MailEvent.OVERTAKEN):
-        view.move_mail(run.mail_id(Slot.GIVE_UP), MailEvent.OVERTAKEN)
+        view.move_mail(MailEvent.OVERTAKEN, run.mail_id(Slot.GIVE_UP))
     if run.wants_mail:
         view.post(run, Slot.FINISH, None, at_ms)
     return frame
@@ -181,7 +181,7 @@ def _run_retried(view: View, fact: RunRetried, seq: int, at_ms: int) -> int | No
     for slot in (Slot.FINISH, Slot.GIVE_UP):
         state = run.slots.get(slot)
         if state is not None and permits(state, MailEvent.OVERTAKEN):
-            view.move_mail(run.mail_id(slot), MailEvent.OVERTAKEN)
+            view.move_mail(MailEvent.OVERTAKEN, run.mail_id(slot))
     run.forget_ends(seq)
     view.parked.pop(run.run_id, None)
     view.dequeue(run)  # it may change its pool
@@ -300,11 +300,11 @@ def _mail_posted(view: View, fact: MailPosted, seq: int, at_ms: int) -> None:
 
 
 def _mail_delivered(view: View, fact: MailDelivered, _seq: int, _at_ms: int) -> None:
-    for key in fact.mail_ids:
-        mail = view.mail[key]
-        view.move_mail(key, MailEvent.HANDLED)
+    mails = [view.mail[key] for key in fact.mail_ids]
+    view.move_mail(MailEvent.HANDLED, *fact.mail_ids)
+    for mail in mails:
         run = view.runs[mail.run_id] if mail.slot == Slot.FINISH else None
-        if run is None or run.mail_id(Slot.FINISH) != key:
+        if run is None or not (run.overtaken or Slot.GIVE_UP in run.slots) or run.mail_id(Slot.FINISH) != mail.mail_id:
             continue
         for overtaken in (run.mail_id(Slot.GIVE_UP), *run.overtaken):
             if view.mail.pop(overtaken, None) is not None:  # it was superseded; nobody will speak of it again
@@ -320,7 +320,7 @@ def _mail_failed(view: View, fact: MailFailed, _seq: int, _at_ms: int) -> None:
     mail.attempts += 1
     mail.error, mail.retry_at_ms = fact.error, fact.retry_at_ms or 0
     if fact.retry_at_ms is None:
-        view.move_mail(fact.mail_id, MailEvent.GIVEN_UP)
+        view.move_mail(MailEvent.GIVEN_UP, fact.mail_id)
     else:
         mail.state = mail.after(MailEvent.FAILED)
         view.box(mail.recipient).put_off(mail.mail_id, fact.retry_at_ms, mail.seq)
@@ -329,13 +329,13 @@ def _mail_failed(view: View, fact: MailFailed, _seq: int, _at_ms: int) -> None:
 
 
 def _mail_suppressed(view: View, fact: MailSuppressed, _seq: int, _at_ms: int) -> None:
-    view.move_mail(fact.mail_id, MailEvent.WITHDRAWN)
+    view.move_mail(MailEvent.WITHDRAWN, fact.mail_id)
 
 
 def _mail_requeued(view: View, fact: MailRequeued, seq: int, _at_ms: int) -> None:
     mail = view.mail[fact.mail_id]
     mail.attempts, mail.retry_at_ms, mail.seq = 0, 0, seq
-    view.move_mail(fact.mail_id, MailEvent.REQUEUED)
+    view.move_mail(MailEvent.REQUEUED, fact.mail_id)
 
 
 _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {

@@ -132,22 +132,24 @@ class Holdings:
             self.families.add(agent)
         return box
 
-    def shelve(self, mail: Mail) -> None:
-        """Put a mail where its state says: into the mailbox of its recipient, among the parked, or nowhere."""
-        agent, box, parked = mail.recipient, self.mailbox.get(mail.recipient), self.parked_mail.get(mail.recipient)
-        if mail.state is MailState.PENDING:
-            self.box(agent).add(mail.mail_id)
-        elif box is not None:
-            box.remove(mail.mail_id)
-            if not box:
-                del self.mailbox[agent]
-        if mail.state is MailState.PARKED:
-            self.parked_mail.setdefault(agent, {})[mail.mail_id] = None
-            self.families.add(agent)
-        elif parked is not None:
-            parked.pop(mail.mail_id, None)
-            if not parked:
-                del self.parked_mail[agent]
+    def shelve(self, *mails: Mail) -> None:
+        """Put mails of one recipient where their states say: into its mailbox, among the parked, or nowhere."""
+        agent = mails[0].recipient
+        box, parked = self.box(agent), self.parked_mail.setdefault(agent, {})
+        for mail in mails:
+            if mail.state is MailState.PENDING:
+                box.add(mail.mail_id)
+            else:
+                box.remove(mail.mail_id)
+            if mail.state is MailState.PARKED:
+                parked[mail.mail_id] = None
+                self.families.add(agent)
+            else:
+                parked.pop(mail.mail_id, None)
+        if not box:
+            del self.mailbox[agent]
+        if not parked:
+            del self.parked_mail[agent]
         self.leave_family(agent)
 
     # agents

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, takewhile
 from typing import Final
 
-LETTERS_MAX: Final = 1024
+LETTERS_MAX: Final = 4096
 
 
 class Mailbox:
@@ -38,9 +38,9 @@ class Mailbox:
     def __contains__(self, mail_id: object) -> bool:
         return mail_id in self._handed or mail_id in self._waiting or mail_id in self._put_off
 
-    def add(self, mail_id: str) -> None:
-        """A mail that is new, or that somebody wants delivered after all, waits behind the others."""
-        self._waiting[mail_id] = None
+    def add(self, *mail_ids: str) -> None:
+        """Mails that are new, or that somebody wants delivered after all, wait behind the others."""
+        self._waiting.update(dict.fromkeys(mail_ids))
 
     def put_off(self, mail_id: str, until_ms: int, seq: int) -> None:
         """A mail is handed over again at that time. `seq` is its place among others of the same time."""

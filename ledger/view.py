@@ -15,7 +15,7 @@ from perdure.ledger.facts import Fact
 from perdure.ledger.holdings import Holdings
 from perdure.ledger.ids import is_within, name_of, origin_of, parent_of, type_of
 from perdure.ledger.lines import line_for
-from perdure.ledger.mail import Mail, MailEvent, MailState, handler_of
+from perdure.ledger.mail import Mail, MailEvent, MailState, Slot, handler_of
 from perdure.ledger.run import Run, apply
 
 _BLOCKERS_MAX = 1_000
@@ -171,34 +171,56 @@ class View(Holdings):
         self.settle(run)
         self.put(mail)
 
-    def put(self, mail: Mail) -> None:
-        """Put a mail into its recipient's mailbox."""
-        self.tally["enqueued"] += 1
-        self.mail[mail.mail_id] = mail
-        self.box(mail.recipient).add(mail.mail_id)
-        self.touched[mail.recipient] = self.dirty_mail[mail.mail_id] = None
-        self.want(mail.recipient)
+    def post_ends(self, runs: list[Run], first: int, at_ms: int) -> None:
+        """Put the mail about its end into the slot of each of these runs, which are alike and have ended just now. `first` is the number of
+        the first end."""
+        slot, parent, handler = Slot.FINISH, runs[0].parent, handler_of(Slot.FINISH, runs[0].options)
+        mails = [
+            Mail(run.mail_id(slot), parent, run.run_id, slot, handler, None, at_ms, seq=seq)
+            for seq, run in enumerate(runs, first)
+        ]
+        for run in runs:
+            run.mark_slot(slot, MailState.PENDING)
+            del self.settled[run.run_id]
+        self.put(*mails)
 
-    def move_mail(self, key: str, event: MailEvent) -> None:
-        """Move a mail by the table, its slot with it, and into the mailbox or out of it."""
-        mail = self.mail[key]
-        state = mail.after(event)
+    def put(self, *mails: Mail) -> None:
+        """Put mails into the mailbox of their recipient."""
+        recipient, keys = mails[0].recipient, [mail.mail_id for mail in mails]
+        self.tally["enqueued"] += len(mails)
+        self.mail.update(zip(keys, mails, strict=True))
+        self.box(recipient).add(*keys)
+        self.touched[recipient] = None
+        self.dirty_mail.update(dict.fromkeys(keys))
+        self.want(recipient)
+
+    def move_mail(self, event: MailEvent, *keys: str) -> None:
+        """Move mails of one recipient by the table, their slots with them, and into its mailbox or out of it."""
+        mails = [self.mail[key] for key in keys]
+        if not mails:
+            return
+        for mail in mails:
+            self._move(mail, event)
+        self.dirty_mail.update(dict.fromkeys(keys))
+        self.touched[mails[0].recipient] = None
+        self.shelve(*mails)
+        if any(mail.state is MailState.PENDING for mail in mails):
+            self.want(mails[0].recipient)
+        for mail in mails:
+            if mail.state in _DROPPED:
+                del self.mail[mail.mail_id]
+
+    def _move(self, mail: Mail, event: MailEvent) -> None:
         if mail.state in self.tally:
             self.tally[mail.state] -= 1
-        mail.state = state
+        mail.state = state = mail.after(event)
         if state in self.tally:
             self.tally[state] += 1
         run = self.runs.get(mail.run_id)
-        if run is not None and run.mail_id(mail.slot) == key:  # else it tells of an end before a retry
+        if run is not None and run.mail_id(mail.slot) == mail.mail_id:  # else it tells of an end before a retry
             run.mark_slot(mail.slot, state)
             self.settle(run)
             self.dirty_runs[mail.run_id] = None
-        self.dirty_mail[key] = self.touched[mail.recipient] = None
-        self.shelve(mail)
-        if state is MailState.PENDING:
-            self.want(mail.recipient)
-        if state in _DROPPED:
-            del self.mail[key]
 
     def blocks(self, agent: str) -> None:
         """Remember that this agent blocks its host: from its next placement on it is alone."""

@@ -17,7 +17,7 @@ from weakref import ref
 
 from perdure.actors.code.author_call import is_async, overrides, staying, tried
 from perdure.actors.life.host_services import HostServices
-from perdure.actors.link.messages import Plain, Question, Report
+from perdure.actors.link.messages import InboxKept, Plain, Question, Report
 from perdure.actors.ports import Dice
 from perdure.actors.tasks import AGENT, RANK, Pending, Tasks
 from perdure.actors.threads import wait_for
@@ -232,8 +232,12 @@ class Life:
     # the supervisor
 
     def push(self, stimulus: Report) -> None:
-        """Say something to the supervisor."""
+        """Say something to the supervisor, after everything that this agent has said."""
         self.services.peer.report(self._with_sequence(stimulus), self.agent_id)
+
+    def push_of_mail(self, said: Handled | InboxKept) -> None:
+        """Say what became of mail. That need not wait for the many runs that its handlers ask for: a row of the outbox stands for each."""
+        self.services.peer.report(said if isinstance(said, InboxKept) else self._with_sequence(said))
 
     async def durable(self, stimulus: Report) -> None:
         """Say something to the supervisor and wait until it is durable."""

@@ -60,7 +60,7 @@ class Mailbox:
             group = [self._letters[key] for key in list(self._letters)[: life.limits.group_max]]
             done, failures = await handle(life, self._outbox, group)
             failed = [(each.mail_id, each.error, each.park) for each in failures]
-            life.push(Handled(life.agent_id, life.incarnation, done, failed))
+            life.push_of_mail(Handled(life.agent_id, life.incarnation, done, failed))
             for letter in group:
                 self._letters.pop(letter.mail_id, None)
             self._weigh_inbox(len(done))
@@ -73,7 +73,7 @@ class Mailbox:
         self._handled = len(life.storage.inbox()) if self._handled is None else self._handled + handled
         if self._handled >= life.limits.inbox_max:
             self._handled = 0
-            life.services.peer.push(InboxKept(life.agent_id, life.incarnation, list(life.storage.inbox())))
+            life.push_of_mail(InboxKept(life.agent_id, life.incarnation, list(life.storage.inbox())))
 
     def settled(self, mail_ids: list[str]) -> None:
         """The ledger will not send these to this life any more, and what it had sent it before has come in by now."""

@@ -91,8 +91,9 @@ class Peer:
         self._crowd_of.add(agent_id)
         self._wake.set()
 
-    def report(self, message: Message, agent_id: str) -> None:
-        """Say what became of an agent, as `push` does, but before what is left of the many things that are said for others."""
+    def report(self, message: Message, agent_id: str = "") -> None:
+        """Say what happened, as `push` does, but before what is left of the many things that are being said. Of those of the agent that is
+        named everything goes first."""
         if agent_id in self._crowd_of:
             self._join_crowd()
         self._say(message)
