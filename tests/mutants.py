@@ -464,7 +464,7 @@ MUTANTS = (
     Mutant("ledger/folds.py", "max(view.seq, seq), max(view.at_ms, at_ms)", "max(view.seq, seq), at_ms",
            "the ledger's time never runs backwards",
            "ledger/test_snapshot.py::test_the_time_of_the_ledger_never_runs_backwards"),
-    Mutant("ledger/folds.py", "        view.move_mail(run.mail_id(Slot.GIVE_UP), MailEvent.OVERTAKEN)", "        pass",
+    Mutant("ledger/folds.py", "        view.move_mail(MailEvent.OVERTAKEN, run.mail_id(Slot.GIVE_UP))", "        pass",
            "a finish supersedes a give-up that is not delivered yet", "ledger/test_protocol.py"
            "::test_a_true_end_supersedes_a_give_up_that_is_not_delivered_and_is_itself_delivered"),
     Mutant("ledger/folds.py", "        view.post(run, Slot.FINISH, None, at_ms)", "        pass",
