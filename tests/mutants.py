@@ -534,7 +534,7 @@ MUTANTS = (
     Mutant("ledger/folds.py", "    run.forget_ends(seq)", "    pass",
            "the end of a run that is tried again is told although an earlier one was", "ledger/test_retried_runs.py"
            "::test_a_parent_that_has_taken_the_failure_is_told_the_new_end_as_another_completion"),
-    Mutant("ledger/view.py", "if run is not None and run.mail_id(mail.slot) == key:", "if run is not None:",
+    Mutant("ledger/view.py", "if run is not None and run.mail_id(mail.slot) == mail.mail_id:", "if run is not None:",
            "an echo about an earlier end hides no later one", "ledger/test_retried_runs.py"
            "::test_an_acknowledgement_of_the_failure_that_comes_after_the_retry_counts_and_hides_no_later_end"),
     Mutant("actors/life/attempt.py", "kept.attempt > after", "True",
@@ -553,7 +553,7 @@ MUTANTS = (
     Mutant("ledger/view.py", "        if slot in run.slots:\n            return", "        pass",
            "a slot is used once for ever",
            "ledger/test_protocol.py::test_a_slot_is_used_once_for_ever_also_after_its_mail_was_delivered"),
-    Mutant("ledger/view.py", "        if state in _DROPPED:\n            del self.mail[key]", "        pass",
+    Mutant("ledger/view.py", "            if mail.state in _DROPPED:\n                del self.mail[mail.mail_id]", "            pass",
            "mail that is delivered is forgotten",
            "ledger/test_snapshot.py::test_a_boot_reads_what_is_alive_and_leaves_what_has_settled"),
     Mutant("ledger/view.py", "        if change < 0 and held:", "        if False:",
@@ -668,7 +668,7 @@ MUTANTS = (
     Mutant("ledger/crowd_decisions.py", "        place += count\n", "",
            "each member of a crowd has one place", "ledger/test_crowds.py"
            "::test_a_history_in_crowds_is_the_history_one_by_one"),
-    Mutant("ledger/crowd_folds.py", "for view.seq, run in enumerate(runs, first):", "for run in runs:",
+    Mutant("ledger/view.py", "handler, None, at_ms, seq=seq)", "handler, None, at_ms, seq=first)",
            "mail about a crowd is in the order of its members",
            "ledger/test_crowds.py::test_mail_about_a_crowd_is_in_the_order_of_its_members"),
     Mutant("ledger/crowd_decisions.py", '_ODD_OPTIONS: Final = frozenset({"limit", "on_limit", "start_hook"})',
@@ -994,6 +994,13 @@ MUTANTS = (
     Mutant("actors/link/peer.py", "if agent_id in self._crowd_of:", "if False:",
            "an agent's own report goes after everything that it said",
            "actors/test_peer.py::test_an_agents_own_report_goes_after_everything_that_it_said"),
+    Mutant("ledger/folds.py", "not (run.overtaken or Slot.GIVE_UP in run.slots) or", "not run.overtaken or",
+           "a give-up that was superseded is forgotten with the end that superseded it", "ledger/test_protocol.py"
+           "::test_a_true_end_supersedes_a_give_up_that_is_not_delivered_and_is_itself_delivered"),
+    Mutant("actors/life/life.py", "isinstance(said, InboxKept) else self._with_sequence(said))",
+           "isinstance(said, InboxKept) else self._with_sequence(said), self.agent_id)",
+           "what became of mail waits for no runs that its agent asks for",
+           "actors/test_peer.py::test_what_became_of_mail_waits_for_no_runs_that_its_agent_asks_for"),
     Mutant("actors/link/peer.py", "            self._crowd_of.clear()", "            pass",
            "when all is said that an agent said, its reports go before what others say",
            "actors/test_peer.py::test_when_all_is_said_that_an_agent_said_its_reports_go_before_what_others_say"),

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
+from perdure.actors.life.life import Life
 from perdure.actors.link.link import FRAME_MAX
 from perdure.actors.link.messages import HostHello, HostVitals, Message, Wait
 from perdure.actors.link.peer import Peer
@@ -12,7 +15,7 @@ from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode_all
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.actors.tasks import Tasks
-from perdure.ledger import pack, unpack
+from perdure.ledger import Handled, pack, unpack
 from perdure.policies import Limits
 
 COUNT = 3 * FRAME_MAX
@@ -110,3 +113,14 @@ def test_when_all_is_said_that_an_agent_said_its_reports_go_before_what_others_s
 
     heard = Speaker(lambda peer: peer.report(REPORT, "asks")).run(say)
     assert heard.index(REPORT) <= COUNT + 2 * FRAME_MAX
+
+
+def test_what_became_of_mail_waits_for_no_runs_that_its_agent_asks_for() -> None:
+    handled = Handled("asks", 1, ["m"], [])
+
+    def say(peer: Peer) -> None:
+        life = SimpleNamespace(services=SimpleNamespace(peer=peer), agent_id="asks", _with_sequence=lambda said: said)
+        Life.push_of_mail(cast("Life", life), handled)
+
+    heard = Speaker(say).run(lambda peer: peer.push_many(MANY, "asks"))
+    assert heard.index(handled) <= 2 * FRAME_MAX
