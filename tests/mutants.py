@@ -647,6 +647,12 @@ MUTANTS = (
     Mutant("ledger/timeouts.py", '"host_id", "placed_at_ms", "confirmed"', '"host_id", "confirmed"',
            "runs that were placed at different times are looked at each in its own time", "ledger/test_timeouts_and_placements.py"
            "::test_runs_that_differ_are_looked_at_each_in_its_own_time"),
+    Mutant("ledger/storage/agent_log.py", "4 * garbage >= 3 * self._rows", "False",
+           "what thousands of requests leave behind goes before the next ones are written", "ledger/test_agent_logs.py"
+           "::test_what_thousands_of_requests_leave_behind_goes_before_the_next_ones_are_written"),
+    Mutant("ledger/storage/agent_log.py", "(place.end - place.start) / place.rows for", "place.end - place.start for",
+           "a row counts as garbage by its share of its frame", "ledger/test_agent_logs.py"
+           "::test_a_long_commit_is_not_read_again_whenever_some_of_its_rows_are_gone"),
     Mutant("ledger/storage/agent_log.py", "2 * self._garbage_about(records) < self._end", "True",
            "a log that is mostly garbage is written anew",
            "ledger/test_agent_logs.py::test_a_log_that_is_mostly_garbage_is_written_anew"),

@@ -67,7 +67,11 @@ class AgentLog:
         self._records = Records()
         self._digest, self._end = b"", 0
         self._at_rest = True  # whether no commit was written since the last rest
-        self._look_at = _LOOK_BYTES
+        self._rows = 0  # in the log
+        self._look_at, self._look_garbage = (
+            _LOOK_BYTES,
+            0,
+        )  # how long it is, or how many rows are garbage, when it is looked through
 
     def open(self, incarnation: int | None) -> None:
         """Read the log, and take it for a life; without one it is only looked at."""
@@ -111,16 +115,23 @@ class AgentLog:
 
     def tidy(self, records: Records) -> bool:
         """After a commit: write the log anew if most of it is garbage. Returns whether it has grown too long for a log."""
-        if self._end < self._look_at:
+        if not self._is_due(records):
             return False
         if self._end <= _LIVING_BYTES_MAX and 2 * self._garbage_about(records) < self._end:
             self._look_at = self._end + self._end // 4
+            self._look_garbage = 2 * len(records.garbage)
             return False
         content = self._anew(records)
         self._look_at = max(_LOOK_BYTES, 2 * len(content))
         if 2 * len(content) <= self._end:
             self._replace(content, records)
         return len(content) > _LIVING_BYTES_MAX
+
+    def _is_due(self, records: Records) -> bool:
+        """Whether it has grown since it was looked through, or three rows of four are garbage: the sooner these go, the less is written."""
+        garbage = len(records.garbage)
+        is_mostly_garbage = garbage >= self._look_garbage and 4 * garbage >= 3 * self._rows
+        return self._end >= (_LOOK_BYTES if is_mostly_garbage else self._look_at)
 
     def sweep(self, records: Records) -> None:
         """Write the log without its garbage."""
@@ -166,6 +177,7 @@ class AgentLog:
         """Go on after what is in the log. Returns its rows."""
         self._digest, self._end = reading.digest, reading.end
         self._frames.clear()
+        self._rows = self._look_garbage = 0
         rows: list[Numbered] = []
         for frame in reading.frames:
             held = rows_of(content, frame)
@@ -197,6 +209,7 @@ class AgentLog:
     def _place(self, rows: list[Numbered], start: int, end: int) -> None:
         """Know where these rows are."""
         place = _Place(start, end, len(rows))
+        self._rows += len(rows)
         self._frames.update((number, place) for number, row in rows if row.body is not None)
 
     def _anew(self, records: Records) -> bytes:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from perdure.actors import Agent, Detached, RunContext, RunInfo, RunResult, exposed
 
-LOOK_S = 0.02
+LOOK_S = 0.005
 STEP_S = 1.0
 
 

@@ -302,6 +302,48 @@ def test_a_log_without_garbage_is_not_looked_through(files: FileDisk, monkeypatc
     assert files.path_of(AGENT).stat().st_size < 3 * looked[-1]
 
 
+def test_what_thousands_of_requests_leave_behind_goes_before_the_next_ones_are_written(
+    files: FileDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would be garbage of a log whose other half was written just now, and all of that would be written once more."""
+    written: list[int] = []
+    anew = AgentLog._anew  # noqa: SLF001
+
+    def counted(log: AgentLog, records: Records) -> bytes:
+        content = anew(log, records)
+        written.append(len(content))
+        return content
+
+    monkeypatch.setattr(AgentLog, "_anew", counted)
+    storage = Cabinet(files).open(AGENT, 1)
+    for _ in range(4):
+        with storage.transaction() as transaction:
+            for n in range(2_000):
+                transaction.add_outbox(b"x" * 200 + f"{n}".encode())
+        storage.state["n"] = 1
+        storage.forget_outbox([number for number, _ in storage.outbox()])
+        for n in range(10):
+            storage.state["n"] = n
+    assert len(written) == 4
+    assert max(written) < 10_000, "no request is written twice"
+
+
+def test_a_long_commit_is_not_read_again_whenever_some_of_its_rows_are_gone(
+    files: FileDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    monkeypatch.setattr(AgentLog, "_anew", lambda *_: written.append(1) or b"x" * 10_000_000)
+    storage = Cabinet(files).open(AGENT, 1)
+    with storage.transaction() as transaction:
+        for n in range(3_000):
+            transaction.add_outbox(b"x" * 200 + f"{n}".encode())
+    numbers = [number for number, _ in storage.outbox()]
+    for n in range(10):
+        storage.forget_outbox(numbers[100 * n : 100 * n + 100])
+        storage.save_step("r", f"s{n}", b"x" * 50_000)
+    assert written == []
+
+
 def test_a_log_that_only_grows_becomes_a_database_in_time(files: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_log, "_LIVING_BYTES_MAX", 100_000)
     cabinet = Cabinet(files)
