@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from perdure.actors.chat.answer_reader import AnswerReader
 from perdure.actors.chat.call_reader import ENDING
+from perdure.actors.chat.eager_reading import EagerReading
 from perdure.actors.chat.failures import ModelFailed, failure_of
 from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.actors.tasks import awaited
@@ -70,9 +71,9 @@ async def read_answer(
 
 
 async def _read(stream: StreamedResponse, reader: AnswerReader, watchdog: Watchdog) -> AsyncGenerator[Event]:
-    events = aiter(stream)
+    events = EagerReading(aiter(stream))
     try:
-        while (event := await watchdog.within(anext(events, None))) is not None:
+        while (event := await watchdog.within(events.next())) is not None:
             is_heard = False
             for chunk in reader.read(event):
                 yield chunk

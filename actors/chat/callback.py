@@ -155,7 +155,7 @@ class CallbackRunner:
         self._callback, self._threads = callback, threads
         self._hears_events = True
         self._calls: deque[tuple[str, tuple[object, ...]]] = deque()
-        self._called, self._calling = 0, ""
+        self._called, self._calling, self._began_s = 0, "", 0.0
         self._waits = Waits()
         self._teller: asyncio.Task[None] | None = None
 
@@ -168,10 +168,13 @@ class CallbackRunner:
 
     async def finish(self, name: str, *args: object) -> None:
         """Tell the end, and wait until it is told. A call that hangs is left behind, and the end is told nevertheless."""
+        loop = asyncio.get_running_loop()
         self.tell(name, *args)
+        ended_s = loop.time()
         while self._teller is not None and not self._teller.done():
-            called = self._called
-            await asyncio.wait([self._teller], timeout=END_GRACE_S)
+            called, since_s = self._called, max(ended_s, self._began_s)
+            pause_s = since_s + END_GRACE_S - loop.time()
+            await asyncio.wait([self._teller], timeout=pause_s if pause_s > 0 else END_GRACE_S)
             if self._called == called and self._calling == "on_event" and not self._teller.done():
                 log.warning("A chat callback hangs in on_event. That call is given up, and the end is told.")
                 await self.close()
@@ -189,7 +192,7 @@ class CallbackRunner:
             while self._calls:
                 name, args = self._calls.popleft()
                 if self._hears_events or name != "on_event":
-                    self._calling = name
+                    self._calling, self._began_s = name, asyncio.get_running_loop().time()
                     await self._tell(name, *args)
                 self._called += 1
         finally:
