@@ -95,13 +95,14 @@ class KeyFilter:
 
     @classmethod
     def read(cls, con: duckdb.DuckDBPyConnection, snapshot_seq: int) -> Self | None:
-        """The filter of this snapshot, or None if there is none that speaks of it. A file of an earlier version gets its table now, because
-        DuckDB refuses a checkpoint if a table was created while others read."""
+        """The filter of this snapshot, or None if there is none that speaks of it: an empty snapshot needs none. A file of an earlier
+        version gets its table now, because DuckDB refuses a checkpoint if a table was created while others read."""
         con.execute(_TABLE)
-        kept = get(con, _KEY)
-        if kept is None or kept[:2] != [snapshot_seq, _keys_in(con)]:
+        kept, keys, made = get(con, _KEY), _keys_in(con), cls()
+        if not keys:
+            return made
+        if kept is None or kept[:2] != [snapshot_seq, keys]:
             return None
-        made = cls()
         made._count, made._left, digests = kept[2:]
         for number, digest in enumerate(digests):
             level = _read_level(con, number)

@@ -50,6 +50,7 @@ def test_it_denies_none_that_is_there_and_nearly_all_others_also_when_it_is_read
 
 
 def test_a_full_level_is_written_once(con: duckdb.DuckDBPyConnection) -> None:
+    with_runs(con, ["one"])
     made = KeyFilter()
     made.add(OLD)
     made.write(con, 9)
@@ -66,6 +67,14 @@ def test_any_id_that_was_added_is_in_it(run_ids: list[str], other: str) -> None:
     made.add(run_ids)
     assert all(run_id in made for run_id in run_ids)
     assert other in run_ids or other not in made
+
+
+def test_an_empty_snapshot_needs_no_filter(con: duckdb.DuckDBPyConnection) -> None:
+    made = KeyFilter.read(con, 0)
+    assert made is not None
+    assert "r" not in made
+    with_runs(con, ["r"])
+    assert KeyFilter.read(con, 0) is None
 
 
 def damaged(con: duckdb.DuckDBPyConnection) -> None:
