@@ -51,8 +51,9 @@ class KeyFilter:
         return self._finds(*_hashes(key))
 
     def _finds(self, first: int, step: int) -> bool:
-        for level in self._levels:  # noqa: SIM110 - a generator costs as much as the look itself
-            if _has(level, first, step):
+        for level in self._levels:
+            bit = first & 8 * len(level) - 1  # of most levels the first bit says no
+            if level[bit >> 3] & _BITS[bit & 7] and _has(level, first, step):
                 return True
         return False
 
@@ -183,5 +184,4 @@ def _has(level: bytearray, first: int, step: int) -> bool:
 def _set(level: bytearray, first: int, step: int) -> None:
     mask = 8 * len(level) - 1
     for place in range(first, first + _PROBES * step, step):
-        bit = place & mask
-        level[bit >> 3] |= _BITS[bit & 7]
+        level[(place & mask) >> 3] |= 1 << (place & 7)
