@@ -74,9 +74,7 @@ from perdure.policies import Limits, turn_size_after
 
 BRIEF_MAX: Final = 16  # facts that are encoded and written in less time than a thread takes to wake
 LOOK_MS: Final = 2_000  # until the clocks are looked at again, whatever the timers say
-PASSES: Final = (
-    2  # of the loop after a turn: in them its answers leave, and peers are heard, before the next one begins
-)
+PASSES: Final = 2  # of the loop after a turn: its answers leave, and peers are heard, before the next one
 CODE_WAIT_MS: Final = 10_000  # after a boot, for the first program to come with its code
 
 

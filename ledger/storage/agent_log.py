@@ -68,10 +68,8 @@ class AgentLog:
         self._digest, self._end = b"", 0
         self._at_rest = True  # whether no commit was written since the last rest
         self._rows = 0  # in the log
-        self._look_at, self._look_garbage = (
-            _LOOK_BYTES,
-            0,
-        )  # how long it is, or how many rows are garbage, when it is looked through
+        self._look_at = _LOOK_BYTES  # how long it is when it is looked through
+        self._look_garbage = 0  # or how many rows are garbage then
 
     def open(self, incarnation: int | None) -> None:
         """Read the log, and take it for a life; without one it is only looked at."""
