@@ -481,7 +481,7 @@ MUTANTS = (
            "ledger/test_protocol.py::test_a_slot_is_used_once_for_ever_also_after_its_mail_was_delivered"),
     Mutant("ledger/folds.py", "        view.timers.arm(run.run_id, run.retry_at_ms)", "        pass",
            "a run that was lost is tried again after its pause",
-           "ledger/test_timeouts_and_placements.py::test_a_retry_waits_for_its_pause"),
+           "ledger/test_timeouts_and_placements.py::test_a_run_that_was_lost_is_looked_at_when_its_pause_is_over"),
     Mutant("ledger/folds.py", "    view.timers.arm(fact.run_id, 0)", "    pass",
            "a re-attached run that lost its place waits for another", "ledger/test_timeouts_and_placements.py"
            "::test_a_run_that_is_asked_for_again_after_it_lost_its_place_gets_another"),
@@ -672,8 +672,8 @@ MUTANTS = (
            "a life is begun before its mail is delivered",
            "ledger/test_crowds.py::test_a_child_that_has_mail_is_started_before_that"),
     Mutant("ledger/crowd_decisions.py", "        place += count\n", "",
-           "each member of a crowd has one place", "ledger/test_crowds.py"
-           "::test_a_history_in_crowds_is_the_history_one_by_one"),
+           "each member of a crowd has one place",
+           "ledger/test_crowds.py::test_a_fan_out_is_started_by_one_command_for_each_host"),
     Mutant("ledger/view.py", "handler, None, at_ms, seq=seq)", "handler, None, at_ms, seq=first)",
            "mail about a crowd is in the order of its members",
            "ledger/test_crowds.py::test_mail_about_a_crowd_is_in_the_order_of_its_members"),

@@ -247,6 +247,12 @@ def test_a_retry_waits_for_its_pause() -> None:
     assert seated(ledger) == [AttemptStarted("r", 2, 2, "h1")]
 
 
+def test_a_run_that_was_lost_is_looked_at_when_its_pause_is_over() -> None:
+    ledger = Ledger().given(asked(), placed(), AttemptLost("r", 1, "gone", NOW_MS + 400))
+    tick(ledger, 400)
+    assert seated(ledger) == [AttemptStarted("r", 2, 2, "h1")]
+
+
 def test_the_attempt_after_the_last_one_may_only_collect() -> None:
     ledger = Ledger().given(asked(attempts_max=1), placed(), AttemptLost("r", 1, "gone", NOW_MS))
     tick(ledger, 0)
