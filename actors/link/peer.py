@@ -107,8 +107,7 @@ class Peer:
     def push_later(self, message: Message) -> None:
         """Say something that nobody waits for: it goes with what is said next, or after a short while."""
         self._join_crowd()
-        self._link.push(message)
-        self._waiting.append(None)
+        self._queue(message)
         asyncio.get_running_loop().call_later(LATER_S, self._wake.set)
 
     async def durable(self, message: Message) -> None:
@@ -128,10 +127,13 @@ class Peer:
         await future
 
     def _say(self, message: Message, durable: asyncio.Future[None] | None = None) -> None:
-        self._link.push(message)
-        self._waiting.append(durable)
+        self._queue(message, durable)
         self._prompt |= durable is not None
         self._wake.set()
+
+    def _queue(self, message: Message, durable: asyncio.Future[None] | None = None) -> None:
+        self._link.push(message)
+        self._waiting.append(durable)
 
     def _join_crowd(self, most: float = math.inf) -> None:
         """Let so many of the crowd take their place behind what was said."""

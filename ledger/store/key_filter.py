@@ -184,4 +184,4 @@ def _has(level: bytearray, first: int, step: int) -> bool:
 def _set(level: bytearray, first: int, step: int) -> None:
     mask = 8 * len(level) - 1
     for place in range(first, first + _PROBES * step, step):
-        level[(place & mask) >> 3] |= 1 << (place & 7)
+        level[(place & mask) >> 3] |= _BITS[place & 7]

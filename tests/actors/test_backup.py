@@ -141,6 +141,7 @@ def test_what_was_backed_up_amid_the_work_goes_on_from_one_moment_exactly_once(
             pass  # a host is made for one of them; each question takes some time
         made = Backup(tmp_path / "data", target, Steward(workshop), print).make(1)
         told = workshop.told()
+        assert all(told), "every relay had begun"
         assert told != all_hops(), "none was done"
     restore_backup(target, tmp_path / "copy")
     assert not damage(tmp_path / "copy")

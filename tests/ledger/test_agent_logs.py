@@ -282,16 +282,22 @@ def test_a_log_that_is_mostly_garbage_is_written_anew(files: FileDisk) -> None:
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-def test_a_log_without_garbage_is_not_looked_through(files: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[int] = []
+def written_anew(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How long each log is that is written anew from now on."""
+    sizes: list[int] = []
     anew = AgentLog._anew  # noqa: SLF001
 
     def counted(log: AgentLog, records: Records) -> bytes:
         content = anew(log, records)
-        looked.append(len(content))
+        sizes.append(len(content))
         return content
 
     monkeypatch.setattr(AgentLog, "_anew", counted)
+    return sizes
+
+
+def test_a_log_without_garbage_is_not_looked_through(files: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = written_anew(monkeypatch)
     storage = Cabinet(files).open(AGENT, 1)
     for n in range(300):
         storage.save_step("r", f"s{n}", b"x" * 1_000)
@@ -306,15 +312,7 @@ def test_what_thousands_of_requests_leave_behind_goes_before_the_next_ones_are_w
     files: FileDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be garbage of a log whose other half was written just now, and all of that would be written once more."""
-    written: list[int] = []
-    anew = AgentLog._anew  # noqa: SLF001
-
-    def counted(log: AgentLog, records: Records) -> bytes:
-        content = anew(log, records)
-        written.append(len(content))
-        return content
-
-    monkeypatch.setattr(AgentLog, "_anew", counted)
+    written = written_anew(monkeypatch)
     storage = Cabinet(files).open(AGENT, 1)
     for _ in range(4):
         with storage.transaction() as transaction:

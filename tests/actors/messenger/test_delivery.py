@@ -181,8 +181,8 @@ def test_what_cannot_be_delivered_is_parked_in_nobodys_way_and_can_be_tried_agai
         assert await chat.do("retry_delivery", "nothing") is False
         return await chat.rest()
 
-    Board.begin(post=[fate])
-    rows, _ = visit(story)
+    Board.begin(post=[fate] * 2)  # while it streams, and in the end
+    rows, _ = visit(story, pace=Pace(first_ms=100, between_ms=10))
     assert outcomes(rows) == ["answered", "answered"]
     assert Board.thread() == [answer_to("short"), TOLD]
     assert len(Outside.provider.log()) == 2
