@@ -46,7 +46,7 @@ CREATE TABLE mail (mail_id VARCHAR PRIMARY KEY, live BOOLEAN, recipient VARCHAR,
 -- What the facts up to the last checkpoint weigh, in stretches; forgetting a run takes its weight out (see `seals.py`).
 CREATE TABLE seals (first_seq BIGINT, last_seq BIGINT, items BIGINT, total BLOB);
 
--- Which runs have a record, in pieces of a filter that is kept in memory (see `run_filter.py`). Of compressed ones, DuckDB would
+-- Which runs have a record, in pieces of a filter that is kept in memory (see `key_filter.py`). Of compressed ones, DuckDB would
 -- unpack all that are before the one it reads.
 CREATE TABLE run_filter (place INTEGER PRIMARY KEY, bits BLOB USING COMPRESSION uncompressed);
 

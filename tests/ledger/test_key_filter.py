@@ -151,7 +151,7 @@ def test_a_ledger_knows_its_runs_after_a_start_and_looks_all_of_them_up_without_
             store.boot()
         store.close()
         with closing(connect(tmp_path / "ledger", fsync=False)) as con:
-            con.execute("DELETE FROM meta WHERE key = 'key_filter_14'")
+            con.execute("DELETE FROM meta WHERE key = 'key_filter_words'")
             con.execute("CHECKPOINT")
         store.boot()
         assert store.known_among(["a", "x", "b"]) == ["a", "x", "b"]
