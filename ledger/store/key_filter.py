@@ -27,7 +27,7 @@ from perdure.ledger.store.store import Record
 _BITS_EACH: Final = 32
 _PATTERNS: Final = 2_048  # of bits in a word; the upper bits of a hash choose one, and the lower bits the word
 _SHIFT: Final = 64 - 11
-_FIRST_SIZE: Final = 1 << 15  # bytes of the first level; each further one has four times the size of the one before
+_FIRST_SIZE: Final = 1 << 15  # bytes of the first level; each further one has twice the size of the one before
 _SIZE_MAX: Final = 1 << 22  # until this: room for a million ids
 _PIECE: Final = 1 << 18  # bytes that are read at once, so that a start needs no memory for a second copy
 _SPARE: Final = 10_000  # ids of what is gone that are not worth a new filter
@@ -89,9 +89,9 @@ class KeyFilter:
         return new
 
     def _grow(self) -> None:
-        size = _size(len(self._levels))
-        self._left = 8 * size // _BITS_EACH
-        self._levels.append(array("Q", bytes(size)))
+        level = _empty(len(self._levels))
+        self._left = 64 * len(level) // _BITS_EACH
+        self._levels.append(level)
 
     def is_outgrown(self, con: duckdb.DuckDBPyConnection) -> bool:
         """Whether most of it is of what was cleared or deleted."""
@@ -101,13 +101,13 @@ class KeyFilter:
         """Keep it beside the snapshot that goes up to this fact, inside the caller's transaction."""
         for number, level in enumerate(self._levels[len(self._digests) :], len(self._digests)):
             places = _places(number)
-            whole = level.tobytes()
-            pieces = [whole[at : at + _PIECE] for at in range(0, len(whole), _PIECE)]
+            whole = memoryview(level).cast("B")
+            pieces = [bytes(whole[at : at + _PIECE]) for at in range(0, len(whole), _PIECE)]
             con.execute("DELETE FROM run_filter WHERE place BETWEEN $1 AND $2", [places[0], places[-1]])
             con.execute(
                 "INSERT INTO run_filter SELECT unnest($1::INTEGER[]), unnest($2::BLOB[])", [list(places), pieces]
             )
-            self._digests.append(_digest(whole))
+            self._digests.append(_digest(level))
         put(con, _KEY, [snapshot_seq, _keys_in(con), self._count, self._left, self._digests])
         self._digests = self._digests[: len(self._levels) - 1]  # the last one changes
 
@@ -126,7 +126,7 @@ class KeyFilter:
             level = _read_level(con, number)
             if _digest(level) != digest:
                 return None
-            made._levels.append(array("Q", level))
+            made._levels.append(level)
         made._digests = digests[: len(digests) - 1]
         return made
 
@@ -157,7 +157,7 @@ def filter_after(con: duckdb.DuckDBPyConnection, before: KeyFilter | None, snaps
 
 def _size(number: int) -> int:
     """Bytes of a level."""
-    return min(_FIRST_SIZE << min(2 * number, 32), _SIZE_MAX)
+    return min(_FIRST_SIZE << min(number, 32), _SIZE_MAX)
 
 
 def _places(number: int) -> range:
@@ -166,16 +166,21 @@ def _places(number: int) -> range:
     return range(first, first + max(1, _size(number) // _PIECE))
 
 
-def _read_level(con: duckdb.DuckDBPyConnection, number: int) -> bytearray:
+def _empty(number: int) -> array[int]:
+    return array("Q", [0]) * (_size(number) // 8)
+
+
+def _read_level(con: duckdb.DuckDBPyConnection, number: int) -> array[int]:
     """A level piece by piece; zeros stand for a piece that is not there."""
-    level = bytearray(_size(number))
+    level = _empty(number)
+    whole = memoryview(level).cast("B")
     for at, place in enumerate(_places(number)):
         if (row := con.execute("SELECT bits FROM run_filter WHERE place = $1", [place]).fetchone()) is not None:
-            level[at * _PIECE : (at + 1) * _PIECE] = row[0]
+            whole[at * _PIECE : (at + 1) * _PIECE] = row[0]
     return level
 
 
-def _digest(level: bytes | bytearray) -> bytes:
+def _digest(level: array[int]) -> bytes:
     return blake2b(level, digest_size=16).digest()
 
 

@@ -36,7 +36,7 @@ LOOK_S: Final = 0.2
 FAREWELL_S: Final = 10.0
 
 children = Service("children")
-entered: set[bytes] = set()
+entered: set[str | bytes] = set()  # which of them depends on the version of the SDK
 
 
 def enter(ctx: Context) -> None:
