@@ -10,6 +10,7 @@ from perdure.ledger import pack
 from perdure.policies import Event
 
 BATCH_EVENTS_MAX, BATCH_BYTES_MAX = 5_000, 1_000_000
+_PLAIN = ("type", "id", "delta")
 UTF8_MOST = 4  # bytes of one character
 Numbered = TypeVar("Numbered", bound=Mapping[str, Any])
 
@@ -76,5 +77,11 @@ def _join(joined: list[Event], run: list[str]) -> None:
 
 
 def _same_text(left: Event, right: Event) -> bool:
-    plain = left.keys() | right.keys() <= {"type", "id", "delta"} and isinstance(right.get("delta"), str)
-    return plain and all(left.get(key) == right.get(key) for key in ("type", "id"))
+    """Whether both are deltas of one text that have nothing else to say. It is asked for each delta of a long answer."""
+    return (
+        len(left) == len(right) == len(_PLAIN)
+        and left["type"] == right["type"]
+        and "id" in left
+        and left["id"] == right.get("id")
+        and isinstance(right.get("delta"), str)
+    )
