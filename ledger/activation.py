@@ -71,12 +71,13 @@ class Activation:
 class HostView:
     """A host as the supervisor sees it. `load` counts the tenants that do not merely wait for their children; `worn` says that a tenant
     left a thread behind; `late_at_ms` is when it was last seen to be behind with its work; `blocked` says what keeps its event loop now;
-    `room` is how many agents may be at work there.
+    `room` is how many agents may be at work there; while it `is_loading` it imports the code of agents that may come.
     """
 
     host_id: str
     spec: Any
     up: bool = False
+    is_loading: bool = False
     draining: bool = False
     worn: bool = False
     pid: int = 0

@@ -52,7 +52,9 @@ def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _
         alone = blame.isolates(agent, home)
         place = partial(choose, hosts, view.wakes.length(line), limits, alone=alone, urgent=True)
         shunned = hosts_of_tools(view, agent)
-        host = (place(apart_from=shunned) if shunned else None) or place()
+        host = place(again=deaths_of(view, agent) > 0, apart_from=shunned or ())
+        if host is None and shunned:
+            host = place()
         if host is None:
             if alone and not line.exclusive:
                 continue

@@ -6,6 +6,10 @@ not. Runs wait for room. Woken agents do not: a call or a parent must not queue 
 empties and can be retired. An exclusive agent, and a run or agent that lost its host too often, always has a host to itself. Each of the
 two kinds may have `hosts_max` hosts, so neither waits for the other.
 
+A woken agent that has lost its host, and not too often, goes on at once, because somebody may wait for an answer: it waits for no host that
+is coming, nor for one that just imports the code of agents, which may take a second, while another one has room. A run that has lost its
+host waits for one of its own: if it kills hosts, it takes nobody along.
+
 A run that must outlive its parent is placed *apart* from it. If there is no other host it waits for one, and for its sake there are two.
 """
 
@@ -30,6 +34,7 @@ class Candidate(Protocol):
     draining: bool
     worn: bool
     up: bool
+    is_loading: bool
     room: float
 
     @property
@@ -57,6 +62,7 @@ def choose(
     *,
     alone: bool,
     urgent: bool = False,
+    again: bool = False,
     apart_from: Container[str] = (),
 ) -> S | None:
     """The host for one more agent, or None if the agent should wait for one.
@@ -66,6 +72,7 @@ def choose(
         demand: how many agents wait for a place in this pool, this one included.
         alone: whether it needs a host to itself.
         urgent: whether it may go to a host that is behind.
+        again: whether it is a woken agent that has lost its host.
         apart_from: the hosts to which it may not go.
     """
     hosts_max = _hosts_max(limits, is_apart=apart_from != ())
@@ -77,12 +84,13 @@ def choose(
     ready = [host for host in hosts if host.up and not (host.draining or host.exclusive or (full and not host.tenants))]
     ready = [host for host in ready if host.host_id not in apart_from]
     ready = [host for host in ready if not host.worn and has_room(host)] or ready
+    if again and not alone:
+        ready = [host for host in ready if not host.is_loading] or ready
     for host in ready:
         if not host.tenants:
             return host
-    if alone or (len(hosts) < hosts_max and demand <= hosts_max - len(hosts)):
-        return None
-    if demand <= len(hosts) and demand <= sum(not host.up for host in hosts):
+    coming = max(hosts_max - len(hosts), sum(not host.up for host in hosts))
+    if alone or (demand <= coming and not again):
         return None
     best = min(ready, key=lambda host: (not host.room, host.load), default=None)
     return best if best is not None and has_room(best) else None

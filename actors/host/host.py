@@ -36,6 +36,7 @@ from perdure.actors.link.messages import (
     Observed,
     Ping,
     Prepare,
+    Prepared,
     Retire,
     Settled,
     Signal,
@@ -148,6 +149,7 @@ class Host:
         """Import the code of agents that may come to live here. What goes wrong is told to the run that needs it."""
         for each in types:
             await tried(self.world.threads.run(partial(_load_ahead, each, self.services.code_dir)))
+        self.peer.push(Prepared())
 
     def _passivate(self, wish: Passivate) -> None:
         """Let those go at once that have nothing to do, and those that are named as soon as they have nothing to do."""

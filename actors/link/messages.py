@@ -121,6 +121,10 @@ class HostVitals(NamedTuple):
     writes_waiting: int
 
 
+class Prepared(NamedTuple):
+    """The host has imported the code that it was told to import (`Prepare`)."""
+
+
 class InboxKept(NamedTuple):
     """The mails that an agent remembers to have handled. `Settled` says which of them may be forgotten."""
 
@@ -353,7 +357,7 @@ Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Rele
 
 FromPeer: TypeAlias = Request | Ask | Wait
 FromClient: TypeAlias = ClientHello | Follow | Observe | Adopt
-FromHost: TypeAlias = HostHello | Report | CallAnswered | CallCut | CallAstray | HostVitals | InboxKept
+FromHost: TypeAlias = HostHello | Report | CallAnswered | CallCut | CallAstray | HostVitals | Prepared | InboxKept
 ToHost: TypeAlias = (
     Start | Starts | Wake | Deliver | Settled | Stop | MakeCall | Signal | Observed | Prepare | Passivate | Retire | Ping
 )  # fmt: skip

@@ -27,6 +27,7 @@ from perdure.actors.link.messages import (
     Message,
     Observe,
     Prepare,
+    Prepared,
     Question,
     Reply,
     Retire,
@@ -100,6 +101,9 @@ class Intake:
                 self._calls.astray(ref)
             case HostVitals():
                 self._host_vitals(session, message)
+            case Prepared():
+                if (host := self._view.hosts.get(session.peer_id)) is not None:
+                    host.is_loading = False
             case InboxKept():
                 self._inboxes.append((session, message))
             case Happened():
@@ -144,7 +148,10 @@ class Intake:
             session.say(Retire())
             return
         host.pid, host.node, host.rss_mb = said.pid, said.node, said.rss_mb
-        session.say(Prepare(list(dict.fromkeys(type_of(agent) for agent in islice(self._view.agents, 200)))[:8]))
+        types = list(dict.fromkeys(type_of(agent) for agent in islice(self._view.agents, 200)))[:8]
+        if types:
+            session.say(Prepare(types))
+        host.is_loading = bool(types)
         self._calls.session_began(session.peer_id)
         for agent, incarnation in said.tenants:
             activation = self._view.agents.get(agent)

@@ -19,6 +19,7 @@ class Candidate:
     draining: bool = False
     worn: bool = False
     up: bool = True
+    is_loading: bool = False
     room: float = 10
     tenants: dict[str, None] = field(default_factory=dict)
 
@@ -50,6 +51,7 @@ CHOICES: list[tuple[str, list[Candidate], int, bool, int | None]] = [
     ("who must be alone is never packed", [host(1), host(1), host(1)], 5, True, None),
     ("who must be alone leaves the others their hosts", [*[host(1, exclusive=True)] * 3, host()], 1, True, None),
     ("an empty host beyond the pool is for who must be alone", [*[host(2)] * 3, host()], 1, False, 0),
+    ("an empty host that imports code is taken", [host(1), host(is_loading=True)], 1, False, 1),
 ]
 
 
@@ -58,6 +60,25 @@ CHOICES: list[tuple[str, list[Candidate], int, bool, int | None]] = [
 )
 def test_choice(hosts: list[Candidate], demand: int, alone: bool, place: int | None) -> None:
     chosen = choose(hosts, demand, LIMITS, alone=alone)
+    assert chosen is (None if place is None else hosts[place])
+
+
+AGAIN: list[tuple[str, list[Candidate], bool, int | None]] = [
+    ("who lost its host does not wait for another one", [host(1)], False, 0),
+    ("nor for one that is coming", [host(2), host(1), host(up=False)], False, 1),
+    ("it takes an empty host", [host(1), host()], False, 1),
+    ("it waits if it must be alone", [host(1)], True, None),
+    ("it waits if all are full", [host(10)], False, None),
+    ("a host that imports code is passed over", [host(is_loading=True), host(2), host(1)], False, 2),
+    ("a host that imports code is better than a full one", [host(is_loading=True), host(10), host(10)], False, 0),
+    ("a host that imports code is better than none", [host(is_loading=True), host(up=False)], False, 0),
+    ("a host that imports code is good for who must be alone", [host(1), host(is_loading=True)], True, 1),
+]
+
+
+@pytest.mark.parametrize(("hosts", "alone", "place"), [row[1:] for row in AGAIN], ids=[r[0] for r in AGAIN])
+def test_choice_for_who_lost_its_host(hosts: list[Candidate], alone: bool, place: int | None) -> None:
+    chosen = choose(hosts, 1, LIMITS, alone=alone, again=True)
     assert chosen is (None if place is None else hosts[place])
 
 

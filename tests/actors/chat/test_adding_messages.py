@@ -200,8 +200,8 @@ def test_a_continuation_can_be_cancelled_and_adds_nothing_more() -> None:
     async def story(room: Room) -> None:
         first = await room.do("chat", "words")
         speaking = room.soon("continue_last_turn", request_id="speaking")
-        waiting = room.soon("continue_last_turn", request_id="waiting")
         await room.until(lambda: room.is_("running", "speaking"))
+        waiting = room.soon("continue_last_turn", request_id="waiting")
         await room.until(lambda: room.is_("accepted", "waiting"))
         for request_id in ("waiting", "speaking"):
             assert await room.do("cancel_chat", request_id) is True
