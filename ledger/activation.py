@@ -71,7 +71,8 @@ class Activation:
 class HostView:
     """A host as the supervisor sees it. `load` counts the tenants that do not merely wait for their children; `worn` says that a tenant
     left a thread behind; `late_at_ms` is when it was last seen to be behind with its work; `blocked` says what keeps its event loop now;
-    `room` is how many agents may be at work there; while it `is_loading` it imports the code of agents that may come.
+    `room` is how many agents may be at work there; `is_loading` says that it has come up, and has not yet told that it has imported the
+    code of the agents that were awake then.
     """
 
     host_id: str

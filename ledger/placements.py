@@ -53,7 +53,7 @@ def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _
         place = partial(choose, hosts, view.wakes.length(line), limits, alone=alone, urgent=True)
         shunned = hosts_of_tools(view, agent)
         host = place(again=deaths_of(view, agent) > 0, apart_from=shunned or ())
-        if host is None and shunned:
+        if host is None and shunned:  # it is rather with its tools than nowhere, but waits for a host that is coming
             host = place()
         if host is None:
             if alone and not line.exclusive:

@@ -6,9 +6,9 @@ not. Runs wait for room. Woken agents do not: a call or a parent must not queue 
 empties and can be retired. An exclusive agent, and a run or agent that lost its host too often, always has a host to itself. Each of the
 two kinds may have `hosts_max` hosts, so neither waits for the other.
 
-A woken agent that has lost its host, and not too often, goes on at once, because somebody may wait for an answer: it waits for no host that
-is coming, nor for one that just imports the code of agents, which may take a second, while another one has room. A run that has lost its
-host waits for one of its own: if it kills hosts, it takes nobody along.
+A woken agent that has lost its host, and not too often, does not wait for a host that is coming while another one has room: somebody may
+wait for its answer. It passes over a host that still imports the code of agents, which may take a second, if there is another. A run that
+has lost its host is placed like every other run.
 
 A run that must outlive its parent is placed *apart* from it. If there is no other host it waits for one, and for its sake there are two.
 """

@@ -10,8 +10,8 @@ from perdure.ledger import pack
 from perdure.policies import Event
 
 BATCH_EVENTS_MAX, BATCH_BYTES_MAX = 5_000, 1_000_000
-_PLAIN = ("type", "id", "delta")
 UTF8_MOST = 4  # bytes of one character
+_PLAIN = frozenset({"type", "id", "delta"})  # what a delta has that says nothing else
 Numbered = TypeVar("Numbered", bound=Mapping[str, Any])
 
 
@@ -78,10 +78,5 @@ def _join(joined: list[Event], run: list[str]) -> None:
 
 def _same_text(left: Event, right: Event) -> bool:
     """Whether both are deltas of one text that have nothing else to say. It is asked for each delta of a long answer."""
-    return (
-        len(left) == len(right) == len(_PLAIN)
-        and left["type"] == right["type"]
-        and "id" in left
-        and left["id"] == right.get("id")
-        and isinstance(right.get("delta"), str)
-    )
+    plain = left.keys() == _PLAIN == right.keys() and isinstance(right["delta"], str)
+    return plain and bool(left["type"] == right["type"] and left["id"] == right["id"])

@@ -2,8 +2,9 @@
 
 It errs in one direction. What it denies is not in the snapshot; what it affirms is looked up there (one new id in 150,000 for each full
 level). It errs so seldom because a look-up costs two milliseconds of processor time, and waits if DuckDB is just writing its file, and a
-turn with it. Each key has five bits in each of three words of 64 bits: that is three steps of Python, where bits that are spread over a
-level would be fifteen. Ids of what was cleared or deleted stay in it, until they are more than the others.
+turn with it. Each key has up to five bits in each of three words of 64 bits. So it takes three steps of Python to look for it, where
+fifteen bits that are spread over a level would take fifteen. Ids of what was cleared or deleted stay in it, until they are more than the
+others.
 
 It stands in the database's file beside the records, in a table of its own, because DuckDB reads a small table whole whenever it looks for
 one row of it. A checkpoint writes the level that changed, so its cost does not grow with what is retained. With the filter stands for
@@ -26,7 +27,7 @@ from perdure.ledger.store.store import Record
 
 _BITS_EACH: Final = 32
 _PATTERNS: Final = 2_048  # of bits in a word; the upper bits of a hash choose one, and the lower bits the word
-_SHIFT: Final = 64 - 11
+_SHIFT: Final = 64 - (_PATTERNS - 1).bit_length()
 _FIRST_SIZE: Final = 1 << 15  # bytes of the first level; each further one has twice the size of the one before
 _SIZE_MAX: Final = 1 << 22  # until this: room for a million ids
 _PIECE: Final = 1 << 18  # bytes that are read at once, so that a start needs no memory for a second copy
