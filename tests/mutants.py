@@ -1718,7 +1718,7 @@ MUTANTS = (
     Mutant("actors/code/schema.py", "len(value) <= _SHORT and value.isascii()", "len(value) <= _SHORT",
            "a text that cannot be encoded is refused by whoever would send it",
            "actors/test_arguments.py::test_a_wrong_value_is_refused_as_when_it_is_encoded"),
-    Mutant("actors/code/schema.py", "if not kwargs and len(args) == _only_by_place(method):", "if len(args) == _only_by_place(method):",
+    Mutant("actors/code/signatures.py", "if not kwargs and len(args) == _only_by_place(method):", "if len(args) == _only_by_place(method):",
            "arguments that a method does not take are refused",
            "actors/test_arguments.py::test_arguments_that_do_not_fit_are_refused"),
     Mutant("actors/host/lookout.py", "        if call in asker.calls:\n            return pack([])\n", "",

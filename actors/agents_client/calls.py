@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.agents_client.line import Line, encoded, words_of
-from perdure.actors.code.schema import gives_bit_by_bit
+from perdure.actors.code.signatures import gives_bit_by_bit
 from perdure.actors.gateway.backend import Reached, asked
 from perdure.actors.gateway.state_feed import Known, WatchedState
 from perdure.actors.life.state_watch import version_of

@@ -14,7 +14,7 @@ from typing import Any
 
 from perdure.actors.code.author_call import tried
 from perdure.actors.code.naming import load_type
-from perdure.actors.code.schema import exposed_call
+from perdure.actors.code.signatures import exposed_call
 from perdure.actors.jobs.fibers import Fibers
 from perdure.actors.jobs.queue import CallbackQueue
 from perdure.actors.jobs.schedules import Schedules

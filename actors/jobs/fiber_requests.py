@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, TypedDict
 
 from perdure.actors.code.author_call import name_of_method
-from perdure.actors.code.schema import fiber_shape
+from perdure.actors.code.signatures import fiber_shape
 from perdure.actors.jobs.fiber import Fiber, FiberInspection
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext
 from perdure.actors.jobs.fiber_store import FiberStore

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable
 
 from perdure.actors.code.author_call import in_words, is_async, method_named, tried, tried_now
-from perdure.actors.code.schema import fiber_shape
+from perdure.actors.code.signatures import fiber_shape
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_agenda import FiberAgenda
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext

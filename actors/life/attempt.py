@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from perdure.actors.code.author_call import in_words, traced, tried, tried_now
-from perdure.actors.code.schema import run_shapes
+from perdure.actors.code.signatures import run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.run_context import RunContext

@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, TypedDict
 
-from perdure.actors.code.schema import Shape, exposed_call, gives_bit_by_bit
+from perdure.actors.code.schema import Shape
+from perdure.actors.code.signatures import exposed_call, gives_bit_by_bit
 from perdure.actors.life.life import Life
 from perdure.ledger import BadRequest, pack, unpack
 

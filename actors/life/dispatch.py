@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, Unpack, cast
 
 from perdure.actors.code.naming import type_name
-from perdure.actors.code.schema import run_shapes
+from perdure.actors.code.signatures import run_shapes
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.child_types import RunOptions
 from perdure.actors.life.life import Life

@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 
 from perdure.actors.code.author_call import method_named
 from perdure.actors.code.naming import load_type
-from perdure.actors.code.schema import exposed_call, run_shapes
+from perdure.actors.code.signatures import exposed_call, run_shapes
 from perdure.actors.life.activity import Activity
 from perdure.actors.life.life import Life
 from perdure.actors.life.one_transaction import Piece, Step, done_in_one, failure

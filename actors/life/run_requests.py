@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.code.naming import type_name
-from perdure.actors.code.schema import Shape, run_shapes
+from perdure.actors.code.schema import Shape
+from perdure.actors.code.signatures import run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.class_options import Runs, class_options
 from perdure.actors.life.life import Life

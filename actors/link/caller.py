@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.code.naming import type_name
-from perdure.actors.code.schema import Shape, bound, shapes_of
+from perdure.actors.code.schema import Shape
+from perdure.actors.code.signatures import bound, shapes_of
 from perdure.actors.link.doors import apart, mark_of
 from perdure.actors.link.keeping import ShowAgent
 from perdure.actors.link.messages import Call, HostNeeds

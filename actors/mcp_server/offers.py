@@ -22,7 +22,7 @@ from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.chat.delegated_tools import agent_tool
 from perdure.actors.chat.tool_schema import intake_of
 from perdure.actors.chat.tools import Tool
-from perdure.actors.code.schema import run_shapes, shapes_of
+from perdure.actors.code.signatures import run_shapes, shapes_of
 from perdure.ledger import BadRequest
 from perdure.policies import JsonObject
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from pydantic_core import to_jsonable_python
 
-from perdure.actors.code.schema import gives_bit_by_bit
+from perdure.actors.code.signatures import gives_bit_by_bit
 from perdure.actors.gateway.backend import Backend, Reached, asked
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from perdure.actors.code.schema import Shape, bound, shapes_of
+from perdure.actors.code.schema import Shape
+from perdure.actors.code.signatures import bound, shapes_of
 from perdure.ledger import BadRequest, TooLarge, pack, unpack
 
 LIMIT = 1_000

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from perdure.actors import Agent, ChatAgent, MessengerAgent, RunContext, TurnResult, exposed
 from perdure.actors.code.author_call import method_named
-from perdure.actors.code.schema import run_shapes
+from perdure.actors.code.signatures import run_shapes
 from tests.kit import Stage, play
 
 AGENT = """
