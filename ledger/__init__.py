@@ -10,8 +10,8 @@ from perdure.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from perdure.ledger.activation import Activation, HostView, package_of, pool_key, with_package
-    from perdure.ledger.checks import check_ms, check_number, check_whole, checked
-    from perdure.ledger.codec import decode, encode, pack, unpack
+    from perdure.ledger.checks import check_ms, check_number, check_text, check_whole, checked
+    from perdure.ledger.codec import decode, encode, pack, unpack, unpack_opened
     from perdure.ledger.crowd_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
     from perdure.ledger.effects import (
         DeliverMail,
@@ -165,6 +165,17 @@ if TYPE_CHECKING:
     from perdure.ledger.store.crowds import CROWD, CROWD_MIN, CROWDS, Crowd, count_of, crowd_of, spelled_out
     from perdure.ledger.store.store import Boot, CrowdRow, FactRow, First, Payload, Record, Row, Store, Wanted
     from perdure.ledger.timeouts import arm, next_look
+    from perdure.ledger.values import (
+        FINGERPRINT_BYTES,
+        Kept,
+        Unfit,
+        checked_value,
+        pack_value,
+        shown,
+        taken_out,
+        unchecked,
+        unpack_value,
+    )
     from perdure.ledger.view import View, last_end
     from perdure.ledger.wording import lasting
 

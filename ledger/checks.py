@@ -7,6 +7,7 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 from perdure.ledger.errors import BadRequest
+from perdure.ledger.values import pack_value
 from perdure.policies import InvalidValue, number, whole
 
 P = ParamSpec("P")
@@ -32,6 +33,14 @@ def checked(check: Callable[[], T]) -> T:
 
 check_whole, check_number = _refusing(whole), _refusing(number)
 """`policies.whole` and `policies.number`, which raise `BadRequest` here."""
+
+
+def check_text(field: str, value: object) -> str:
+    """Return the value if it is text that can be kept and sent. Raises `BadRequest`."""
+    if not isinstance(value, str):
+        raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, not text")
+    pack_value(field, text := str.__str__(value))
+    return text
 
 
 def check_ms(field: str, value: object) -> float:

@@ -1,6 +1,6 @@
-"""Facts to rows and back. Everything durable is msgpack of plain data; nothing is ever pickled.
+"""Facts, messages and rows to bytes and back: our own data, in which what authors handed over stands as `Kept` (`ledger.values`).
 
-A `Secret` is plain data too, as an extension type that holds its name. Nothing that is encoded holds the value of one.
+Named tuples and tuples are arrays. Nothing that is encoded holds the value of a secret.
 """
 
 from __future__ import annotations
@@ -12,20 +12,10 @@ import msgpack
 
 from perdure.ledger.errors import LedgerDamaged
 from perdure.ledger.facts import Fact
-from perdure.ledger.secret import Secret, without_secrets
+from perdure.ledger.secret import without_secrets
+from perdure.ledger.values import opened, reference, referred, unpack_with
 
 _KEPT_BYTES_MAX = 1 << 20  # a packer keeps room for the longest value that it has packed
-_SECRET = 1  # the code of the extension type
-
-
-def _reference(value: object) -> msgpack.ExtType:
-    if isinstance(value, Secret):
-        return msgpack.ExtType(_SECRET, value.name.encode())
-    raise TypeError(f"can not serialize {type(value).__name__!r} object")
-
-
-def _referred(code: int, body: bytes) -> object:
-    return Secret(body.decode()) if code == _SECRET else msgpack.ExtType(code, body)
 
 
 # Packers that nobody uses now: to make a new one for each value would cost more than the packing.
@@ -34,7 +24,7 @@ _KINDS: dict[str, type[Fact]] = {kind.__name__: kind for kind in get_args(Fact)}
 
 
 def pack(value: Any) -> bytes:
-    """Encode plain data (None, booleans, numbers, strings, bytes, lists, dicts, secrets by name)."""
+    """Encode data of ours. What authors hand over is encoded by `pack_value`."""
     return without_secrets(_packed(value))
 
 
@@ -50,13 +40,18 @@ def _packed(value: Any) -> bytes:
 
 
 def unpack(body: bytes) -> Any:
-    """Decode what `pack` made."""
-    return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=_referred)
+    """Decode what `pack` made. What authors handed over stays as it was encoded."""
+    return unpack_with(body, referred)
+
+
+def unpack_opened(body: bytes) -> Any:
+    """The same for whoever it is for: what authors handed over is decoded too, objects of their classes by their fields."""
+    return unpack_with(body, opened)
 
 
 def encoder() -> Callable[[Any], bytes]:
     """A packer: it encodes facts as `encode` does, for one thread at a time."""
-    pack: Callable[[Any], bytes] = msgpack.Packer(default=_reference).pack
+    pack: Callable[[Any], bytes] = msgpack.Packer(default=reference).pack
     return pack
 
 

@@ -27,6 +27,7 @@ from perdure.ledger.facts import (
 )
 from perdure.ledger.preview import shown_input
 from perdure.ledger.store.store import FactRow
+from perdure.ledger.values import Kept
 
 
 def frame_of(row: FactRow, tool_call: str | None, *, replay: bool = False) -> dict[str, Any] | None:
@@ -70,7 +71,7 @@ def _milestone(fact: MilestoneReached, at_ms: int) -> dict[str, Any]:
 
 
 def _finished(fact: RunCompleted, at_ms: int) -> dict[str, Any]:
-    output = None if fact.output is None else unpack(fact.output)
+    output = None if fact.output is None else Kept(fact.output)
     return {"kind": "finished", "summary": fact.summary, "output": output, "at_ms": at_ms}
 
 
@@ -85,7 +86,7 @@ _EVENTS: dict[type[Fact], Callable[[Any, int], dict[str, Any]]] = {
     RunRequested: _started,
     AttemptStarted: lambda fact, at_ms: {"kind": "attempt", "attempt": fact.attempt, "at_ms": at_ms},
     RunReattached: lambda fact, at_ms: {"kind": "attempt", "attempt": max(1, fact.attempt), "at_ms": at_ms},
-    ChunkEmitted: lambda fact, at_ms: {"kind": "chunk", "body": unpack(fact.body), "at_ms": at_ms},
+    ChunkEmitted: lambda fact, at_ms: {"kind": "chunk", "body": Kept(fact.body), "at_ms": at_ms},
     ProgressReported: lambda fact, at_ms: {"kind": "progress", "at_ms": at_ms, **unpack(fact.body)},
     MilestoneReached: _milestone,
     RunCompleted: _finished,

@@ -16,6 +16,7 @@ from perdure.ledger.run import Run, outcome_of
 from perdure.ledger.snapshot import run_from
 from perdure.ledger.status import Status
 from perdure.ledger.store.store import First, Record
+from perdure.ledger.values import Kept
 from perdure.ledger.view import View
 from perdure.policies import INFINITY
 
@@ -23,7 +24,7 @@ from perdure.policies import INFINITY
 def inspected(run: Run) -> dict[str, Any]:
     """What a parent (or `perdure show`) learns of a run: its outcome so far, progress and milestones included."""
     told = {**about(run), **outcome_of(run), "parent": run.parent, "digest": run.digest, "attempt": run.attempt}
-    told["output"] = None if run.output is None else unpack(run.output)
+    told["output"] = None if run.output is None else Kept(run.output)
     told["host"], told["signal_at_ms"] = run.host_id, run.signal_at_ms or None
     if run.progress is not None:
         told["progress"] = {**unpack(run.progress), "at_ms": run.progress_at_ms or run.signal_at_ms}

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from perdure.ledger.codec import unpack
+from perdure.ledger.values import Kept, said, shown
 
 CHARS_MAX: Final = 500
 CUT: Final = "..."
@@ -23,8 +23,8 @@ def preview_of(value: Any) -> str | None:
         return str(value)[:CHARS_MAX]
     try:
         text = _as_json(value)
-    except (TypeError, ValueError):  # bytes, which JSON does not know
-        return str(value)[:CHARS_MAX]
+    except (TypeError, ValueError, RecursionError):  # bytes or a set, which JSON does not know
+        return said(value, CHARS_MAX)
     return text if len(text) <= CHARS_MAX else text[: CHARS_MAX - len(CUT)] + CUT
 
 
@@ -34,4 +34,6 @@ def shown_input(options: Mapping[str, Any], inline: bytes | None) -> Any:
     For an input that is too large for its fact, the parent has made the preview already, so the payload is not read.
     """
     told = options.get("preview")
-    return told if told is not None or inline is None else preview_of(unpack(inline))
+    if isinstance(told, Kept):
+        return told
+    return told if told is not None or inline is None else preview_of(shown(inline))

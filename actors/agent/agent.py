@@ -58,6 +58,7 @@ from perdure.ledger import (
     Cancel,
     check_id,
     check_ms,
+    check_text,
     check_whole,
     path_of,
     preview_of,
@@ -215,7 +216,10 @@ class Agent:
         anything else is shown as JSON, shortened."""
         if isinstance(output, str):
             return output
-        return preview_of(to_jsonable_python(output, by_alias=True, fallback=str)) or ""
+        try:
+            return preview_of(to_jsonable_python(output, by_alias=True, fallback=str)) or ""
+        except (ValueError, TypeError, RecursionError):  # bytes that are no text, or keys that JSON does not know
+            return preview_of(output) or ""
 
     def _perdure_woken(self) -> None:
         """Resume the work of an earlier life. Called after `on_start` if the agent has a storage."""
@@ -369,7 +373,9 @@ class Agent:
 
     def cancel_agent_tool(self, run_id: str, reason: str = "cancelled") -> Awaitable[Any]:
         """Cancel a run of this agent, and the runs that its child waits for. Durable on return. An ended run stays as it is."""
-        return self._perdure.bridge(self._perdure.ask(Cancel(run_id, self._perdure.agent_id, str(reason))))
+        return self._perdure.bridge(
+            self._perdure.ask(Cancel(run_id, self._perdure.agent_id, check_text("reason", reason)))
+        )
 
     def inspect_agent_tool_run(self, run_id: str) -> Pending[dict[str, Any] | Any]:
         """Return the status, outcome, progress and milestones of a run. None means *not known yet*, never failed."""

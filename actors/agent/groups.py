@@ -13,7 +13,7 @@ from perdure.actors.jobs.occurrence import Past, QueuedItem, Schedule
 from perdure.actors.jobs.schedule_requests import chosen, retries_of, span_of
 from perdure.actors.life.family import SubAgentInfo
 from perdure.actors.tasks import Pending
-from perdure.ledger import check_id, check_ms, check_whole, unpack
+from perdure.ledger import check_id, check_ms, check_whole, unpack_value
 from perdure.policies import CallbackStatus, PastOutcome
 
 LISTED_MAX = 1_000
@@ -195,7 +195,7 @@ def shown_item(tenant: Tenant, row: Row) -> QueuedItem:
 def _shown(tenant: Tenant, row: Row) -> dict[str, Any]:
     return {
         "callback": row.callback,
-        "payload": unpack(row.payload),
+        "payload": unpack_value(row.payload),
         "status": row.status,
         "next_at_ms": row.ready_at_ms,
         "retry": retries_of(tenant, row),

@@ -14,7 +14,7 @@ from perdure.actors.gateway.backend import Reached, asked
 from perdure.actors.gateway.state_feed import Known, WatchedState
 from perdure.actors.life.state_watch import version_of
 from perdure.actors.link.caller import CallerSide
-from perdure.ledger import AgentUnreachable, PerdureError, pack
+from perdure.ledger import AgentUnreachable, PerdureError, pack_value
 from perdure.policies import JsonObject
 
 CROSSES_S: Final = 5.0
@@ -75,7 +75,7 @@ class CallDesk:
         """The client shows its state already. If it is refused the client is told so, and then the state that counts."""
         async with self._setting:
             if isinstance(state, dict):
-                self._shown = version_of(pack(state))
+                self._shown = version_of(pack_value("state", state))
             try:
                 self._set = tuple(await self._caller.call("_perdure_set_state", state))
                 if asyncio.get_running_loop().time() - self._sent_at_s < CROSSES_S:

@@ -1,21 +1,30 @@
-"""Checks and conversions between values of an annotated type and plain data.
+"""One boundary for values: what is handed over is checked, encoded, decoded and compared where it is handed over.
 
-What has no annotation is plain data. With an annotation, pydantic checks both ways: a wrong input is refused before the run exists, and a
-child that returns a wrong type fails with an explanation.
+What has no annotation is plain data and Python's own types of values (`ledger.values`). With an annotation, pydantic checks what is handed
+over, once: whoever gets it is given that very value, objects of the classes that the annotation names included. What would arrive otherwise
+is a `BadRequest` that names the field, before anything is durable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Final
 
-from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from perdure.ledger import BadRequest, TooLarge, pack, unpack
+from perdure.actors.code.objects import Admitted
+from perdure.ledger import BadRequest, Kept, checked_value, pack_value, unchecked, unpack_value
 
 _SHORT, _SHORT_BYTES = 255, 257  # characters of a text, and the bytes of one that is encoded
 _INT_MAX = (1 << 63) - 1
-_PLAIN = {None, type(None), bool, int, float, str, bytes, list, dict, Any}
+_EXACT: Final[dict[object, Callable[[Any], object]]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    list: list,
+}
+_PLAIN = (None, type(None), bool, int, float, str, bytes, list, dict, Any)
 
 
 class Shape:
@@ -24,72 +33,76 @@ class Shape:
     def __init__(self, annotation: object) -> None:
         self.annotation = annotation
         self._plain = type(None) if annotation is None else annotation if isinstance(annotation, type) else object
-        self.adapter = None if annotation in _PLAIN else _adapter(annotation)
+        self.adapter = None if any(annotation is each for each in _PLAIN) else TypeAdapter[object](annotation)
+
+    @cached_property
+    def _admitted(self) -> Admitted:
+        assert self.adapter is not None
+        return Admitted(self.annotation, self.adapter.core_schema)
 
     def encode(self, field: str, value: object, bytes_max: int) -> bytes:
         """Check and encode a value. An agent's `state` passes for a `dict`. Raises `BadRequest`, or `TooLarge` with the limit."""
-        return _packed(field, self._checked(field, value), bytes_max)
+        if self.adapter is None:
+            return pack_value(field, self._plainly(field, value), bytes_max)
+        admitted = self._admitted
+        body = pack_value(field, self._checked(field, value), bytes_max, admitted)
+        if admitted.is_unsure and pack_value(field, self._again(field, body), bytes_max, admitted) != body:
+            raise BadRequest(field, f"would arrive otherwise: {value!r:.200} is not what is made of it again")
+        return checked_value(admitted.fingerprint, body)
 
-    def plain(self, field: str, value: object, bytes_max: int) -> object:
-        """The same as plain data: what whoever decodes it would read."""
-        checked = self._checked(field, value)
-        return checked if _travels_as_it_is(checked, bytes_max) else unpack(_packed(field, checked, bytes_max))
+    def _again(self, field: str, body: bytes) -> object:
+        """The value as whoever decodes it gets it."""
+        try:
+            return unpack_value(body, self._admitted)
+        except (ValueError, TypeError, AttributeError, LookupError) as problem:
+            raise BadRequest(field, f"an object in it cannot be made again: {problem}") from problem
+
+    def kept(self, field: str, value: object, bytes_max: int) -> object:
+        """The same within a message: a short plain value as it is, any other one encoded."""
+        if self.adapter is None and _travels_as_it_is(value, bytes_max):
+            return self._plainly(field, value)
+        return Kept(self.encode(field, value, bytes_max))
+
+    def _plainly(self, field: str, value: object) -> object:
+        if type(value) is self._plain or self.annotation is Any:
+            return dict(value) if isinstance(value, Mapping) and not isinstance(value, dict) else value
+        if isinstance(value, Mapping) and self._plain is dict:
+            return dict(value)
+        if not isinstance(value, (int, float) if self._plain is float else self._plain):
+            raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, not {self._plain.__name__}")
+        exactly = _EXACT.get(self._plain)
+        return value if exactly is None or type(value) in (bool, int) else exactly(value)
 
     def _checked(self, field: str, value: object) -> object:
-        if type(value) is self._plain and self.adapter is None:
-            return value
-        if isinstance(value, Mapping) and self.adapter is None:
-            value = dict(value)
-        if self.adapter is not None:
-            try:
-                value = self.adapter.dump_python(self.adapter.validate_python(value), mode="json")
-            except (ValidationError, ValueError, TypeError) as problem:
-                raise BadRequest(field, _words(problem)) from problem
-        elif self.annotation is not Any and not isinstance(
-            value, (int, float) if self._plain is float else self._plain
-        ):
-            raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, not {self._plain.__name__}")
-        return value
+        assert self.adapter is not None
+        try:
+            return self.adapter.validate_python(value, by_alias=True, by_name=True)
+        except (ValidationError, ValueError, TypeError) as problem:
+            raise BadRequest(field, _words(problem)) from problem
 
     def decode(self, field: str, body: bytes) -> object:
-        """Decode a value of the annotated type."""
-        return self.typed(field, unpack(body))
-
-    def typed(self, field: str, plain: object) -> object:
-        """A value of the annotated type, of plain data."""
+        """Decode a value of the annotated type. What was encoded for other annotations, or for none, is checked now."""
         if self.adapter is None:
-            return plain
-        try:
-            return self.adapter.validate_python(plain)
-        except ValidationError as problem:
-            raise BadRequest(field, _words(problem)) from problem
+            return unpack_value(body)
+        fingerprint, plain = unchecked(body)
+        if fingerprint == self._admitted.fingerprint:
+            return self._again(field, plain)
+        return self._checked(field, unpack_value(plain))
+
+    def typed(self, field: str, given: object) -> object:
+        """A value of the annotated type, of what stood within a message."""
+        if isinstance(given, Kept):
+            return self.decode(field, given.body)
+        return given if self.adapter is None else self._checked(field, given)
 
 
 def _travels_as_it_is(value: object, bytes_max: int) -> bool:
-    """Whether a checked value is small, and would be read as it is written."""
+    """Whether a value is small, and would be read as it is written."""
     if bytes_max < _SHORT_BYTES:
         return False
     if type(value) is str:
         return len(value) <= _SHORT and value.isascii()
     return value is None or type(value) is bool or (type(value) is int and abs(value) <= _INT_MAX)
-
-
-def _packed(field: str, value: object, bytes_max: int) -> bytes:
-    try:
-        body = pack(value)
-    except (TypeError, ValueError, OverflowError) as problem:
-        raise BadRequest(field, f"cannot be encoded as plain data: {problem}") from problem
-    if len(body) > bytes_max:
-        raise TooLarge(field, f"has {len(body)} bytes encoded; the limit is {bytes_max}")
-    return body
-
-
-def _adapter(annotation: Any) -> TypeAdapter[object]:
-    """Keeps infinity, which pydantic would make null. A model keeps its own configuration."""
-    try:
-        return TypeAdapter(annotation, config=ConfigDict(ser_json_inf_nan="constants"))
-    except PydanticUserError:
-        return TypeAdapter(annotation)
 
 
 def _words(problem: Exception) -> str:

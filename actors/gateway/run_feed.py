@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.streaming import event
 from perdure.actors.link.messages import Fields
 from perdure.actors.runtime.client import Client
@@ -52,7 +52,7 @@ class Batch(tuple[Encoded, ...]):  # noqa: SLOT001 - its text is kept in it
 
 def encoded(frame: Fields) -> Encoded:
     """An event for watchers. Pure."""
-    text = json.dumps(frame, ensure_ascii=False, separators=(",", ":")).encode()
+    text = json_bytes(frame)
     return Encoded(frame["sequence"], text, frame["event"]["kind"] in LAST)
 
 

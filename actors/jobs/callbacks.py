@@ -32,7 +32,7 @@ from perdure.actors.life.life import Life
 from perdure.actors.life.one_transaction import Piece, Step, at_work, done_in_one, failure, outcome
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.telemetry.names import LOST
-from perdure.ledger import BadRequest, StorageError, unpack
+from perdure.ledger import BadRequest, StorageError, unpack_value
 from perdure.ledger.storage.cabinet import Transaction
 from perdure.policies import CallbackEvent, Firing, PastOutcome, error_type, full_jitter_ms
 
@@ -151,7 +151,7 @@ class Callbacks:
             schedule_id=row.id, scheduled_at_ms=tick_ms, attempt=attempt, missed=missed, delivery_id=delivery_id
         )
         traced = self._spans.traced(called, method)
-        return [(traced, (unpack(row.payload), occurrence), Activity(origin=delivery_id))]
+        return [(traced, (unpack_value(row.payload), occurrence), Activity(origin=delivery_id))]
 
     def _called(self, row: Row) -> Row:
         """The row at the occurrence that is called."""

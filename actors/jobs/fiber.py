@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any
 
-from perdure.ledger import pack, unpack
+from perdure.ledger import pack, taken_out, unpack
 from perdure.policies import (
     FIBER_OPEN_STATES,
     FIBER_TRANSITIONS,
@@ -138,7 +138,7 @@ class Fiber:
             attempt=self.attempt,
             recoveries=self.recoveries,
             idempotency_key=self.idempotency_key or None,
-            metadata=self.metadata,
+            metadata=taken_out(self.metadata),
             snapshot=snapshot,
             error=self.error,
             created_at_ms=self.created_at_ms,

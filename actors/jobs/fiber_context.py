@@ -11,7 +11,7 @@ from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_store import FiberStore
 from perdure.actors.life.life import Life
 from perdure.actors.life.steps import RemembersSteps, plain
-from perdure.ledger import FiberStopped, TooLarge, check_id, unpack
+from perdure.ledger import FiberStopped, TooLarge, check_id, taken_out, unpack_value
 from perdure.ledger.storage.cabinet import Transaction
 from perdure.policies import UNSET, FiberState, FiberStatus, Json
 
@@ -31,7 +31,7 @@ class FiberContext(RemembersSteps):
     def __init__(self, life: Life, store: FiberStore, fiber: Fiber) -> None:
         self.id, self.name, self.attempt = fiber.fiber_id, fiber.name, fiber.attempt
         self.key = fiber.idempotency_key or None
-        self.metadata: Any = fiber.metadata
+        self.metadata: Any = taken_out(fiber.metadata)
         self._snapshot: object = UNSET
         self.cancelled = asyncio.Event()
         self.is_managed = fiber.is_managed
@@ -57,7 +57,7 @@ class FiberContext(RemembersSteps):
         Returns False, and changes nothing, if the fiber is over or another attempt is at it.
         """
         body = plain("data", data, self._life.limits.stash_bytes_max)
-        return self._store.change(partial(self._keep, unpack(body)))
+        return self._store.change(partial(self._keep, unpack_value(body)))
 
     def _keep(self, value: Json, transaction: Transaction) -> bool:
         is_held = self.holds(self._store.find(self.id))
@@ -139,7 +139,7 @@ class FiberRecovery(FiberContext):
     def input(self) -> Any:
         """The input of its body, as plain data."""
         body = self._store.input(self._row)
-        return None if body is None else unpack(body)
+        return None if body is None else unpack_value(body)
 
     def holds(self, fiber: Fiber | None) -> bool:
         """Whether the row names this recovery as the one at work."""

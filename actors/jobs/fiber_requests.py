@@ -21,7 +21,7 @@ from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.life import Life
 from perdure.actors.life.steps import plain
 from perdure.actors.telemetry.telemetry import carried_text
-from perdure.ledger import AwaitedInsideHandler, BadRequest, ConflictingRequest, check_id, digest_of
+from perdure.ledger import AwaitedInsideHandler, BadRequest, ConflictingRequest, Kept, check_id, digest_of, unchecked
 from perdure.ledger.storage.cabinet import Transaction
 from perdure.policies import INFINITY, UNSET, FiberResult, FiberRetry
 
@@ -79,7 +79,7 @@ class FiberRequests:
             number=0,
             name=check_id("name", name, limits.id_max),
             fn_name=method,
-            digest=digest_of(body),
+            digest=digest_of(unchecked(body)[1]),
             idempotency_key=idempotency_key or "",
             metadata=self._metadata(metadata),
             input_bytes=0 if input is None else len(body),
@@ -99,13 +99,12 @@ class FiberRequests:
             raise BadRequest(min(unknown), "is no argument of start_fibers")
         return self.checked(asked.pop("name"), asked.pop("fn_name"), asked.pop("input", None), **asked)
 
-    def _metadata(self, given: Mapping[str, object] | None) -> dict[str, object] | None:
+    def _metadata(self, given: Mapping[str, object] | None) -> Kept | None:
         if given is None:
             return None
         if not isinstance(given, Mapping):
             raise BadRequest("metadata", f"{given!r:.200} is no mapping")
-        plain("metadata", dict(given), self._life.limits.metadata_bytes_max)
-        return dict(given)
+        return Kept(plain("metadata", dict(given), self._life.limits.metadata_bytes_max))
 
     def accept(self, asked: Iterable[FiberRequest]) -> list[tuple[Fiber, bool]]:
         """Accept all of these in one transaction, or find those that exist. Returns each with whether it is new."""

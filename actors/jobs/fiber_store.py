@@ -26,7 +26,7 @@ from perdure.actors.jobs.fiber import Fiber, FiberInspection
 from perdure.actors.jobs.job_spans import FiberSpans
 from perdure.actors.life.documents import Documents, RememberedDocuments
 from perdure.actors.life.life import Life
-from perdure.ledger import StorageError
+from perdure.ledger import Kept, StorageError, pack_value, taken_out
 from perdure.ledger.storage.cabinet import (
     FIBER,
     FIBER_INPUT,
@@ -165,7 +165,7 @@ class FiberStore:
         if result is not None and result.snapshot is not UNSET:
             self.stash(transaction, fiber.fiber_id, result.snapshot)
         if result is not None and result.metadata is not UNSET:
-            moved = moved.but(metadata=result.metadata)
+            moved = moved.but(metadata=Kept(pack_value("metadata", result.metadata)))
         self.put(transaction, moved)
 
     def tell(self, name: str, fiber: Fiber, payload: Mapping[str, object]) -> None:
@@ -226,11 +226,11 @@ class FiberStore:
     def stashed(self, fiber_id: str) -> tuple[int, Json]:
         """How often a fiber stashed, and what last."""
         times, value = self._stashes.get(fiber_id) or (0, None)
-        return times, value
+        return times, taken_out(value)
 
     def stash(self, transaction: Transaction, fiber_id: str, value: Json) -> None:
         """Replace the stashed value."""
-        self._stashes.put(transaction, fiber_id, [self.stashed(fiber_id)[0] + 1, value])
+        self._stashes.put(transaction, fiber_id, [self.stashed(fiber_id)[0] + 1, Kept(pack_value("snapshot", value))])
 
     # steps
 

@@ -14,7 +14,7 @@ from typing import Final, TypedDict
 from perdure.actors.code.schema import Shape
 from perdure.actors.code.signatures import exposed_call, gives_bit_by_bit
 from perdure.actors.life.life import Life
-from perdure.ledger import BadRequest, pack, unpack
+from perdure.ledger import BadRequest, pack, unpack_value
 
 HOLD_S: Final = 10.0
 GATHER_S: Final = 0.02
@@ -103,7 +103,7 @@ class _Open:
         return {"values": found, "is_over": self._is_closed}
 
     def _checked(self, value: object) -> object:
-        return unpack(self._given.encode("yield", value, self._life.limits.output_bytes_max))
+        return unpack_value(self._given.encode("yield", value, self._life.limits.output_bytes_max))
 
     async def _next(self) -> object:
         generator = self._generator

@@ -37,6 +37,7 @@ from perdure.ledger import (
     Request,
     check_id,
     shown_input,
+    taken_out,
 )
 
 CLEARED_AT_ONCE = 500
@@ -169,9 +170,9 @@ class Dispatch:
                 agent_type=request.agent_type,
                 parent_tool_call_id=options.get("tool_call"),
                 display_order=options.get("order", 0),
-                display=options.get("display"),
+                display=taken_out(options.get("display")),
                 detached=bool(options.get("detached")),
-                input_preview=shown_input(options, request.input),
+                input_preview=taken_out(shown_input(options, request.input)),
             )
             hook = self._life.call(self._life.agent.on_agent_tool_start, info)
             self._starting[run_id] = self._life.tasks.start_awaited(hook)

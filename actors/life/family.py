@@ -35,6 +35,7 @@ from perdure.ledger import (
     Forget,
     Standalone,
     check_id,
+    check_text,
     digest_of,
     pack,
     parent_of,
@@ -149,7 +150,7 @@ class Family:
 
     async def abort(self, agent_class: type, name: str, reason: str) -> None:
         """End the lives of a sub-agent and its descendants."""
-        await self._life.ask(Abort(self._address(agent_class, name).agent_id, str(reason)))
+        await self._life.ask(Abort(self._address(agent_class, name).agent_id, check_text("reason", reason)))
 
     def delete(self, agent_class: type, name: str) -> None:
         """Delete a sub-agent with all that descends from it: durable on return, or with the open transaction, and done soon after."""

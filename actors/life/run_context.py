@@ -8,10 +8,22 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from perdure.actors.life.life import Life
-from perdure.actors.life.steps import RemembersSteps, plain
+from perdure.actors.life.steps import RemembersSteps
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.names import over_attempts
-from perdure.ledger import BadRequest, Chunk, Milestone, Progress, TooLarge, check_number, type_of, unpack
+from perdure.ledger import (
+    BadRequest,
+    Chunk,
+    Kept,
+    Milestone,
+    Progress,
+    check_number,
+    check_text,
+    pack,
+    pack_value,
+    type_of,
+    unpack_value,
+)
 from perdure.policies import TraceContext
 
 STASH = "\x00stash"
@@ -58,7 +70,7 @@ class RunContext(RemembersSteps):
     def stashed(self) -> Any:
         """What an earlier attempt stashed last, or None."""
         body = self._life.steps(self.run_id).get(STASH)
-        return None if body is None else unpack(body)
+        return None if body is None else unpack_value(body)
 
     @property
     def is_cancelled(self) -> bool:
@@ -67,7 +79,7 @@ class RunContext(RemembersSteps):
 
     def stash(self, value: object) -> None:
         """Remember a value for a later attempt; durable on return."""
-        self._remember(STASH, plain("stash", value))
+        self._remember(STASH, pack_value("stash", value))
 
     def _remembered(self, name: str) -> bytes | None:
         if self._life.transaction is not None:  # it may roll back what it remembers
@@ -97,10 +109,8 @@ class RunContext(RemembersSteps):
         `milestone` is durable on return, numbered, replayed, and the same one in a later attempt is not a second one. `source` is set by
         the runtime: the call of a tool whose milestones are counted by themselves.
         """
-        signal = _signal(fraction, message, phase, data, keep_data=persist or milestone is not None)
-        limit = self._life.limits.progress_bytes_max
-        if len(signal) > limit:
-            raise TooLarge("data", f"a progress signal of {len(signal)} bytes; the limit is {limit}")
+        most = self._life.limits.progress_bytes_max
+        signal = _signal(fraction, message, phase, data, most, keep_data=persist or milestone is not None)
         self._life.faults.at(KillPoint.MID_RUN, "progress")
         if milestone is not None:
             return self._life.bridge(self._milestone(milestone, signal, source))
@@ -138,7 +148,7 @@ class RunContext(RemembersSteps):
 
     def emit(self, body: object) -> None:
         """Add a piece to the run's stream of events, to be followed live and replayed later."""
-        encoded = plain("chunk", body)
+        encoded = pack_value("chunk", body)
 
         def push() -> None:
             if not self._pieces:  # what comes in a moment, the end perhaps, goes the same way
@@ -162,12 +172,16 @@ class RunContext(RemembersSteps):
         self._say_pieces()
 
 
-def _signal(fraction: float | None, message: str | None, phase: str | None, data: object, *, keep_data: bool) -> bytes:
+def _signal(
+    fraction: float | None, message: str | None, phase: str | None, data: object, bytes_max: int, *, keep_data: bool
+) -> bytes:
     """The well-typed fields of a signal. Live-only data travels too, marked so that nobody keeps it."""
+    told: dict[str, object] = {}
     if fraction is not None:
-        check_number("fraction", fraction, 0, 1)
-    given = {"fraction": fraction, "message": message, "phase": phase}
-    told: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+        told["fraction"] = check_number("fraction", fraction, 0, 1)
+    for field, value in (("message", message), ("phase", phase)):
+        if value is not None:
+            told[field] = check_text(field, value)
     if data is not None:
-        told["data" if keep_data else "live_data"] = data
-    return plain("data", told)
+        told["data" if keep_data else "live_data"] = Kept(pack_value("data", data, bytes_max))
+    return pack(told)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.code.naming import type_name
@@ -13,7 +13,20 @@ from perdure.actors.life.class_options import Runs, class_options
 from perdure.actors.life.life import Life
 from perdure.actors.life.results import Detached
 from perdure.actors.telemetry.telemetry import carried_by_run
-from perdure.ledger import BadRequest, Request, UnknownAgentType, check_id, check_ms, digest_of, preview_of, unpack
+from perdure.ledger import (
+    BadRequest,
+    Kept,
+    Request,
+    UnknownAgentType,
+    check_id,
+    check_ms,
+    check_text,
+    digest_of,
+    pack_value,
+    preview_of,
+    shown,
+    unchecked,
+)
 from perdure.policies import Json, JsonObject, Limits
 
 PLAIN = Detached()
@@ -101,9 +114,13 @@ class RunRequests:
         """The request for a run, checked: what is wrong with it is said before anything is written."""
         kind = self._kind(agent_class, detached, parent_tool_call_id)
         options: JsonObject = {}
-        for key, value in (("tool_call", parent_tool_call_id), ("display", display), ("preview", input_preview)):
+        if parent_tool_call_id is not None:
+            options["tool_call"] = check_text("parent_tool_call_id", parent_tool_call_id)
+        if display is not None and not isinstance(display, Mapping):
+            raise BadRequest("display", f"{display!r:.200} is no mapping")
+        for key, field, value in (("display", "display", display), ("preview", "input_preview", input_preview)):
             if value is not None:
-                options[key] = value
+                options[key] = Kept(pack_value(field, value, self._life.limits.input_bytes_max))
         if display_order:
             options["order"] = display_order
         if on_limit == "reject":
@@ -133,7 +150,7 @@ class RunRequests:
         life = self._life
         activity = kind.activity or Activity(life.agent_id)
         body = encoded(kind.takes, input, life.limits.input_bytes_max)
-        digest, options = digest_of(body), kind.options
+        digest, options = digest_of(unchecked(body)[1]), kind.options
         shown = preview(body, life.limits)
         if shown or more:
             options = options | shown | (more or {})
@@ -193,12 +210,9 @@ def input_shape(agent_class: type) -> Shape:
 
 def encoded(takes: Shape, value: object, bytes_max: int) -> bytes:
     """The input of a run, checked against what `run` of its class takes."""
-    body = takes.encode("input", value, bytes_max)
-    if takes.adapter is not None:
-        takes.decode("input", body)  # what the child could not read would park its run
-    return body
+    return takes.encode("input", value, bytes_max)
 
 
 def preview(body: bytes, limits: Limits) -> JsonObject:
     """The option that shows an input which is too large to stand in its fact; it is cut here, so that nobody else has to read it."""
-    return {"preview": preview_of(unpack(body))} if len(body) > limits.inline_bytes_max else {}
+    return {"preview": preview_of(shown(body))} if len(body) > limits.inline_bytes_max else {}

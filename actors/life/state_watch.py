@@ -11,7 +11,7 @@ from typing import Any, Final, TypedDict
 
 from perdure.actors.code.author_call import tried
 from perdure.actors.life.life import Life
-from perdure.ledger import TooLarge, digest_of, pack, unpack
+from perdure.ledger import TooLarge, digest_of, pack_value, unpack_value
 from perdure.ledger.storage.cabinet import State
 
 HOLD_S: Final = 10.0
@@ -76,7 +76,7 @@ class StateWatch:
 
     def _packed(self, state: dict[str, object]) -> bytes:
         """The state as it goes into an answer. Raises `TooLarge` if it does not fit."""
-        body, most = pack(state), self._life.limits.output_bytes_max - PAGE_BYTES
+        body, most = pack_value("state", state), self._life.limits.output_bytes_max - PAGE_BYTES
         if len(body) > most:
             raise TooLarge(
                 "state", f"has {len(body)} bytes encoded; one that is read or set from outside may have {most}"
@@ -124,5 +124,5 @@ class StateWatch:
 
 def version_of(packed: bytes) -> str:
     """The version of a state that was packed: the same for equal states, in every life. Empty for an empty state."""
-    items = sorted(unpack(packed).items())
-    return digest_of(pack(items)) if items else ""
+    items = sorted(unpack_value(packed).items())
+    return digest_of(pack_value("state", items)) if items else ""

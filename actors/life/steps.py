@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import inspect
+import math
 from collections.abc import Awaitable, Callable
 from functools import lru_cache, partial
 from itertools import chain, pairwise
@@ -12,7 +13,7 @@ from typing import TypeVar, overload
 
 from perdure.actors.life.life import Life
 from perdure.actors.tasks import Pending
-from perdure.ledger import BadRequest, TooLarge, pack, unpack
+from perdure.ledger import BadRequest, pack_value, unpack
 
 T = TypeVar("T")
 
@@ -84,10 +85,4 @@ def _awaited_calls(code: CodeType) -> frozenset[int]:
 
 def plain(field: str, value: object, bytes_max: int | None = None) -> bytes:
     """Plain data as it is kept. Raises `BadRequest` or `TooLarge`, naming the field."""
-    try:
-        body = pack(value)
-    except (TypeError, ValueError, OverflowError) as problem:
-        raise BadRequest(field, f"cannot be encoded as plain data: {problem}") from problem
-    if bytes_max is not None and len(body) > bytes_max:
-        raise TooLarge(field, f"has {len(body)} bytes encoded; the limit is {bytes_max}")
-    return body
+    return pack_value(field, value, math.inf if bytes_max is None else bytes_max)

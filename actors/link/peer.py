@@ -26,7 +26,7 @@ from perdure.actors.link.messages import Ask, Call, Message
 from perdure.actors.link.wire import PROTOCOL, PeerFrame, SupervisorFrame, decode_all, encode_all
 from perdure.actors.ports import Courier, World
 from perdure.actors.tasks import Tasks
-from perdure.ledger import LedgerError, SupervisorUnreachable, pack, unpack
+from perdure.ledger import LedgerError, SupervisorUnreachable, pack, unpack_opened
 from perdure.policies import Limits, backoff_ms, jittered_ms
 
 IN_FLIGHT_MAX = 2
@@ -220,7 +220,7 @@ class Peer:
             self._tasks.fail(refusal)
         else:
             self._failures, self.failing_since = 0, None
-            self._answered(session, SupervisorFrame(*unpack(answer)))
+            self._answered(session, SupervisorFrame(*unpack_opened(answer)))
         finally:
             if session == self._link.session:
                 self._greeting = False

@@ -24,6 +24,7 @@ from pydantic import ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from perdure.actors.gateway.backend import Backend
+from perdure.actors.gateway.plain_json import json_text
 from perdure.actors.gateway.problems import is_known, told
 from perdure.actors.gateway.security import Principal, Scope
 from perdure.actors.mcp_server.offers import RESERVED, Choice, Offer, offers_of
@@ -341,7 +342,7 @@ def result_of(offer: Offer, known: Mapping[str, object]) -> types.CallToolResult
 
 def done(offer: Offer, output: object) -> types.CallToolResult:
     """A result: as it is, for programs, and as text."""
-    structured = offer.structured(output)
+    structured = json.loads(json_text(offer.structured(output)))
     return types.CallToolResult(
         content=[types.TextContent(text=output) if isinstance(output, str) else text(structured)],
         structured_content=structured,
@@ -355,7 +356,7 @@ def failed(words: str) -> types.CallToolResult:
 
 def text(value: object) -> types.TextContent:
     """A value as JSON."""
-    return types.TextContent(text=json.dumps(value, ensure_ascii=False, default=str))
+    return types.TextContent(text=json_text(value))
 
 
 def instant(at_ms: float) -> str:

@@ -57,6 +57,7 @@ from perdure.ledger import (
     check_id,
     digest_of,
     sub_agent_id,
+    unchecked,
 )
 from perdure.policies import Limits
 
@@ -194,7 +195,7 @@ class Client:
             type_name(agent_class, self.code_dir),
             "",
             "",
-            digest_of(body),
+            digest_of(unchecked(body)[1]),
             body,
             class_options(agent_class, None, self._packed_for.get(agent_class, ""))
             | preview(body, self.limits)

@@ -31,6 +31,7 @@ from perdure.actors.supervisor.winding_down import WindingDown
 from perdure.actors.tasks import Tasks, report_error
 from perdure.ledger import (
     HARD,
+    Kept,
     PerdureError,
     Run,
     Store,
@@ -49,7 +50,6 @@ from perdure.ledger import (
     overview,
     page_of,
     parked,
-    unpack,
 )
 from perdure.policies import Limits
 
@@ -197,7 +197,7 @@ class Queries:
         told = inspected(run)
         if run.large_output:
             body = await self._world.threads.read(lambda: self._store.payload(run.run_id, "output"))
-            told["output"] = None if body is None else unpack(body)
+            told["output"] = None if body is None else Kept(body)
         return told
 
     async def _frames(self, run: Run, after: int) -> list[Fields]:

@@ -30,8 +30,10 @@ from perdure.ledger import (
     Status,
     View,
     decode,
+    said,
+    shown,
     spelled_out,
-    unpack,
+    taken_out,
 )
 from perdure.policies import (
     CONTENT_MAX,
@@ -187,8 +189,8 @@ class RunSpans:
         """The arguments and the result of a tool, if they are to be told and stand in the record."""
         if not self._telemetry.tells_content:
             return {}
-        given = unpack(run.input) if run.input is not None else None
-        came = unpack(output) if output is not None else None
+        given = shown(run.input) if run.input is not None else None
+        came = shown(output) if output is not None else None
         if is_function(run.agent_type):
             given = given.get("input") if isinstance(given, dict) else None
             came = came.get("output", came.get("error")) if isinstance(came, dict) else None
@@ -211,8 +213,11 @@ def _has_call(run: Run) -> bool:
 
 
 def _tool_of(run: Run) -> str:
-    return str((run.options.get("display") or {}).get("name") or "tool")
+    return str((taken_out(run.options.get("display")) or {}).get("name") or "tool")
 
 
 def _shown(value: object) -> str:
-    return json.dumps(value, default=str, ensure_ascii=False)[:CONTENT_MAX]
+    try:
+        return json.dumps(value, default=str, ensure_ascii=False)[:CONTENT_MAX]
+    except (TypeError, ValueError):  # keys that JSON does not know
+        return said(value, CONTENT_MAX)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from perdure.ledger.codec import pack, unpack
 from perdure.ledger.errors import BadRequest
 from perdure.ledger.storage.records import STATE, Records
+from perdure.ledger.values import pack_value, unpack_value
 
 
 class StateTransaction(Protocol):
@@ -41,12 +41,12 @@ class StateStorage(Protocol):
 
 
 class State(MutableMapping[str, Any]):
-    """The agent's durable mapping: string keys, plain values (None, booleans, numbers, strings, bytes, lists, dicts).
+    """The agent's durable mapping: string keys, and values that are plain data or of Python's own types (`ledger.values`).
 
     Inside `self.transaction()` it shows what is committed and, over it, what this transaction wrote, and all writes become
     durable together. Outside, every write is a durable transaction of its own, so a group belongs into one (`update` is one).
 
-    A value that was read is a copy. To change it, change the copy and assign it again; a tuple is read back as a list. What
+    A value that was read is a copy. To change it, change the copy and assign it again. What
     depends on what was read (`state["n"] += 1`) belongs into a transaction: if another one changed `n` meanwhile, the commit
     raises `StorageConflict`, so no update is ever lost. In SQL the values are visible as msgpack (`perdure.records`).
     """
@@ -64,7 +64,7 @@ class State(MutableMapping[str, Any]):
         body = self._body(key)
         if body is None:
             raise KeyError(key)
-        return unpack(body)
+        return unpack_value(body)
 
     def __contains__(self, key: object) -> bool:
         return self._body(key) is not None
@@ -104,7 +104,7 @@ class State(MutableMapping[str, Any]):
         """Remove a key and return its value, in one transaction."""
         body = self._take(key)
         if body is not None:
-            return unpack(body)
+            return unpack_value(body)
         if default:
             return default[0]
         raise KeyError(key)
@@ -119,7 +119,7 @@ class State(MutableMapping[str, Any]):
             if body is None:
                 body = fallback
                 self._put(transaction, key, body)
-        return unpack(body)
+        return unpack_value(body)
 
     def clear(self) -> None:
         """Remove all keys, in one transaction."""
@@ -140,11 +140,11 @@ class State(MutableMapping[str, Any]):
     def _ask(self, bodies: Mapping[str, bytes | None]) -> None:
         """Let the author refuse a change, before the transaction begins: a refusal inside would doom it."""
         if self._validate is not None:
-            after = {key: unpack(body) for key in self._keys() if (body := self._body(key)) is not None}
+            after = {key: unpack_value(body) for key in self._keys() if (body := self._body(key)) is not None}
             for key, body in bodies.items():
                 after.pop(key, None)
                 if body is not None:
-                    after[key] = unpack(body)
+                    after[key] = unpack_value(body)
             self._validate(after)
 
     def _put(self, transaction: StateTransaction, key: str, body: bytes | None) -> None:
@@ -181,7 +181,7 @@ def _encoded(key: object, value: object) -> bytes:
     if not isinstance(key, str):
         raise BadRequest("state", f"the key {key!r} is not a string")
     try:
-        key.encode()
-        return pack(value)
-    except (TypeError, ValueError, OverflowError) as problem:
-        raise BadRequest("state", f"the value of {key!r} is not plain data: {problem}") from problem
+        pack_value("state", key)
+        return pack_value("state", value)
+    except BadRequest as problem:
+        raise BadRequest("state", f"the value of {key!r}: {problem.problem}") from problem

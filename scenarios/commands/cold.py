@@ -17,6 +17,7 @@ from perdure.ledger import (
     Cancel,
     Clear,
     Forget,
+    Kept,
     Retry,
     Run,
     Stimulus,
@@ -31,10 +32,11 @@ from perdure.ledger import (
     inspected,
     listed,
     overview,
+    pack,
     parked,
     restore,
     run_from,
-    unpack,
+    unpack_opened,
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import is_begun
@@ -67,7 +69,7 @@ class ColdLedger:
 
     def ask(self, name: str, *args: Any) -> Any:
         """Answer a question of `Runtime.ask`, or do what needs no supervisor."""
-        return getattr(self, f"_{name}")(*args)
+        return unpack_opened(pack(getattr(self, f"_{name}")(*args)))
 
     def cancel(self, run_id: str, reason: str) -> None:
         """Cancel a run. The next supervisor stops its child."""
@@ -133,7 +135,7 @@ class ColdLedger:
         told = {**inspected(run), "options": run.options}
         if run.large_output:
             body = self._store.payload(run_id, "output")
-            told["output"] = None if body is None else unpack(body)
+            told["output"] = None if body is None else Kept(body)
         return told
 
     def _agent(self, agent_id: str) -> dict[str, Any] | None:

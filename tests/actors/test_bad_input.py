@@ -42,7 +42,7 @@ def test_input_that_does_not_validate(value: object, words: str) -> None:
     play(story)
 
 
-@pytest.mark.parametrize("value", [object(), lambda: None, 2**70], ids=["object", "function", "huge number"])
+@pytest.mark.parametrize("value", [object(), lambda: None, 1 << 20_000], ids=["object", "function", "huge number"])
 def test_input_that_cannot_be_encoded(value: object) -> None:
     async def story(stage: Stage) -> None:
         problem = await refused(stage, stage.client.run(Wrapped, {"anything": value}))

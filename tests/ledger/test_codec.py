@@ -80,14 +80,14 @@ def test_a_row_that_cannot_be_read_is_damage_named_by_its_kind(kind: str, body: 
 
 
 def test_nothing_but_plain_data_is_ever_stored() -> None:
-    for value in (object(), {1, 2}, lambda: None, 2**70):
-        with pytest.raises((TypeError, OverflowError)):
+    for value in (object(), lambda: None, ValueError("no"), type):
+        with pytest.raises(TypeError):
             pack(value)
 
 
 def test_a_value_that_cannot_be_packed_leaves_nothing_behind() -> None:
     for _ in range(3):
-        with pytest.raises(TypeError, match="can not serialize"):
+        with pytest.raises(TypeError, match="is no plain data"):
             pack([1, object()])
         assert unpack(pack([1, 2])) == [1, 2]
 

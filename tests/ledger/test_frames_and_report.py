@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perdure.ledger import Fact, audit, counts, frame_of, inspected, outcome_of, pack, parked, record_fact
+from perdure.ledger import Fact, Kept, audit, counts, frame_of, inspected, outcome_of, pack, parked, record_fact
 from perdure.ledger.facts import (
     AttemptLost,
     ChunkEmitted,
@@ -32,8 +32,11 @@ EVENTS: list[tuple[Fact, dict[str, Any]]] = [
         MilestoneReached("r", 1, 0, "m", 1, pack({"data": 7})),
         {"kind": "milestone", "name": "m", "milestone_sequence": 0, "data": 7},
     ),
-    (ChunkEmitted("r", 1, 0, pack("text")), {"kind": "chunk", "body": "text"}),
-    (RunCompleted("r", 1, pack(42), "said", released=True), {"kind": "finished", "summary": "said", "output": 42}),
+    (ChunkEmitted("r", 1, 0, pack("text")), {"kind": "chunk", "body": Kept(pack("text"))}),
+    (
+        RunCompleted("r", 1, pack(42), "said", released=True),
+        {"kind": "finished", "summary": "said", "output": Kept(pack(42))},
+    ),
     (RunFailed("r", 1, "it broke", released=True), {"kind": "error", "error": "it broke"}),
     (RunAborted("r", "enough"), {"kind": "aborted", "reason": "enough"}),
     (INTERRUPTED, {"kind": "interrupted", "error": "silence", "reason": "no-progress", "child_still_running": True}),
@@ -113,7 +116,7 @@ def test_an_inspection_tells_the_outcome_progress_milestones_and_deliveries() ->
         RunCompleted("r", 1, pack(42), "said", released=True),
     )
     told = inspected(ledger.run())
-    assert (told["status"], told["output"], told["summary"]) == ("completed", 42, "said")
+    assert (told["status"], told["output"], told["summary"]) == ("completed", Kept(pack(42)), "said")
     assert told["progress"] == {"fraction": 0.5, "phase": "reading", "at_ms": NOW_MS}
     assert told["milestones"] == [{"name": "m", "sequence": 0, "at_ms": NOW_MS, "data": 7}]
     assert told["deliveries"] == {"finish": "pending"}

@@ -1,0 +1,422 @@
+"""Values: what authors hand over, as it is kept and sent. A value arrives as it was, or is refused where it is handed over.
+
+Plain data (None, booleans, numbers, text, bytes, lists, dictionaries) is msgpack. Python's other types of values are extension types of it,
+one row of `_KINDS` each, so that a tuple stays a tuple, a set a set, and a key keeps its type. Nothing is ever pickled, and no class is
+looked up by a name that came with the data: objects of an author's classes travel where an annotation says which classes they may have
+(`Objects`), and everywhere else they are refused.
+
+Three readers read one encoding:
+
+- `unpack_value` gives the value. For whoever brings the classes, objects are made again without calling `__init__` or a validator.
+- Without the classes an object is shown by its fields: a model is a dictionary, an enum its value. So the command, the page, REST, SQL and
+  other programs can look at everything, and nothing of an author's code is imported for that.
+- `Kept` is a value within a message or a fact that whoever passes it on does not open.
+
+A subclass of a plain type (`numpy.float64`, a text enum, a named tuple) would arrive as its base, so it is refused too. Only a word of
+Perdure's own, such as a status, arrives as the text that it equals.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from decimal import Decimal
+from enum import StrEnum
+from fractions import Fraction
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
+from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath
+from typing import Any, Final, NamedTuple, Protocol
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import msgpack
+
+from perdure.ledger.errors import BadRequest, TooLarge
+from perdure.ledger.secret import Secret, without_secrets
+
+DEPTH_MAX: Final = 100
+"""Levels of containers in a value. Some readers of JSON give up there."""
+
+FINGERPRINT_BYTES: Final = 8
+"""Of the annotation that a value was checked against."""
+
+DIGITS_MAX: Final = 4_300
+"""Digits of an integer: what Python reads and writes as text."""
+
+_IDLE: list[_Encoder] = []  # one of several threads gets each; to make one takes longer than most packing
+_ROOM_BYTES = 1 << 10
+_KEPT_BYTES_MAX = 1 << 16  # an encoder keeps room for the longest value that it has encoded
+_NO_CONTAINER = bytes(each for each in range(256) if not (0x80 <= each <= 0x9F or 0xDC <= each <= 0xDF))
+_PLACE_MAX = 200  # characters
+_LEVELS_READ = 1_023  # by msgpack
+_SECRET, _KEPT, _OBJECT, _CHECKED, _FIRST = 1, 2, 3, 4, 10
+_BITS_MAX = 14_284  # an integer of more bits has more digits
+_FACTORIES = {each.__name__: each for each in (int, float, str, bool, list, dict, set, tuple)}
+_PLAIN = (type(None), bool, int, float, str, bytes, list, dict)
+SECRETIVE: Final = (
+    "the value of a secret is never kept; pass `perdure.Secret(name)`, and call its `reveal()` where it is needed"
+)
+
+
+class Kept:
+    """A value that is encoded already, within other data."""
+
+    __slots__ = ("body",)
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Kept) and other.body == self.body
+
+    def __hash__(self) -> int:
+        return hash(self.body)
+
+    def __repr__(self) -> str:
+        return repr(shown(self.body))
+
+
+class Objects(Protocol):
+    """The classes whose objects may travel in one place."""
+
+    def take(self, value: Any) -> list[Any] | None:
+        """The fields of an object, its class's name first; None if its class is none of these. Raises `Unfit`."""
+
+    def make(self, fields: list[Any]) -> object:
+        """The object again."""
+
+
+class Unfit(TypeError):
+    """Why a value cannot travel."""
+
+
+class _Kind(NamedTuple):
+    """A type of values: what is kept of one, and how it is made of that."""
+
+    type: type
+    take: Callable[[Any], Any]
+    make: Callable[[Any], Any]
+
+
+def _zone(zone: tzinfo | None, at: datetime | None) -> str | float | None:
+    if zone is None or isinstance(zone, ZoneInfo):
+        return None if zone is None else _key(zone)
+    offset = zone.utcoffset(at)
+    if offset is None or type(zone).__module__ not in ("datetime", "pydantic_core._pydantic_core"):
+        raise Unfit(f"the time zone {reprlib.repr(zone)} cannot travel; use `zoneinfo.ZoneInfo` or `datetime.timezone`")
+    return offset.total_seconds()
+
+
+def _key(zone: ZoneInfo) -> str:
+    if not isinstance(zone.key, str):
+        raise Unfit("a time zone that was read from a file has no name to travel under")
+    return zone.key
+
+
+def _in_zone(zone: str | float | None) -> tzinfo | None:
+    if isinstance(zone, str):
+        return ZoneInfo(zone)
+    return None if zone is None else timezone(timedelta(seconds=zone)) if zone else timezone.utc
+
+
+def _moment(value: datetime | time) -> list[Any]:
+    zone = _zone(value.tzinfo, value if isinstance(value, datetime) else None)
+    return [value.replace(tzinfo=None).isoformat(), zone, value.fold]
+
+
+def _moment_of(kind: type[Any]) -> Callable[[Any], Any]:
+    return lambda kept: kind.fromisoformat(kept[0]).replace(tzinfo=_in_zone(kept[1]), fold=kept[2])
+
+
+def _factory(value: defaultdict[Any, Any]) -> str | None:
+    factory = value.default_factory
+    if factory is None:
+        return None
+    name = getattr(factory, "__name__", "")
+    if _FACTORIES.get(name) is not factory:
+        raise Unfit(f"its default_factory {reprlib.repr(factory)} cannot travel; use a builtin type, or `dict(…)`")
+    return str(name)
+
+
+def _path(value: PurePath) -> bytes:
+    return str(value).encode(errors="surrogateescape")
+
+
+def _path_of(kind: type[PurePath]) -> _Kind:
+    return _Kind(kind, _path, lambda kept: kind(kept.decode(errors="surrogateescape")))
+
+
+def _in_order(value: set[Any] | frozenset[Any]) -> Any:
+    """A set in an order that is the same in every process."""
+    return sorted(value, key=lambda each: _packed(each, None, 0))
+
+
+_KINDS: Final = (  # the position of a kind is its number on the disk
+    _Kind(tuple, list, tuple),
+    _Kind(set, _in_order, set),
+    _Kind(frozenset, _in_order, frozenset),
+    _Kind(datetime, _moment, _moment_of(datetime)),
+    _Kind(date, date.isoformat, date.fromisoformat),
+    _Kind(time, _moment, _moment_of(time)),
+    _Kind(timedelta, lambda it: [it.days, it.seconds, it.microseconds], lambda kept: timedelta(*kept)),
+    _Kind(Decimal, str, Decimal),
+    _Kind(UUID, lambda it: it.bytes, lambda kept: UUID(bytes=kept)),
+    _Kind(complex, lambda it: [it.real, it.imag], lambda kept: complex(*kept)),
+    _Kind(Fraction, lambda it: [it.numerator, it.denominator], lambda kept: Fraction(*kept)),
+    _path_of(PosixPath)._replace(make=lambda kept: Path(kept.decode(errors="surrogateescape"))),
+    _path_of(PurePosixPath),
+    _path_of(PureWindowsPath),
+    *(_Kind(each, str, each) for each in (IPv4Address, IPv4Network, IPv4Interface, IPv6Address, IPv6Network, IPv6Interface)),
+    _Kind(deque, lambda it: [list(it), it.maxlen], lambda kept: deque(*kept)),
+    _Kind(OrderedDict, dict, OrderedDict),
+    _Kind(Counter, dict, Counter),
+    _Kind(defaultdict, lambda it: [_factory(it), dict(it)], lambda kept: defaultdict(_FACTORIES.get(kept[0]), kept[1])),
+    _Kind(range, lambda it: [it.start, it.stop, it.step], lambda kept: range(*kept)),
+    _Kind(ZoneInfo, _key, ZoneInfo),
+    _Kind(timezone, lambda it: it.utcoffset(None).total_seconds(), _in_zone),
+    _Kind(int, str, int),  # one that msgpack has no room for
+)  # fmt: skip
+_CODES: Final = {kind.type: (_FIRST + number, kind.take) for number, kind in enumerate(_KINDS)}
+_MADE: Final = {_FIRST + number: kind.make for number, kind in enumerate(_KINDS)}
+
+
+def pack_value(field: str, value: object, bytes_max: float = float("inf"), objects: Objects | None = None) -> bytes:
+    """Encode a value exactly. Raises `BadRequest` that names what in it cannot travel and why, or `TooLarge` with the limit."""
+    try:
+        is_short = type(value) in _SCALARS or (type(value) is str and len(value) <= _ROOM_BYTES)
+        body = _scalar(value) if is_short else _packed(value, objects, 0)
+    except (TypeError, ValueError, OverflowError, RecursionError, AttributeError) as problem:
+        place, why = _offence(value, objects, problem)
+        place = place if len(place) <= _PLACE_MAX else f"{place[:_PLACE_MAX]}…"
+        raise BadRequest(field, f"{place}: {why}" if place else why) from problem
+    if len(body) > bytes_max:
+        raise TooLarge(field, f"has {len(body)} bytes encoded; the limit is {bytes_max}")
+    return without_secrets(body)
+
+
+def unpack_value(body: bytes, objects: Objects | None = None) -> Any:
+    """The value again; without the classes of its objects they are shown by their fields."""
+    return unpack_with(body, _opened if objects is None else _making(objects))
+
+
+def shown(body: bytes) -> Any:
+    """A value for whoever only looks: what cannot be read is said in its place, and hides nothing else."""
+    try:
+        return unpack_value(body)
+    except (ValueError, TypeError, LookupError, msgpack.UnpackException) as problem:
+        return f"(a value of {len(body)} bytes that cannot be read: {problem})"
+
+
+def taken_out(value: Any) -> Any:
+    """What was handed over, if it stands within other data."""
+    return shown(value.body) if isinstance(value, Kept) else value
+
+
+def checked_value(fingerprint: bytes, body: bytes) -> bytes:
+    """Mark a value as checked against the annotation with this fingerprint."""
+    packed: bytes = msgpack.packb(msgpack.ExtType(_CHECKED, fingerprint + body))
+    return packed
+
+
+def unchecked(body: bytes) -> tuple[bytes, bytes]:
+    """The fingerprint of the annotation that a value was checked against, and the value; no fingerprint if it never was."""
+    if body[:1] in _EXTENSIONS:
+        found = msgpack.unpackb(body, ext_hook=lambda code, data: data if code == _CHECKED else None)
+        if found is not None:
+            return found[:FINGERPRINT_BYTES], found[FINGERPRINT_BYTES:]
+    return b"", body
+
+
+_EXTENSIONS = frozenset(bytes([each]) for each in (0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8))
+
+
+def reference(value: Any) -> object:
+    """How data within messages and facts is encoded that msgpack does not know."""
+    if type(value) is Kept:
+        return msgpack.ExtType(_KEPT, value.body)
+    return _extension(value, None, 0)
+
+
+def referred(code: int, data: bytes) -> object:
+    """The same again, for whoever passes it on."""
+    return Kept(data) if code == _KEPT else _opened(code, data)
+
+
+def opened(code: int, data: bytes) -> object:
+    """The same again, for whoever it is for."""
+    return shown(data) if code == _KEPT else _opened(code, data)
+
+
+def unpack_with(body: bytes, hook: Callable[[int, bytes], object]) -> Any:
+    """Decode msgpack. A key that Python has no hash for, which nothing of today's packs, is shown as text."""
+    try:
+        return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=hook)
+    except TypeError:
+        return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=hook, object_pairs_hook=_with_any_keys)
+
+
+def _with_any_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    return {key if _has_hash(key) else str(key): value for key, value in pairs}
+
+
+def _has_hash(key: object) -> bool:
+    try:
+        hash(key)
+    except TypeError:
+        return False
+    return True
+
+
+_SCALARS = frozenset({type(None), bool, float})
+_scalar: Callable[[object], bytes] = msgpack.Packer(
+    buf_size=_ROOM_BYTES
+).pack  # one call that runs no Python, so threads may share it
+
+
+class _Encoder:
+    """Encodes one value at a time, and what it consists of by another one."""
+
+    __slots__ = ("depth", "objects", "pack")
+
+    def __init__(self) -> None:
+        self.pack: Callable[[object], bytes] = msgpack.Packer(
+            default=self.extension, strict_types=True, buf_size=_ROOM_BYTES
+        ).pack
+        self.objects: Objects | None = None
+        self.depth = 0
+
+    def extension(self, value: Any) -> object:
+        return _extension(value, self.objects, self.depth)
+
+
+def _packed(value: object, objects: Objects | None, depth: int) -> bytes:
+    if depth > DEPTH_MAX:
+        raise RecursionError
+    try:
+        encoder = _IDLE.pop()
+    except IndexError:
+        encoder = _Encoder()
+    encoder.objects, encoder.depth = objects, depth
+    body = encoder.pack(value)
+    if len(body) <= _KEPT_BYTES_MAX:
+        _IDLE.append(encoder)  # one that has raised is left to the collector
+    if len(body) > DEPTH_MAX and len(body.translate(None, _NO_CONTAINER)) > DEPTH_MAX:
+        _refuse_depth(body)
+    return body
+
+
+def _refuse_depth(body: bytes) -> None:
+    """Let msgpack step through the body as if it stood within as many lists as leave room for the levels that it may have."""
+    skipping = msgpack.Unpacker(max_buffer_size=len(body) + _LEVELS_READ)
+    skipping.feed(b"\x91" * (_LEVELS_READ - DEPTH_MAX) + body)
+    try:
+        skipping.skip()
+    except msgpack.StackError:
+        raise RecursionError from None
+
+
+def _extension(value: Any, objects: Objects | None, depth: int) -> object:
+    kind = type(value)
+    row = _CODES.get(kind)
+    if row is not None:
+        if kind is int and value.bit_length() > _BITS_MAX:
+            raise Unfit(f"an integer of {value.bit_length()} bits; at most {DIGITS_MAX} digits travel")
+        return msgpack.ExtType(row[0], _packed(row[1](value), objects, depth + 1))
+    if kind is Secret:
+        return msgpack.ExtType(_SECRET, value.name.encode())
+    if objects is not None and (fields := objects.take(value)) is not None:
+        return msgpack.ExtType(_OBJECT, _packed(fields, objects, depth + 1))
+    if isinstance(value, StrEnum) and kind.__module__.startswith("perdure."):
+        return str(value)
+    raise Unfit(_refusal(value))
+
+
+def _opened(code: int, data: bytes) -> object:
+    if code == _OBJECT:
+        return _by_fields(unpack_with(data, _opened))
+    return _made(code, data, _opened)
+
+
+def _made(code: int, data: bytes, hook: Callable[[int, bytes], object]) -> object:
+    if code in _MADE:
+        return _MADE[code](unpack_with(data, hook))
+    if code == _SECRET:
+        return Secret(data.decode())
+    if code in (_CHECKED, _KEPT):
+        return unpack_with(data[FINGERPRINT_BYTES if code == _CHECKED else 0 :], hook)
+    return msgpack.ExtType(code, data)
+
+
+def _by_fields(fields: list[Any]) -> object:
+    """An object by what may be shown of it: see `Objects.take`."""
+    return fields[1]
+
+
+def _making(objects: Objects) -> Callable[[int, bytes], object]:
+    def made(code: int, data: bytes) -> object:
+        return objects.make(unpack_with(data, made)) if code == _OBJECT else _made(code, data, made)
+
+    return made
+
+
+# Words for what is refused.
+
+
+def _offence(value: object, objects: Objects | None, problem: Exception, depth: int = 0) -> tuple[str, str]:
+    """Where in a value the first thing is that cannot travel, and why."""
+    for name, part in _parts(value, objects) if depth < DEPTH_MAX else ():
+        try:
+            _packed(part, objects, depth)
+        except (TypeError, ValueError, OverflowError, RecursionError, AttributeError) as closer:
+            place, why = _offence(part, objects, closer, depth + 1)
+            return ".".join(filter(None, (name, place))), why
+    return "", _why(value, problem)
+
+
+def _parts(value: object, objects: Objects | None) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping) and type(value) is not Counter:
+        for key, each in value.items():
+            yield f"the key {said(key)}", key
+            yield said(key) if type(key) is not str else key[:60].encode(errors="backslashreplace").decode(), each
+    elif type(value) in (list, tuple, set, frozenset, deque):
+        yield from ((str(at), each) for at, each in enumerate(value))  # type: ignore[arg-type]
+    elif objects is not None and type(value) not in _CODES:
+        try:
+            fields = objects.take(value)
+        except (TypeError, ValueError, AttributeError):
+            fields = None
+        for each in fields[1:] if fields is not None else ():
+            yield from _parts(each, objects) if isinstance(each, dict) else (("", each),)
+
+
+def _why(value: object, problem: Exception) -> str:
+    if isinstance(problem, RecursionError) or "recursion" in str(problem):
+        return f"is nested deeper than {DEPTH_MAX} levels, or contains itself"
+    if isinstance(problem, UnicodeEncodeError):
+        return (
+            f"contains half of a surrogate pair at position {problem.start}, which is no text; bytes travel as they are"
+        )
+    return str(problem) if isinstance(problem, Unfit) else f"cannot be encoded as plain data: {problem}"
+
+
+def _refusal(value: object) -> str:
+    kind = type(value)
+    what = f"{said(value)} is {kind.__name__}, which is no plain data"
+    if "Secret" in kind.__name__ and kind.__module__.startswith("pydantic"):
+        return f"is {kind.__name__}; {SECRETIVE}"
+    base = next((each for each in _PLAIN if isinstance(value, each)), None)
+    if base is not None and not hasattr(kind, "__members__"):
+        return f"{what}; it would arrive as {base.__name__}, so say `{base.__name__}(…)`"
+    if hasattr(kind, "model_fields") or hasattr(kind, "__dataclass_fields__") or hasattr(kind, "__members__") or base:
+        return f"{what}; objects of {kind.__name__} travel where the annotation names that class"
+    return f"{what}; pass its parts, or what it can be made of again"
+
+
+def said(value: object, chars_max: int = 80) -> str:
+    """The start of what `repr` says; of an object whose `repr` raises, that it is there."""
+    words = reprlib.Repr()
+    words.maxstring = words.maxother = words.maxlong = chars_max
+    words.maxlist = words.maxtuple = words.maxdict = words.maxset = words.maxfrozenset = words.maxdeque = chars_max // 2
+    return words.repr(value)[:chars_max].encode(errors="backslashreplace").decode()

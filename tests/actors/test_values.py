@@ -1,0 +1,333 @@
+"""What is handed over arrives as it was, or is refused where it is handed over, by field and in words."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import math
+import re
+import uuid
+from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import AfterValidator, BaseModel, ByteSize, HttpUrl, SecretStr, create_model
+
+from perdure.actors.code.schema import Shape
+from perdure.ledger import BadRequest, Secret, pack, pack_value, shown, unpack, unpack_opened, unpack_value
+from tests.actors.value_cast import (
+    COUNTED,
+    NOON,
+    Animal,
+    Box,
+    Dog,
+    Given,
+    Grown,
+    Hander,
+    Hiding,
+    Level,
+    Login,
+    Money,
+    Noting,
+    Numbers,
+    Open,
+    Order,
+    Page,
+    Point,
+    Rights,
+    Row,
+    Share,
+    Spot,
+    Strict,
+    Suit,
+    Text,
+    Tree,
+    TwoNames,
+    encoded,
+    noting,
+)
+from tests.kit import Stage, play
+
+LIMIT = 1_000_000
+TODAY = date(2026, 11, 25)
+ID = uuid.UUID(int=5)
+
+ARRIVE: list[tuple[Any, Any]] = [
+    (Order, Order(orderId=7)),
+    (TwoNames, TwoNames(a=1, bee="q")),
+    (Strict, Strict(when=NOON, who=ID, where=(1, 2), much=Decimal("1.10"))),
+    (Text, Text(parsed='{"a": 1}')),  # type: ignore[arg-type]
+    (Share, Share(percent=50)),
+    (Hiding, Hiding(shown=1, hidden="h")),
+    (Money, Money(amount=Decimal("1.5"))),
+    (Noting, noting()),
+    (Open, Open(a=2, more=(1, 2))),  # type: ignore[call-arg]
+    (Numbers, Numbers([1, 2])),
+    (Page[Point], Page[Point](items=[Point(1, 2)])),
+    (Tree, Tree(n=1, below=[Tree(n=2)])),
+    (Suit, Suit.HEARTS),
+    (Suit, Suit.SPADES),
+    (Level, Level.LOW),
+    (Rights, Rights.READ | Rights.WRITE),
+    (Literal[Suit.HEARTS], Suit.HEARTS),
+    (Spot, Spot(1, "a")),
+    (Grown, Grown(1, 2)),
+    (Point, Point(1, 2)),
+    (Row, {"day": TODAY, "at": Point(1, 1)}),
+    (list[Animal | Dog], [Dog(name="Rex", breed="lab"), Animal(name="Tom")]),
+    (Box, Box(v=math.inf)),
+    (Box, Box(v=b"\xff")),
+    (Box, Box(v={1: "a", "1": "b", (1, 2): TODAY, None: {1}})),
+    (Order | None, None),
+    (uuid.UUID | str, ID),
+    (uuid.UUID | str, str(ID)),
+    (datetime | str, NOON),
+    (datetime | str, NOON.isoformat()),
+    (bytes | str, b"abc"),
+    (set | list, {1}),
+    (set | list, [1]),
+    (date | datetime, TODAY),
+    (date | datetime, NOON),
+    (dict[str | None, int], {None: 1, "None": 2}),
+    (dict[tuple[int, int], str], {(0, 1): "x"}),
+    (dict[Point, int], {Point(1, 2): 3}),
+    (dict[Suit, int], {Suit.HEARTS: 1}),
+    (dict[int, str], {1: "a"}),
+    (HttpUrl, HttpUrl("http://a.b/c")),
+    (ByteSize, ByteSize(5)),
+    (re.Pattern, re.compile("a+")),
+    (object, {1, 2}),
+    (Iterable[int], [1, 2]),
+    (Any, 10**30),
+    (Any, -(1 << 63) - 1),
+    (Any, "a\0b"),
+    (Any, (1, [2, (3,)])),
+    (Any, frozenset({(1, "a")})),
+    (Any, datetime(2026, 10, 25, 2, 30, tzinfo=ZoneInfo("Europe/Berlin"), fold=1)),
+    (Any, time(1, 2, 3, 4, tzinfo=UTC)),
+    (Any, timedelta(days=-1, microseconds=3)),
+    (Any, Fraction(1, 3)),
+    (Any, 1 + 2j),
+    (Any, Path("/a/ü")),
+    (Any, collections.deque([1], 3)),
+    (Any, collections.OrderedDict(b=1, a=2)),
+    (Any, collections.Counter("aab")),
+    (Any, COUNTED),
+    (Any, range(1, 9, 2)),
+    (Any, Secret("KEY")),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value"), ARRIVE, ids=range(len(ARRIVE)))
+def test_a_value_arrives_as_it_was(annotation: Any, value: Any) -> None:
+    shape = Shape(annotation)
+    body = shape.encode("input", value, LIMIT)
+    arrived = shape.decode("input", body)
+    assert type(arrived) is type(value)
+    assert arrived == value
+    assert shape.encode("input", arrived, LIMIT) == body
+    assert shape.typed("input", unpack(pack([shape.kept("input", value, LIMIT)]))[0]) == value
+
+
+@pytest.mark.parametrize(("annotation", "value"), ARRIVE, ids=range(len(ARRIVE)))
+def test_whoever_has_no_classes_sees_what_there_is(annotation: Any, value: Any) -> None:
+    body = Shape(annotation).encode("input", value, LIMIT)
+    told = unpack_opened(pack({"output": unpack(pack(shown(body)))}))
+    assert "cannot be read" not in str(told)
+
+
+def test_objects_are_shown_by_their_fields_without_those_that_they_hide() -> None:
+    assert shown(Shape(Hiding).encode("input", Hiding(shown=1, hidden="h"), LIMIT)) == {"shown": 1}
+    assert shown(Shape(Order).encode("input", Order(orderId=7), LIMIT)) == {"order_id": 7}
+    assert shown(Shape(list[Point]).encode("input", [Point(1, 2)], LIMIT)) == [{"x": 1, "y": 2}]
+    assert shown(Shape(Numbers).encode("input", Numbers([1]), LIMIT)) == [1]
+
+
+def loop() -> list[Any]:
+    made: list[Any] = []
+    made.append(made)
+    return made
+
+
+def nested(levels: int) -> list[Any]:
+    made: list[Any] = []
+    for _ in range(levels):
+        made = [made]
+    return made
+
+
+class Mute:
+    def __repr__(self) -> str:
+        raise ValueError("no words")
+
+
+class Name(str):
+    __slots__ = ()
+
+
+REFUSED: list[tuple[Any, Any, str]] = [
+    (Login, Login(password=SecretStr("correct horse")), r"password: is SecretStr; .* pass `perdure.Secret\(name\)`"),
+    (list[Animal], [Dog(name="Rex", breed="lab")], r"0: is Dog, a subclass of Animal; .* `Animal \| Dog`"),
+    (Box, Box(v=Animal(name="Tom")), "v: .* is Animal, which is no plain data"),
+    (Any, {"a": [1, {"b": "\ud800"}]}, "a.1.b: contains half of a surrogate pair at position 0"),
+    (Any, {"\udfff": 1}, "the key .*: contains half of a surrogate pair"),
+    (Any, nested(2_000), "nested deeper than 100 levels"),
+    (Any, nested(101), "nested deeper than 100 levels"),
+    (Any, loop(), "or contains itself"),
+    (Any, 10**5_000, "an integer of 16610 bits"),
+    (Any, [Mute()], "0: .*is Mute, which is no plain data"),
+    (Any, Name("a"), r"would arrive as str, so say `str\(…\)`"),
+    (Any, Suit.HEARTS, "where the annotation names that class"),
+    (Any, Spot(1, "a"), "is Spot, which is no plain data"),
+    (Any, (each for each in [1]), "is generator, which is no plain data"),
+    (Any, collections.defaultdict(lambda: 1), "its default_factory"),
+    (re.Pattern, re.compile("a", re.IGNORECASE), "would arrive otherwise"),
+    (Callable, print, "is builtin_function_or_method"),
+    (int, "3", "'3' is str, not int"),
+    (Order, {"id": 3}, "orderId: Field required"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "value", "words"), REFUSED, ids=range(len(REFUSED)))
+def test_what_would_arrive_otherwise_is_refused_by_field(annotation: Any, value: Any, words: str) -> None:
+    with pytest.raises(BadRequest, match=words) as refusal:
+        Shape(annotation).encode("input", value, LIMIT)
+    assert refusal.value.field == "input"
+    str(refusal.value).encode()
+
+
+def test_a_hundred_levels_arrive() -> None:
+    assert unpack_value(pack_value("input", nested(98))) == nested(98)
+
+
+def test_a_validator_that_changes_its_value_runs_once() -> None:
+    seen: list[float] = []
+
+    def halved(value: float) -> float:
+        seen.append(value)
+        return value / 2
+
+    shape = Shape(Annotated[float, AfterValidator(halved)])
+    assert shape.decode("input", shape.encode("input", 8.0, LIMIT)) == 4.0
+    assert shape.typed("input", shape.kept("input", 8.0, LIMIT)) == 4.0
+    assert seen == [8.0, 8.0]
+
+
+def test_a_set_is_the_same_content_in_every_order() -> None:
+    assert encoded({"a", "b", "c", "d"}) == encoded({"d", "c", "b", "a"})
+
+
+def test_a_value_of_a_class_that_has_changed_since_is_checked_again() -> None:
+    body = Shape(create_model("Plan", title=(str, ...), days=(int, ...))).encode(
+        "input", {"title": "a", "days": 2}, LIMIT
+    )
+    grown = create_model("Plan", title=(str, ...), days=(int, ...), done=(bool, False))
+    assert Shape(grown).decode("input", body) == grown(title="a", days=2)
+    with pytest.raises(BadRequest, match="words: Field required"):
+        Shape(create_model("Plan", words=(str, ...))).decode("input", body)
+    assert Shape(Any).decode("input", body) == {"title": "a", "days": 2}
+
+
+def test_a_key_that_an_earlier_version_let_pass_hides_nothing_else() -> None:
+    body = b"\x82\x92\x00\x01\xa1x\xa1a\x01"  # {[0, 1]: "x", "a": 1}
+    assert unpack(body) == {"[0, 1]": "x", "a": 1}
+    assert "cannot be read" in shown(b"\xc1")
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 80), 1 << 80)
+    | st.floats()
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+    | st.binary(max_size=8)
+    | st.dates()
+    | st.datetimes()
+    | st.datetimes(timezones=st.timezones())
+    | st.timedeltas()
+    | st.uuids()
+    | st.decimals(allow_nan=False)
+    | st.complex_numbers(allow_nan=False)
+    | st.fractions()
+)
+KEYS = st.recursive(
+    SCALARS.filter(lambda each: not (isinstance(each, float) and math.isnan(each))),
+    lambda below: st.tuples(below, below) | st.frozensets(below, max_size=3),
+    max_leaves=4,
+)
+VALUES = st.recursive(
+    SCALARS,
+    lambda below: (
+        st.lists(below, max_size=4)
+        | st.tuples(below, below)
+        | st.dictionaries(KEYS, below, max_size=4)
+        | st.sets(KEYS, max_size=3)
+    ),
+    max_leaves=12,
+)
+FIELDS = {
+    int: st.integers(-(1 << 80), 1 << 80),
+    str: st.text(st.characters(exclude_categories=["Cs"]), max_size=6),
+    bytes: st.binary(max_size=6),
+    uuid.UUID | str: st.uuids() | st.text("abc", max_size=3),
+    datetime | date: st.datetimes() | st.dates(),
+    set[int] | list[int]: st.sets(st.integers(), max_size=3) | st.lists(st.integers(), max_size=3),
+    dict[tuple[int, str], float]: st.dictionaries(
+        st.tuples(st.integers(), st.text("ab", max_size=2)), st.floats(allow_nan=False), max_size=3
+    ),
+    Decimal | None: st.none() | st.decimals(allow_nan=False, allow_infinity=False),
+    Point | Order: st.builds(Point, st.integers(), st.integers())
+    | st.builds(lambda n: Order(orderId=n), st.integers()),
+    Suit: st.sampled_from(Suit),
+    Any: VALUES,
+}
+
+
+@st.composite
+def models(draw: Any) -> tuple[type[BaseModel], BaseModel]:
+    """A model made at random, and a value of it."""
+    kinds = draw(st.lists(st.sampled_from(list(FIELDS)), min_size=1, max_size=4))
+    made = create_model("Made", **{f"f{at}": (kind, ...) for at, kind in enumerate(kinds)})
+    return made, made.model_construct(**{f"f{at}": draw(FIELDS[kind]) for at, kind in enumerate(kinds)})
+
+
+@given(models())
+@settings(max_examples=200)
+def test_any_value_of_any_model_arrives(made: tuple[type[BaseModel], BaseModel]) -> None:
+    kind, value = made
+    shape = Shape(kind)
+    body = shape.encode("input", value, LIMIT)
+    arrived = shape.decode("input", body)
+    assert isinstance(arrived, kind)
+    assert shape.encode("input", arrived, LIMIT) == body
+    assert list(map(type, vars(arrived).values())) == list(map(type, vars(value).values()))
+
+
+@given(st.lists(VALUES, min_size=3, max_size=8))
+@settings(max_examples=10)
+def test_any_value_goes_through_a_run_its_steps_its_state_its_events_and_its_handlers(value: Any) -> None:
+    async def story(stage: Stage) -> None:
+        wanted = encoded(value)
+        assert encoded(await stage.call(Hander, "pass_on", value)) == wanted
+        await stage.ended("child")
+        told: dict[str, Any] = {}
+        while not {"ended", "milestone"} <= told.keys():
+            await asyncio.sleep(0.1)
+            told = await stage.call(Hander, "told")
+        came = [told["ended"], told["display"]["value"], told["milestone"]["value"]]
+        came.append((await stage.client.run(Given, value)).output)
+        came.append((await stage.client.ask("inspect", "child"))["output"])
+        events = [frame["event"] for frame in await stage.client.ask("frames", "child", -1)]
+        came += [event["body"] for event in events if event["kind"] == "chunk"]
+        came += [event["output"] for event in events if event["kind"] == "finished"]
+        came += [event["data"]["value"] for event in events if event["kind"] == "milestone"]
+        assert [encoded(each) for each in came] == [wanted] * 8
+
+    play(story)
