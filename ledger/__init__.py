@@ -171,6 +171,7 @@ if TYPE_CHECKING:
         Unfit,
         checked_value,
         pack_value,
+        said,
         shown,
         taken_out,
         unchecked,

@@ -198,13 +198,13 @@ def pack_value(field: str, value: object, bytes_max: float = float("inf"), objec
 
 def unpack_value(body: bytes, objects: Objects | None = None) -> Any:
     """The value again; without the classes of its objects they are shown by their fields."""
-    return unpack_with(body, _opened if objects is None else _making(objects))
+    return _decoded(body, _opened if objects is None else _making(objects))
 
 
 def shown(body: bytes) -> Any:
     """A value for whoever only looks: what cannot be read is said in its place, and hides nothing else."""
     try:
-        return unpack_value(body)
+        return unpack_with(body, _opened)
     except (ValueError, TypeError, LookupError, msgpack.UnpackException) as problem:
         return f"(a value of {len(body)} bytes that cannot be read: {problem})"
 
@@ -250,11 +250,15 @@ def opened(code: int, data: bytes) -> object:
 
 
 def unpack_with(body: bytes, hook: Callable[[int, bytes], object]) -> Any:
-    """Decode msgpack. A key that Python has no hash for, which nothing of today's packs, is shown as text."""
+    """Decode msgpack. A key that Python has no hash for is shown as text: an object by its fields, or what an earlier version let pass."""
     try:
-        return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=hook)
+        return _decoded(body, hook)
     except TypeError:
         return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=hook, object_pairs_hook=_with_any_keys)
+
+
+def _decoded(body: bytes, hook: Callable[[int, bytes], object]) -> Any:
+    return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=hook)
 
 
 def _with_any_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
@@ -380,8 +384,8 @@ def _parts(value: object, objects: Objects | None) -> Iterator[tuple[str, object
         for key, each in value.items():
             yield f"the key {said(key)}", key
             yield said(key) if type(key) is not str else key[:60].encode(errors="backslashreplace").decode(), each
-    elif type(value) in (list, tuple, set, frozenset, deque):
-        yield from ((str(at), each) for at, each in enumerate(value))  # type: ignore[arg-type]
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        yield from ((str(at), each) for at, each in enumerate(value))
     elif objects is not None and type(value) not in _CODES:
         try:
             fields = objects.take(value)

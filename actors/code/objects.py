@@ -100,7 +100,7 @@ _NOTHING: dict[str, Any] = {}
 class _Model:
     def __init__(self, kind: type[BaseModel]) -> None:
         self._kind, self._is_root = kind, issubclass(kind, RootModel)
-        self.is_unsure = kind.__new__ is not object.__new__
+        self.is_unsure = _has_own_way(kind)
         self.hints = {name: each.annotation for name, each in kind.model_fields.items()}
         self._hidden = [name for name, each in kind.model_fields.items() if each.exclude]
         self._takes_extra = kind.model_config.get("extra") == "allow"
@@ -150,7 +150,8 @@ def _restore(
 
 class _Dataclass:
     def __init__(self, kind: type) -> None:
-        self._kind, self.is_unsure = kind, kind.__new__ is not object.__new__
+        self._kind: Any = kind
+        self.is_unsure = _has_own_way(kind)
         hints = _hints(kind)
         self._names = [each.name for each in dataclasses.fields(kind)]
         self.hints = {name: hints.get(name, Any) for name in self._names}
@@ -225,6 +226,11 @@ class _Foreign:
 
     def make(self, shown: Any, _more: dict[str, Any] = _NOTHING, /) -> object:
         return self._adapter.validate_python(shown)
+
+
+def _has_own_way(kind: Any) -> bool:
+    """Whether the class decides itself what a new object of it is."""
+    return kind.__new__ is not object.__new__
 
 
 def _way_of(kind: Any) -> _Way | None:

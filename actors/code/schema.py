@@ -30,7 +30,7 @@ _PLAIN = (None, type(None), bool, int, float, str, bytes, list, dict, Any)
 class Shape:
     """The type of one value. `adapter` is None where plain data passes as it is."""
 
-    def __init__(self, annotation: object) -> None:
+    def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self._plain = type(None) if annotation is None else annotation if isinstance(annotation, type) else object
         self.adapter = None if any(annotation is each for each in _PLAIN) else TypeAdapter[object](annotation)
@@ -46,16 +46,9 @@ class Shape:
             return pack_value(field, self._plainly(field, value), bytes_max)
         admitted = self._admitted
         body = pack_value(field, self._checked(field, value), bytes_max, admitted)
-        if admitted.is_unsure and pack_value(field, self._again(field, body), bytes_max, admitted) != body:
+        if admitted.is_unsure and pack_value(field, _read(field, body, admitted), bytes_max, admitted) != body:
             raise BadRequest(field, f"would arrive otherwise: {value!r:.200} is not what is made of it again")
         return checked_value(admitted.fingerprint, body)
-
-    def _again(self, field: str, body: bytes) -> object:
-        """The value as whoever decodes it gets it."""
-        try:
-            return unpack_value(body, self._admitted)
-        except (ValueError, TypeError, AttributeError, LookupError) as problem:
-            raise BadRequest(field, f"an object in it cannot be made again: {problem}") from problem
 
     def kept(self, field: str, value: object, bytes_max: int) -> object:
         """The same within a message: a short plain value as it is, any other one encoded."""
@@ -83,17 +76,24 @@ class Shape:
     def decode(self, field: str, body: bytes) -> object:
         """Decode a value of the annotated type. What was encoded for other annotations, or for none, is checked now."""
         if self.adapter is None:
-            return unpack_value(body)
+            return _read(field, body)
         fingerprint, plain = unchecked(body)
         if fingerprint == self._admitted.fingerprint:
-            return self._again(field, plain)
-        return self._checked(field, unpack_value(plain))
+            return _read(field, plain, self._admitted)
+        return self._checked(field, _read(field, plain))
 
     def typed(self, field: str, given: object) -> object:
         """A value of the annotated type, of what stood within a message."""
         if isinstance(given, Kept):
             return self.decode(field, given.body)
         return given if self.adapter is None else self._checked(field, given)
+
+
+def _read(field: str, body: bytes, admitted: Admitted | None = None) -> object:
+    try:
+        return unpack_value(body, admitted)
+    except (ValueError, TypeError, AttributeError, LookupError) as problem:
+        raise BadRequest(field, f"what is kept of it cannot be read: {problem}") from problem
 
 
 def _travels_as_it_is(value: object, bytes_max: int) -> bool:

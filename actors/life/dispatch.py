@@ -16,6 +16,7 @@ from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.life.results import (
     REFUSED_BY_LIMIT,
+    UNREADABLE,
     Detached,
     RunFailed,
     RunHandle,
@@ -36,6 +37,7 @@ from perdure.ledger import (
     Clear,
     Request,
     check_id,
+    shown,
     shown_input,
     taken_out,
 )
@@ -229,14 +231,21 @@ def _note(
     finished.put_nowait((entry, future))
 
 
-def result_of(agent_class: type, run_id: str, outcome: RunOutcome) -> RunResult:
-    """The end of a run as its parent sees it, the output typed by the child's annotation."""
-    output = outcome.get("output")
+def result_of(agent_class: type | None, run_id: str, outcome: RunOutcome) -> RunResult:
+    """The end of a run as its parent sees it, the output typed by the child's annotation; plain without the class. An output that does not
+    fit the code any more is a failure of this run alone."""
+    body, output, agent_type = outcome.get("output"), None, outcome.get("agent_type", "")
+    try:
+        if body is not None:
+            output = shown(body) if agent_class is None else run_shapes(agent_class)[1].decode("output", body)
+    except BadRequest as problem:
+        why = f"it has completed, and its output does not fit what `run` of {agent_type} gives now: {problem}"
+        return RunFailed(run_id=run_id, agent_type=agent_type, status="error", error=why, reason=UNREADABLE)
     return run_result(
         run_id=run_id,
-        agent_type=outcome.get("agent_type", ""),
+        agent_type=agent_type,
         status=outcome["status"],
-        output=None if output is None else run_shapes(agent_class)[1].decode("output", output),
+        output=output,
         summary=outcome.get("summary", ""),
         error=outcome.get("error", ""),
         reason=outcome.get("reason"),

@@ -15,8 +15,9 @@ from typing import NamedTuple, cast
 
 from perdure.actors.code.author_call import method_named
 from perdure.actors.code.naming import load_type
-from perdure.actors.code.signatures import exposed_call, run_shapes
+from perdure.actors.code.signatures import exposed_call
 from perdure.actors.life.activity import Activity
+from perdure.actors.life.dispatch import result_of
 from perdure.actors.life.life import Life
 from perdure.actors.life.one_transaction import Piece, Step, done_in_one, failure
 from perdure.actors.life.outbox import REFUSED, Outbox
@@ -27,7 +28,6 @@ from perdure.actors.life.results import (
     RunInfo,
     RunOutcome,
     RunResult,
-    run_result,
 )
 from perdure.actors.link.messages import Fields
 from perdure.ledger import MILESTONE, BadRequest, Slot, UnknownAgentType, unpack
@@ -145,24 +145,12 @@ def _told(agent: object, letter: Letter) -> Step:
 
 
 def _result(letter: Letter, life: Life) -> RunResult:
-    content = cast("RunOutcome", letter.content)
-    output, body = None, content.get("output")
-    if body is not None:
-        try:
-            output = run_shapes(load_type(letter.run["agent_type"], life.code_dir))[1].decode("output", body)
-        except UnknownAgentType:
-            output = unpack(body)
-    return run_result(
-        run_id=letter.run["run_id"],
-        agent_type=letter.run["agent_type"],
-        status=content["status"],
-        output=output,
-        summary=content.get("summary", ""),
-        error=content.get("error", ""),
-        reason=content.get("reason"),
-        child_still_running=content.get("child_still_running"),
-        trace=content.get("trace", ""),
-    )
+    outcome = cast("RunOutcome", {**letter.content, "agent_type": letter.run["agent_type"]})
+    try:
+        agent_class = load_type(letter.run["agent_type"], life.code_dir)
+    except UnknownAgentType:
+        agent_class = None
+    return result_of(agent_class, letter.run["run_id"], outcome)
 
 
 class _NoHandler(BadRequest):

@@ -25,6 +25,9 @@ T = TypeVar("T")
 REFUSED_BY_LIMIT: Final = "max_concurrent_agent_tools"
 """The reason of a run that was never accepted; its id is free."""
 
+UNREADABLE: Final = "unreadable-output"
+"""The reason of a run that has completed with an output that the code of its class does not take any more."""
+
 CONFLICTING: Final = "conflicting-request"
 """The reason of a run that a transaction asked for, and that was never accepted: its id is taken by other content."""
 

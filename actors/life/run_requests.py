@@ -113,7 +113,7 @@ class RunRequests:
     ) -> Request:
         """The request for a run, checked: what is wrong with it is said before anything is written."""
         kind = self._kind(agent_class, detached, parent_tool_call_id)
-        options: JsonObject = {}
+        options: dict[str, Any] = {}
         if parent_tool_call_id is not None:
             options["tool_call"] = check_text("parent_tool_call_id", parent_tool_call_id)
         if display is not None and not isinstance(display, Mapping):
