@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import packages_distributions
+
+import pytest
 
 from tests import tidy
 from tests.tidy import FOLDERS, ROOT, sources
@@ -38,6 +41,7 @@ EXTRAS = {  # modules that are loaded only where an extra is installed
     "actors/mcp_server/server.py": "mcp",
     "actors/mcp_server/stdio.py": "mcp",
     "scenarios/bench/chromium.py": "browser",
+    "scenarios/bench/npm.py": "browser",
     "scenarios/versus/dbos_children.py": "dbos",
     "scenarios/versus/restate_children.py": "restate",
 }
@@ -96,11 +100,11 @@ def test_the_package_imports_only_what_an_installation_brings() -> None:
     assert not said, said
 
 
-def test_a_module_of_an_extra_imports_only_what_that_adds() -> None:
-    for file in [file for file in sources(*FOLDERS) if file.path in EXTRAS]:
-        extra = declared(EXTRAS[file.path])
-        assert not offences(imported([file]), declared() | extra)
-        assert extra - {"pydantic-ai-slim"} <= imported([file]).keys()  # which has its own way to MCP
+def test_the_modules_of_an_extra_import_all_of_it_and_nothing_else() -> None:
+    for extra in set(EXTRAS.values()):
+        found = imported(file for file in sources(*FOLDERS) if EXTRAS.get(file.path) == extra)
+        assert not offences(found, declared() | declared(extra))
+        assert declared(extra) - {"pydantic-ai-slim"} <= found.keys()  # which has its own way to MCP
 
 
 def test_the_tests_import_only_what_the_test_extra_adds() -> None:
@@ -115,3 +119,23 @@ def test_what_is_declared_is_imported() -> None:
     assert declared("test") - tests.keys() - of_extras - USED_OTHERWISE.keys() == set()
     assert not USED_OTHERWISE.keys() & package.keys()
     assert USED_OTHERWISE.keys() <= declared() | declared("test") - tests.keys()
+
+
+def test_the_same_versions_of_python_are_promised_everywhere() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    named = [each.rpartition(" ")[2] for each in project["classifiers"] if " :: 3." in each]
+    first, last = named[0], named[-1]
+    assert named == [f"3.{minor}" for minor in range(int(first[2:]), int(last[2:]) + 1)]
+    assert project["requires-python"] == f">={first},<3.{int(last[2:]) + 1}"
+    page = (ROOT / "README.md").read_text("utf-8")
+    assert f"Python {', '.join(named[:-1])} or {last}" in page
+    assert f"Python {first} to {last} have been tried" in page
+
+
+@pytest.mark.parametrize("module", ["perdure", "perdure_build"])  # what a checkout's user imports, and what pip does
+def test_an_older_python_is_refused_in_one_line(module: str) -> None:
+    asked = f"import sys; sys.version_info = (3, 10, 13, 'final', 0); sys.path.insert(0, {str(ROOT / '.src')!r}); import {module}"
+    done = subprocess.run([sys.executable, "-Sc", asked], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("Perdure needs Python 3.11 or later; this is Python 3.10.13")
+    assert len(done.stderr.splitlines()) == 1 or module == "perdure"

@@ -4,7 +4,10 @@ Authors need this module alone. Beside it are `perdure.messengers` (agents behin
 world) and `perdure.cli` (the command). Each name here loads its own module when it is first used.
 """
 
-from __future__ import annotations
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 - said here, and not as a syntax that is wrong somewhere inside
+    raise ImportError("Perdure needs Python 3.11 or later; this is Python " + ".".join(map(str, sys.version_info[:3])))
 
 from typing import TYPE_CHECKING
 

@@ -50,12 +50,12 @@ class Turnstile:
         coroutine: Pending[T] | Generator[asyncio.Future[object] | None, None, T],
         *,
         context: contextvars.Context | None = None,
-        name: str | None = None,
+        **options: Any,  # of the task: which there are, and which a loop hands on, differs between versions of Python
     ) -> asyncio.Task[T]:
         rank = RANK.get() if context is None else context.get(RANK)
         if rank is None or not isinstance(coroutine, Coroutine):
-            return asyncio.Task(coroutine, loop=loop, context=context, name=name)
-        return asyncio.Task(_Gate(coroutine, self), loop=loop, context=context, name=name)
+            return asyncio.Task(coroutine, loop=loop, context=context, **options)
+        return asyncio.Task(_Gate(coroutine, self), loop=loop, context=context, **options)
 
     def has_turn(self) -> bool:
         """Whether there is time left for one more turn; if so, it is taken."""

@@ -29,5 +29,8 @@ def can_await() -> bool:
 
 
 def _is_cell(frame: FrameType) -> bool:
-    """Whether this is the top level of a notebook."""
-    return "get_ipython" in frame.f_globals and frame.f_locals is frame.f_globals
+    """Whether this is the top level of a notebook: no function, and no class."""
+    code = frame.f_code
+    return (
+        "get_ipython" in frame.f_globals and not code.co_flags & inspect.CO_OPTIMIZED and code.co_name.startswith("<")
+    )

@@ -258,8 +258,8 @@ class Gate(Coroutine[object, object, object]):
         return self._process
 
     def bind(self, task: asyncio.Task[object]) -> None:
-        """Know one's task as long as it runs."""
-        self._task = task
+        """Know one's task as long as it runs. One that was begun eagerly may have ended already."""
+        self._task = None if task.done() else task
 
     def cancel(self) -> None:
         """Ask the task to come to the gate."""
@@ -342,15 +342,15 @@ def gated_task(
     coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
     *,
     context: contextvars.Context | None = None,
-    name: str | None = None,
+    **options: Any,
 ) -> asyncio.Task[Any]:
-    """The loop's task factory: a task of the process in whose context it is created."""
+    """The loop's task factory: a task of the process in whose context it is created. Its options differ between versions of Python."""
     process = _current.get() if context is None else context.get(_current)
     if process is None:
-        return asyncio.Task(coroutine, loop=loop, context=context, name=name)
+        return asyncio.Task(coroutine, loop=loop, context=context, **options)
     assert isinstance(coroutine, Coroutine), "generators have not been coroutines since Python 3.11"
     gate = Gate(coroutine, process)
-    task: asyncio.Task[Any] = asyncio.Task(gate, loop=loop, context=context, name=name)
+    task: asyncio.Task[Any] = asyncio.Task(gate, loop=loop, context=context, **options)
     gate.bind(task)
     return task
 

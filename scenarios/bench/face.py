@@ -24,7 +24,7 @@ from websockets.sync.client import connect as connect_socket
 import perdure
 from perdure.actors import Gateways, Runtime, ServePlan, bound
 from perdure.scenarios.bench.agents import Parent
-from perdure.scenarios.bench.chromium import chromium
+from perdure.scenarios.bench.chromium import visits
 from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most, calm, handle, pss_mb, wait_for
 
 CHATS: Final = "perdure.scenarios.bench.chat_agents:GATEWAY_AGENTS"
@@ -184,7 +184,7 @@ def _paints(runtime: Runtime, port: int, count: int, repeats: int) -> tuple[list
         parent.fan_out(min(missing, CROWD))
     time.sleep(runtime.limits.checkpoint_idle_ms / 1000)
     calm(runtime)
-    with chromium() as visit:  # a browser's loop runs in this thread, and then a handle does not wait
+    with visits() as visit:  # a browser's loop runs in this thread, and then a handle does not wait
         told = [visit(f"http://127.0.0.1:{port}/", HISTORY) for _ in range(repeats + 1)][1:]
     if any(each.found != PAGE for each in told):
         raise RuntimeError(f"the tray does not show {PAGE} ended runs: {told}")

@@ -49,11 +49,18 @@ def test_a_callback_of_a_loop_does_not_block_it() -> None:
 def test_a_cell_that_does_not_await_is_sync_code_and_so_is_what_it_calls() -> None:
     assert in_notebook("told = can_await()") is False
     assert in_notebook("def ask(): return can_await()\ntold = [ask() for _ in range(1)][0]") is False
+    assert in_notebook("class Asked:\n    told = [can_await() for _ in range(1)][0]\ntold = Asked.told") is False
 
 
 def test_a_cell_that_awaits_is_async_code_and_so_is_what_it_awaits() -> None:
     assert in_notebook("await asyncio.sleep(0)\ntold = can_await()") is True
     assert in_notebook("async def ask(): return can_await()\ntold = await ask()") is True
+    assert (
+        in_notebook(
+            "async def ask():\n    class Asked:\n        told = can_await()\n    return Asked.told\ntold = await ask()"
+        )
+        is True
+    )
     cell = """
         async def ask():
             global told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from typing import Any
@@ -47,6 +48,22 @@ def test_the_host_s_own_work_comes_between_any_two_turns_of_agents() -> None:
             between.append(len(said) - before)
         assert len(said) == 150
         assert max(between) == 1
+
+    play(story)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 begins no task eagerly")
+def test_a_task_may_be_begun_eagerly_and_still_has_its_turns() -> None:
+    async def story(_: Turnstile) -> None:
+        loop, said = asyncio.get_running_loop(), list[str]()
+        make: Any = loop.get_task_factory()
+        context = copy_context()
+        context.run(RANK.set, Rank.WORK)
+        eager = make(loop, child("a", said), context=context, name="eager", eager_start=True)
+        assert (said, eager.get_name()) == (["a0"], "eager")
+        later = make(loop, child("b", said), context=context, eager_start=None)  # as some loops say it
+        await asyncio.gather(eager, later)
+        assert sorted(said) == ["a0", "a1", "a2", "b0", "b1", "b2"]
 
     play(story)
 

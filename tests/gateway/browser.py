@@ -1,12 +1,13 @@
-"""A headless Chromium, Debian's, on pages of a gateway."""
+"""A headless Chromium on pages of a gateway."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
+
+from perdure.scenarios.bench.chromium import chromium
 
 PATIENCE_MS = 60_000
 
@@ -14,20 +15,14 @@ PATIENCE_MS = 60_000
 @contextmanager
 def browser_page(**options: object) -> Iterator[Page]:
     """A page. What its scripts report as an error fails the test at the end, violations of its content policy among them."""
-    program = shutil.which("chromium")
-    assert program, "Chromium is missing; install Debian's package chromium"
     told: list[str] = []
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        try:
-            page = browser.new_context(**options).new_page()  # type: ignore[arg-type]
-            page.set_default_timeout(PATIENCE_MS)
-            page.on("pageerror", lambda problem: told.append(str(problem)))
-            page.on("console", lambda said: told.append(said.text) if _is_ours(said.type, said.text) else None)
-            yield page
-            assert not told, told
-        finally:
-            browser.close()
+    with chromium() as browser:
+        page = browser.new_context(**options).new_page()  # type: ignore[arg-type]
+        page.set_default_timeout(PATIENCE_MS)
+        page.on("pageerror", lambda problem: told.append(str(problem)))
+        page.on("console", lambda said: told.append(said.text) if _is_ours(said.type, said.text) else None)
+        yield page
+        assert not told, told
 
 
 def _is_ours(kind: str, text: str) -> bool:

@@ -1,15 +1,9 @@
-"""The npm clients that the gateway is tried on, installed once on a machine, and programs that use them.
-
-They are installed beside the cache of other programs, under the digest of what is to be installed, by whichever test needs them first.
-"""
+"""The npm clients that the gateway is tried on, installed once on a machine, and programs that use them."""
 
 from __future__ import annotations
 
-import fcntl
 import functools
-import hashlib
 import json
-import os
 import shutil
 import subprocess
 import tempfile
@@ -18,38 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-PACKAGES = HERE / "npm_packages"
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perdure-tests"
-INSTALL = ("install", "--legacy-peer-deps", "--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock")
+from perdure.scenarios.bench.npm import installed, node
+
+PACKAGES = Path(__file__).parent / "npm_packages"
 PATIENCE_S = 300.0
-
-
-def program(name: str) -> str:
-    """The path of `node` or `npm`. These tests fail without them: they are about clients that run there."""
-    found = shutil.which(name)
-    assert found, f"{name} is missing; install Node 20 or newer, for instance Debian's packages nodejs and npm"
-    return found
 
 
 @functools.cache
 def npm_tree(which: str = "") -> Path:
     """The directory with the `node_modules` of a list of packages: the newest, or one that is named."""
-    listed = (PACKAGES / which / "package.json").read_bytes()
-    tree = CACHE / hashlib.sha256(listed).hexdigest()[:16]
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the tests of several processes install one after the other
-        if not (tree / "done").exists():
-            shutil.rmtree(tree, ignore_errors=True)
-            tree.mkdir()
-            (tree / "package.json").write_bytes(listed)
-            told = subprocess.run(
-                [program("npm"), *INSTALL], cwd=tree, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-            )
-            assert told.returncode == 0, told.stderr
-            (tree / "done").touch()
-    return tree
+    return installed((PACKAGES / which / "package.json").read_bytes())
 
 
 @contextmanager
@@ -58,7 +30,7 @@ def _laid_out(tree: Path, script: Path) -> Iterator[list[str]]:
     with tempfile.TemporaryDirectory(dir=tree) as here:  # imports are found from where the program lies
         for each in script.parent.glob("*.mjs"):
             shutil.copy(each, here)
-        yield [program("node"), str(Path(here) / script.name)]
+        yield [node().node, str(Path(here) / script.name)]
 
 
 @contextmanager

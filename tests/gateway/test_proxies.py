@@ -20,6 +20,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
+from tests.gateway.certificates import certified
 from tests.gateway.real import real_gateway
 from tests.tidy import ROOT
 
@@ -58,12 +59,6 @@ def caddy(folder: Path, port: int, upstream: int) -> list[str]:
     return ["caddy", "run", "--adapter", "caddyfile", "--config", str(folder / "Caddyfile")]
 
 
-def certificate(folder: Path) -> None:
-    what = ["-subj", f"/CN={NAME}", "-addext", f"subjectAltName=DNS:{NAME}", "-days", "2"]
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"]
-    subprocess.run(["openssl", "req", "-x509", *key, *what], cwd=folder, check=True, capture_output=True)  # noqa: S607
-
-
 def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -93,8 +88,7 @@ class Public(NamedTuple):
 @contextmanager
 def proxied(folder: Path, kind: Any, upstream: int) -> Iterator[Public]:
     """A proxy of this kind."""
-    certificate(folder)
-    trusted = ssl.create_default_context(cafile=str(folder / "cert.pem"))
+    trusted = ssl.create_default_context(cafile=certified(folder, NAME).authority)
     port = free_port()
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(

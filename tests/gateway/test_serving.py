@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import socket
 import ssl
-import subprocess
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -31,6 +29,7 @@ from perdure.actors.serve.guard import Guard
 from perdure.actors.serve.listening import Server
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.ledger import BadRequest
+from tests.gateway.certificates import Certificate, certified
 
 PATIENCE_S = 60
 PIECE = b"x" * 65_536
@@ -293,41 +292,28 @@ def test_at_the_end_streams_break_off_sockets_are_told_to_come_again_and_answers
 
 
 @pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    openssl = shutil.which("openssl")
-    assert openssl, "openssl is missing; install it, for instance Debian's package openssl"
-    folder = tmp_path_factory.mktemp("tls")
-    made = str(folder / "cert.pem"), str(folder / "key.pem")
-    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
-    command = [
-        openssl,
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    subprocess.run([*command, "-out", made[0], "-keyout", made[1], *subject], check=True, capture_output=True)
-    return made
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    return certified(tmp_path_factory.mktemp("tls"))
 
 
-def test_tls_is_spoken_with_a_certificate(certificate: tuple[str, str]) -> None:
+def test_tls_is_spoken_with_a_certificate(certificate: Certificate) -> None:
     async def story() -> None:
-        plan = ServePlan((), certfile=certificate[0], keyfile=certificate[1])
-        trust = ssl.create_default_context(cafile=certificate[0])
+        plan = ServePlan((), certfile=certificate.cert, keyfile=certificate.key)
+        trust = ssl.create_default_context(cafile=certificate.authority)
         async with serving(plan) as place, httpx.AsyncClient(verify=trust) as client:
             assert (await client.get(f"https://localhost:{place.port}/hello")).json()["scheme"] == "https"
             with pytest.raises(httpx.TransportError):
                 await client.get(f"http://localhost:{place.port}/hello")
 
     play(story)
-    check_certificate(*certificate)
+    check_certificate(certificate.cert, certificate.key)
     check_certificate("", "")
-    for pair in ((certificate[1], ""), (certificate[0], certificate[0]), ("nowhere.pem", ""), ("", certificate[1])):
+    for pair in (
+        (certificate.key, ""),
+        (certificate.cert, certificate.cert),
+        ("nowhere.pem", ""),
+        ("", certificate.key),
+    ):
         with pytest.raises(BadRequest):
             check_certificate(*pair)
 
