@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from perdure.actors.chat.feed import FeedEvent
     from perdure.actors.chat.model_lookup import UnusableModel, close_models, resolve_model
     from perdure.actors.chat.tool_schema import ToolContext
-    from perdure.actors.chat.tools import BadToolOutput, tool
+    from perdure.actors.chat.tools import BadToolOutput, ToolOptions, tool
     from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
     from perdure.actors.code.known_types import mistakable
     from perdure.actors.events.message_parts import apply_chunk

@@ -14,17 +14,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import httpx
 import pytest
 
 from perdure import actors, messengers
 from perdure.actors import Agent, Client, KillPoint
+from perdure.gateway import Gateway
 from perdure.ledger import Secret
 from perdure.policies import Span
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.traces import Recorder
 from tests.gateway.real import real_gateway
 from tests.kit import ROOMY
-from tests.readmes.pages import GUIDE, LIMITS, PAGES, PYTHON, Page, example, module_of, modules
+from tests.readmes.pages import GATEWAY, GUIDE, LIMITS, PAGES, PYTHON, Page, example, module_of, modules
 
 DAY_MS = 86_400_000.0
 PAIRS = [(page, block) for page in PAGES.values() for block in page.blocks("python")]
@@ -115,9 +117,11 @@ def test_every_module_is_played_here() -> None:
         "following",
         "helpdesk",
         "library",
+        "my_agents",
         "office",
         "payments",
         "planner",
+        "refunds",
         "research",
         "shelf",
         "shop",
@@ -255,6 +259,17 @@ def test_the_bot_can_be_served(monkeypatch: pytest.MonkeyPatch) -> None:
     (messenger,) = bot.Bot.messengers()
     assert messenger.webhook_path == "/messengers/telegram/webhook"
     assert actors.messenger_app(actors.Runtime("unused"), bot.Bot).routes
+
+
+def test_the_agents_of_the_page_are_served_and_answer_its_requests(tmp_path: Path) -> None:
+    my_agents = example("my_agents")
+    assert isinstance(my_agents.app, Gateway)
+    (asked,) = re.findall(r"curl -d '(\{.*?\})'", GATEWAY.text)
+    place = str(Path(str(my_agents.__file__)).parent)
+    with real_gateway(tmp_path, ["my_agents:Reader"], paths=[place]) as gateway, httpx.Client(timeout=60) as client:
+        assert client.post(f"{gateway.url}/api/runs", json=json.loads(asked)).status_code == 200
+        told = client.get(f"{gateway.url}/api/runs/hamlet/events").text
+    assert "event: end" in told
 
 
 def test_a_program_elsewhere_asks_a_gateway(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
