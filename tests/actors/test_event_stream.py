@@ -49,6 +49,7 @@ def source() -> Iterator[Source]:
     yield source
     source.loop.call_soon_threadsafe(source.loop.stop)
     source.thread.join()
+    source.loop.run_until_complete(source.loop.shutdown_asyncgens())
     source.loop.close()
 
 
