@@ -168,8 +168,9 @@ class Pulse(NamedTuple):
 class Fleet(Protocol):
     """The supervisor's way to hosts: create, list, watch, kill. Commands to a host travel as answers to its own exchanges."""
 
-    async def spawn(self, host_id: str, spec: PoolSpec) -> None:
-        """Start a host; returns when its creation was asked for. Raises `HostUnavailable`."""
+    async def spawn(self, host_id: str, spec: PoolSpec) -> str:
+        """Start a host; returns when its creation was asked for, and tells what that has to wait for, if anything. Raises
+        `HostUnavailable`, and `NoSuchNode` if nothing will come."""
 
     async def survivors(self) -> dict[str, PoolSpec]:
         """The hosts that an earlier supervisor life left running."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perdure.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from perdure.ledger.activation import Activation, HostView, package_of, pool_key, with_package
+    from perdure.ledger.activation import Activation, HostView, Trouble, package_of, pool_key, with_package
     from perdure.ledger.checks import check_ms, check_number, check_text, check_whole, checked
     from perdure.ledger.codec import decode, encode, pack, unpack, unpack_opened
     from perdure.ledger.crowd_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         LedgerUnwritable,
         MigrationFailed,
         NoLongerServed,
+        NoSuchNode,
         OutcomeUnknown,
         Overloaded,
         PerdureError,
@@ -103,7 +104,14 @@ if TYPE_CHECKING:
     from perdure.ledger.mail import MILESTONE, Mail, MailState, Slot
     from perdure.ledger.notes import Note
     from perdure.ledger.old_code import code_counts, code_standings, older_awake
-    from perdure.ledger.placements import assign_hosts, hosts_wanted, is_exclusive
+    from perdure.ledger.placements import (
+        assign_hosts,
+        fails_unhosted,
+        hindrance,
+        hosts_wanted,
+        is_at_fault,
+        is_exclusive,
+    )
     from perdure.ledger.preview import preview_of, shown_input
     from perdure.ledger.protocol import decide
     from perdure.ledger.reach import Route, Standalone, is_cleared, named_on_the_way, route
@@ -159,6 +167,7 @@ if TYPE_CHECKING:
         StopLives,
         Tell,
         Tick,
+        Unhosted,
         Unstarted,
         Up,
     )

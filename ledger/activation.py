@@ -93,6 +93,44 @@ class HostView:
     tenants: dict[str, None] = field(default_factory=dict)
 
 
+STARTS_MAX: Final = 4  # hosts of a pool that do not come up, in a row, until whoever waits for one is told
+
+
+@dataclass(slots=True)
+class Trouble:
+    """Why no host of a pool comes up: seen, not recorded. `starts` counts those that failed in a row, since `since_at_ms`. `is_lack` says
+    that no node of the cluster has what they ask for."""
+
+    spec: Any
+    cause: str
+    starts: int
+    since_at_ms: int
+    is_lack: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is no mishap any more."""
+        return self.is_lack or self.starts >= STARTS_MAX
+
+    def __str__(self) -> str:
+        kind = _asked_of_host(self.spec)
+        if self.is_lack:
+            return f"no host{kind} can be had: {self.cause}"
+        return f"no host{kind} comes up, after {self.starts} tries: {self.cause}"
+
+
+def _asked_of_host(spec: Any) -> str:
+    """What a class asks of its host, in words."""
+    if spec is None:
+        return ""
+    environment = {name: value for name, value in json.loads(spec[2] or "{}").items() if name != PACKAGE}
+    asked = [f"num_cpus={spec[0]:g}"] if spec[0] else []
+    asked += [f"{amount:g} {name}" for name, amount in spec[1]]
+    asked += ["runtime_env with " + ", ".join(sorted(environment))] if environment else []
+    asked += [f"code {package[:8]}"] if (package := package_of(spec)) else []
+    return f" ({', '.join(asked)})" if asked else ""
+
+
 def pool_key(spec: Any) -> str:
     """The name of the pool for what an agent class asks of its host; that of the default pool is empty. The last item of `spec`, whether
     the agent wants a host to itself, makes no other pool, and neither does how its number of processors is written."""

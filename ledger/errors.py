@@ -28,7 +28,8 @@
     │   └── StaleIncarnation          this life of the agent is over; its storage is closed to it
     └── WorldError                    Ray, a host or the supervisor refused, or did not answer
         ├── SupervisorUnreachable     the outcome of the call is unknown; it is repeated with the same ids
-        ├── HostUnavailable           no host could be created
+        ├── HostUnavailable           no host comes up; the words tell the cause
+        │   └── NoSuchNode            no node of the cluster has what the class asks for
         ├── Overloaded                the supervisor refuses more work for now; `retry_after_ms` says when
         ├── RunBeingCleared           the id belongs to a run that is being cleared; requests wait for that by themselves
         ├── FiberStopped              the fiber has ended while its code still ran
@@ -233,7 +234,12 @@ class SupervisorUnreachable(WorldError):
 
 
 class HostUnavailable(WorldError):
-    """No host could be created."""
+    """No host comes up for the agent, and it was tried several times. A run that was accepted stays so, and goes on when a host comes; ask
+    for it again under its id to wait for that. A call was not made."""
+
+
+class NoSuchNode(HostUnavailable):
+    """No node of the cluster has what the class asks for, so no host can ever come up for it, unless such a node joins."""
 
 
 class Overloaded(WorldError):

@@ -11,12 +11,12 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from perdure.ledger.activation import Activation, package_of, pool_key
+from perdure.ledger.activation import STARTS_MAX, Activation, Trouble, package_of, pool_key
 from perdure.ledger.codec import unpack
 from perdure.ledger.explained_case import Case
 from perdure.ledger.lines import line_for
 from perdure.ledger.mail import Mail, MailState, Slot
-from perdure.ledger.placements import askers_host, blamed_in, is_alone
+from perdure.ledger.placements import askers_host, blamed_in, hindrance, is_alone, is_at_fault
 from perdure.ledger.run import Run
 from perdure.ledger.status import InterruptedReason, Status
 from perdure.ledger.timeouts import budget_of, next_look, place_due_ms, retry_due_ms, sighting_of, start_due_ms
@@ -147,6 +147,8 @@ def _waits(case: Case) -> Iterator[str]:
             f"It waits until another run of its parent has ended: {view.placed[run.parent]} are at work, and"
             f" max_concurrent_agent_tools of the parent's class allows {most} at a time."
         )
+    elif case.served and (trouble := hindrance(view, pool_key(run.options.get("pool")))) is not None:
+        yield from _hindered(case, trouble)
     elif case.served:
         before = view.queues.before(line_for(run.options.get("pool")), run.run_id)
         up = counted(sum(host.up for host in view.hosts.values()), "host")
@@ -163,6 +165,18 @@ def _waits(case: Case) -> Iterator[str]:
             f"If no place is found for it {case.due(end, since_start=True)} ({case.general('recovery_deadline_ms')}),"
             " it is interrupted (recovery-deadline)."
         )
+
+
+def _hindered(case: Case, trouble: Trouble) -> Iterator[str]:
+    """Why no place comes up for it."""
+    yield f"It waits for a place, and {trouble}. That is so since {lasting(max(0, case.at_ms - trouble.since_at_ms))}."
+    if trouble.is_lack:
+        yield "It begins when a node joins that has it. `perdure cancel` gives it up."
+    elif is_at_fault(case.view, pool_key(trouble.spec)) and case.run.attempt == case.run.begun_after:
+        most = case.run.attempts(case.limits.attempts_max).most
+        yield f"Other hosts come up, so it fails after {max(STARTS_MAX, most)} such tries ({case.general('attempts_max')})."
+    else:
+        yield "It is tried again, ever more seldom, and the run goes on when a host comes up."
 
 
 def _alone(case: Case, spec: list[Any] | None, losses: int, died: str) -> Iterator[str]:

@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Collection
 from typing import Any
 
-from perdure.ledger.activation import Activation, HostView, Lives, package_of, with_package
+from perdure.ledger.activation import Activation, HostView, Lives, Trouble, package_of, with_package
 from perdure.ledger.code import Code
 from perdure.ledger.families import Families, ancestors
 from perdure.ledger.ids import name_of, origin_of, root_of, type_of
@@ -47,6 +47,7 @@ class Holdings:
         self.deleted: dict[str, None] = {}  # agents, with their descendants, until the snapshot has it
         self.archived: Counter[str] = Counter()  # ended runs by status that only the snapshot has
         self.hosts: dict[str, HostView] = {}
+        self.troubles: dict[str, Trouble] = {}  # by pool, of those whose last host did not come up
         self.blockers: dict[str, None] = {}  # agents whose code was seen to block the event loop of their host
         self.homes: dict[str, list[Any]] = {}
         self.touched: dict[str, None] = {}

@@ -12,6 +12,7 @@ from perdure.ledger.effects import about
 from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MailState
 from perdure.ledger.old_code import code_counts
+from perdure.ledger.placements import hindrance
 from perdure.ledger.run import Run, outcome_of
 from perdure.ledger.snapshot import run_from
 from perdure.ledger.status import Status
@@ -26,6 +27,8 @@ def inspected(run: Run) -> dict[str, Any]:
     told = {**about(run), **outcome_of(run), "parent": run.parent, "digest": run.digest, "attempt": run.attempt}
     told["output"] = None if run.output is None else Kept(run.output)
     told["host"], told["signal_at_ms"] = run.host_id, run.signal_at_ms or None
+    told["waits_for_host"] = run.is_live and not run.is_placed and not run.parked
+    told["lost_by"] = (run.cause or None) if told["waits_for_host"] else None
     if run.progress is not None:
         told["progress"] = {**unpack(run.progress), "at_ms": run.progress_at_ms or run.signal_at_ms}
         told["progress"].pop("live_data", None)
@@ -83,12 +86,18 @@ def overview(view: View, live_max: int) -> dict[str, Any]:
         }
         for h in view.hosts.values()
     ]
+    hindrances = [(key, found) for key in view.troubles if (found := hindrance(view, key)) is not None]
+    unstartable = [
+        {"pool": key, "told": str(each), "cause": each.cause, "starts": each.starts, "since_at_ms": each.since_at_ms}
+        for key, each in hindrances
+    ]
     return {
         "epoch": view.epoch,
         "facts": view.seq,
         "runs": counts(view),
         "live": [line(view.runs[key]) for key in live],
         "hosts": hosts,
+        "unstartable": unstartable,
         "agents": [[a.agent_id, a.host_id, a.incarnation] for a in islice(awake, 1000)],
         "alarms": len(view.alarmed),
         "waiting": len(view.queues),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
+from perdure.ledger.activation import pool_key
 from perdure.ledger.view import View
 
 
@@ -39,7 +40,9 @@ class HostSeen(Note):
     host_id: str
 
     def apply(self, view: View) -> None:
-        view.hosts[self.host_id].up = True
+        host = view.hosts[self.host_id]
+        host.up = True
+        view.troubles.pop(pool_key(host.spec), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,11 @@ Agents that are woken for mail, calls or an unclean end go before runs, so that 
 agents under which too many hosts died get a host to themselves; their losses are compared with those of all that wait for the same pool. So
 does an agent that was seen to block the event loop of its host. The run of a tool is never placed on the host of the agent that asked for
 it, because it has to outlive that agent.
+
+Where no host of a pool comes up (`Trouble`), those that are there take whoever waits. If there is none, runs wait, and go on when one
+comes. But if hosts of other pools come up, what is asked of this one is at fault: a run that has never begun fails when as many hosts have
+failed to start as it has attempts. One that has begun waits until its `recovery_deadline_ms`. What no node has may come with a node, so
+no run fails for that.
 """
 
 from __future__ import annotations
@@ -14,13 +19,15 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from perdure.ledger.activation import HostView, pool_key, with_package
+from perdure.ledger.activation import STARTS_MAX, HostView, Trouble, pool_key, with_package
 from perdure.ledger.crowd_decisions import seat_together
-from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact
+from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact, RunFailed
 from perdure.ledger.ids import name_of
 from perdure.ledger.lines import LOOK_MAX, LineKey, line_for
 from perdure.ledger.notes import AgentDue, HostReserved, Note, RunHeld, WakePutOff
+from perdure.ledger.requests import abort_awaited
 from perdure.ledger.run import Run
+from perdure.ledger.stimulus import Unhosted
 from perdure.ledger.store.crowds import CROWD_MIN, Crowd
 from perdure.ledger.view import View
 from perdure.policies import Limits, blamed_from, choose, has_room_alone, wanted_hosts
@@ -36,7 +43,7 @@ def assign_hosts(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Crow
 
 
 def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Blame) -> Iterator[Fact | Note]:
-    hosts = pool(view, line.pool)
+    hosts, is_dry = pool(view, line.pool), _is_dry(view, line.pool)
     for agent in view.wakes.walk(line):
         activation = view.agents.get(agent)
         if (activation is not None and activation.wake_at_ms > at_ms) or begins_soon(view, agent):
@@ -50,7 +57,7 @@ def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _
             yield AgentDue(agent)
             continue
         alone = blame.isolates(agent, home)
-        place = partial(choose, hosts, view.wakes.length(line), limits, alone=alone, urgent=True)
+        place = partial(choose, hosts, view.wakes.length(line), limits, alone=alone, urgent=True, is_dry=is_dry)
         shunned = hosts_of_tools(view, agent)
         host = place(again=deaths_of(view, agent) > 0, apart_from=shunned or ())
         if host is None and shunned:  # it is rather with its tools than nowhere, but waits for a host that is coming
@@ -65,7 +72,7 @@ def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _
 
 
 def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Blame) -> Iterator[Fact | Crowd | Note]:
-    hosts = pool(view, line.pool)
+    hosts, is_dry = pool(view, line.pool), _is_dry(view, line.pool)
     if view.queues.length(line) >= CROWD_MIN:
         yield from seat_together(view, line, hosts, blame[line.pool], limits)
     for run_id in view.queues.walk(line):
@@ -81,7 +88,8 @@ def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Bl
             continue
         alone = is_alone(view, run.child, run.options.get("pool"), run.losses, blame[line.pool])
         shunned = askers_host(view, run)
-        host = choose(hosts, view.queues.length(line), limits, alone=alone, apart_from=shunned)
+        waiting = view.queues.length(line)
+        host = choose(hosts, waiting, limits, alone=alone, apart_from=shunned, is_dry=is_dry)
         if host is None:
             if shunned or (alone and not line.exclusive):
                 continue
@@ -90,6 +98,40 @@ def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Bl
             yield HostReserved(host.host_id)
         collect = run.attempts(limits.attempts_max).are_used_up
         yield AttemptStarted(run_id, run.attempt + 1, view.incarnation + 1, host.host_id, collect)
+
+
+def unhosted(view: View, said: Unhosted, limits: Limits) -> Iterator[Fact]:
+    """One more host of a pool did not come up: runs that wait for one may have waited enough."""
+    trouble = view.troubles.get(said.pool)
+    if trouble is None or not is_at_fault(view, said.pool):
+        return
+    for exclusive in (False, True):
+        for run_id in list(view.queues.all_of(LineKey(said.pool, exclusive=exclusive))):
+            run = view.runs[run_id]
+            if fails_unhosted(run, trouble, limits):
+                error = f"{trouble}. It was never begun; `perdure retry` tries it again"
+                yield RunFailed(run_id, run.attempt, error, released=True)
+                yield from abort_awaited(view, run)
+
+
+def hindrance(view: View, key: str) -> Trouble | None:
+    """Why whoever waits for a host of this pool waits in vain; None if hosts are there, or are still being tried for the first times."""
+    trouble = view.troubles.get(key)
+    if trouble is None or not trouble.is_plain or any(host.up for host in pool(view, key)):
+        return None
+    return trouble
+
+
+def is_at_fault(view: View, key: str) -> bool:
+    """Whether what is asked of the hosts of this pool keeps them from coming up: others are up."""
+    trouble = hindrance(view, key)
+    return trouble is not None and not trouble.is_lack and any(host.up for host in view.hosts.values())
+
+
+def fails_unhosted(run: Run, trouble: Trouble, limits: Limits) -> bool:
+    """Whether so many failed starts are the end of a run, if what it asks of its host is at fault."""
+    most = run.attempts(limits.attempts_max).most
+    return run.attempt == run.begun_after and trouble.starts >= max(STARTS_MAX, most)
 
 
 def askers_host(view: View, run: Run) -> tuple[str, ...]:
@@ -130,6 +172,12 @@ def deaths_of(view: View, agent: str) -> int:
     """How many hosts died under an agent in a row while it did other work than a run."""
     activation = view.agents.get(agent)
     return activation.deaths if activation is not None else 0
+
+
+def _is_dry(view: View, key: str) -> bool:
+    """Whether no further host of this pool comes up."""
+    trouble = view.troubles.get(key)
+    return trouble is not None and trouble.is_plain
 
 
 class _Blame(dict[str, int]):

@@ -12,6 +12,7 @@ is doubled, late or from an earlier life yields no facts.
 | `Adopt` | `upgrades` |
 | `Retire` | `retention` |
 | `HostUp`, `HostLost` | `host_reports` |
+| `Unhosted` | `placements` |
 | `Tick` | `timeouts` |
 | (after each group of stimuli) | `placements` |
 """
@@ -21,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from perdure.ledger import host_reports, requests, retention, timeouts, upgrades
+from perdure.ledger import host_reports, placements, requests, retention, timeouts, upgrades
 from perdure.ledger.facts import Fact
 from perdure.ledger.notes import Note
 from perdure.ledger.stimulus import (
@@ -46,6 +47,7 @@ from perdure.ledger.stimulus import (
     StopLives,
     Tell,
     Tick,
+    Unhosted,
     Unstarted,
     Up,
 )
@@ -84,6 +86,7 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Handled: host_reports.handled,
     HostUp: host_reports.host_up,
     HostLost: host_reports.host_lost,
+    Unhosted: lambda view, said, _at_ms, limits: placements.unhosted(view, said, limits),
     Adopt: lambda view, said, _at_ms, _limits: upgrades.adopt(view, said),
     Tick: timeouts.tick,
 }

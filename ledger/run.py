@@ -344,7 +344,10 @@ def _reattached(run: Run, fact: RunReattached, at_ms: int) -> None:
     run.reattached_at_ms, run.reason, run.child_still_running, run.error, run.ended_at_ms = at_ms, "", None, "", 0
     run.teardown = ""
     if not run.host_id:
-        run.idle_attempts, run.losses, run.retry_at_ms, run.lost_at_ms = 0, 0, 0, 0
+        run.idle_attempts, run.losses, run.retry_at_ms = 0, 0, 0
+        run.lost_at_ms = (
+            at_ms if run.lost_at_ms else 0
+        )  # whoever asks again for a child that is gone waits as long as the first did
 
 
 def _cleared(run: Run, _fact: RunCleared, _at_ms: int) -> None:

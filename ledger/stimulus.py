@@ -196,6 +196,12 @@ class HostLost(NamedTuple):
     cause: str
 
 
+class Unhosted(NamedTuple):
+    """One more host of this pool did not come up."""
+
+    pool: str
+
+
 class Tick(NamedTuple):
     """Time passed. The wall clock, by which alarms ring, is so much behind the time of the ledger, or ahead if it is less than 0."""
 
@@ -204,7 +210,7 @@ class Tick(NamedTuple):
 
 Stimulus = (
     Request | Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled | Cancel | Clear | Tell
-    | Retire | Forget | StopLives | Retry | Adopt | HostUp | HostLost | Tick
+    | Retire | Forget | StopLives | Retry | Adopt | HostUp | HostLost | Unhosted | Tick
 )  # fmt: skip
 
 COLLECTED_NOTHING = "collected-nothing"

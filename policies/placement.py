@@ -64,6 +64,7 @@ def choose(
     urgent: bool = False,
     again: bool = False,
     apart_from: Container[str] = (),
+    is_dry: bool = False,
 ) -> S | None:
     """The host for one more agent, or None if the agent should wait for one.
 
@@ -74,6 +75,7 @@ def choose(
         urgent: whether it may go to a host that is behind.
         again: whether it is a woken agent that has lost its host.
         apart_from: the hosts to which it may not go.
+        is_dry: whether no further host comes up, so that it is of no use to wait for one.
     """
     hosts_max = _hosts_max(limits, is_apart=apart_from != ())
 
@@ -89,7 +91,7 @@ def choose(
     for host in ready:
         if not host.tenants:
             return host
-    coming = max(hosts_max - len(hosts), sum(not host.up for host in hosts))
+    coming = 0 if is_dry else max(hosts_max - len(hosts), sum(not host.up for host in hosts))
     if alone or (demand <= coming and not again):
         return None
     best = min(ready, key=lambda host: (not host.room, host.load), default=None)

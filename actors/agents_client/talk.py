@@ -20,7 +20,7 @@ from perdure.actors.chat.feed import FeedEvent, TurnAccepted, TurnBegun, TurnEnd
 from perdure.actors.chat.feed_follower import FeedCaller, Rest
 from perdure.actors.chat.turn import TurnStanding
 from perdure.actors.tasks import Pending, awaited
-from perdure.ledger import SupervisorUnreachable
+from perdure.ledger import LedgerError, SupervisorUnreachable
 from perdure.policies import Event, Message, TurnStatus, shown_chunk
 
 RESPONSE: Final = "cf_agent_use_chat_response"
@@ -204,7 +204,7 @@ class Talk:
             while True:
                 try:
                     page = await self.caller.call("_perdure_feed", self._first, rest.hold_s)
-                except SupervisorUnreachable:
+                except (SupervisorUnreachable, LedgerError):
                     await asyncio.sleep(AGAIN_S)
                     continue
                 await self._take(page["events"])

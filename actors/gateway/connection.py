@@ -28,12 +28,13 @@ async def served(client: Client) -> AsyncGenerator[Client, None]:
         yield client
     finally:
         serving.cancel()
-        with suppress(asyncio.CancelledError):
+        with suppress(asyncio.CancelledError, BaseExceptionGroup):  # whoever asked was told, and it was logged
             await serving
 
 
 class Connection:
-    """The client of one application. It is opened once, by whoever needs it first, and closed at the end of the application."""
+    """The client of one application. It is opened by whoever needs it first, and closed at the end of the application. If it fails
+    meanwhile another one is opened by whoever needs it next."""
 
     def __init__(self, opener: Opener) -> None:
         self._opener = opener
@@ -44,14 +45,15 @@ class Connection:
 
     async def client(self) -> Client:
         """The client. Raises `SupervisorUnreachable` after the end, and whatever kept it from being opened."""
-        if self._client is not None:
+        if self._client is not None and not self._client.is_over:
             return self._client
         if self._lock is None:
             self._lock = asyncio.Lock()
         async with self._lock:
             if self._is_closed:
                 raise SupervisorUnreachable("the gateway is being stopped; ask again in a moment")
-            if self._client is None:
+            if self._client is None or self._client.is_over:
+                await self._leave()
                 opened = self._opener()
                 self._client = await opened.__aenter__()
                 self._open = opened
@@ -60,6 +62,9 @@ class Connection:
     async def close(self) -> None:
         """Close the client. Nothing is opened again."""
         self._is_closed = True
+        await self._leave()
+
+    async def _leave(self) -> None:
         opened, self._open, self._client = self._open, None, None
         if opened is not None:
             await opened.__aexit__(None, None, None)

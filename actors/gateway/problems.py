@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from http import HTTPStatus
 from typing import Final
 
@@ -25,6 +26,8 @@ from perdure.ledger import (
     AgentUnreachable,
     BadRequest,
     ConflictingRequest,
+    HostUnavailable,
+    LedgerError,
     OutcomeUnknown,
     Overloaded,
     PerdureError,
@@ -34,6 +37,7 @@ from perdure.ledger import (
     SupervisorUnreachable,
     TooLarge,
     UnknownRun,
+    VersionMismatch,
 )
 from perdure.policies import JsonObject
 
@@ -72,12 +76,21 @@ STATUSES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (StorageConflict, 409),
     (GatewayStopped, 503),
     (SupervisorUnreachable, 503),
+    (HostUnavailable, 503),
+    (LedgerError, 503),
     (OutcomeUnknown, 502),
     (RemoteError, 422),
     (AgentRaised, 422),
 )
 """The first row that fits is taken."""
 INTERNAL: Final = 500
+AGAIN_S: Final = 2
+"""After so long it may be better to ask again, where nobody could be asked."""
+WARN_EVERY_S: Final = 60.0
+WARNED_MAX: Final = 100
+_WARNED: dict[str, float] = {}  # when each cause was logged last
+NOT_NOW: Final = (SupervisorUnreachable, HostUnavailable, LedgerError)
+"""What is not the asker's mistake, and may be over in a while."""
 REASON_BYTES: Final = 123
 AGAIN: Final = 1013
 """The close code after which clients connect again in a while."""
@@ -88,14 +101,34 @@ def status_of(problem: Exception) -> int:
     return next((status for kind, status in STATUSES if isinstance(problem, kind)), INTERNAL)
 
 
+def public(problem: Exception) -> Exception:
+    """The same error without the path of the data directory, which is nobody's business who asks from elsewhere."""
+    if isinstance(problem, LedgerError) and not isinstance(problem, VersionMismatch):
+        return type(problem)("the data directory", problem.problem, problem.advice)
+    return problem
+
+
 def told(problem: Exception) -> dict[str, str]:
     """What the one who asked is told: the type, the words, and the field if one is at fault. Of a bug of ours only that it was logged."""
     if status_of(problem) == INTERNAL:
         logger.error("a request failed", exc_info=problem)
         return {"type": "InternalError", "message": "this is an error of the gateway; its log has the details"}
+    if isinstance(problem, NOT_NOW):
+        _warn_once(problem)
+    problem = public(problem)
     found = {"type": type(problem).__name__, "message": str(problem)}
     field = getattr(problem, "field", None)
     return found | ({"field": str(field)} if field else {})
+
+
+def _warn_once(problem: Exception) -> None:
+    """Log why nobody can be asked, once a minute for each cause: every request that comes meanwhile has the same."""
+    words, now_s = f"{type(problem).__name__}: {problem}", time.monotonic()
+    if now_s - _WARNED.get(words, -WARN_EVERY_S) >= WARN_EVERY_S:
+        if len(_WARNED) >= WARNED_MAX:
+            _WARNED.clear()
+        _WARNED[words] = now_s
+        logger.warning("requests are refused, since nobody can be asked: %s", words)
 
 
 def refusal(problem: Exception) -> JSONResponse:
@@ -115,6 +148,7 @@ def unrouted(request: Request, problem: Exception) -> Response:
 
 def _fields(problem: Exception) -> JsonObject:
     """What an error of Perdure is made of, so that a client of Perdure raises it again as what it was."""
+    problem = public(problem)
     plain = isinstance(problem, PerdureError) and all(isinstance(each, str | int | float) for each in problem.args)
     return {"args": list(problem.args)} if plain and status_of(problem) != INTERNAL else {}
 
@@ -122,6 +156,8 @@ def _fields(problem: Exception) -> JsonObject:
 def _advice(problem: Exception) -> dict[str, str]:
     if isinstance(problem, Unauthenticated):
         return {"www-authenticate": "Bearer"}
+    if isinstance(problem, NOT_NOW):
+        return {"retry-after": str(AGAIN_S)}
     return {"retry-after": str(math.ceil(problem.again_s))} if isinstance(problem, TooManyRequests) else {}
 
 

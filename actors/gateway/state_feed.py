@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from perdure.actors.chat.feed_follower import FeedCaller, Rest
 from perdure.actors.life.state_watch import StatePage
 from perdure.actors.tasks import awaited
-from perdure.ledger import SupervisorUnreachable
+from perdure.ledger import LedgerError, SupervisorUnreachable
 
 AGAIN_S: Final = 1.0
 
@@ -83,7 +83,7 @@ class WatchedState:
                     page: StatePage = await self._caller.call(
                         "_perdure_watch_state", self.known.version, self._edition, rest.hold_s
                     )
-                except SupervisorUnreachable:
+                except (SupervisorUnreachable, LedgerError):
                     await asyncio.sleep(AGAIN_S)
                     continue
                 self._take(page)

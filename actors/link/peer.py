@@ -20,6 +20,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from copy import copy
 
 from perdure.actors.link.link import FRAME_MAX, Link
 from perdure.actors.link.messages import Ask, Call, Message
@@ -44,6 +45,7 @@ class Peer:
 
     Attributes:
         is_busy: whether others have work here, so that more will soon be said. The host knows.
+        refused: what is done when the supervisor's ledger cannot go on; by default the life of this process ends.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Peer:
         self._said_s = 0.0
         self._hurry = asyncio.Event()
         self.is_busy: Callable[[], bool] = lambda: False
+        self.refused: Callable[[LedgerError], None] = tasks.fail
 
     def push(self, message: Message) -> None:
         """Say something, some time soon, and until it is durable. It goes after everything that was said before."""
@@ -153,7 +156,7 @@ class Peer:
         return self._link.is_clear and not self._crowd
 
     async def serve(self) -> None:
-        """Keep the conversation going until cancelled. A ledger that cannot go on ends the life of this process."""
+        """Keep the conversation going until cancelled. `refused` is told of a ledger that cannot go on."""
         self._restart(again=False)
         while not self._tasks.has_ended:
             self._wake.clear()
@@ -217,7 +220,9 @@ class Peer:
                 self._link.rewind()
                 self._rewound = True
         except LedgerError as refusal:
-            self._tasks.fail(refusal)
+            self.refused(refusal)
+            session = self._link.session
+            await self._pause()
         else:
             self._failures, self.failing_since = 0, None
             self._answered(session, SupervisorFrame(*unpack_opened(answer)))
@@ -227,6 +232,20 @@ class Peer:
             self._in_flight -= 1
             self._wake.set()
             self._hurry.set()
+
+    def begin_anew(self, problem: LedgerError) -> None:
+        """Drop what was said and is not durable, tell whoever waits for that why, and greet again after a pause."""
+        for future in [*self._waiting, *(future for _, future in self._crowd)]:
+            if future is not None and not future.done():
+                future.set_exception(copy(problem))
+                future.exception()  # nobody may be left to hear of it
+        self._waiting.clear()
+        self._crowd.clear()
+        self._crowd_of.clear()
+        session, self._link = self._link.session, Link()
+        self._link.session = session
+        self._restart(again=True)
+        self._greeting = True  # nothing more is said before the pause is over
 
     async def _pause(self) -> None:
         now = asyncio.get_running_loop().time()

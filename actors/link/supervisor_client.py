@@ -28,7 +28,7 @@ from perdure.actors.link.peer import Peer, asked_again
 from perdure.actors.link.wire import content_of, error_from_plain
 from perdure.actors.ports import Dice
 from perdure.actors.tasks import RANK, Tasks
-from perdure.ledger import AgentBeingDeleted, PerdureError, Request, RunBeingCleared
+from perdure.ledger import AgentBeingDeleted, HostUnavailable, LedgerError, PerdureError, Request, RunBeingCleared
 from perdure.policies import Rank, backoff_ms, jittered_ms
 
 AGAIN_FIRST_MS, AGAIN_MOST_MS = 50, 1_000
@@ -56,10 +56,14 @@ class SupervisorClient:
         self._refusal: BaseException | None = None
 
     def refuse(self, problem: BaseException) -> None:
-        """The conversation is over, because the ledger cannot go on: tell whoever waits for something, and whoever asks from now on."""
+        """The conversation is over, because of a bug: tell whoever waits for something, and whoever asks from now on."""
         while isinstance(problem, BaseExceptionGroup):
             problem = problem.exceptions[0]
         self._refusal = problem
+        self.tell_all(problem)
+
+    def tell_all(self, problem: BaseException) -> None:
+        """Tell whoever waits for something that it will not come, and why. Who asks from now on is heard."""
         answers = [wish.answer for wishes in self._wishes.values() for wish in wishes]
         for answer in [*answers, *(future for _, future in self._asks.values())]:
             if not answer.done():
@@ -111,7 +115,10 @@ class SupervisorClient:
                 del self._wishes[wish.request.run_id]
 
     async def _accept(self, wishes: list[_Wish]) -> None:
-        await self.peer.durable_many([wish.request for wish in wishes], wishes[0].request.parent)
+        try:
+            await self.peer.durable_many([wish.request for wish in wishes], wishes[0].request.parent)
+        except LedgerError:
+            return  # who waits was told
         for wish in wishes:
             run_id = wish.request.run_id
             status = self._exists.pop(run_id, None)
@@ -173,7 +180,12 @@ class SupervisorClient:
                 wish.answer.set_result(outcome)
 
     def _refused(self, run_id: str, problem: PerdureError, content: list[Plain]) -> None:
-        """The last one that asked for this is refused. Those before it were answered in their turn, and others asked for something else."""
+        """The last one that asked for this is refused. Those before it were answered in their turn, and others asked for something else.
+        That no host comes up all are told who wait."""
+        if isinstance(problem, HostUnavailable):
+            for wish in [each for each in self._wishes.get(run_id, ()) if each.request.wait and not each.answer.done()]:
+                self._refuse(wish, copy(problem))
+            return
         for wish in reversed(self._wishes.get(run_id, ())):
             if content_of(wish.request) == content and not wish.answer.done():
                 self._refuse(wish, problem)

@@ -37,6 +37,9 @@ class Actors(Protocol[H]):
     def create(self, host_id: str, spec: PoolSpec) -> H:
         """Ask for a host. Raises `HostUnavailable`."""
 
+    def lack(self, spec: PoolSpec) -> str:
+        """What no node has of what such a host asks for."""
+
     def hosts(self) -> dict[str, PoolSpec]:
         """All hosts of this data directory that live or are starting."""
 
@@ -124,11 +127,12 @@ class ActorFleet(Generic[H]):
         await asyncio.sleep(SPARE_S)
         await self._actors.start_ahead()
 
-    async def spawn(self, host_id: str, spec: PoolSpec) -> None:
+    async def spawn(self, host_id: str, spec: PoolSpec) -> str:
         """Create a host. `death` tells if it does not come up. Raises `HostUnavailable`."""
         handle = await asyncio.to_thread(self._actors.create, host_id, spec)
         self._hosts[host_id] = _Watched(self._actors, handle, host_id)
         self._replenish()
+        return await asyncio.to_thread(self._actors.lack, spec)
 
     async def survivors(self) -> dict[str, PoolSpec]:
         """The hosts of earlier lives, those included that are still starting. They need not answer."""

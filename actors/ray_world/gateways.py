@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
+import logging
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -18,6 +20,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from perdure.actors.neighbours import Neighbours, News
+from perdure.actors.ray_world.cluster_record import refuse_if_stopped
 from perdure.actors.ray_world.connection import cause_of
 from perdure.actors.ray_world.courier import RayCourier
 from perdure.actors.ray_world.deployment import Deployment
@@ -32,12 +35,48 @@ from perdure.actors.ray_world.strikes import strike_processes
 from perdure.actors.ray_world.supervisors import find_again
 from perdure.actors.ray_world.world import RayCluster
 from perdure.actors.tasks import awaited
-from perdure.ledger import HostUnavailable, PerdureError, SupervisorUnreachable
+from perdure.ledger import HostUnavailable, NoLongerServed, PerdureError, SupervisorUnreachable
 from perdure.policies import backoff_ms
 
 BRIEF_S: Final = 10.0  # a process that dies sooner would likely die again
 STOP_S: Final = 15.0  # for one to drain
+LINES_MAX: Final = 100  # that wait to be said
+LINE_CHARS_MAX: Final = 500
+AGAIN_S: Final = 60.0  # until the same is said again
+LOOK_S: Final = 1.0  # between two looks at whether the directory was stopped
 Say = Callable[[str], None]
+
+
+class Aloud(logging.Handler):
+    """Warnings and errors of a process, each in one line, for the terminal of who started it. The log has them with their tracebacks.
+    The same is said once a minute at most."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(logging.WARNING)
+        self._loop, self._some = loop, asyncio.Event()
+        self._lines: deque[str] = deque(maxlen=LINES_MAX)
+        self._said_s: dict[str, float] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line, on any thread."""
+        problem = record.exc_info[1] if record.exc_info else None
+        line = record.getMessage() + (f": {type(problem).__name__}: {problem}" if problem is not None else "")
+        line = " ".join(line.split())[:LINE_CHARS_MAX]
+        if record.created - self._said_s.get(line, 0.0) < AGAIN_S:
+            return
+        if len(self._said_s) >= LINES_MAX:
+            self._said_s.clear()
+        self._said_s[line] = record.created
+        self._lines.append(line)
+        self._loop.call_soon_threadsafe(self._some.set)
+
+    async def taken(self) -> list[str]:
+        """Wait for lines, and take them."""
+        await self._some.wait()
+        self._some.clear()
+        lines = list(self._lines)
+        self._lines.clear()
+        return lines
 
 
 class RayGateway(Process):
@@ -51,6 +90,8 @@ class RayGateway(Process):
         self._neighbours = Neighbours()
         self._server: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._wish: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._aloud = Aloud(asyncio.get_running_loop())
+        logging.getLogger().addHandler(self._aloud)
         self._life = awaited(self._live(deployment, plan, courier, is_local))
 
     async def _live(self, deployment: Deployment, *given: object) -> None:
@@ -81,6 +122,10 @@ class RayGateway(Process):
     async def stop_wish(self) -> int:
         """Wait until somebody asks for the directory to be stopped, and tell how many ms work may go on before."""
         return await asyncio.shield(self._wish)
+
+    async def complaints(self) -> list[str]:
+        """Wait for what the person at the terminal has to know, and tell it."""
+        return await self._aloud.taken()
 
     async def news(self) -> list[News]:
         """Wait until it has something to tell the other processes."""
@@ -171,7 +216,7 @@ class Gateways:
                 self._say(str(problem))
 
     async def _end_of(self, number: int) -> str:
-        beside = [awaited(self._listen(self._handles[number])), awaited(self._carry(number))]
+        beside = [awaited(each(number)) for each in (self._listen, self._carry, self._hear_out)]
         try:
             await self._answer(call(self._handles[number], "watch"))
         except (RayError, SupervisorUnreachable) as problem:
@@ -182,9 +227,28 @@ class Gateways:
                 each.cancel()
         return "it was stopped"
 
-    async def _listen(self, handle: Handle) -> None:
+    async def stopped(self) -> NoLongerServed:
+        """Wait until the directory was stopped by somebody else (`perdure stop`), and return that in words."""
+        cluster = self._cluster
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                refuse_if_stopped(cluster.deployment.data, cluster.address)
+            except NoLongerServed as problem:
+                return problem
+            except SupervisorUnreachable:
+                continue  # its Ray begins anew
+
+    async def _hear_out(self, number: int) -> None:
+        """Say what one of them has to complain of."""
         with suppress(RayError, SupervisorUnreachable):  # it has ended, which is told elsewhere
-            timeout_ms = await self._answer(call(handle, "stop_wish"))
+            while True:
+                for line in await self._answer(call(self._handles[number], "complaints")):
+                    self._say(f"gateway {number}: {line}")
+
+    async def _listen(self, number: int) -> None:
+        with suppress(RayError, SupervisorUnreachable):  # the same
+            timeout_ms = await self._answer(call(self._handles[number], "stop_wish"))
             if not self._wish.done():
                 self._wish.set_result(timeout_ms)
 

@@ -41,11 +41,12 @@ from perdure.actors.ray_world.process_telemetry import begin_telemetry
 from perdure.actors.ray_world.processes import HostProcess
 from perdure.actors.ray_world.ray_internals import IDLE_WORKER, LOST
 from perdure.actors.ray_world.system import system_world
-from perdure.ledger import HostUnavailable
+from perdure.ledger import HostUnavailable, NoSuchNode
 
 T = TypeVar("T")
 RuntimeEnv = dict[str, Any]
 
+GPU = "GPU"  # what Ray wants by an option of its own
 START_S = 0.1  # until Ray has begun to start a process
 
 
@@ -76,9 +77,15 @@ class RayActors:
         """Ask Ray for a host."""
         try:
             name = self._deployment.host(host_id, spec)
-            options = {"name": name, "num_cpus": spec.num_cpus, "resources": dict(spec.resources)}
-            if self._deployment.own:
-                _check_room(spec)
+            resources = dict(spec.resources)
+            options = {
+                "name": name,
+                "num_cpus": spec.num_cpus,
+                "num_gpus": resources.pop(GPU, 0),
+                "resources": resources,
+            }
+            if self._deployment.own and (lack := self.lack(spec)):
+                raise NoSuchNode(f"{lack}, and this Ray has no other nodes to come")
             environment = json.loads(spec.runtime_env or "{}")
             deployment = self._deployment._replace(package=environment.pop("package", ""))
             uris = package_uris(deployment.package, deployment.code_dir)
@@ -86,7 +93,20 @@ class RayActors:
                 options["runtime_env"] = _with_code(environment, [] if deployment.own else uris)
             return create(RayHost, deployment, host_id, max_restarts=0, scheduling_strategy="SPREAD", **options)
         except (RayError, ValueError, TypeError, OSError) as error:
-            raise HostUnavailable(f"host {host_id} cannot be created: {cause_of(error)}") from error
+            raise HostUnavailable(f"it cannot be created: {cause_of(error)}") from error
+
+    def lack(self, spec: PoolSpec) -> str:
+        """What no node has, in words; empty if one is large enough. Ray would wait for one for ever."""
+        wanted = {**dict(spec.resources), **({"CPU": spec.num_cpus} if spec.num_cpus else {})}
+        if not wanted:
+            return ""
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+        if any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in nodes):
+            return ""
+        most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in wanted}
+        asked = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items())
+        there = ", ".join(f"{amount:g} {name}" for name, amount in most.items())
+        return f"no node has {asked} (the most that one has: {there})"
 
     def hosts(self) -> dict[str, PoolSpec]:
         """The hosts that have a name. What others have left to say is of no use any more."""
@@ -149,16 +169,6 @@ async def _translated(answer: Awaitable[T]) -> T:
         raise HostSilent(cause_of(error)) from error
     except RayError as error:
         raise HostGone(cause_of(error)) from error
-
-
-def _check_room(spec: PoolSpec) -> None:
-    """Raise `ValueError` if no node is large enough. Ray would wait for one for ever."""
-    wanted = {**dict(spec.resources), **({"CPU": spec.num_cpus} if spec.num_cpus else {})}
-    if not wanted:
-        return
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-    if not any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in nodes):
-        raise ValueError(f"no node has {wanted}")
 
 
 def _with_code(environment: RuntimeEnv, uris: list[str]) -> RuntimeEnv:

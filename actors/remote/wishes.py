@@ -13,7 +13,7 @@ import httpx
 
 from perdure.actors.gateway import refusals
 from perdure.actors.link.wire import remote_error
-from perdure.ledger import BadRequest, OutcomeUnknown, PerdureError, SupervisorUnreachable
+from perdure.ledger import BadRequest, HostUnavailable, OutcomeUnknown, PerdureError, SupervisorUnreachable
 from perdure.ledger import errors as known_errors
 from perdure.policies import JsonObject
 
@@ -184,8 +184,10 @@ def is_answered(wish: Wish, answer: httpx.Response, tries: int) -> bool:
     """Whether this is what was asked for. If not, the request is to be made again. Raises the error that a refusal tells of."""
     if answer.status_code < REFUSED:
         return True
-    if answer.status_code not in AGAIN or not wish.repeatable or tries == TRIES:
-        raise error_of(answer.status_code, json_of(answer))
+    problem = error_of(answer.status_code, json_of(answer))
+    is_final = isinstance(problem, HostUnavailable)  # whoever answers has tried before
+    if answer.status_code not in AGAIN or not wish.repeatable or tries == TRIES or is_final:
+        raise problem
     return False
 
 

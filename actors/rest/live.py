@@ -20,7 +20,7 @@ from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.streaming import event
 from perdure.actors.tasks import awaited
-from perdure.ledger import PerdureError, SupervisorUnreachable
+from perdure.ledger import LedgerError, PerdureError, SupervisorUnreachable
 from perdure.policies import JsonObject
 
 EVERY_S: Final = 0.2
@@ -148,7 +148,7 @@ class LookOut:
                 if not (await asyncio.wait({answer}, timeout=SILENT_S))[0]:
                     self._say("silent")
                 told = await answer
-            except SupervisorUnreachable:
+            except (SupervisorUnreachable, LedgerError):
                 self._say("silent")
                 await asyncio.sleep(EVERY_S)
                 continue

@@ -154,6 +154,8 @@ class RunTold(BaseModel):
     child_still_running: bool | None = None
     digest: str
     host: str | None
+    waits_for_host: bool = False
+    lost_by: str | None = None
     signal_at_ms: int | None
     progress: JsonObject | None = None
     milestones: list[JsonObject]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
+from http import HTTPStatus
+from typing import Final
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.plain_json import json_bytes
+from perdure.actors.gateway.problems import AGAIN_S, public
 from perdure.actors.gateway.security import Scope
 from perdure.actors.rest.agents import agents
 from perdure.actors.rest.keeping import keeping
@@ -17,6 +23,9 @@ from perdure.actors.rest.openapi import described
 from perdure.actors.rest.reading import reading
 from perdure.actors.rest.steering import steering
 from perdure.actors.rest.table import JSON, Operation, routes_of
+from perdure.ledger import PerdureError
+
+READY_S: Final = 2.0  # for the supervisor to answer
 
 
 def table_of(backend: Backend) -> list[Operation]:
@@ -39,4 +48,38 @@ def routes(backend: Backend) -> list[BaseRoute]:
         backend.principal(request, Scope.READ)
         return Response(text, media_type=JSON)
 
-    return [Route("/api/openapi.json", openapi, methods=["GET"]), *routes_of(table, backend)]
+    return [
+        Route("/api/openapi.json", openapi, methods=["GET"]),
+        Route("/healthz", _alive, methods=["GET"]),
+        Route("/readyz", partial(_ready, backend), methods=["GET"]),
+        *routes_of(table, backend),
+    ]
+
+
+async def _alive(_request: Request) -> Response:
+    """This process serves. What is behind it is another question: to start this process again would change nothing there."""
+    return Response(json_bytes({"alive": True}), media_type=JSON)
+
+
+async def _ready(backend: Backend, request: Request) -> Response:
+    """Whether work is done now. Who may read is told why not."""
+    why = await _hindrance(backend)
+    if not why:
+        return Response(json_bytes({"ready": True}), media_type=JSON)
+    may_know = Scope.READ in request.state.principal.scopes
+    told = {"ready": False, "why": why if may_know else "it cannot do its work now"}
+    return Response(json_bytes(told), HTTPStatus.SERVICE_UNAVAILABLE, {"retry-after": str(AGAIN_S)}, JSON)
+
+
+async def _hindrance(backend: Backend) -> str:
+    """What keeps the directory from being served; empty if nothing does."""
+    try:
+        async with asyncio.timeout(READY_S):
+            told = await backend.ask("ps", 0)
+    except TimeoutError:
+        return "the supervisor does not answer"
+    except PerdureError as problem:
+        return str(public(problem))
+    if any(host["up"] for host in told["hosts"]):
+        return ""
+    return "; ".join(each["told"] for each in told["unstartable"])

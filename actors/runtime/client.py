@@ -52,6 +52,7 @@ from perdure.ledger import (
     Cancel,
     Clear,
     Forget,
+    LedgerError,
     Request,
     Retry,
     check_id,
@@ -80,6 +81,7 @@ class Client:
         self.peer = self.supervisor.peer = Peer(
             world, self._tasks, courier, self.client_id, limits, self._hello, self._receive
         )
+        self.peer.refused = self._refused
         self.supervisor.doors = Doors(self._tasks, self.peer)
         self.caller = AgentCaller(
             self.supervisor,
@@ -101,8 +103,14 @@ class Client:
         """Use these limits from now on."""
         self.limits = self.caller.limits = limits
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its conversation has ended, because of a bug: nothing that is asked of it is answered any more."""
+        return self._tasks.has_ended
+
     async def serve(self) -> None:
-        """Serve the conversation. What ends it, such as a full disk, is raised to all callers."""
+        """Serve the conversation. A ledger that cannot go on, as on a full disk, is raised to whoever waits; it is asked for again, so that
+        callers are answered once it can."""
         try:
             async with self._tasks:
                 self._tasks.start(self.peer.serve())
@@ -110,6 +118,14 @@ class Client:
         except* Exception as problems:
             self.supervisor.refuse(problems)
             raise
+
+    def _refused(self, problem: LedgerError) -> None:
+        """Tell all who wait why nobody answers. Followers look again (`None`), and are told the same until the ledger goes on."""
+        self.supervisor.tell_all(problem)
+        offers = [said for said in self.peer.pending if isinstance(said, Adopt)]
+        self.peer.begin_anew(problem)
+        for offer in offers:
+            self.peer.push(offer)
 
     def _hello(self, again: bool) -> ClientHello:
         if again:

@@ -16,7 +16,7 @@ from perdure.actors.runtime.client import Client
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.serve.listening import Server, bound
 from perdure.actors.serve.plan import ServePlan
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, LedgerError, SupervisorUnreachable
 
 
 class GatewayServer:
@@ -61,7 +61,8 @@ class GatewayServer:
 
     async def serve(self) -> None:
         """Serve until `stop`."""
-        await self._app.backend.client()  # so that whoever comes first waits for nothing
+        with suppress(LedgerError, SupervisorUnreachable):  # then whoever asks is told, until it can be asked
+            await self._app.backend.client()  # so that whoever comes first waits for nothing
         await self._server.serve([bound(self._plan.host, self._plan.port)])
 
     async def started(self) -> None:

@@ -15,7 +15,7 @@ from perdure.actors.ports import Courier, Fleet, PoolSpec, Pulse, World
 from perdure.actors.sim_world.mail import HOST, SUPERVISOR, SimCourier, Wire
 from perdure.actors.sim_world.ports import KillPlan, make_world
 from perdure.actors.sim_world.process import Failure, Nature, Process
-from perdure.ledger import HostUnavailable
+from perdure.ledger import HostUnavailable, NoSuchNode
 
 CLIENT: Final = "client"
 
@@ -60,6 +60,8 @@ class Cluster:
         self.nature = nature
         self.wire = Wire(nature, plan, self.stand_still)
         self.machines: dict[str, Machine] = {}
+        self.broken: Callable[[PoolSpec], str] = lambda _spec: ""  # why hosts of this pool fail as they start
+        self.lack: Callable[[PoolSpec], str] = lambda _spec: ""  # what no node has of what they ask for
         self.crashes: list[Failure] = []
         self.restarts = 0
         self._plan = plan
@@ -118,9 +120,14 @@ class Cluster:
             self._start_supervisor()
 
     def _boot_host(self, process: Process) -> None:
-        if process.alive:
-            self.nature.note(process.name, "starts")
-            process.start(_life(process, self._live_host))
+        if not process.alive:
+            return
+        broken = self.broken(self.machines[process.name].spec)
+        if broken:
+            process.end(broken, clean=True)
+            return
+        self.nature.note(process.name, "starts")
+        process.start(_life(process, self._live_host))
 
     async def _live_supervisor(self, process: Process) -> str:
         supervisor = self._make_supervisor(make_world(process, self._plan), SimFleet(process, self))
@@ -168,9 +175,11 @@ class SimFleet:
         self._cluster = cluster
         self._nature = cluster.nature
 
-    async def spawn(self, host_id: str, spec: PoolSpec) -> None:
+    async def spawn(self, host_id: str, spec: PoolSpec) -> str:
         """Ask for a host; it lives later. Who dies while asking has asked: the next life finds the host by `survivors`."""
         self._process.check()
+        if lack := self._cluster.lack(spec):
+            raise NoSuchNode(lack)
         weather = self._nature.weather
         refused = self._nature.chance(weather.spawn_refused)
         if not refused:
@@ -178,6 +187,7 @@ class SimFleet:
         await asyncio.sleep(self._nature.draw_ms(weather.spawn_asked_ms) / 1000)
         if refused:
             raise HostUnavailable(f"no room for {host_id}")
+        return ""
 
     async def survivors(self) -> dict[str, PoolSpec]:
         """All hosts that live or are starting."""

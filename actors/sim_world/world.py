@@ -48,7 +48,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from perdure.actors.ports import Courier, Killed, KillPoint, World
+from perdure.actors.ports import Courier, Killed, KillPoint, PoolSpec, World
 from perdure.actors.sim_world.cluster import CLIENT, Cluster, HostLike, MakeHost, MakeSupervisor, SupervisorLike
 from perdure.actors.sim_world.mail import SimCourier
 from perdure.actors.sim_world.ports import EPOCH_MS, KillPlan, KillRule, make_world
@@ -237,6 +237,14 @@ class Simulation:
         """Other weather from now on."""
         self._nature.note("world", "the weather changes")
         self._nature.weather = weather
+
+    def fail_hosts(self, why: Callable[[PoolSpec], str]) -> None:
+        """From now on hosts fail as they start, for this reason; those of pools for which it is empty do not."""
+        self._cluster.broken = why
+
+    def take_nodes(self, lack: Callable[[PoolSpec], str]) -> None:
+        """From now on no node has this of what hosts of a pool ask for; nothing is missing where it is empty."""
+        self._cluster.lack = lack
 
     def kill(self, name: str) -> bool:
         """SIGKILL; False if there is no such live process. May be called from anywhere, also from within the victim."""

@@ -7,7 +7,7 @@ whether the call took effect, unless the method was declared repeatable. Work th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from perdure.actors.link.messages import Call, MakeCall, Plain, Reply
@@ -18,12 +18,14 @@ from perdure.ledger import (
     AgentAborted,
     AgentBeingDeleted,
     AgentUnreachable,
+    HostUnavailable,
     OutcomeUnknown,
     PerdureError,
     View,
     is_cleared,
     is_within,
     last_end,
+    pool_key,
 )
 
 
@@ -94,6 +96,21 @@ class Calls:
         for ref, call in list(self._calls.items()):
             if not call.host_id and is_within(call.agent_id, agent):
                 self.answered(ref, False, error_to_plain(AgentBeingDeleted(call.agent_id)))
+
+    def refuse_unhosted(self, pool: str, problem: HostUnavailable) -> None:
+        """No host of this pool comes up: refuse the calls that wait for one."""
+        for ref in list(self._awaiting(pool)):
+            self.answered(ref, False, error_to_plain(problem))
+
+    def awaits(self, pool: str) -> bool:
+        """Whether a call waits for a host of this pool."""
+        return any(True for _ in self._awaiting(pool))
+
+    def _awaiting(self, pool: str) -> Iterator[str]:
+        for agent, refs in self._waiting.items():
+            activation = self._view.agents.get(agent)
+            if (activation is None or not activation.host_id) and pool_key(self._view.home_of(agent)) == pool:
+                yield from refs
 
     def _waits_for_deletion(self, ref: str, call: OpenCall) -> bool:
         """Whether a call has to wait until the name is free. One of somebody who is being deleted himself is refused."""

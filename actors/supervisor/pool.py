@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final
 
 from perdure.actors.events.observability import Channel, EventType
-from perdure.actors.link.messages import Plain, Retire
+from perdure.actors.link.messages import Plain, Refused, Retire
+from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import Fleet, PoolSpec, World
 from perdure.actors.supervisor.heartbeat import Heartbeat
 from perdure.actors.supervisor.publisher import Publisher
@@ -21,9 +23,15 @@ from perdure.ledger import (
     HostLost,
     HostUnavailable,
     HostView,
+    NoSuchNode,
+    Run,
     Stimulus,
+    Trouble,
+    Unhosted,
     View,
+    hindrance,
     hosts_wanted,
+    is_at_fault,
     is_exclusive,
     pool_key,
     with_package,
@@ -31,6 +39,8 @@ from perdure.ledger import (
 from perdure.policies import Limits, backoff_ms, spare_hosts
 
 COMING_MAX = 2
+AGAIN_S: Final = 2.0  # until hosts that do not come up are tried again for somebody who has come to wait since
+LOOK_MAX: Final = 1_000  # of those who wait for such hosts
 log = logging.getLogger("perdure.supervisor")
 
 
@@ -59,8 +69,12 @@ class Pool:
         self._world, self._tasks, self._fleet, self._view, self._limits = world, tasks, fleet, view, limits
         self._sessions, self._report, self._publisher = sessions, report, publisher
         self.heartbeat = Heartbeat(tasks, fleet, view, sessions, limits, publisher, self._end)
-        self._failures: Counter[str] = Counter()
+        self.refuse_calls: Callable[[str, HostUnavailable], None] = lambda _pool, _problem: None
+        self.awaits_call: Callable[[str], bool] = lambda _pool: False
+        self._failed_s: dict[str, float] = {}  # when the last host of a pool failed to come up
         self._not_before_s: dict[str, float] = {}
+        self._untold: dict[str, None] = {}  # pools with a failure of which those who wait have not been told
+        self._warned: dict[str, str] = {}
         self._idle_since_s: dict[str, float] = {}
         self._ended: dict[str, str] = {}  # why we ended a host
 
@@ -87,12 +101,13 @@ class Pool:
 
     def ensure(self) -> None:
         """Start the hosts that are wanted now, a few at a time. A pool whose hosts do not come up is tried ever more seldom."""
+        self._tell_hindered()
         now_s = asyncio.get_running_loop().time()
         coming = sum(not host.up for host in self._view.hosts.values())
         for spec in hosts_wanted(self._view, self._limits, warm=self._sessions.are_attended):
             if coming >= COMING_MAX:
                 return
-            if now_s < self._not_before_s.get(pool_key(spec), 0.0):
+            if now_s < self._not_before_s.get(pool_key(spec), 0.0) and not self._is_wanted_anew(pool_key(spec), now_s):
                 continue
             coming += 1
             host_id = self._world.dice.token()[:12]
@@ -103,27 +118,103 @@ class Pool:
 
     async def _start(self, host_id: str, spec: Plain) -> None:
         try:
-            await self._fleet.spawn(host_id, spec_of(spec))
+            waits_for = await self._fleet.spawn(host_id, spec_of(spec))
         except HostUnavailable as problem:
-            self._failed(pool_key(spec))
+            self._failed(host_id, spec, str(problem), is_lack=isinstance(problem, NoSuchNode))
             self._lost(host_id, str(problem))
             return
+        if waits_for:  # such a node may be on its way, so nobody is refused
+            self._doubt(
+                spec, Trouble(spec, f"{waits_for}; Ray waits for one", 0, self._publisher.now_ms(), is_lack=True)
+            )
         await self._watch(host_id)
-
-    def _failed(self, key: str) -> None:
-        self._failures[key] += 1
-        pause_ms = backoff_ms(self._failures[key], self._limits.retry_first_ms, self._limits.retry_most_ms)
-        self._not_before_s[key] = asyncio.get_running_loop().time() + pause_ms / 1000
 
     async def _watch(self, host_id: str) -> None:
         cause = await self._fleet.death(host_id)
+        cause = self._ended.pop(host_id, cause)
         host = self._view.hosts.get(host_id)
-        if host is not None and host.up:
-            self._failures.pop(pool_key(host.spec), None)
-        elif host is not None:
-            self._failed(pool_key(host.spec))
+        if host is not None and not host.up:
+            self._failed(host_id, host.spec, cause)
         self._sessions.drop(host_id)
-        self._lost(host_id, self._ended.pop(host_id, cause))
+        self._lost(host_id, cause)
+
+    # hosts that do not come up
+
+    def _failed(self, host_id: str, spec: Plain, cause: str, *, is_lack: bool = False) -> None:
+        """A host has not come up. Those of its pool are tried ever more seldom, and the log has each cause once."""
+        key, cause = pool_key(spec), cause.replace(host_id, "it")
+        before = self._view.troubles.get(key)
+        starts, since_ms = (before.starts, before.since_at_ms) if before is not None else (0, self._publisher.now_ms())
+        trouble = Trouble(spec, cause, starts + 1, since_ms, is_lack)
+        if before is None:
+            self._warned.pop(key, None)
+        self._doubt(spec, trouble)
+        now_s = asyncio.get_running_loop().time()
+        pause_ms = backoff_ms(trouble.starts, self._limits.retry_first_ms, self._limits.retry_most_ms)
+        self._failed_s[key], self._not_before_s[key] = now_s, now_s + pause_ms / 1000
+        self._untold[key] = None
+        self._report(Unhosted(key))
+
+    def _doubt(self, spec: Plain, trouble: Trouble) -> None:
+        """Know why no host of a pool comes up, and log each cause once."""
+        key = pool_key(spec)
+        self._view.troubles[key] = trouble
+        if trouble.is_plain and self._warned.get(key) != trouble.cause:
+            self._warned[key] = trouble.cause
+            log.warning("%s", trouble)
+
+    def _tell_hindered(self) -> None:
+        """Tell whoever waits where no host comes up. Runs go on when one does. An agent that waits for a run goes on waiting, as its own
+        caller may, unless nothing but another node could help."""
+        untold, self._untold = self._untold, {}
+        for key in untold:
+            trouble = hindrance(self._view, key)
+            if trouble is None:
+                continue
+            kind = NoSuchNode if trouble.is_lack else HostUnavailable
+            self.refuse_calls(key, kind(f"{trouble}. The call was not made"))
+            for run in list(self._hindered(key, trouble)):
+                words = f"{trouble}. Run {run.run_id} is kept, and goes on when one does; `perdure explain` tells more"
+                self._refuse(run, kind(words), also_hosts=trouble.is_lack and not run.attempt)
+
+    def _hindered(self, key: str, trouble: Trouble) -> Iterator[Run]:
+        """The runs of a pool for which somebody waits, but for those that are about to fail."""
+        at_fault = is_at_fault(self._view, key)
+        for run_id in islice(self._sessions.waiters, LOOK_MAX):
+            run = self._view.runs.get(run_id)
+            if (
+                run is None
+                or not run.is_live
+                or run.is_placed
+                or run.parked
+                or pool_key(run.options.get("pool")) != key
+            ):
+                continue
+            if not (at_fault and run.attempt == run.begun_after):
+                yield run
+
+    def _refuse(self, run: Run, problem: HostUnavailable, *, also_hosts: bool) -> None:
+        waiting = self._sessions.waiters.get(run.run_id, {})
+        content = [run.agent_type, run.parent, run.digest, True]
+        for peer_id in list(waiting):
+            session = self._sessions.by_peer.get(peer_id)
+            if session is not None and (also_hosts or not session.is_host):
+                session.say(Refused(run.run_id, error_to_plain(problem), content))
+                del waiting[peer_id]
+        if not waiting:
+            self._sessions.waiters.pop(run.run_id, None)
+
+    def _is_wanted_anew(self, key: str, now_s: float) -> bool:
+        """Whether somebody has come to wait since the last failure: the cause may be mended."""
+        if key not in self._view.troubles or now_s < self._failed_s.get(key, 0.0) + AGAIN_S:
+            return False
+        waits = any(
+            not session.is_host
+            for run in self._hindered(key, self._view.troubles[key])
+            for peer_id in self._sessions.waiters.get(run.run_id, ())
+            if (session := self._sessions.by_peer.get(peer_id)) is not None
+        )
+        return waits or self.awaits_call(key)
 
     async def _end(self, host_id: str, cause: str) -> None:
         """Kill a host, and tell this cause when it is seen to be dead."""

@@ -151,6 +151,7 @@ class Supervisor:
         )
         ways = Ways(view, self._cabinet.exists)
         self.calls = Calls(view, sessions, ways)
+        self.pool.refuse_calls, self.pool.awaits_call = self.calls.refuse_unhosted, self.calls.awaits
         self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher, ways)
         await self.pool.adopt()
         self.sessions.epoch = self.view.epoch + 1

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from perdure.actors import Gateways, Runtime, ServePlan, bound, check_certificate, stop_serving, token_digest
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, NoLongerServed
 from perdure.scenarios.commands.options import HERE, Data
 from perdure.scenarios.commands.stop import stopped_words
 from perdure.scenarios.demo.agents import PLACE, Repeater
@@ -60,6 +60,7 @@ def serve(
     A target is a module with agents, a list or class in it, or a `perdure.gateway.Gateway`, whose options are taken. It is imported from
     the current directory. Beyond this machine a token is needed, or the Gateway's hook `authenticate`. Ctrl-C or SIGTERM ends the command
     with 0: nothing new is accepted, answers that are under way get a moment to end, and who follows a stream is told to connect again.
+    So does `perdure stop` of the directory. Warnings and errors of the gateway are told here, and stand in `perdure logs`.
 
     Examples:
         perdure serve my_agents
@@ -123,7 +124,9 @@ async def _serve(runtime: Runtime, plan: ServePlan, workers: int, data: Path) ->
     await gateways.start()
     try:
         print(f"Perdure serves {data} at {plan.url} (Ctrl-C ends it)", flush=True)
-        wish = await _first(stopped.wait(), gateways.kept(), gateways.stop_wish())
+        wish = await _first(stopped.wait(), gateways.kept(), gateways.stop_wish(), gateways.stopped())
+        if isinstance(wish, NoLongerServed):
+            _say(f"{wish.path}: {wish.problem}, so it is not served any more either; `perdure serve` serves it again")
     finally:
         print("Draining.", file=sys.stderr, flush=True)
         await gateways.stop()

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from perdure.actors import Client
-from perdure.ledger import OutcomeUnknown, Overloaded
+from perdure.ledger import HostUnavailable, OutcomeUnknown, Overloaded
 
 TRIES_MAX = 200
 OFTEN, SELDOM = 0.3, 0.1
@@ -40,7 +40,7 @@ async def persist(context: PlayContext, ask: Callable[[], Awaitable[Any]]) -> An
     for _ in range(TRIES_MAX):
         try:
             return await ask()
-        except (OutcomeUnknown, Overloaded):
+        except (OutcomeUnknown, Overloaded, HostUnavailable):
             await asyncio.sleep(0.05)
     context.expect(False, "a call was interrupted for ever")
     return None

@@ -43,6 +43,9 @@ class FakeActors:
         self.watches[host_id] = asyncio.Queue()
         return host_id
 
+    def lack(self, _spec: PoolSpec) -> str:
+        return ""
+
     def hosts(self) -> dict[str, PoolSpec]:
         return {host_id: PoolSpec(runtime_env=host_id) for host_id in [*self.watches, "just gone"]}
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import Any
+from typing import Any, ClassVar
 
 from perdure.actors.ports import PoolSpec
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.actors.supervisor.pool import Pool
 from perdure.actors.tasks import Tasks
-from perdure.ledger import HostLost, View
+from perdure.ledger import HostLost, Unhosted, View
 from perdure.policies import Limits
 
 MINUTE_S = 60
@@ -24,8 +24,9 @@ class Desert:
         self.view, self.left = view, coming_up
         self.spawned: list[float] = []
 
-    async def spawn(self, _host_id: str, _spec: PoolSpec) -> None:
+    async def spawn(self, _host_id: str, _spec: PoolSpec) -> str:
         self.spawned.append(asyncio.get_running_loop().time())
+        return ""
 
     async def pulse(self, _host_id: str) -> None:
         """Nobody asks."""
@@ -40,6 +41,10 @@ class Nobody:
     """The sessions and the publisher, of which this asks nothing."""
 
     are_attended = True
+    waiters: ClassVar[dict[str, dict[str, None]]] = {}
+
+    def now_ms(self) -> int:
+        return 0
 
     def drop(self, _host_id: str) -> None:
         """There is no conversation."""
@@ -53,8 +58,10 @@ def spawned_in_a_minute(coming_up: int) -> list[float]:
     fleet, nobody = Desert(view, coming_up), Nobody()
 
     def report(said: Any) -> None:
-        assert isinstance(said, HostLost)
-        view.hosts.pop(said.host_id)
+        if isinstance(said, HostLost):
+            view.hosts.pop(said.host_id)
+        else:
+            assert said == Unhosted("")
 
     async def story() -> None:
         limits = Limits(hosts_warm=1, hosts_max=4)

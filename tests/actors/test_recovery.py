@@ -11,6 +11,7 @@ import pytest
 from perdure.actors import KillPoint
 from perdure.actors.code.naming import load_type, type_name
 from perdure.actors.sim_world.world import Weather
+from perdure.ledger import HostUnavailable
 from tests.actors import cast
 from tests.actors.cast import (
     Boss,
@@ -132,8 +133,10 @@ def test_recovery_deadline_a_lost_run_that_finds_no_place_is_interrupted() -> No
         stage.simulation.change_weather(replace(Weather.calm(), spawn_refused=1.0))
         for host in stage.simulation.live_hosts():
             stage.simulation.kill(host)
-        result = await task
-        assert (result.status, result.reason, result.child_still_running) == ("interrupted", "recovery-deadline", None)
+        with pytest.raises(HostUnavailable, match="no host comes up, after 4 tries: no room for it"):
+            await task
+        run = await stage.ended("c", "interrupted")
+        assert (run.reason, run.child_still_running) == ("recovery-deadline", None)
 
     play(story, limits=replace(ROOMY, recovery_deadline_ms=20_000))
 

@@ -82,9 +82,13 @@ def test_asking_again_wipes_the_cause_and_measures_silence_from_then() -> None:
     assert (run.life, run.reattached_at_ms, run.ended_at_ms) == (9, 1_400, 0)
 
 
-def test_asking_again_for_a_run_whose_child_is_gone_gives_it_fresh_attempts() -> None:
+def test_asking_again_for_a_run_whose_child_is_gone_gives_it_fresh_attempts_and_a_deadline_from_then() -> None:
     run = after(placed(), AttemptLost("r", 1, "gone", 5_000), INTERRUPTED, RunReattached("r", 9, 1))
-    assert (run.idle_attempts, run.losses, run.retry_at_ms, run.lost_at_ms) == (0, 0, 0, 0)
+    assert (run.idle_attempts, run.losses, run.retry_at_ms, run.lost_at_ms) == (0, 0, 0, run.reattached_at_ms)
+
+
+def test_asking_again_for_a_run_that_never_began_gives_it_no_deadline_for_a_place() -> None:
+    assert after(RunReattached("r", 9, 1)).lost_at_ms == 0
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from perdure.ledger import (
     assign_hosts,
     everything,
     hosts_wanted,
+    inspected,
     is_exclusive,
     next_look,
     outstanding,
@@ -147,6 +148,19 @@ def test_a_lost_run_that_finds_no_place_is_interrupted_after_the_recovery_deadli
     assert isinstance(fact, RunInterrupted)
     assert (fact.reason, fact.child_still_running) == ("recovery-deadline", None)
     assert "its host died" in fact.error
+
+
+def test_the_recovery_deadline_also_comes_if_the_parent_was_lost_too_and_has_asked_again() -> None:
+    lost = AttemptLost("r", 1, "its host died", 0)
+    ledger = Ledger().given(asked(reattach_no_progress_ms=math.inf), placed(), begun(), lost).later(200_000)
+    ledger.given(RunReattached("r", 2, 1))
+    assert inspected(ledger.run())["waits_for_host"]
+    assert inspected(ledger.run())["lost_by"] == "its host died"
+    assert tick(ledger, 299_999) == []
+    (fact,) = tick(ledger, 1)
+    assert isinstance(fact, RunInterrupted)
+    assert (fact.reason, "its host died" in fact.error) == ("recovery-deadline", True)
+    assert not inspected(ledger.run())["waits_for_host"]
 
 
 def test_silence_is_not_held_against_a_child_while_no_supervisor_heard_it() -> None:
