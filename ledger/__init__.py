@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         LedgerDamaged,
         LedgerError,
         LedgerLocked,
+        LedgerLost,
         LedgerTooNew,
         LedgerUnwritable,
         MigrationFailed,

@@ -17,6 +17,7 @@
     │   ├── LedgerLocked              another process owns the data directory
     │   ├── LedgerTooNew              a newer Perdure wrote it
     │   ├── LedgerDamaged             the ledger does not verify; `perdure doctor` tells more
+    │   ├── LedgerLost                there are agents' storages, and no ledger that knows of them
     │   ├── LedgerUnwritable          read-only, or no space left
     │   ├── VersionMismatch           what serves the directory is of another version of Perdure
     │   └── NoLongerServed            the supervisor of the data directory has ended, by `perdure stop` for example
@@ -147,6 +148,10 @@ class LedgerTooNew(LedgerError):
 
 class LedgerDamaged(LedgerError):
     """The ledger does not verify."""
+
+
+class LedgerLost(LedgerError):
+    """The directory has storages of agents and no ledger. None is begun, because it would know of none of them."""
 
 
 class LedgerUnwritable(LedgerError):

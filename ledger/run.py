@@ -344,6 +344,7 @@ def _reattached(run: Run, fact: RunReattached, at_ms: int) -> None:
     run.reattached_at_ms, run.reason, run.child_still_running, run.error, run.ended_at_ms = at_ms, "", None, "", 0
     run.teardown = ""
     if not run.host_id:
+        run.status = Status.STARTING  # interrupted or not: its next attempt is still to come
         run.idle_attempts, run.losses, run.retry_at_ms = 0, 0, 0
         run.lost_at_ms = (
             at_ms if run.lost_at_ms else 0

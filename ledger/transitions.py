@@ -9,7 +9,8 @@ order. The fold moves the status.
 What each row survives:
 
 - `starting` and `running` accept every end, because with lossy mail a result can overtake the news that its attempt began.
-- `interrupted` is soft. A true end replaces it, a new request re-attaches to it, and the child's own reports still arrive.
+- `interrupted` is soft. A true end replaces it, a new request re-attaches to it, and the child's own reports still arrive. If its child is
+  on no host any more, a run that is re-attached to is `starting` (`run.apply`): the table knows no hosts.
 - The hard rows accept `RunCleared` alone. A second end, a late cancel, and the loss of the host after the end are echoes.
 - `RunRetried` is the one way back: a person had a run that failed tried again, or its parent, tried again, asks for a run that was aborted
   because the parent had failed. Nothing that happens by itself changes a hard status.

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 FORMAT_FILE: Final = "format"
 FORMAT: Final = "3"  # 1 had no such file, and other names; in 2 all scripts are named by their paths
 LEDGER: Final = "ledger"
+AGENTS: Final = "agents"
 
 
 class Place(NamedTuple):
@@ -85,12 +86,24 @@ def _has_module_names(code_dir: Path) -> bool:
 
 
 def remember_format(data: Path) -> None:
-    """Write the format into a new directory. One with a ledger keeps its names. Raises `OSError`."""
-    file = data / FORMAT_FILE
-    if file.exists() or (data / LEDGER).exists():
-        return
-    draft = data / f"{FORMAT_FILE}.{os.getpid()}"
-    draft.write_text(f"{FORMAT}\n", encoding="utf-8")
+    """Write the format into a new directory. One with a ledger, or with storages, keeps its names. Raises `OSError`.
+
+    The ledger's directory has a copy, so that a directory that has lost the file is not taken for an older one: its agents would get
+    other names, and begin anew.
+    """
+    file, copy = data / FORMAT_FILE, data / LEDGER / FORMAT_FILE
+    if file.exists():
+        if copy.parent.is_dir() and not copy.exists():
+            _write(copy, file.read_text(encoding="utf-8"))
+    elif copy.exists():
+        _write(file, copy.read_text(encoding="utf-8"))
+    elif not ((data / LEDGER).exists() or (data / AGENTS).exists()):
+        _write(file, f"{FORMAT}\n")
+
+
+def _write(file: Path, text: str) -> None:
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    draft.write_text(text, encoding="utf-8")
     draft.replace(file)
 
 

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,8 +15,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from perdure.actors.code.permanent_names import remember_format
-from perdure.ledger import BadRequest, LedgerUnwritable, NoLongerServed, SupervisorUnreachable
+from perdure.ledger import BadRequest, LedgerLost, LedgerUnwritable, NoLongerServed, SupervisorUnreachable
 
+LEDGER: Final = "ledger"
+LEDGER_FILE: Final = re.compile(r"ledger\.(db|journal)(\.\d+)?$")
+STORAGES: Final = "agents/[0-9a-f][0-9a-f]/*.db"
+WAY_BACK: Final = (
+    "bring the ledger back from where the directory was copied, or restore a backup with `perdure restore`; to begin anew, use another"
+    " directory, and keep this one"
+)
 RECORD: Final = "cluster.json"
 LOCK: Final = "cluster.lock"
 AUTH: Final = "RAY_AUTH_MODE"
@@ -54,6 +62,24 @@ CONNECT_TIMEOUTS: Final = {
     "RAY_gcs_rpc_server_connect_timeout_s": "1",
     "RAY_py_gcs_connect_timeout_s": "5",
 }
+
+
+def refuse_without_ledger(data: Path) -> None:
+    """Raise `LedgerLost` if there are storages of agents here and no ledger, or something else in its place. Storages alone count: code,
+    logs and the other files are also written by a start that was cut off before it had begun a ledger."""
+    ledger = data / LEDGER
+    if ledger.exists() and not ledger.is_dir():
+        raise LedgerLost(str(data), f"{ledger} is no directory", "put the ledger's directory in its place")
+    with contextlib.suppress(FileNotFoundError):
+        if any(LEDGER_FILE.match(each.name) for each in ledger.iterdir()):
+            return
+    first = next((each for each in data.glob(STORAGES) if each.is_file()), None)
+    if first is None:
+        return
+    found = "is empty" if ledger.exists() else "is missing"
+    raise LedgerLost(
+        str(data), f"there are storages of agents ({first} is one), but their ledger {ledger} {found}", WAY_BACK
+    )
 
 
 @contextlib.contextmanager

@@ -76,6 +76,10 @@ class Deployment(NamedTuple):
         """Whether this is the name of one of the directory's gateways."""
         return name.startswith(self._gateways)
 
+    def port_of(self, name: str) -> str:
+        """The port of a gateway, by the name of an actor that is one process of it."""
+        return name.removeprefix(self._gateways).partition("-")[0]
+
     @property
     def _gateways(self) -> str:
         return f"gateway-{self.key}-"

@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import RayError
 
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.ray_world.named_actors import Handle, answers, ask_to_die, find, kill, names, wait_for
+from perdure.actors.ray_world.named_actors import Handle, answers, ask_to_die, find, infos, kill, names, wait_for
 from perdure.actors.ray_world.os_processes import ProcessInfo, strike
 
 SUPERVISOR: Final = "supervisor"  # its key among the ids of hosts
@@ -52,6 +52,12 @@ def processes_of(deployment: Deployment) -> dict[str, Handle]:
     hosts = deployment.hosts_among(names())
     named = {SUPERVISOR: deployment.supervisor, **{key: deployment.host(key, hosts[key]) for key in hosts}}
     return {key: handle for key, name in named.items() if (handle := find(name)) is not None}
+
+
+def gateways_of(deployment: Deployment, timeout_s: float) -> list[tuple[str, ProcessInfo]]:
+    """The processes of a directory's gateways by their ports. Blocks."""
+    found = {name: handle for name in names() if deployment.is_gateway(name) and (handle := find(name)) is not None}
+    return [(deployment.port_of(name), info) for name, info in sorted(infos(found, timeout_s).items())]
 
 
 def strike_processes(deployment: Deployment, victims: Mapping[str, int]) -> list[Struck]:

@@ -15,7 +15,7 @@ from typing import Final, Self, TypeVar
 from ray.exceptions import RayError
 
 from perdure.actors.code.naming import refuse_while_loading
-from perdure.actors.ray_world.cluster_record import read_record
+from perdure.actors.ray_world.cluster_record import read_record, refuse_without_ledger
 from perdure.actors.ray_world.connection import cause_of, exit_on_sigterm
 from perdure.actors.ray_world.courier import RayCourier, find_supervisor
 from perdure.actors.ray_world.deployment import Deployment, Implementations
@@ -26,12 +26,13 @@ from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, wait_u
 from perdure.actors.ray_world.os_processes import kill as kill_processes
 from perdure.actors.ray_world.process_telemetry import traced_program
 from perdure.actors.ray_world.ray_internals import GCS, RAYLET
-from perdure.actors.ray_world.strikes import SUPERVISOR, Struck, processes_of, strike_processes
+from perdure.actors.ray_world.strikes import SUPERVISOR, Struck, gateways_of, processes_of, strike_processes
 from perdure.actors.ray_world.supervisors import ensure_supervisor, find_again, find_served, no_longer_served
 from perdure.ledger import BadRequest, SupervisorUnreachable
 from perdure.policies import Limits
 
 STRIKE_S: Final = 60.0  # for all that are struck at once
+ANSWER_S: Final = 1.5  # for processes to say who they are
 STOP_S: Final = 5.0  # for a process to put everything away
 DEATH_S: Final = 2.0  # for a killed process to be gone
 
@@ -63,10 +64,11 @@ class RayCluster:
     ) -> Self:
         """Join the Ray that is named or that serves the directory already, else start one; see that its supervisor exists.
 
-        Raises `LedgerUnwritable`, `BadRequest` for an address that is none or that this process cannot join now, and
+        Raises `LedgerUnwritable`, `LedgerLost`, `BadRequest` for an address that is none or that this process cannot join now, and
         `SupervisorUnreachable` if nobody answers there.
         """
         refuse_while_loading()
+        refuse_without_ledger(data)
         deployment = Deployment(
             data.resolve(),
             limits or Limits(),
@@ -113,6 +115,10 @@ class RayCluster:
     def processes(self, timeout_s: float = 1.0) -> dict[str, ProcessInfo]:
         """The processes by `supervisor` or id of host. Those that do not answer, or are not up yet, are left out."""
         return _within_life(lambda: infos(processes_of(self.deployment), timeout_s))
+
+    def gateways(self, timeout_s: float = 1.0) -> list[tuple[str, ProcessInfo]]:
+        """The processes of the directory's gateways by their ports. Those that do not answer, or are not up yet, are left out."""
+        return _within_life(lambda: gateways_of(self.deployment, timeout_s))
 
     def pids(self) -> list[int]:
         """The numbers of these processes, to measure them by."""
@@ -169,11 +175,12 @@ class RayCluster:
         return _within_life(self._stop_actors, 4 * STOP_S)
 
     def _stop_actors(self) -> dict[str, ProcessInfo | None]:
-        """The supervisor first, or it would replace the hosts. Returns when their processes on this machine are gone."""
+        """The supervisor first, or it would replace the hosts. Returns when their processes on this machine are gone. A host that does not say
+        who it is has nothing to put away: it is being started, or cannot be."""
         handles = processes_of(self.deployment)
-        known = infos(handles, STOP_S)
+        known = infos(handles, ANSWER_S)
         for group in (handles.keys() & {SUPERVISOR}, handles.keys() - {SUPERVISOR}):
-            wait_for({key: call(handles[key], "stop") for key in group}, STOP_S)
+            wait_for({key: call(handles[key], "stop") for key in group if key in known or key == SUPERVISOR}, STOP_S)
             for key in group:
                 kill(handles[key])
         left = wait_until_gone([process for info in known.values() for process in info.here], DEATH_S)

@@ -109,6 +109,16 @@ class Served(BaseModel):
     longest_turn_ms: Annotated[float, Field(description="How many the longest of its turns took besides its commit.")]
 
 
+class Unstartable(BaseModel):
+    """Hosts that do not come up: of which pool, why, after how many tries, and since when."""
+
+    pool: str
+    told: str
+    cause: str
+    starts: int
+    since_at_ms: int
+
+
 class OverviewTold(BaseModel):
     """What `perdure ps` tells."""
 
@@ -117,6 +127,7 @@ class OverviewTold(BaseModel):
     runs: Annotated[dict[Status, int], Field(description="How many runs have each status.")]
     live: list[RunLine]
     hosts: list[HostLine]
+    unstartable: list[Unstartable]
     agents: Annotated[
         list[tuple[str, str, int]], Field(description="Agents that are awake, at most 1,000: address, host, life.")
     ]

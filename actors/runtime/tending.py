@@ -39,10 +39,13 @@ class ServedSteward:
 
 def served_findings(ask: Asking, data: Path, *, deep: bool = False) -> list[Finding]:
     """What is to be said of a directory that is served: all but the ledger's files, which its supervisor has verified at its start."""
-    served = ask("ps", 0)["supervisor"]
+    told = ask("ps", 0)
+    served = told["supervisor"]
     who = f"process {served['pid']} on {served['node']}"
     what = f"{data} is served by {who}, which has verified the ledger when it started"
     findings = [Finding("ok", what, "stop it to look again")]
+    advice = "mend the cause; hosts are tried again by themselves, and what waits for one goes on then"
+    findings += [Finding("damage", each["told"], advice) for each in told["unstartable"]]
     if not lock_of(data / LEDGER).exists():
         what = f"the lock of the ledger was deleted while {who} serves it, so another process could begin to write beside it"
         findings.append(Finding("damage", what, "stop what serves it with `perdure stop`, and start it again"))

@@ -142,7 +142,7 @@ class Pool:
 
     def _failed(self, host_id: str, spec: Plain, cause: str, *, is_lack: bool = False) -> None:
         """A host has not come up. Those of its pool are tried ever more seldom, and the log has each cause once."""
-        key, cause = pool_key(spec), cause.replace(host_id, "it")
+        key, cause = pool_key(spec), cause.replace(host_id, "it").rstrip(".")
         before = self._view.troubles.get(key)
         starts, since_ms = (before.starts, before.since_at_ms) if before is not None else (0, self._publisher.now_ms())
         trouble = Trouble(spec, cause, starts + 1, since_ms, is_lack)
@@ -153,6 +153,7 @@ class Pool:
         pause_ms = backoff_ms(trouble.starts, self._limits.retry_first_ms, self._limits.retry_most_ms)
         self._failed_s[key], self._not_before_s[key] = now_s, now_s + pause_ms / 1000
         self._untold[key] = None
+        asyncio.get_running_loop().call_later(pause_ms / 1000, self._sessions.arrived.set)  # no turn may come by itself
         self._report(Unhosted(key))
 
     def _doubt(self, spec: Plain, trouble: Trouble) -> None:
@@ -174,7 +175,7 @@ class Pool:
             kind = NoSuchNode if trouble.is_lack else HostUnavailable
             self.refuse_calls(key, kind(f"{trouble}. The call was not made"))
             for run in list(self._hindered(key, trouble)):
-                words = f"{trouble}. Run {run.run_id} is kept, and goes on when one does; `perdure explain` tells more"
+                words = f"{trouble}. Run {run.run_id} is kept, and goes on when one can be had; `perdure explain` tells more"
                 self._refuse(run, kind(words), also_hosts=trouble.is_lack and not run.attempt)
 
     def _hindered(self, key: str, trouble: Trouble) -> Iterator[Run]:

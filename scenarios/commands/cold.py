@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Self
 
+from perdure import actors
 from perdure.ledger import (
     BadRequest,
     Cancel,
@@ -52,10 +53,9 @@ class ColdLedger:
 
     def __init__(self, data: Path) -> None:
         path = data / LEDGER
+        actors.refuse_without_ledger(data)
         if not is_begun(path):
-            raise BadRequest(
-                "data", f"there is no ledger in {data}; `perdure run fan-out --data {data}` would begin one"
-            )
+            raise BadRequest("data", f"there is no ledger in {data}: nothing has run there; see that the path is right")
         self._store = DuckDBStore(path)
         boot = self._store.boot()
         self._view, self._findings = restore(boot), boot.findings

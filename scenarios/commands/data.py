@@ -58,7 +58,8 @@ def ps(
     """Show runs by status, mail, background work, hosts and live runs; or one agent; or list runs, newest first.
 
     A run is starting or running (live), interrupted (its parent stopped waiting; a late result repairs that), or completed, error or
-    aborted (final). The mail is the account of `perdure audit`. A host is shown with its process, its agents and its resident memory.
+    aborted (final). The mail is the account of `perdure audit`. A host is shown with its process, its agents and its resident memory, a
+    process of a gateway with its port. If no host comes up, the cause is told.
     With `ended_kept_ms` or `ended_kept_max` in its limits, a directory clears old ended runs by itself, and is shown to do so.
 
     A list says when each run was requested, how long it took, and how it ended.
@@ -97,7 +98,7 @@ def ps(
             show_agent(about(ledger, data, agent), as_json=as_json)
         return
     with opened(data) as ledger:
-        told = ledger.ask("ps", limit)
+        told = ledger.ask("ps", limit) | {"gateways": _gateways(ledger)}
         if not listing:
             told |= {"background": tally(data, STORAGES_MAX)}
         if listing:
@@ -113,6 +114,13 @@ def ps(
             print(f"\nThere are older ones: --page {page + 1}.")
     else:
         _print_overview(data, told)
+
+
+def _gateways(ledger: ColdLedger | Runtime) -> list[dict[str, Any]]:
+    """The processes of gateways, which belong to who has started them and not to the supervisor."""
+    if isinstance(ledger, ColdLedger):
+        return []
+    return [{"gateway": port, "pid": info.pid, "node": info.node} for port, info in ledger.cluster.gateways()]
 
 
 def _print_overview(data: Path, told: dict[str, Any]) -> None:
@@ -131,7 +139,9 @@ def _print_overview(data: Path, told: dict[str, Any]) -> None:
     print(f"work   {_background(told['background'])}")
     if any(told["code"].values()):
         print(f"code   {_code(told['code'])}")
-    print_hosts(told["hosts"])
+    for each in told["unstartable"]:
+        print(f"hosts  {each['told']}")
+    print_hosts([*told["hosts"], *told["gateways"]])
     print_live(told["live"])
     left = runs["starting"] + runs["running"] - len(told["live"])
     if left > 0:

@@ -68,6 +68,10 @@ def doctor(
 
 def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Finding]:
     """What is to be said of a cold directory."""
+    try:
+        actors.refuse_without_ledger(data)
+    except LedgerError as problem:
+        return [Finding("damage", problem.problem, problem.advice)]
     findings = (repair if mend else examine)(data / LEDGER)
     if any(each.severity == "refused" for each in findings):
         return findings

@@ -52,10 +52,13 @@ def equation(told: dict[str, Any]) -> str:
 
 
 def print_hosts(hosts: Iterable[dict[str, Any]]) -> None:
-    """A table of hosts."""
+    """A table of hosts, and of the processes of gateways, which have no agents."""
     titles = ("host", "process", "agents", "memory")
     cells = (
-        (host["host"], str(host["pid"] or "starting"), str(host["tenants"]), f"{host['rss_mb']} MB") for host in hosts
+        (f"gateway {each['gateway']}", str(each["pid"]), "–", "–")
+        if "gateway" in each
+        else (each["host"], str(each["pid"] or "starting"), str(each["tenants"]), f"{each['rss_mb']} MB")
+        for each in hosts
     )
     print_table(titles, cells)
 

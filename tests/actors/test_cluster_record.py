@@ -14,9 +14,10 @@ from perdure.actors.ray_world.cluster_record import (
     mark_stopped,
     read_record,
     refuse_if_stopped,
+    refuse_without_ledger,
     write_record,
 )
-from perdure.ledger import LedgerUnwritable, NoLongerServed, SupervisorUnreachable
+from perdure.ledger import LedgerLost, LedgerUnwritable, NoLongerServed, SupervisorUnreachable
 
 REFUSED = SupervisorUnreachable("Ray cannot be started or joined: Failed to connect")
 
@@ -63,3 +64,61 @@ def test_a_record_that_cannot_be_written_is_refused_in_words(tmp_path: Path, mon
     with pytest.raises(LedgerUnwritable, match="No space left on device — free some space, or name another"):
         write_record(tmp_path, "127.0.0.1:1")
     assert list(tmp_path.iterdir()) == []
+
+
+STORAGE = "agents/3f/Till-0123456789abcdef0123456789abcdef.db"
+
+
+def laid(directory: Path, *files: str) -> Path:
+    """A directory with these files; a name that ends in / is a folder."""
+    for file in files:
+        path = directory / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(exist_ok=True) if file.endswith("/") else path.write_bytes(b"something")
+    return directory
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        (STORAGE,),
+        (STORAGE, "ledger/"),
+        (STORAGE, "ledger/ledger.lock", "format", "code/0123.zip", "logs/supervisor.jsonl"),
+        (STORAGE, "ledger"),
+        ("ledger",),
+    ],
+)
+def test_a_directory_with_storages_and_no_ledger_is_refused_in_words_that_do_no_harm(
+    tmp_path: Path, files: tuple[str, ...]
+) -> None:
+    with pytest.raises(LedgerLost) as refused:
+        refuse_without_ledger(laid(tmp_path, *files))
+    told = str(refused.value)
+    assert str(tmp_path / "ledger") in told
+    assert "delete" not in told
+    assert "would begin" not in told
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        (),
+        ("notes.txt", "src/main.py", "agents/README.md", "agents/mine.db"),
+        (
+            "agents/",
+            "agents/locks/",
+            "agents/tmp/blank.db",
+            "code/0123.zip",
+            "logs/supervisor.jsonl",
+            "format",
+            "cluster.lock",
+        ),
+        (STORAGE, "ledger/ledger.db"),
+        (STORAGE, "ledger/ledger.journal.7"),
+        (STORAGE, "ledger/ledger.journal"),
+    ],
+)
+def test_a_fresh_directory_one_of_foreign_files_and_one_with_a_ledger_are_fine(
+    tmp_path: Path, files: tuple[str, ...]
+) -> None:
+    refuse_without_ledger(laid(tmp_path, *files))

@@ -222,7 +222,7 @@ def test_the_recovery_deadline_comes_though_the_parent_was_lost_too() -> None:
         stage.kill_host_of(address(Hoping, "p"))
         await stage.until(lambda: bool(stage.view.runs["c"].reattached_at_ms))
         told = await stage.client.ask("inspect", "c")
-        assert (told["status"], told["host"], told["waits_for_host"]) == ("running", "", True)
+        assert (told["status"], told["host"], told["waits_for_host"]) == ("starting", "", True)
         assert "its host died" in told["lost_by"]
         outcome = (await task).output
         assert outcome == ["interrupted", "recovery-deadline"]

@@ -52,6 +52,21 @@ def test_names_of_authors_are_those_of_their_modules() -> None:
     assert type_name(Doubler) == "tests.actors.cast:Doubler"
 
 
+def test_a_directory_that_has_lost_its_format_gets_it_back_from_its_ledger(tmp_path: Path) -> None:
+    remember_format(tmp_path)
+    (tmp_path / LEDGER).mkdir()
+    remember_format(tmp_path)
+    (tmp_path / FORMAT_FILE).unlink()
+    remember_format(tmp_path)
+    assert (tmp_path / FORMAT_FILE).read_text() == "3\n"
+
+
+def test_a_directory_with_storages_alone_is_given_no_format(tmp_path: Path) -> None:
+    (tmp_path / "agents").mkdir()
+    remember_format(tmp_path)
+    assert not (tmp_path / FORMAT_FILE).exists()
+
+
 def test_a_new_directory_uses_the_permanent_names(tmp_path: Path) -> None:
     remember_format(tmp_path)
     assert type_name(Census, tmp_path / "code") == "perdure.census:Census"

@@ -42,6 +42,7 @@ class Nobody:
 
     are_attended = True
     waiters: ClassVar[dict[str, dict[str, None]]] = {}
+    arrived = asyncio.Event()
 
     def now_ms(self) -> int:
         return 0

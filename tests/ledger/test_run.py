@@ -87,6 +87,12 @@ def test_asking_again_for_a_run_whose_child_is_gone_gives_it_fresh_attempts_and_
     assert (run.idle_attempts, run.losses, run.retry_at_ms, run.lost_at_ms) == (0, 0, 0, run.reattached_at_ms)
 
 
+def test_asking_again_for_an_interrupted_run_whose_child_is_on_no_host_has_it_starting_not_running() -> None:
+    assert (
+        after(placed(), AttemptLost("r", 1, "gone", 0), INTERRUPTED, RunReattached("r", 9, 1)).status is Status.STARTING
+    )
+
+
 def test_asking_again_for_a_run_that_never_began_gives_it_no_deadline_for_a_place() -> None:
     assert after(RunReattached("r", 9, 1)).lost_at_ms == 0
 

@@ -644,3 +644,16 @@ def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / fan_out_record.RECORD).write_text("{", encoding="utf-8")
     with pytest.raises(PerdureError, match=r"scenario\.json"):
         fan_out_record.read(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["ps", "audit", "doctor", "cancel r", "retry r"])
+def test_a_directory_with_storages_and_no_ledger_is_refused_by_every_command(command: str, tmp_path: Path) -> None:
+    storage = tmp_path / "agents" / "3f" / "Till-01.db"
+    storage.parent.mkdir(parents=True)
+    storage.touch()
+    result = perdure(*command.split(), "--data", str(tmp_path))
+    assert result.exit_code != 0
+    told = result.output + str(result.exception)
+    assert "but their ledger" in told
+    assert "perdure restore" in told
+    assert not (tmp_path / "ledger").exists()
