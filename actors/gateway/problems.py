@@ -114,14 +114,14 @@ def told(problem: Exception) -> dict[str, str]:
         logger.error("a request failed", exc_info=problem)
         return {"type": "InternalError", "message": "this is an error of the gateway; its log has the details"}
     if isinstance(problem, NOT_NOW):
-        _warn_once(problem)
+        warn_once(problem)
     problem = public(problem)
     found = {"type": type(problem).__name__, "message": str(problem)}
     field = getattr(problem, "field", None)
     return found | ({"field": str(field)} if field else {})
 
 
-def _warn_once(problem: Exception) -> None:
+def warn_once(problem: Exception) -> None:
     """Log why nobody can be asked, once a minute for each cause: every request that comes meanwhile has the same."""
     words, now_s = f"{type(problem).__name__}: {problem}", time.monotonic()
     if now_s - _WARNED.get(words, -WARN_EVERY_S) >= WARN_EVERY_S:

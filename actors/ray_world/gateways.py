@@ -227,7 +227,7 @@ class Gateways:
                 each.cancel()
         return "it was stopped"
 
-    async def stopped(self) -> NoLongerServed:
+    async def stopped(self) -> str:
         """Wait until the directory was stopped by somebody else (`perdure stop`), and return that in words."""
         cluster = self._cluster
         while True:
@@ -235,7 +235,7 @@ class Gateways:
             try:
                 refuse_if_stopped(cluster.deployment.data, cluster.address)
             except NoLongerServed as problem:
-                return problem
+                return problem.problem
             except SupervisorUnreachable:
                 continue  # its Ray begins anew
 

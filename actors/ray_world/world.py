@@ -175,8 +175,8 @@ class RayCluster:
         return _within_life(self._stop_actors, 4 * STOP_S)
 
     def _stop_actors(self) -> dict[str, ProcessInfo | None]:
-        """The supervisor first, or it would replace the hosts. Returns when their processes on this machine are gone. A host that does not say
-        who it is has nothing to put away: it is being started, or cannot be."""
+        """The supervisor first, or it would replace the hosts. Returns when their processes here are gone. A host that does not say
+        who it is has nothing to put away: it is being started, or fails to."""
         handles = processes_of(self.deployment)
         known = infos(handles, ANSWER_S)
         for group in (handles.keys() & {SUPERVISOR}, handles.keys() - {SUPERVISOR}):

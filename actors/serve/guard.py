@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketDisconnect
 
 from perdure.actors.gateway.limits import GatewayLimits, Rates, TooManyRequests, TooSlow
-from perdure.actors.gateway.problems import close_code, refusal, status_of
+from perdure.actors.gateway.problems import NOT_NOW, close_code, refusal, status_of, warn_once
 from perdure.actors.gateway.refusals import GatewayStopped, Unauthenticated
 from perdure.actors.gateway.security import Principal, Security, path_within, without_token
 from perdure.ledger import TooLarge
@@ -183,7 +183,9 @@ class _Line:
         if not self._said:
             await self._refused(problem)(self._scope, self._receive, self.say)
             return
-        if status_of(problem) >= 500:  # noqa: PLR2004 - ours
+        if isinstance(problem, NOT_NOW):
+            warn_once(problem)
+        elif status_of(problem) >= 500:  # noqa: PLR2004 - ours
             logger.error("an answer broke off", exc_info=problem)
         raise problem  # the server cuts the line, so that nobody takes the answer for whole
 

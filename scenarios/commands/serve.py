@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from perdure.actors import Gateways, Runtime, ServePlan, bound, check_certificate, stop_serving, token_digest
-from perdure.ledger import BadRequest, NoLongerServed
+from perdure.ledger import BadRequest
 from perdure.scenarios.commands.options import HERE, Data
 from perdure.scenarios.commands.stop import stopped_words
 from perdure.scenarios.demo.agents import PLACE, Repeater
@@ -125,8 +125,8 @@ async def _serve(runtime: Runtime, plan: ServePlan, workers: int, data: Path) ->
     try:
         print(f"Perdure serves {data} at {plan.url} (Ctrl-C ends it)", flush=True)
         wish = await _first(stopped.wait(), gateways.kept(), gateways.stop_wish(), gateways.stopped())
-        if isinstance(wish, NoLongerServed):
-            _say(f"{wish.path}: {wish.problem}, so it is not served any more either; `perdure serve` serves it again")
+        if isinstance(wish, str):
+            _say(f"{data}: {wish}, so this gateway ends too; `perdure serve` serves it again")
     finally:
         print("Draining.", file=sys.stderr, flush=True)
         await gateways.stop()
