@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         PastOutcome,
     )
     from perdure.policies.cautions import CallEvidence, NoResult, caution, correction, error_text, notice_of
-    from perdure.policies.chat_config import ChatRecovery, ExhaustedContext, ProgressContext
+    from perdure.policies.chat_config import TERMINAL_MESSAGE, ChatRecovery, ExhaustedContext, ProgressContext
     from perdure.policies.chat_progress import earns_credit
     from perdure.policies.chat_recovery import (
         Evaluation,

@@ -18,8 +18,9 @@ TERMINAL_MESSAGE = "The assistant was interrupted and could not recover. Please 
 class ChatRecovery:
     """The bounds of recovery, in ms. With `chat_recovery = False` an interrupted turn ends instead.
 
-    `max_attempts` counts recoveries in a row. A finished step or a settled call begins the count anew, and after a death also words that
-    were streamed. Deaths within 30 s of an attempt's beginning count once. A turn may stall 20 times in all. `stable_timeout_ms` is how
+    `max_attempts` counts recoveries in a row, after the first attempt: with 3, a turn that ends its process each time is begun 4 times. A
+    finished step or a settled call begins the count anew, and after a death also words that were streamed. Deaths before the turn was at
+    work again count once in 30 s. A turn may stall 20 times in all. `stable_timeout_ms` is how
     long a recovery waits for the calls that are under way, before it tells of the interruption and asks the hooks; what is still at work
     goes on, and the next request waits for it.
 

@@ -5,8 +5,9 @@ gone when the turn completes.
 
 - Progress and work are counted per turn, so turns do not affect each other.
 - A sealed incident (`exhausted`, `failed` or `skipped`) is never evaluated again.
-- Deaths come in storms, so those within 30 s of an attempt's beginning count once. The window does not move, so a fast loop uses up its
-  attempts too. Stalls do not, so each counts. From the second loss in a row on there is a pause, which doubles, with jitter.
+- Each entry of a turn counts: the first one, and then each recovery that got so far that the turn was begun again. Deaths come in storms,
+  so those that came before that count once in 30 s. Stalls do not, so each counts. From the second loss in a row on there is a pause
+  between the beginnings of two attempts, which doubles, with jitter. So a turn that ends its process is entered `max_attempts` + 1 times.
 - After a death any progress resets the attempts. After a stall only a finished step or a settled call does: a provider that says one word
   and falls silent makes no progress.
 - A turn that waits for a person is *parked*, at most for `parked_deadline_ms`. Only its own parts can park it.
@@ -148,7 +149,7 @@ class Incident:
 
 class TurnInterruption(NamedTuple):
     """What is known of a cut-off turn. `progress` is its counter, and `settled` that of its finished steps and settled calls. Until
-    `waited_until_ms` another turn of the agent ran."""
+    `waited_until_ms` another turn of the agent ran. `was_entered` says that it was at work again since it was cut off last."""
 
     request_id: str
     root_id: str
@@ -160,6 +161,7 @@ class TurnInterruption(NamedTuple):
     waited_until_ms: float = 0
     is_stall: bool = False
     settled: int = 0
+    was_entered: bool = False
 
 
 class Evaluation(NamedTuple):
@@ -211,7 +213,7 @@ def _seen_again(known: Incident, cut: TurnInterruption, config: ChatRecovery, no
     has_moved = cut.progress > known.progress
     has_progressed = cut.settled > known.settled if cut.is_stall else has_moved
     was_answered = known.parked_at_ms is not None and not cut.is_awaiting_client
-    is_debounced = not (has_progressed or cut.is_stall) and now_ms - known.window_at_ms < DEBOUNCE_MS
+    is_debounced = not (has_progressed or cut.is_stall or cut.was_entered) and now_ms - known.window_at_ms < DEBOUNCE_MS
     counts = not (is_debounced or cut.is_awaiting_client)
     parked_at_ms = now_ms if known.parked_at_ms is None else known.parked_at_ms
     return replace(
@@ -284,8 +286,10 @@ def _told_of(incident: Incident) -> dict[str, Any]:
     }
 
 
-def recovery_pause_ms(incident: Incident, roll: float) -> float:
-    """The pause before the recovery: none after the first loss, then doubled up to half a minute, with jitter."""
+def recovery_pause_ms(incident: Incident, roll: float, passed_ms: float = 0) -> float:
+    """The pause before the recovery: none after the first loss, then doubled up to half a minute, with jitter. What has passed since the
+    last attempt began is part of it: an agent whose host dies again and again is woken ever later, too."""
     if incident.losses <= 1:
         return 0.0
-    return jittered_ms(backoff_ms(incident.losses - 1, FIRST_PAUSE_MS, PAUSE_MAX_MS), roll)
+    pause_ms = jittered_ms(backoff_ms(incident.losses - 1, FIRST_PAUSE_MS, PAUSE_MAX_MS), roll)
+    return max(0.0, pause_ms - passed_ms)

@@ -61,6 +61,7 @@ class Turn(StoredRow):
         events: the durable events of its stream, in `segments` documents.
         parked_events: the events that it had when it last began to wait for a person; 0 if it never has.
         attempt: which life of the turn this is, from 1.
+        was_entered: whether that life has come to work, and does not still wait for its pause to be over.
         failures: lost connections since the last durable progress; `failures_total` never decreases.
         work: pieces of progress over its whole life.
         compactions: how often the conversation was made shorter for it after a refusal of the provider.
@@ -112,6 +113,7 @@ class Turn(StoredRow):
     asked_at_ms: int = 0
     compactions: int = 0
     keeps_context: bool = False
+    was_entered: bool = False
 
     @property
     def is_over(self) -> bool:

@@ -26,6 +26,7 @@ from perdure.actors.chat.turn_ends import Outcome
 from perdure.actors.code.author_call import in_words, tried
 from perdure.ledger import pack, unpack
 from perdure.policies import (
+    TERMINAL_MESSAGE,
     AttemptFacts,
     CallFacts,
     ChatRecovery,
@@ -147,7 +148,7 @@ class TurnRecovery:
         self._state.replace_now(stream)
         self._state.add_now(stream, [*late, *turn.messages])
         turn.apply(TurnEvent.BEGUN)
-        turn.attempt, turn.messages = 1, []
+        turn.attempt, turn.was_entered, turn.messages = 1, True, []
         turn.started_at_ms = turn.attempt_at_ms = turn.progress_at_ms = self._state.tenant.now_ms()
         turn.user_message_id = self._state.transcript.newest_user_id
         self._state.ours.add(turn.request_id)
@@ -183,14 +184,17 @@ class TurnRecovery:
         declined = await self._asked(live, seen.incident, cause)
         turn.apply(TurnEvent.CUT_OFF)
         begun_ms, turn.attempt_at_ms = turn.attempt_at_ms, self._state.tenant.now_ms()
-        turn.attempt += 1
+        turn.attempt, turn.was_entered = turn.attempt + 1, False
         self._state.ours.add(turn.request_id)
         if declined is None:
             stream.flush()
         self._state.spans.broke_off(turn, begun_ms, cause)
         if declined is not None:
             return declined
-        await asyncio.sleep(recovery_pause_ms(seen.incident, self._state.tenant.dice.roll()) / 1000)
+        passed_ms = turn.attempt_at_ms - begun_ms if cause == PROCESS_LOST else 0
+        pause_ms = recovery_pause_ms(seen.incident, self._state.tenant.dice.roll(), passed_ms)
+        await asyncio.sleep(pause_ms / 1000)
+        turn.was_entered, turn.attempt_at_ms = True, self._state.tenant.now_ms()
         told = {"attempt": turn.attempt, "cause": cause, "kind": kind}
         stream.add({"type": "data-attempt", "transient": True, "data": told})
         live.stream.mend()
@@ -213,6 +217,7 @@ class TurnRecovery:
             waited_until_ms=self._state.freed_at_ms,
             is_stall=cause == STALL,
             settled=live.stream.settled,
+            was_entered=turn.was_entered,
         )
         seen = evaluate(known, cut, config, self._state.tenant.now_ms())
         turn.incident = seen.incident.as_row()
@@ -321,7 +326,10 @@ class TurnRecovery:
             await self._heard("on_exhausted", config.on_exhausted, context)
         self._interrupt(live, incident, cause, "exhausted")
         live.stream.mend()
-        return Outcome(TurnEvent.FAILED, config.terminal_message, incident.reason, stage="recovery")
+        words = config.terminal_message
+        if cause == PROCESS_LOST and words == TERMINAL_MESSAGE:
+            words += f" ({incident.losses} times in a row its process ended; chat_recovery.max_attempts is {incident.max_attempts}.)"
+        return Outcome(TurnEvent.FAILED, words, incident.reason, stage="recovery")
 
     async def _heard(self, name: str, hook: Callable[..., object], context: object) -> object:
         """Call an author's hook. Returns None, and reports the error, if it raises."""

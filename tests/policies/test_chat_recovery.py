@@ -196,6 +196,19 @@ def test_c_0582_the_looks_of_one_storm_are_one_attempt() -> None:
     assert story(*looks, (60 * SECOND, cut())).incident.attempt == 2
 
 
+def test_each_entry_of_a_turn_counts_however_soon_it_ended() -> None:
+    attempts = [story(*[(at, cut(was_entered=True)) for at in range(n + 1)]).incident.attempt for n in range(4)]
+    assert attempts == [1, 2, 3, 4]
+    assert exhausted_by(*[(at, cut(was_entered=True)) for at in range(4)], max_attempts=3) == "max_attempts_exceeded"
+
+
+def test_what_has_passed_since_an_attempt_began_is_part_of_the_pause_before_the_next() -> None:
+    incident = story(*[(at, cut(was_entered=True)) for at in range(4)]).incident
+    assert recovery_pause_ms(incident, 1.0) == 4_000
+    assert recovery_pause_ms(incident, 1.0, 1_500) == 2_500
+    assert recovery_pause_ms(incident, 1.0, 60_000) == 0
+
+
 def test_w_27_a_loop_that_is_faster_than_the_window_uses_up_its_attempts_all_the_same() -> None:
     config = ChatRecovery(max_attempts=3)
     looks = [(at * SECOND, cut()) for at in range(0, 91, 5)]

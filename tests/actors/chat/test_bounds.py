@@ -65,6 +65,40 @@ def test_one_word_and_then_silence_ends(agent: type[Told], requests: int, reason
     assert len(Outside.provider.log()) == requests
 
 
+class Thrice(Adder):
+    """Three recoveries in a row and no more, in the words that everybody has."""
+
+    chat_recovery = ChatRecovery(max_attempts=3)
+
+
+@pytest.mark.parametrize(("agent", "entries", "minutes"), [(Thrice, 4, 0.5), (Adder, 11, 4)])
+def test_a_turn_that_ends_its_process_is_begun_once_and_then_max_attempts_times(
+    agent: type[Adder], entries: int, minutes: float
+) -> None:
+    """Each entry counts, however soon its process ends. The pause before the agent is woken is part of the one before its turn goes on."""
+    deaths: list[str] = []
+
+    def at_its_request(process: str, point: KillPoint, detail: str) -> bool:
+        if (point, detail) == (KillPoint.MID_STREAM, "request"):
+            deaths.append(process)
+            return True
+        return False
+
+    async def story(room: Room) -> None:
+        began_s = asyncio.get_running_loop().time()
+        result, _ = await room.follow("chat", "words", request_id="asked", follow=True)
+        assert (result.status, result.reason) == ("error", "max_attempts_exceeded")
+        assert (
+            f"({entries} times in a row its process ended; chat_recovery.max_attempts is {entries - 1}.)"
+            in result.error
+        )
+        assert asyncio.get_running_loop().time() - began_s < minutes * 60
+        assert (await room.do("inspect_turn", "asked"))["attempt"] == entries
+
+    visit(agent, story, ONE_WORD, kill_when=at_its_request)
+    assert len(deaths) == entries
+
+
 @pytest.mark.parametrize("asked_by", ["attach", "chat"])
 def test_an_exhausted_turn_has_ended_for_everybody(asked_by: str) -> None:
     """Who comes later hears of the end, as its row tells it, and not for ever of an interruption."""
