@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from perdure.actors.code.naming import load_type
 from perdure.actors.ports import PoolSpec
+from perdure.actors.ray_world.cluster_record import refuse_without_ledger
 from perdure.policies import Limits
 
 LOGS: Final = "logs"
@@ -88,6 +89,11 @@ class Deployment(NamedTuple):
     def ledger_dir(self) -> Path:
         """The directory of the ledger."""
         return self.data / "ledger"
+
+    def check_ledger(self) -> None:
+        """Raise `LedgerLost` if agents have kept something here and the ledger is gone. Another store than ours lies where it likes."""
+        if self.implementations.store == Implementations().store:
+            refuse_without_ledger(self.data)
 
     @property
     def code_dir(self) -> Path:

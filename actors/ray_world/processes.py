@@ -12,7 +12,6 @@ import traceback
 from typing import ClassVar, Final
 
 from perdure.actors.ports import Courier, Fleet, Pulse, World
-from perdure.actors.ray_world.cluster_record import refuse_without_ledger
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.last_words import EXIT, end_on_sigterm, keep_last_words
 from perdure.actors.ray_world.loop_watch import LoopWatch
@@ -96,7 +95,7 @@ class SupervisorProcess(Process):
 
     async def _live(self) -> None:
         deployment, threads = self._deployment, self._world.threads
-        await threads.commit(lambda: refuse_without_ledger(deployment.data))
+        await threads.commit(deployment.check_ledger)
         store = await threads.commit(lambda: deployment.part("store", deployment.ledger_dir))
         try:
             self._supervisor = deployment.part(

@@ -15,7 +15,7 @@ from typing import Final, Self, TypeVar
 from ray.exceptions import RayError
 
 from perdure.actors.code.naming import refuse_while_loading
-from perdure.actors.ray_world.cluster_record import read_record, refuse_without_ledger
+from perdure.actors.ray_world.cluster_record import read_record
 from perdure.actors.ray_world.connection import cause_of, exit_on_sigterm
 from perdure.actors.ray_world.courier import RayCourier, find_supervisor
 from perdure.actors.ray_world.deployment import Deployment, Implementations
@@ -68,13 +68,13 @@ class RayCluster:
         `SupervisorUnreachable` if nobody answers there.
         """
         refuse_while_loading()
-        refuse_without_ledger(data)
         deployment = Deployment(
             data.resolve(),
             limits or Limits(),
             implementations=implementations or Implementations(),
             telemetry=traced_program(),
         )
+        deployment.check_ledger()
         member = Member(deployment.data, lambda own: ensure_supervisor(deployment._replace(own=own)))
         exit_on_sigterm()
         life = DRIVER.enter(member, address or os.environ.get("RAY_ADDRESS"), num_cpus)

@@ -194,3 +194,31 @@ def test_over_rest_it_is_examined_backed_up_and_stopped(tmp_path: Path) -> None:
         served.stop()
     restored = restore_backup(Target(str(backups)), tmp_path / "restored", "", replace=False)
     assert any(each.startswith("agents/") for each in restored.entries)
+
+
+def perdure_says(*words: str) -> str:
+    said = subprocess.run(
+        [sys.executable, "-m", "perdure.cli", *words],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": IMPORT_PATH},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
+    )
+    return said.stdout
+
+
+def test_when_its_directory_is_stopped_it_ends_too_and_says_why(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    served = Served(data, "perdure.scenarios.demo.agents:AGENTS", "--workers", "1")
+    try:
+        (gateway,) = json.loads(perdure_says("ps", "--data", str(data), "--json"))["gateways"]
+        assert (gateway["gateway"], psutil.pid_exists(gateway["pid"])) == (str(served.port), True)
+        with served.client() as client:
+            assert client.get("/readyz").json() == {"ready": True}
+        perdure_says("stop", "--data", str(data))
+        assert served.process.wait(PATIENCE_S) == 0
+        assert "was stopped (`perdure stop`), so this gateway ends too" in served.errors()
+    finally:
+        served.stop()
