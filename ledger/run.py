@@ -346,9 +346,7 @@ def _reattached(run: Run, fact: RunReattached, at_ms: int) -> None:
     if not run.host_id:
         run.status = Status.STARTING  # interrupted or not: its next attempt is still to come
         run.idle_attempts, run.losses, run.retry_at_ms = 0, 0, 0
-        run.lost_at_ms = (
-            at_ms if run.lost_at_ms else 0
-        )  # whoever asks again for a child that is gone waits as long as the first did
+        run.lost_at_ms = at_ms if run.lost_at_ms else 0  # its deadline for a place begins anew
 
 
 def _cleared(run: Run, _fact: RunCleared, _at_ms: int) -> None:

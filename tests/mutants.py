@@ -1811,5 +1811,23 @@ MUTANTS = (
     Mutant("ledger/store/duckdb_file.py", "            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
            "            pass",
            "one process at a time has a ledger", "ledger/test_duckdb_store.py::test_one_process_at_a_time"),
+    Mutant("ledger/run.py", "run.lost_at_ms = at_ms if run.lost_at_ms else 0", "run.lost_at_ms = 0",
+           "the recovery deadline also comes if the parent was lost too", "ledger/test_timeouts_and_placements.py"
+           "::test_the_recovery_deadline_also_comes_if_the_parent_was_lost_too_and_has_asked_again"),
+    Mutant("actors/supervisor/pool.py", "        self._untold[key] = None\n", "",
+           "whoever waits for hosts that cannot start is told", "actors/test_hosts_that_cannot_start.py"
+           "::test_whoever_waits_is_told_the_cause_within_seconds_and_the_run_goes_on_when_hosts_come_up"),
+    Mutant("ledger/placements.py", "    if trouble is None or not is_at_fault(view, said.pool):", "    if trouble is None:",
+           "a run waits while no host at all comes up", "actors/test_hosts_that_cannot_start.py"
+           "::test_hosts_that_fail_are_tried_ever_more_seldom_and_each_cause_is_logged_once"),
+    Mutant("actors/link/peer.py", "            self.refused(refusal)\n", "            self._tasks.fail(refusal)\n",
+           "a client asks again after a ledger that could not go on", "actors/test_refusals.py"
+           "::test_when_the_disk_is_full_whoever_waits_is_told_and_whoever_asks_later_too_until_it_is_freed"),
+    Mutant("policies/chat_recovery.py", "cut.is_stall or cut.was_entered)", "cut.is_stall)",
+           "each entry of a turn counts", "policies/test_chat_recovery.py"
+           "::test_each_entry_of_a_turn_counts_however_soon_it_ended"),
+    Mutant("actors/ray_world/cluster_record.py", "    if first is None:\n", "    if True:\n",
+           "no ledger is begun beside storages of another", "actors/test_cluster_record.py"
+           "::test_a_directory_with_storages_and_no_ledger_is_refused_in_words_that_do_no_harm"),
 )
 # fmt: on

@@ -192,8 +192,7 @@ class TurnRecovery:
         if declined is not None:
             return declined
         passed_ms = turn.attempt_at_ms - begun_ms if cause == PROCESS_LOST else 0
-        pause_ms = recovery_pause_ms(seen.incident, self._state.tenant.dice.roll(), passed_ms)
-        await asyncio.sleep(pause_ms / 1000)
+        await asyncio.sleep(recovery_pause_ms(seen.incident, self._state.tenant.dice.roll(), passed_ms) / 1000)
         turn.was_entered, turn.attempt_at_ms = True, self._state.tenant.now_ms()
         told = {"attempt": turn.attempt, "cause": cause, "kind": kind}
         stream.add({"type": "data-attempt", "transient": True, "data": told})

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast, overload
 
 from perdure.actors.agent.agent import Agent
+from perdure.actors.code.permanent_names import remember_format
 from perdure.actors.events.observability import Callback
 from perdure.actors.jobs.schedule_requests import instant
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child
@@ -127,6 +128,9 @@ class Runtime:
                 check_limits(self._demanded, in_force, self.data)
             self.limits = in_force
             self.client.take(in_force)
+            if self._may_start:
+                with suppress(OSError):  # the next one who opens it does so
+                    remember_format(self.data)
         except BaseException:
             self.close()
             raise

@@ -333,7 +333,7 @@ def told(directory: Path, problem: duckdb.Error | OSError) -> LedgerError:
         return LedgerUnwritable(
             str(directory),
             f"the disk is full ({text})",
-            "free some space and start again; what was acknowledged is kept",
+            "free some space; what was acknowledged is kept",
         )
     if isinstance(problem, OSError) or any(word in text for word in _REFUSED):
         return LedgerUnwritable(

@@ -135,6 +135,7 @@ def test_hosts_that_fail_are_tried_ever_more_seldom_and_each_cause_is_logged_onc
         await asyncio.sleep(600)
         asked_for = [each for each in stage.simulation.trace if each.what == "is asked for"]
         assert 4 < len(asked_for) < 50
+        assert stage.status("r") == "starting"
         breaking(stage, "another cause")
         await asyncio.sleep(120)
 
