@@ -21,7 +21,7 @@ from __future__ import annotations
 import reprlib
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date, datetime, time, timedelta, timezone, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from enum import StrEnum
 from fractions import Fraction
@@ -48,7 +48,8 @@ DIGITS_MAX: Final = 4_300
 _IDLE: list[_Encoder] = []  # one of several threads gets each; to make one takes longer than most packing
 _ROOM_BYTES = 1 << 10
 _KEPT_BYTES_MAX = 1 << 16  # an encoder keeps room for the longest value that it has encoded
-_NO_CONTAINER = bytes(each for each in range(256) if not (0x80 <= each <= 0x9F or 0xDC <= each <= 0xDF))
+_CONTAINERS = {*range(0x80, 0xA0), *range(0xDC, 0xE0)}  # the bytes with which msgpack begins one
+_NO_CONTAINER = bytes({*range(256)} - _CONTAINERS)
 _PLACE_MAX = 200  # characters
 _LEVELS_READ = 1_023  # by msgpack
 _SECRET, _KEPT, _OBJECT, _CHECKED, _FIRST = 1, 2, 3, 4, 10
@@ -118,7 +119,7 @@ def _key(zone: ZoneInfo) -> str:
 def _in_zone(zone: str | float | None) -> tzinfo | None:
     if isinstance(zone, str):
         return ZoneInfo(zone)
-    return None if zone is None else timezone(timedelta(seconds=zone)) if zone else timezone.utc
+    return None if zone is None else timezone(timedelta(seconds=zone)) if zone else UTC
 
 
 def _moment(value: datetime | time) -> list[Any]:
@@ -376,7 +377,7 @@ def _offence(value: object, objects: Objects | None, problem: Exception, depth: 
         except (TypeError, ValueError, OverflowError, RecursionError, AttributeError) as closer:
             place, why = _offence(part, objects, closer, depth + 1)
             return ".".join(filter(None, (name, place))), why
-    return "", _why(value, problem)
+    return "", _why(problem)
 
 
 def _parts(value: object, objects: Objects | None) -> Iterator[tuple[str, object]]:
@@ -395,7 +396,7 @@ def _parts(value: object, objects: Objects | None) -> Iterator[tuple[str, object
             yield from _parts(each, objects) if isinstance(each, dict) else (("", each),)
 
 
-def _why(value: object, problem: Exception) -> str:
+def _why(problem: Exception) -> str:
     if isinstance(problem, RecursionError) or "recursion" in str(problem):
         return f"is nested deeper than {DEPTH_MAX} levels, or contains itself"
     if isinstance(problem, UnicodeEncodeError):

@@ -237,7 +237,7 @@ def _way_of(kind: Any) -> _Way | None:
     """How objects of a class travel; None for plain data, for types that the ledger knows, and for what never travels."""
     ways: tuple[tuple[Callable[[Any], bool], Callable[[Any], _Way]], ...] = (
         (lambda each: issubclass(each, BaseModel), _Model),
-        (lambda each: dataclasses.is_dataclass(each), _Dataclass),
+        (dataclasses.is_dataclass, _Dataclass),
         (lambda each: issubclass(each, enum.Enum), _Enum),
         (lambda each: issubclass(each, tuple) and hasattr(each, "_fields"), _NamedTuple),
     )

@@ -7,6 +7,7 @@ is a `BadRequest` that names the field, before anything is durable.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Final
@@ -71,6 +72,16 @@ class Shape:
         try:
             return self.adapter.validate_python(value, by_alias=True, by_name=True)
         except (ValidationError, ValueError, TypeError) as problem:
+            return self._checked_as_json(field, value, problem)
+
+    def _checked_as_json(self, field: str, value: object, problem: Exception) -> object:
+        """JSON writes a date as text, and a strict model takes it only where it knows that this is JSON."""
+        assert self.adapter is not None
+        try:
+            return self.adapter.validate_json(json.dumps(value), by_alias=True, by_name=True)
+        except (ValueError, TypeError, RecursionError) as closer:
+            if isinstance(closer, ValidationError) and isinstance(problem, ValidationError):
+                problem = min(problem, closer, key=ValidationError.error_count)
             raise BadRequest(field, _words(problem)) from problem
 
     def decode(self, field: str, body: bytes) -> object:

@@ -220,6 +220,15 @@ def test_a_validator_that_changes_its_value_runs_once() -> None:
     assert seen == [8.0, 8.0]
 
 
+def test_a_strict_model_takes_what_json_can_say_of_it() -> None:
+    given = {"when": NOON.isoformat(), "who": str(ID), "where": [1, 2], "much": "1.10"}
+    shape = Shape(Strict)
+    wanted = Strict(when=NOON, who=ID, where=(1, 2), much=Decimal("1.10"))
+    assert shape.decode("input", shape.encode("input", given, LIMIT)) == wanted
+    with pytest.raises(BadRequest, match="where"):
+        shape.encode("input", {**given, "where": ["1", "2"]}, LIMIT)
+
+
 def test_a_set_is_the_same_content_in_every_order() -> None:
     assert encoded({"a", "b", "c", "d"}) == encoded({"d", "c", "b", "a"})
 
