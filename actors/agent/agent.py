@@ -221,6 +221,10 @@ class Agent:
         except (ValueError, TypeError, RecursionError):  # bytes that are no text, or keys that JSON does not know
             return preview_of(output) or ""
 
+    def _perdure_waits_for(self) -> list[str]:
+        """What of this agent waits for a person, and for which answer."""
+        return []
+
     def _perdure_woken(self) -> None:
         """Resume the work of an earlier life. Called after `on_start` if the agent has a storage."""
 

@@ -7,8 +7,9 @@ death of a supervisor or a host does not end it. The ends of an attempt, in the 
     error, abort               on_error
     data-interrupted           on_interrupted: this attempt is over, and the turn may go on without this callback. `attach` follows on,
                                and takes attempts that were over before it came for history.
+    (it waits for a person)    on_interrupted, with the outcome `parked`: the turn goes on when its calls are answered, and `attach` then.
 
-With `follow=True` an interruption is no end: the callback is told of it, and of the next attempt too.
+With `follow=True` neither of the last two is an end: the callback is told of an interruption, and of the next attempt too.
 
 Neither the turn nor its follower waits for a callback, except at the end. A callback that raises gets no more events, only the end; one
 that hangs is given up.
@@ -47,8 +48,9 @@ class Interrupted:
     """An interrupted attempt at a turn.
 
     Attributes:
-        outcome: `scheduled` (another attempt comes), `exhausted` (the turn has ended), `unknown` (the agent cannot be asked).
-        cause: `stall`, `process_lost`, `out_of_memory`, `connection`.
+        outcome: `scheduled` (another attempt comes), `exhausted` (the turn has ended), `parked` (it waits for a person), `unknown` (the
+            agent cannot be asked).
+        cause: `stall`, `process_lost`, `out_of_memory`, `person`, `connection`.
         attempt, max_attempts: as `on_chat_recovery` counts them; 0 if there is no recovery.
         next_event: the number to `attach` from.
         turn_attempt: which attempt at the turn was interrupted. It counts on where `attempt` begins anew.
@@ -94,8 +96,9 @@ class TurnOptions(TypedDict, total=False):
         chat_stream_stall_timeout_ms: in place of the class's.
         instead_of: the id of a message of the user that this one replaces, with all that follows it. For `regenerate`, of an answer.
         keep: whether what is replaced stays in the transcript, marked by `replacedBy` in its metadata and unseen by the model.
-        follow: whether to wait for the end of the turn, through every interruption, or only for that of the attempt that the callback
-            sees. By default it depends on whether there is a callback: without one the end of the turn is waited for.
+        follow: with True the end of the turn is waited for, whatever interrupts it and whoever must answer first; with False only that of
+            the attempt that the callback sees. By default it depends on whether there is a callback: without one interruptions are waited
+            through, and a turn that waits for a person is returned as `parked`.
     """
 
     request_id: str | None
@@ -231,7 +234,8 @@ async def follow_turn(
     """
     check_whole("first", first, 0)
     runner = CallbackRunner(callback, caller.threads)
-    follower = _Follower(caller, request_id, runner, first, is_known=first > 0 or opening is not None)
+    known = first > 0 or opening is not None
+    follower = _Follower(caller, request_id, runner, first, is_known=known, awaits_people=follow is True)
     runner.tell("on_start", {"requestId": request_id})
     try:
         return await follower.run(opening, to_the_end=callback is None if follow is None else follow)
@@ -245,14 +249,23 @@ async def follow_turn(
 class _Follower:
     """Follows one turn from an event's number on."""
 
-    def __init__(self, caller: Caller, request_id: str, runner: CallbackRunner, first: int, *, is_known: bool) -> None:
+    def __init__(
+        self,
+        caller: Caller,
+        request_id: str,
+        runner: CallbackRunner,
+        first: int,
+        *,
+        is_known: bool,
+        awaits_people: bool,
+    ) -> None:
         self._caller, self._request_id, self._runner = caller, request_id, runner
-        self._first, self._is_known = first, is_known
+        self._first, self._is_known, self._awaits_people = first, is_known, awaits_people
         self._attached: float = 0
         """The attempt that was under way when it came. Earlier ones are history; so are all of a turn that was over."""
 
     async def run(self, opening: TurnPage | None, *, to_the_end: bool) -> TurnResult:
-        """Follow to the end of the attempt, or of the turn."""
+        """Follow to the end of the attempt, of the turn, or to where it waits for a person."""
         told = opening or await self._asked()
         while told is not None:
             self._is_known = self._is_known or bool(told["attempt"])
@@ -266,6 +279,8 @@ class _Follower:
                 self._runner.tell("on_interrupted", result[1])
             elif is_over and self._first >= told["next_event"]:
                 return await self._ended(_result_of(told))
+            elif told["status"] == TurnStatus.PARKED and not self._awaits_people and self._first >= told["next_event"]:
+                return await self._parked(_result_of(told), told["attempt"])
             told = await self._asked()
         return await self._ended(
             TurnResult(
@@ -292,7 +307,8 @@ class _Follower:
     async def _asked(self) -> TurnPage | None:
         """What the agent tells; None if it has forgotten the turn."""
         try:
-            told: TurnPage = await self._caller.call("_perdure_follow_turn", self._request_id, self._first)
+            asked = self._request_id, self._first, self._awaits_people
+            told: TurnPage = await self._caller.call("_perdure_follow_turn", *asked)
         except BadRequest as problem:
             if problem.field == "request_id" and self._is_known:
                 return None
@@ -332,6 +348,20 @@ class _Follower:
             reason=info.cause,
             next_event=self._first,
         ), info
+
+    async def _parked(self, result: TurnResult, attempt: int) -> TurnResult:
+        info = Interrupted(
+            request_id=self._request_id,
+            outcome="parked",
+            cause="person",
+            attempt=0,
+            turn_attempt=attempt,
+            next_event=self._first,
+            message_id="" if result.message is None else result.message["id"],
+            text=result.text,
+        )
+        await self._runner.finish("on_interrupted", info)
+        return result
 
     async def _ended(self, result: TurnResult) -> TurnResult:
         if result.ok:

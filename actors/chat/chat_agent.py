@@ -207,8 +207,9 @@ class ChatAgent(Agent, Generic[Answer]):
 
     @afar(partial(ask_and_follow, "chat"))
     async def chat(self, message: Messages, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
-        """Send a message and follow the answer. Returns when the attempt that the callback sees has ended; without a callback, or with
-        `follow=True`, when the turn has.
+        """Send a message and follow the answer. Returns when the attempt that the callback sees has ended; without a callback, when the
+        turn has. A turn that waits for a person is returned as `parked`; once its calls are answered, `attach` follows on. With
+        `follow=True` the end of the turn is waited for in any case.
 
         Args:
             message: a text, a message, or a list of messages.
@@ -295,10 +296,10 @@ class ChatAgent(Agent, Generic[Answer]):
         return cast("Json", {**told, "accepted": accepted["accepted"]})
 
     @watching
-    async def _perdure_follow_turn(self, request_id: str, first: int) -> Any:
-        """The events of a turn from a number on, and its status."""
+    async def _perdure_follow_turn(self, request_id: str, first: int, awaits_people: bool = True) -> Any:
+        """The events of a turn from a number on, and its status; at once if it waits for people and the caller does not."""
         views = self._perdure_conversation.turns.views
-        return views.told(*await views.follow(request_id, first))
+        return views.told(*await views.follow(request_id, first, awaits_people=awaits_people))
 
     # steering
 
@@ -432,6 +433,10 @@ class ChatAgent(Agent, Generic[Answer]):
     def _perdure_woken(self) -> None:
         """Take up the open turns of an earlier life, beside the start of the agent and not in it."""
         self._perdure_conversation.turns.wake()
+
+    def _perdure_waits_for(self) -> list[str]:
+        """Which turns wait for a person."""
+        return self._perdure_conversation.turns.answers.words()
 
     def _perdure_restart_conversation(self) -> None:
         """Begin the conversation again from what is durable."""

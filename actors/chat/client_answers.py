@@ -19,10 +19,12 @@ from perdure.policies import (
     ChatRecovery,
     Event,
     Part,
+    ToolState,
     TurnEvent,
     TurnStatus,
     default_repair,
     deferred_ids,
+    tool_name,
     waiting_calls,
 )
 
@@ -68,6 +70,15 @@ class ClientAnswers:
     def waited_for(self, turn: Turn) -> list[str]:
         """The ids of the calls of an open turn that wait for a client's result or an approval."""
         return [str(part["toolCallId"]) for part in self._waiting_calls(turn)]
+
+    def words(self) -> list[str]:
+        """Which turns wait for whom, and what answers each call, for people."""
+        agent, parked = self._state.tenant.agent_id, TurnStatus.PARKED
+        return [
+            f"turn {turn.request_id} of {agent} waits for a person: {'; '.join(map(_words, self._waiting_calls(turn)))}"
+            for turn in self._state.open.values()
+            if turn.status is parked
+        ]
 
     def are_waited_for(self) -> bool:
         """Whether a call waits for a client's result or an approval (spec §7), in an open turn or in the newest message."""
@@ -142,6 +153,11 @@ class ClientAnswers:
     async def _unanswered(self, live: LiveTurn) -> Outcome:
         outcome = Outcome(TurnEvent.FAILED, UNANSWERED, "awaiting_client_deadline", stage="recovery")
         return await reported(self._state, live.turn, outcome)
+
+
+def _words(part: Part) -> str:
+    verb = "respond_to_approval" if part.get("state") == ToolState.APPROVAL_REQUESTED else "resolve_tool_call"
+    return f"call {part['toolCallId']} of {tool_name(part)} is answered by {verb}"
 
 
 async def _talked(_live: LiveTurn) -> Outcome:

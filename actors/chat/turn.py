@@ -268,7 +268,8 @@ class TurnResult:
     """How a turn ended, or how far it is.
 
     Attributes:
-        status: `completed`, `error`, `aborted`, `interrupted`, `skipped`, or the status of an open turn.
+        status: `completed`, `error`, `aborted`, `skipped`; `interrupted`; `parked` while the calls of the message that wait are not
+            answered; or another status of an open turn.
         reason: why, where the status does not say it. Of a completed turn: `length` (the answer was cut off), `content_filter` (also a
             refusal, whose words are the answer) or `empty` (the model said nothing).
         text: the text of the answer.

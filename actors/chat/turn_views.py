@@ -69,13 +69,16 @@ class TurnViews:
         text = "".join(part["text"] for part in parts if part["type"] == "text")
         return _result(turn, text, message if parts else None)
 
-    async def follow(self, request_id: str, first: int, hold_s: float = HOLD_S) -> tuple[Turn, list[Event], int]:
+    async def follow(
+        self, request_id: str, first: int, hold_s: float = HOLD_S, *, awaits_people: bool = True
+    ) -> tuple[Turn, list[Event], int]:
         """A turn, the events of its stream from a number on, and the number after them. Waits a while if there is none yet.
 
         If the stream of an ended turn was dropped, its events are made again from its message.
         """
         turn = self.found(request_id)
         if not turn.is_over:
+            hold_s = hold_s if awaits_people or turn.status is not TurnStatus.PARKED else 0.0
             events = await self._state.stream_of(turn).next_events(first, hold_s)
             return self.find(request_id) or turn, events, first + len(events)
         known = self._recent.get(request_id)
@@ -95,8 +98,9 @@ class TurnViews:
         return await self.follow(request_id, 0, 0.0)
 
     def told(self, turn: Turn, events: list[Event], after: int) -> dict[str, object]:
-        """The answer to a follower. Of an open turn its events are enough."""
-        shown = self.result_of(turn) if turn.is_over else _result(turn)
+        """The answer to a follower. Of a turn that is under way its events are enough."""
+        is_at_rest = turn.is_over or turn.status is TurnStatus.PARKED
+        shown = self.result_of(turn) if is_at_rest else _result(turn)
         return {**vars(shown), "events": events, "next": after, "attempt": turn.attempt}
 
     def _retold(self, turn: Turn) -> list[Event]:

@@ -25,7 +25,7 @@ from contextlib import aclosing
 from typing import Any, Self, TypeVar, cast
 
 from perdure.actors import Address, Agent, Client, Courier, Fleet, Handle, Host, KillPoint, Supervisor, Telemetry, World
-from perdure.actors.sim_world.world import Simulation, Weather, on_death
+from perdure.actors.sim_world.world import Simulation, Stuck, Weather, on_death
 from perdure.ledger.storage.cabinet import Cabinet, MemoryDisk
 from perdure.policies import Limits
 from perdure.scenarios.testing.checks import (
@@ -121,7 +121,8 @@ class Laboratory:
         )
 
     def play(self, story: Callable[[Client], Awaitable[T]], timeout_ms: float = 600_000) -> T:
-        """Play a story: a coroutine that is given a client."""
+        """Play a story: a coroutine that is given a client. One that cannot end raises `Deadlock`, `Overdue` or `Runaway`, with a note of the
+        turns that wait for a person."""
 
         async def main(world: World, courier: Courier) -> T:
             client = self._client = Client(world, courier, self.limits)
@@ -133,6 +134,11 @@ class Laboratory:
 
         try:
             return self.simulation.run(main, timeout_ms=timeout_ms)
+        except Stuck as stuck:
+            awake = [tenant.agent for host in self.hosts.values() for tenant in host.tenants.values()]
+            for words in [words for agent in awake if agent is not None for words in agent._perdure_waits_for()]:  # noqa: SLF001 - ours
+                stuck.add_note(words)
+            raise
         finally:
             self._client = None
 

@@ -449,7 +449,7 @@ def test_a_turn_that_waits_for_a_person_goes_on_though_it_was_summarised_meanwhi
     Narrow.begin()
 
     async def story(room: Room) -> None:
-        first = room.soon("chat", "ask", request_id="asked")
+        first = room.soon("chat", "ask", request_id="asked", follow=True)
         await room.until(lambda: room.is_("parked"))
         await filled(room)
         assert (await room.do("chat", "hello")).ok

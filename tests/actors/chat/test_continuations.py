@@ -169,7 +169,7 @@ def test_a_call_that_an_earlier_answer_left_open_is_settled_and_not_run() -> Non
         older = {"id": "older", "role": "assistant", "parts": [_call("ask_user", "c0")]}
         leaf = {"id": "leaf", "role": "assistant", "parts": [_call("launch", "c1"), _call("ask_user", "c2")]}
         await room.do("add_messages", ["go", older, "go on", leaf])
-        asking = room.soon("continue_last_turn", request_id="asked")
+        asking = room.soon("continue_last_turn", request_id="asked", follow=True)
         await room.until(lambda: room.is_("parked"))
         assert await room.do("has_pending_interaction")
         assert not Outside.provider.log()

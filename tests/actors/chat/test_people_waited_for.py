@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from perdure.actors import client_tool, exposed, tool
+from perdure.actors.sim_world.world import Overdue
 from perdure.scenarios.provider.script import Call, Question, Script
+from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, visit
+from tests.kit import address
 
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -101,7 +104,7 @@ def test_clearing_the_conversation_withdraws_the_question() -> None:
     async def story(room: Room) -> None:
         (call_id,) = await _asked(room, "ask")
         waiting = room.soon("wait_until_stable")
-        following = room.soon("attach", "asked")
+        following = room.soon("attach", "asked", follow=True)
         await asyncio.sleep(0.5)
         await room.do("clear")
         assert await waiting is True
@@ -189,3 +192,104 @@ def test_an_answer_in_the_very_moment_in_which_its_turn_is_put_aside_is_not_lost
         assert [await room.is_("completed", f"r{number}") for number in steps] == [True] * len(steps)
 
     visit(Hasty, story, Script(questions=tuple(asked)))
+
+
+WAYS: list[tuple[str, str, tuple[Any, ...]]] = [
+    ("ask", "resolve_tool_call", ("blue",)),
+    ("risk", "respond_to_approval", (True,)),
+]
+
+
+@pytest.mark.parametrize(("question", "answer", "words"), WAYS)
+def test_a_turn_that_waits_for_a_person_is_returned_as_parked_and_attach_has_its_end(
+    question: str, answer: str, words: tuple[Any, ...]
+) -> None:
+    """With what it has said, so that its caller sees which call waits; to attach meanwhile says the same, at once."""
+
+    async def story(room: Room) -> None:
+        told = await room.do("chat", question, request_id="asked")
+        (call_id,) = [part["toolCallId"] for part in told.message["parts"] if "toolCallId" in part]
+        assert (told.status, told.ok) == ("parked", False)
+        for first in (0, told.next_event):
+            began_s = asyncio.get_running_loop().time()
+            again = await room.do("attach", "asked", first=first)
+            assert (again.status, again.message) == ("parked", told.message)
+            assert asyncio.get_running_loop().time() - began_s < 1
+        await room.sleep()
+        assert (await room.do("attach", "asked", first=told.next_event)).status == "parked"
+        assert await room.do(answer, call_id, *words) is True
+        assert (await room.do("attach", "asked", first=told.next_event)).ok
+
+    visit(Asker, story, ASK)
+
+
+@pytest.mark.parametrize(("question", "answer", "words"), WAYS)
+def test_a_caller_that_wants_the_end_waits_for_the_person_too(
+    question: str, answer: str, words: tuple[Any, ...]
+) -> None:
+    async def story(room: Room) -> None:
+        asking = room.soon("chat", question, request_id="asked", follow=True)
+        await room.until(lambda: room.is_("parked"))
+        await asyncio.sleep(60)
+        assert not asking.done()
+        (message,) = [each for each in await room.do("get_messages") if each["role"] == "assistant"]
+        (call_id,) = [part["toolCallId"] for part in message["parts"] if "toolCallId" in part]
+        assert await room.do(answer, call_id, *words) is True
+        assert (await asking).ok
+
+    visit(Asker, story, ASK)
+
+
+def test_a_callback_is_told_that_its_turn_waits_for_a_person() -> None:
+    async def story(room: Room) -> None:
+        told, listener = await room.follow("chat", "risk", request_id="asked")
+        assert (told.status, listener.ends) == ("parked", ["on_interrupted"])
+        info = listener.heard[-1][1]
+        assert (info.outcome, info.cause, info.turn_attempt) == ("parked", "person", 1)
+        assert (info.message_id, info.next_event) == ("asked-answer", told.next_event)
+        assert "tool-approval-request" in listener.types
+
+    visit(Asker, story, ASK)
+
+
+def test_a_turn_in_which_a_tool_is_at_work_beside_the_question_is_returned_when_only_the_person_is_waited_for() -> None:
+    async def story(room: Room) -> None:
+        told = await room.do("chat", "both", request_id="asked")
+        assert [state for state, _ in outcomes(told.message)] == ["input-available", "input-available", "output-available"]
+        first, second = (part["toolCallId"] for part in told.message["parts"][-3:-1])
+        await room.do("resolve_tool_call", first, "one")
+        assert (await room.do("attach", "asked")).status == "parked"
+        await room.do("resolve_tool_call", second, "two")
+        assert (await room.do("attach", "asked")).ok
+
+    visit(Asker, story, ASK)
+
+
+@pytest.mark.parametrize(
+    ("question", "words"),
+    [
+        ("ask", "of ask_user is answered by resolve_tool_call"),
+        ("risk", "of risky is answered by respond_to_approval"),
+    ],
+)
+def test_a_simulation_that_cannot_end_says_which_turn_waits_for_which_answer(question: str, words: str) -> None:
+    async def story(room: Room) -> None:
+        await room.do("chat", question, request_id="asked", follow=True)
+
+    with pytest.raises(Overdue) as overdue:
+        visit(Asker, story, ASK, timeout_ms=60_000)
+    (told,) = [note for note in overdue.value.__notes__ if "waits for a person" in note]
+    assert told.startswith(f"turn asked of {address(Asker, 'somebody')} waits for a person: call call_")
+    assert told.endswith(words)
+
+
+def test_a_handle_in_sync_code_gets_the_parked_turn_and_the_answered_one() -> None:
+    Outside.begin(ASK)
+    with Laboratory(3) as laboratory:
+        asker = laboratory.agent(Asker, "somebody")
+        told = asker.chat("risk", request_id="asked")
+        assert (told.status, told.message["parts"][-1]["state"]) == ("parked", "approval-requested")
+        assert asker.respond_to_approval(told.message["parts"][-1]["toolCallId"], True) is True
+        assert asker.attach("asked").ok
+        assert Outside.effects["risky", "it"] == 1
+        laboratory.settle()

@@ -65,7 +65,7 @@ def test_an_answer_that_comes_while_the_model_speaks_waits_for_its_end() -> None
     async def story(client: Client) -> None:
         await call(client, Worker, "submit_messages", "go", request_id="asked")
         listener = Listener()
-        following = asyncio.ensure_future(call(client, Worker, "attach", "asked", listener))
+        following = asyncio.ensure_future(call(client, Worker, "attach", "asked", listener, follow=True))
         await until(lambda: "tool-input-available" in listener.types)
         assert await call(client, Worker, "resolve_tool_call", "call-a", "blue") is True
         assert len(Outside.provider.log()) == 1
@@ -189,7 +189,7 @@ def test_an_answer_is_no_interruption_though_the_agent_has_slept_and_people_have
 
     async def story(client: Client) -> None:
         listener = Listener()
-        asking = asyncio.ensure_future(call(client, Worker, "chat", "go", listener, request_id="asked"))
+        asking = asyncio.ensure_future(call(client, Worker, "chat", "go", listener, request_id="asked", follow=True))
         (waiting,) = await until_parked(client, Worker)
         assert (await call(client, Worker, "chat", "words")).ok
         await asyncio.sleep(10)
