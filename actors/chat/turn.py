@@ -236,7 +236,7 @@ class ChatRecoveryContext:
         incident_id: the same for all interruptions of one turn.
         attempt: 1, 2, … of this incident, up to `max_attempts`.
         recovery_kind: `retry` (nothing was said yet) or `continue`.
-        stream_id: the stream of the turn; empty if nothing was streamed.
+        stream_id: the stream of the turn; empty if nothing was streamed, and then so are `partial_text` and `partial_parts`.
         request_id: the turn; also `recovery_root_request_id`, because a recovery is no turn of its own.
         partial_text, partial_parts: what was said before the interruption.
         recovery_data: the last `stash`, or None.

@@ -255,7 +255,11 @@ def test_a_callback_is_told_that_its_turn_waits_for_a_person() -> None:
 def test_a_turn_in_which_a_tool_is_at_work_beside_the_question_is_returned_when_only_the_person_is_waited_for() -> None:
     async def story(room: Room) -> None:
         told = await room.do("chat", "both", request_id="asked")
-        assert [state for state, _ in outcomes(told.message)] == ["input-available", "input-available", "output-available"]
+        assert [state for state, _ in outcomes(told.message)] == [
+            "input-available",
+            "input-available",
+            "output-available",
+        ]
         first, second = (part["toolCallId"] for part in told.message["parts"][-3:-1])
         await room.do("resolve_tool_call", first, "one")
         assert (await room.do("attach", "asked")).status == "parked"

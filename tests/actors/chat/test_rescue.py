@@ -10,6 +10,7 @@ from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from perdure.scenarios.provider.script import Call, Question, Round, Script
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside, ask
+from tests.actors.chat.room import Room, visit
 
 STALL = Fault(kind=FaultKind.STALL, event=3)
 ALWAYS_STALLS = FaultPlan(rules=(Rule(fault=Fault(kind=FaultKind.STALL, event=2), times=None),))
@@ -94,6 +95,36 @@ def test_a_stall_before_the_first_word_is_a_retry_too() -> None:
     assert [context.recovery_kind for context in HEARD[:2]] == ["retry", "retry"]
 
 
+def _is_pre_stream(context: ChatRecoveryContext) -> bool:
+    """As seed 000 asks."""
+    return not context.stream_id and not context.partial_text
+
+
+def test_before_the_first_event_of_an_answer_nothing_was_streamed_whether_it_stalls_or_dies() -> None:
+    """However long the request was under way, and whoever saw that it was: seed 000's condition is true then, and false later on."""
+    silent = FaultPlan.at({number: Fault(kind=FaultKind.STALL) for number in (1, 2, 3)})
+
+    async def story(room: Room) -> None:
+        listener = Listener()
+        asking = room.soon("chat", "sum", listener, request_id="asked", follow=True)
+        await room.until(lambda: "start-step" in listener.types)
+        await asyncio.sleep(5)
+        room.kill()
+        assert (await asking).reason == "max_attempts_exceeded"
+
+    HEARD.clear()
+    Exhausted.exhausted.clear()
+    visit(Exhausted, story, SCRIPT, silent)
+    contexts = [each for each in HEARD if isinstance(each, ChatRecoveryContext)]
+    assert [context.cause for context in contexts] == ["process_lost", "stall"]
+    assert all(_is_pre_stream(context) and context.partial_parts == [] for context in contexts)
+    assert [context.recovery_kind for context in contexts] == ["retry"] * 2
+    (last,) = Exhausted.exhausted
+    assert (last.stream_id, last.partial_text, last.partial_parts) == ("", "", [])
+    played(Told, FaultPlan.at({2: STALL}))
+    assert not _is_pre_stream(HEARD[0])
+
+
 class Hasty(Told):
     """Has patience for two attempts, and says so when it is gone."""
 
@@ -117,6 +148,13 @@ def test_a_provider_that_always_stalls_exhausts_the_turn_once() -> None:
     assert len(ends) == len(Outside.provider.log()) + 1 == 4, "two recoveries, and no more"
     assert context.terminal_message == "It could not be done."
     assert HEARD[-1] == "error"
+
+
+class Exhausted(Hasty):
+    """The same, with a list of its own."""
+
+    exhausted: ClassVar[list[Any]] = []
+    chat_recovery = ChatRecovery(max_attempts=2, on_exhausted=exhausted.append)
 
 
 class Declining(Told):
