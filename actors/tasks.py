@@ -12,7 +12,7 @@ started it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
 from types import TracebackType
@@ -24,6 +24,35 @@ T = TypeVar("T")
 
 Pending: TypeAlias = Coroutine[Any, Any, T]
 """What async code awaits, and a task is made of. A verb of an agent that is typed so blocks in sync code, and gives the `T`."""
+
+
+class Unanswered(Coroutine[Any, Any, T]):
+    """What a verb of an agent gives in async code: to be awaited, and no answer before. So `if self.has_…():` raises there; a coroutine is
+    true, whatever the answer is."""
+
+    __slots__ = ("_job",)
+
+    def __init__(self, job: Pending[T]) -> None:
+        self._job = job
+
+    def __bool__(self) -> bool:
+        name = getattr(self._job, "__qualname__", "the call")
+        raise TypeError(f"{name} was called in async code, so it must be awaited: what it gives is no answer yet")
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self._job.__await__()
+
+    def send(self, value: Any) -> Any:
+        """As a coroutine's."""
+        return self._job.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """As a coroutine's."""
+        return self._job.throw(*error)
+
+    def close(self) -> None:
+        """As a coroutine's."""
+        self._job.close()
 
 
 def awaited(job: Pending[T]) -> asyncio.Task[T]:

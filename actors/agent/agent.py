@@ -28,7 +28,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast, overload
 
 from pydantic_core import to_jsonable_python
 
-from perdure.actors.agent.exposing import exposed, watching
+from perdure.actors.agent.exposing import exposed, verb, watching
 from perdure.actors.agent.groups import (
     FiberGroup,
     OwnStorage,
@@ -221,10 +221,6 @@ class Agent:
         except (ValueError, TypeError, RecursionError):  # bytes that are no text, or keys that JSON does not know
             return preview_of(output) or ""
 
-    def _perdure_waits_for(self) -> list[str]:
-        """What of this agent waits for a person, and for which answer."""
-        return []
-
     def _perdure_woken(self) -> None:
         """Resume the work of an earlier life. Called after `on_start` if the agent has a storage."""
 
@@ -385,9 +381,10 @@ class Agent:
         """Return the status, outcome, progress and milestones of a run. None means *not known yet*, never failed."""
         return self._perdure.bridge(self._perdure.dispatch.inspect(run_id))
 
-    def has_agent_tool_run(self, agent_class: type | str, run_id: str) -> Pending[bool]:
+    @verb
+    async def has_agent_tool_run(self, agent_class: type | str, run_id: str) -> bool:
         """Return whether this agent has a started run of that class under that id."""
-        return self._perdure.bridge(self._perdure.dispatch.has(agent_class, run_id))
+        return await self._perdure.dispatch.has(agent_class, run_id)
 
     def list_agent_tool_runs(
         self, status: Sequence[str] | None = None, *, limit: int = 1000

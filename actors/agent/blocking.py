@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import TypeVar, cast
 
 from perdure.ledger import BadRequest
@@ -19,9 +18,9 @@ def blocking(call: Awaitable[T]) -> T:
 
     Raises `BadRequest` in async code, where the call must be awaited.
     """
-    if inspect.iscoroutine(call):
+    if isinstance(call, Coroutine):
         call.close()  # nobody will await it
-    if inspect.iscoroutine(call) or asyncio.isfuture(call):
+    if isinstance(call, Coroutine) or asyncio.isfuture(call):
         raise BadRequest("call", "this is async code, where the call is to be awaited")
     return cast("T", call)
 

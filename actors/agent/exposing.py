@@ -13,10 +13,13 @@ are typed as the agent itself, which is exact for async methods.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
+from perdure.actors.code.author_call import VERB
 from perdure.actors.link.doors import BEGINS, WATCHES
-from perdure.actors.tasks import Pending
+from perdure.actors.tasks import Pending, Unanswered
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,6 +69,24 @@ def exposed(method: Any = None, *, repeatable: bool = False) -> Any:
         return marked
 
     return mark if method is None else mark(method)
+
+
+def verb(method: M) -> M:
+    """Make an async method of ours a verb: awaited in async code, without a truth before; in sync code it blocks and gives the value."""
+    run: Any = method
+
+    @wraps(run)
+    def called(agent: Any, *args: object, **kwargs: object) -> object:
+        job = agent._perdure.bridge(run(agent, *args, **kwargs))
+        return Unanswered(job) if iscoroutine(job) else job
+
+    setattr(called, VERB, True)
+    return cast("M", called)
+
+
+def steering(method: Callable[Concatenate[Any, P], Pending[R]]) -> Exposed[P, Pending[R], R]:
+    """Expose a verb that may be repeated."""
+    return exposed(repeatable=True)(verb(method))
 
 
 def watching(method: M) -> M:

@@ -307,8 +307,8 @@ class _Follower:
     async def _asked(self) -> TurnPage | None:
         """What the agent tells; None if it has forgotten the turn."""
         try:
-            asked = self._request_id, self._first, self._awaits_people
-            told: TurnPage = await self._caller.call("_perdure_follow_turn", *asked)
+            asked, how = (self._request_id, self._first), {"awaits_people": self._awaits_people}
+            told: TurnPage = await self._caller.call("_perdure_follow_turn", *asked, **how)
         except BadRequest as problem:
             if problem.field == "request_id" and self._is_known:
                 return None

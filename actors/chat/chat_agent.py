@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec
 from typing_extensions import TypeVar
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.agent.exposing import Marking, begun_at_host, exposed, watching
+from perdure.actors.agent.exposing import Marking, begun_at_host, exposed, steering, verb, watching
 from perdure.actors.chat.callback import (
     TurnOptions,
     ask_and_follow,
@@ -61,8 +61,9 @@ def afar(function: Callable[..., object]) -> Marking:
     """Give a method a function that runs at the caller's side, instead of one call."""
 
     def mark(method: Any) -> Any:
-        method.__perdure_afar__ = function
-        return method
+        marked = verb(method)
+        marked.__perdure_afar__ = function
+        return marked
 
     return cast("Marking", mark)
 
@@ -207,9 +208,8 @@ class ChatAgent(Agent, Generic[Answer]):
 
     @afar(partial(ask_and_follow, "chat"))
     async def chat(self, message: Messages, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
-        """Send a message and follow the answer. Returns when the attempt that the callback sees has ended; without a callback, when the
-        turn has. A turn that waits for a person is returned as `parked`; once its calls are answered, `attach` follows on. With
-        `follow=True` the end of the turn is waited for in any case.
+        """Send a message and follow the answer, to the end of the attempt that the callback sees; without a callback, or with
+        `follow=True`, to that of the turn. Unless `follow=True`, a turn that waits for a person is returned as `parked`: see `attach`.
 
         Args:
             message: a text, a message, or a list of messages.
@@ -250,7 +250,7 @@ class ChatAgent(Agent, Generic[Answer]):
     async def attach(
         self, request_id: str, callback: object = None, *, first: int = 0, follow: bool | None = None
     ) -> TurnResult:
-        """Follow a turn from an event's number on, after an interruption or from elsewhere. `follow` is that of `chat`."""
+        """Follow a turn from an event's number on, after an interruption, a person's answer, or from elsewhere; `follow` as for `chat`."""
         caller = self._perdure_conversation.local_caller
         return await follow_turn(caller, request_id, callback, first=first, follow=follow)
 
@@ -258,8 +258,7 @@ class ChatAgent(Agent, Generic[Answer]):
     def feed(self, first: int = 0) -> AsyncGenerator[FeedEvent, None]:
         """Everything that happens in this conversation, whoever has begun it, from a number on: for `for` or `async for`, without an end.
 
-        First what is durable, then live, across deaths of the agent. A slow consumer holds nobody up. See `FeedEvent`.
-        """
+        First what is durable, then live, across deaths. A slow consumer holds nobody up. See `FeedEvent`."""
         return follow_feed(self._perdure_conversation.local_caller, first)
 
     @watching
@@ -296,30 +295,30 @@ class ChatAgent(Agent, Generic[Answer]):
         return cast("Json", {**told, "accepted": accepted["accepted"]})
 
     @watching
-    async def _perdure_follow_turn(self, request_id: str, first: int, awaits_people: bool = True) -> Any:
+    async def _perdure_follow_turn(self, request_id: str, first: int, *, awaits_people: bool = True) -> Any:
         """The events of a turn from a number on, and its status; at once if it waits for people and the caller does not."""
         views = self._perdure_conversation.turns.views
         return views.told(*await views.follow(request_id, first, awaits_people=awaits_people))
 
     # steering
 
-    @exposed(repeatable=True)
+    @steering
     async def cancel_chat(self, request_id: str, reason: str = "cancelled") -> bool:
         """Cancel a turn and its tools. Durable on return. Returns whether it was open."""
         return await self._perdure_conversation.turns.cancel(request_id, reason)
 
-    @exposed(repeatable=True)
+    @steering
     async def cancel_all_chats(self, reason: str = "cancelled") -> int:
         """Cancel every open turn. Returns how many there were."""
         open_ids = list(self._perdure_conversation.state.open)
         return sum([await self._perdure_conversation.turns.cancel(request_id, reason) for request_id in open_ids])
 
-    @exposed(repeatable=True)
+    @steering
     async def clear(self) -> None:
         """Cancel everything and delete the conversation: messages, turns, streams. Not from inside a turn."""
         await self._perdure_conversation.unnested("clear", is_waiting=False).clear()
 
-    @exposed(repeatable=True)
+    @steering
     async def resolve_tool_call(self, call_id: str, output: Json = None, error: str | None = None) -> bool:
         """Answer a call that the client executes. Returns whether the call waited for it: the first answer counts."""
         if error is None:
@@ -330,7 +329,7 @@ class ChatAgent(Agent, Generic[Answer]):
             event = {"type": "tool-output-error", "toolCallId": call_id, "errorText": words}
         return self._perdure_conversation.answer(event)
 
-    @exposed(repeatable=True)
+    @steering
     async def respond_to_approval(self, call_id: str, approved: bool, reason: str | None = None) -> bool:
         """Answer a call that needs approval. Returns whether the call waited for it: the first answer counts."""
         event: Event = {"type": "tool-approval-response", "toolCallId": call_id, "approved": approved}
@@ -338,47 +337,47 @@ class ChatAgent(Agent, Generic[Answer]):
             event["reason"] = reason
         return self._perdure_conversation.answer(event)
 
-    @exposed(repeatable=True)
+    @steering
     async def add_messages(self, messages: Messages) -> int:
         """Add messages to the transcript, or replace those of the same id, without a turn. Returns how many."""
         return self._perdure_conversation.add(
             as_messages(messages, new_id=self._perdure_conversation.state.tenant.dice.token)
         )
 
-    @exposed(repeatable=True)
+    @steering
     async def delete_messages(self, message_ids: list[str]) -> int:
         """Delete messages from the transcript. Returns how many there were. Those of a turn under way cannot be deleted."""
         return self._perdure_conversation.delete_messages(message_ids)
 
     # looking
 
-    @exposed(repeatable=True)
+    @steering
     async def get_messages(self, limit: int | None = None, before: str | None = None) -> list[dict[str, Any]]:
         """A copy of the transcript, oldest message first: the newest `limit`, or of those before a message's id."""
         copy: list[dict[str, Any]] = unpack(pack(self._perdure_conversation.messages(limit, before)))
         return copy
 
-    @exposed(repeatable=True)
+    @steering
     async def inspect_turn(self, request_id: str) -> Any:
         """What is known of a turn, or None."""
         return self._perdure_conversation.inspect(request_id)
 
-    @exposed(repeatable=True)
+    @steering
     async def list_turns(self, status: Json = None, limit: int = 50) -> list[dict[str, Any]]:
         """The newest turns, oldest of them first."""
         return self._perdure_conversation.list(status, limit)
 
-    @exposed(repeatable=True)
+    @steering
     async def delete_turns(self, status: Json = None, ended_before: int | None = None, limit: int = 100) -> int:
         """Delete ended turns and their streams; their messages stay. Returns how many."""
         return self._perdure_conversation.delete(status, ended_before, limit)
 
     @exposed(repeatable=True)
-    async def has_pending_interaction(self) -> bool:
-        """Whether a call waits for the client or for an approval."""
-        return self._perdure_conversation.turns.answers.are_waited_for()
+    def has_pending_interaction(self) -> bool:
+        """Whether a call waits for the client or for an approval. In the agent it needs no `await`."""
+        return self._perdure.looked(self._perdure_conversation.turns.answers.are_waited_for)
 
-    @exposed(repeatable=True)
+    @steering
     async def wait_until_stable(self, timeout_ms: float | None = None) -> bool:
         """Wait until no turn is open and no person is waited for; False if that takes longer. Not from inside a turn or a transaction."""
         return await self._perdure_conversation.unnested("wait_until_stable").stable(timeout_ms)
@@ -433,10 +432,6 @@ class ChatAgent(Agent, Generic[Answer]):
     def _perdure_woken(self) -> None:
         """Take up the open turns of an earlier life, beside the start of the agent and not in it."""
         self._perdure_conversation.turns.wake()
-
-    def _perdure_waits_for(self) -> list[str]:
-        """Which turns wait for a person."""
-        return self._perdure_conversation.turns.answers.words()
 
     def _perdure_restart_conversation(self) -> None:
         """Begin the conversation again from what is durable."""

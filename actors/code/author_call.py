@@ -106,6 +106,10 @@ def without_middle(text: str, chars_max: int) -> str:
     return text if len(text) <= chars_max else f"{text[:half]}\n  …\n{text[-half:]}"
 
 
+VERB: Final = "__perdure_verb__"
+"""Marks a method that gives an awaitable on the loop, and the answer on a thread beside it."""
+
+
 def is_async(method: Callable[..., object]) -> bool:
     """Whether calling the method gives a coroutine. Only methods are remembered: what else is called may hold a whole agent."""
     function = getattr(method, "__func__", None)
@@ -114,7 +118,7 @@ def is_async(method: Callable[..., object]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_async(function: Callable[..., object]) -> bool:
-    return inspect.iscoroutinefunction(function)
+    return inspect.iscoroutinefunction(function) or hasattr(function, VERB)
 
 
 def hook(method: Method) -> Method:

@@ -295,6 +295,14 @@ class Life:
         job.close()
         raise StaleIncarnation(self.agent_id, "this life of the agent was told to stop")
 
+    def looked(self, look: Callable[[], T]) -> T:
+        """What can be seen at once, on the loop: nothing changes meanwhile, on whichever thread the caller is."""
+
+        async def now() -> T:
+            return look()
+
+        return look() if self.services.is_on_loop else cast("T", self.bridge(now()))
+
     def done(self) -> Pending[None]:
         """Nothing to wait for. A thread waits for the loop's turn even so, lest it run away from it; for that it lends no slot."""
         if self.services.is_on_loop:

@@ -24,7 +24,20 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from typing import Any, Self, TypeVar, cast
 
-from perdure.actors import Address, Agent, Client, Courier, Fleet, Handle, Host, KillPoint, Supervisor, Telemetry, World
+from perdure.actors import (
+    Address,
+    Agent,
+    ChatAgent,
+    Client,
+    Courier,
+    Fleet,
+    Handle,
+    Host,
+    KillPoint,
+    Supervisor,
+    Telemetry,
+    World,
+)
 from perdure.actors.sim_world.world import Simulation, Stuck, Weather, on_death
 from perdure.ledger.storage.cabinet import Cabinet, MemoryDisk
 from perdure.policies import Limits
@@ -121,8 +134,8 @@ class Laboratory:
         )
 
     def play(self, story: Callable[[Client], Awaitable[T]], timeout_ms: float = 600_000) -> T:
-        """Play a story: a coroutine that is given a client. One that cannot end raises `Deadlock`, `Overdue` or `Runaway`, with a note of the
-        turns that wait for a person."""
+        """Play a story: a coroutine that is given a client. One that cannot end raises `Deadlock`, `Overdue` or `Runaway`, with a note of
+        each turn that waits for a person."""
 
         async def main(world: World, courier: Courier) -> T:
             client = self._client = Client(world, courier, self.limits)
@@ -136,8 +149,9 @@ class Laboratory:
             return self.simulation.run(main, timeout_ms=timeout_ms)
         except Stuck as stuck:
             awake = [tenant.agent for host in self.hosts.values() for tenant in host.tenants.values()]
-            for words in [words for agent in awake if agent is not None for words in agent._perdure_waits_for()]:  # noqa: SLF001 - ours
-                stuck.add_note(words)
+            for agent in [each for each in awake if isinstance(each, ChatAgent)]:
+                for words in agent._perdure_conversation.turns.answers.words():
+                    stuck.add_note(words)
             raise
         finally:
             self._client = None
