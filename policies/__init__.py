@@ -230,6 +230,7 @@ if TYPE_CHECKING:
         ProviderMetadata,
         Role,
         ToolState,
+        says_nothing,
         without,
     )
 

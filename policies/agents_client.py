@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from perdure.policies.turn_status import TurnStatus
-from perdure.policies.ui_messages import Event
+from perdure.policies.ui_messages import Event, says_nothing
 
 # the end of a turn
 
@@ -88,7 +88,8 @@ def plan_request(stored: Sequence[Sequence[str]], sent: Sequence[Any], trigger: 
     """The turn that a tab's request asks for.
 
     A tab sends its whole transcript. What is stored counts: only messages of the user that are not stored are new, so a forged answer or
-    tool output has no effect. A stored message of the user at the end was edited, or is asked again.
+    tool output has no effect. A stored message of the user at the end was edited, or is asked again. A blank one before the last was
+    refused when it was sent; the tab shows it still.
 
     Args:
         stored: the ids and roles of the stored messages, in order.
@@ -101,7 +102,7 @@ def plan_request(stored: Sequence[Sequence[str]], sent: Sequence[Any], trigger: 
     last = known[-1] if known else None
     if trigger == "regenerate-message":
         return _regenerated(stored, known, last)
-    new = [each for each in users if each.get("id") not in roles]
+    new = [each for each in users if each.get("id") not in roles and (each is last or not says_nothing(each))]
     if new:
         return Plan("chat", new)
     if last is not None and last.get("role") == "user":

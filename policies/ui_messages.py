@@ -5,6 +5,7 @@ The `type` of a part or event decides which keys it has. Additional keys of clie
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Literal, NotRequired, Required, TypedDict, cast
 
@@ -132,3 +133,14 @@ class Event(TypedDict, total=False):
 def without(part: Part, *names: str) -> Part:
     """A part without these keys."""
     return cast("Part", {name: value for name, value in part.items() if name not in names})
+
+
+def says_nothing(message: Mapping[str, Any]) -> bool:
+    """Whether a message has neither words nor anything else: what an agent could not answer, and providers refuse."""
+    parts = message.get("parts")
+    return isinstance(parts, list) and all(isinstance(each, Mapping) and _is_empty(each) for each in parts)
+
+
+def _is_empty(part: Mapping[str, Any]) -> bool:
+    kind, text = part.get("type"), part.get("text")
+    return kind == "step-start" or (kind in ("text", "reasoning") and isinstance(text, str) and not text.strip())

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from perdure.actors.ag_ui.speech import Speech
 from perdure.ledger import BadRequest
-from perdure.policies import Json, JsonObject, Part
+from perdure.policies import Json, JsonObject, Part, says_nothing
 from perdure.policies import Message as OurMessage
 
 
@@ -53,7 +53,8 @@ def earlier(given: RunAgentInput) -> list[JsonObject]:
         if isinstance(message, UserMessage | SystemMessage | DeveloperMessage) or (
             isinstance(message, AssistantMessage) and message.content
         ):
-            found.append(message_of(f"messages[{at}]", message))
+            said = message_of(f"messages[{at}]", message)
+            found += [] if says_nothing(said) else [said]
     return found
 
 

@@ -118,7 +118,7 @@ class HistoryWriter:
         """Add a message of a person or the system."""
         content: list[lib.UserContent] = []
         for part in message["parts"]:
-            if part["type"] == "text" and part["text"]:
+            if part["type"] == "text" and part["text"].strip():
                 content.append(part["text"])
             elif part["type"] == "file":
                 content.append(self._file(part))

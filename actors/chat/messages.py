@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, get_args
 
 from perdure.actors.chat.plain_data import checked, checked_text
 from perdure.ledger import BadRequest, TooLarge, check_id, pack
-from perdure.policies import JsonObject, Message, Part, Role, ToolState, without
+from perdure.policies import JsonObject, Message, Part, Role, ToolState, says_nothing, without
 
 T = TypeVar("T")
 
@@ -41,6 +41,8 @@ METADATA_BYTES_MAX = 64 * 1024
 ID_CHARS_MAX = 256
 PARTS_MAX = 4096
 MESSAGES_MAX = 10_000
+
+BLANK = "is blank; a message has words, a file or data"
 
 _TEXTS_OF = {
     "text": ("text",),
@@ -76,7 +78,7 @@ def as_messages(
 def _message(field: str, given: object, new_id: Callable[[], str], roles: Collection[str]) -> Message:
     if isinstance(given, str):
         if not given.strip():
-            raise BadRequest(field, "is blank")
+            raise BadRequest(field, BLANK)
         given = {"role": "user", "parts": [{"type": "text", "text": given}]}
     if not isinstance(given, Mapping):
         raise BadRequest(field, f"{given!r:.200} is {type(given).__name__}, neither a text nor a message")
@@ -90,8 +92,8 @@ def _message(field: str, given: object, new_id: Callable[[], str], roles: Collec
         "parts": _parts(f"{field}.parts", given.get("parts")),
     }
     checked_text(f"{field}.id", message["id"])
-    if role == "user" and not message["parts"]:
-        raise BadRequest(f"{field}.parts", "is empty; a user's message has at least one part")
+    if role != "assistant" and says_nothing(message):
+        raise BadRequest(f"{field}.parts", BLANK)
     if told is not None and not isinstance(told, Mapping):
         raise BadRequest(f"{field}.metadata", f"{told!r:.200} is {type(told).__name__}, not an object")
     kept = {key: value for key, value in (told or {}).items() if key not in RESERVED_METADATA}

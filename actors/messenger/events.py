@@ -123,10 +123,11 @@ def user_text(event: MessengerEvent, speaker: Speaker = "author") -> str:
 
 def user_message(event: MessengerEvent, speaker: Speaker = "author") -> Message:
     """The message of the user in the transcript. Its id is derived from the event."""
+    text = user_text(event, speaker)
     return {
         "id": short(f"{event.messenger_id}:{event.thread_id}:{event.dedupe_key}"),
         "role": "user",
-        "parts": [{"type": "text", "text": user_text(event, speaker) or "(nothing that can be shown as text)"}],
+        "parts": [{"type": "text", "text": text if text.strip() else "(nothing that can be shown as text)"}],
         "metadata": {"messenger": {"key": short(event.key), "kind": str(event.kind), "author": event.author.label}},
     }
 

@@ -97,6 +97,11 @@ TOOL = {"type": "tool-x", "toolCallId": "c", "state": "input-available"}
 BAD: list[tuple[object, str, str]] = [
     (None, "messages", "is NoneType, neither a text nor a message"),
     (" \n", "messages", "is blank"),
+    (["hello", "\u2003"], "messages[1]", "is blank"),
+    (user(text("")), "messages.parts", "is blank"),
+    ([user(text(" \n")), "x"], "messages[0].parts", "is blank"),
+    (user({"type": "step-start"}, text("\t"), text("")), "messages.parts", "is blank"),
+    ({**user(text("")), "role": "system"}, "messages.parts", "is blank"),
     ([user(text("x")), 3], "messages[1]", "is int"),
     ({"parts": [text("x")]}, "messages.role", "None is not one of user, assistant, system"),
     ({**user(text("x")), "role": "tool"}, "messages.role", "'tool' is not one of"),
@@ -105,7 +110,7 @@ BAD: list[tuple[object, str, str]] = [
     ({**user(text("x")), "id": "a\ud800"}, "messages.id", "half of a surrogate pair"),
     ([user(text("x")), user(text("y"))], "messages", "the id 'u1' is there twice"),
     ({"role": "user", "content": "x"}, "messages.parts", "is not a list of parts"),
-    (user(), "messages.parts", "is empty"),
+    (user(), "messages.parts", "is blank"),
     (user("x"), "messages.parts[0]", "is str, not a part"),  # type: ignore[arg-type]
     (user({"text": "x"}), "messages.parts[0].type", "not a string"),
     (user({"type": "video"}), "messages.parts[0].type", "'video' is not a type of part"),
