@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -104,23 +103,6 @@ def metadata(given: RunAgentInput) -> Json:
     props = {"state": given.state, "context": context or None, "forwardedProps": given.forwarded_props or None}
     found: JsonObject = {name: value for name, value in props.items() if value not in (None, {})}
     return {"agUi": {"runId": given.run_id, **found}}
-
-
-def text_of(content: str | Sequence[object]) -> str:
-    """The text of a message's content."""
-    if isinstance(content, str):
-        return content
-    return "".join(each.text for each in content if isinstance(each, TextPart))
-
-
-def value_of(message: ToolMessage) -> Json:
-    """The result of a front-end tool: what its text is in JSON, else the text."""
-    text = text_of(message.content)
-    try:
-        value: Json = json.loads(text)
-    except ValueError:
-        return text
-    return value
 
 
 # ours in AG-UI's words

@@ -93,7 +93,7 @@ class Run:
 
     def turn(self, stem: str) -> None:
         """What follows is said by a turn whose messages begin with this stem."""
-        self._speech = Speech(stem)
+        self._speech = Speech(stem, given=self._given)
 
     def chunk(self, chunk: Mapping[str, object]) -> list[BaseEvent]:
         """An event of the turn's stream."""

@@ -13,7 +13,7 @@ says that one is due.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 from ag_ui.core import (
@@ -33,6 +33,7 @@ from ag_ui.core import (
     TextMessageContentEvent,
     TextMessageEndEvent,
     TextMessageStartEvent,
+    TextPart,
     ToolCall,
     ToolCallArgsEvent,
     ToolCallEndEvent,
@@ -42,7 +43,7 @@ from ag_ui.core import (
 )
 
 from perdure.actors.events.message_parts import RETRACT, Chunk, apply_chunk
-from perdure.policies import Part
+from perdure.policies import Json, Part
 
 DENIED: Final = "A person did not allow this call."
 TOLD: Final = frozenset({"file", "source-url", "source-document"})
@@ -55,10 +56,12 @@ class Speech:
     Args:
         stem: begins the ids of its messages.
         subagent: the id under which a child's events are told; None for the agent itself.
+        given: what the client has already. A result that is among it is not told again: the client would show it twice.
     """
 
-    def __init__(self, stem: str, subagent: str | None = None) -> None:
+    def __init__(self, stem: str, subagent: str | None = None, given: Iterable[Message] = ()) -> None:
         self.stem, self._tag = stem, subagent
+        self._results = {each.tool_call_id: each for each in given if isinstance(each, ToolMessage)}
         self.parts: list[Part] = []
         self.restated = False
         self._messages: list[tuple[int, Message]] = []  # each with the part that it began with
@@ -197,10 +200,14 @@ class Speech:
     def _result(self, call_id: str, content: str) -> Iterator[BaseEvent]:
         yield from self._call_ended(call_id)
         told = self.call_name(call_id)
-        known = self._found(f"{told}-result")
-        if isinstance(known, ToolMessage):
-            self.restated = self.restated or known.content != content
-            known.content = content
+        results = (each for each in self.messages if isinstance(each, ToolMessage))
+        known = next((each for each in results if each.tool_call_id == told), None)
+        if known is None and told in self._results:
+            known = self._results[told].model_copy()
+            self._keep(known)
+        if known is not None:
+            if not _says(known, content):
+                self.restated, known.content, known.error = True, content, None
             return
         result = ToolMessage(id=f"{told}-result", tool_call_id=told, content=content, subagent_run_id=self._tag)
         self._keep(result)
@@ -255,3 +262,31 @@ class Speech:
             return []
         step, self._step = self._step, ""
         return [StepFinishedEvent(step_name=step, subagent_run_id=self._tag)]
+
+
+def text_of(content: str | Sequence[object]) -> str:
+    """The text of a message's content."""
+    if isinstance(content, str):
+        return content
+    return "".join(each.text for each in content if isinstance(each, TextPart))
+
+
+def value_of(message: ToolMessage) -> Json:
+    """The result of a front-end tool: what its text is in JSON, else the text."""
+    text = text_of(message.content)
+    try:
+        value: Json = json.loads(text, parse_constant=_refused)
+    except (ValueError, RecursionError):
+        return text
+    return value
+
+
+def _refused(constant: str) -> None:
+    """JSON knows no NaN and no infinity."""
+    raise ValueError(constant)
+
+
+def _says(message: ToolMessage, content: str) -> bool:
+    """Whether a message has this result, however its JSON is written."""
+    value = value_of(message)
+    return content in (message.error, text_of(message.content), value if isinstance(value, str) else json.dumps(value))

@@ -28,10 +28,9 @@ from perdure.actors.ag_ui.requests import (
     earlier,
     input_of,
     metadata,
-    text_of,
-    value_of,
 )
 from perdure.actors.ag_ui.run import Run, interrupt_id, interrupt_of, waiting_calls
+from perdure.actors.ag_ui.speech import text_of, value_of
 from perdure.actors.ag_ui.watch import Item, Over, Said, TurnWatch
 from perdure.actors.gateway.backend import Backend, Reached, asked
 from perdure.actors.gateway.call_runs import Framed

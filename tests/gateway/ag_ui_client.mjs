@@ -57,7 +57,7 @@ async function frontTool() {
   const toolCallId = first.end.pendingToolCallIds[0];
   agent.addMessage({ id: "result", role: "tool", toolCallId, content: "red" });
   const rest = await run(agent, { tools });
-  say("front", { first, rest, text: textOf(agent) });
+  say("front", { first, rest, text: textOf(agent), results: agent.messages.filter((each) => each.role === "tool").map((each) => each.content) });
 }
 
 async function children() {

@@ -165,6 +165,28 @@ def test_a_tool_of_the_front_end_ends_the_run_and_its_result_begins_the_next() -
         rest = await ask(door, next_run)
         assert text_of(rest).startswith("Done")
         assert rest[-1]["outcome"] == {"type": "success"}
+        assert [of_kind(each, "TOOL_CALL_RESULT") for each in (told, rest)] == [[], []], "the client has it"
+        shown = of_kind(await ask(door, body(run_id="r3")), "MESSAGES_SNAPSHOT")[-1]["messages"]
+        assert [each["content"] for each in shown if each["role"] == "tool"] == ['{"painted": true}']
+
+    play(story)
+
+
+def test_a_result_that_another_client_gave_first_takes_the_place_of_the_later_one() -> None:
+    """The first answer counts. Whoever gave another one is told all messages, with one result of the call."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        tools = [{"name": "paint", "description": "Paint.", "parameters": {"type": "object", "properties": {}}}]
+        told = await ask(door, body("please front", tools=tools))
+        (call,) = of_kind(told, "TOOL_CALL_START")
+        handle: Any = laboratory._client.agent(Clerk, "t1")  # noqa: SLF001 - the story's own
+        assert await handle.resolve_tool_call(call["toolCallId"], "red")
+        result = {"id": "m9", "role": "tool", "toolCallId": call["toolCallId"], "content": "blue"}
+        given = [*body("please front")["messages"], result]
+        rest = await ask(door, body(run_id="r2", tools=tools, messages=given))
+        assert not of_kind(rest, "TOOL_CALL_RESULT")
+        shown = of_kind(rest, "MESSAGES_SNAPSHOT")[-1]["messages"]
+        assert [(each["id"], each["content"]) for each in shown if each["role"] == "tool"] == [("m9", "red")]
 
     play(story)
 

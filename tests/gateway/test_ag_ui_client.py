@@ -74,6 +74,7 @@ def test_the_real_client_accepts_whole_runs_and_agrees_with_the_checker(tmp_path
     assert (approval["rest"]["end"], approval["results"]) == ({"type": "success"}, ["done"])
     assert seen["front"]["rest"]["end"] == {"type": "success"}
     assert "paint" in seen["front"]["text"]
+    assert seen["front"]["results"] == ["red"], "once"
     children = seen["children"]
     assert children["seen"]["end"] == children["walked"]["end"] == {"type": "success"}
     assert "Only words" in children["said"]
