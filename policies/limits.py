@@ -75,6 +75,10 @@ class Limits:
     detached_max_budget_ms: float = 86_400_000  # seed 003; 0 gives up at once, infinity never
     detached_no_progress_budget_ms: float = 3_600_000  # seed 003; 0 and infinity are off
 
+    stream_kept_ms: float = (
+        300_000  # after the end of a chat's answer its stream is told for so long to clients that come back
+    )
+
     fibers_at_once_max: int = 1_000  # running fibers of one agent; one that waits for another does not count
     fiber_recoveries_at_once_max: int = 32  # running recovery hooks of one agent
     fiber_recoveries_max: int = 20  # calls of a hook that gives no verdict; with the pauses more than an hour

@@ -21,6 +21,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from pydantic_core import to_json
+
+from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.events.message_parts import RETRACT, call_cell
 from perdure.policies import Event, Part, ToolState, is_tool_part, tool_name
 
@@ -80,9 +83,15 @@ _KINDS: Final[dict[str, type]] = {"providerExecuted": bool, "preliminary": bool,
 
 INTERRUPTED: Final = "data-interrupted"
 UNDER_WAY: Final = frozenset({ToolState.INPUT_AVAILABLE, ToolState.APPROVAL_RESPONDED})
-_TEXTS = frozenset({"text", "reasoning"})
+_TEXTS, _LAST = frozenset({"text", "reasoning"}), frozenset({"finish", "error", "abort"})
 _WHOLE = frozenset({"file", "source-url", "source-document"})
-_LAST = frozenset({"finish", "error", "abort"})
+
+
+ENDS: Final = {
+    ToolState.OUTPUT_AVAILABLE: "tool-output-available",
+    ToolState.OUTPUT_ERROR: "tool-output-error",
+    ToolState.OUTPUT_DENIED: "tool-output-denied",
+}
 
 
 @dataclass(eq=False)
@@ -375,16 +384,17 @@ def events_of(part: Part, part_id: str) -> list[Event]:
         return [cast("Event", part)]
     state = part.get("state")
     call: Event = {**cast("Event", part), "toolName": tool_name(part)}
-    events: list[Event] = [{**call, "type": "tool-input-available"}]
+    events = made(call) if state in ENDS else [{**call, "type": "tool-input-available"}]
     approval = part.get("approval")
     if approval is not None:
         asked: Event = {**call, "type": "tool-approval-request", "approvalId": approval.get("id", call["toolCallId"])}
         events.append({**asked, "approvalDescriptor": approval["descriptor"]} if "descriptor" in approval else asked)
         if "approved" in approval:
             events.append({**call, "type": "tool-approval-response", "approved": approval["approved"]})
-    ends = {
-        ToolState.OUTPUT_AVAILABLE: "tool-output-available",
-        ToolState.OUTPUT_ERROR: "tool-output-error",
-        ToolState.OUTPUT_DENIED: "tool-output-denied",
-    }
-    return [*events, {**call, "type": ends[ToolState(state)]}] if state in ends else events
+    return [*events, {**call, "type": ENDS[ToolState(state)]}] if state in ENDS else events
+
+
+def made(call: Event) -> list[Event]:
+    """The events of a call that was made: the client is told the input, and not that the call is to be made."""
+    text = to_json(all_mended(call.get("input"))).decode()
+    return [{**call, "type": "tool-input-start"}, {**call, "type": "tool-input-delta", "inputTextDelta": text}]

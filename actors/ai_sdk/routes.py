@@ -1,7 +1,7 @@
 """The AI SDK's `useChat` with its default transport, over HTTP (client protocols, part B).
 
     POST /chat/{class}                  ask: the chat's id and the messages are in the body; the answer is an event stream
-    GET  /chat/{class}/{id}/stream      the answer that is under way, from its start; 204 if there is none
+    GET  /chat/{class}/{id}/stream      the answer that is under way, or ended just now, from its start; 204 if there is none
     POST /chat/{class}/{id}/cancel      cancel what is under way
     GET  /chat/{class}/{id}/messages    the conversation, to begin a page with
     WS   /chat/{class}                  the client's own WebSocket transport (`socket`)
@@ -15,8 +15,10 @@ chunk, or the line is cut.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Final
+from urllib.parse import unquote
 
 from pydantic_core import PydanticSerializationError, to_json
 from starlette.requests import HTTPConnection, Request
@@ -41,6 +43,9 @@ from perdure.ledger import BadRequest, PerdureError
 HEADERS: Final = {"x-vercel-ai-ui-message-stream": "v1"}
 DONE: Final = b"data: [DONE]\n\n"
 DEFAULT: Final = "/api/chat"
+APPENDED: Final = re.compile(
+    rf"(?:.*&)?ai=(?P<ai>{'|'.join(map(str, range(OLDEST, NEWEST + 1)))})/(?P<chat_id>.+)/stream"
+)
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -53,6 +58,7 @@ def routes(backend: Backend) -> list[BaseRoute]:
         found.append(WebSocketRoute(prefix, chats.socket))
         found += [
             Route(prefix, in_words(chats.ask), methods=["POST"]),
+            Route(prefix, in_words(chats.resume_after_query), methods=["GET"]),
             Route(f"{prefix}/{{chat_id:path}}/stream", in_words(chats.resume), methods=["GET"]),
             Route(f"{prefix}/{{chat_id:path}}/cancel", in_words(chats.cancel), methods=["POST"]),
             Route(f"{prefix}/{{chat_id:path}}/messages", in_words(chats.messages), methods=["GET"]),
@@ -118,13 +124,25 @@ class _Chats:
         name = chat_class(self._backend, request.path_params.get("chat_class"))
         body = await json_object(request)
         wish = Wish.of(body)
-        turns, reached = await self._turns(request, Scope.CHAT, name, chat_id_of(body))
+        turns, reached = await self._turns(request, Scope.CHAT, name, chat_id_of(body), major_of(request))
         return self._answer(reached, await turns.begin(wish))
+
+    async def resume_after_query(self, request: Request) -> Response:
+        """The same for clients that append the id and `/stream` to an address behind its query. Raises `BadRequest` for anything else."""
+        appended = APPENDED.fullmatch(request.scope["query_string"].decode("latin-1"))
+        name = chat_class(self._backend, request.path_params.get("chat_class"))
+        if appended is None:
+            way = f"POST /chat/{name} asks, and GET /chat/{name}/ID/stream?ai={NEWEST} resumes"
+            raise BadRequest("ai", f"this address is no chat's: {way}")
+        turns, reached = await self._turns(request, Scope.READ, name, unquote(appended["chat_id"]), int(appended["ai"]))
+        return await self._resumed(turns, reached)
 
     async def resume(self, request: Request) -> Response:
         """Stream the answer under way from its start."""
-        turns, reached = await self._addressed(request, Scope.READ)
-        following = await turns.resume() if await self._is_at_work(reached) else None
+        return await self._resumed(*await self._addressed(request, Scope.READ))
+
+    async def _resumed(self, turns: Turns, reached: Reached) -> Response:
+        following = await turns.resume((await self._backend.client()).caller)
         return Response(status_code=204) if following is None else self._answer(reached, following)
 
     def _answer(self, reached: Reached, following: Following) -> Response:
@@ -163,16 +181,14 @@ class _Chats:
         name = chat_class(self._backend, socket.path_params.get("chat_class"))
         await ChatSocket(self._backend, socket, name, major_of(socket), self._pace).serve()
 
-    async def _is_at_work(self, reached: Reached) -> bool:
-        """Whether the agent may be playing a turn: one that sleeps, or was never called, is not woken for the question."""
-        return await self._backend.ask("agent", reached.agent_id) is not None
-
     async def _addressed(self, request: Request, scope: Scope) -> tuple[Turns, Reached]:
         name = chat_class(self._backend, request.path_params.get("chat_class"))
-        return await self._turns(request, scope, name, request.path_params["chat_id"])
+        return await self._turns(request, scope, name, request.path_params["chat_id"], major_of(request))
 
-    async def _turns(self, connection: HTTPConnection, scope: Scope, name: str, chat_id: str) -> tuple[Turns, Reached]:
+    async def _turns(
+        self, connection: HTTPConnection, scope: Scope, name: str, chat_id: str, major: int
+    ) -> tuple[Turns, Reached]:
         who = self._backend.principal(connection, scope)
         reached, _ = await self._backend.reach(who, [name, chat_id])
         client = await self._backend.client()
-        return Turns(reached.handle, client.world.dice.token, major_of(connection)), reached
+        return Turns(reached.handle, client.world.dice.token, major), reached

@@ -116,7 +116,7 @@ class ChatSocket:
         client = await self._backend.client()
         turns = Turns(reached.handle, client.world.dice.token, self._major)
         if not is_new:
-            return reached, await turns.resume()
+            return reached, await turns.resume(client.caller)
         more = frame.get("body")
         if not isinstance(more, Mapping):
             raise BadRequest("body", "is not an object")

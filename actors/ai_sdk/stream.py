@@ -15,7 +15,7 @@ from contextlib import aclosing, contextmanager
 from typing import Final
 
 from perdure.actors.ai_sdk.children import Children
-from perdure.actors.ai_sdk.chunks import Chunk, Translator
+from perdure.actors.ai_sdk.chunks import ENDS, Chunk, Translator, made
 from perdure.actors.ai_sdk.turns import Following
 from perdure.actors.chat.event_lists import merged
 from perdure.actors.chat.turn import TurnPage
@@ -73,7 +73,7 @@ async def chunks_of(
     """
     with pace.followed():
         async with (
-            aclosing(_pages(chat, following.request_id, pace, following.opening)) as pages,
+            aclosing(_pages(chat, following, pace)) as pages,
             aclosing(_with_children(pages, following.translator, children)) as batches,
         ):
             async for batch in batches:
@@ -124,8 +124,9 @@ def _told(page: TurnPage, events: list[Event], translator: Translator) -> list[C
     return chunks
 
 
-async def _pages(chat: Handle, request_id: str, pace: Pace, opening: TurnPage | None) -> Pages:
+async def _pages(chat: Handle, following: Following, pace: Pace) -> Pages:
     """The pages of the events of a turn. The first has all that is durable by now."""
+    request_id, opening, retells = following.request_id, following.opening, following.retells
     first, gathered = 0, list[Event]()
     loop = asyncio.get_running_loop()
     while True:
@@ -136,6 +137,21 @@ async def _pages(chat: Handle, request_id: str, pace: Pace, opening: TurnPage | 
         gathered += page["events"]
         first = page["next"]
         if first >= page["next_event"] or not page["events"]:
-            yield page, merged(gathered)
-            gathered = []
+            yield page, settled(merged(gathered)) if retells else merged(gathered)
+            gathered, retells = [], False
             await pace.rest(asked_at_s)
+
+
+def settled(events: list[Event]) -> list[Event]:
+    """Events of the past, in which a call that has its outcome is not told as one to be made. The client shows it all the same, and does
+    not do it again: `tool-input-available` is what it hears by `onToolCall`."""
+    over = {each["toolCallId"] for each in events if each["type"] in ENDS.values() and not each.get("preliminary")}
+    found: list[Event] = []
+    for event in events:
+        if event.get("toolCallId") not in over or event.get("providerExecuted"):
+            found.append(event)
+        elif event["type"] == "tool-input-available":
+            found += made(event)
+        elif event["type"] not in ("tool-input-start", "tool-input-delta"):
+            found.append(event)
+    return found

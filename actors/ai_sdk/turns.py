@@ -22,8 +22,9 @@ from perdure.actors.ai_sdk.chunks import OLDEST, Translator
 from perdure.actors.chat.turn import TurnPage, TurnTold
 from perdure.actors.gateway.backend import asked
 from perdure.actors.gateway.problems import NotNow
-from perdure.actors.life.handle import Handle
-from perdure.ledger import BadRequest, ConflictingRequest, digest_of, request_of
+from perdure.actors.life.handle import Handle, address_of
+from perdure.actors.link.caller import AgentCaller
+from perdure.ledger import AgentUnreachable, BadRequest, ConflictingRequest, Standalone, digest_of, request_of
 from perdure.policies import Message, Part, ToolState, TurnStatus, is_settled, is_tool_part
 
 SUBMIT, REGENERATE = "submit-message", "regenerate-message"
@@ -74,6 +75,8 @@ class Following:
     request_id: str
     translator: Translator
     opening: TurnPage | None = None
+    retells: bool = False
+    """Whether its client comes back, and is told again what has happened already."""
 
 
 class Turns:
@@ -99,10 +102,20 @@ class Turns:
             return await self._replace(wish, wish.message_id)
         return await self._submit(wish)
 
-    async def resume(self) -> Following | None:
-        """The turn that is being played, or comes next, from its start; None if nothing is under way."""
-        turns = await asked(self._chat.list_turns(UNDER_WAY))
-        return await self._from_start(turns[0]) if turns else None
+    async def resume(self, caller: AgentCaller) -> Following | None:
+        """The turn that is being played, or comes next, or has ended just now, from its start; None if there is none.
+
+        An agent that has never been is not brought to life by the question.
+        """
+        address = address_of(self._chat)
+        assert address is not None
+        existing = address._replace(standalone=Standalone.NEVER)
+        try:
+            standing: Any = await asked(caller.call(existing, "_perdure_standing", (), {}))
+        except AgentUnreachable:
+            return None
+        turn: TurnTold | None = standing["resumable"]
+        return None if turn is None else await self._from_start(turn)
 
     async def cancel(self) -> int:
         """Cancel what is under way. Returns how many turns there were."""
@@ -235,7 +248,7 @@ class Turns:
     # turns that exist
 
     async def _from_start(self, turn: TurnTold) -> Following:
-        return Following(turn["request_id"], Translator(self._major, base=await self._base(turn)))
+        return Following(turn["request_id"], Translator(self._major, base=await self._base(turn)), retells=True)
 
     async def _base(self, turn: TurnTold) -> list[Part]:
         """The parts of an earlier answer that a turn continues."""

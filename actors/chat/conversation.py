@@ -175,7 +175,7 @@ class Conversation:
 
     def standing(self, request_id: str) -> dict[str, object]:
         """How the conversation stands, for who follows its feed from here on: the number to go on from, the ids and roles of all messages,
-        the open turns, the newest ended one and how long ago that was, and the turn of a request, or None."""
+        the open turns, the newest ended one and how long ago that was, the turn of a request, and one to be resumed, or None for each."""
         store, known = self.state.store, self.turns.views.find(request_id) if request_id else None
         ended = max(store.turns(), key=lambda turn: (turn.is_over, turn.ended_at_ms), default=None)
         return {
@@ -187,7 +187,25 @@ class Conversation:
             "last": None if ended is None or not ended.is_over else self._standing_of(ended),
             "last_ms_ago": None if ended is None or not ended.is_over else self.tenant.now_ms() - ended.ended_at_ms,
             "known": None if known is None else self._standing_of(known),
+            "resumable": None if (told := self._resumable()) is None else self._standing_of(told),
         }
+
+    def _resumable(self) -> Turn | None:
+        """The turn whose stream is told to a client that comes back: the one that is played, or comes next; else the one that wrote the
+        newest message, for a while after it has ended or begun to wait for a person. A client that has lost its line in it cannot know."""
+        under_way = [each for each in self.state.open.values() if each.status is not TurnStatus.PARKED]
+        if under_way:
+            return min(under_way, key=lambda turn: turn.number)
+        leaf, store = self.state.transcript.leaf, self.state.store
+        known = {turn.request_id: turn for turn in store.turns()} | self.state.open
+        newest = max(known.values(), key=lambda turn: turn.number, default=None)
+        if leaf is None or newest is None or not newest.attempt:
+            return None
+        since_ms = self.tenant.now_ms() - (newest.parked_at_ms or newest.ended_at_ms)
+        is_shown = newest.message_id == leaf["id"] or (
+            newest.status is TurnStatus.ERROR and leaf["id"] in store.asked_with(newest.request_id)
+        )
+        return newest if is_shown and since_ms < self.tenant.limits.stream_kept_ms else None
 
     def _standing_of(self, turn: Turn) -> dict[str, object]:
         events = self.state.streams[turn.request_id].events if turn.request_id in self.state.streams else []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -11,7 +13,7 @@ from perdure.actors import ChatAgent, KillPoint, client_tool
 from perdure.actors.chat.turn import ChatRecoveryContext
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Call, Script
-from perdure.scenarios.testing.laboratory import Laboratory
+from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside, in_third_answer
 from tests.actors.chat.talk import NOTHING, asks_for, risky
 from tests.gateway.door import Answer, Door, events
@@ -105,7 +107,7 @@ def test_an_answer_is_streamed_with_the_headers_of_the_protocol_and_is_the_one_t
 def test_the_only_class_of_chats_has_the_default_address_and_of_two_none_has() -> None:
     async def one(door: Door, _: Laboratory) -> None:
         assert text_of((await door.post("/api/chat", body(said("words")))).body).startswith("Only words")
-        assert (await door.get("/api/chat/ann/stream")).status == 204
+        assert text_of((await door.get("/api/chat/ann/stream")).body).startswith("Only words")
         assert len((await door.get("/api/chat/ann/messages")).json()) == 2
 
     async def two(door: Door, _: Laboratory) -> None:
@@ -129,9 +131,65 @@ def test_who_leaves_stops_nothing_and_who_comes_back_is_told_the_whole_answer_on
         assert again.status == 200
         assert text_of(again.body) == WHOLE
         assert events(again.body)[0] == events(seen)[0]
-        assert (await door.get(f"{CHAT}/ann/stream")).status == 204
         assert text_of((await transcript(door))[1]["parts"]) == WHOLE
         assert Outside.effects["add", 1] == 1
+
+    play(story, pace=SLOW)
+
+
+def _made(body: bytes) -> list[str]:
+    """The calls that a client would hear of by `onToolCall`."""
+    return [each["toolName"] for each in events(body)[:-1] if each["type"] == "tool-input-available"]
+
+
+@pytest.mark.parametrize("kept_ms", [300_000, 0])
+def test_an_answer_that_ended_while_its_client_was_away_is_told_for_some_minutes(kept_ms: float) -> None:
+    """Under the same id, also when the agent sleeps, until the time is over or the conversation has gone on without it."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with door.stream("POST", CHAT, json_body=body(said("sum"))) as (_, pieces):
+            seen = await until_text(pieces, "Let me")
+        await until_cancelled(door)
+        await asyncio.sleep(30)
+        assert not _awake(laboratory)
+        told = await door.get(f"{CHAT}/ann/stream")
+        if not kept_ms:
+            assert told.status == 204
+            return
+        assert events(told.body)[0] == events(seen)[0]
+        assert text_of(told.body) == WHOLE
+        assert events(told.body)[-2:] == [{"type": "finish", "finishReason": "stop"}, "[DONE]"]
+        assert _made(told.body) == []
+        await asyncio.sleep(300)
+        assert (await door.get(f"{CHAT}/ann/stream")).status == 204
+        await door.post(CHAT, body(said("words", "u2")))
+        assert text_of((await door.get(f"{CHAT}/ann/stream")).body).startswith("Only words")
+        handle: Any = laboratory._client.agent(Talker, "ann")  # noqa: SLF001 - the story's own
+        await handle.add_messages("By the way.")
+        assert (await door.get(f"{CHAT}/ann/stream")).status == 204, "it is not the newest message any more"
+        await handle.clear()
+        assert (await door.get(f"{CHAT}/ann/stream")).status == 204
+
+    play(story, pace=SLOW, limits=replace(QUICK, stream_kept_ms=kept_ms))
+
+
+@pytest.mark.parametrize("chat_id", ["ann", "a/b c", "7/x"])
+def test_an_address_that_names_the_client_s_major_resumes_however_the_client_appends_to_it(chat_id: str) -> None:
+    """Clients before `ai` 7.0.98 append the chat's id and `/stream` behind the query."""
+
+    async def story(door: Door, _: Laboratory) -> None:
+        address = f"{CHAT}?ai=7"
+        async with door.stream("POST", address, json_body=body(said("sum"), chat_id=chat_id)) as (_, pieces):
+            await until_text(pieces, "Let me")
+        for way in (f"{address}/{chat_id}/stream", f"{address}/{quote(chat_id, safe='')}/stream"):
+            told = await door.get(way)
+            assert (told.status, text_of(told.body)) == (200, WHOLE)
+        assert text_of((await door.get(f"/api/chat?ai=7/{quote(chat_id)}/stream")).body) == WHOLE
+        assert (await door.get(f"{address}/nobody/stream")).status == 204
+        for wrong in ("", "?ai=7", "?ai=7/stream", "?ai=9/ann/stream", "?x=1/ann/stream"):
+            refused = await door.get(CHAT + wrong)
+            assert refused.status == 400, wrong
+            assert b"/chat/talker/ID/stream" in refused.body
 
     play(story, pace=SLOW)
 
@@ -262,7 +320,7 @@ def test_the_client_s_result_goes_on_in_the_same_message_and_only_the_rest_is_to
     async def story(door: Door, _: Laboratory) -> None:
         first = await door.post(CHAT, body(said("go")))
         assert events(first.body)[-2] == {"type": "finish", "finishReason": "tool-calls"}
-        assert (await door.get(f"{CHAT}/ann/stream")).status == 204
+        assert _made((await door.get(f"{CHAT}/ann/stream")).body) == ["ask_user"], "who lost its line is asked again"
         kept = await transcript(door)
         done = answered(kept[1], "ask_user", state="output-available", output="blue")
         second = await door.post(CHAT, body(said("go"), done, messageId=done["id"]))
@@ -272,6 +330,10 @@ def test_the_client_s_result_goes_on_in_the_same_message_and_only_the_rest_is_to
         assert [each["output"] for each in chunks[:-1] if each["type"] == "tool-output-available"][-1] == "blue"
         whole = await transcript(door)
         assert text_of(whole[1]["parts"]) == text_of(kept[1]["parts"]) + text_of(chunks)
+        retold = await door.get(f"{CHAT}/ann/stream")
+        assert (text_of(retold.body), _made(retold.body)) == (text_of(whole[1]["parts"]), []), "no call is made again"
+        outputs = [each["output"] for each in events(retold.body)[:-1] if each["type"] == "tool-output-available"]
+        assert "blue" in outputs
         again = await door.post(CHAT, body(said("go"), done, messageId=done["id"]))
         assert text_of(again.body) == text_of(chunks), "sent again, it is told again, and nothing happens twice"
         assert await transcript(door) == whole
@@ -319,7 +381,7 @@ def test_an_answer_to_nothing_is_refused_in_words() -> None:
 
 async def until_cancelled(door: Door) -> None:
     """Let time pass until nothing is being written."""
-    while (await door.get(f"{CHAT}/ann/stream")).status != 204:
+    while len(await transcript(door)) < 2:
         await asyncio.sleep(0.1)
 
 

@@ -116,6 +116,40 @@ const all = {
     await chat.resumeStream();
     tell("mended", { ...state(chat), isSame: first === chat.lastMessage.id });
   },
+  async away() {
+    const major = query || "?ai=6"; // a client of this major appends its id behind the query
+    const address = { api: `${url}/chat/talker${major}` };
+    const [chat] = open("away", {}, { ...address, fetch: breaking(1200) });
+    await chat.sendMessage({ text: "sum" });
+    const first = chat.lastMessage.id, half = textOf(chat.lastMessage);
+    await until("the end", async () => (await kept("away")).length === 2);
+    chat.transport = new DefaultChatTransport(address);
+    await chat.resumeStream();
+    tell("away", { ...state(chat), isSame: first === chat.lastMessage.id, half });
+    await chat.resumeStream();
+    tell("away again", state(chat));
+    const [page, seen] = open("away", { messages: await kept("away") }, address);
+    await page.resumeStream();
+    tell("away reloaded", { ...state(page), errors: seen.errors });
+  },
+  async asked() {
+    const made = [];
+    const options = { sendAutomaticallyWhen: lastAssistantMessageIsCompleteWithToolCalls, onToolCall: ({ toolCall }) => void made.push(toolCall.toolName) };
+    const [chat] = open("asked", options, { fetch: breaking(100) });
+    await chat.sendMessage({ text: "color" });
+    await until("the question", async () => (await kept("asked")).length === 2);
+    chat.transport = new DefaultChatTransport({ api });
+    await chat.resumeStream();
+    const call = chat.lastMessage.parts.find((each) => each.toolCallId);
+    tell("asked", { ...state(chat), made: [...made] });
+    chat.addToolOutput({ tool: "ask_user", toolCallId: call.toolCallId, output: "blue" });
+    await until("the answer", () => chat.status === "ready" && textOf(chat.lastMessage).includes("all. ∎"));
+    made.length = 0;
+    const [page] = open("asked", { ...options, messages: await kept("asked") });
+    await page.resumeStream();
+    const answered = page.lastMessage.parts.find((each) => each.toolCallId === call.toolCallId);
+    tell("asked reloaded", { ...state(page), made, input: answered.input, output: answered.output, whole: textOf(chat.lastMessage) });
+  },
   async cancelled() {
     const [chat, seen] = open("cancelled");
     const asked = chat.sendMessage({ text: "sum" });
@@ -204,6 +238,13 @@ const all = {
     await asked;
     await chat.resumeStream();
     tell("socket resumed", { ...state(chat) });
+    const away = chat.sendMessage({ text: "sum" });
+    await until("text", () => chat.messages.length === 6 && textOf(chat.lastMessage).includes("Let me"));
+    await chat.stop();
+    await away;
+    await until("the end", async () => (await kept("socket")).length === 6);
+    await chat.resumeStream();
+    tell("socket away", { ...state(chat) });
     await chat.sendMessage({ text: "words" }, { body: { clientTools: 7 } });
     tell("socket refused", { status: chat.status, errors: seen.errors });
   },

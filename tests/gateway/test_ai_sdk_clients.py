@@ -17,7 +17,7 @@ CAST = "tests.gateway.ai_sdk_cast"
 OUTPUTS = ("2", "3", "4", "14")
 WHOLE_ANSWER: dict[str, Any] = {"status": "ready", "roles": ["user", "assistant"], "text": WHOLE}
 PROGRAM = Path(__file__).with_suffix(".mjs")
-IN_BOTH = "plain stopped reloaded cut cancelled edited asking approving".split()
+IN_BOTH = "plain stopped reloaded cut away asked cancelled edited asking approving".split()
 IN_SEVEN = "held refused together socket".split()
 
 
@@ -41,6 +41,7 @@ def test_unmodified_clients_hold_conversations(gateway: RealGateway, which: str)
     seen = {each.pop("story"): each for each in play(PROGRAM, given, which=which)}
     check_answers(seen)
     check_answered_calls(seen)
+    check_absences(seen)
     assert (seen["cancelled"]["status"], seen["cancelled"]["finishes"][0]) == (
         "ready",
         "other" if which else "interrupted",
@@ -69,6 +70,18 @@ def check_answers(seen: dict[str, Any]) -> None:
     assert seen["again"]["isNew"]
 
 
+def check_absences(seen: dict[str, Any]) -> None:
+    """Whose line is down when the answer ends has all of it afterwards, once, and so has a page that is loaded then."""
+    for story in ("away", "away again", "away reloaded"):
+        assert WHOLE_ANSWER.items() <= seen[story].items(), story
+    assert seen["away"]["isSame"]
+    assert len(seen["away"]["half"]) < len(WHOLE)
+    assert (seen["asked"]["status"], seen["asked"]["made"]) == ("ready", ["ask_user"])
+    reloaded = seen["asked reloaded"]
+    assert (reloaded["roles"], reloaded["text"]) == (["user", "assistant"], reloaded["whole"])
+    assert (reloaded["made"], reloaded["output"]) == ([], "blue"), "what was done is not done again"
+
+
 def check_socket(seen: dict[str, Any]) -> None:
     """The client's own WebSocket transport does the same."""
     assert seen["socket idle"]["status"] == "ready"
@@ -78,6 +91,7 @@ def check_socket(seen: dict[str, Any]) -> None:
     assert seen["socket resumed"]["roles"] == ["user", "assistant"] * 2
     assert seen["socket refused"]["status"] == "error"
     assert "client_tools" in seen["socket refused"]["errors"][0]
+    assert (seen["socket away"]["text"], seen["socket away"]["roles"]) == (WHOLE, ["user", "assistant"] * 3)
 
 
 def check_answered_calls(seen: dict[str, Any]) -> None:
