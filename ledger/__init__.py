@@ -101,7 +101,17 @@ if TYPE_CHECKING:
         sub_agent_id,
         type_of,
     )
-    from perdure.ledger.inspection import about_agent, audit, counts, inspected, line, listed, overview, parked
+    from perdure.ledger.inspection import (
+        about_agent,
+        at_stake,
+        audit,
+        counts,
+        inspected,
+        line,
+        listed,
+        overview,
+        parked,
+    )
     from perdure.ledger.mail import MILESTONE, Mail, MailState, Slot
     from perdure.ledger.notes import Note
     from perdure.ledger.old_code import code_counts, code_standings, older_awake

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from perdure.ledger.activation import Activation
 from perdure.ledger.codec import unpack
 from perdure.ledger.effects import about
+from perdure.ledger.facts import MailSuppressed, RunCleared
 from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MailState
 from perdure.ledger.old_code import code_counts
 from perdure.ledger.placements import hindrance
+from perdure.ledger.requests import clear, forget
 from perdure.ledger.run import Run, outcome_of
 from perdure.ledger.snapshot import run_from
-from perdure.ledger.status import Status
+from perdure.ledger.status import LIVE, Status
+from perdure.ledger.stimulus import Clear, Forget
 from perdure.ledger.store.store import First, Record
 from perdure.ledger.values import Kept
 from perdure.ledger.view import View
@@ -38,6 +41,31 @@ def inspected(run: Run) -> dict[str, Any]:
     ]
     told["deliveries"] = {str(slot): str(state) for slot, state in run.slots.items()}
     return told
+
+
+class AtStake(NamedTuple):
+    """What would be deleted: runs, and those of them that are live; mail that would be withdrawn; and the sub-agents that the view knows of
+    each agent that would go."""
+
+    runs: int
+    live: int
+    mail: int
+    families: dict[str, int]
+
+    def told(self, stored_below: Callable[[str], int]) -> dict[str, int]:
+        """How much that is. `stored_below` says how many storages there are of what descends from an agent."""
+        sub_agents = sum(max(known, stored_below(agent)) for agent, known in self.families.items())
+        return {"runs": self.runs, "live": self.live, "sub_agents": sub_agents, "mail": self.mail}
+
+
+def at_stake(view: View, run_ids: list[str], agent: str = "") -> AtStake:
+    """What would go with these runs, or with this agent. Nothing changes. All that belongs to them has to be in memory."""
+    facts = [*clear(view, Clear(run_ids)), *(forget(view, Forget(agent)) if agent else ())]
+    runs = [view.runs[key] for key in dict.fromkeys(each.run_id for each in facts if isinstance(each, RunCleared))]
+    heads = dict.fromkeys([*([agent] if agent else []), *(run.child for run in runs if run.child)])
+    withdrawn = sum(isinstance(each, MailSuppressed) for each in facts)
+    known = {head: len(view.families.of(head)) - 1 for head in heads}
+    return AtStake(len(runs), sum(run.status in LIVE for run in runs), withdrawn, known)
 
 
 def line(run: Run) -> dict[str, Any]:

@@ -62,5 +62,12 @@ class ChangedRuns(NamedTuple):
     limit: int
 
 
-KeepingQuestion: TypeAlias = ShowAgent | WindDown | Upgrade | Keep | PageOfRuns | KeptFrames | ChangedRuns
+class AtStake(NamedTuple):
+    """How much would be deleted with these runs, or with this agent?"""
+
+    run_ids: list[str]
+    agent_id: str = ""
+
+
+KeepingQuestion: TypeAlias = ShowAgent | WindDown | Upgrade | Keep | PageOfRuns | KeptFrames | ChangedRuns | AtStake
 """The questions among these."""

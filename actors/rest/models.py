@@ -57,6 +57,15 @@ class LiveAsked(OverviewAsked, EventsAsked):
     """From which event on, and how much of an overview."""
 
 
+class AtStakeTold(BaseModel):
+    """How much would be deleted."""
+
+    runs: Annotated[int, Field(description="Runs, with those that their children requested.")]
+    live: Annotated[int, Field(description="Those of them that are live. They are aborted first.")]
+    sub_agents: int
+    mail: Annotated[int, Field(description="Mail on the way that would be withdrawn.")]
+
+
 class RunLine(BaseModel):
     """A run in a list."""
 

@@ -26,6 +26,8 @@ def reading(backend: Backend) -> list[Operation]:
         Operation("GET", "/api/runs", on.list_runs, models.RunsPage, query=models.RunsAsked),
         Operation("GET", "/api/runs/{run_id}", on.show_run, models.RunTold, of=run),
         Operation("GET", "/api/runs/{run_id}/explain", on.explain_run, models.Explained, of=run),
+        Operation("GET", "/api/runs/{run_id}/at-stake", on.at_stake, models.AtStakeTold, of=run),
+        Operation("GET", "/api/agents/{agent}/at-stake", on.agent_at_stake, models.AtStakeTold, of=models.OfAgent),
         Operation("GET", "/api/runs/{run_id}/events", on.run_events, media=EVENTS, of=run, query=models.EventsAsked),
         Operation("GET", "/api/hosts", on.hosts, models.HostsTold),
         Operation("GET", "/api/audit", on.audit, models.Audited),
@@ -55,6 +57,14 @@ class _Reading:
         """Where a run stands and why, and what comes next."""
         run_id = asked.path.run_id
         return {"run_id": run_id, "lines": await self._backend.ask("explain", run_id)}
+
+    async def at_stake(self, asked: Asked) -> object:
+        """How much would be deleted with a run."""
+        return await self._backend.ask("at_stake", [asked.path.run_id])
+
+    async def agent_at_stake(self, asked: Asked) -> object:
+        """How much would be deleted with an agent."""
+        return await self._backend.ask("at_stake", [], asked.path.agent)
 
     async def hosts(self, asked: Asked) -> object:
         """The processes that serve."""

@@ -20,7 +20,7 @@ from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.life.run_requests import encoded, input_shape, preview
 from perdure.actors.link.caller import Address, AgentCaller
 from perdure.actors.link.doors import Doors
-from perdure.actors.link.keeping import ChangedRuns, Keep, KeptFrames, PageOfRuns, ShowAgent, Upgrade, WindDown
+from perdure.actors.link.keeping import AtStake, ChangedRuns, Keep, KeptFrames, PageOfRuns, ShowAgent, Upgrade, WindDown
 from perdure.actors.link.messages import (
     Audit,
     ClientHello,
@@ -391,5 +391,6 @@ QUESTIONS: Final[dict[str, type[Question]]] = {
     "wind_down": WindDown,
     "upgrade": Upgrade,
     "keep": Keep,
+    "at_stake": AtStake,
 }
 """The questions that operators ask by a name."""

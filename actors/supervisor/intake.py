@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, cast
 
-from perdure.actors.link.keeping import KeptFrames
+from perdure.actors.link.keeping import AtStake, KeptFrames
 from perdure.actors.link.messages import (
     Abort,
     Ask,
@@ -260,7 +260,7 @@ def _runs_of_question(question: Question) -> Sequence[str]:
             return [name_of(question.agent_id)]  # asked again: was it a child, when did it live?
         case Cancel() | Inspect() | Show() | Explain() | Frames():
             return [question.run_id]
-        case Known(run_ids) | Clear(run_ids) | KeptFrames(run_ids):
+        case Known(run_ids) | Clear(run_ids) | KeptFrames(run_ids) | AtStake(run_ids):
             return run_ids
         case Retry(key):
             return [key]

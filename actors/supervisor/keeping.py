@@ -18,6 +18,7 @@ from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.ports import World
 from perdure.ledger import BadRequest, LedgerError, StorageError, Store, View, standing_of
 from perdure.ledger.keeping.cut import STAGE, read_known, stage_cut
+from perdure.ledger.storage.file_disk import stored_below
 
 
 class Snapshots(Protocol):
@@ -55,6 +56,10 @@ class Keeping:
         self._storages, self._lost, self._wake = storages, lost, wake
         self._wanted: asyncio.Future[None] | None = None
         self._cut: Callable[[], None] | None = None
+
+    def stored_below(self, agent_id: str) -> int:
+        """How many storages there are of what descends from an agent; none in a world without files."""
+        return 0 if self._storages is None else stored_below(self._storages, agent_id)
 
     async def answer(self, asked: Keep) -> Plain:
         """Do what was asked for."""

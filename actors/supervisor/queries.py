@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Final, TypeAlias, TypeVar
 
-from perdure.actors.link.keeping import ChangedRuns, Keep, KeptFrames, PageOfRuns, ShowAgent, Upgrade, WindDown
+from perdure.actors.link.keeping import AtStake, ChangedRuns, Keep, KeptFrames, PageOfRuns, ShowAgent, Upgrade, WindDown
 from perdure.actors.link.messages import (
     Audit,
     Explain,
@@ -39,6 +39,7 @@ from perdure.ledger import (
     View,
     Wanted,
     about_agent,
+    at_stake,
     audit,
     code_standings,
     explain,
@@ -173,6 +174,11 @@ class Queries:
                 return asdict(self._limits)
             case Keep():
                 return await self._keeping.answer(query)
+            case AtStake(run_ids, agent):
+                for run_id in run_ids:
+                    self._run(run_id)
+                found, below = at_stake(self._view, run_ids, agent), self._keeping.stored_below
+                return await self._world.threads.read(lambda: found.told(below))
             case WindDown():
                 return self._winding_down.ask()
             case Upgrade(agent_type, now):

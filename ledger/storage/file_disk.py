@@ -345,6 +345,11 @@ class FileDisk(Disk):
             raise StorageError(agent_id, f"{path} cannot be deleted: {problem}") from problem
 
 
+def stored_below(directory: Path, agent_id: str) -> int:
+    """How many storages there are of what descends from an agent."""
+    return sum(1 for _ in (directory / place_of(agent_id)).with_suffix("").rglob("*.db"))
+
+
 @lru_cache(maxsize=4096)
 def place_of(agent_id: str) -> str:
     """The path of an agent's file below the folder of all storages."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -24,6 +25,7 @@ from perdure.ledger import (
     Stimulus,
     UnknownRun,
     about_agent,
+    at_stake,
     audit,
     code_counts,
     code_standings,
@@ -39,10 +41,12 @@ from perdure.ledger import (
     run_from,
     unpack_opened,
 )
+from perdure.ledger.storage.file_disk import stored_below
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import is_begun
 from perdure.policies import Limits
 
+AGENTS: Final = "agents"
 LEDGER: Final = "ledger"
 CLEARED_AT_ONCE: Final = 500
 FAMILY_MAX: Final = 100_000
@@ -56,7 +60,7 @@ class ColdLedger:
         actors.refuse_without_ledger(data)
         if not is_begun(path):
             raise BadRequest("data", f"there is no ledger in {data}: nothing has run there; see that the path is right")
-        self._store = DuckDBStore(path)
+        self._store, self._storages = DuckDBStore(path), data / AGENTS
         boot = self._store.boot()
         self._view, self._findings = restore(boot), boot.findings
         self._in_force = Limits.recorded(self._view.limits)
@@ -92,17 +96,22 @@ class ColdLedger:
         return count
 
     def _clear(self, run_ids: list[str]) -> None:
-        self._settle_families(Clear(run_ids), [self._run(run_id).child for run_id in run_ids])
+        self._recall_families([self._run(run_id).child for run_id in run_ids])
+        self._settle(Clear(run_ids))
 
     def _forget(self, agent: str) -> None:
-        self._settle_families(Forget(agent), [agent])
+        self._recall_families([agent])
+        self._settle(Forget(agent))
 
-    def _settle_families(self, stimulus: Stimulus, agents: list[str]) -> None:
+    def _at_stake(self, run_ids: list[str], agent: str = "") -> dict[str, int]:
+        self._recall_families([*(self._run(run_id).child for run_id in run_ids), *([agent] if agent else [])])
+        return at_stake(self._view, run_ids, agent).told(partial(stored_below, self._storages))
+
+    def _recall_families(self, agents: list[str]) -> None:
         """With agents goes what they and their children had asked for, which may be in the snapshot alone."""
         while agents:
             for record in self._store.family_runs(agents.pop(), FAMILY_MAX):
                 agents.append(self._view.recall(run_from(record)).child)
-        self._settle(stimulus)
 
     def _settle(self, stimulus: Stimulus) -> None:
         at_ms = self._now_ms()

@@ -26,6 +26,7 @@ from perdure.scenarios.commands.watch import watch
 if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
 
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 RunId = Annotated[str, typer.Argument(help="The id of a run; `perdure ps` shows the live ones.")]
 STORAGES_MAX: Final = 100  # that `ps` looks at
 PAGE_MAX: Final = 1_000_000
@@ -263,12 +264,13 @@ def clear(
     older_than: Annotated[
         str | None, typer.Option(help="Only runs requested at least so long ago, such as 90m or 7d.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Clear everything without asking.")] = False,
+    yes: Yes = False,
     data: Data = HERE,
 ) -> None:
     """Forget runs and their children's storage. Live runs are cancelled first, and nothing cleared comes back.
 
-    Runs that their children requested are cleared with them. Without runs or options everything is cleared, after a question.
+    Runs that their children requested are cleared with them. If runs that are named would take others along, that is asked, with how
+    many. Without runs or options everything is cleared, after a question.
 
     Examples:
         perdure clear --status completed --older-than 7d
@@ -280,39 +282,65 @@ def clear(
         if status is not None or older_than is not None:
             raise BadRequest("run", "name runs, or choose them by --status and --older-than, but not both")
         with opened(data) as ledger:
-            for run_id in run_ids:
-                ledger.ask("show", run_id)  # refuses one that is unknown before any is cleared
+            told = ledger.ask("at_stake", run_ids)  # refuses one that is unknown before any is cleared
+            named = len(set(run_ids))
+            if more := _more({"runs": told["runs"] - named, "live": 0, "sub_agents": told["sub_agents"], "mail": 0}):
+                both = "it" if named == 1 else "them"
+                _confirm(f"{_some(named, 'run')} would be cleared, and with {both} {more}", yes=yes)
             ledger.ask("clear", run_ids)
-        print(f"{_runs(len(run_ids))} cleared.")
+        print(f"{_runs(told['runs'])} cleared.")
         return
-    if status is None and older_than is None and not yes:
-        if not sys.stdin.isatty():
-            raise BadRequest(
-                "yes", f"all runs in {data} would be cleared, and nobody is there to be asked; say --yes if so"
-            )
-        typer.confirm(f"Clear all runs in {data}?", abort=True)
+    if status is None and older_than is None:
+        _confirm(f"all runs in {data} would be cleared", yes=yes)
     with opened(data) as ledger:
         count = ledger.clear(status=None if status is None else [str(each) for each in status], older_than=before_ms)
     print(f"{_runs(count)} cleared.")
 
 
 def forget(
-    agent: Annotated[str, typer.Argument(help="An agent's address, as name@module:Class.")], data: Data = HERE
+    agent: Annotated[str, typer.Argument(help="An agent's address, as name@module:Class.")],
+    yes: Yes = False,
+    data: Data = HERE,
 ) -> None:
     """Delete an agent with its storage, its sub-agents, its mail and the runs that it requested. Its name is free again after that.
 
+    If it has any of these, that is asked, with how many there are.
+
     It is the way out for an agent whose storage has lost something (`StorageLost`) and of which no copy is left: it begins anew.
 
-    Example:
+    Examples:
         perdure forget "anna@desk.agents:Assistant"
+        perdure forget "anna@desk.agents:Assistant" --yes
     """
     if not name_of(agent) or ":" not in type_of(agent):
         raise BadRequest("agent", f"{agent!r} is no address of an agent; one is name@module:Class")
     with opened(data) as ledger:
+        if more := _more(ledger.ask("at_stake", [], agent)):
+            _confirm(f"agent {agent} would be deleted, and with it {more}", yes=yes)
         ledger.ask("forget", agent)
     print(
         f"Agent {agent} is being deleted, with what belongs to it. It is gone when its life, if it has one, has ended."
     )
+
+
+def _more(told: dict[str, int]) -> str:
+    """How much would be deleted; empty for nothing."""
+    live = f", {told['live']} of them live" if told["live"] else ""
+    found = [
+        f"{_some(told['runs'], 'run')}{live}" if told["runs"] else "",
+        _some(told["sub_agents"], "sub-agent") if told["sub_agents"] else "",
+        f"{_some(told['mail'], 'mail')} on the way" if told["mail"] else "",
+    ]
+    return "; ".join(filter(None, found))
+
+
+def _confirm(what: str, *, yes: bool) -> None:
+    """Ask whether this is meant. Raises `BadRequest` if nobody is there to be asked."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadRequest("yes", f"{what}, and nobody is there to be asked; say --yes if that is meant")
+    typer.confirm(f"{what[0].upper()}{what[1:]}. Do it?", abort=True)
 
 
 def audit(data: Data = HERE, as_json: AsJson = False) -> None:

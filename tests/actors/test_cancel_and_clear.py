@@ -159,6 +159,20 @@ def test_a_clear_forgets_runs_their_events_and_their_storage_for_ever() -> None:
     play(story)
 
 
+def test_how_much_would_be_deleted_is_told_and_nothing_is() -> None:
+    async def story(stage: Stage) -> None:
+        for number in range(3):
+            await stage.call(Boss, "wait_for", "Worker", {"steps": 1}, f"w{number}")
+        boss = stage.run("w0").parent
+        assert await stage.client.ask("at_stake", ["w0"]) == {"runs": 1, "live": 0, "sub_agents": 0, "mail": 0}
+        assert await stage.client.ask("at_stake", [], boss) == {"runs": 3, "live": 0, "sub_agents": 0, "mail": 0}
+        with pytest.raises(UnknownRun):
+            await stage.client.ask("at_stake", ["w0", "unknown"])
+        assert len(await stage.client.ask("list", boss, None, None, 10)) == 3
+
+    play(story)
+
+
 def test_a_cleared_id_can_be_used_again_for_something_else() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "wait_for", "Doubler", {"n": 1}, "x")

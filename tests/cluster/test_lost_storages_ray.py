@@ -42,7 +42,7 @@ def test_an_agent_whose_file_is_gone_goes_on_with_a_copy_or_begins_anew_when_it_
         file.write_bytes(whole)
         assert ledger.count() == 2
     file.unlink()
-    forgotten = CliRunner().invoke(app, ["forget", address, "--data", str(tmp_path)])
+    forgotten = CliRunner().invoke(app, ["forget", address, "--yes", "--data", str(tmp_path)])
     assert forgotten.exit_code == 0, forgotten.output
     with Runtime(tmp_path) as runtime:
         assert runtime.agent(Ledger, "p").count() == 1

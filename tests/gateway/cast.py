@@ -55,4 +55,9 @@ class Walker(Agent):
         return "there"
 
 
+async def strike_nobody(_name: str, _pid: int) -> str:
+    """Says that a process was killed."""
+    return "SIGKILL"
+
+
 CHAT: type[ChatAgent[Any]] = Talker

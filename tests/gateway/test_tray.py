@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,7 +99,14 @@ def test_a_run_is_cancelled_and_found_in_the_history_by_its_status(gateway: Real
     with browser_page() as page:
         page.goto(f"{gateway.url}/#/runs/unwanted")
         page.get_by_role("button", name="Cancel").click()
+        page.get_by_role("button", name="Leave it").click()
+        expect(page.locator("dialog.asks")).to_have_count(0)
+        expect(page.locator("main .state")).to_have_text("running")
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.get_by_role("dialog")).to_contain_text("This run is aborted for good")
+        page.get_by_role("button", name="Cancel it").click()
         expect(page.locator("main .state")).to_have_text("aborted")
+        expect(page.get_by_role("status").filter(has_text="The run is aborted.")).to_have_class("notice good")
         expect(page.get_by_role("button", name="Cancel")).to_be_disabled()
         page.goto(f"{gateway.url}/#/runs")
         page.get_by_label("Status", exact=True).select_option("aborted")
@@ -108,6 +116,55 @@ def test_a_run_is_cancelled_and_found_in_the_history_by_its_status(gateway: Real
         page.get_by_label("Status", exact=True).select_option("")
         page.get_by_label("Agent type or run id").fill("unwant")
         expect(row(page, "unwanted")).to_be_visible()
+
+
+def test_a_run_is_cleared_when_that_is_meant_and_a_success_is_told_as_one(gateway: RealGateway, tmp_path: Path) -> None:
+    begin(gateway, "spoilt", tmp_path / "never")
+    with browser_page() as page:
+        page.goto(f"{gateway.url}/#/runs/spoilt")
+        page.get_by_role("button", name="Clear").click()
+        asked = page.get_by_role("dialog")
+        expect(asked).to_contain_text("This run and its child's storage are deleted for good")
+        expect(asked).to_contain_text("1 run of these is live and aborted first")
+        page.keyboard.press("u")
+        expect(asked).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.locator("main .state")).to_have_text("running")
+        page.get_by_role("button", name="Clear").click()
+        page.get_by_role("button", name="Clear it").click()
+        expect(page.get_by_role("status").filter(has_text="The run was cleared.")).to_have_class("notice good")
+        expect(page.get_by_role("alert")).to_have_count(0)
+        expect(page.get_by_role("button", name="Clear")).to_be_disabled()
+        page.reload()
+        expect(page.get_by_role("alert")).to_contain_text("spoilt")
+
+
+def test_a_process_is_killed_when_that_is_meant(tmp_path: Path) -> None:
+    """What is struck really is told elsewhere (`test_kill`): here all processes are one."""
+    options = {"options": {"allows_kill": True}, "hooks": {"striker": "tests.gateway.cast:strike_nobody"}}
+    with real_gateway(tmp_path, [GATED], **options) as gateway, browser_page() as page:
+        begin(gateway, "struck", tmp_path / "never")
+        page.goto(f"{gateway.url}/#/hosts")
+        kill = page.get_by_role("button", name="Kill").nth(1)
+        kill.click()
+        expect(page.get_by_role("dialog")).to_contain_text("is ended at once, with")
+        page.get_by_role("button", name="Leave it").click()
+        expect(page.locator("p.notice")).to_be_hidden()
+        kill.click()
+        page.get_by_role("button", name="Kill it").click()
+        expect(page.get_by_role("status").filter(has_text="was ended by SIGKILL")).to_have_class("notice good")
+
+
+def test_an_interrupted_run_is_counted_as_such_and_not_as_live(gateway: RealGateway, tmp_path: Path) -> None:
+    with client(gateway) as asked:
+        counts = asked.get("/api/overview").json()["runs"]
+    told = {"runs": {**counts, "starting": 1, "running": 2, "interrupted": 4}, "live": [], "hosts": [], "agents": []}
+    with browser_page() as page:
+        stream = f"id: 1\nevent: overview\ndata: {json.dumps(told)}\n\n"
+        page.route("**/api/live", lambda route: route.fulfill(content_type="text/event-stream", body=stream))
+        page.goto(gateway.url)
+        expect(page.locator("#counts div").nth(0)).to_have_text("live3")
+        expect(page.locator("#counts div").nth(1)).to_have_text("interrupted4")
 
 
 def test_a_run_that_does_not_exist_is_told_so(gateway: RealGateway) -> None:

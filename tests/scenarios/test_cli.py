@@ -15,6 +15,7 @@ from contextlib import closing
 from dataclasses import asdict, fields
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -38,9 +39,9 @@ from perdure.ledger import (
     record_fact,
     restore,
 )
-from perdure.ledger.facts import MailFailed, RunAborted, RunFailed, RunRequested
+from perdure.ledger.facts import MailFailed, MailPosted, RunAborted, RunFailed, RunRequested
 from perdure.ledger.storage.cabinet import Cabinet, FileDisk
-from perdure.ledger.storage.file_disk import log_of
+from perdure.ledger.storage.file_disk import log_of, place_of
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
 from perdure.scenarios.cli import app, main
@@ -330,7 +331,10 @@ def test_named_runs_are_cleared_with_what_they_had_asked_for(data: Path) -> None
         store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
     assert isinstance(perdure("clear", "one", "four", "--data", data).exception, PerdureError)
     assert isinstance(perdure("clear", "one", "--status", "error", "--data", data).exception, PerdureError)
-    assert perdure("clear", "one", "--data", data).stdout == "1 run was cleared.\n"
+    refused = str(perdure("clear", "one", "--data", data).exception)
+    assert "1 run would be cleared, and with it 1 run, and nobody is there to be asked; say --yes" in refused
+    assert perdure("show", "two", "--data", data).exit_code == 0
+    assert perdure("clear", "one", "--yes", "--data", data).stdout == "2 runs were cleared.\n"
     for run_id in ("one", "two"):
         assert isinstance(perdure("show", run_id, "--data", data).exception, UnknownRun)
     assert perdure("show", "three", "--data", data).exit_code == 0
@@ -356,7 +360,7 @@ def test_an_agent_is_deleted_on_a_cold_directory_by_the_next_supervisor_and_its_
         view = restore(store.boot())
         asked = Request("two", "m:Reader", "p@m:P", "", "d", b"", {}, 1, wait=False)
         store.append(enact(view, decide(view, asked, 3_000, Limits()), 3_000), [])
-    assert "p@m:P is being deleted" in perdure("forget", "p@m:P", "--data", data).stdout
+    assert "p@m:P is being deleted" in perdure("forget", "p@m:P", "--yes", "--data", data).stdout
     assert isinstance(perdure("show", "two", "--data", data).exception, UnknownRun)
     with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
         assert list(restore(store.boot()).doomed) == ["p@m:P"]
@@ -463,6 +467,57 @@ def test_a_command_that_only_looks_begins_no_ledger(tmp_path: Path, monkeypatch:
         for data in (".", tmp_path, ""):
             assert perdure(*words, "--data", data).exit_code != 0
     assert list((tmp_path / "ledger").iterdir()) == []
+
+
+def _family(data: Path) -> str:
+    """An agent with a live run, one that has ended, what the child of that had asked for, a mail, and two sub-agents that sleep."""
+    agent, folder = "p@m:P", data / "agents"
+    with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
+        view = restore(store.boot())
+        asked = [("live", agent), ("ended", agent), ("below", "ended@Reader")]
+        facts: list[Any] = [RunRequested(key, "Reader", parent, "", "d", b"\x01", {}, 0) for key, parent in asked]
+        facts += [RunAborted("ended", "enough"), RunAborted("below", "enough")]
+        facts += [MailPosted("letter", agent, "", "hear", b"\x01", None)]
+        for each in facts:
+            store.append([record_fact(view, each, 3_000)], [])
+        store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
+    for each in ("p@m:P>a@m:Q", "p@m:P>a@m:Q>b@m:Q"):
+        place = folder / place_of(each)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+    return agent
+
+
+def test_an_agent_is_forgotten_with_what_belongs_to_it_only_when_that_is_meant(data: Path) -> None:
+    agent = _family(data)
+    refused = str(perdure("forget", agent, "--data", data).exception)
+    assert (
+        f"agent {agent} would be deleted, and with it 3 runs, 1 of them live; 2 sub-agents; 1 mail on the way"
+        in refused
+    )
+    assert "say --yes" in refused
+    assert json.loads(perdure("show", "live", "--json", "--data", data).stdout)["status"] == "starting"
+    assert "is being deleted" in perdure("forget", agent, "--yes", "--data", data).stdout
+    for run_id in ("live", "ended", "below"):
+        assert isinstance(perdure("show", run_id, "--data", data).exception, UnknownRun)
+    assert "is being deleted" in perdure("forget", "alone@m:P", "--data", data).stdout, (
+        "nothing but itself: no question"
+    )
+
+
+@pytest.mark.parametrize("answer", ["n", "y"])
+def test_on_a_terminal_it_is_asked_before_more_is_deleted_than_was_named(data: Path, answer: str) -> None:
+    agent = _family(data)
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-c", "from perdure.cli import main; main()", "forget", agent, "--data", str(data)]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL) as process:
+        os.write(ours, f"{answer}\n".encode())
+        assert process.wait(60) == (0 if answer == "y" else 1)
+    said = os.read(ours, 100_000).decode()
+    os.close(ours)
+    os.close(theirs)
+    assert "and with it 3 runs, 1 of them live" in " ".join(said.split())
+    assert isinstance(perdure("show", "live", "--data", data).exception, UnknownRun) == (answer == "y")
 
 
 def test_without_a_terminal_nothing_is_cleared_unasked(data: Path) -> None:

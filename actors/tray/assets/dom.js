@@ -58,3 +58,25 @@ export function clock(ms) {
 
 /** Data for people: a text as it is, anything else as indented JSON. */
 export const shown = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2));
+
+/** Ask a person before something is done that cannot be taken back: what it does, and how much. Resolves to whether it is meant. */
+export function confirmed(words, verb) {
+  const dialog = h("dialog.asks", { "aria-label": verb }, h("p", {}, words),
+    h("form.tools", { method: "dialog" }, h("button", { value: "no", autofocus: true }, "Leave it"), h("button.danger", { value: "yes" }, verb)));
+  document.body.append(dialog);
+  return new Promise((done) => {
+    dialog.addEventListener("close", () => { dialog.remove(); done(dialog.returnValue === "yes"); });
+    dialog.showModal();
+  });
+}
+
+/** Tell what came of it: a success as one, a problem as one. */
+export function tell(element, words, isGood) {
+  element.className = `notice ${isGood ? "good" : "bad"}`;
+  element.setAttribute("role", isGood ? "status" : "alert");
+  element.hidden = false;
+  say(element, words);
+}
+
+/** So many of something: `1 run`, `3 runs`. */
+export const some = (count, what) => `${count.toLocaleString()} ${what}${count === 1 ? "" : "s"}`;

@@ -1,11 +1,11 @@
 // What happens now, in the whole runtime: counts, hosts, live runs. One line to the gateway; whoever is interested is told once a frame.
 //
-// `runs` are the live ones; `fresh` are those that have changed since the last frame, `gone` those that were cleared. `ended` and
+// `runs` are those that have not ended; `fresh` are those that have changed since the last frame, `gone` those that were cleared. `ended` and
 // `recoveries` count what this page has seen.
 
 import { follow } from "./api.js";
 
-const LIVE = new Set(["starting", "running", "interrupted"]);
+const OPEN = new Set(["starting", "running", "interrupted"]); // an interrupted run is not live, and a late result repairs it
 const KEPT_MS = 15 * 60_000;
 
 export const state = { overview: null, runs: new Map(), history: [], isUp: false, recoveries: 0, ended: 0, resets: 0, fresh: new Map(), gone: new Set() };
@@ -31,12 +31,12 @@ function changed() {
 }
 
 /** Whether a run may still change by itself. */
-export const isLive = (run) => LIVE.has(run.status);
+export const isOpen = (run) => OPEN.has(run.status);
 
 function takeRun(run) {
   const before = state.runs.get(run.run_id);
   if (before && run.attempt > before.attempt) state.recoveries += run.attempt - before.attempt;
-  if (isLive(run)) state.runs.set(run.run_id, { ...before, ...run });
+  if (isOpen(run)) state.runs.set(run.run_id, { ...before, ...run });
   else {
     state.ended += 1;
     state.runs.delete(run.run_id);

@@ -42,19 +42,19 @@ async function enter() {
   document.title = `${main.querySelector("h1")?.textContent ?? "Runs"} · Perdure`;
 }
 
-const COUNTED = [["live", ["starting", "running", "interrupted"]], ["completed", ["completed"]], ["failed", ["error", "aborted"]]];
+const COUNTED = [["live", ["starting", "running"]], ["interrupted", ["interrupted"]], ["completed", ["completed"]], ["failed", ["error", "aborted"]]];
 
 function counts() {
   const runs = state.overview?.runs;
   if (!runs) return;
-  const found = COUNTED.map(([name, statuses]) => [name, statuses.reduce((sum, status) => sum + (runs[status] ?? 0), 0)]);
+  const found = COUNTED.map(([name, statuses]) => [name, statuses.reduce((sum, status) => sum + (runs[status] ?? 0), 0)]).filter(([name, count]) => count || name !== "interrupted");
   sync(document.getElementById("counts"), found, ([name]) => name,
     ([name]) => h("div", {}, h("dt", {}, name), h("dd")),
     (element, [, count]) => say(element.lastChild, count.toLocaleString()));
 }
 
 function keys(event) {
-  if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.matches("input, select, textarea") || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   const rows = [...main.querySelectorAll("a.row")], at = rows.indexOf(document.activeElement);
   const go = { 1: "#/runs", 2: "#/agents", 3: "#/hosts", 4: "#/figures" }[event.key];
   if (go) location.hash = go;

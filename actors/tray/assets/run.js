@@ -1,7 +1,7 @@
 // One run: its own timeline as it happens, its children, and what may be done with it.
 
 import { ask, follow, query } from "./api.js";
-import { clock, h, say, short, shown, span, sync } from "./dom.js";
+import { clock, confirmed, h, say, short, shown, some, span, sync, tell } from "./dom.js";
 import { blank, take } from "./fold.js";
 import { row, update } from "./runs.js";
 
@@ -33,25 +33,45 @@ export function show(main, runId) {
   const path = `api/runs/${encodeURIComponent(runId)}`;
   const run = blank();
   const head = h("h1", {}, runId), facts = h("dl.facts"), bar = h("progress", { max: "1", "aria-label": "progress", hidden: true }), marks = h("p");
-  const trouble = h("p.notice.bad", { role: "alert", hidden: true }), why = h("div");
+  const notice = h("p.notice", { hidden: true }), why = h("div");
   const timeline = h("ol.timeline", { "aria-label": "Timeline" }), result = h("div"), children = h("ul.rows"), childrenBox = h("section", { hidden: true }, h("h2", {}, "Its children"), h("div.group", {}, children));
   const button = (name, job, kind = "") => h(`button${kind}`, { onclick: () => act(job) }, name);
-  const cancel = button("Cancel", () => ask(`${path}/cancel`, { method: "POST", body: {} }), ".danger");
-  const retry = button("Try again", () => ask(`${path}/retry`, { method: "POST", body: {} }));
-  const clear = button("Clear", () => ask(path, { method: "DELETE" }), ".danger");
+  const cancel = button("Cancel", cancelled, ".danger");
+  const retry = button("Try again", async () => { await ask(`${path}/retry`, { method: "POST", body: {} }); return "It is tried again."; });
+  const clear = button("Clear", cleared, ".danger");
   const explain = button("Explain", explained);
-  main.append(h("p", {}, h("a", { href: "#/runs" }, "← Runs")), head, h("div.tools", {}, cancel, retry, clear, explain), trouble, why, bar, marks, facts, result, h("h2", {}, "Timeline"), timeline, childrenBox);
-  let number = 0, waiting = false, shownFacts = {}, left = false;
+  main.append(h("p", {}, h("a", { href: "#/runs" }, "← Runs")), head, h("div.tools", {}, cancel, retry, clear, explain), notice, why, bar, marks, facts, result, h("h2", {}, "Timeline"), timeline, childrenBox);
+  let number = 0, waiting = false, shownFacts = {}, left = false, isGone = false;
 
+  /** Do something, and tell the words that it gives. */
   async function act(job) {
-    trouble.hidden = true;
+    notice.hidden = true;
     try {
-      await job();
-      await facts_();
-    } catch (problem) {
-      trouble.hidden = false;
-      say(trouble, problem.message);
-    }
+      const words = await job();
+      if (words) tell(notice, words, true);
+      if (!isGone) await facts_();
+    } catch (problem) { tell(notice, problem.message, false); }
+  }
+
+  async function cancelled() {
+    const live = children.querySelectorAll(".state.running, .state.starting").length;
+    const below = live ? `, and with it what its child waits for: ${some(live, "run")} of the child ${live === 1 ? "is" : "are"} live` : "";
+    if (!(await confirmed(`This run is aborted for good${below}. Detached runs of the child go on.`, "Cancel it"))) return "";
+    const { status } = await ask(`${path}/cancel`, { method: "POST", body: {} });
+    return status === "aborted" ? "The run is aborted." : `The run had ended before (${status}), and stays as it is.`;
+  }
+
+  async function cleared() {
+    const told = await ask(`${path}/at-stake`), others = told.runs - 1;
+    const live = told.live ? ` ${some(told.live, "run")} of these ${told.live === 1 ? "is" : "are"} live and aborted first.` : "";
+    const more = [others ? some(others, "run") + " that its child asked for" : "", told.sub_agents ? some(told.sub_agents, "sub-agent") : ""].filter(Boolean).join(" and ");
+    if (!(await confirmed(`This run and its child's storage are deleted for good${more ? `, and with them ${more}` : ""}.${live}`, "Clear it"))) return "";
+    isGone = true; // whatever is told of the run from here on, it is no problem that it is unknown
+    try {
+      await ask(path, { method: "DELETE" });
+    } catch (problem) { isGone = false; throw problem; }
+    for (const each of [cancel, retry, clear, explain]) each.disabled = true;
+    return `The run was cleared${others ? `, with ${some(others, "run")} that its child had asked for` : ""}.`;
   }
 
   async function explained() {
@@ -74,8 +94,8 @@ export function show(main, runId) {
     if (left) return;
     const told = shownFacts, status = run.next ? run.status : told.status ?? "starting";
     head.replaceChildren(told.display?.name ?? short(told.agent_type ?? run.info.agent_type), " ", h("small.mono", {}, runId));
-    cancel.disabled = HARD.has(status);
-    retry.disabled = !["error", "aborted", "interrupted"].includes(status);
+    cancel.disabled = isGone || HARD.has(status);
+    retry.disabled = isGone || !["error", "aborted", "interrupted"].includes(status);
     const fraction = run.progress?.fraction;
     bar.hidden = HARD.has(status) || fraction === undefined;
     if (fraction !== undefined) bar.value = fraction;
@@ -97,10 +117,12 @@ export function show(main, runId) {
     message(frame) {
       if (!take(run, frame)) return;
       changed();
-      if (run.status !== lastStatus && HARD.has((lastStatus = run.status)) && run.status !== "cleared") act(async () => {});
+      if (run.status === lastStatus || !HARD.has((lastStatus = run.status)) || isGone) return;
+      if (run.status === "cleared") act(async () => { isGone = true; return "The run was cleared."; });
+      else act(async () => {});
     },
     end() { following.close(); },
-    refused(problem) { trouble.hidden = false; say(trouble, problem.message); },
+    refused(problem) { if (!isGone) tell(notice, problem.message, false); },
   });
   act(async () => {});
   return () => { left = true; following.close(); };

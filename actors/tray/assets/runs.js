@@ -2,7 +2,7 @@
 
 import { ask, query } from "./api.js";
 import { clock, h, say, short, span, sync } from "./dom.js";
-import { isLive, state, watch } from "./live.js";
+import { isOpen, state, watch } from "./live.js";
 
 const SHOWN = 300;
 const PAGE = 50;
@@ -27,17 +27,17 @@ export function update(item, run) {
   const [status, name, said, bar, when] = item.firstElementChild.children;
   status.className = `state ${run.status}`;
   say(status, run.status);
-  const marks = run.milestones ?? [], key = `${title(run)} ${run.run_id} ${run.attempt} ${marks.length} ${run.progress?.phase} ${isLive(run)}`;
+  const marks = run.milestones ?? [], key = `${title(run)} ${run.run_id} ${run.attempt} ${marks.length} ${run.progress?.phase} ${isOpen(run)}`;
   if (name.dataset.key !== key) {
     name.dataset.key = key;
     name.replaceChildren(h("b", {}, title(run)), " ", h("span.faint.mono", {}, run.run_id.slice(0, 20)), " ",
       ...(run.attempt > 1 ? [h("span.chip.again", {}, `attempt ${run.attempt}`)] : []),
-      ...(isLive(run) && run.progress?.phase ? [h("span.chip", {}, run.progress.phase)] : []),
+      ...(isOpen(run) && run.progress?.phase ? [h("span.chip", {}, run.progress.phase)] : []),
       ...marks.slice(-3).map((mark) => h("span.chip.mark", {}, mark.name ?? mark)));
   }
-  say(said, isLive(run) ? run.progress?.message ?? "" : run.outcome?.error || run.outcome?.summary || "");
+  say(said, isOpen(run) ? run.progress?.message ?? "" : run.outcome?.error || run.outcome?.summary || "");
   const fraction = run.status === "completed" ? 1 : run.progress?.fraction;
-  bar.firstElementChild.hidden = !isLive(run) || fraction === undefined;
+  bar.firstElementChild.hidden = !isOpen(run) || fraction === undefined;
   if (fraction !== undefined) bar.firstElementChild.value = fraction;
   say(when, run.completed_at_ms ? span(run.completed_at_ms - run.started_at_ms) : clock(run.started_at_ms));
 }
@@ -102,7 +102,7 @@ export function show(main) {
   }
 
   function drawLive() {
-    const found = [...state.runs.values()].filter(isLive);
+    const found = [...state.runs.values()].filter(isOpen);
     none.hidden = found.length > 0;
     more.hidden = found.length <= SHOWN;
     say(more, `${(found.length - SHOWN).toLocaleString()} more are at work.`);
@@ -113,7 +113,7 @@ export function show(main) {
     runs = runs.filter((run) => !state.gone.has(run.run_id)).map((run) => ({ ...run, ...state.fresh.get(run.run_id) }));
     if (open) {
       const known = new Set(runs.map((run) => run.run_id));
-      const added = [...state.fresh.values()].filter((run) => !isLive(run) && !known.has(run.run_id) && run.started_at_ms >= (runs[0]?.started_at_ms ?? 0));
+      const added = [...state.fresh.values()].filter((run) => !isOpen(run) && !known.has(run.run_id) && run.started_at_ms >= (runs[0]?.started_at_ms ?? 0));
       runs = [...added.sort((one, two) => two.started_at_ms - one.started_at_ms), ...runs].slice(0, Math.max(KEPT, runs.length));
     }
     draw();
