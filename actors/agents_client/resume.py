@@ -4,7 +4,9 @@ A connection has a place in the list of entries (`Talk`) and its own picture of 
 that place. So a replay and the live chunks after it fit together: the replay has what is before the place, and the list goes on there.
 
     live      the connection has had every chunk of the turn, and gets the next ones
-    held      it was told `resuming`, and gets nothing of the turn until it says so
+    held      it was told `resuming`, and gets nothing of the turn until it says so. A client that waits for no `resuming` any more never
+              says so (its probe was answered too late, or another one was heard in its place), and would show the turn as under way
+              for ever. So if the turn ends first, it is soon told the end and the transcript
     waiting   it was told `pending`, and is told `resuming` or that there is nothing
 """
 
@@ -16,13 +18,16 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from perdure.actors.agents_client.line import BEHIND, Closed, Line
-from perdure.actors.agents_client.talk import RESPONSE, Entry, Talk, Turn, chunk_frame, recovering_frame
+from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Entry, Talk, Turn, chunk_frame, recovering_frame
 from perdure.actors.tasks import Pending
 from perdure.ledger import BadRequest
 from perdure.policies import OUTCOMES, JsonObject, ProbeAnswer, Situation, TurnStatus, probe_answer
 
 ARRIVES_S: Final = 5.0
 """If the line is lost so soon after the end of a turn was sent, it may not have arrived."""
+UNHEARD_S: Final = 0.3
+"""After the end of a turn that is held, its client is told that end, if it has not asked for the turn by then."""
+UNHEARD: Final = "unheard"
 PENDING_AGAIN_S: Final = 45.0
 """A client that was told `pending` waits a minute."""
 
@@ -39,6 +44,7 @@ class Attendance:
         """The turn whose end was sent last, and when."""
         self._live: set[str] = set()
         self._held: dict[str, Turn] = {}
+        self._announced: set[str] = set()
         self._waiting: set[str] = set()
         self._answered: set[str] = set()
         self._owed = ""
@@ -107,10 +113,15 @@ class Attendance:
                 await self._line.send_text(recovering_frame(turn))
         if self._missed is not None:
             await self._resume(self._missed)
+            if not self._missed.streams:
+                self._ended_unheard(self._missed)
 
     async def _reply(self, frame: dict[str, Any]) -> None:
         if frame["type"] == "cf_agent_stream_resume_ack":
             await self._replay(frame.get("id"))
+            return
+        if frame["type"] == UNHEARD:
+            await self._end_unheard(frame["id"])
             return
         probe = {"probeId": frame["probeId"]} if isinstance(frame.get("probeId"), str) else {}
         streaming = next((each for each in self._turns.values() if each.streams), None)
@@ -145,6 +156,7 @@ class Attendance:
         """From here on nothing of the turn is sent until the client acknowledges."""
         self._live.discard(turn.turn)
         self._held[turn.wire], self._owed = turn, ""
+        self._announced.add(turn.wire)
         await self._line.send("cf_agent_stream_resuming", id=turn.wire, **probe)
 
     async def _replay(self, wire: object) -> None:
@@ -170,6 +182,24 @@ class Attendance:
             await self._send_end(turn, replay=True)
             if turn.is_continuation:
                 self._talk.settle_soon()
+
+    def _ended_unheard(self, turn: Turn) -> None:
+        """A stream has ended that the client was offered, and has not asked for."""
+        if turn.wire in self._held and turn.wire in self._announced:
+            self._talk.later(self._remind_of_end(turn.wire))
+
+    async def _remind_of_end(self, wire: str) -> None:
+        await asyncio.sleep(UNHEARD_S)
+        self.ask({"type": UNHEARD, "id": wire})
+
+    async def _end_unheard(self, wire: str) -> None:
+        """Tell the end of a turn that is still held. If the client asks for it after all, it is told whole: clients know an end that comes
+        twice."""
+        turn = self._held.get(wire)
+        if turn is None or turn.streams:
+            return
+        await self._send_end(turn, replay=True)
+        await self._line.send(MESSAGES, messages=await self._talk.transcript())
 
     async def _send_kept(self, turn: Turn, *, replay: bool) -> None:
         async for number, chunk in self._talk.kept(turn.turn, turn.next):
@@ -236,6 +266,7 @@ class Attendance:
         self._answered.discard(turn.turn)
 
     async def _parked(self, _entry: Entry, turn: Turn) -> None:
+        self._ended_unheard(turn)
         if turn.turn in self._live:
             self._live.discard(turn.turn)
             await self._send_end(turn)
@@ -244,6 +275,7 @@ class Attendance:
         self._turns.pop(turn.turn, None)
         self._failed = turn if turn.status is TurnStatus.ERROR else self._failed
         self._answered.discard(turn.turn)
+        self._ended_unheard(turn)
         if turn.turn in self._waiting:
             self._waiting.discard(turn.turn)
             await self._line.send("cf_agent_stream_resume_none", reason="idle")

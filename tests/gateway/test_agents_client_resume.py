@@ -61,6 +61,28 @@ def test_a_turn_that_ends_before_it_is_acknowledged_is_told_whole() -> None:
     play(story, between_ms=20)
 
 
+def test_a_tab_that_waits_for_no_answer_to_its_probe_any_more_is_told_the_end_and_the_transcript() -> None:
+    """Under load a probe is answered after the client's five seconds, or another announcement was heard in its place. Then it never says
+    that it wants the turn, and showed it as under way for ever. If it does say so after all, the turn is told whole."""
+
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        async with tab(door) as left:
+            left.say("r1", "sum")
+            await left.until_chunk("text-delta")
+            assert (await left.probe("too late"))["type"] == "cf_agent_stream_resuming"
+            told = await left.until(id="r1", done=True)
+            assert not chunks(told)
+            assert told[-1]["outcome"] == "completed"
+            await left.until_it_shows(["sum", WHOLE])
+            left.send("cf_agent_stream_resume_ack", id="r1")
+            again: list[dict[str, object]] = []
+            while not again or not again[-1].get("done"):
+                again.append(await left.socket.receive())
+            assert text_of(again, "r1") == WHOLE  # type: ignore[arg-type]
+
+    play(story, between_ms=20)
+
+
 def test_who_waits_for_a_turn_in_the_queue_is_told_so_again_and_again_and_then_resumes_it() -> None:
     """P-098, P-108: also when another turn ends meanwhile, and another waiting tab leaves."""
 

@@ -104,7 +104,7 @@ export function show(main, runId) {
     const parent = told.parent ?? run.info.parent;
     const rows = [["agent", told.agent_type ?? run.info.agent_type], ["asked by", parent ? h("a", { href: `#/agents/${encodeURIComponent(parent)}` }, parent) : "a client"], ["tool call", told.parent_tool_call_id], ["requested", clock(told.started_at_ms)], ["took", told.completed_at_ms ? span(told.completed_at_ms - told.started_at_ms) : null], ["host", told.host], ["input", told.input_preview]];
     facts.replaceChildren(...rows.filter(([, value]) => value).flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
-    result.replaceChildren(...(run.error ? [h("p.notice.bad", {}, run.error)] : []), ...(run.status === "completed" && run.output !== null ? [h("h2", {}, "Output"), h("pre", {}, shown(run.output))] : []));
+    result.replaceChildren(...(run.error && !isGone ? [h("p.notice.bad", {}, run.error)] : []), ...(run.status === "completed" && run.output !== null ? [h("h2", {}, "Output"), h("pre", {}, shown(run.output))] : []));
     sync(timeline, run.items, (item) => (item.key ??= ++number), drawn, redraw);
   }
 
