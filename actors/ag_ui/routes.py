@@ -15,6 +15,7 @@ from starlette.routing import BaseRoute, Route
 from perdure.actors.ag_ui.names import turn_id
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.gateway.backend import Backend, Reached, asked
+from perdure.actors.gateway.bodies import body_of
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
 from perdure.actors.gateway.streaming import event_stream
@@ -38,7 +39,7 @@ class _AgUi:
     async def run(self, request: Request) -> Response:
         """Begin a run or take one up, and stream its events."""
         who = self._backend.principal(request, Scope.CHAT)
-        body = await request.body()
+        body = await body_of(request)
         serving = import_module(SERVING)
         given = serving.input_of(body)
         reached, _ = await self._backend.reach(who, [request.path_params["agent"], given.thread_id])

@@ -51,7 +51,7 @@ class CallDesk:
         if frame["type"] == STATE:
             await self._line.send(REFUSED, error=why)
             await self._send_state()
-        elif _is_call(frame):
+        elif isinstance(frame.get("id"), str):
             await self._line.send(RPC, id=frame["id"], success=False, error=why)
 
     # the state
@@ -74,9 +74,9 @@ class CallDesk:
     async def _set_state(self, state: object) -> None:
         """The client shows its state already. If it is refused the client is told so, and then the state that counts."""
         async with self._setting:
-            if isinstance(state, dict):
-                self._shown = version_of(pack_value("state", state))
             try:
+                if isinstance(state, dict):
+                    self._shown = version_of(pack_value("state", state))
                 self._set = tuple(await self._caller.call("_perdure_set_state", state))
                 if asyncio.get_running_loop().time() - self._sent_at_s < CROSSES_S:
                     self._shown = UNKNOWN  # what was sent may have crossed what the client has set, and stand there now

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
@@ -10,6 +9,7 @@ from typing import Any, ClassVar, Final
 from perdure.actors.agents_client.line import Line, encoded, words_of
 from perdure.actors.agents_client.resume import Attendance
 from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Author, Entry, Talk
+from perdure.actors.gateway.bodies import parsed_object
 from perdure.actors.tasks import Pending
 from perdure.ledger import PerdureError
 from perdure.policies import JsonObject, Plan, plan_request
@@ -31,17 +31,20 @@ class ChatDesk:
         if taking is not None:
             await taking(self, frame)
 
+    async def refuse(self, frame: JsonObject, why: str) -> None:
+        """Refuse what a frame asks, as far as it has an answer."""
+        logger.warning("a frame %.80r of a chat client was refused: %s", frame["type"], why)
+        if frame["type"] == "cf_agent_use_chat_request" and isinstance(frame.get("id"), str):
+            await self._refuse(frame["id"], why)
+
     # turns
 
     async def _request(self, frame: JsonObject) -> None:
-        request_id, body = frame.get("id"), _body_of(frame)
+        request_id = frame.get("id")
         if not isinstance(request_id, str) or not request_id:
             return
-        if body is None:
-            logger.warning("the request %.80r of a chat client has no JSON object as its body", request_id)
-            return
         try:
-            await self._submit(request_id, body)
+            await self._submit(request_id, _body_of(frame))
         except PerdureError as problem:
             await self._refuse(request_id, words_of(problem))
 
@@ -144,14 +147,11 @@ class ChatDesk:
     }
 
 
-def _body_of(frame: JsonObject) -> JsonObject | None:
-    """The body of a request; None if it is no JSON object."""
+def _body_of(frame: JsonObject) -> JsonObject:
+    """The body of a request. Raises `BadRequest` if it is no JSON object."""
     init = frame.get("init")
-    try:
-        body = json.loads(init["body"]) if isinstance(init, dict) else None
-    except (KeyError, TypeError, ValueError, RecursionError):
-        return None
-    return body if isinstance(body, dict) else None
+    body = init.get("body") if isinstance(init, dict) else None
+    return parsed_object(body if isinstance(body, str) else "", "init.body")
 
 
 def _options(plan: Plan, body: JsonObject) -> JsonObject:

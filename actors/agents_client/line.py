@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
-from typing import Any, Final
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
 
 from pydantic_core import to_json
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from perdure.actors.chat.plain_data import mended
+from perdure.actors.gateway.bodies import parsed_object
 from perdure.actors.gateway.problems import told
 from perdure.actors.tasks import Pending, awaited
+from perdure.ledger import BadRequest
 from perdure.policies import JsonObject
 
 BEHIND: Final = 1013
 """The close code for a client that reads too slowly. It connects again, and resumes."""
+HEAD_CHARS_MAX: Final = 1_000_000
+TOKENS: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]')
 CALLS_MAX: Final = 128
 """How many calls of one connection may be under way."""
 
@@ -30,6 +37,13 @@ class Closed(Exception):
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(code, reason)
         self.code, self.reason = code, reason
+
+
+class Frame(NamedTuple):
+    """What a client has sent. If it holds what may not be read, `wrong` says so, and only the texts at its top are there."""
+
+    fields: JsonObject
+    wrong: str = ""
 
 
 class Line:
@@ -52,16 +66,17 @@ class Line:
             except (RuntimeError, OSError) as gone:
                 raise WebSocketDisconnect(1006, str(gone)) from gone
 
-    async def receive(self) -> JsonObject | None:
+    async def receive(self) -> Frame | None:
         """The next frame; None for what is no JSON object with a type. Raises `WebSocketDisconnect`."""
         message = await self.socket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1005), message.get("reason"))
+        text = message.get("text") or ""
         try:
-            frame = json.loads(message.get("text") or "")
-        except (ValueError, RecursionError):
-            return None
-        return frame if isinstance(frame, dict) and isinstance(frame.get("type"), str) else None
+            found = Frame(parsed_object(text, "frame"))
+        except BadRequest as problem:
+            found = Frame(head_of(text), str(problem))
+        return found if isinstance(found.fields.get("type"), str) else None
 
     async def beside(self, job: Pending[None]) -> None:
         """Do a job beside the reading. If there are many already, wait for one of them first."""
@@ -83,6 +98,28 @@ class Line:
             for each in under_way:
                 each.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
+
+
+def head_of(text: str) -> JsonObject:
+    """The fields of an object that are texts, without reading what else is in it. Pure."""
+    found: JsonObject = {}
+    depth, key = 0, ""
+    for token in TOKENS.finditer(text, 0, HEAD_CHARS_MAX):
+        mark = token[0]
+        if mark == ",":
+            key = ""
+        elif mark in "[{":
+            depth += 1
+        elif mark in "]}":
+            depth -= 1
+        elif depth == 1 and text[token.end() : token.end() + 20].lstrip().startswith(":"):
+            key = mark
+            continue
+        elif depth == 1 and key:
+            with suppress(ValueError):
+                found[mended(json.loads(key))] = mended(json.loads(mark))
+        key = ""
+    return found
 
 
 def encoded(kind: str, **fields: object) -> str:

@@ -154,9 +154,10 @@ class AgentsClients:
     async def _read(self, line: Line, calls: CallDesk, chat: ChatDesk | None) -> None:
         """Take in the frames of the client. What it may not do is refused, and what is no frame of ours is ignored."""
         while True:
-            frame = await line.receive()
-            if frame is None:
+            told = await line.receive()
+            if told is None:
                 continue
+            frame = told.fields
             if frame["type"] in PASSIVE:
                 self._backend.principal(line.socket, Scope.READ)
             elif frame["type"] in CallDesk.TYPES and not self._may_chat(line):
@@ -164,7 +165,11 @@ class AgentsClients:
                 continue
             else:
                 self._backend.principal(line.socket, Scope.CHAT)
-            if frame["type"] in CallDesk.TYPES:
+            if told.wrong and frame["type"] in CallDesk.TYPES:
+                await calls.refuse(frame, told.wrong)
+            elif told.wrong and chat is not None:
+                await chat.refuse(frame, told.wrong)
+            elif frame["type"] in CallDesk.TYPES:
                 await calls.take(frame)
             elif chat is not None:
                 await chat.take(frame)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Final
 
 from starlette.requests import Request
@@ -44,7 +45,7 @@ def parsed_object(text: bytes | str, field: str = "body") -> JsonObject:
 def read_json(text: bytes, field: str = "body") -> Json:
     """The data of a JSON text. Raises `BadRequest` for what is none, is nested too deeply, or has text that is no Unicode."""
     try:
-        read: Json = json.loads(text, parse_constant=_refuse)
+        read: Json = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as problem:
         raise BadRequest(field, f"is not JSON: {problem!s:.200}") from None
     _check_depth(read, field)
@@ -58,6 +59,13 @@ def read_json(text: bytes, field: str = "body") -> Json:
 
 def _refuse(name: str) -> None:
     raise ValueError(f"{name} is no number in JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits:.40} is too large for a number")
+    return number
 
 
 def _check_depth(read: object, field: str) -> None:

@@ -10,10 +10,11 @@ import re
 from collections.abc import Callable
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from perdure.actors.chat.plain_data import all_mended
 from perdure.policies import JsonObject, Message
 
 NAME_MAX: Final = 256
@@ -21,9 +22,14 @@ _KEPT: Final = 180
 
 
 class Plain(BaseModel):
-    """Immutable plain data."""
+    """Immutable plain data. Providers deliver again what is refused, so characters that no store takes are mended."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_takable_texts(cls, given: object) -> object:
+        return all_mended(given)
 
 
 class Person(Plain):
@@ -47,7 +53,7 @@ class Attachment(Plain):
     id: str | None = None
     name: str = ""
     media_type: str = ""
-    size: int | None = None
+    size: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     metadata: JsonObject = Field(default_factory=dict)
 
     @property
