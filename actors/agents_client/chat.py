@@ -34,8 +34,9 @@ class ChatDesk:
     async def refuse(self, frame: JsonObject, why: str) -> None:
         """Refuse what a frame asks, as far as it has an answer."""
         logger.warning("a frame %.80r of a chat client was refused: %s", frame["type"], why)
-        if frame["type"] == "cf_agent_use_chat_request" and isinstance(frame.get("id"), str):
-            await self._refuse(frame["id"], why)
+        request_id = frame.get("id")
+        if frame["type"] == "cf_agent_use_chat_request" and isinstance(request_id, str):
+            await self._refuse(request_id, why)
 
     # turns
 

@@ -384,7 +384,7 @@ def events_of(part: Part, part_id: str) -> list[Event]:
         return [cast("Event", part)]
     state = part.get("state")
     call: Event = {**cast("Event", part), "toolName": tool_name(part)}
-    events = made(call) if state in ENDS else [{**call, "type": "tool-input-available"}]
+    events: list[Event] = made(call) if state in ENDS else [{**call, "type": "tool-input-available"}]
     approval = part.get("approval")
     if approval is not None:
         asked: Event = {**call, "type": "tool-approval-request", "approvalId": approval.get("id", call["toolCallId"])}

@@ -56,7 +56,8 @@ from perdure.policies import Limits
 
 T = TypeVar("T")
 Query: TypeAlias = (
-    Known
+    AtStake
+    | Known
     | Inspect
     | Show
     | ShowAgent
