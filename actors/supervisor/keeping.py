@@ -18,7 +18,7 @@ from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.ports import World
 from perdure.ledger import BadRequest, LedgerError, StorageError, Store, View, standing_of
 from perdure.ledger.keeping.cut import STAGE, read_known, stage_cut
-from perdure.ledger.storage.file_disk import stored_below
+from perdure.ledger.storage.cabinet import stored_below
 
 
 class Snapshots(Protocol):

@@ -27,7 +27,7 @@ from perdure.ledger.errors import WAY_OUT, BadRequest, StaleIncarnation, Storage
 from perdure.ledger.storage.agent_file import AgentFile
 from perdure.ledger.storage.agent_storage import Storage
 from perdure.ledger.storage.disk import Disk, MemoryDisk, StorageLocked
-from perdure.ledger.storage.file_disk import FileDisk
+from perdure.ledger.storage.file_disk import FileDisk, stored_below
 from perdure.ledger.storage.ownership import SCHEMA_VERSION
 from perdure.ledger.storage.records import (
     CALL,
@@ -99,6 +99,7 @@ __all__ = [
     "StorageLocked",
     "Transaction",
     "bound_to",
+    "stored_below",
     "unbound",
 ]
 

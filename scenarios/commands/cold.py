@@ -41,7 +41,7 @@ from perdure.ledger import (
     run_from,
     unpack_opened,
 )
-from perdure.ledger.storage.file_disk import stored_below
+from perdure.ledger.storage.cabinet import stored_below
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import is_begun
 from perdure.policies import Limits
