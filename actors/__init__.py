@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from perdure.actors.messenger.messenger_agent import MessengerAgent, messengers_of
     from perdure.actors.messenger.state import ChatState, key_shard, shard_of
     from perdure.actors.messenger.telegram import Telegram
-    from perdure.actors.ports import Clock, Courier, Dice, Faults, Fleet, Killed, KillPoint, PoolSpec, Threads, World
+    from perdure.actors.ports import Clock, Courier, Dice, Faults, Fleet, KillPoint, PoolSpec, Threads, World
     from perdure.actors.ray_world.baseline import PlainRay
     from perdure.actors.ray_world.cluster_record import read_record, refuse_without_ledger
     from perdure.actors.ray_world.deployment import LOGS
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from perdure.actors.serve.listening import bound, check_certificate
     from perdure.actors.serve.plan import ServePlan
     from perdure.actors.supervisor.supervisor import Supervisor
+    from perdure.actors.tasks import Killed
     from perdure.actors.telemetry.telemetry import Telemetry
     from perdure.policies import ChatRecovery, FiberResult, FiberRetry, Retries
 

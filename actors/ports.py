@@ -41,10 +41,6 @@ class KillPoint(StrEnum):
     MID_PASSIVATION = "mid_passivation"
 
 
-class Killed(BaseException):
-    """A simulated `SIGKILL`: derives from `BaseException` so that no author's `except Exception` survives its own death."""
-
-
 class Faults(Protocol):
     """Where death may strike. Production code calls `at` at each kill point; in production nothing happens there."""
 

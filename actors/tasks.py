@@ -2,7 +2,8 @@
 
 A *life* is that of a supervisor, a host, a client, or an agent. Each has one `Tasks`, and every task belongs to one of them:
 
-    start           nobody awaits the task. An unexpected error is logged with its traceback and ends the life
+    start           nobody awaits the task. An unexpected error is logged with its traceback and ends the life; so does, in a life of an
+                    agent, a cancellation that was not that of the life
     start_awaited   somebody awaits the task, and its error is raised there
 
 When a life ends, its tasks are cancelled and awaited. A task outside of any life (`awaited`) is awaited or cancelled by the code that
@@ -15,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
+from reprlib import repr as shortened
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
@@ -58,6 +60,89 @@ class Unanswered(Coroutine[Any, Any, T]):
 def awaited(job: Pending[T]) -> asyncio.Task[T]:
     """Start a task that its caller keeps, and awaits or cancels."""
     return asyncio.get_running_loop().create_task(job)
+
+
+class Killed(BaseException):
+    """A simulated `SIGKILL`: derives from `BaseException` so that no author's `except Exception` survives its own death."""
+
+
+class NotAnException(Exception):
+    """Code raised something that is no `Exception`, such as a `KeyboardInterrupt`, or that cannot be passed on as one. It has failed like
+    code that raises one, and is told of in the words of what it raised.
+
+    Attributes:
+        raised: what it raised.
+    """
+
+    def __init__(self, raised: BaseException) -> None:
+        super().__init__(raised)
+        self.raised = raised
+        self.__cause__ = raised
+
+
+def as_failure(raised: BaseException, task: asyncio.Task[object] | None = None) -> Exception | None:
+    """What stands for something that code raised and that would end more than that code. None if it is to go on: a simulated kill, and in
+    async code a cancellation that was requested, and the close of a coroutine. `task` is the one in which async code was entered.
+
+    A cancellation that was not requested of this task counts as raised: the code waited for another task that was cancelled. One whose
+    coroutine is closed is not the current task; one whose code raises `GeneratorExit` by itself is.
+    """
+    match raised:
+        case StopIteration():  # to who waits it would mean something else
+            return NotAnException(raised)
+        case Exception():
+            return raised
+        case Killed():
+            return None
+        case BaseExceptionGroup() if any(isinstance(each, Killed) for each in raised.exceptions):
+            return None
+        case SystemExit():  # in a host it would end the event loop of all who live there
+            left = f"the code called sys.exit({shortened(raised.code)}); an agent ends by returning or raising"
+            return _instead(RuntimeError(left), raised)
+        case asyncio.CancelledError() if task is not None:
+            stray = RuntimeError("a task that the code waited for was cancelled")
+            return None if task.cancelling() else _instead(stray, raised)
+        case GeneratorExit() if task is not None and current_task() is not task:
+            return None
+    return NotAnException(raised)
+
+
+def _instead(problem: Exception, raised: BaseException) -> Exception:
+    problem.__cause__ = raised
+    return problem
+
+
+def failure_or_itself(raised: BaseException, task: asyncio.Task[object] | None = None) -> BaseException:
+    """What stands for something that code raised, to be raised in its place; itself if it is to go on."""
+    failure = as_failure(raised, task)
+    return raised if failure is None else failure
+
+
+def self_cancelled() -> RuntimeError:
+    """The error of code that cancelled the task in which it ran, for which nobody else had asked. The task, if it is this one, goes on."""
+    task = current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
+    return RuntimeError("the code cancelled the task that it ran in")
+
+
+def contained(raised: BaseException) -> BaseException:
+    """What a task may end with: `KeyboardInterrupt` and `SystemExit` of one task would end the event loop of all."""
+    is_bound_up = isinstance(raised, KeyboardInterrupt | SystemExit) and RANK.get() is not None
+    return failure_or_itself(raised) if is_bound_up else raised
+
+
+def thrown(error: BaseException | type[BaseException]) -> BaseException | type[BaseException]:
+    """What a task is told of what it waited for. By a `GeneratorExit` Python would close all of its coroutines, and none could catch it."""
+    return NotAnException(error) if isinstance(error, GeneratorExit) else error
+
+
+def current_task() -> asyncio.Task[object] | None:
+    """The task that runs here, on whichever thread."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 async def to_the_end(future: asyncio.Future[T]) -> T:
@@ -111,6 +196,7 @@ class Tasks:
         self._on_failure = on_failure or self.fail
         self._running: dict[asyncio.Task[object], None] = {}  # in the order of their starts
         self._end: asyncio.Future[str] | None = None
+        self._is_stopping = False
 
     def start(self, job: Pending[T], context: Context | None = None) -> asyncio.Task[T]:
         """Start a task that nobody awaits. Its unexpected error ends the life."""
@@ -143,6 +229,8 @@ class Tasks:
             doing = getattr(task.get_coro(), "__qualname__", "a task")
             report_error(f"{self._life} ends: {doing} failed", problem, task)
             self._on_failure(problem)
+        elif task.cancelled() and self._agent and not self._is_stopping:
+            self._on_failure(self_cancelled())
 
     @contextmanager
     def joined(self) -> Iterator[None]:
@@ -198,6 +286,7 @@ class Tasks:
 
     def cancel(self) -> list[asyncio.Task[object]]:
         """Cancel the tasks, but for the current one, and return them."""
+        self._is_stopping = True
         tasks = self.others()
         for task in tasks:
             task.cancel()

@@ -20,14 +20,21 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Final
 
 from perdure.actors.chat.plain_data import TextJoiner, all_mended, checked, mended
 from perdure.actors.chat.tools import ToolSpec
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, pack
 from perdure.policies import Event, Json, JsonObject, ProviderMetadata
 
 ENDING = frozenset({"stop", "tool_call"})
 """Reasons of an answer's end that also end its last call; `length` cuts it off."""
+
+ARGUMENTS_BYTES_MAX: Final = 2_000_000
+"""Of one call. What is larger could not be kept whole in the message that holds the call."""
+TOO_LONG: Final = (
+    f"have more than {ARGUMENTS_BYTES_MAX:,} bytes, which is the limit of a call; hand the data over in parts"
+)
 
 _ID = re.compile(r"[\x21-\x7e]{1,64}")
 _MADE_UP = "pyd_ai_"  # of the library's random id for a call without one
@@ -48,6 +55,8 @@ class _Call:
     metadata: ProviderMetadata | None = None
     is_shown: bool = False
     is_settled: bool = False
+    is_too_long: bool = False
+    size: int = 0
 
     @property
     def text(self) -> str:
@@ -75,6 +84,8 @@ class CallReader:
         known = self._calls.get(part)
         if known is None:
             known = self._calls[part] = _Call(self._own_id(call_id), name)
+        elif known.is_too_long:
+            return
         elif known.is_settled:
             self.overrun = self.overrun or known.name
             return
@@ -85,6 +96,8 @@ class CallReader:
     def grew(self, part: int, more_name: str, args: str | JsonObject | None) -> Iterator[Event]:
         """More of a call."""
         call = self._calls[part]
+        if call.is_too_long:
+            return
         if call.is_settled:
             if more_name or (args.strip() if isinstance(args, str) else args):
                 self.overrun = self.overrun or call.name
@@ -97,6 +110,11 @@ class CallReader:
         if piece:
             yield from self._shown(call)
             call.pieces.append(piece)
+            call.size += len(piece)
+            if call.size > ARGUMENTS_BYTES_MAX:
+                call.is_too_long = True
+                yield from self._failed(call, f"the arguments {TOO_LONG}; what follows of them is not read")
+                return
             yield {"type": "tool-input-delta", "toolCallId": call.call_id, "inputTextDelta": piece}
 
     def described(self, part: int, metadata: ProviderMetadata) -> None:
@@ -131,6 +149,8 @@ class CallReader:
         try:
             given = call.given if call.given is not None and not call.text else self._arguments(call, tool)
             given = checked("input", all_mended(given))
+            if len(pack(given)) > ARGUMENTS_BYTES_MAX:
+                raise BadArguments(f"they {TOO_LONG}")  # noqa: TRY301 - like any other
         except (BadArguments, BadRequest) as problem:
             if not only_right:
                 yield from self._failed(call, f"the arguments cannot be used: {problem}")

@@ -29,7 +29,7 @@ from typing import Any, Protocol, TypedDict, Unpack
 from perdure.actors.chat.messages import Messages
 from perdure.actors.chat.turn import TurnPage, TurnResult
 from perdure.actors.chat.waits import WaitedTooLong, Waits
-from perdure.actors.code.author_call import is_async, tried
+from perdure.actors.code.author_call import in_words, is_async, text_of, tried
 from perdure.actors.ports import Threads
 from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest, PerdureError, check_whole
@@ -209,7 +209,7 @@ class CallbackRunner:
             problem = late
         if problem is not None:
             self._hears_events = False
-            log.warning("%s of a chat callback failed: %s: %s", name, type(problem).__name__, problem)
+            log.warning("%s of a chat callback failed: %s", name, in_words(problem))
 
     async def _call(self, name: str, *args: object) -> None:
         method = getattr(self._callback, name)
@@ -312,10 +312,10 @@ class _Follower:
         except BadRequest as problem:
             if problem.field == "request_id" and self._is_known:
                 return None
-            await self._runner.finish("on_error", str(problem))
+            await self._runner.finish("on_error", text_of(problem))
             raise
         except PerdureError as problem:
-            await self.lost(str(problem))
+            await self.lost(text_of(problem))
             raise
         return told
 

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from functools import partial
 
+from perdure.actors.code.author_call import behind, kind_of, members_of, text_of, tried_now
 from perdure.ledger import PerdureError
 from perdure.policies import Failure, FailureKind, Raised, classify, is_number, stream_ended
 
@@ -67,9 +68,10 @@ def chain_of(problem: BaseException) -> Iterator[Raised]:
     current: BaseException | None = problem
     while current is not None and id(current) not in seen and len(seen) < CHAIN_MAX:
         seen.add(id(current))
-        yield raised(current)
-        behind = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-        current = behind.exceptions[0] if isinstance(behind, BaseExceptionGroup) else behind
+        found, _ = tried_now(partial(raised, current))
+        yield found or Raised(lineage=(kind_of(current),), message=text_of(current))  # what its attributes are raises
+        further = behind(current)
+        current = next(iter(members_of(further)), further) if further is not None else None
 
 
 def raised(problem: BaseException) -> Raised:
@@ -83,7 +85,7 @@ def raised(problem: BaseException) -> Raised:
     body = _aws(response).get("Error") if body is None else body
     return Raised(
         lineage=tuple(f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}" for kind in lineage),
-        message=message if isinstance(message, str) else str(problem),
+        message=text_of(message if isinstance(message, str) else problem),
         status=_status(problem, response),
         code=_code(problem, response),
         headers={str(name): str(value) for name, value in headers.items()} if isinstance(headers, Mapping) else {},

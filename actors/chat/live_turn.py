@@ -28,13 +28,13 @@ from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool, Toolset
 from perdure.actors.chat.toolsets import listed
 from perdure.actors.chat.turn import Turn
-from perdure.actors.code.author_call import in_words, result_of, tried
+from perdure.actors.code.author_call import in_words, result_of, text_of, tried
 from perdure.actors.life.activity import CALL
 from perdure.actors.life.child_types import RunOptions
 from perdure.actors.life.results import Detached, RunHandle, RunResult
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import TOOL
-from perdure.ledger import Cancel, Status
+from perdure.ledger import Cancel, Status, TooLarge
 from perdure.policies import (
     Event,
     JsonObject,
@@ -59,7 +59,7 @@ class LiveTurn:
         self.turn, self.stream = turn, state.stream_of(turn)
         self._state, self._agent, self._tenant = state, state.agent, state.tenant
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._has_toolsets = False
+        self._has_toolsets = self._is_abandoned = False
         self._for_client: set[str] = set()  # the client's calls that nobody has to allow
 
     @cached_property
@@ -155,6 +155,7 @@ class LiveTurn:
 
     def abandon(self) -> None:
         """Stop waiting for the calls, because the storage failed. Whoever takes the turn up asks for their runs again."""
+        self._is_abandoned = True
         for task in self._tasks.values():
             task.add_done_callback(lambda task: None if task.cancelled() else task.exception())
             task.cancel()
@@ -265,12 +266,11 @@ class LiveTurn:
             return
         self.stream.flush()  # the intent is durable before the call
         self._tenant.faults.at(KillPoint.MID_TOOL, "before")
-        if tool.kind == "inline":
-            await self._inline(part, tool)
-        elif tool.kind == "agent":
-            await self._child(part, tool)
-        else:
-            await self._function(part, tool)
+        perform = {"inline": self._inline, "agent": self._child}.get(tool.kind, self._function)
+        try:
+            await perform(part, tool)
+        except TooLarge as refusal:  # its arguments, for a run
+            self._failed(call_id, f"This call was not executed: {refusal}")
         self._tenant.faults.at(KillPoint.MID_TOOL, "after")
 
     async def _needs_approval(self, part: Part, tool: Tool) -> bool:
@@ -299,7 +299,7 @@ class LiveTurn:
         call_id = part["toolCallId"]
         given, problem = await tried(result_of(lambda: tool.agent_input(part.get("input"))))
         if problem is not None:
-            self._failed(call_id, str(problem))
+            self._failed(call_id, text_of(problem))
             return
         result = await self._run(tool.agent_class, given, call_id, display=tool.display, detached=tool.detached)
         if isinstance(result, RunHandle):
@@ -307,7 +307,7 @@ class LiveTurn:
             return
         output, problem = await tried(result_of(lambda: tool.answer(result)))
         if problem is not None:
-            self._failed(call_id, str(problem))
+            self._failed(call_id, text_of(problem))
         else:
             unknown = result.status == "interrupted" and result.child_still_running is not False
             self._returned(call_id, output, self._evidence(part, result) if unknown else None)
@@ -347,7 +347,7 @@ class LiveTurn:
             attempt=attempt,
             idempotency_key=first_run_id(self.turn.request_id, call_id),
             report_progress=self._agent.report_progress,
-            asked_to_stop=lambda: self.turn.cancelled is not None,
+            asked_to_stop=lambda: self._is_abandoned or self.turn.cancelled is not None,
             approved=is_approved(self._part(call_id)),
         )
 

@@ -137,7 +137,7 @@ class Play:
         if isinstance(problem, ModelFailed):
             return problem.failure
         if model is None or problem is not None:
-            raise problem or AssertionError("there is neither a model nor a reason")
+            raise AssertionError("there is neither a model nor a reason") if problem is None else problem
         await self._recovery.compaction.ahead(self.live)
         messages, specs = self._history.request_messages(self.live), self.live.tools.specs()
         instructions = await result_of(self._agent.get_instructions)

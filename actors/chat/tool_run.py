@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any, ClassVar, NotRequired, TypedDict
+from typing import Any, ClassVar, Final, NotRequired, TypedDict
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool, find_tool
 from perdure.actors.chat.toolsets import ApprovalWanted, ResultLater, ToldToModel, find_library_tool, is_library_tool
-from perdure.actors.code.author_call import in_words, tried, tried_now
+from perdure.actors.code.author_call import in_words, text_of, tried, tried_now
 from perdure.actors.life.life import Life
 from perdure.actors.life.run_context import RunContext
+from perdure.actors.tasks import self_cancelled
 from perdure.ledger import BadRequest
 from perdure.policies import JsonObject
 
+END_BYTES: Final = 64
+"""So much is in the end of a call besides its result."""
 RAISED, REFUSED, TIMED_OUT, UNAPPROVED, DEFERRED = "raised", "refused", "timed_out", "unapproved", "deferred"
 
 
@@ -54,7 +57,11 @@ class ToolRun(Agent):
         )
         tool, problem = tried_now(lambda: _found(call["tool"], self._perdure.code_dir))
         if tool is None or problem is not None:
-            return {"ok": False, "kind": REFUSED, "error": in_words(problem or LookupError(call["tool"]))}
+            return {
+                "ok": False,
+                "kind": REFUSED,
+                "error": in_words(LookupError(call["tool"]) if problem is None else problem),
+            }
         return dict(await execute(self._perdure, tool, call["input"], context, call.get("timeout_ms")))
 
     def get_agent_tool_summary(self, end: JsonObject, run: RunContext) -> str:
@@ -76,10 +83,14 @@ async def execute(life: Life, tool: Tool, given: object, context: ToolContext, t
     """Execute a tool's function within its time limit, and return how it ended."""
     job, refusal = tried_now(lambda: tool.bound(given, context))
     if job is None or refusal is not None:
-        return {"ok": False, "kind": REFUSED, "error": str(refusal)}
+        return {"ok": False, "kind": REFUSED, "error": text_of(refusal)}
     try:
         async with asyncio.timeout(timeout_ms / 1000 if timeout_ms else None):
             value, problem = await tried(life.call(job))
+    except asyncio.CancelledError:
+        if life.is_leaving or context.asked_to_stop():
+            raise
+        value, problem = None, self_cancelled()
     except TimeoutError:
         words = f"The call did not return within {timeout_ms:g} ms and was stopped; what it had done by then stands."
         return {"ok": False, "kind": TIMED_OUT, "error": words}
@@ -88,9 +99,9 @@ async def execute(life: Life, tool: Tool, given: object, context: ToolContext, t
     if isinstance(problem, ResultLater):
         return {"ok": False, "kind": DEFERRED, "error": "Its result comes later.", "descriptor": problem.descriptor}
     if isinstance(problem, ToldToModel):
-        return {"ok": False, "kind": RAISED, "error": str(problem)}
+        return {"ok": False, "kind": RAISED, "error": text_of(problem)}
     if problem is None:
-        value, problem = tried_now(lambda: tool.encoded(value))
+        value, problem = tried_now(lambda: tool.encoded(value, life.limits.output_bytes_max - END_BYTES))
     if problem is not None:
         life.log("tool", f"call {context.call_id} of tool {tool.name}", problem, context.run_id)
         return {"ok": False, "kind": REFUSED if isinstance(problem, BadRequest) else RAISED, "error": in_words(problem)}

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.turn import Turn
-from perdure.actors.code.author_call import tried
+from perdure.actors.code.author_call import sendable, tried
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.policies import Event, JsonObject, Message, TurnEvent, TurnStatus
 
@@ -47,7 +47,7 @@ async def reported(state: ConversationState, turn: Turn, outcome: Outcome) -> Ou
     if problem is not None:
         state.tenant.trouble("on_chat_error", problem)
     if isinstance(shown, str) and shown.strip():
-        outcome = outcome._replace(error=shown)
+        outcome = outcome._replace(error=sendable(shown))
     if outcome.stage != "recovery":  # a recovery emits events of its own
         told = {"stage": outcome.stage, "reason": outcome.reason, "error": outcome.error}
         state.emit("chat:request:failed", turn, told)

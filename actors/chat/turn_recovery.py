@@ -23,7 +23,7 @@ from perdure.actors.chat.lost_calls import late_results
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn
 from perdure.actors.chat.turn_ends import Outcome
-from perdure.actors.code.author_call import in_words, tried
+from perdure.actors.code.author_call import in_words, kind_of, raised_by, tried
 from perdure.ledger import pack, unpack
 from perdure.policies import (
     TERMINAL_MESSAGE,
@@ -350,7 +350,7 @@ class TurnRecovery:
         if isinstance(problem, MemoryError):
             return await self._interrupted(live, OUT_OF_MEMORY)
         live.stream.mend()
-        return Outcome(TurnEvent.FAILED, in_words(problem), type(problem).__name__)
+        return Outcome(TurnEvent.FAILED, in_words(problem), kind_of(raised_by(problem)))
 
 
 async def abort(live: LiveTurn) -> Outcome:

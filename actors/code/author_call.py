@@ -1,16 +1,20 @@
-"""Calls of an author's code. Its exceptions become values. Kills and cancellations derive from `BaseException` and pass through."""
+"""Calls of an author's code, and what it raises: a value, and words that can be stored, sent and printed, whatever it is.
+
+A simulated kill, a cancellation that was requested and the close of a coroutine pass through.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import resource
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from traceback import StackSummary, TracebackException
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
+from perdure.actors.tasks import NotAnException, as_failure, current_task, failure_or_itself
 from perdure.ledger import BadRequest, PerdureError
 
 _OURS: Final = str(Path(__file__).parents[1])  # `actors`: who only calls an author's code is not where it failed
@@ -20,22 +24,14 @@ Method = TypeVar("Method", bound=Callable[..., object])
 
 
 async def tried(job: Awaitable[T]) -> tuple[T | None, Exception | None]:
-    """What the author's code returned or raised.
-
-    A cancellation that was not requested of this task counts as raised: the code waited for another task that was cancelled.
-    """
+    """What the author's code returned or raised. What is no `Exception` counts as one (`tasks.as_failure`)."""
+    task = current_task()
     try:
         return await job, None
-    except asyncio.CancelledError as stray:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+    except BaseException as raised:
+        problem = as_failure(raised, task)
+        if problem is None:
             raise
-        problem = RuntimeError("a task that the code waited for was cancelled")
-        problem.__cause__ = stray
-        return None, problem
-    except SystemExit as leaving:
-        return None, _left(leaving)
-    except Exception as problem:
         return None, problem
 
 
@@ -45,59 +41,158 @@ async def result_of(make: Callable[[], T | Awaitable[T]]) -> T:
     return cast("T", await value) if inspect.isawaitable(value) else value
 
 
-def _left(leaving: SystemExit) -> RuntimeError:
-    """In a host it would end the event loop of all who live there."""
-    problem = RuntimeError(f"the code called sys.exit({leaving.code!r}); an agent ends by returning or raising")
-    problem.__cause__ = leaving
-    return problem
-
-
 def staying(job: Callable[[], T]) -> T:
-    """Do sync code on a thread. Raises `RuntimeError` if it calls `sys.exit`."""
+    """Do sync code. What it raises that is no `Exception` is raised as one."""
     try:
         return job()
-    except SystemExit as leaving:
-        raise _left(leaving) from leaving
+    except BaseException as raised:
+        raise failure_or_itself(raised)  # noqa: B904 - what stands for it has it as its cause
 
 
 def tried_now(job: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """The same for sync code."""
+    """The same as `tried` for sync code."""
     try:
-        return staying(job), None
-    except Exception as problem:
+        return job(), None
+    except BaseException as raised:
+        problem = as_failure(raised)
+        if problem is None:
+            raise
         return None, problem
 
 
-def in_words(problem: Exception, causes_max: int = 5) -> str:
-    """An author's exception as a text for an error field, with what it was raised from. Errors of ours say that in their own words."""
-    words = str(problem)
-    if isinstance(problem, MemoryError) and not words:
-        words = _out_of_memory()
-    told = f"{type(problem).__name__}: {words}" if words else type(problem).__name__
-    cause = problem.__cause__
-    if not isinstance(cause, Exception) or isinstance(problem, PerdureError) or not causes_max:
+# ---------------------------------------------------------------- errors in words
+
+
+WORDS_MAX: Final = 4_000
+"""Characters of an error's words, where nobody says another bound."""
+PARTS_MAX: Final = 5
+"""So many causes are told of one error, and so many errors of a group."""
+TRACED_MAX: Final = 20
+"""Of so many errors that stand behind one another, or in groups, there are tracebacks."""
+
+_name_of: Final[Callable[[type], str]] = vars(type)["__name__"].__get__
+
+
+def own(problem: BaseException, name: str) -> Any:
+    """An attribute that each exception has, whatever its class makes of the name."""
+    return vars(BaseException)[name].__get__(problem)
+
+
+def set_cause(problem: BaseException, cause: BaseException) -> None:
+    """Say what an error was raised from."""
+    vars(BaseException)["__cause__"].__set__(problem, cause)
+
+
+def behind(problem: BaseException) -> BaseException | None:
+    """What an error was raised from, or while."""
+    cause: BaseException | None = own(problem, "__cause__")
+    if cause is None and not own(problem, "__suppress_context__"):
+        cause = own(problem, "__context__")
+    return cause
+
+
+def raised_by(problem: BaseException) -> BaseException:
+    """What the code raised."""
+    return problem.raised if isinstance(problem, NotAnException) else problem
+
+
+def kind_of(problem: BaseException) -> str:
+    """The name of an error's class."""
+    return _name_of(type(problem))
+
+
+def members_of(problem: BaseException) -> Sequence[BaseException]:
+    """The errors that a group holds."""
+    held = vars(BaseExceptionGroup)["exceptions"].__get__(problem) if isinstance(problem, BaseExceptionGroup) else ()
+    return cast("Sequence[BaseException]", held)
+
+
+def text_of(value: object, chars_max: int = WORDS_MAX) -> str:
+    r"""The text of a value that may be anything, fit to be stored, sent and printed: it is cut, halves of surrogate pairs and NULs are
+    escaped (`\udce9`), and if its `__str__` raises, that is what it says."""
+    text, problem = tried_now(lambda: str(value))
+    if text is None or problem is not None:
+        why = "" if problem is None else f": {kind_of(raised_by(problem))}"
+        text = f"({_name_of(type(value))}, whose text cannot be had{why})"
+    return _fit(str.__str__(text), chars_max)
+
+
+def sendable(text: str) -> str:
+    """A text with halves of surrogate pairs escaped: no other process could have them."""
+    return str.encode(text, errors="backslashreplace").decode()
+
+
+def _fit(text: str, chars_max: int) -> str:
+    text = _cut(text, chars_max)
+    return _cut(sendable(text).replace("\0", "\\x00"), chars_max)
+
+
+def _cut(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else f"{text[: chars_max - 1]}…"
+
+
+def in_words(problem: BaseException, chars_max: int = WORDS_MAX) -> str:
+    """An author's exception as a text for an error field, with what it was raised from, and what a group holds. Errors of ours say that in
+    their own words."""
+    return _cut(_in_words(raised_by(problem), PARTS_MAX), chars_max)
+
+
+def _in_words(problem: BaseException, parts_max: int) -> str:
+    words = words_of(problem, parts_max)
+    told = f"{kind_of(problem)}: {words}" if words else kind_of(problem)
+    cause: BaseException | None = own(problem, "__cause__")
+    is_told = cause is None or isinstance(problem, PerdureError) or not parts_max
+    if is_told or isinstance(cause, SystemExit | asyncio.CancelledError):
         return told
-    return f"{told} (caused by {in_words(cause, causes_max - 1)})"
+    return f"{told} (caused by {_in_words(raised_by(cast('BaseException', cause)), parts_max - 1)})"
+
+
+def words_of(problem: BaseException, parts_max: int = PARTS_MAX) -> str:
+    """What an error says, and what those say that it holds."""
+    words = text_of(problem)
+    if isinstance(problem, MemoryError) and not words:
+        return _out_of_memory()
+    members = members_of(problem) if parts_max and not isinstance(problem, PerdureError) else ()
+    told = [_in_words(raised_by(each), parts_max - 1) for each in members[:PARTS_MAX]]
+    more = [f"and {len(members) - PARTS_MAX} more"] if len(members) > PARTS_MAX else []
+    return _cut(f"{words}: {'; '.join(told + more)}", WORDS_MAX) if told else words
 
 
 def _out_of_memory() -> str:
     """What bounds the memory of this process."""
     most = resource.getrlimit(resource.RLIMIT_AS)[0]
-    own = (
+    own_bound = (
         "it has no limit of its own (RLIMIT_AS)" if most == resource.RLIM_INFINITY else f"RLIMIT_AS is {most >> 20} MB"
     )
-    return f"the process got no more memory; {own}"
+    return f"the process got no more memory; {own_bound}"
 
 
 def traced(problem: BaseException, chars_max: int) -> str:
-    """Its traceback, without our own frames if the author has any. One that is too long loses its middle."""
-    whole = TracebackException.from_exception(problem, compact=True)
-    behind: TracebackException | None = whole
-    while behind is not None:
-        theirs = [frame for frame in behind.stack if not frame.filename.startswith(_OURS)]
-        behind.stack = StackSummary.from_list(theirs) if theirs else behind.stack
-        behind = behind.__cause__ or behind.__context__
-    return without_middle("".join(whole.format()).rstrip(), chars_max)
+    """Its traceback, without our own frames if the author has any. One that is too long loses its middle. An error that cannot be taken
+    apart is told in words alone."""
+    raised = raised_by(problem)
+    whole, _ = tried_now(lambda: "".join(_unfolded(raised, set()).format()))
+    told = in_words(raised) if whole is None else without_middle(whole.rstrip(), chars_max)
+    return _fit(told, max(chars_max, len(told)))
+
+
+def _unfolded(problem: BaseException, seen: set[int]) -> TracebackException:
+    """A traceback with those of the errors behind it. Python's own way has no end where theirs is far."""
+    seen.add(id(problem))
+    told = TracebackException(type(problem), problem, own(problem, "__traceback__"), compact=True, _seen=set())
+    theirs = [frame for frame in told.stack if not frame.filename.startswith(_OURS)]
+    told.stack = StackSummary.from_list(theirs) if theirs else told.stack
+    cause: BaseException | None = own(problem, "__cause__")
+    told.__cause__ = None if cause is None or _is_enough(cause, seen) else _unfolded(raised_by(cause), seen)
+    context = None if cause is not None else behind(problem)
+    told.__context__ = None if context is None or _is_enough(context, seen) else _unfolded(raised_by(context), seen)
+    members = members_of(problem)
+    told.exceptions = [_unfolded(each, seen) for each in members if not _is_enough(each, seen)] or None
+    return told
+
+
+def _is_enough(problem: BaseException, seen: set[int]) -> bool:
+    return id(problem) in seen or len(seen) >= TRACED_MAX
 
 
 def without_middle(text: str, chars_max: int) -> str:

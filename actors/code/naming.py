@@ -29,10 +29,12 @@ from pathlib import Path
 from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import cast
 
+from perdure.actors.code.author_call import in_words
 from perdure.actors.code.excerpt import bound_names, definitions, excerpt, is_main_block, typed_texts
 from perdure.actors.code.known_types import NAMED, claimant, claimed, places_of, remember_type
 from perdure.actors.code.permanent_names import is_ours, module_of, permanent, scripts_have_module_names
 from perdure.actors.code.pinned import pin
+from perdure.actors.tasks import as_failure
 from perdure.ledger import BadRequest, UnknownAgentType, UnknownTool
 
 FIELD = "agent_type"
@@ -325,8 +327,9 @@ class _Loading:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _loading.reset(self._token)
-        if isinstance(error, Exception | SystemExit) and not isinstance(error, UnknownAgentType | UnknownTool):
-            raise self._unknown(f"{self._name} cannot be imported: {type(error).__name__}: {error}") from error
+        is_known = isinstance(error, KeyboardInterrupt | UnknownAgentType | UnknownTool)
+        if error is not None and not is_known and as_failure(error) is not None:
+            raise self._unknown(f"{self._name} cannot be imported: {in_words(error)}") from error
 
 
 def _module(name: str, code_dir: Path | None) -> ModuleType:

@@ -14,6 +14,7 @@ from inspect import iscoroutinefunction
 from threading import Lock
 from typing import Any, Protocol
 
+from perdure.actors.tasks import as_failure
 from perdure.ledger import BadRequest, name_of, type_of
 
 _log = logging.getLogger(__name__)
@@ -130,7 +131,9 @@ class Channels:
 def _tell(subscriber: _Subscriber, event: Event) -> None:
     try:
         subscriber.callback(event)
-    except Exception:
+    except BaseException as raised:
+        if as_failure(raised) is None:
+            raise
         if subscriber.warned:
             return
         subscriber.warned = True

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from perdure.actors.code.author_call import in_words, text_of
 from perdure.actors.gateway.limits import TooManyRequests, TooSlow
 from perdure.actors.gateway.refusals import Forbidden, GatewayStopped, NoSuchAgent, Unauthenticated
 from perdure.actors.link.wire import RemoteError
@@ -46,7 +47,7 @@ class AgentRaised(PerdureError):
     """The author's code raised. The words are those of its exception, without a traceback."""
 
     def __init__(self, problem: Exception) -> None:
-        super().__init__(f"{type(problem).__name__}: {problem}")
+        super().__init__(in_words(problem))
 
 
 class NotNow(PerdureError):
@@ -116,9 +117,9 @@ def told(problem: Exception) -> dict[str, str]:
     if isinstance(problem, NOT_NOW):
         warn_once(problem)
     problem = public(problem)
-    found = {"type": type(problem).__name__, "message": str(problem)}
+    found = {"type": type(problem).__name__, "message": text_of(problem)}
     field = getattr(problem, "field", None)
-    return found | ({"field": str(field)} if field else {})
+    return found | ({"field": text_of(field)} if field else {})
 
 
 def warn_once(problem: Exception) -> None:

@@ -46,8 +46,9 @@ from perdure.actors.link.messages import (
 )
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
+from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import Courier, World
-from perdure.actors.tasks import Tasks
+from perdure.actors.tasks import Tasks, self_cancelled
 from perdure.ledger import Ended, Released, StorageError, Unstarted, agent_id
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import LEAP_MS, Limits, Rank
@@ -246,7 +247,7 @@ class Host:
         else:
             calls.begin(ref)
             task = tenant.spawn(tenant.answer(ref, said.method, said.body, said.trace), Rank.CALL)
-            task.add_done_callback(partial(self._call_over, ref))
+            task.add_done_callback(partial(self._call_over, ref, tenant))
 
     async def look(self, frame: bytes) -> bytes:
         """Answer questions that a process asks this host itself (`link.doors`)."""
@@ -262,9 +263,14 @@ class Host:
             lambda done: tell(None if done.cancelled() or done.exception() is not None else done.result())
         )
 
-    def _call_over(self, ref: str, task: asyncio.Task[object]) -> None:
-        """A call whose agent was told to stop is not answered any more, nor is one that failed in our own code."""
-        if (task.cancelled() or task.exception() is not None) and self.services.calls.cut_off(ref):
+    def _call_over(self, ref: str, tenant: Tenant, task: asyncio.Task[object]) -> None:
+        """A call whose agent was told to stop is not answered any more, nor is one that failed in our own code. One that cancelled its own
+        task has failed, and would do so again."""
+        if not (task.cancelled() or task.exception() is not None):
+            return
+        if task.cancelled() and not tenant.is_leaving and self.services.calls.is_under_way(ref):
+            self.services.answer(ref, False, error_to_plain(self_cancelled()))
+        elif self.services.calls.cut_off(ref):
             self.peer.push_awaited(CallCut(ref))
 
     def _signal(self, said: Signal) -> None:

@@ -355,9 +355,14 @@ class Tenant(Life):
         self.faults.at(KillPoint.MID_PASSIVATION, self.agent_id)
         self._leave_with(Released(self.agent_id, self.incarnation))
 
-    def _failed(self, _problem: BaseException) -> None:
-        """A task of this life failed unexpectedly, and was logged: what the life owes is for the next one."""
+    def _failed(self, problem: BaseException) -> None:
+        """A task of this life failed unexpectedly: what the life owes is for the next one, which begins after a while. What
+        was being done has failed once more, so it is parked in the end."""
         if not self.is_leaving:
+            self.alarms.rest()
+            self.log("life", "a task, which ends this life of it", problem)
+            if self._has("mail"):
+                self.mail.failed(problem)
             self.services.tasks.start(self.stop())
 
     def abandon(self) -> list[asyncio.Task[object]]:

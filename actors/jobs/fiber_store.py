@@ -294,7 +294,8 @@ class GroupCommit:
                 if results is not None:
                     done.set_result(results[place])
                 else:
-                    done.set_exception(problem or StorageError(self._life.agent_id, "nothing was committed"))
+                    lost = StorageError(self._life.agent_id, "nothing was committed")
+                    done.set_exception(lost if problem is None else problem)
             await asyncio.sleep(min(REST_S_MAX, loop.time() - begun_s) if self._is_patient() else 0)
         self._is_busy = False
 

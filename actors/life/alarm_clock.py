@@ -41,6 +41,7 @@ class AlarmClock:
         self._told_ms = 0  # what the ledger has heard from this life
         self._timer: asyncio.TimerHandle | None = None
         self._is_saying = False
+        self._rests_until_ms = 0
 
     def set(self, part: str, at_ms: int | None, ring: Callable[[], None]) -> None:
         """Ring this part on the loop at that instant (milliseconds since the epoch), or soon if it is past; None: not at all.
@@ -79,6 +80,11 @@ class AlarmClock:
         if (waiting or isinstance(problem, StorageLost)) and self._life.agent is not None:
             self._set("start", self._life.now_ms() + COME_BACK_MS, lambda: None)
 
+    def rest(self) -> None:
+        """The life ends by an error. What it owes, and what is due, is done by another one, which begins after a while."""
+        self._rests_until_ms = self._life.now_ms() + COME_BACK_MS
+        self.come_back()
+
     def finds_work(self) -> bool:
         """Whether this life, which has not come up, would find something to do or to say that an earlier one left."""
         life = self._life
@@ -100,8 +106,9 @@ class AlarmClock:
 
     def _next_ms(self) -> int:
         if self._owed and self._life.is_leaving:
-            return max(1, self._life.now_ms())
-        return max(1, min(wish.at_ms for wish in self._wishes.values())) if self._wishes else 0
+            return max(1, self._life.now_ms(), self._rests_until_ms)
+        first_ms = min((wish.at_ms for wish in self._wishes.values()), default=None)
+        return 0 if first_ms is None else max(1, first_ms, self._rests_until_ms)
 
     def _arm(self) -> None:
         if self._timer is not None:

@@ -13,13 +13,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from perdure.actors.code.author_call import in_words, traced, tried, tried_now
+from perdure.actors.code.author_call import in_words, sendable, traced, tried, tried_now
 from perdure.actors.code.signatures import run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.ports import KillPoint
-from perdure.actors.tasks import RANK
+from perdure.actors.tasks import RANK, self_cancelled
 from perdure.ledger import (
     COLLECTED_NOTHING,
     NOT_RUNNABLE,
@@ -142,14 +142,19 @@ async def _keep(life: Life, run_id: str, outcome: Outcome) -> None:
 
 async def _execute(life: Life, run: RunContext, value: object) -> Outcome:
     """What the author's `run` came to."""
-    done, problem = await tried(_work(life, run, value))
+    try:
+        done, problem = await tried(_work(life, run, value))
+    except asyncio.CancelledError:
+        if life.is_leaving:
+            raise
+        done, problem = None, self_cancelled()
     if done is not None:
         return done
     if problem is None:
         return Outcome(None, "", "no outcome")
     life.log("run", f"attempt {run.attempt} at run {run.run_id}", problem, run.run_id)
     most = life.limits.error_chars_max
-    return Outcome(None, "", in_words(problem)[:most], traced(problem, most))
+    return Outcome(None, "", in_words(problem, most), traced(problem, most))
 
 
 async def _work(life: Life, run: RunContext, value: object) -> Outcome:
@@ -162,9 +167,7 @@ async def _work(life: Life, run: RunContext, value: object) -> Outcome:
 
 async def _summary(agent: Any, outcome: object, run: RunContext) -> str:
     given = agent.get_agent_tool_summary(outcome, run)
-    if type(given) is str:
-        return given
-    return str(await given if inspect.isawaitable(given) else given)
+    return sendable(str(await given if inspect.isawaitable(given) else given))
 
 
 def _ended(life: Life, run: RunContext, outcome: Outcome) -> Ended:

@@ -18,6 +18,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import NamedTuple
 
+from perdure.actors.code.author_call import text_of
 from perdure.actors.code.naming import load_type, type_name
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.class_options import pool_spec
@@ -258,7 +259,7 @@ class Family:
         try:
             is_let_pass = await self._life.call(agent.on_before_sub_agent, agent_type, name)
         except PermissionError as refusal:
-            raise AgentForbidden(child, str(refusal) or "its parent has refused the call") from refusal
+            raise AgentForbidden(child, text_of(refusal) or "its parent has refused the call") from refusal
         if not is_let_pass:
             raise AgentUnreachable(child, "its parent has no such child, or lets no call pass (`on_before_sub_agent`)")
         agent_class = await self._life.threads.run(partial(load_type, agent_type, self._life.code_dir))

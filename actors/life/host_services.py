@@ -12,16 +12,17 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
-from perdure.actors.code.author_call import traced
+from perdure.actors.code.author_call import text_of, traced
 from perdure.actors.life.callback_pace import Paces
 from perdure.actors.life.writes_together import WritesTogether
 from perdure.actors.link.call_log import CallLog
 from perdure.actors.link.messages import CallAnswered, Plain
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
+from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import World
 from perdure.actors.tasks import Pending, Tasks
-from perdure.ledger import Up
+from perdure.ledger import BadRequest, Up
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import Limits
 
@@ -103,8 +104,12 @@ class HostServices:
 
     def answer(self, ref: str, ok: bool, value: Plain) -> None:
         """Answer a call, and keep the answer for a supervisor that asks again."""
+        try:
+            self.peer.push_awaited(CallAnswered(ref, ok, value))
+        except BadRequest as problem:
+            ok, value = False, error_to_plain(problem)
+            self.peer.push_awaited(CallAnswered(ref, ok, value))
         self.calls.answer(ref, ok, value)
-        self.peer.push_awaited(CallAnswered(ref, ok, value))
 
     def soon_up(self, said: Up) -> None:
         """Say that an attempt is at work, unless it ends in a moment: then its end says so."""
@@ -128,11 +133,11 @@ class HostServices:
         """An attempt is over; that it began need not be said any more."""
         self._ups.pop(run_id, None)
 
-    def report_failure(self, area: str, agent_id: str, doing: str, problem: Exception, run_id: str = "") -> None:
+    def report_failure(self, area: str, agent_id: str, doing: str, problem: BaseException, run_id: str = "") -> None:
         """Code of an author, or a storage, failed: write its traceback to the log of this area."""
         told = traced(problem, self.limits.error_chars_max)
         about = {"agent_id": agent_id, "run_id": run_id}
-        authors_log.getChild(area).warning("agent %s failed in %s:\n%s", agent_id, doing, told, extra=about)
+        authors_log.getChild(area).warning("agent %s failed in %s:\n%s", agent_id, text_of(doing), told, extra=about)
 
     def report_finding(self, agent_id: str, finding: str) -> None:
         """Something was wrong with a storage, and was mended."""

@@ -15,13 +15,13 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast, overload
 from weakref import ref
 
-from perdure.actors.code.author_call import is_async, overrides, staying, tried
+from perdure.actors.code.author_call import in_words, is_async, overrides, staying, tried
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.link.messages import InboxKept, Plain, Question, Report
 from perdure.actors.ports import Dice
-from perdure.actors.tasks import AGENT, RANK, Pending, Tasks
+from perdure.actors.tasks import AGENT, RANK, Pending, Tasks, current_task, failure_or_itself
 from perdure.actors.threads import wait_for
-from perdure.ledger import Alarm, Ended, Handled, Milestone, Progress, Released, StaleIncarnation, path_of
+from perdure.ledger import Alarm, BadRequest, Ended, Handled, Milestone, Progress, Released, StaleIncarnation, path_of
 from perdure.ledger.storage.cabinet import State, Storage, Transaction, bound_to, unbound
 from perdure.policies import Rank
 
@@ -197,11 +197,18 @@ class Life:
     async def call(self, method: Callable[..., T], *args: object, **kwargs: object) -> T: ...
 
     async def call(self, method: Callable[..., Any], *args: object, **kwargs: object) -> object:
-        """Call an author's method: async ones on the loop, sync ones on a worker thread."""
-        if is_async(method):
-            return await method(*args, **kwargs)
-        outcome = await self.threads.run(partial(staying, partial(method, *args, **kwargs)))
-        return await outcome if inspect.isawaitable(outcome) else outcome
+        """Call an author's method: async ones on the loop, sync ones on a worker thread. What it raises that is no `Exception` is raised as
+        one (`tasks.as_failure`)."""
+        task = current_task()
+        try:
+            if is_async(method):
+                return await method(*args, **kwargs)
+            outcome = await self.threads.run(partial(staying, partial(method, *args, **kwargs)))
+            return await outcome if inspect.isawaitable(outcome) else outcome
+        except Exception:
+            raise
+        except BaseException as raised:
+            raise failure_or_itself(raised, task)  # noqa: B904 - what stands for it has it as its cause
 
     async def written(self, job: Callable[[], T], rank: Rank | None = None) -> T:
         """Do work on the storage: beside the loop if the host is crowded; here otherwise, which costs less, and in an open transaction.
@@ -225,15 +232,20 @@ class Life:
         if self.agent is not None and self.overrides("on_error") and not self.is_leaving:
             self.spawn(tried(self.call(self.agent.on_error, problem, doing)))
 
-    def log(self, area: str, doing: str, problem: Exception, run_id: str = "") -> None:
+    def log(self, area: str, doing: str, problem: BaseException, run_id: str = "") -> None:
         """Code of the author raised: the log has its traceback, under `perdure.agents.<area>`."""
         self.services.report_failure(area, self.agent_id, doing, problem, run_id)
 
     # the supervisor
 
     def push(self, stimulus: Report) -> None:
-        """Say something to the supervisor, after everything that this agent has said."""
-        self.services.peer.report(self._with_sequence(stimulus), self.agent_id)
+        """Say something to the supervisor, after everything that this agent has said. An end of a run that cannot be said is its error."""
+        try:
+            self.services.peer.report(self._with_sequence(stimulus), self.agent_id)
+        except BadRequest as problem:
+            if not isinstance(stimulus, Ended):
+                raise
+            self.push(stimulus._replace(output=None, summary="", error=in_words(problem), trace=""))
 
     def push_of_mail(self, said: Handled | InboxKept) -> None:
         """Say what became of mail. That need not wait for the many runs that its handlers ask for: a row of the outbox stands for each."""

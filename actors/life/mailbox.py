@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 from perdure.actors.code.author_call import in_words, tried
@@ -19,6 +20,7 @@ class Mailbox:
         self._life, self._outbox, self._ready = life, outbox, ready
         self._letters: dict[str, Letter] = {}
         self._handling = False
+        self._at_work: list[Letter] = []
         self._handled: int | None = None  # mail that may be in the inbox; not known before the first
 
     @property
@@ -38,11 +40,20 @@ class Mailbox:
         """The agent could not come up: each try of that counts for the mail that waited for it, so that it is parked in the end. A storage
         that cannot be opened just now, because another life has it, does not count; one that has lost something parks it at once."""
         is_lost = isinstance(problem, StorageLost)
-        if self._letters and (is_lost or not isinstance(problem, StorageError)):
-            life, why = self._life, f"the agent could not come up: {in_words(problem)}"
-            failed = [(mail_id, why, is_lost) for mail_id in self._letters]
+        if is_lost or not isinstance(problem, StorageError):
+            self._say_failed(self._letters, f"the agent could not come up: {in_words(problem)}", park=is_lost)
+
+    def failed(self, problem: BaseException) -> None:
+        """The life ends by an error that nobody expected: that counts for the mail that was being handled, so that it pauses, and is parked
+        in the end."""
+        self._say_failed([letter.mail_id for letter in self._at_work], in_words(problem), park=False)
+
+    def _say_failed(self, mail_ids: Iterable[str], why: str, *, park: bool) -> None:
+        life, failed = self._life, [(mail_id, why, park) for mail_id in mail_ids]
+        if failed:
             life.push(Handled(life.agent_id, life.incarnation, [], failed))
-            self._letters.clear()
+        for mail_id, _, _ in failed:
+            self._letters.pop(mail_id, None)
 
     async def _handle(self) -> None:
         life = self._life
@@ -50,6 +61,8 @@ class Mailbox:
         self._handling = False
         if problem is not None and not life.is_leaving:
             life.trouble("handling mail", problem)
+            if not isinstance(problem, StorageError):
+                self.failed(problem)
             self._letters.clear()
         life.touch()
 
@@ -57,12 +70,13 @@ class Mailbox:
         life = self._life
         await self._ready()
         while self._letters and not life.is_leaving:
-            group = [self._letters[key] for key in list(self._letters)[: life.limits.group_max]]
+            group = self._at_work = [self._letters[key] for key in list(self._letters)[: life.limits.group_max]]
             done, failures = await handle(life, self._outbox, group)
             failed = [(each.mail_id, each.error, each.park) for each in failures]
             life.push_of_mail(Handled(life.agent_id, life.incarnation, done, failed))
             for letter in group:
                 self._letters.pop(letter.mail_id, None)
+            self._at_work = []
             self._weigh_inbox(len(done))
 
     def _weigh_inbox(self, handled: int) -> None:

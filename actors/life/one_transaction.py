@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple
 
-from perdure.actors.code.author_call import in_words, is_async, tried
+from perdure.actors.code.author_call import in_words, is_async, staying, tried
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
@@ -62,9 +62,13 @@ async def done_in_one(
 def failure(life: Life, problem: Exception, what: str) -> str:
     """What went wrong, as a person reads it. The log has all of it."""
     life.log(what, f"a {what}", problem)
-    if isinstance(problem, TimeoutError):
+    if isinstance(problem, _TookTooLong):
         return f"the {what} did not return within {life.limits.handler_timeout_ms} ms"
     return in_words(problem)
+
+
+class _TookTooLong(TimeoutError):
+    """The methods did not return in time. They may raise a `TimeoutError` of their own."""
 
 
 async def _once(life: Life, outbox: Outbox, piece: Piece) -> Exception | None:
@@ -76,10 +80,8 @@ async def _once(life: Life, outbox: Outbox, piece: Piece) -> Exception | None:
 
 async def _transact(life: Life, outbox: Outbox, piece: Piece) -> None:
     transaction = life.storage.begin()
-    timeout_ms = min(piece.timeout_ms, life.limits.handler_timeout_ms)
     try:
-        async with asyncio.timeout(timeout_ms / 1000):  # `wait_for` may lose a cancellation (3.11)
-            await _call(life, transaction, piece)
+        await _in_time(life, transaction, piece)
         life.faults.at(KillPoint.MID_HANDLER, piece.name)
         with transaction.active():
             piece.seal(transaction)
@@ -91,13 +93,24 @@ async def _transact(life: Life, outbox: Outbox, piece: Piece) -> None:
     life.faults.at(KillPoint.AFTER_HANDLER_COMMIT, piece.name)
 
 
+async def _in_time(life: Life, transaction: Transaction, piece: Piece) -> None:
+    bound = asyncio.timeout(min(piece.timeout_ms, life.limits.handler_timeout_ms) / 1000)
+    try:
+        async with bound:  # `wait_for` may lose a cancellation (3.11)
+            await _call(life, transaction, piece)
+    except TimeoutError:
+        if not bound.expired():
+            raise  # its own
+        raise _TookTooLong from None
+
+
 async def _call(life: Life, transaction: Transaction, piece: Piece) -> None:
     with transaction.active():
         steps = piece.steps(transaction)
     if any(is_async(method) for method, _, _ in steps):
         await _call_each(transaction, steps)
     elif steps:
-        await life.threads.run(lambda: _call_all(transaction, steps))
+        await life.threads.run(partial(staying, lambda: _call_all(transaction, steps)))
 
 
 def _call_all(transaction: Transaction, steps: list[Step]) -> None:

@@ -32,6 +32,10 @@ class CallLog:
         """The call, if it was handed over before."""
         return self._under_way.get(ref) or self._over.get(ref)
 
+    def is_under_way(self, ref: str) -> bool:
+        """Whether the call has begun and nothing was said of its end."""
+        return ref in self._under_way
+
     def begin(self, ref: str) -> None:
         """The call is under way, perhaps once more."""
         self._over.pop(ref, None)

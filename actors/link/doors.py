@@ -24,8 +24,10 @@ from functools import partial
 from itertools import count
 from typing import Final, NamedTuple
 
+from perdure.actors.code.author_call import tried_now
 from perdure.actors.link.messages import Plain
 from perdure.actors.link.peer import Peer
+from perdure.actors.link.wire import frame_of
 from perdure.actors.tasks import RANK, Tasks
 from perdure.ledger import HostUnavailable, pack, unpack
 
@@ -129,7 +131,7 @@ class _Line:
     ) -> None:
         self._tasks, self._call, self._asker, self._numbers = tasks, call, asker, numbers
         self._open: dict[int, asyncio.Future[bytes | None]] = {}
-        self._unsent: list[tuple[int, Look]] = []
+        self._unsent: list[tuple[int, bytes]] = []
         self._in_flight = 0
         self._is_gathering = False
 
@@ -139,11 +141,14 @@ class _Line:
         return bool(self._open or self._in_flight or self._is_gathering)
 
     async def ask(self, look: Look) -> bytes | None:
-        """The answer; None if the supervisor is to be asked."""
+        """The answer; None if the supervisor is to be asked, also because the question cannot be sent."""
         number = next(self._numbers)
+        body, _ = tried_now(lambda: pack((number, look)))
+        if body is None:
+            return None
         answer: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._open[number] = answer
-        self._unsent.append((number, look))
+        self._unsent.append((number, body))
         self._go_on()
         try:
             return await answer
@@ -152,14 +157,15 @@ class _Line:
 
     def _go_on(self) -> None:
         """Make the next call, if there is anything to ask or to wait for."""
-        self._unsent = [(number, look) for number, look in self._unsent if number in self._open]
+        self._unsent = [(number, body) for number, body in self._unsent if number in self._open]
         may_ask = self._unsent and self._in_flight < CALLS_MAX
         if not self._is_gathering and (may_ask or (self._open and not self._in_flight)):
             self._in_flight += 1
             questions, self._unsent = self._unsent, []
             context = copy_context()
             context.run(RANK.set, None)  # it is made for all who ask
-            self._tasks.start(self._exchange(pack(LookFrame(self._asker, next(self._numbers), questions))), context)
+            frame = LookFrame(self._asker, next(self._numbers), ())
+            self._tasks.start(self._exchange(frame_of(frame, [body for _, body in questions], "questions")), context)
 
     async def _exchange(self, frame: bytes) -> None:
         answers: list[Seen] | None = None

@@ -20,34 +20,42 @@ FRAME_MAX: Final = 1_000  # messages in one frame: one side works on them while 
 
 
 class Link(Generic[M]):
-    """The numbering of one side. `received` is the highest number up to which everything has come in."""
+    """The numbering of one side. `received` is the highest number up to which everything has come in.
+
+    What goes out may stand for several messages, which have as many numbers, and go out and are let go together. `heard` is the highest
+    number of them that the other side has acknowledged.
+    """
 
     def __init__(self) -> None:
         self.session = 0
         self.received = 0
-        self._base = 0
-        self._unacked: deque[M] = deque()
+        self.heard = 0
+        self._base = 0  # what has been let go
+        self._unacked: deque[tuple[M, int]] = deque()
+        self._last = 0
         self._sent = 0
+        self._out = 0  # how many of those that are not let go are sent
 
-    def push(self, message: M) -> int:
-        """Queue a message and return its number."""
-        self._unacked.append(message)
-        return self._base + len(self._unacked)
+    def push(self, message: M, count: int = 1) -> int:
+        """Queue what stands for so many messages, and return the number of the last."""
+        self._unacked.append((message, count))
+        self._last += count
+        return self._last
 
     @property
     def unsent(self) -> int:
         """How many messages wait to go out for the first time."""
-        return self._base + len(self._unacked) - self._sent
+        return self._last - self._sent
 
     @property
     def has_unsent(self) -> bool:
         """Whether one does."""
-        return self.unsent > 0
+        return self._last > self._sent
 
     @property
     def pending(self) -> list[M]:
-        """The messages that are not acknowledged."""
-        return list(self._unacked)
+        """What was not let go."""
+        return [message for message, _ in self._unacked]
 
     @property
     def next_number(self) -> int:
@@ -60,24 +68,31 @@ class Link(Generic[M]):
         return not self._unacked
 
     def take(self, most: int = FRAME_MAX) -> tuple[int, list[M]]:
-        """The next messages that have not been sent yet, with the number of the first."""
-        first, unsent = self._sent + 1, self._sent - self._base
-        fresh = list(islice(self._unacked, unsent, unsent + most))
-        self._sent += len(fresh)
+        """The next messages that have not been sent yet, as few as make up `most`, with the number of the first."""
+        first, fresh = self._sent + 1, list[M]()
+        for message, count in islice(self._unacked, self._out, None):
+            if self._sent >= first + most - 1:
+                break
+            fresh.append(message)
+            self._sent += count
+        self._out += len(fresh)
         return first, fresh
 
     def acknowledge(self, number: int) -> int:
-        """The other side has everything up to `number`; returns how many messages that lets go."""
-        count = max(0, min(number - self._base, len(self._unacked)))
-        for _ in range(count):
-            self._unacked.popleft()
-        self._base += count
+        """The other side has everything up to `number`; returns how much of what was pushed that lets go."""
+        self.heard = max(self.heard, min(number, self._last))
+        gone = 0
+        while self._unacked and self._base + self._unacked[0][1] <= number:
+            self._base += self._unacked.popleft()[1]
+            gone += 1
+        self._out = max(0, self._out - gone)
         self._sent = max(self._sent, self._base)
-        return count
+        return gone
 
     def rewind(self) -> None:
-        """Send everything again that is not acknowledged: a frame was lost."""
+        """Send everything again that is not let go: a frame was lost."""
         self._sent = self._base
+        self._out = 0
 
     def receive(self, first: int, messages: Sequence[N]) -> tuple[Sequence[N], bool]:
         """The messages that are new, and whether something before them is missing."""
@@ -87,8 +102,9 @@ class Link(Generic[M]):
         self.received += len(fresh)
         return fresh, False
 
-    def restart(self, session: int, hello: M, renew: Callable[[M], M] | None = None) -> bool:
-        """Begin a new session: `hello` goes first, then everything that is not acknowledged, renewed, under new numbers.
+    def restart(self, session: int, hello: M, renew: Callable[[M, int], tuple[M, int]] | None = None) -> bool:
+        """Begin a new session: `hello` goes first, then everything that was not let go, under new numbers. `renew` says how: it is told how
+        many messages of it the other side has, and returns what stands for the others, and how many these are.
 
         Returns whether the last session's hello was still waiting; it is dropped.
         """
@@ -97,7 +113,9 @@ class Link(Generic[M]):
             self._unacked.popleft()
         self.session = session
         if renew is not None:
-            self._unacked = deque(map(renew, self._unacked))
-        self._unacked.appendleft(hello)
-        self._base = self._sent = self.received = 0
+            had = max(0, self.heard - self._base)  # of the first; of the others none
+            self._unacked = deque(renew(message, 0 if at else had) for at, (message, _) in enumerate(self._unacked))
+        self._unacked.appendleft((hello, 1))
+        self._last = sum(count for _, count in self._unacked)
+        self._base = self._sent = self._out = self.received = self.heard = 0
         return stale

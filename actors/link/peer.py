@@ -9,6 +9,9 @@ run, goes with the same exchange. Each exchange costs about a millisecond of pro
 What is pushed stays in the link until the supervisor has made it durable, through any number of failed exchanges and supervisor
 lives. After a failure, or when the supervisor answers with another epoch, a new session begins with a hello.
 
+What is pushed is encoded at once. One that cannot be raises `BadRequest` to who pushes it, and was not said; so no message can harm the
+conversation of others.
+
 The thousand runs that an agent asks for at once are said a frame at a time, and what the other agents of the process report meanwhile goes
 before what is left of them. So these make room for the next runs while the supervisor is still deciding the first.
 """
@@ -24,10 +27,20 @@ from copy import copy
 
 from perdure.actors.link.link import FRAME_MAX, Link
 from perdure.actors.link.messages import Ask, Call, Message
-from perdure.actors.link.wire import PROTOCOL, PeerFrame, SupervisorFrame, decode_all, encode_all
+from perdure.actors.link.wire import (
+    PROTOCOL,
+    PeerFrame,
+    Piece,
+    SupervisorFrame,
+    decode_all,
+    frame_of,
+    piece_of,
+    pieces_of,
+    read,
+)
 from perdure.actors.ports import Courier, World
 from perdure.actors.tasks import Tasks
-from perdure.ledger import LedgerError, SupervisorUnreachable, pack, unpack_opened
+from perdure.ledger import LedgerError, SupervisorUnreachable
 from perdure.policies import Limits, backoff_ms, jittered_ms
 
 IN_FLIGHT_MAX = 2
@@ -65,9 +78,9 @@ class Peer:
         self.courier = courier
         self._world, self._tasks, self._limits = world, tasks, limits
         self._hello, self._receive = hello, receive
-        self._link: Link[Message] = Link()
+        self._link: Link[Piece] = Link()
         self._waiting: deque[asyncio.Future[None] | None] = deque()
-        self._crowd: deque[tuple[Message, asyncio.Future[None] | None]] = deque()  # what is said a frame at a time
+        self._crowd: deque[tuple[Piece, asyncio.Future[None] | None]] = deque()  # what is said a frame at a time
         self._crowd_of: set[str] = set()  # the agents that say it
         self._in_flight = 0
         self._confirmed = 0  # the session that the supervisor has answered
@@ -85,57 +98,61 @@ class Peer:
 
     def push(self, message: Message) -> None:
         """Say something, some time soon, and until it is durable. It goes after everything that was said before."""
+        piece = piece_of(message)
         self._join_crowd()
-        self._say(message)
+        self._say(piece)
 
-    def push_many(self, messages: Iterable[Message], agent_id: str) -> None:
-        """Say many things for one agent, as `push` does, a frame at a time."""
-        self._crowd.extend((message, None) for message in messages)
+    def push_many(self, pieces: Iterable[Piece], agent_id: str) -> None:
+        """Say many things for one agent, as `push` does, a frame at a time (`pieces_of`)."""
+        self._crowd.extend((piece, None) for piece in pieces)
         self._crowd_of.add(agent_id)
         self._wake.set()
 
     def report(self, message: Message, agent_id: str = "") -> None:
         """Say what happened, as `push` does, but before what is left of the many things that are being said. Of those of the agent that is
         named everything goes first."""
+        piece = piece_of(message)
         if agent_id in self._crowd_of:
             self._join_crowd()
-        self._say(message)
+        self._say(piece)
 
     def push_awaited(self, message: Message) -> None:
         """Say something that somebody waits for: it goes with the next exchange, however much there is to do here."""
-        self._is_awaited = True
         self.push(message)
+        self._is_awaited = True
         self._hurry.set()
 
     def push_later(self, message: Message) -> None:
         """Say something that nobody waits for: it goes with what is said next, or after a short while."""
+        piece = piece_of(message)
         self._join_crowd()
-        self._queue(message)
+        self._queue(piece)
         asyncio.get_running_loop().call_later(LATER_S, self._wake.set)
 
     async def durable(self, message: Message) -> None:
         """Say something and wait until the supervisor has made it durable."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        piece = piece_of(message)
         self._join_crowd()
-        self._say(message, future)
+        self._say(piece, future)
         self._hurry.set()
         await future
 
-    async def durable_many(self, messages: Sequence[Message], agent_id: str) -> None:
-        """Say many things for one agent, a frame at a time, and wait until the supervisor has made them durable."""
+    def durable_many(self, pieces: Sequence[Piece], agent_id: str) -> asyncio.Future[None]:
+        """The same. The future is done when the supervisor has made them durable."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.push_many(messages[:-1], agent_id)
-        self._crowd.append((messages[-1], future))
+        self.push_many(pieces[:-1], agent_id)
+        self._crowd.append((pieces[-1], future))
         self._hurry.set()
-        await future
+        return future
 
-    def _say(self, message: Message, durable: asyncio.Future[None] | None = None) -> None:
-        self._queue(message, durable)
+    def _say(self, piece: Piece, durable: asyncio.Future[None] | None = None) -> None:
+        self._queue(piece, durable)
         self._prompt |= durable is not None
         self._wake.set()
 
-    def _queue(self, message: Message, durable: asyncio.Future[None] | None = None) -> None:
-        self._link.push(message)
+    def _queue(self, piece: Piece, durable: asyncio.Future[None] | None = None) -> None:
+        self._link.push(piece, len(piece[0]))
         self._waiting.append(durable)
 
     def _join_crowd(self, most: float = math.inf) -> None:
@@ -148,7 +165,8 @@ class Peer:
     @property
     def pending(self) -> list[Message]:
         """What was said and is not durable yet."""
-        return [*self._link.pending, *(message for message, _ in self._crowd)]
+        pieces = [*self._link.pending, *(piece for piece, _ in self._crowd)]
+        return [message for messages, _ in pieces for message in messages]
 
     @property
     def is_clear(self) -> bool:
@@ -180,7 +198,7 @@ class Peer:
         durable, or fills a frame. The exchange that is held open brings what the supervisor has to say meanwhile."""
         self._hurry.clear()
         pause_s = self._said_s + MOMENT_S - asyncio.get_running_loop().time()
-        is_full = self._link.unsent + len(self._crowd) >= FRAME_MAX
+        is_full = self._link.unsent + sum(len(messages) for (messages, _), _ in self._crowd) >= FRAME_MAX
         if pause_s > 0 and self.is_busy() and not (is_full or self._prompt or self._is_awaited):
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
@@ -201,14 +219,13 @@ class Peer:
     def _frame(self) -> bytes:
         most = FRAME_MAX if self.epoch else 1  # a life that is not known yet hears hello alone
         self._join_crowd(most)
-        first, messages = self._link.take(most)
+        first, pieces = self._link.take(most)
         self._greeting = self._confirmed != self._link.session
         hold, self._prompt, self._is_awaited = not (self._prompt or self._greeting), False, False
         rewind, self._rewound = self._rewound, False
-        said = encode_all(messages)
         link = self._link
-        frame = (self.peer_id, link.session, self.epoch, link.received, first, said, hold, rewind, PROTOCOL)
-        return pack(PeerFrame(*frame))
+        frame = PeerFrame(self.peer_id, link.session, self.epoch, link.received, first, (), hold, rewind, PROTOCOL)
+        return frame_of(frame, [body for _, body in pieces])
 
     async def _exchange(self, frame: bytes) -> None:
         session = self._link.session
@@ -225,7 +242,7 @@ class Peer:
             await self._pause()
         else:
             self._failures, self.failing_since = 0, None
-            self._answered(session, SupervisorFrame(*unpack_opened(answer)))
+            self._answered(session, SupervisorFrame(*read(answer, SupervisorFrame)))
         finally:
             if session == self._link.session:
                 self._greeting = False
@@ -279,10 +296,17 @@ class Peer:
             self._receive(message)
 
     def _restart(self, *, again: bool) -> None:
-        if self._link.restart(self._link.session + 1, self._hello(again), asked_again if again else None):
+        if self._link.restart(self._link.session + 1, piece_of(self._hello(again)), said_again if again else None):
             self._waiting.popleft()
         self._waiting.appendleft(None)
         self._prompt, self._greeting = any(future is not None for future in self._waiting), False
+
+
+def said_again(piece: Piece, had: int) -> tuple[Piece, int]:
+    """What was said as it is said to another life of the supervisor, without the first of it that an earlier life made durable."""
+    left = [asked_again(each) for each in piece[0][had:]]
+    is_same = not had and left[0] is piece[0][0]  # a call is said alone
+    return piece if is_same else pieces_of(left)[0], len(left)
 
 
 def asked_again(message: Message) -> Message:

@@ -25,7 +25,7 @@ from perdure.actors.link.messages import (
     Wait,
 )
 from perdure.actors.link.peer import Peer, asked_again
-from perdure.actors.link.wire import content_of, error_from_plain
+from perdure.actors.link.wire import content_of, error_from_plain, pieces_of
 from perdure.actors.ports import Dice
 from perdure.actors.tasks import RANK, Tasks
 from perdure.ledger import AgentBeingDeleted, HostUnavailable, LedgerError, PerdureError, Request, RunBeingCleared
@@ -91,20 +91,23 @@ class SupervisorClient:
         self._expect_answers()
         loop = asyncio.get_running_loop()
         wishes = [_Wish(request, loop.create_future()) for request in requests]
+        self._utter(wishes)
         for wish in wishes:
             wish.answer.add_done_callback(partial(self._abandon, wish))
-        self._utter(wishes)
         return [wish.answer for wish in wishes]
 
     def _utter(self, wishes: list[_Wish]) -> None:
+        """Ask for runs. Raises `BadRequest` for what cannot be sent; then none is asked for."""
+        awaited = [wish.request for wish in wishes if wish.request.wait]
+        detached = [wish for wish in wishes if not wish.request.wait]
+        said = pieces_of(awaited), pieces_of(wish.request for wish in detached)
         for wish in wishes:
             self._wishes.setdefault(wish.request.run_id, []).append(wish)
-        awaited = [wish.request for wish in wishes if wish.request.wait]
         if awaited:
-            self.peer.push_many(awaited, awaited[0].parent)
-        detached = [wish for wish in wishes if not wish.request.wait]
+            self.peer.push_many(said[0], awaited[0].parent)
         if detached:
-            self._tasks.start(self._accept(detached))
+            durable = self.peer.durable_many(said[1], detached[0].request.parent)
+            self._tasks.start(self._accept(detached, durable))
 
     def _abandon(self, wish: _Wish, _answer: asyncio.Future[Plain]) -> None:
         """Nobody waits for this any more, because it was answered or given up."""
@@ -114,9 +117,9 @@ class SupervisorClient:
             if not wishes:
                 del self._wishes[wish.request.run_id]
 
-    async def _accept(self, wishes: list[_Wish]) -> None:
+    async def _accept(self, wishes: list[_Wish], durable: asyncio.Future[None]) -> None:
         try:
-            await self.peer.durable_many([wish.request for wish in wishes], wishes[0].request.parent)
+            await durable
         except LedgerError:
             return  # who waits was told
         for wish in wishes:
@@ -147,13 +150,13 @@ class SupervisorClient:
             answer, tries = self.question(question), tries + 1
 
     def question(self, question: Question) -> asyncio.Future[Plain]:
-        """Ask a question now: the future of its answer."""
+        """Ask a question now: the future of its answer. Raises `BadRequest` for one that cannot be sent."""
         self._expect_answers()
         ask = Ask(self._dice.token(), question)
+        (self.peer.push_awaited if RANK.get() is Rank.CALL else self.peer.push)(ask)
         future: asyncio.Future[Plain] = asyncio.get_running_loop().create_future()
         self._asks[ask.ref] = (ask, future)
         future.add_done_callback(lambda _: self._asks.pop(ask.ref, None))
-        (self.peer.push_awaited if RANK.get() is Rank.CALL else self.peer.push)(ask)
         return future
 
     def receive(self, message: Message) -> bool:

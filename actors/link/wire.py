@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby, islice, repeat
 from operator import is_
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self, TypeAlias, cast
 
-from perdure.actors.code.author_call import traced
+from msgpack import Unpacker
+
+from perdure.actors.code.author_call import (
+    PARTS_MAX,
+    WORDS_MAX,
+    behind,
+    kind_of,
+    members_of,
+    own,
+    raised_by,
+    set_cause,
+    text_of,
+    traced,
+    tried_now,
+    words_of,
+)
 from perdure.actors.code.naming import loaded_class, place_of
-from perdure.actors.link.messages import TABLE, Ask, Message, Plain
-from perdure.ledger import PerdureError, Request, VersionMismatch, unpack
+from perdure.actors.link.link import FRAME_MAX
+from perdure.actors.link.messages import TABLE, Ask, Message, Plain, Wait
+from perdure.ledger import BadRequest, PerdureError, Request, VersionMismatch, pack, unpack, unpack_opened
 from perdure.ledger import errors as _errors
 
 
@@ -46,13 +63,14 @@ class SupervisorFrame(NamedTuple):
     seq: int
 
 
-CAUSES_MAX: Final = 5
-CAUSE_CHARS_MAX: Final = 2_000
+log = logging.getLogger("perdure.link")
+MEMBERS_MAX: Final = 16  # errors of a group that travel; of one within it a quarter of them
 
 _KINDS: Final[tuple[type, ...]] = tuple(TABLE)
 _NUMBERS: Final[dict[type, int]] = {kind: number for number, kind in enumerate(_KINDS)}
 _ASK: Final = _NUMBERS[Ask]
 _STRETCH: Final = -1  # stands where the number of a kind would
+_UNREAD: Final = -2  # the same, for what could not be read
 STRETCH_MIN: Final = 4  # fewer of one kind go one by one
 _new: Final = tuple.__new__  # what a named tuple's own constructor calls after it has bound its arguments by name
 
@@ -73,7 +91,7 @@ PROTOCOL: Final = _protocol()
 
 def peer_frame(frame: bytes) -> PeerFrame:
     """The frame of a peer. Raises `VersionMismatch` if the peer has other messages than this process."""
-    said = unpack(frame)
+    said = read(frame, PeerFrame)
     theirs = said[-1] if isinstance(said[-1], str) else "of an earlier version"
     if theirs.rpartition(" ")[2] != PROTOCOL.rpartition(" ")[2]:
         raise VersionMismatch(PROTOCOL, theirs)
@@ -97,17 +115,46 @@ def decode(said: Sequence[Plain]) -> Message:
     return decoded
 
 
-def encode_all(messages: Iterable[Message]) -> list[Sequence[Plain]]:
-    """Messages as they go over the wire: stretches of one kind in columns, and in a column of one value that value alone."""
-    said: list[Sequence[Plain]] = []
+Piece: TypeAlias = tuple[Sequence[Message], bytes]
+"""Messages that go together, and they as bytes. They are encoded when they are said, so what cannot be is refused to who says it, and harms
+nobody else. (A named tuple takes longer to be made than its message to be encoded.)"""
+
+
+def piece_of(message: Message) -> Piece:
+    """A message to be sent. Raises `BadRequest`, which names the field that cannot be."""
+    return (message,), body_of(message)
+
+
+def body_of(message: Message) -> bytes:
+    """The same as bytes alone."""
+    kind = type(message)
+    try:
+        return pack(encode(message) if kind is Ask else (_NUMBERS[kind],) + message)  # noqa: RUF005 - as above
+    except Exception as problem:
+        raise _refusal(message, problem) from problem
+
+
+def pieces_of(messages: Iterable[Message]) -> list[Piece]:
+    """Many messages to be sent, at most a frame in each: stretches of one kind in columns, and in a column of one value that value alone.
+    Raises `BadRequest`."""
+    pieces: list[Piece] = []
     for kind, group in groupby(messages, type):
-        alike = list(group)
-        if len(alike) < STRETCH_MIN or kind is Ask or not alike[0]:
-            said += map(encode, alike)
-        else:
-            columns = [_column(values) for values in zip(*alike, strict=True)]
-            said.append((_STRETCH, _NUMBERS[kind], len(alike), columns))
-    return said
+        while alike := list(islice(group, FRAME_MAX)):
+            if len(alike) < STRETCH_MIN or kind is Ask or not alike[0]:
+                pieces += map(piece_of, alike)
+            else:
+                pieces.append(_stretch(kind, alike))
+    return pieces
+
+
+def _stretch(kind: type, alike: list[Message]) -> Piece:
+    columns = [_column(values) for values in zip(*alike, strict=True)]
+    try:
+        return alike, pack((_STRETCH, _NUMBERS[kind], len(alike), columns))
+    except Exception as problem:
+        for each in alike:
+            body_of(each)  # raises for the one to blame
+        raise _refusal(alike[0], problem) from problem
 
 
 def _column(values: tuple[Plain, ...]) -> tuple[Plain, ...]:
@@ -116,17 +163,83 @@ def _column(values: tuple[Plain, ...]) -> tuple[Plain, ...]:
     return (first,) if values[-1] is first and all(map(is_, values, repeat(first))) else values
 
 
+def _refusal(message: Message, problem: Exception) -> BadRequest:
+    said: Any = message.question if isinstance(message, Ask) else message
+    fields: dict[str, Plain] = said._asdict()
+    within = {name: each for value in fields.values() if isinstance(value, dict) for name, each in value.items()}
+    bad = (text_of(name) for name, each in {**within, **fields}.items() if tried_now(partial(pack, each))[1])
+    blamed = next(bad, type(said).__name__)
+    return BadRequest(blamed, f"cannot be sent to another process: {words_of(problem)}")
+
+
+def frame_of(said: Any, bodies: Sequence[bytes], field: str = "messages") -> bytes:
+    """A frame that carries these messages in one of its fields."""
+    at = said._fields.index(field)
+    head, tail = map(pack, said[:at]), map(pack, said[at + 1 :])
+    return b"".join([_array(len(said)), *head, _array(len(bodies)), *bodies, *tail])
+
+
+def _array(count: int) -> bytes:
+    """How an array of so many begins."""
+    return b"\xdd" + count.to_bytes(4, "big")
+
+
+def read(frame: bytes, kind: type[PeerFrame | SupervisorFrame]) -> list[Plain]:
+    """The fields of a frame; the supervisor leaves what authors handed over as it was encoded. In the place of a message that cannot be
+    read stands how many it was; it costs the others nothing."""
+    decode_one = unpack if kind is PeerFrame else unpack_opened
+    try:
+        said: list[Plain] = decode_one(frame)
+    except Exception:
+        unpacker = Unpacker(raw=False, strict_map_key=False, max_buffer_size=len(frame))
+        unpacker.feed(frame)
+        count, at = unpacker.read_array_header(), kind._fields.index("messages")
+        said = [unpacker.unpack() if number != at else _spared(frame, unpacker, decode_one) for number in range(count)]
+        if _UNREAD not in [each[0] for each in said[at]]:
+            raise
+        log.exception("a message of another process cannot be read, and is passed over")
+    return said
+
+
+def _spared(frame: bytes, unpacker: Unpacker, decode_one: Callable[[bytes], Plain]) -> list[Plain]:
+    spared: list[Plain] = []
+    for _ in range(unpacker.read_array_header()):
+        begins = unpacker.tell()
+        unpacker.skip()
+        each, problem = tried_now(partial(decode_one, frame[begins : unpacker.tell()]))
+        spared.append(each if problem is None else [_UNREAD, _count_of(frame[begins : unpacker.tell()])])
+    return spared
+
+
+def _count_of(body: bytes) -> int:
+    """How many messages an element stands for."""
+    unpacker = Unpacker(max_buffer_size=len(body))
+    unpacker.feed(body)
+    unpacker.read_array_header()
+    if unpacker.unpack() != _STRETCH:
+        return 1
+    unpacker.skip()
+    return int(unpacker.unpack())
+
+
 def decode_all(said: Iterable[Sequence[Plain]]) -> list[Message]:
-    """The messages again."""
+    """The messages again. One that cannot be read has become one that asks for nothing."""
     messages: list[Message] = []
     for each in said:
-        if each[0] == _STRETCH:
+        if each[0] >= 0:
+            messages.append(decode(each))
+        elif each[0] == _UNREAD:
+            messages += [Wait([])] * each[1]
+        else:
             _, number, count, columns = each
             filled = [repeat(values[0]) if len(values) == 1 else values for values in columns]
             messages += map(partial(_new, _KINDS[number]), islice(zip(*filled, strict=False), count))
-        else:
-            messages.append(decode(each))
     return messages
+
+
+def messages_in(bodies: Iterable[bytes]) -> list[Message]:
+    """The messages that wait in a link, for those who look."""
+    return decode_all(map(unpack_opened, bodies))
 
 
 def content_of(request: Request) -> list[Plain]:
@@ -135,26 +248,42 @@ def content_of(request: Request) -> list[Plain]:
 
 
 def error_to_plain(problem: BaseException, trace_chars_max: int = 0) -> list[Plain]:
-    """An error as plain data: the name of its class, its fields, and of an author's error the traceback, the place of its class, and the
-    errors that it was raised from."""
-    told: list[Plain] = [type(problem).__name__, [each if _is_plain(each) else str(each) for each in problem.args]]
-    if isinstance(problem, PerdureError):
-        return told
-    trace = traced(problem, trace_chars_max) if trace_chars_max else ""
-    return [*told, trace, place_of(type(problem)), [_summary(each) for each in _causes(problem)]]
+    """An error as plain data, whatever it is. One of ours: the name of its class, and its fields. An author's: the name of its class, its
+    words, the traceback, the place of its class, the errors that it was raised from, and those that it holds."""
+    raised = raised_by(problem)
+    fields = _fields(raised) if _PERDURE_ERRORS.get(kind_of(raised)) is type(raised) else None
+    if fields is not None:
+        return [kind_of(raised), fields]
+    kind, words, place, members = _summary(raised)
+    trace = traced(raised, trace_chars_max) if trace_chars_max else ""
+    return [kind, [words], trace, place, [_summary(each) for each in _causes(raised)], members]
+
+
+def _fields(problem: BaseException) -> list[Plain] | None:
+    """The fields of an error of ours, if another process can make it of them."""
+    fields = [text_of(each) if not _is_plain(each) else each for each in own(problem, "args")]
+    made, _ = tried_now(lambda: type(problem)(*fields))
+    return None if made is None or isinstance(made, RemoteError) else fields
 
 
 def _causes(problem: BaseException) -> Iterator[BaseException]:
-    for _ in range(CAUSES_MAX):
-        behind = problem.__cause__ or (None if problem.__suppress_context__ else problem.__context__)
-        if behind is None:
+    for _ in range(PARTS_MAX):
+        further = behind(problem)
+        if further is None:
             return
-        yield behind
-        problem = behind
+        problem = raised_by(further)
+        yield problem
 
 
-def _summary(problem: BaseException) -> list[str]:
-    return [type(problem).__name__, str(problem)[:CAUSE_CHARS_MAX], place_of(type(problem))]
+def _summary(problem: BaseException, members_max: int = MEMBERS_MAX) -> list[Plain]:
+    """The name of an error's class, its words, the place of its class, and the errors that it holds."""
+    if isinstance(problem, RemoteError):
+        told = [problem.kind, text_of(problem.words), problem.place]
+    else:
+        place, _ = tried_now(lambda: text_of(place_of(type(problem))))
+        told = [kind_of(problem), words_of(problem), place or ""]
+    held = [raised_by(each) for each in members_of(problem)[:members_max]]
+    return [*told, [_summary(each, members_max // 4) for each in held]]
 
 
 def error_from_plain(plain: list[Plain]) -> PerdureError:
@@ -163,17 +292,29 @@ def error_from_plain(plain: list[Plain]) -> PerdureError:
     kind = _PERDURE_ERRORS.get(name)
     if kind is not None and not of_author:
         return kind(*args)
-    trace, place, causes = of_author
-    error = raised = remote_error(name, ": ".join(map(str, args)), place)
+    trace, place, causes, *members = of_author
+    error = raised = remote_error(name, ": ".join(map(str, args)), place, *members)
     if trace:
-        error.add_note(f"Where it was raised:\n{trace}")
+        BaseException.add_note(error, f"Where it was raised:\n{trace}")
     for cause in causes:
-        raised.__cause__ = raised = remote_error(*cause)
+        further = remote_error(*cause)
+        set_cause(raised, further)
+        raised = further
     return error
 
 
 def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, bool | int | float | str | bytes | list)
+    """Whether a field of an error arrives as it is."""
+    match value:
+        case None | bool() | float():
+            return True
+        case int():
+            return -(1 << 63) <= value < 1 << 64
+        case str() | bytes():
+            return len(value) <= WORDS_MAX and (isinstance(value, bytes) or text_of(value) == value)
+        case list():
+            return all(not isinstance(each, list) and _is_plain(each) for each in value)
+    return False
 
 
 class RemoteError(PerdureError):
@@ -185,30 +326,55 @@ class RemoteError(PerdureError):
         place: the module and the name of its class, such as `shop.orders:SoldOut`.
     """
 
-    def __init__(self, kind: str, words: str, place: str = "") -> None:
+    def __init__(self, kind: str, words: str, place: str = "", members: Sequence[RemoteError] = ()) -> None:
         Exception.__init__(self, kind, words)  # the author's class may take other arguments
-        self.kind, self.words, self.place = kind, words, place
+        self.kind, self.words, self.place, self.members = kind, words, place, tuple(members)
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.words}"
 
     def __reduce__(self) -> Any:
-        return remote_error, (self.kind, self.words, self.place)
+        told = (self.kind, self.words, self.place)
+        return remote_error, (*told, [each.__reduce__()[1] for each in self.members])
 
 
-def remote_error(kind: str, words: str, place: str = "") -> RemoteError:
-    """What an author's code raised, as an error of that kind if this process knows it."""
+class RemoteErrorGroup(RemoteError, ExceptionGroup[Exception]):
+    """The same for a group of errors, such as a failed `asyncio.TaskGroup`: `except*` finds those that it holds."""
+
+    def __new__(cls, _kind: str, words: str, _place: str, members: Sequence[RemoteError]) -> Self:
+        return ExceptionGroup.__new__(cls, words, members)
+
+
+def remote_error(kind: str, words: str, place: str = "", members: Sequence[list[Plain]] = ()) -> RemoteError:
+    """What an author's code raised, as an error of that kind if this process knows it and can make one."""
+    held = [remote_error(*each) for each in members]
+    parents = RemoteErrorGroup if held else RemoteError
     known = loaded_class(place) if place else getattr(builtins, kind, None)
-    is_error = isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, RemoteError)
-    return (_remote_kind(known) if is_error else RemoteError)(kind, words, place)
+    made = None
+    unfit = (RemoteError, StopIteration)  # the latter cannot be raised to who waits
+    if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, unfit):
+        made, _ = tried_now(lambda: _remote_kind(parents, cast("Any", known))(kind, words, place, held))
+    return made if isinstance(made, RemoteError) else parents(kind, words, place, held)
+
+
+def _unknown(error: object, name: str) -> object:
+    raise AttributeError(f"{type(error).__name__!r} has no attribute {name!r} here", name=name, obj=error)
+
+
+_OF_REMOTES: Final = {"__new__", "__init__", "__str__", "__repr__", "__reduce__", "__dict__", "__doc__"}
+_OF_ALL: Final[dict[str, object]] = {
+    **{name: each for name, each in vars(BaseException).items() if name not in _OF_REMOTES},
+    **{name: vars(object)[name] for name in ("__eq__", "__ne__", "__hash__")},
+    "__bool__": lambda _: True,
+    "__getattr__": _unknown,
+}
+"""What an author's class may have made something of that needs its own fields, such as an `args` that is computed."""
 
 
 @cache
-def _remote_kind(known: type[Exception]) -> type[RemoteError]:
-    try:
-        return type(known.__name__, (RemoteError, known), {"__module__": __name__, "__doc__": RemoteError.__doc__})
-    except TypeError:  # its objects are made otherwise
-        return RemoteError
+def _remote_kind(parent: type[RemoteError], known: type[Exception]) -> type[RemoteError]:
+    mine = {"__module__": __name__, "__doc__": RemoteError.__doc__}
+    return type(known.__name__, (parent, known), mine | _OF_ALL)
 
 
 def _family(kind: type[PerdureError]) -> Iterator[type[PerdureError]]:

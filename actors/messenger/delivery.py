@@ -111,7 +111,7 @@ class ReplyDelivery:
         """Show the answer as it grows, until the turn is over; None if the turn was forgotten meanwhile."""
         telling, first = StreamedAnswer(), 0
         if not self._posts.rows:
-            self._typing = self._replies.tenant.spawn(self._type())
+            self._typing = self._replies.tenant.spawn_awaited(self._type())
         while True:
             try:
                 turn, events, first = await self._turns.views.follow(self._reply.request_id, first, HOLD_S)

@@ -141,7 +141,7 @@ class WebhookEndpoint:
         for event in events:
             told, problem = await tried(self._accept(event))
             if told is None or problem is not None:
-                return self._unaccepted(event, problem or RuntimeError("the agent said nothing"))
+                return self._unaccepted(event, RuntimeError("the agent said nothing") if problem is None else problem)
             accepted += bool(told["accepted"])
         return JSONResponse({"ok": True, "accepted": accepted})
 

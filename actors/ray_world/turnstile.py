@@ -4,7 +4,7 @@ A loop runs all tasks that are ready before it looks for anything new. With a th
 ten milliseconds, that took ten seconds, in which the host neither heard nor said anything. Now a task that works for an agent (`RANK`) goes
 through a gate at each of its turns. When the slice is used up, the gate lets it wait in line. Between two slices the loop
 comes round: messages of the supervisor, timers and answers of threads are dealt with, and they may bring somebody who goes first. The
-host's own tasks have no gate.
+host's own tasks have no gate. What a task of an agent ends with never ends the loop (`tasks.contained`).
 
 What a slice cannot do is interrupt a turn: from one `await` to the next an agent has the loop.
 """
@@ -17,7 +17,7 @@ from collections.abc import Coroutine, Generator
 from time import monotonic
 from typing import Any, Final, NoReturn, TypeVar
 
-from perdure.actors.tasks import RANK, Pending
+from perdure.actors.tasks import RANK, Pending, contained, thrown
 from perdure.policies import Line, Rank
 
 T = TypeVar("T")
@@ -133,7 +133,10 @@ class _Gate(Coroutine[Any, Any, Any]):
         turnstile = self._turnstile
         if (self._waiting or turnstile.is_free or RANK.get() is Rank.CALL) and turnstile.has_turn():
             self._goes()
-            return self._inner.send(None)
+            try:
+                return self._inner.send(None)
+            except (KeyboardInterrupt, SystemExit) as ended:
+                raise contained(ended) from ended
         if self._waiting is None:
             self._waiting = turnstile.line_up()
         return self._waiting.wait()
@@ -141,7 +144,10 @@ class _Gate(Coroutine[Any, Any, Any]):
     def throw(self, error: BaseException | type[BaseException], *_rest: object) -> object:
         """The same with an exception, at once: a task that is cancelled has no turn to wait for."""
         self._goes()
-        return self._inner.throw(error)
+        try:
+            return self._inner.throw(thrown(error))
+        except (KeyboardInterrupt, SystemExit) as ended:
+            raise contained(ended) from ended
 
     def _goes(self) -> None:
         if self._waiting is not None:

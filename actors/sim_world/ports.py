@@ -15,10 +15,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from perdure.actors.ports import Killed, KillPoint, World
+from perdure.actors.ports import KillPoint, World
 from perdure.actors.sim_world.process import Process
 from perdure.actors.sim_world.weather import DiskFault
-from perdure.actors.tasks import to_the_end
+from perdure.actors.tasks import as_failure, to_the_end
 from perdure.policies import Line, Rank
 
 T = TypeVar("T")
@@ -246,11 +246,11 @@ class SimThreads:
         if not job.answer.cancelled() and (fault is None or fault.took_effect):
             try:
                 result = job.work()
-            except Exception as raised:
-                error = raised
-            except Killed:  # at a kill point inside the job: nobody waits for it any more
-                return
-        self._nature.later(rest_ms, self._answer, job.answer, result, error or fault, then)
+            except BaseException as raised:
+                error = as_failure(raised)
+                if error is None:  # killed at a kill point inside the job: nobody waits for it any more
+                    return
+        self._nature.later(rest_ms, self._answer, job.answer, result, fault if error is None else error, then)
 
     def _answer(
         self, answer: asyncio.Future[object], result: object, error: Exception | None, then: Callable[[], None]

@@ -27,9 +27,10 @@ from collections.abc import Callable, Coroutine, Generator
 from random import Random
 from typing import Any, NamedTuple, NoReturn
 
-from perdure.actors.ports import Killed, Pulse
+from perdure.actors.ports import Pulse
 from perdure.actors.sim_world.virtual_loop import VirtualLoop, unwind
 from perdure.actors.sim_world.weather import DiskFault, Span, Weather
+from perdure.actors.tasks import Killed, contained, thrown
 
 
 class Event(NamedTuple):
@@ -275,10 +276,10 @@ class Gate(Coroutine[object, object, object]):
             return self.throw(held)
         try:
             return self._inner.send(None)
-        except BaseException:  # it ended, one way or another
+        except BaseException as ended:  # one way or another
             self._leave()
             if self._process.alive:
-                raise
+                raise contained(ended)  # noqa: B904 - what stands for it has it as its cause
         raise asyncio.CancelledError  # the end of the dead is nobody's business, and not kept as the cause of this
 
     def throw(self, error: BaseException | type[BaseException], *_rest: object) -> object:
@@ -286,11 +287,11 @@ class Gate(Coroutine[object, object, object]):
         if not self._process.running:
             return self._refuse(error)
         try:
-            return self._inner.throw(error)
-        except BaseException:  # as above
+            return self._inner.throw(thrown(error))
+        except BaseException as ended:  # as above
             self._leave()
             if self._process.alive:
-                raise
+                raise contained(ended)  # noqa: B904 - as above
         raise asyncio.CancelledError
 
     def close(self) -> None:
@@ -311,7 +312,7 @@ class Gate(Coroutine[object, object, object]):
         if not self._process.alive:
             self.bury()
             raise asyncio.CancelledError
-        self._held = error or self._held
+        self._held = self._held if error is None else error
         return next(self._process.park().__await__())
 
     def _leave(self) -> None:

@@ -48,7 +48,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from perdure.actors.ports import Courier, Killed, KillPoint, PoolSpec, World
+from perdure.actors.ports import Courier, KillPoint, PoolSpec, World
 from perdure.actors.sim_world.cluster import CLIENT, Cluster, HostLike, MakeHost, MakeSupervisor, SupervisorLike
 from perdure.actors.sim_world.mail import SimCourier
 from perdure.actors.sim_world.ports import EPOCH_MS, KillPlan, KillRule, make_world
@@ -64,6 +64,7 @@ from perdure.actors.sim_world.process import (
 )
 from perdure.actors.sim_world.virtual_loop import STEPS_MAX, Deadlock, Overdue, Runaway, Stuck, VirtualLoop
 from perdure.actors.sim_world.weather import DiskFault, Span, Weather
+from perdure.actors.tasks import Killed
 
 __all__ = [
     "EPOCH_MS",

@@ -7,6 +7,7 @@ acknowledged, and names the runs that it waits for.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, repeat
@@ -16,9 +17,11 @@ from perdure.actors.link.columns import RunsEnded
 from perdure.actors.link.held import Held
 from perdure.actors.link.keeping import Passivate
 from perdure.actors.link.link import Link
-from perdure.actors.link.messages import Fields, FromSupervisor, Message, RunEnded
-from perdure.actors.link.wire import SupervisorFrame, decode_all, encode_all, peer_frame
-from perdure.ledger import Activation, Run, pack
+from perdure.actors.link.messages import Fields, FromSupervisor, Message, Reply, RunEnded
+from perdure.actors.link.wire import SupervisorFrame, body_of, decode_all, error_to_plain, frame_of, peer_frame
+from perdure.ledger import Activation, BadRequest, Run, pack
+
+log = logging.getLogger("perdure.link")
 
 
 class Session:
@@ -26,7 +29,7 @@ class Session:
 
     def __init__(self, peer_id: str, session: int) -> None:
         self.peer_id = peer_id
-        self.link: Link[FromSupervisor] = Link()
+        self.link: Link[bytes] = Link()
         self.link.session = session
         self.durable = 0
         self.is_host = False
@@ -56,8 +59,15 @@ class Session:
             await asyncio.shield(self._commit)
 
     def say(self, message: FromSupervisor) -> None:
-        """Queue a message to the peer."""
-        self.link.push(message)
+        """Queue a message to the peer. One that cannot be sent harms nobody else: who waits for a reply is told, the log tells the rest."""
+        try:
+            body = body_of(message)
+        except BadRequest as problem:
+            log.exception("a %s for %s was not sent", type(message).__name__, self.peer_id)
+            if not isinstance(message, Reply):
+                return
+            body = body_of(Reply(message.ref, ok=False, value=error_to_plain(problem)))
+        self.link.push(body)
 
     def answer(self, message: FromSupervisor) -> None:
         """Queue a message that says what came of the peer's: until that is durable, it is not said."""
@@ -111,9 +121,9 @@ class Sessions:
             await session.held.hold()
         elif heard_now:
             await session.commit_of(said.first + len(heard_now) - 1)
-        first, messages = link.take()
+        first, bodies = link.take()
         heard = (self.epoch, link.session, session.durable, first)
-        return pack(SupervisorFrame(*heard, encode_all(messages), missed=False, seq=self.seq))
+        return frame_of(SupervisorFrame(*heard, (), missed=False, seq=self.seq), bodies)
 
     def _take_in(self, session: Session, first: int, messages: Sequence[object]) -> bool:
         """Take new messages in; returns whether earlier ones are missing, so that these must come again after them."""

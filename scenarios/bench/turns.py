@@ -13,6 +13,7 @@ from typing import Final
 
 from perdure.actors.link.columns import Starts
 from perdure.actors.link.messages import Deliver, Start, Wake
+from perdure.actors.link.wire import messages_in
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.performer import Performer
 from perdure.actors.supervisor.sessions import Session, Sessions
@@ -81,7 +82,7 @@ class Turns:
     def _answers(self) -> Iterable[Stimulus]:
         first, said = self.session.link.take(10_000_000)
         self.session.link.acknowledge(first + len(said) - 1)
-        for message in said:
+        for message in messages_in(said):
             if isinstance(message, Wake):
                 yield Awake(message.agent_id, message.incarnation)
             elif isinstance(message, Starts):

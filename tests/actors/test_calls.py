@@ -13,7 +13,7 @@ import pytest
 from perdure.actors import Agent, KillPoint, RemoteError, exposed
 from perdure.actors.link.call_log import ANSWERS_KEPT, CALLS_KEPT, CallLog
 from perdure.actors.link.messages import Call, MakeCall, Reply
-from perdure.actors.link.wire import PeerFrame, decode_all
+from perdure.actors.link.wire import PeerFrame, decode_all, messages_in
 from perdure.actors.sim_world.world import Weather
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.sessions import Session, Sessions
@@ -317,7 +317,7 @@ class Switchboard:
         self.calls.hosts_changed()
         self.calls.seen(self.ledger.view.touched)
         self.calls.hand_over()
-        return list(self.sessions.by_peer[peer].link.take()[1])
+        return messages_in(self.sessions.by_peer[peer].link.take()[1])
 
 
 def handed(life: int = 1, *, repeatable: bool = False, lost: bool = False) -> MakeCall:

@@ -10,6 +10,7 @@ import pytest
 
 from perdure.actors import KillPoint
 from perdure.actors.link.columns import Starts
+from perdure.actors.link.wire import messages_in
 from perdure.ledger import Payload, Request, Row, StartCrowd, Status, agent_id, outstanding
 from perdure.ledger.store.crowds import CROWDS
 from perdure.scenarios.bench.turns import AT_MS, CHILD, Turns, requests
@@ -63,10 +64,10 @@ def test_a_crowd_is_started_once_in_a_session() -> None:
         turns.view.agents[agent_id(CHILD, again[0].run_ids[2])].begun_in = 0
         await turns.performer.perform([*again], AT_MS)
         _, said = turns.session.link.take()
-        assert [each.run_ids for each in said if isinstance(each, Starts)] == [again[0].run_ids[2:3]]
+        assert [each.run_ids for each in messages_in(said) if isinstance(each, Starts)] == [again[0].run_ids[2:3]]
         turns.session.link.session += 1
         await turns.performer.perform([*again], AT_MS)
         _, said = turns.session.link.take()
-        assert [each.run_ids for each in said if isinstance(each, Starts)] == [again[0].run_ids]
+        assert [each.run_ids for each in messages_in(said) if isinstance(each, Starts)] == [again[0].run_ids]
 
     asyncio.run(story())

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure.actors import Agent, RemoteError, RunContext, exposed
-from tests.kit import Stage, play
+from perdure.actors.link.wire import error_from_plain, error_to_plain
+from perdure.ledger import BadRequest, MailState, PerdureError, pack, unpack
+from tests.actors.raisers import KINDS, Raiser, Unready
+from tests.kit import ROOMY, Stage, play
 from tests.tidy import IMPORT_PATH
 
 
@@ -109,3 +114,131 @@ def test_the_words_of_a_failed_run_keep_the_causes() -> None:
         assert "The above exception was the direct cause of the following exception" in result.failure.trace
 
     play(story)
+
+
+def words_of(problem: Any) -> str:
+    """What the caller reads."""
+    assert isinstance(problem, RemoteError)
+    words = str(problem)
+    assert words == words.encode().decode()
+    assert "\0" not in words
+    assert len(words) <= 4_100
+    "".join(traceback.format_exception(pickle.loads(pickle.dumps(problem))))
+    return words
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_is_raised_is_told_in_its_own_words_once_and_no_process_dies(kind: str) -> None:
+    Raiser.entered.clear()
+    expected = KINDS[kind][1]
+    without_causes = expected.partition(" (caused by")[0]
+
+    async def story(stage: Stage) -> None:
+        for method in ("asked", "asked_on_a_thread"):
+            with pytest.raises(RemoteError) as failed:
+                await stage.call(Raiser, method, kind)
+            assert words_of(failed.value).startswith(without_causes)
+        with pytest.raises(RemoteError) as failed:
+            await stage.call(Unready, "ask", name=kind)
+        assert words_of(failed.value).startswith(without_causes)
+        for where in ("run", "task"):
+            result = await stage.client.run(Raiser, f"{where}/{kind}", run_id=where)
+            assert (result.status, result.error[: len(expected)]) == ("error", expected)
+            assert await stage.client.ask("explain", where)
+        assert (await stage.client.run(Raiser, "fine/yes", run_id="fine")).summary == "caf\\udce9"
+        assert not stage.simulation.crashes
+
+    play(story)
+    assert set(Raiser.entered.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    "kind", ["panic", "interrupt", "exit", "close", "stray", "dumb", "surrogate", "time", "itself"]
+)
+def test_what_a_handler_raises_is_a_failed_try_and_its_mail_is_parked_with_the_words(kind: str) -> None:
+    Raiser.entered.clear()
+    handlers = ["handled", "handled_on_a_thread"][: 1 if kind == "itself" else 2]
+
+    async def story(stage: Stage) -> None:
+        begun_s = asyncio.get_running_loop().time()
+        for handler in handlers:
+            await stage.call(Raiser, "detach", kind, handler)
+            mail_id = (await stage.ended(f"{handler}-{kind}")).mail_id("finish")
+            await stage.until(lambda key=mail_id: stage.view.mail[key].state == MailState.PARKED)  # type: ignore[misc]
+            expected = "RuntimeError: the code cancelled the task" if kind == "itself" else KINDS[kind][1]
+            assert str(stage.view.mail[mail_id].error).startswith(expected)
+        assert asyncio.get_running_loop().time() - begun_s > 10
+
+    play(story, limits=ROOMY)
+    assert set(Raiser.entered.values()) == {ROOMY.handler_attempts_max}
+    assert len(Raiser.entered) == len(handlers)
+
+
+@pytest.mark.parametrize("kind", ["panic", "interrupt", "close", "dumb", "surrogate"])
+def test_what_a_schedule_an_item_and_a_fiber_raise_is_a_failed_try_of_theirs(kind: str) -> None:
+    Raiser.entered.clear()
+
+    async def story(stage: Stage) -> None:
+        await stage.call(Raiser, "plan", kind)
+        await asyncio.sleep(3_000)
+        told = await stage.call(Raiser, "planned")
+        assert [each[: len(KINDS[kind][1])] for each in told] == [KINDS[kind][1]] * 3
+
+    play(story, timeout_ms=7_200_000)
+    assert {where for where, _ in Raiser.entered} == {"called", "taken", "job"}
+    assert all(1 <= count <= 10 for count in Raiser.entered.values())
+
+
+def test_code_that_cancels_its_own_task_has_failed() -> None:
+    Raiser.entered.clear()
+
+    async def story(stage: Stage) -> None:
+        result = await stage.client.run(Raiser, "itself/", run_id="itself")
+        assert result.error == "RuntimeError: the code cancelled the task that it ran in"
+        with pytest.raises(RemoteError, match="cancelled the task that it ran in"):
+            await stage.call(Raiser, "asked", "itself")
+
+    play(story)
+    assert set(Raiser.entered.values()) == {1}
+
+
+def test_the_errors_of_a_group_are_found_in_it_by_who_called() -> None:
+    async def story(stage: Stage) -> None:
+        found = []
+        try:
+            await stage.call(Raiser, "asked", "group")
+        except* ConnectionError as down:
+            found = list(down.exceptions)
+        assert [str(each) for each in found] == ["ConnectionError: down"]
+        assert isinstance(found[0], RemoteError)
+
+    play(story)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_that_is_passed_on_from_process_to_process_stays_what_it_was(kind: str) -> None:
+    first = error_from_plain(unpack(pack(error_to_plain(KINDS[kind][0](), 4_000))))
+    second = error_from_plain(unpack(pack(error_to_plain(first, 4_000))))
+    assert (type(second), str(second), second.__reduce__()) == (type(first), str(first), first.__reduce__())
+
+
+class Peculiar(BadRequest):
+    """An author's own kind of a bad request."""
+
+
+@pytest.mark.parametrize(
+    ("problem", "told"),
+    [
+        (BadRequest("field", "why"), BadRequest("field", "why")),
+        (BadRequest("caf\udce9", "why"), BadRequest("caf\\udce9", "why")),
+        (Peculiar("field", "why"), RemoteError("Peculiar", "field: why")),
+    ],
+    ids=str,
+)
+def test_an_error_of_ours_keeps_its_fields_and_what_an_author_made_of_one_its_words(
+    problem: BadRequest, told: PerdureError
+) -> None:
+    heard = error_from_plain(unpack(pack(error_to_plain(problem))))
+    assert (isinstance(heard, BadRequest), str(heard)) == (True, str(told))
+    problem.args = (1, 2, 3, {"a": object()})
+    assert str(error_from_plain(unpack(pack(error_to_plain(problem))))).endswith(problem.problem)

@@ -13,14 +13,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.actors.link.link import FRAME_MAX, Link
-from perdure.actors.link.messages import CallAnswered, CallCut, ClientHello, HostHello, HostVitals, Message, Ping, Wait
-from perdure.actors.link.peer import ANSWER_S, MOMENT_S, Peer
-from perdure.actors.link.wire import PROTOCOL, PeerFrame, SupervisorFrame, decode, encode
+from perdure.actors.link.messages import (
+    CallAnswered,
+    CallCut,
+    ClientHello,
+    Exists,
+    HostHello,
+    HostVitals,
+    Message,
+    Ping,
+    Reply,
+    Wait,
+)
+from perdure.actors.link.peer import ANSWER_S, MOMENT_S, Peer, said_again
+from perdure.actors.link.wire import PROTOCOL, PeerFrame, SupervisorFrame, decode, encode, messages_in, pieces_of
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.actors.supervisor.sessions import Arrived, Session, Sessions
 from perdure.actors.tasks import Tasks
-from perdure.ledger import VersionMismatch, pack, unpack
+from perdure.ledger import Request, VersionMismatch, pack, unpack
 from perdure.policies import Limits
 
 Frame = tuple[int, list[Any], int]
@@ -150,6 +161,37 @@ def test_a_frame_carries_so_many_messages_and_the_next_one_the_rest() -> None:
     assert not link.has_unsent
     link.rewind()
     assert link.take(2) == (3, [3, 4])
+
+
+def test_what_goes_together_is_let_go_together_and_said_again_without_what_was_heard() -> None:
+    link = Link()
+    link.restart(1, "hello")
+    assert (link.push("four", 4), link.push("one")) == (5, 6)
+    assert link.take(2) == (1, ["hello", "four"])
+    assert (link.unsent, link.acknowledge(3), link.unsent) == (1, 1, 1)
+    link.rewind()
+    assert link.take() == (2, ["four", "one"])
+    assert not link.is_clear
+    link.restart(2, "hello", lambda said, had: (f"{said} but {had}", {"four": 4, "one": 1}[said] - had))
+    assert link.take() == (1, ["hello", "four but 2", "one but 0"])
+    assert (link.next_number, link.acknowledge(4), link.is_clear) == (5, 3, True)
+
+
+def test_a_peer_says_the_rest_of_a_crowd_again_to_another_life_of_the_supervisor() -> None:
+    asked = [Request(f"r{number}", "m:T", "p@m:P", "", "d", b"", {}, 1, wait=True) for number in range(8)]
+    ((messages, _),) = pieces = pieces_of(asked)
+    renewed, count = said_again(pieces[0], 3)
+    assert (messages_in([renewed[1]]), count) == (list(messages[3:]), 5)
+    assert said_again(pieces[0], 0) == (pieces[0], 8)
+
+
+def test_what_the_supervisor_cannot_say_harms_nobody_else() -> None:
+    session = Session("p", 1)
+    for said in (Reply("a", ok=True, value=1), Reply("b", ok=True, value=object()), Exists("r", "\udce9"), Ping()):
+        session.say(said)
+    first, second, third = messages_in(session.link.take()[1])
+    assert (first, third) == (Reply("a", ok=True, value=1), Ping())
+    assert (second[:2], second[2][0]) == (("b", False), "BadRequest")
 
 
 def test_a_frame_that_came_too_early_is_dropped_whole_and_its_gap_is_told() -> None:

@@ -9,8 +9,8 @@ import pytest
 from perdure.actors.host.host import Host
 from perdure.actors.link import messages
 from perdure.actors.link.messages import REPORTS, STIMULI, TABLE, Ask, Call, Message, Question, ToHost, Way
-from perdure.actors.link.wire import decode, decode_all, encode, encode_all
-from perdure.ledger import Adopt, Request, Stimulus, pack, unpack
+from perdure.actors.link.wire import SupervisorFrame, decode, decode_all, encode, frame_of, pieces_of, read
+from perdure.ledger import Adopt, BadRequest, Request, Stimulus, pack, unpack
 
 FILLINGS: dict[Any, Any] = {int: 7, str: "text", bytes: b"\x00\xff", bool: True}
 INNER = {"HostUp", "HostLost", "Retire", "StopLives", "Tick"}
@@ -60,18 +60,55 @@ def test_a_message_is_small_on_the_wire() -> None:
     assert len(pack(up)) == len(pack([0, "run", 1]))
 
 
+def wired(said: list[Any]) -> bytes:
+    """A frame that carries these messages."""
+    return frame_of(SupervisorFrame(1, 1, 0, 1, (), missed=False, seq=0), [body for _, body in pieces_of(said)])
+
+
+def heard(frame: bytes) -> list[Any]:
+    """The messages that come out of a frame."""
+    return decode_all(SupervisorFrame(*read(frame, SupervisorFrame)).messages)
+
+
 def test_a_stretch_of_one_kind_goes_in_columns_and_comes_out_as_it_went_in() -> None:
     options = {"detached": True}
     asked = [Request(f"r{n}", "m:T", "p@m:P", "", "d", b"\x01", options, 1, wait=True) for n in range(50)]
     said = [messages.ClientHello([]), *asked, *[messages.Ping()] * 9, *[Ask("ref", example(Call))] * 9, asked[0]]
-    arrived = decode_all(unpack(pack(encode_all(said))))
+    arrived = heard(wired(said))
     assert arrived == said
     assert [type(each) for each in arrived] == [type(each) for each in said]
-    assert len(pack(encode_all(asked))) < 6 * len(asked) + 60 < len(pack([*map(encode, asked)]))
+    assert len(wired(asked)) < 6 * len(asked) + 60 < len(pack([*map(encode, asked)]))
 
 
 @pytest.mark.parametrize("values", [[1, True, 1.0, 1], [0, False, None, b""], [{"n": 1}, {"n": True}, {}, {"n": 1}]])
 def test_values_that_are_merely_equal_stay_what_they_are(values: list[Any]) -> None:
     said = [messages.CallAnswered("ref", ok=True, value=value) for value in values]
-    arrived = decode_all(unpack(pack(encode_all(said))))
+    arrived = heard(wired(said))
     assert [repr(each) for each in arrived] == [repr(each) for each in said]
+
+
+@pytest.mark.parametrize("count", [1, 20, 2_500], ids=str)
+def test_a_message_that_cannot_be_sent_is_refused_by_field_to_who_says_it(count: int) -> None:
+    asked = [Request(f"r{n}", "m:T", "p@m:P", "", "d", b"\x01", {}, 1, wait=True) for n in range(count)]
+    bad = asked[-1]._replace(options={"order": 1, "display": {"name": "caf\udce9"}})
+    with pytest.raises(BadRequest, match="cannot be sent to another process") as refused:
+        pieces_of([*asked, bad])
+    assert refused.value.field == "display"
+    with pytest.raises(BadRequest) as refused:
+        pieces_of([Ask("ref", messages.Cancel("r", "p@m:P", "\udce9"))])
+    assert refused.value.field == "reason"
+    assert heard(wired(asked)) == asked
+
+
+@pytest.mark.parametrize("kind", ["alone", "in a stretch"])
+def test_a_message_that_cannot_be_read_costs_the_others_nothing(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    said: list[Any] = [messages.ClientHello([]), *[Ask("ref", example(Call))] * 9]
+    unreadable = {"alone": [2, [{"key": 1}]], "in a stretch": [-1, 2, 3, [[{"key": 1}], ["x"]]]}[kind]
+    body = pack(unreadable).replace(pack("key"), b"\xa3\xff\xff\xff")  # no UTF-8
+    bodies = [body for _, body in pieces_of(said)]
+    frame = frame_of(SupervisorFrame(1, 1, 0, 1, (), missed=False, seq=7), [bodies[0], body, *bodies[1:]])
+    assert SupervisorFrame(*read(frame, SupervisorFrame)).seq == 7
+    told = heard(frame)
+    count = len(told) - len(said)
+    assert (told[0], told[1 + count :], count) == (said[0], said[1:], {"alone": 1, "in a stretch": 3}[kind])
+    assert "cannot be read" in caplog.text

@@ -11,7 +11,7 @@ from perdure.actors.life.life import Life
 from perdure.actors.link.link import FRAME_MAX
 from perdure.actors.link.messages import HostHello, HostVitals, Message, Wait
 from perdure.actors.link.peer import Peer
-from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode_all
+from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode_all, pieces_of
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.actors.tasks import Tasks
@@ -76,20 +76,22 @@ class Speaker:
 
 
 def test_what_others_report_goes_before_what_is_left_of_the_many_things_that_one_agent_says() -> None:
-    heard = Speaker(lambda peer: peer.report(REPORT, "other")).run(lambda peer: peer.push_many(MANY, "asks"))
+    heard = Speaker(lambda peer: peer.report(REPORT, "other")).run(lambda peer: peer.push_many(pieces_of(MANY), "asks"))
     assert FRAME_MAX <= heard.index(REPORT) <= 2 * FRAME_MAX, "two frames may be under way"
     heard.remove(REPORT)
     assert heard == MANY, "in order"
 
 
 def test_an_agents_own_report_goes_after_everything_that_it_said() -> None:
-    heard = Speaker(lambda peer: peer.report(REPORT, "asks")).run(lambda peer: peer.push_many(MANY, "asks"))
+    heard = Speaker(lambda peer: peer.report(REPORT, "asks")).run(lambda peer: peer.push_many(pieces_of(MANY), "asks"))
     assert heard == [*MANY, REPORT]
 
 
 def test_what_else_is_said_goes_after_everything_that_was_said_before() -> None:
     for say in (Peer.push, Peer.push_awaited, Peer.push_later):
-        heard = Speaker(lambda peer, say=say: say(peer, REPORT)).run(lambda peer: peer.push_many(MANY, "asks"))  # type: ignore[misc]
+        heard = Speaker(lambda peer, say=say: say(peer, REPORT)).run(
+            lambda peer: peer.push_many(pieces_of(MANY), "asks")
+        )  # type: ignore[misc]
         assert heard == [*MANY, REPORT], say
 
 
@@ -97,7 +99,7 @@ def test_many_things_are_durable_when_the_last_of_them_is() -> None:
     speaker = Speaker(lambda peer: peer.report(REPORT, "other"))
 
     async def say(peer: Peer) -> None:
-        await peer.durable_many(MANY, "asks")
+        await peer.durable_many(pieces_of(MANY), "asks")
         assert speaker.heard()[-1] == MANY[-1]
 
     heard = speaker.run(say)
@@ -108,8 +110,8 @@ def test_many_things_are_durable_when_the_last_of_them_is() -> None:
 
 def test_when_all_is_said_that_an_agent_said_its_reports_go_before_what_others_say() -> None:
     async def say(peer: Peer) -> None:
-        await peer.durable_many(MANY[1:], "asks")
-        peer.push_many(MANY, "other")
+        await peer.durable_many(pieces_of(MANY[1:]), "asks")
+        peer.push_many(pieces_of(MANY), "other")
 
     heard = Speaker(lambda peer: peer.report(REPORT, "asks")).run(say)
     assert heard.index(REPORT) <= COUNT + 2 * FRAME_MAX
@@ -122,5 +124,5 @@ def test_what_became_of_mail_waits_for_no_runs_that_its_agent_asks_for() -> None
         life = SimpleNamespace(services=SimpleNamespace(peer=peer), agent_id="asks", _with_sequence=lambda said: said)
         Life.push_of_mail(cast("Life", life), handled)
 
-    heard = Speaker(say).run(lambda peer: peer.push_many(MANY, "asks"))
+    heard = Speaker(say).run(lambda peer: peer.push_many(pieces_of(MANY), "asks"))
     assert heard.index(handled) <= 2 * FRAME_MAX

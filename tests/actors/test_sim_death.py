@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from perdure.actors.ports import Courier, Fleet, Killed, KillPoint, PoolSpec, World
+from perdure.actors.ports import Courier, Fleet, KillPoint, PoolSpec, World
 from perdure.actors.sim_world.world import on_death
+from perdure.actors.tasks import Killed
 from perdure.ledger import SupervisorUnreachable
 from tests.actors.echo import ANSWERS, CALM, Book, after, ask, echo, forever, hosted, questions, supervised, whats
 

@@ -12,6 +12,7 @@ import pytest
 
 from perdure.actors import Agent, Client, RunContext, Supervisor, exposed, tell
 from perdure.actors.link.messages import HostHello, InboxKept, Message, Prepare, Settled, Stop
+from perdure.actors.link.wire import messages_in
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.sim_world.world import EPOCH_MS, Span, Weather
 from perdure.actors.supervisor.calls import Calls
@@ -276,7 +277,7 @@ class Reception:
         """What is said to the host because of a message of it, but for the code that it should load."""
         list(self.intake.receive(self.session, message))
         self.intake.tell_settled()
-        return [said for said in self.session.link.take()[1] if not isinstance(said, Prepare)]
+        return [said for said in messages_in(self.session.link.take()[1]) if not isinstance(said, Prepare)]
 
 
 def test_mail_that_may_come_again_is_not_forgotten_by_its_recipient_and_earlier_lives_are_told_nothing() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure.actors.ray_world.turnstile import Turnstile
-from perdure.actors.tasks import RANK
+from perdure.actors.tasks import RANK, NotAnException
 from perdure.policies import Rank
 
 Job = Coroutine[Any, Any, Any]
@@ -159,5 +159,26 @@ def test_tasks_of_the_host_itself_have_no_gate() -> None:
         own, agents = asyncio.ensure_future(asyncio.sleep(0)), start(asyncio.sleep(0))
         assert type(own.get_coro()) is not type(agents.get_coro())
         await asyncio.gather(own, agents)
+
+    play(story)
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt("by hand"), SystemExit(3), GeneratorExit("by hand")], ids=repr)
+def test_what_a_task_of_an_agent_raises_ends_neither_the_loop_nor_who_waits_for_it(raised: BaseException) -> None:
+    """Python's own tasks let the first two out of the loop, and close whoever waits for the third."""
+
+    async def raising() -> None:
+        await asyncio.sleep(0)
+        raise raised
+
+    async def waiting() -> str:
+        try:
+            await asyncio.create_task(raising())
+        except Exception as problem:
+            return type(problem).__name__
+        return "nothing"
+
+    async def story(_: Turnstile) -> None:
+        assert await start(waiting()) == ("RuntimeError" if isinstance(raised, SystemExit) else NotAnException.__name__)
 
     play(story)
