@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextvars import ContextVar
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_store import FiberStore
 from perdure.actors.life.life import Life
-from perdure.actors.life.steps import RemembersSteps, plain
-from perdure.ledger import FiberStopped, TooLarge, check_id, taken_out, unpack_value
+from perdure.actors.life.steps import RemembersSteps, plain, step_name
+from perdure.ledger import FiberStopped, TooLarge, taken_out, unpack_value
 from perdure.ledger.storage.cabinet import Transaction
 from perdure.policies import UNSET, FiberState, FiberStatus, Json
 
@@ -28,7 +28,10 @@ class FiberContext(RemembersSteps):
         cancelled: is set when the fiber was cancelled or resolved although this code still runs.
     """
 
+    __perdure_context__: ClassVar = "FiberContext"
+
     def __init__(self, life: Life, store: FiberStore, fiber: Fiber) -> None:
+        super().__init__()
         self.id, self.name, self.attempt = fiber.fiber_id, fiber.name, fiber.attempt
         self.key = fiber.idempotency_key or None
         self.metadata: Any = taken_out(fiber.metadata)
@@ -91,18 +94,18 @@ class FiberContext(RemembersSteps):
     def _remembered(self, name: str) -> bytes | None:
         if self._steps is None:
             self._steps = self._store.steps(self.id)
-        known = self._steps.get(check_id("step", name, self._life.limits.id_max))
+        known = self._steps.get(name)
         known = known or self._store.pending_step(self.id, name)
         if known is None and self.is_cancelled:
-            raise FiberStopped(self.id, name)
+            raise FiberStopped(self.id, step_name(name))
         return known
 
     def _remember(self, name: str, body: bytes) -> None:
         most = self._life.limits.stash_bytes_max
         if len(body) > most:
-            raise TooLarge("step", f"{name!r} has {len(body)} bytes; the limit stash_bytes_max is {most}")
+            raise TooLarge("step", f"{step_name(name)!r} has {len(body)} bytes; the limit stash_bytes_max is {most}")
         if not self._store.change(partial(self._keep_step, name, body)):
-            raise FiberStopped(self.id, name)
+            raise FiberStopped(self.id, step_name(name))
 
     def _keep_step(self, name: str, body: bytes, transaction: Transaction) -> bool:
         """Keep a finished step, if the row names this attempt. A step is progress, so `idle_attempts` restarts at 0."""

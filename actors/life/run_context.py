@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from perdure.actors.life.life import Life
 from perdure.actors.life.steps import RemembersSteps
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.names import over_attempts
 from perdure.ledger import (
-    BadRequest,
     Chunk,
     Kept,
     Milestone,
     Progress,
+    check_id,
     check_number,
     check_text,
     pack,
@@ -40,6 +40,8 @@ class RunContext(RemembersSteps):
         behalf: the agents whose models' tool calls it is done for, the nearest first.
     """
 
+    __perdure_context__: ClassVar = "RunContext"
+
     def __init__(
         self,
         life: Life,
@@ -50,6 +52,7 @@ class RunContext(RemembersSteps):
         trace: str = "",
         behalf: Sequence[str] = (),
     ) -> None:
+        super().__init__()
         self.run_id, self.attempt, self.parent_tool_call_id, self.behalf = run_id, attempt, tool_call, tuple(behalf)
         self._trace = trace  # what the request carried
         self._life, self._incarnation = life, incarnation
@@ -113,14 +116,14 @@ class RunContext(RemembersSteps):
         signal = _signal(fraction, message, phase, data, most, keep_data=persist or milestone is not None)
         self._life.faults.at(KillPoint.MID_RUN, "progress")
         if milestone is not None:
-            return self._life.bridge(self._milestone(milestone, signal, source))
+            check_id("milestone", milestone, self._life.limits.id_max)
+            with self._lock:
+                nth = self._occurrences[source, milestone] = self._occurrences.get((source, milestone), 0) + 1
+            return self._life.bridge(self._milestone(milestone, nth, signal, source))
         self._life.on_loop(lambda: self._progress(signal, urgent=fraction is not None and fraction >= 1))
         return self._life.done()
 
-    async def _milestone(self, name: str, body: bytes, source: str) -> None:
-        if not isinstance(name, str) or not name:
-            raise BadRequest("milestone", f"{name!r} is not a name")
-        nth = self._occurrences[source, name] = self._occurrences.get((source, name), 0) + 1
+    async def _milestone(self, name: str, nth: int, body: bytes, source: str) -> None:
         self.flush()
         self._say_pieces()
         self._life.services.up(self.run_id)

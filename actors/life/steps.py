@@ -1,27 +1,53 @@
-"""Steps: what a run or a fiber does once, although it may be entered again after a death."""
+"""Steps: what a run or a fiber does once, although it may be entered again after a death.
+
+A step is found again by its name and its occurrence: the first call under a name in an attempt, the second, and so on, in the order of the
+calls. A call that came to nothing, and is made again with the same job, is the same occurrence. So a loop that tries again after a failure
+meets the same values in the next attempt, and so does one that goes on with the next job.
+"""
 
 from __future__ import annotations
 
 import dis
 import inspect
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import chain, pairwise
+from threading import Lock
 from types import CodeType, FrameType
-from typing import TypeVar, overload
+from typing import Any, Final, NamedTuple, TypeVar, overload
 
+from perdure.actors.code.annotations import content
 from perdure.actors.life.life import Life
 from perdure.actors.tasks import Pending
-from perdure.ledger import BadRequest, pack_value, unpack
+from perdure.ledger import BadRequest, check_id, pack_value, unpack
 
 T = TypeVar("T")
 
+_COMPARED: Final = (bool, bytes, float, int, str)  # as values; whatever else is compared by identity
+
+
+class _Called(NamedTuple):
+    """One call of `step`: the key under which its value is kept, and what its job is made of."""
+
+    key: str
+    job: tuple[object, ...]
+
+    def repeats(self, job: tuple[object, ...]) -> bool:
+        """Whether this is the job of that call."""
+        return len(job) == len(self.job) and all(map(_is_same, job, self.job))
+
 
 class RemembersSteps:
-    """What can be entered again. A subclass keeps the bodies of the steps, durably."""
+    """One attempt at what can be entered again. A subclass keeps the bodies of the steps, durably."""
 
     _life: Life
+
+    def __init__(self) -> None:
+        self._lock = Lock()  # sync code may call from several threads
+        self._called: dict[str, int] = {}
+        self._undone: dict[str, dict[str, _Called]] = {}
 
     @overload
     def step(self, name: str, job: Callable[[], Pending[T]]) -> Pending[T]: ...
@@ -32,6 +58,8 @@ class RemembersSteps:
     def step(self, name: str, job: Callable[[], object]) -> object:
         """Do something once: a later attempt takes the remembered value instead. The value must be plain data.
 
+        A name may be used again, in a loop for example. The calls under one name are told apart by their order, so that is to be the same
+        in each attempt; under `asyncio.gather` it is the order in which `step` is called. A step that raised is not remembered.
         When `job` gives an awaitable, so does `step`, in every attempt: `await run.step("fetch", fetch)`. Otherwise it gives the value,
         which may be awaited at once all the same: `await run.step("size", lambda: len(text))`.
         Between the end of `job` and the return there is a moment in which a death repeats it; effects outside of the agent's
@@ -40,21 +68,59 @@ class RemembersSteps:
         if not callable(job):
             raise BadRequest("job", f"{job!r:.200} is no function that does the step; write `lambda: …`")
         awaits = _awaits(inspect.currentframe())
-        known = self._remembered(name)
+        called = self._call(check_id("name", name, self._life.limits.id_max), job)
+        known = self._remembered(called.key)
         if known is not None:
             was_awaitable, value = unpack(known)
             return _given(value) if was_awaitable or awaits else value
-        outcome = job()
-        if inspect.isawaitable(outcome):
-            return self._finish_step(name, outcome)
-        self._remember(name, plain(f"step {name!r}", [False, outcome]))
+        with self._noted(name, called):
+            outcome = job()
+            if inspect.isawaitable(outcome):
+                return self._finish_step(name, called, outcome)
+            self._finish(name, called, plain(f"step {name!r}", [False, outcome]))
         return _given(outcome) if awaits else outcome
 
-    async def _finish_step(self, name: str, pending: Awaitable[T]) -> T:
-        value = await pending
-        body = plain(f"step {name!r}", [True, value])
-        await self._life.written(partial(self._remember, name, body))
+    async def _finish_step(self, name: str, called: _Called, pending: Awaitable[T]) -> T:
+        with self._noted(name, called):
+            value = await pending
+            body = plain(f"step {name!r}", [True, value])
+            await self._life.written(partial(self._finish, name, called, body))
         return value
+
+    def _call(self, name: str, job: Callable[[], object]) -> _Called:
+        """Which occurrence of the name this call is."""
+        made_of = _made_of(job)
+        with self._lock:
+            undone = self._undone.get(name, {})
+            for each in undone.values():
+                if each.repeats(made_of) and self._remembered(each.key) is None:
+                    return undone.pop(each.key)
+            nth = self._called[name] = self._called.get(name, 0) + 1
+        return _Called(name if nth == 1 else f"{name}\0{nth}", made_of)  # an author's name has no NUL
+
+    @contextmanager
+    def _noted(self, name: str, called: _Called) -> Iterator[None]:
+        """Note a call that comes to nothing."""
+        try:
+            yield
+        except BaseException:
+            self._note(name, called)
+            raise
+
+    def _finish(self, name: str, called: _Called, body: bytes) -> None:
+        """Remember what a call came to, unless its transaction comes to nothing."""
+        self._remember(called.key, body)
+        transaction = self._life.transaction
+        if transaction is not None:
+            self._note(name, called)
+            transaction.then(partial(self._done, name, called))
+
+    def _done(self, name: str, called: _Called) -> None:
+        self._undone[name].pop(called.key, None)
+
+    def _note(self, name: str, called: _Called) -> None:
+        with self._lock:
+            self._undone.setdefault(name, {})[called.key] = called
 
     def _remembered(self, name: str) -> bytes | None:
         """The body of a finished step."""
@@ -63,6 +129,25 @@ class RemembersSteps:
     def _remember(self, name: str, body: bytes) -> None:
         """Keep the body of a step; durable on return."""
         raise NotImplementedError
+
+
+def step_name(key: str) -> str:
+    """The name that a step's key is made of."""
+    return key.partition("\0")[0]
+
+
+def _made_of(job: Any) -> tuple[object, ...]:
+    """What tells one job from another: its code, and what is bound to it now."""
+    if isinstance(job, partial):
+        return (*_made_of(job.func), *job.args, *job.keywords, *job.keywords.values())
+    function = getattr(job, "__func__", job)
+    cells = (content(each) for each in getattr(function, "__closure__", None) or ())
+    bound = (getattr(job, "__self__", None), *(getattr(function, "__defaults__", None) or ()))
+    return (getattr(function, "__code__", function), *bound, *cells)
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one is other or (type(one) is type(other) and isinstance(one, _COMPARED) and one == other)
 
 
 async def _given(value: T) -> T:
