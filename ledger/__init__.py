@@ -10,7 +10,16 @@ from perdure.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from perdure.ledger.activation import Activation, HostView, Trouble, package_of, pool_key, with_package
-    from perdure.ledger.checks import check_ms, check_number, check_text, check_whole, checked
+    from perdure.ledger.checks import (
+        check_bool,
+        check_ms,
+        check_number,
+        check_text,
+        check_whole,
+        check_word,
+        check_words,
+        checked,
+    )
     from perdure.ledger.codec import decode, encode, pack, unpack, unpack_opened
     from perdure.ledger.crowd_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
     from perdure.ledger.effects import (

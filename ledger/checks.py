@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -12,6 +12,7 @@ from perdure.policies import InvalidValue, number, whole
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Word = TypeVar("Word", bound=str)
 
 
 def _refusing(check: Callable[P, T]) -> Callable[P, T]:
@@ -41,6 +42,29 @@ def check_text(field: str, value: object) -> str:
         raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, not text")
     pack_value(field, text := str.__str__(value))
     return text
+
+
+def check_bool(field: str, value: object) -> bool:
+    """Return the value if it is a bool. Raises `BadRequest`."""
+    if not isinstance(value, bool):
+        raise BadRequest(field, f"{value!r:.200} is neither True nor False")
+    return value
+
+
+def check_word(field: str, value: object, words: Iterable[Word]) -> Word:
+    """Return the one of these words that the value is. Raises `BadRequest`, which names all of them."""
+    known = {str(word): word for word in words}
+    if not isinstance(value, str) or value not in known:
+        raise BadRequest(field, f"{value!r:.200} is none of {', '.join(known)}")
+    return known[value]
+
+
+def check_words(field: str, value: object, words: Iterable[Word]) -> frozenset[Word]:
+    """Return some of these words: one, several, or all of them (None). Raises `BadRequest` for any other."""
+    if value is None:
+        return frozenset(words)
+    wanted = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
+    return frozenset(check_word(field, each, words) for each in wanted)
 
 
 def check_ms(field: str, value: object) -> float:

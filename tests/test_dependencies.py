@@ -16,6 +16,7 @@ from tests import tidy
 from tests.tidy import FOLDERS, ROOT, sources
 
 OURS = {"perdure", "tests", *FOLDERS}
+NEWER = {"annotationlib"}  # of Python 3.14
 # Declared, and not imported by what declares it.
 USED_OTHERWISE = {
     "uvloop": "the event loop of Ray's actors, which take it when it is there",
@@ -64,7 +65,7 @@ def imported(files: Iterable[tidy.Source]) -> dict[str, set[str]]:
     known, found = _distributions(), dict[str, set[str]]()
     for file in files:
         for each in tidy.imports(file):
-            if each.top not in {*sys.stdlib_module_names, *OURS}:
+            if each.top not in {*sys.stdlib_module_names, *NEWER, *OURS}:
                 for name in _providers(each, known):
                     found.setdefault(normal(name), set()).add(file.at(each.line, f"imports `{each.path}`"))
     return found

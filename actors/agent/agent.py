@@ -48,7 +48,8 @@ from perdure.actors.jobs.occurrence import QueuedItem, Schedule
 from perdure.actors.jobs.schedule_requests import Asked, every, instant, queued, timed
 from perdure.actors.life.activity import ACTIVITY, CALL
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, RunOptions
-from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult
+from perdure.actors.life.class_checks import BOUNDS, Checks, check_made
+from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult, statuses_of
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.link.messages import ListRuns
 from perdure.actors.tasks import Pending
@@ -106,21 +107,20 @@ class Agent:
                 by `migrate`.
         """
         super().__init_subclass__(**more)
+        check_made(cls)
         if name:
             claim(cls, name)
         if version is not None:
             cls.__perdure_version__ = check_whole("version", version)
 
     _perdure: Tenant
+    _perdure_bounds: ClassVar[Checks] = BOUNDS
     __perdure_version__: ClassVar[int] = 1
     _perdure_recalls_results: ClassVar[bool] = (
         False  # whether `run`, entered again after its end, gives the same result at once
     )
     _perdure_apart: ClassVar[bool] = False  # whether its runs are never placed on the host of the agent that asked
-
-    _perdure_relays: ClassVar[bool] = (
-        False  # whether what its runs report is reported of the requesting child's run too
-    )
+    _perdure_relays: ClassVar[bool] = False  # whether what its runs report is reported of the asking child's run too
 
     @classmethod
     def prepare(cls) -> None:
@@ -390,8 +390,8 @@ class Agent:
         self, status: Sequence[str] | None = None, *, limit: int = 1000
     ) -> Pending[list[dict[str, Any]]]:
         """Return this agent's runs, oldest first."""
-        statuses = None if status is None else list(status)
-        return self._perdure.bridge(self._perdure.ask(ListRuns(self._perdure.agent_id, statuses, None, limit)))
+        asked = ListRuns(self._perdure.agent_id, statuses_of(status), None, check_whole("limit", limit))
+        return self._perdure.bridge(self._perdure.ask(asked))
 
     def clear_agent_tool_runs(
         self, *, status: Sequence[str] | None = None, older_than: float | datetime | None = None
@@ -403,7 +403,7 @@ class Agent:
             older_than: only runs requested before this instant: milliseconds since the epoch, or an aware datetime.
         """
         before_ms = None if older_than is None else instant("older_than", older_than)
-        return self._perdure.bridge(self._perdure.dispatch.clear(status, before_ms))
+        return self._perdure.bridge(self._perdure.dispatch.clear(statuses_of(status), before_ms))
 
     def report_progress(self, fraction: float | None = None, **signal: Any) -> Awaitable[None]:
         """Report progress of the current run; see `RunContext.report_progress`. Outside of a run it only warns."""

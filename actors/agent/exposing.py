@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol
 from perdure.actors.code.author_call import VERB
 from perdure.actors.link.doors import BEGINS, WATCHES
 from perdure.actors.tasks import Pending, Unanswered
+from perdure.ledger import check_bool
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,6 +64,7 @@ def exposed(method: Any = None, *, repeatable: bool = False) -> Any:
 
     A call is made at most once. With `repeatable=True` it is repeated if the agent's host died during it.
     """
+    check_bool("repeatable", repeatable)
 
     def mark(marked: Any) -> Any:
         marked.__perdure_exposed__ = {"repeatable": repeatable}

@@ -10,10 +10,10 @@ from perdure.actors.host.tenant import Tenant
 from perdure.actors.jobs.callback_rows import SCHEDULE_TYPES, Row
 from perdure.actors.jobs.fiber import FiberInspection
 from perdure.actors.jobs.occurrence import Past, QueuedItem, Schedule
-from perdure.actors.jobs.schedule_requests import chosen, retries_of, span_of
+from perdure.actors.jobs.schedule_requests import retries_of, span_of
 from perdure.actors.life.family import SubAgentInfo
 from perdure.actors.tasks import Pending
-from perdure.ledger import check_id, check_ms, check_whole, unpack_value
+from perdure.ledger import check_id, check_ms, check_whole, check_words, unpack_value
 from perdure.policies import CallbackStatus, PastOutcome
 
 LISTED_MAX = 1_000
@@ -89,7 +89,7 @@ class ScheduleGroup(_Group):
             limit: at most so many, up to 1,000.
             cursor: only those after this one: the `number` of the last one of the page before.
         """
-        types, statuses = chosen("type", type, SCHEDULE_TYPES), chosen("status", status, CallbackStatus)
+        types, statuses = check_words("type", type, SCHEDULE_TYPES), check_words("status", status, CallbackStatus)
         first, last = span_of(between)
         most, found = check_whole("limit", limit, most=LISTED_MAX), []
         for row in self._perdure.schedules.rows.in_order():
@@ -121,7 +121,7 @@ class QueueGroup(_Group):
 
     def list(self, callback: str | None = None, status: str | Sequence[str] | None = None) -> Sequence[QueuedItem]:
         """Return the items that are not done yet, in their order."""
-        statuses, rows = chosen("status", status, CallbackStatus), self._perdure.callback_queue.rows.in_order()
+        statuses, rows = check_words("status", status, CallbackStatus), self._perdure.callback_queue.rows.in_order()
         return [
             shown_item(self._perdure, row)
             for row in rows

@@ -32,13 +32,15 @@ from perdure.actors.chat.callback import (
     submit,
 )
 from perdure.actors.chat.conversation import Conversation
-from perdure.actors.chat.conversation_state import STALL_MS
+from perdure.actors.chat.conversation_state import BOUNDS_OF_CHATS, STALL_MS
+from perdure.actors.chat.failures import ChatTurnFailed
 from perdure.actors.chat.feed import FeedEvent
 from perdure.actors.chat.feed_follower import Events, follow_feed
 from perdure.actors.chat.messages import Messages, as_messages, checked_data
 from perdure.actors.chat.model_lookup import load_library
 from perdure.actors.chat.notices import notice_of_end, notice_of_milestone
 from perdure.actors.chat.plain_data import checked_text
+from perdure.actors.chat.tools import Toolset
 from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
 from perdure.actors.code.author_call import hook
 from perdure.actors.jobs.fiber_context import CURRENT
@@ -117,6 +119,11 @@ class ChatAgent(Agent, Generic[Answer]):
     stands_alone: ClassVar[bool] = True
 
     _perdure_recalls_results: ClassVar[bool] = True
+    _perdure_bounds = BOUNDS_OF_CHATS
+
+    @classmethod
+    def _perdure_check(cls) -> None:
+        Toolset.declared(cls)
 
     @classmethod
     def prepare(cls) -> None:
@@ -437,14 +444,3 @@ class ChatAgent(Agent, Generic[Answer]):
         """Begin the conversation again from what is durable."""
         self._perdure.drop_part(Conversation)
         self._perdure_woken()
-
-
-class ChatTurnFailed(Exception):
-    """The turn of a run did not complete."""
-
-    def __init__(self, status: str, error: str) -> None:
-        super().__init__(status, error)
-        self.status, self.error = status, error
-
-    def __str__(self) -> str:
-        return self.error or f"the turn was {self.status}"

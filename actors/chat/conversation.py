@@ -14,12 +14,20 @@ from perdure.actors.chat.messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_me
 from perdure.actors.chat.turn import Turn, TurnSettings
 from perdure.actors.chat.turns import AFTER_A_LOOK, Turns
 from perdure.actors.host.tenant import Tenant
-from perdure.actors.jobs.schedule_requests import chosen
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.results import RunInfo
 from perdure.actors.tasks import awaited
 from perdure.actors.telemetry.telemetry import CARRIED, carried
-from perdure.ledger import BadRequest, ConflictingRequest, check_id, check_number, check_whole, digest_of, pack
+from perdure.ledger import (
+    BadRequest,
+    ConflictingRequest,
+    check_id,
+    check_number,
+    check_whole,
+    check_words,
+    digest_of,
+    pack,
+)
 from perdure.policies import TURN_ENDED, ChatRecovery, ContextOverflow, Event, JsonObject, Message, Role, TurnStatus
 
 TRIGGERS = frozenset({"chat", "save", "submission", "continue", "regenerate"})
@@ -385,7 +393,7 @@ def _told_by(run: RunInfo, message_id: str, role: Role, text: str) -> Message:
 
 def _statuses(given: object) -> frozenset[str] | None:
     """The chosen statuses; None for all of them."""
-    return None if given is None else chosen("status", given, TurnStatus)
+    return None if given is None else check_words("status", given, TurnStatus)
 
 
 def _limit(given: object, most: int) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.lost_calls import LostCalls
@@ -19,9 +20,10 @@ from perdure.actors.chat.watchdog import Watchdog
 from perdure.actors.code.author_call import result_of
 from perdure.actors.events.observability import emit
 from perdure.actors.host.tenant import Tenant
+from perdure.actors.life.class_checks import BOUNDS, Checks
 from perdure.actors.life.run_context import RunContext
-from perdure.ledger import Secret
-from perdure.policies import ChatRecovery, ContextOverflow, Event, Message
+from perdure.ledger import BadRequest, Secret, check_ms, check_number, check_whole
+from perdure.policies import ChatRecovery, ContextOverflow, Event, Message, Overlap
 
 STALL_MS, FIRST_TOKEN_MS = 90_000, 600_000
 """The limits of silence, unless an author has others: a model may think for minutes before it speaks, but hardly between two words."""
@@ -61,6 +63,32 @@ class ChatAuthor(Protocol):
     async def on_chat_response(self, response: dict[str, Any], /) -> None: ...
     async def on_chat_error(self, error: str, info: dict[str, Any], /) -> str | None: ...
     async def on_chat_recovery(self, context: ChatRecoveryContext, /) -> dict[str, Any] | None: ...
+
+
+def _check_is(kind: type, field: str, value: object) -> None:
+    if not isinstance(value, kind):
+        raise BadRequest(field, f"{value!r:.200} is no {kind.__name__}")
+
+
+def _check_read(read: Callable[[object], object], field: str, value: object) -> None:
+    try:
+        read(value)
+    except (TypeError, ValueError) as problem:
+        raise BadRequest(field, str(problem).removeprefix(f"{field}: ")) from None
+
+
+BOUNDS_OF_CHATS: Final[Checks] = {
+    **BOUNDS,
+    "max_steps": check_whole,
+    "chat_recovery": partial(_check_read, ChatRecovery.of),
+    "context_overflow": partial(_check_read, ContextOverflow.of),
+    "chat_stream_stall_timeout_ms": check_ms,
+    "chat_first_token_timeout_ms": check_ms,
+    "tool_timeout_ms": partial(check_number, unit="milliseconds", above=True),
+    "message_concurrency": partial(_check_read, Overlap.of),
+    "model_key": partial(_check_is, Secret),
+    "instructions": partial(_check_is, str),
+}
 
 
 class ConversationState:

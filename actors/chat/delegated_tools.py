@@ -13,6 +13,7 @@ from perdure.actors.chat.plain_data import checked
 from perdure.actors.chat.tool_schema import intake_of_schema, intake_of_type, is_object
 from perdure.actors.chat.tools import Hook, Tool, check_description, check_hook, check_name
 from perdure.actors.code.signatures import run_shapes
+from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.results import Detached
 from perdure.ledger import BadRequest
 from perdure.policies import JsonObject
@@ -51,6 +52,7 @@ def agent_tool(
         raise BadRequest("agent_class", f"{agent_class!r:.200} is not a class of agents")
     if not isinstance(detached, bool | Detached):
         raise BadRequest("detached", f"{detached!r:.200} is neither a bool nor a `Detached`")
+    check_class(agent_class)
     check_hook("needs_approval", needs_approval)
     annotation, wrapped_as = _child_input(agent_class, input)
     return Tool(
@@ -83,8 +85,8 @@ def _child_input(agent_class: type[Agent], given: object) -> tuple[object, str |
         is_chat = hasattr(agent_class, "format_agent_tool_input")
         if is_chat or not callable(getattr(agent_class, "run", None)):
             return str, "message"
-        takes, _, arguments = run_shapes(agent_class)
-        given = takes.annotation if arguments else Nothing
+        entered = run_shapes(agent_class)
+        given = entered.hint if entered.input else Nothing
     return given, None if is_object(given) else "input"
 
 

@@ -21,6 +21,17 @@ CHAIN_MAX = 8
 _RESOLVER_CODES = {getattr(socket, name): name for name in dir(socket) if name.startswith("EAI_")}
 
 
+class ChatTurnFailed(Exception):
+    """The turn of a run did not complete."""
+
+    def __init__(self, status: str, error: str) -> None:
+        super().__init__(status, error)
+        self.status, self.error = status, error
+
+    def __str__(self) -> str:
+        return self.error or f"the turn was {self.status}"
+
+
 class ModelFailed(PerdureError):
     """A model request failed; `failure` says how, and whether the same request could succeed later."""
 

@@ -12,12 +12,13 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Annotated, Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, cast, get_args, get_origin
 
 from pydantic import ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, core_schema
 
+from perdure.actors.code.written import Written, written
 from perdure.ledger import BadRequest
 from perdure.policies import JsonObject
 
@@ -44,6 +45,8 @@ class ToolContext:
         asked_to_stop: whether the call was told to stop; for sync code, which cannot be interrupted.
         approved: whether a person has allowed this very call.
     """
+
+    __perdure_context__: ClassVar = "ToolContext"
 
     call_id: str
     run_id: str
@@ -110,18 +113,18 @@ class _WithoutTitles(GenerateJsonSchema):
         return False
 
 
-def intake_of(function: Callable[..., object]) -> Intake:
-    """The input of a function, without the receiver of a bound method and a `ToolContext`."""
-    context = context_name(function)
-    parameters = {name: each for name, each in inspect.signature(function).parameters.items() if name != context}
+def intake_of(function: Callable[..., object], agent_class: type | None = None, name: str = "") -> Intake:
+    """The input of a function, or of a method of a class, without its receiver and a `ToolContext`."""
+    of = written(function, agent_class, name, is_method=agent_class is not None)
+    context = _context_in(of)
+    parameters = {name: each for name, each in of.parameters.items() if name != context}
     for each in parameters.values():
         if each.kind not in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
             raise BadRequest("parameters", f"{each} has no name to be filled in by")
 
     def adapter() -> TypeAdapter[Any]:
-        hints = get_type_hints(function, include_extras=True)
         fields = {
-            f"field_{at}": (hints.get(name, Any), _field(name, each.default))
+            f"field_{at}": (of.hint(name), _field(name, each.default))
             for at, (name, each) in enumerate(parameters.items())
         }
         config = ConfigDict(extra="forbid", arbitrary_types_allowed=False)
@@ -149,17 +152,11 @@ def _is_json(value: object) -> bool:
 
 def context_name(function: Callable[..., object]) -> str | None:
     """The name of the parameter for the `ToolContext`, if there is one."""
-    try:
-        hints = get_type_hints(function)
-    except (NameError, TypeError):
-        hints = getattr(function, "__annotations__", {})
-    return next((name for name, hint in hints.items() if name != "return" and _is_context(hint)), None)
+    return _context_in(written(function, is_method=False))
 
 
-def _is_context(hint: object) -> bool:
-    if isinstance(hint, str):
-        return hint.replace(" ", "").removesuffix("|None").rpartition(".")[2] == ToolContext.__name__
-    return hint is ToolContext or ToolContext in get_args(hint)
+def _context_in(of: Written) -> str | None:
+    return next((name for name in of.parameters if of.takes_context(name, ToolContext.__name__)), None)
 
 
 def docstring_of(function: Callable[..., object]) -> tuple[str, dict[str, str]]:

@@ -21,7 +21,6 @@ as plain data), `context` (the `ToolContext`, for a probe), `agent`.
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
@@ -35,10 +34,11 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.chat.tool_schema import Intake, ToolContext, context_name, docstring_of, intake_of
-from perdure.actors.code.author_call import overrides
+from perdure.actors.code.author_call import is_async, overrides, tried_now
 from perdure.actors.code.naming import function_name, load_function
+from perdure.actors.code.written import signature_of
 from perdure.actors.life.results import Detached, RunResult
-from perdure.ledger import BadRequest, PerdureError, UnknownTool, check_number, pack
+from perdure.ledger import BadRequest, PerdureError, UnknownTool, check_bool, check_number, check_word, pack
 from perdure.policies import Json, JsonObject
 
 Effect = Literal["once", "idempotent", "pure"]
@@ -180,7 +180,7 @@ _WHO = {"inline": "executed by the agent itself", "agent": "a child agent", "cli
 
 
 def _called(hook: Hook, offered: dict[str, object]) -> object:
-    return hook(**{name: offered[name] for name in inspect.signature(hook).parameters})
+    return hook(**{name: offered[name] for name in signature_of(hook).parameters})
 
 
 class ToolOptions(TypedDict, total=False):
@@ -222,10 +222,11 @@ def tool(function: F | None = None, **options: Unpack[ToolOptions]) -> F | Calla
     unknown = options.keys() - ToolOptions.__annotations__.keys()
     if unknown:
         raise BadRequest(min(unknown), "is no option of a tool")
+    check_bool("inline", options.get("inline", False))
+    check_bool("client", options.get("client", False))
     if options.get("name") is not None:
         check_name("name", options.get("name"))
-    if options.get("effect", "once") not in get_args(Effect):
-        raise BadRequest("effect", f"{options.get('effect')!r} is not one of {', '.join(get_args(Effect))}")
+    check_word("effect", options.get("effect", "once"), get_args(Effect))
     if options.get("timeout_ms") is not None:
         check_number("timeout_ms", options.get("timeout_ms"), unit="milliseconds", above=True)
     check_hook("probe", options.get("probe"))
@@ -300,6 +301,16 @@ class Toolset:
             self._tools[found.name] = found
 
     @classmethod
+    def declared(cls, agent_class: Any) -> None:
+        """Raise `BadRequest` for tools of a class that would fail in each turn, as far as they can be told without an agent of it."""
+        if is_async(agent_class.tools):
+            raise BadRequest("tools", f"{agent_class.__name__}.tools() is async; it returns its tools at once")
+        bare = object.__new__(agent_class)
+        _, problem = tried_now(lambda: cls.of(bare).specs())
+        if isinstance(problem, BadRequest):  # whatever else is raised: it asks its agent
+            raise problem
+
+    @classmethod
     def of(cls, agent: object) -> Toolset:
         """The tools of an agent: what its `tools()` returns, and its methods that are marked with `@tool`."""
         returned = agent.tools() if hasattr(agent, "tools") else ()
@@ -368,7 +379,7 @@ def check_hook(field: str, hook: object) -> None:
         return
     if not callable(hook):
         raise BadRequest(field, f"{hook!r:.200} is not a function")
-    names, known = set(inspect.signature(hook).parameters), _HOOK_PARAMETERS[field]
+    names, known = set(signature_of(hook).parameters), _HOOK_PARAMETERS[field]
     if not names <= known:
         unknown, words = ", ".join(sorted(names - known)), ", ".join(sorted(known))
         raise BadRequest(field, f"it asks for {unknown}; it may ask for {words}")

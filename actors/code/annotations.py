@@ -11,10 +11,10 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import cache, lru_cache
-from types import SimpleNamespace
+from types import CellType, SimpleNamespace
 from typing import (
     Any,
     ForwardRef,
@@ -32,20 +32,22 @@ from typing import (
 from perdure.actors.code.excerpt import typed_texts
 from perdure.actors.code.naming import IMPORTING
 
+Names = dict[str, object]
+
 
 class Place(NamedTuple):
     """Where an annotation is written, and for which class it is read."""
 
-    function: Any
+    function: Callable[..., object]
     definer: type | None = None
     agent_class: type | None = None
 
     @property
-    def module(self) -> dict[str, Any]:
+    def module(self) -> Names:
         """The names of the module."""
-        return cast("dict[str, Any]", getattr(self.function, "__globals__", {}))
+        return cast("Names", getattr(self.function, "__globals__", {}))
 
-    def names(self) -> dict[str, Any]:
+    def names(self) -> Names:
         """The names that come before those of the module."""
         code, cells = getattr(self.function, "__code__", None), getattr(self.function, "__closure__", None) or ()
         around = {} if code is None else dict(zip(code.co_freevars, map(content, cells), strict=False))
@@ -54,7 +56,7 @@ class Place(NamedTuple):
             found |= _of_class(self.definer, self.module)
         return found | _parameters_of_type(self.function)
 
-    def resolved(self, annotation: object, *, imports: bool = True) -> Any:
+    def resolved(self, annotation: object, *, imports: bool = True) -> object:
         """The type that an annotation means here. What Python raises for one that means none is raised.
 
         Args:
@@ -70,7 +72,7 @@ class Place(NamedTuple):
 _EMPTY = object()
 
 
-def content(cell: Any) -> object:
+def content(cell: CellType) -> object:
     """What a cell of a closure holds; `_EMPTY` if it holds nothing yet."""
     try:
         return cell.cell_contents
@@ -78,7 +80,7 @@ def content(cell: Any) -> object:
         return _EMPTY
 
 
-def _of_class(definer: type, module: Mapping[str, Any]) -> dict[str, Any]:
+def _of_class(definer: type, module: Mapping[str, object]) -> Names:
     """The types among the names of a class. A method that is called `list` is not what `list[int]` means."""
     own = {definer.__name__: definer} if definer.__name__ not in module else {}
     return own | _parameters_of_type(definer) | {name: each for name, each in vars(definer).items() if _is_type(each)}
@@ -88,11 +90,11 @@ def _is_type(value: object) -> bool:
     return isinstance(value, type | TypeVar) or get_origin(value) is not None or hasattr(value, "__value__")
 
 
-def _parameters_of_type(thing: object) -> dict[str, Any]:
+def _parameters_of_type(thing: object) -> Names:
     return {each.__name__: each for each in getattr(thing, "__type_params__", ())}
 
 
-def _evaluated(annotation: object, module: dict[str, Any], names: dict[str, Any], *, imports: bool = True) -> Any:
+def _evaluated(annotation: object, module: Names, names: Names, *, imports: bool = True) -> object:
     """An annotation without text in it. Names that are missing are added to `names`."""
     while True:
         try:
@@ -104,9 +106,9 @@ def _evaluated(annotation: object, module: dict[str, Any], names: dict[str, Any]
             names[problem.name] = _for_checkers(problem.name, module, problem)
 
 
-def _for_checkers(name: str, module: dict[str, Any], missing: NameError) -> object:
+def _for_checkers(name: str, module: Names, missing: NameError) -> object:
     """What a module calls so under `if TYPE_CHECKING:`, where running code has nothing."""
-    found: dict[str, Any] = {}
+    found: Names = {}
     for statement in _statements_for_checkers(_text(module)):
         match statement:
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
@@ -123,22 +125,20 @@ def _for_checkers(name: str, module: dict[str, Any], missing: NameError) -> obje
     return found[name]
 
 
-def _imported(
-    statement: ast.Import | ast.ImportFrom, wanted: list[ast.alias], module: dict[str, Any]
-) -> dict[str, Any]:
+def _imported(statement: ast.Import | ast.ImportFrom, wanted: list[ast.alias], module: Names) -> Names:
     """What a part of an author's import statement binds."""
     alone = copy(statement)
     alone.names = wanted
     about = {each: module.get(each) for each in ("__name__", "__package__")}
-    found: dict[str, Any] = {}
+    found: Names = {}
     with IMPORTING:
         exec(compile(ast.Module([alone], []), "<annotation>", "exec"), about, found)  # noqa: S102 - the author's own code
     return found
 
 
-def _text(module: dict[str, Any]) -> str:
+def _text(module: Names) -> str:
     """The text of a module, or all that was typed."""
-    known = sys.modules.get(module.get("__name__", ""))
+    known = sys.modules.get(str(module.get("__name__")))
     try:
         return inspect.getsource(known) if known is not None else ""
     except (OSError, TypeError):
@@ -164,9 +164,9 @@ def _parsed(text: str) -> ast.Module:
 
 
 @cache
-def _given(agent_class: type) -> dict[type, dict[Any, Any]]:
+def _given(agent_class: type) -> dict[type, dict[object, object]]:
     """What a class names for the type variables of its ancestors, by ancestor: what is passed through several generations, at its end."""
-    found: dict[type, dict[Any, Any]] = {}
+    found: dict[type, dict[object, object]] = {}
     for each in agent_class.__mro__:
         module = vars(sys.modules[each.__module__]) if each.__module__ in sys.modules else {}
         for base in vars(each).get("__orig_bases__", ()):
@@ -193,7 +193,7 @@ def _has_text(annotation: object) -> bool:
     return isinstance(annotation, str | ForwardRef) or any(map(_has_text, get_args(annotation)))
 
 
-def _filled(annotation: Any, given: Mapping[Any, Any], *, is_open: bool) -> Any:
+def _filled(annotation: Any, given: Mapping[object, object], *, is_open: bool) -> object:
     """An annotation whose type variables stand for types. With `is_open`, one that has no type given stands for anything."""
     if isinstance(annotation, TypeVar):
         if annotation in given:
@@ -211,12 +211,12 @@ def _arguments_of_model(annotation: type) -> object:
     return getattr(annotation, "__pydantic_generic_metadata__", {}).get("args", ())
 
 
-def _otherwise(variable: Any) -> Any:
+def _otherwise(variable: TypeVar) -> object:
     """What a type variable stands for that nobody names a type for."""
     module = vars(sys.modules[variable.__module__]) if variable.__module__ in sys.modules else {}
     has_default = getattr(variable, "has_default", bool)()
     if has_default:
-        found = variable.__default__
+        found = cast("Any", variable).__default__
     elif variable.__constraints__:
         found = Union[variable.__constraints__]  # noqa: UP007 - of a tuple
     else:

@@ -232,8 +232,13 @@ _FORMER_NAMES: Final = {  # ours, as directories that an earlier version wrote h
 
 
 def method_named(agent: object, name: str) -> object:
-    """The method of a stored name, or None. An author's method comes before one of ours that once had the name."""
-    return getattr(agent, name, None) or getattr(agent, _FORMER_NAMES.get(name, name), None)
+    """The method of a stored name, or None."""
+    return getattr(agent, named_now(agent, name), None)
+
+
+def named_now(agent: object, name: str) -> str:
+    """What the method of a stored name is called now. An author's method comes before one of ours that once had the name."""
+    return name if getattr(agent, name, None) else _FORMER_NAMES.get(name, name)
 
 
 def name_of_method(agent: object, field: str, given: object) -> str:
@@ -245,18 +250,6 @@ def name_of_method(agent: object, field: str, given: object) -> str:
     if name.startswith("__") or not callable(getattr(type(agent), name, None)):
         raise BadRequest(field, f"{type(agent).__name__} has no method {name!r}")
     return name
-
-
-def check_takes(agent: object, field: str, name: str, *named: str) -> None:
-    """Raises `BadRequest` if a method cannot be called with these arguments, by position: it would fail each time."""
-    method = getattr(agent, name)
-    try:
-        inspect.signature(method).bind(*named)
-    except TypeError as problem:
-        wanted = f"{type(agent).__name__}.{name}() is called with ({', '.join(named)})"
-        raise BadRequest(field, f"{wanted}, which it does not take: {problem}") from None
-    except ValueError:  # a callable without a signature
-        return
 
 
 def overrides(agent_class: type, name: str) -> bool:

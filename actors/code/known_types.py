@@ -40,7 +40,8 @@ def claim(cls: type, name: str) -> None:
     """A class says which durable name it has: a word, or a name that was made of a place before. Raises `BadRequest` if another class has
     it, or if it is none."""
     if (
-        not name
+        not isinstance(name, str)
+        or not name
         or not name.isprintable()
         or name != name.strip()
         or any(letter in "@>/" for letter in name.partition(":")[0])

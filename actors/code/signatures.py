@@ -1,21 +1,22 @@
-"""What a method takes and gives: the shapes of its parameters, of its result, and of each value that its generator gives."""
+"""What a method takes and gives: the shapes of its arguments, of its result, and of each value that its generator gives.
+
+A call is checked by the method's signature. A `run` and the body of a fiber are *entered*: with one input, and with the context that the
+runtime gives. Only a parameter that asks for the context gets it.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import cache
-from types import GenericAlias
-from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
+from functools import lru_cache, partial
+from typing import Any, Final, NamedTuple, cast, get_args
 
 from perdure.actors.code.schema import Shape
-from perdure.ledger import BadRequest, unpack
+from perdure.actors.code.written import ANY_NUMBER, BY_PLACE, EMPTY, Written, written
+from perdure.ledger import BadRequest, pack, unpack
 
-
-@cache
-def signature_of(method: Callable[..., object]) -> inspect.Signature:
-    """The parameters of a method. To read them takes longer than all the rest of a call's check."""
-    return inspect.signature(method)
+NOTHING: Final = pack(None)
+RUN, FIBER = "RunContext", "FiberContext"
 
 
 class Arguments(NamedTuple):
@@ -25,38 +26,59 @@ class Arguments(NamedTuple):
     kwargs: dict[str, Any]
 
 
+class _Call(NamedTuple):
+    """What is needed to convert the arguments of a call and its answer.
+
+    Args:
+        by_place: how many arguments it takes that may all be given by their places; -1 if there is any other.
+    """
+
+    signature: inspect.Signature
+    shapes: dict[str, Shape]
+    returned: Shape
+    by_place: int
+
+
+@lru_cache(maxsize=4096)
+def _call(method: Callable[..., object], agent_class: type | None, name: str) -> _Call:
+    of = written(method, agent_class, name)
+    kinds = {each: parameter.kind for each, parameter in of.parameters.items()}
+    shapes = {each: of.shape(each, of.hint(each)) for each in kinds}
+    returned = of.hint("return")
+    gives = of.shape("return", _given_by(returned) if gives_bit_by_bit(method) else returned)
+    return _Call(of.signature, shapes, gives, len(kinds) if all(kind in BY_PLACE for kind in kinds.values()) else -1)
+
+
 def bound(
     method: Callable[..., object],
     args: Sequence[object],
     kwargs: Mapping[str, object],
     each: Callable[[Shape, str, object], object],
+    agent_class: type | None = None,
+    name: str = "",
 ) -> Arguments:
     """The arguments of a method, each converted. Raises `TypeError` if they are not what it takes."""
-    shapes, _ = shapes_of(method)
-    if not kwargs and len(args) == _only_by_place(method):
+    signature, shapes, _, by_place = _call(method, agent_class, name)
+    if not kwargs and len(args) == by_place:
         return Arguments([each(shapes[name], name, value) for name, value in zip(shapes, args, strict=True)], {})
-    found = signature_of(method).bind(None, *args, **kwargs)
-    for name in list(found.arguments)[1:]:
-        found.arguments[name] = each(shapes[name], name, found.arguments[name])
-    return Arguments(list(found.args[1:]), found.kwargs)
+    found = signature.bind(*args, **kwargs)
+    for parameter, value in found.arguments.items():
+        convert, kind = partial(each, shapes[parameter], parameter), signature.parameters[parameter].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            found.arguments[parameter] = tuple(map(convert, value))
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            found.arguments[parameter] = {key: convert(one) for key, one in value.items()}
+        else:
+            found.arguments[parameter] = convert(value)
+    return Arguments(list(found.args), found.kwargs)
 
 
-@cache
-def _only_by_place(method: Callable[..., object]) -> int:
-    """How many arguments a method takes that may all be given by their places; -1 if there is any other."""
-    kinds = [each.kind for each in signature_of(method).parameters.values()][1:]
-    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return len(kinds) if all(kind in by_place for kind in kinds) else -1
-
-
-@cache
-def shapes_of(method: Callable[..., object]) -> tuple[dict[str, Shape], Shape]:
-    """The shapes of a method's parameters (without `self`) and of its return value, or of each value that its generator gives."""
-    hints, parameters = _hints(method)
-    kinds = {name: each.kind for name, each in signature_of(method).parameters.items()}
-    found = {name: Shape(_of_kind(hints.get(name, Any), kinds[name])) for name in parameters}
-    returned = hints.get("return", Any)
-    return found, Shape(_given_by(returned) if gives_bit_by_bit(method) else returned)
+def shapes_of(
+    method: Callable[..., object], agent_class: type | None = None, name: str = ""
+) -> tuple[dict[str, Shape], Shape]:
+    """The shapes of a method's parameters (without `self`; of `*words: str` those of each) and of its return value, or of each value that
+    its generator gives."""
+    return _call(method, agent_class, name)[1:3]
 
 
 def gives_bit_by_bit(method: Callable[..., object]) -> bool:
@@ -69,56 +91,166 @@ def _given_by(generator: object) -> object:
     return next(iter(get_args(generator)), Any)
 
 
-def _of_kind(hint: object, kind: object) -> object:
-    """The type of a parameter: a list for `*words: str`, and a dictionary for `**counts: int`."""
-    if kind is inspect.Parameter.VAR_POSITIONAL:
-        return GenericAlias(list, (hint,))
-    return GenericAlias(dict, (str, hint)) if kind is inspect.Parameter.VAR_KEYWORD else hint
-
-
-def run_shapes(agent_class: type) -> tuple[Shape, Shape, int]:
-    """The input and output shapes of an agent's `run`, and the number of its arguments: none, the input, or the input and the run."""
-    return _run_shapes(cast("Hashable", agent_class))
-
-
-@cache
-def _run_shapes(agent_class: Any) -> tuple[Shape, Shape, int]:
-    hints, parameters = _hints(agent_class.run)
-    takes = Shape(hints.get(parameters[0], Any)) if parameters else Shape(Any)
-    returned = hints.get("return", Any)
-    gives = _solved(agent_class, returned) if isinstance(returned, TypeVar) else returned
-    return takes, Shape(gives), min(len(parameters), 2)
-
-
-def _solved(agent_class: type, variable: TypeVar) -> object:
-    """What a subclass gives for a type variable of its generic base, such as `Plan` in `ChatAgent[Plan]`; else anything."""
-    for each in agent_class.__mro__:
-        for base in vars(each).get("__orig_bases__", ()):
-            parameters = getattr(get_origin(base), "__parameters__", ())
-            if variable in parameters:
-                return get_args(base)[parameters.index(variable)]
-    return Any
-
-
-@cache
-def fiber_shape(method: Callable[..., object]) -> tuple[int, Shape]:
-    """The number of arguments of a fiber's body (none, the fiber, or the fiber and the input), and the shape of the input."""
-    hints, parameters = _hints(method)
-    return min(len(parameters), 2), Shape(hints.get(parameters[1], Any) if len(parameters) > 1 else Any)
-
-
-def _hints(method: Callable[..., object]) -> tuple[dict[str, object], list[str]]:
-    try:
-        hints = get_type_hints(method)
-    except (NameError, TypeError):
-        hints = {}
-    return hints, list(signature_of(method).parameters)[1:]
-
-
 def exposed_call(agent_class: type, method_name: str, body: bytes) -> tuple[Arguments, Shape]:
     """The typed arguments of a call over a handle, and the shape of its answer. Only exposed methods can be called."""
     method: Any = getattr(agent_class, method_name, None)
     if not hasattr(method, "__perdure_exposed__"):
         raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method_name!r}")
     args, kwargs = unpack(body)
-    return bound(method, args, kwargs, Shape.typed), shapes_of(method)[1]
+    arguments = bound(method, args, kwargs, Shape.typed, agent_class, method_name)
+    return arguments, shapes_of(method, agent_class, method_name)[1]
+
+
+def check_takes(agent_class: type, field: str, name: str, *named: str) -> None:
+    """Raises `BadRequest` if a method cannot be called with these arguments, by position: it would fail each time."""
+    method = getattr(agent_class, name)
+    try:
+        written(method, agent_class, name).signature.bind(*named)
+    except TypeError as problem:
+        wanted = f"{agent_class.__name__}.{name}() is called with ({', '.join(named)})"
+        raise BadRequest(field, f"{wanted}, which it does not take: {problem}") from None
+    if gives_bit_by_bit(method):
+        raise BadRequest(field, f"{agent_class.__name__}.{name}() is a generator, whose code nobody would enter")
+
+
+# ---------------------------------------------------------------- what is entered
+
+
+class Entered(NamedTuple):
+    """A method that is entered with an input and a context.
+
+    Args:
+        input: the name of the parameter for the input; empty if it takes none.
+        context: the same for the context.
+        hint: the type of the input.
+        default: what the input is if none is given (`None`); `EMPTY` if it has to be given.
+        by_place: the parameters that are given by their places, with their defaults.
+        by_name: those that are given by their names.
+    """
+
+    takes: Shape
+    gives: Shape
+    input: str
+    context: str
+    hint: object
+    default: object
+    by_place: tuple[tuple[str, object], ...]
+    by_name: tuple[str, ...]
+
+    def encode(self, value: object, bytes_max: int) -> bytes:
+        """Check and encode an input. None is no input, where there is a default."""
+        if value is None and self.default is not EMPTY:
+            return NOTHING
+        return self.takes.encode("input", value, bytes_max)
+
+    def decode(self, body: bytes) -> object:
+        """The input that was encoded, or its default."""
+        if body == NOTHING and self.default is not EMPTY:
+            return self.default
+        return self.takes.decode("input", body)
+
+    def arguments(self, value: object, context: object) -> Arguments:
+        """What the method is called with."""
+        given = {self.context: context, self.input: value}
+        args = [given.get(name, default) for name, default in self.by_place]
+        return Arguments(args, {name: given[name] for name in self.by_name})
+
+
+def run_shapes(agent_class: type) -> Entered:
+    """What the `run` of an agent takes and gives. Raises `BadRequest` if it could not be entered, or an annotation cannot be resolved."""
+    return _run_shapes(cast("Hashable", agent_class))
+
+
+@lru_cache(maxsize=4096)
+def _run_shapes(agent_class: Any) -> Entered:
+    of = written(agent_class.run, agent_class, "run")
+    roles = _roles_in_run(of, agent_class.run)
+    return _entered(of, *roles, of.shape("return", of.hint("return")))
+
+
+def check_run(agent_class: Any) -> None:
+    """Raise `BadRequest` for a `run` that could not be entered, as far as can be told while the module is still being executed."""
+    if callable(getattr(agent_class, "run", None)):
+        _roles_in_run(written(agent_class.run, agent_class, "run"), agent_class.run, imports=False)
+
+
+def _roles_in_run(of: Written, run: Callable[..., object], *, imports: bool = True) -> tuple[str, str]:
+    """Which parameter takes the input and which the context, by their names."""
+    if gives_bit_by_bit(run):
+        raise BadRequest(
+            "run", f"{of.label} is a generator; it returns its output, and `run.emit` tells of pieces on the way"
+        )
+    found: dict[str, str] = {}
+    for name, each in of.parameters.items():
+        asks = of.takes_context(name, RUN, imports=imports)
+        if asks is None and not imports:
+            return "", ""
+        if asks is None:
+            of.hint(name)  # says what is wrong with it
+        is_open = name == "run" and each.default is EMPTY and of.is_open(name)
+        role = "context" if asks or is_open else "input"
+        if each.kind in ANY_NUMBER or (role in found and each.default is not EMPTY):
+            continue
+        if role in found:
+            raise BadRequest(name, f"{_shown(of)} {_TOO_MANY[role].format(found[role], name)}")
+        found[role] = name
+    if of.parameters and not found:
+        raise BadRequest("run", f"{_shown(of)} {_HIDDEN}")
+    return found.get("input", ""), found.get("context", "")
+
+
+_TOO_MANY: Final = {
+    "input": "takes more than one input, `{}` and `{}`, and a run has one: make it a model with both. Only a parameter that is annotated "
+    "`RunContext`, or is called `run`, gets the context",
+    "context": "asks for the context twice, in `{}` and `{}`",
+}
+_HIDDEN: Final = "does not name its input, so nothing could be checked: name it, or have the decorator that hides it use `functools.wraps`"
+
+
+def _shown(of: Written) -> str:
+    return f"{of.label}{str(of.signature).partition(' ->')[0]}"
+
+
+def fiber_shape(agent_class: type, name: str) -> Entered:
+    """What the body of a fiber takes: the fiber first, or where a parameter is annotated `FiberContext`; then the input."""
+    return _fiber_shape(cast("Hashable", agent_class), name)
+
+
+@lru_cache(maxsize=4096)
+def _fiber_shape(agent_class: Any, name: str) -> Entered:
+    method = getattr(agent_class, name)
+    of = written(method, agent_class, name)
+    if gives_bit_by_bit(method):
+        raise BadRequest("fn_name", f"{of.label} is a generator, whose code nobody would enter")
+    named = [each for each, parameter in of.parameters.items() if parameter.kind not in ANY_NUMBER]
+    if of.parameters and not named:
+        raise BadRequest("fn_name", f"{_shown(of)} {_HIDDEN}")
+    asking = [each for each in named if of.takes_context(each, FIBER)]
+    context = asking[0] if asking else named[0] if named else ""
+    if context and not asking and not of.is_open(context):
+        raise BadRequest(
+            "fn_name", f"{_shown(of)} is called with the fiber and the input; its first parameter is the fiber"
+        )
+    others = [each for each in named if each != context]
+    wanting = [each for each in others[1:] if of.parameters[each].default is EMPTY]
+    if wanting:
+        raise BadRequest("fn_name", f"{_shown(of)} is called with the fiber and the input; nobody gives `{wanting[0]}`")
+    return _entered(of, others[0] if others else "", context, Shape(Any))
+
+
+def _entered(of: Written, input_name: str, context: str, gives: Shape) -> Entered:
+    hint = of.hint(input_name) if input_name else Any
+    roles, kinds = {input_name, context}, {name: each.kind for name, each in of.parameters.items()}
+    by_place = [(name, each.default) for name, each in of.parameters.items() if each.kind in BY_PLACE]
+    while by_place and by_place[-1][0] not in roles:
+        by_place.pop()
+    return Entered(
+        of.shape(input_name, hint),
+        gives,
+        input_name,
+        context,
+        hint,
+        of.parameters[input_name].default if input_name else EMPTY,
+        tuple(by_place),
+        tuple(name for name in kinds if name in roles and kinds[name] not in BY_PLACE),
+    )

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.gateway.refusals import NoSuchAgent
+from perdure.actors.life.class_checks import check_class
 from perdure.ledger import BadRequest
 
 RESERVED: Final = "sub"
@@ -47,6 +48,7 @@ class Registry:
         for each in roots:
             if not (isinstance(each, type) and issubclass(each, Agent)):
                 raise BadRequest("agents", f"{each!r} is no class of agents")
+            check_class(each)
             name = kebab(each.__name__)
             if name == RESERVED:
                 raise BadRequest("agents", f"{each.__name__} would be addressed as {RESERVED!r}, which separates steps")

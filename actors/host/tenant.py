@@ -22,6 +22,7 @@ from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.alarm_clock import AlarmClock
 from perdure.actors.life.attempt import carry
 from perdure.actors.life.call_streams import CallStreams
+from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.dispatch import Dispatch
 from perdure.actors.life.family import FORGET, Family
 from perdure.actors.life.host_services import HostServices
@@ -160,7 +161,7 @@ class Tenant(Life):
 
     async def _come_up(self) -> None:
         if self.agent is None:  # its code is imported on a thread, so that the host goes on answering meanwhile
-            await self.threads.run(lambda: load_type(type_of(self.agent_id), self.code_dir))
+            await self.threads.run(lambda: check_class(load_type(type_of(self.agent_id), self.code_dir)))
             self.services.loaded.add(type_of(self.agent_id))
             self._constructed_for_start()
         if self.has_storage:

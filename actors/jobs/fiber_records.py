@@ -14,10 +14,10 @@ from typing import NamedTuple
 from perdure.actors.code.author_call import tried
 from perdure.actors.jobs.fiber import Fiber, FiberPage
 from perdure.actors.jobs.fiber_store import FiberStore, GroupCommit
-from perdure.actors.jobs.schedule_requests import chosen, instant
+from perdure.actors.jobs.schedule_requests import instant
 from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life
-from perdure.ledger import BadRequest, check_whole
+from perdure.ledger import BadRequest, check_whole, check_words
 from perdure.ledger.storage.cabinet import FIBER_CARE, Transaction
 from perdure.policies import FIBER_CLEANED, FIBER_SETTLED, FiberStatus, Settled, outlived
 
@@ -51,7 +51,7 @@ class FiberRecords:
 
     def page(self, status: str | Sequence[str] | None, name: str | None, limit: int, cursor: str | None) -> FiberPage:
         """Some fibers, the newest first."""
-        statuses = chosen("status", status, FiberStatus)
+        statuses = check_words("status", status, FiberStatus)
         before = _place(cursor)
         check_whole("limit", limit, most=LISTED_MAX)
         self._read(self._stale())
@@ -68,7 +68,7 @@ class FiberRecords:
 
     def delete(self, settled_before: float | datetime | None, status: str | Sequence[str] | None, limit: int) -> int:
         """Delete settled fibers, the longest settled first. Interrupted ones are deleted only if `status` names them."""
-        statuses = chosen("status", status, FIBER_SETTLED) if status is not None else frozenset(FIBER_CLEANED)
+        statuses = check_words("status", status, FIBER_SETTLED) if status is not None else frozenset(FIBER_CLEANED)
         before_ms = None if settled_before is None else instant("settled_before", settled_before)
         check_whole("limit", limit, most=DELETED_MAX)
         self._read(self._stale())

@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass
 from typing import Any, TypedDict
 
 from perdure.actors.code.author_call import name_of_method
-from perdure.actors.code.signatures import fiber_shape
+from perdure.actors.code.signatures import check_takes, fiber_shape
 from perdure.actors.jobs.fiber import Fiber, FiberInspection
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext
 from perdure.actors.jobs.fiber_store import FiberStore
@@ -72,8 +72,12 @@ class FiberRequests:
         for field, value in (("fiber_id", fiber_id), ("idempotency_key", idempotency_key)):
             if value is not None:
                 check_id(field, value, limits.id_max)
+        kind = type(self._life.agent)
         method = name_of_method(self._life.agent, "fn_name", fn_name)
-        body = fiber_shape(getattr(type(self._life.agent), method))[1].encode("input", input, limits.input_bytes_max)
+        hook = "" if on_recovered is None else name_of_method(self._life.agent, "on_recovered", on_recovered)
+        if hook:
+            check_takes(kind, "on_recovered", hook, "fiber")
+        body = fiber_shape(kind, method).encode(input, limits.input_bytes_max)
         fiber = Fiber(
             fiber_id=fiber_id or "",
             number=0,
@@ -84,7 +88,7 @@ class FiberRequests:
             metadata=self._metadata(metadata),
             input_bytes=0 if input is None else len(body),
             retry=_retry(retry),
-            on_recovered="" if on_recovered is None else name_of_method(self._life.agent, "on_recovered", on_recovered),
+            on_recovered=hook,
         )
         return FiberRequest(fiber, body if input is not None else None)
 

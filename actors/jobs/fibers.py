@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from perdure.actors.code.author_call import in_words, is_async, method_named, tried, tried_now
-from perdure.actors.code.signatures import fiber_shape
+from perdure.actors.code.author_call import in_words, is_async, method_named, named_now, tried, tried_now
+from perdure.actors.code.signatures import NOTHING, Arguments, fiber_shape
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_agenda import FiberAgenda
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext
@@ -180,16 +180,17 @@ class Fibers:
         task = asyncio.current_task()
         assert task is not None
         context.begin(task, can_be_cancelled=is_async(method))
-        result, problem = await tried(self._life.call(method, *arguments))
+        result, problem = await tried(self._life.call(method, *arguments.args, **arguments.kwargs))
         context.finished()
         if problem is None and isinstance(result, FiberResult):
             return tried_now(lambda: checked_result(self._life, result))
         return None, problem
 
-    def _arguments(self, context: FiberContext, fiber: Fiber) -> tuple[object, ...]:
-        count, shape = fiber_shape(method_named(type(self._life.agent), fiber.fn_name))
+    def _arguments(self, context: FiberContext, fiber: Fiber) -> Arguments:
+        kind = type(self._life.agent)
+        entered = fiber_shape(kind, named_now(kind, fiber.fn_name))
         body = self.store.input(fiber)
-        return (context, None if body is None else shape.decode("input", body))[:count]
+        return entered.arguments(entered.decode(NOTHING if body is None else body), context)
 
     def _conclude(
         self, transaction: Transaction, context: FiberContext, result: FiberResult | None, problem: Exception | None

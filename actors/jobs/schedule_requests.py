@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
-from enum import StrEnum
 from functools import lru_cache
-from typing import Any, NotRequired, TypedDict, TypeVar
+from typing import Any, NotRequired, TypedDict
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from perdure.actors.code.author_call import check_takes, name_of_method
+from perdure.actors.code.author_call import name_of_method
 from perdure.actors.code.schema import Shape
+from perdure.actors.code.signatures import check_takes
 from perdure.actors.jobs.callback_rows import Row, RowKind
+from perdure.actors.life.class_checks import as_retries
 from perdure.actors.life.life import Life
 from perdure.actors.telemetry.telemetry import carried_text
-from perdure.ledger import BadRequest, check_id, check_number, checked, digest_of, pack
+from perdure.ledger import BadRequest, check_id, check_number, check_word, checked, digest_of, pack
 from perdure.policies import (
     CatchUp,
     Cron,
@@ -35,7 +36,6 @@ from perdure.policies import (
 JITTER_MS_MAX = 86_400_000
 ZONE_CHARS_MAX = 100
 _ANYTHING = Shape(Any)
-Word = TypeVar("Word", bound=StrEnum)
 
 
 class Asked(TypedDict):
@@ -85,7 +85,7 @@ def queued(life: Life, callback: object, payload: object, now_ms: int, told: Ask
 def _row(life: Life, kind: RowKind, callback: object, payload: object, now_ms: int, told: Asked) -> Row:
     """The row of a callback that is due now. Its id is empty if the author gave neither an id nor a key."""
     name = name_of_method(life.agent, "callback", callback)
-    check_takes(life.agent, "callback", name, "payload", "occurrence")
+    check_takes(type(life.agent), "callback", name, "payload", "occurrence")
     return Row(
         id=_id(life, told),
         number=0,
@@ -104,11 +104,11 @@ def _row(life: Life, kind: RowKind, callback: object, payload: object, now_ms: i
 
 def _recurring(row: Row, told: Asked, jitter_ms_max: int) -> Row:
     """The row with the options of recurring schedules."""
-    catch_up = _one_of("catch_up", told["catch_up"], CatchUp)
+    catch_up = check_word("catch_up", told["catch_up"], CatchUp)
     if told["overlap"] == "allow":
         words = "a schedule does not overlap itself; start a fiber or a run from the callback, and these may overlap"
         raise BadRequest("overlap", words)
-    overlap = _one_of("overlap", told["overlap"], TickOverlap)
+    overlap = check_word("overlap", told["overlap"], TickOverlap)
     return replace(row, catch_up=catch_up, overlap=overlap, jitter_ms=_jitter(told["jitter_ms"], jitter_ms_max))
 
 
@@ -167,7 +167,7 @@ def _zone(name: str) -> tzinfo:
 
 def _retry(life: Life, given: object) -> list[float | None]:
     """The retries of one callback, if they fit those of the agent's class and of the runtime."""
-    chosen = _as_retries(given)
+    chosen = as_retries(given)
     checked(lambda: chosen.over(_default_retries(life)))
     return [chosen.attempts_max, chosen.first_ms, chosen.most_ms]
 
@@ -184,7 +184,7 @@ def retries_of(life: Life, row: Row) -> Retries:
 
 def _default_retries(life: Life) -> Retries:
     default = _runtimes_retries(life)
-    return default if life.agent is None else _as_retries(life.agent.callback_retry).over(default)
+    return default if life.agent is None else as_retries(life.agent.callback_retry).over(default)
 
 
 def _runtimes_retries(life: Life) -> Retries:
@@ -192,34 +192,8 @@ def _runtimes_retries(life: Life) -> Retries:
     return Retries(attempts_max=most, first_ms=first_ms, most_ms=most_ms)
 
 
-def _as_retries(given: object) -> Retries:
-    if given is None or isinstance(given, Retries):
-        return given or Retries()
-    if not isinstance(given, dict):
-        raise BadRequest("retry", f"{given!r:.200} is neither a Retries nor a dictionary of its fields")
-    unknown = given.keys() - {"attempts_max", "first_ms", "most_ms"}
-    if unknown:
-        raise BadRequest("retry", f"{min(map(str, unknown))!r:.200} is none of attempts_max, first_ms, most_ms")
-    return Retries(**given)
-
-
 def _jitter(given: object, most: int) -> int:
     return math.ceil(check_number("jitter_ms", given, most=most, unit="milliseconds"))
-
-
-def _one_of(field: str, given: object, words: Iterable[Word]) -> Word:
-    known = {str(word): word for word in words}
-    if not isinstance(given, str) or given not in known:
-        raise BadRequest(field, f"{given!r:.200} is none of {', '.join(known)}")
-    return known[given]
-
-
-def chosen(field: str, given: object, words: Iterable[Word]) -> frozenset[Word]:
-    """Some of these words: one, several, or all of them (None)."""
-    if given is None:
-        return frozenset(words)
-    wanted = list(given) if isinstance(given, list | tuple | set | frozenset) else [given]
-    return frozenset(_one_of(field, each, words) for each in wanted)
 
 
 def span_of(given: object) -> tuple[float, float]:

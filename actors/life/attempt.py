@@ -101,7 +101,7 @@ def _cause(problem: Exception) -> str:
 
 async def _enter(life: Life, run: RunContext, body: bytes) -> Ended | Unstarted | None:
     """Enter `run` with the input that was stored with the request. One that does not fit the code any more is no failure of the run."""
-    value, problem = tried_now(partial(run_shapes(type(life.agent))[0].decode, "input", body))
+    value, problem = tried_now(partial(run_shapes(type(life.agent)).decode, body))
     if problem is not None:
         said = f"its stored input does not fit what `run` of {type(life.agent).__name__} takes now: {in_words(problem)}"
         return _unstarted(life, run, UNFIT, said)
@@ -158,10 +158,13 @@ async def _execute(life: Life, run: RunContext, value: object) -> Outcome:
 
 
 async def _work(life: Life, run: RunContext, value: object) -> Outcome:
-    _, gives, arguments = run_shapes(type(life.agent))
-    outcome = await life.call(life.agent.run, *(value, run)[:arguments])
+    entered = run_shapes(type(life.agent))
+    arguments = entered.arguments(value, run)
+    outcome = await life.call(life.agent.run, *arguments.args, **arguments.kwargs)
     return Outcome(
-        gives.encode("output", outcome, life.limits.output_bytes_max), await _summary(life.agent, outcome, run), None
+        entered.gives.encode("output", outcome, life.limits.output_bytes_max),
+        await _summary(life.agent, outcome, run),
+        None,
     )
 
 

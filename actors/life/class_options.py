@@ -51,7 +51,7 @@ def class_options(agent_class: type[Runs], parent: Parent | None, package: str =
 def _class_options(agent_class: type[Runs], kind: type[Placed] | None, limit: float, package: str) -> JsonObject:
     options: JsonObject = {}
     if agent_class.attempts_max is not None:
-        options["attempts_max"] = _count("attempts_max", agent_class.attempts_max)
+        options["attempts_max"] = count("attempts_max", agent_class.attempts_max)
     if agent_class._perdure_relays:  # noqa: SLF001 - the runtime's part of the class
         options["relays"] = True
     pool = pool_spec(agent_class, package)
@@ -62,7 +62,7 @@ def _class_options(agent_class: type[Runs], kind: type[Placed] | None, limit: fl
     if agent_class._perdure_apart:
         options["apart"] = True
     if limit != math.inf:
-        options["limit"] = _count("max_concurrent_agent_tools", limit)
+        options["limit"] = count("max_concurrent_agent_tools", limit)
     for option, attribute in (
         ("reattach_no_progress_ms", "agent_tool_reattach_no_progress_timeout_ms"),
         ("reattach_window_ms", "agent_tool_reattach_max_window_ms"),
@@ -79,7 +79,7 @@ def _class_options(agent_class: type[Runs], kind: type[Placed] | None, limit: fl
     return options
 
 
-def _count(field: str, value: object) -> int:
+def count(field: str, value: object) -> int:
     """A whole number of at least 1; 4.0 is one, since infinity is allowed where this is asked for, and that is a float."""
     return check_whole(field, int(value) if isinstance(value, float) and value.is_integer() else value)
 
@@ -92,10 +92,11 @@ def pool_spec(agent_class: type[Placed], package: str = "") -> list[Json] | None
     if not (agent_class.num_cpus or agent_class.resources or environment or agent_class.exclusive):
         return None
     resources: list[Json] = [[name, amount] for name, amount in sorted(agent_class.resources.items())]
-    return [agent_class.num_cpus, resources, _as_text(environment) if environment else "", agent_class.exclusive]
+    return [agent_class.num_cpus, resources, as_text(environment) if environment else "", agent_class.exclusive]
 
 
-def _as_text(environment: object) -> str:
+def as_text(environment: object) -> str:
+    """A `runtime_env` as it is sent. Raises `BadRequest` for one that cannot be."""
     try:
         if isinstance(environment, dict):
             return json.dumps(environment, sort_keys=True)

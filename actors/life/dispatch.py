@@ -203,9 +203,8 @@ class Dispatch:
         wanted = agent_class if isinstance(agent_class, str) else type_name(agent_class, self._life.code_dir)
         return told is not None and told["agent_type"] == wanted and told["attempt"] > 0
 
-    async def clear(self, status: Sequence[str] | None, before_ms: float | None) -> int:
+    async def clear(self, statuses: list[str] | None, before_ms: float | None) -> int:
         """Clear this agent's runs, a batch at a time."""
-        statuses = None if status is None else [str(each) for each in status]
         cleared = 0
         while True:
             found = await self._life.ask(ListRuns(self._life.agent_id, statuses, before_ms, CLEARED_AT_ONCE))
@@ -237,7 +236,7 @@ def result_of(agent_class: type | None, run_id: str, outcome: RunOutcome) -> Run
     body, output, agent_type = outcome.get("output"), None, outcome.get("agent_type", "")
     try:
         if body is not None:
-            output = shown(body) if agent_class is None else run_shapes(agent_class)[1].decode("output", body)
+            output = shown(body) if agent_class is None else run_shapes(agent_class).gives.decode("output", body)
     except BadRequest as problem:
         why = f"it has completed, and its output does not fit what `run` of {agent_type} gives now: {problem}"
         return RunFailed(run_id=run_id, agent_type=agent_type, status="error", error=why, reason=UNREADABLE)

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from perdure.actors.code.author_call import text_of
 from perdure.actors.code.naming import load_type, type_name
 from perdure.actors.life.activity import ACTIVITY
+from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.class_options import pool_spec
 from perdure.actors.life.dispatch import Dispatch
 from perdure.actors.life.handle import Handle
@@ -103,6 +104,7 @@ class Family:
             raise BadRequest("agent_class", f"{agent_class!r} is no agent class")
         if lacks := ", ".join(sorted(getattr(agent_class, "__abstractmethods__", ()))):
             raise BadRequest("agent_class", f"{agent_class.__name__} is abstract: it lacks {lacks}")
+        check_class(agent_class)
         check_id("name", name, self._life.limits.id_max)
         agent_type = type_name(agent_class, self._life.code_dir)
         if len(path_of(self._life.agent_id)) >= DEPTH_MAX:

@@ -7,8 +7,9 @@ from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NotRequired, TypeAlias, TypedDict, cast
 
 from perdure.actors.code.author_call import name_of_method
-from perdure.ledger import BadRequest, check_ms
-from perdure.policies import JsonObject
+from perdure.actors.code.signatures import check_takes
+from perdure.ledger import BadRequest, Status, check_bool, check_ms, check_words
+from perdure.policies import Json, JsonObject
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # the checkers bring it; there `RunResult` alone is `RunResult[Any]`
@@ -145,6 +146,11 @@ class RunOutcome(TypedDict):
     trace: NotRequired[str]
 
 
+def statuses_of(given: object) -> list[str] | None:
+    """The statuses of runs that are asked for, as the supervisor is asked: one, several, or all of them (None)."""
+    return None if given is None else sorted(check_words("status", given, Status))
+
+
 def _filled(kind: type[T], values: dict[str, Any]) -> T:
     """An object of a frozen dataclass with values for all of its fields. Of many, each is made in a third of the time that `__init__`
     takes, which sets them one by one."""
@@ -260,25 +266,36 @@ class Detached:
     def options(self, agent: object) -> JsonObject:
         """The options as plain data, checked against the parent; only what was given."""
         told: JsonObject = {"detached": True}
-        for name in ("on_finish", "on_give_up", "on_milestone"):
+        for name, content in (("on_finish", "result"), ("on_give_up", "result"), ("on_milestone", "milestone")):
             if getattr(self, name) is not None:
-                told[name] = name_of_method(agent, name, getattr(self, name))
+                told[name] = method = name_of_method(agent, name, getattr(self, name))
+                check_takes(type(agent), name, method, "run", content)
         for name in ("max_budget_ms", "no_progress_budget_ms"):
             value = getattr(self, name)
             if value is not None:
                 told[name] = check_ms(name, value)
         if self.on_milestones:
             told["milestones"] = self._milestones()
-        if self.notify:
+        if self._is_notified():
             told["notify"] = True
-            told["source"] = self.notify.get("source") if isinstance(self.notify, dict) else None
+            told["source"] = cast("Json", self.notify.get("source")) if isinstance(self.notify, Mapping) else None
         return told
 
+    def _is_notified(self) -> bool:
+        given = self.notify
+        if not isinstance(given, Mapping):
+            return check_bool("notify", given)
+        if given.keys() - {"source"} or not isinstance(given.get("source"), str | None):
+            raise BadRequest("notify", f"{given!r:.200} is not {{'source': 'a name'}}")
+        return True
+
     def _milestones(self) -> JsonObject:
-        given = self.on_milestones
-        if isinstance(given, dict) and (given.keys() - {"names", "mode"} or "names" not in given):
+        given: Any = self.on_milestones
+        if isinstance(given, Mapping) and (given.keys() - {"names", "mode"} or "names" not in given):
             raise BadRequest("on_milestones", f"{given!r:.200} is not {{'names': [...], 'mode': 'narrate' or 'react'}}")
-        names, mode = (given["names"], given.get("mode", "narrate")) if isinstance(given, dict) else (given, "narrate")
+        names, mode = (
+            (given["names"], given.get("mode", "narrate")) if isinstance(given, Mapping) else (given, "narrate")
+        )
         is_list = isinstance(names, Collection) and not isinstance(names, str | bytes | Mapping)
         if not is_list or not all(isinstance(name, str) and name for name in names):
             raise BadRequest("on_milestones", f"{names!r} is not a list of milestone names")

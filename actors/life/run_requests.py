@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.code.naming import type_name
-from perdure.actors.code.schema import Shape
-from perdure.actors.code.signatures import run_shapes
+from perdure.actors.code.signatures import Entered, run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
+from perdure.actors.life.child_types import RunOptions
+from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.class_options import Runs, class_options
 from perdure.actors.life.life import Life
 from perdure.actors.life.results import Detached
@@ -21,6 +22,8 @@ from perdure.ledger import (
     check_id,
     check_ms,
     check_text,
+    check_whole,
+    check_word,
     digest_of,
     pack_value,
     preview_of,
@@ -31,6 +34,11 @@ from perdure.policies import Json, JsonObject, Limits
 
 PLAIN = Detached()
 BEHALF_MAX: Final = 8  # agents whose tool call a run is done for
+
+
+_PAIR: Final = ("agent_class", "input")
+_ARGUMENTS: Final = {"input", "detached", *RunOptions.__annotations__}
+_ORDER_MAX: Final = (1 << 53) - 1  # what the page can count to
 
 
 class Entry(NamedTuple):
@@ -48,7 +56,7 @@ Wanted = tuple[type, object] | dict[str, Any]
 class Kind(NamedTuple):
     """What the runs of one class that are asked for together have in common. Their requests share `options`, which nobody changes."""
 
-    takes: Shape
+    takes: Entered
     agent_type: str
     options: JsonObject
     activity: Activity | None
@@ -66,14 +74,18 @@ class RunRequests:
         """The requests for many runs, all of them checked before any is made known."""
         entries: list[Entry] = []
         kinds: dict[int, Kind] = {}  # by the identity of the class, since an author may hand over anything
-        for each in requests:
-            if isinstance(each, dict):
+        for at, each in enumerate(requests):
+            if isinstance(each, Mapping):
                 asked = {"detached": detached, **each}
                 agent_class = asked.pop("agent_class", None)
                 if agent_class is None:
                     raise BadRequest("agent_class", "is missing")
+                if unknown := asked.keys() - _ARGUMENTS:
+                    raise BadRequest(min(map(str, unknown)), "is no argument of run_agent_tool")
                 entries.append(self.one(agent_class, asked.pop("input", None), **asked))
                 continue
+            if not isinstance(each, tuple | list) or len(each) != len(_PAIR):
+                raise BadRequest(f"requests[{at}]", f"{each!r:.200} is neither a pair of class and input nor a mapping")
             agent_class, value = each
             kind = kinds.get(id(agent_class))
             if kind is None:
@@ -91,8 +103,8 @@ class RunRequests:
         **options: Any,
     ) -> Entry:
         """The request for one run; see `Agent.run_agent_tool`."""
-        if on_cancel not in (None, "cancel", "leave"):
-            raise BadRequest("on_cancel", f"{on_cancel!r} is not 'cancel' or 'leave'")
+        if on_cancel is not None:
+            check_word("on_cancel", on_cancel, ("cancel", "leave"))
         if on_cancel is not None and detached:
             raise BadRequest("on_cancel", "nobody waits for a detached run, so it is not cancelled with whoever waits")
         request = self._request_of(agent_class, input, detached=detached, **options)
@@ -113,6 +125,7 @@ class RunRequests:
     ) -> Request:
         """The request for a run, checked: what is wrong with it is said before anything is written."""
         kind = self._kind(agent_class, detached, parent_tool_call_id)
+        check_whole("display_order", display_order, least=-_ORDER_MAX, most=_ORDER_MAX)
         options: dict[str, Any] = {}
         if parent_tool_call_id is not None:
             options["tool_call"] = check_text("parent_tool_call_id", parent_tool_call_id)
@@ -123,10 +136,8 @@ class RunRequests:
                 options[key] = Kept(pack_value(field, value, self._life.limits.input_bytes_max))
         if display_order:
             options["order"] = display_order
-        if on_limit == "reject":
+        if check_word("on_limit", on_limit, ("queue", "reject")) == "reject":
             options["on_limit"] = "reject"
-        elif on_limit != "queue":
-            raise BadRequest("on_limit", f"{on_limit!r} is not 'queue' or 'reject'")
         if run_id is not None:
             check_id("run_id", run_id, self._life.limits.id_max)
         return self._request(kind, input, options, run_id)
@@ -136,6 +147,8 @@ class RunRequests:
         life, takes = self._life, input_shape(agent_class)
         agent_type = type_name(agent_class, life.code_dir)
         options = class_options(cast("type[Runs]", agent_class), life.agent, life.services.package) | carried_by_run()
+        if not isinstance(detached, bool | Detached):
+            raise BadRequest("detached", f"{detached!r:.200} is neither a bool nor a `Detached`")
         if detached:
             options.update(self._detached_options(detached if isinstance(detached, Detached) else PLAIN))
         activity = ACTIVITY.get()
@@ -200,17 +213,18 @@ class RunRequests:
         return options
 
 
-def input_shape(agent_class: type) -> Shape:
+def input_shape(agent_class: type) -> Entered:
     """What `run` of this class takes."""
     if not isinstance(agent_class, type) or not callable(getattr(agent_class, "run", None)):
         name = getattr(agent_class, "__name__", repr(agent_class))
         raise UnknownAgentType("agent_class", f"{name} is not an agent class with a `run` method")
-    return run_shapes(agent_class)[0]
+    check_class(agent_class)
+    return run_shapes(agent_class)
 
 
-def encoded(takes: Shape, value: object, bytes_max: int) -> bytes:
+def encoded(takes: Entered, value: object, bytes_max: int) -> bytes:
     """The input of a run, checked against what `run` of its class takes."""
-    return takes.encode("input", value, bytes_max)
+    return takes.encode(value, bytes_max)
 
 
 def preview(body: bytes, limits: Limits) -> JsonObject:

@@ -143,7 +143,8 @@ def _made_of(job: Any) -> tuple[object, ...]:
     function = getattr(job, "__func__", job)
     cells = (content(each) for each in getattr(function, "__closure__", None) or ())
     bound = (getattr(job, "__self__", None), *(getattr(function, "__defaults__", None) or ()))
-    return (getattr(function, "__code__", function), *bound, *cells)
+    code = getattr(function, "__code__", None) or getattr(function, "__qualname__", function)
+    return (code, *bound, *cells)
 
 
 def _is_same(one: object, other: object) -> bool:

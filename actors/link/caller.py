@@ -137,8 +137,10 @@ class AgentCaller:
         if function is None or marked is None:
             raise BadRequest("method", f"{agent_class.__name__} has no exposed method {method!r}")
         bytes_max = self.limits.input_bytes_max
-        arguments = bound(function, args, kwargs, lambda shape, name, value: shape.kept(name, value, bytes_max))
-        return pack(arguments), shapes_of(function)[1], marked["repeatable"]
+        arguments = bound(
+            function, args, kwargs, lambda shape, name, value: shape.kept(name, value, bytes_max), agent_class, method
+        )
+        return pack(arguments), shapes_of(function, agent_class, method)[1], marked["repeatable"]
 
     def letter(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> TellContent:
         """What somebody is told: recipient, method, arguments, and what the recipient's class asks of its host."""

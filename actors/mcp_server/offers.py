@@ -78,7 +78,7 @@ def _run(agent_class: type) -> Offer:
         raise BadRequest("mcp_tools", f"{agent_class!r:.200} is no class of agents with a `run`")
     described = inspect.getdoc(agent_class) if agent_class.__doc__ else None
     tool = agent_tool(agent_class, description=described or f"Run {agent_class.__name__}.")
-    output, wraps = _output(run_shapes(agent_class)[1].annotation)
+    output, wraps = _output(run_shapes(agent_class).gives.annotation)
     return Offer(
         name=tool.name,
         description=tool.spec.description,
@@ -99,13 +99,13 @@ def _method(method: Callable[..., object]) -> Offer:
         holder = getattr(holder, part, None)
     if marks is None or not (isinstance(holder, type) and issubclass(holder, Agent)):
         raise BadRequest("mcp_tools", f"{method!r:.200} is neither a class of agents nor an exposed method of one")
-    schema: dict[str, Any] = dict(intake_of(_bound(method)).schema)
+    schema: dict[str, Any] = dict(intake_of(method, holder, name).schema)
     properties = cast("dict[str, Any]", schema.get("properties", {}))
     if AGENT in properties:
         raise BadRequest("mcp_tools", f"{owner}.{name} has a parameter {AGENT!r}, which names the agent")
     schema["properties"] = {AGENT: {"type": "string", "description": "The name of the agent."}, **properties}
     schema["required"] = [AGENT, *schema.get("required", [])]
-    output, wraps = _output(shapes_of(method)[1].annotation)
+    output, wraps = _output(shapes_of(method, holder, name)[1].annotation)
     return Offer(
         name=f"{agent_tool_name(holder)}_{name}",
         description=inspect.getdoc(method) or f"Call {name} of {holder.__name__}.",
@@ -116,11 +116,6 @@ def _method(method: Callable[..., object]) -> Offer:
         method=name,
         is_repeatable=bool(marks["repeatable"]),
     )
-
-
-def _bound(method: Callable[..., object]) -> Callable[..., object]:
-    """The method without its receiver, for its schema."""
-    return cast("Callable[..., object]", method.__get__(object()))
 
 
 def agent_tool_name(agent_class: type[Agent]) -> str:

@@ -22,8 +22,8 @@ from perdure.actors.messenger.replies import Replies, heard_key
 from perdure.actors.messenger.reply_rows import ReplyRow
 from perdure.actors.retries import until
 from perdure.actors.telemetry.telemetry import carried_text
-from perdure.ledger import BadRequest
-from perdure.policies import FiberRetry, JsonObject, ReplyEvent, ReplyStatus, ready_at_ms
+from perdure.ledger import BadRequest, check_word
+from perdure.policies import FiberRetry, JsonObject, Outcome, ReplyEvent, ReplyStatus, ready_at_ms
 
 AGAIN_S = 5.0
 BURST_MAX = 100  # events of one reply; its row names them all, and is written with each
@@ -187,6 +187,8 @@ class Deliveries:
 
     def list(self, status: str | None, limit: int) -> list[JsonObject]:
         """The newest replies, oldest of them first, each with its stage and its visible messages."""
+        if status is not None:
+            check_word("status", status, [*ReplyStatus, *Outcome])
         found = [each for each in self._replies.all() if status in (None, each.status, each.outcome)]
         return [self._told(each) for each in found[-limit:]]
 

@@ -15,11 +15,13 @@ Inbox, burst, turn and outbox lie in one storage, so each step is one commit (`d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Literal
 
 from perdure.actors.agent.exposing import begun_at_host, exposed
 from perdure.actors.chat.chat_agent import ChatAgent
+from perdure.actors.code.author_call import result_of, tried_now
 from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
 from perdure.actors.messenger.adapter import Messenger, declared
 from perdure.actors.messenger.deliveries import Deliveries
@@ -52,8 +54,16 @@ class MessengerAgent(ChatAgent):
         """The messengers of this class. Asked once in each process."""
         return ()
 
-    def on_messenger_event(self, event: MessengerEvent) -> bool | str:
-        """Called in the transaction that accepts an event. Return True to let the model answer, False for no answer, or a text to post.
+    @classmethod
+    def _perdure_check(cls) -> None:
+        super()._perdure_check()
+        _, problem = tried_now(lambda: messengers_of(cls))
+        if isinstance(problem, BadRequest):  # whatever else is wrong may be so in this process alone
+            raise problem
+
+    def on_messenger_event(self, event: MessengerEvent) -> bool | str | Awaitable[bool | str]:
+        """Called in the transaction that accepts an event; it may be async. Return True to let the model answer, False for no answer, or a
+        text to post.
 
         An exception refuses the event: nothing is written, and the provider delivers it again.
         """
@@ -70,7 +80,7 @@ class MessengerAgent(ChatAgent):
         with self.transaction():
             if not self._perdure_is_addressed(event, messenger):
                 return {"accepted": False, "reply": "", "why": "not for the agent"}
-            wish = self.on_messenger_event(event)
+            wish = await result_of(partial(self.on_messenger_event, event))
             if wish is False:
                 return {"accepted": False, "reply": "", "why": "on_messenger_event"}
             return deliveries.accept(event, words=None if wish is True else _checked_words(wish))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable
 from functools import partial
 
 from pydantic_core import to_jsonable_python
 
 from perdure.actors.code.signatures import gives_bit_by_bit
+from perdure.actors.code.written import written
 from perdure.actors.gateway.backend import Backend, Reached, asked
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
@@ -113,7 +113,9 @@ class _Agents:
             raise NoSuchAgent("a method is called at /api/agents/CLASS/NAME/call/METHOD")
         function = _exposed(reached, given.path.method)
         try:
-            inspect.signature(function).bind(None, *given.body.args, **given.body.kwargs)
+            written(function, reached.agent_class, given.path.method).signature.bind(
+                *given.body.args, **given.body.kwargs
+            )
         except TypeError as problem:
             raise BadRequest("args", str(problem)) from None
         method: Method = getattr(reached.handle, given.path.method)

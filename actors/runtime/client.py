@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar, cast
 from perdure.actors.agent.agent import Agent
 from perdure.actors.code.naming import type_name
 from perdure.actors.events.observability import Callback, Channels, EventType
+from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.class_options import class_options, pool_spec
 from perdure.actors.life.dispatch import result_of
 from perdure.actors.life.handle import Handle, address_of
@@ -157,6 +158,7 @@ class Client:
     def address(self, agent_class: type[Agent], name: str, of: object = None) -> Address:
         """The address of a handle. Raises `BadRequest` for an invalid name."""
         check_id("name", name, self.limits.id_max)
+        check_class(agent_class)
         if of is None:
             return Address.of(agent_class, name, self.code_dir)
         parent = address_of(of)

@@ -28,7 +28,7 @@ from perdure.actors.events.observability import Callback
 from perdure.actors.jobs.schedule_requests import instant
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child
 from perdure.actors.life.handle import Handle
-from perdure.actors.life.results import RunHandle, RunResult
+from perdure.actors.life.results import RunHandle, RunResult, statuses_of
 from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.ray_world.cluster_record import explain_refusal
 from perdure.actors.ray_world.connection import exit_on_sigterm
@@ -42,7 +42,7 @@ from perdure.actors.runtime.event_stream import EventStream
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, awaited
 from perdure.actors.threads import wait_for
-from perdure.ledger import BadRequest, SupervisorUnreachable
+from perdure.ledger import BadRequest, SupervisorUnreachable, check_whole
 from perdure.policies import Limits
 
 A = TypeVar("A", bound=Agent)
@@ -325,8 +325,8 @@ class Runtime:
         self, *, parent: str | None = None, status: Sequence[str] | None = None, limit: int = 1000
     ) -> Sequence[Fields]:
         """Runs, oldest first."""
-        statuses = None if status is None else [*status]
-        return cast("Sequence[Fields]", self.ask("list", parent, statuses, None, limit))
+        asked = parent, statuses_of(status), None, check_whole("limit", limit)
+        return cast("Sequence[Fields]", self.ask("list", *asked))
 
     def clear(self, *, status: Sequence[str] | None = None, older_than: float | datetime | None = None) -> int:
         """Clear retained runs of any parent; live ones are cancelled first. Returns how many.
@@ -334,7 +334,7 @@ class Runtime:
         `older_than` is an instant: milliseconds since the epoch, or an aware datetime.
         """
         before_ms = None if older_than is None else instant("older_than", older_than)
-        return cast("int", self._settle(self.client.clear(status, before_ms)))
+        return cast("int", self._settle(self.client.clear(statuses_of(status), before_ms)))
 
     def events(self, run_id: str, after: int = -1) -> EventStream:
         """The events of a run after a number: kept ones, then live ones, until its hard end.

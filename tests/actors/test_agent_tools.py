@@ -435,11 +435,8 @@ def test_nothing_is_left_on_the_hosts_when_all_is_done() -> None:
 )
 @pytest.mark.parametrize("value", ["soon", -1, float("nan"), True])
 def test_a_static_option_that_is_no_duration_is_refused_by_its_name(attribute: str, value: object) -> None:
-    from perdure.actors.life.class_options import class_options  # noqa: PLC0415
-
-    odd = type("Odd", (Agent,), {attribute: value})
     with pytest.raises(BadRequest) as refused:
-        class_options(Doubler, odd())
+        type("Odd", (Agent,), {attribute: value})
     assert refused.value.field == attribute
 
 

@@ -95,7 +95,7 @@ def test_other_arguments_are_bound_as_python_binds_them(
     assert bound(method, args, kwargs, _named) == expected
 
 
-def test_many_arguments_are_converted_as_one() -> None:
+def test_many_arguments_are_converted_each() -> None:
     def plain(shape: Shape, name: str, value: object) -> object:
         return shape.kept(name, value, LIMIT)
 

@@ -121,4 +121,4 @@ class Planner(ChatAgent[Plan]):
 
 def test_the_output_of_a_chats_runs_is_checked_against_the_type_that_its_class_names() -> None:
     later = type("Later", (Planner,), {})
-    assert [run_shapes(kind)[1].annotation for kind in (ChatAgent, Planner, later)] == [Any, Plan, Plan]
+    assert [run_shapes(kind).gives.annotation for kind in (ChatAgent, Planner, later)] == [Any, Plan, Plan]

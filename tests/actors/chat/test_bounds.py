@@ -207,35 +207,42 @@ def test_a_recovery_waits_so_long_for_calls_that_are_under_way() -> None:
     assert Outside.effects["began", "a"] == Outside.effects["done", "a"] == 1
 
 
-class Misspelt(Adder):
-    """Has a bound that is none."""
-
-    chat_recovery: ClassVar[Any] = {"maxAttempts": 3}
-
-
-class Negative(Adder):
-    """Wants to keep less than nothing."""
-
-    context_overflow: ClassVar[Any] = {"keep_tokens": -1}
-
-
 @pytest.mark.parametrize(
-    ("agent", "words"),
+    ("attribute", "value", "words"),
     [
-        (Misspelt, "chat_recovery: 'maxAttempts' is none of its fields"),
-        (Negative, "keep_tokens: -1 is not a whole number"),
+        ("chat_recovery", {"maxAttempts": 3}, "chat_recovery: 'maxAttempts' is none of its fields"),
+        ("context_overflow", {"keep_tokens": -1}, "keep_tokens: -1 is not a whole number"),
+        ("max_steps", 0, "max_steps: 0 is not a whole number"),
+        ("message_concurrency", "newest", "message_concurrency: 'newest' is none of"),
+        ("chat_stream_stall_timeout_ms", -1, "chat_stream_stall_timeout_ms: -1 is not a number"),
+        ("chat_first_token_timeout_ms", "1", "chat_first_token_timeout_ms: '1' is not a number"),
+        ("tool_timeout_ms", 0, "tool_timeout_ms: 0 is not a number"),
+        ("model_key", "sk-secret", "model_key: .* is no Secret"),
+        ("instructions", ["Be brief."], "instructions: .* is no str"),
     ],
 )
-def test_a_bound_that_is_none_is_refused_before_a_turn_is_accepted(agent: type[Adder], words: str) -> None:
+def test_a_bound_that_is_none_is_refused_when_the_class_is_made(attribute: str, value: object, words: str) -> None:
     """And not when it is needed, in the midst of a recovery."""
+    with pytest.raises(BadRequest, match=words):
+        type("Misspelt", (Adder,), {attribute: value})
 
+
+class Misspelt(Adder):
+    """Has a bound that is none, as its objects say."""
+
+    @property
+    def chat_recovery(self) -> Any:  # type: ignore[override]
+        return {"maxAttempts": 3}
+
+
+def test_a_bound_that_is_none_is_refused_before_a_turn_is_accepted() -> None:
     async def story(room: Room) -> None:
         for method in ("chat", "submit_messages"):
-            with pytest.raises(RemoteError, match=words):
+            with pytest.raises(RemoteError, match="chat_recovery: 'maxAttempts' is none of its fields"):
                 await room.do(method, "words")
         assert await room.do("list_turns") == []
 
-    visit(agent, story)
+    visit(Misspelt, story)
     assert not Outside.provider.log()
 
 

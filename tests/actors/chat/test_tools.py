@@ -358,7 +358,7 @@ def forward(thing: NoSuchThing) -> None: ...  # type: ignore[name-defined] # noq
         ([local()], "inner cannot be found by another process; move it"),
         ([starred], r"starred: parameters: \*names.* has no name to be filled in by"),
         ([untyped], "untyped: parameters: no schema can be made of them: .*Agent"),
-        ([forward], "forward: parameters: no schema can be made of them: .*NoSuchThing"),
+        ([forward], "forward: .*NoSuchThing.* is not known when the code runs"),
         ([functools.partial(plain)], "'partial' is not the name|parameters"),
     ],
 )

@@ -27,7 +27,16 @@ class Choosy(Bot):
         return {"/menu": "Soup or salad?", "/quiet": False}.get(event.text, True)
 
 
-def test_the_author_says_which_events_the_model_answers() -> None:
+class Thoughtful(Choosy):
+    """Takes a moment for it."""
+
+    async def on_messenger_event(self, event: MessengerEvent) -> bool | str:
+        await asyncio.sleep(0.01)
+        return super().on_messenger_event(event)
+
+
+@pytest.mark.parametrize("bot", [Choosy, Thoughtful])
+def test_the_author_says_which_events_the_model_answers(bot: type[Bot]) -> None:
     """M62, M63: commands are answered without a turn, in their place; what an event raises refuses it, and nothing was written."""
 
     async def story(chat: Chat) -> Any:
@@ -40,7 +49,7 @@ def test_the_author_says_which_events_the_model_answers() -> None:
         return await chat.rest()
 
     Board.begin()
-    rows, _ = visit(story, Choosy)
+    rows, _ = visit(story, bot)
     assert Board.thread() == ["Soup or salad?", answer_to("short")]
     assert len(rows) == 2
     assert len(Outside.provider.log()) == 1

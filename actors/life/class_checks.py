@@ -1,0 +1,101 @@
+"""What is wrong with a class of agents, said before its agents are at work: by each run, call or turn it would be said too late.
+
+When the class is made, its bounds and the parameters of its `run` are looked at (`check_made`). What its annotations name may come later in
+the module; so these are resolved when the class is handed over, served, or loaded by a host (`check_class`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
+from typing import Any, Final
+
+from perdure.actors.code.annotations import is_of_perdure
+from perdure.actors.code.signatures import check_run, run_shapes, shapes_of
+from perdure.actors.life.class_options import as_text, count
+from perdure.ledger import BadRequest, check_bool, check_ms, check_number
+from perdure.policies import InvalidValue, Retries
+
+Checks = Mapping[str, Callable[[str, Any], object]]
+"""What raises `BadRequest` for a bad value of a class attribute, by the attribute."""
+
+
+def check_made(agent_class: Any) -> None:
+    """Raise `BadRequest` for bad values of class attributes, and for a `run` that could not be entered."""
+    for attribute, check in agent_class._perdure_bounds.items():  # noqa: SLF001 - the runtime's part of the class
+        value = getattr(agent_class, attribute, None)
+        if value is not None and not hasattr(type(value), "__get__"):  # a property is of the objects
+            check(attribute, value)
+    check_run(agent_class)
+
+
+def check_class(agent_class: object) -> None:
+    """Raise `BadRequest` for whatever can be told to be wrong with a class of agents: its bounds, its annotations, its tools."""
+    if isinstance(agent_class, type) and hasattr(agent_class, "_perdure_bounds"):
+        _check(agent_class)
+
+
+@lru_cache(maxsize=4096)
+def _check(agent_class: Any) -> None:
+    check_made(agent_class)
+    if callable(getattr(agent_class, "run", None)):
+        run_shapes(agent_class)
+    for each in agent_class.__mro__:
+        for name in vars(each) if not is_of_perdure(each) else ():
+            method: Any = getattr(agent_class, name, None)
+            if hasattr(method, "__perdure_exposed__"):
+                shapes_of(method, agent_class, name)
+    check_more = getattr(agent_class, "_perdure_check", None)  # of a kind of agents
+    if check_more is not None:
+        check_more()
+
+
+def as_retries(given: object) -> Retries:
+    """The retries of callbacks that an author wrote."""
+    if given is None or isinstance(given, Retries):
+        return given or Retries()
+    if not isinstance(given, dict):
+        raise BadRequest("retry", f"{given!r:.200} is neither a Retries nor a dictionary of its fields")
+    unknown = given.keys() - {"attempts_max", "first_ms", "most_ms"}
+    if unknown:
+        raise BadRequest("retry", f"{min(map(str, unknown))!r:.200} is none of attempts_max, first_ms, most_ms")
+    return Retries(**given)
+
+
+def _check_retries(field: str, value: object) -> None:
+    try:
+        asked = as_retries(value)
+        asked.over(Retries(attempts_max=1, first_ms=asked.most_ms or 1, most_ms=asked.first_ms or 1))
+    except (InvalidValue, BadRequest) as problem:
+        raise BadRequest(field, str(problem)) from None
+
+
+def _check_limit(field: str, value: object) -> None:
+    if value != math.inf:
+        count(field, value)
+
+
+def _check_resources(field: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise BadRequest(field, f"{value!r:.200} is no mapping of names to amounts")
+    for name, amount in value.items():
+        if not isinstance(name, str):
+            raise BadRequest(field, f"{name!r:.200} is not the name of a resource")
+        check_number(f"{field}[{name!r}]", amount, is_finite=True)
+
+
+BOUNDS: Final[Checks] = {
+    "attempts_max": count,
+    "max_concurrent_agent_tools": _check_limit,
+    "agent_tool_reattach_no_progress_timeout_ms": check_ms,
+    "agent_tool_reattach_max_window_ms": check_ms,
+    "detached_max_budget_ms": check_ms,
+    "detached_no_progress_budget_ms": check_ms,
+    "exclusive": check_bool,
+    "stands_alone": check_bool,
+    "num_cpus": partial(check_number, is_finite=True),
+    "resources": _check_resources,
+    "runtime_env": lambda _, value: as_text(value),
+    "callback_retry": _check_retries,
+}

@@ -1,0 +1,215 @@
+"""Mistakes that a class has for good are told when it is made, handed over, served or loaded; not by each run, call or turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from perdure.actors import Agent, ChatAgent, Detached, exposed, tool
+from perdure.actors.life.class_checks import check_class
+from perdure.actors.serve.app import Gateway
+from perdure.ledger import BadRequest
+from tests.actors.cast import Doubler
+from tests.kit import Stage, play
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "field"),
+    [
+        ("attempts_max", 0, "attempts_max"),
+        ("attempts_max", "3", "attempts_max"),
+        ("max_concurrent_agent_tools", 0.5, "max_concurrent_agent_tools"),
+        ("detached_max_budget_ms", -1, "detached_max_budget_ms"),
+        ("exclusive", "yes", "exclusive"),
+        ("stands_alone", 1, "stands_alone"),
+        ("num_cpus", -1, "num_cpus"),
+        ("num_cpus", float("nan"), "num_cpus"),
+        ("resources", ["gpu"], "resources"),
+        ("resources", {"gpu": "one"}, "resources['gpu']"),
+        ("runtime_env", {"env_vars": {1, 2}}, "runtime_env"),
+        ("runtime_env", "pip", "runtime_env"),
+        ("callback_retry", {"attempts": 3}, "callback_retry"),
+        ("callback_retry", {"attempts_max": 0}, "callback_retry"),
+    ],
+)
+def test_a_bad_bound_is_refused_when_the_class_is_made(attribute: str, value: object, field: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        type("Odd", (Agent,), {attribute: value})
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"),
+    [
+        ("attempts_max", 4),
+        ("max_concurrent_agent_tools", float("inf")),
+        ("max_concurrent_agent_tools", property(lambda _: 3)),
+        ("resources", {"gpu": 0.5}),
+        ("callback_retry", {"first_ms": 10_000_000}),
+    ],
+)
+def test_a_good_bound_is_taken(attribute: str, value: object) -> None:
+    check_class(type("Even", (Agent,), {attribute: value}))
+
+
+class Thing:
+    """Has no JSON schema."""
+
+
+@tool(inline=True)
+def look() -> str:
+    return ""
+
+
+class Named(ChatAgent):
+    def tools(self) -> list[Any]:
+        return [look]
+
+    @tool(name="look")
+    async def look_again(self) -> str:
+        return ""
+
+
+class Marked(ChatAgent):
+    @tool(name="same")
+    async def one(self) -> str:
+        return ""
+
+    @tool(name="same")
+    async def other(self) -> str:
+        return ""
+
+
+class WithoutSchema(ChatAgent):
+    @tool
+    async def use(self, thing: Thing) -> str:
+        return ""
+
+
+class Awaited(ChatAgent):
+    async def tools(self) -> list[Any]:  # type: ignore[override]
+        return []
+
+
+class Late(ChatAgent):
+    """Its tools are those of an agent, not of the class."""
+
+    def tools(self) -> list[Any]:
+        return [look, look] if self.state["twice"] else []
+
+
+BROKEN = [
+    (Named, "two tools are called 'look'"),
+    (Marked, "two tools are called 'same'"),
+    (WithoutSchema, "use: parameters: no schema"),
+    (Awaited, r"Awaited.tools\(\) is async"),
+]
+
+
+@pytest.mark.parametrize(("kind", "words"), BROKEN)
+def test_tools_that_no_turn_could_have_are_refused_where_the_class_is_handed_over_and_served(
+    kind: type[ChatAgent[Any]], words: str
+) -> None:
+    with pytest.raises(BadRequest, match=words) as refused:
+        Gateway([kind])
+    assert refused.value.field == "tools"
+
+    async def story(stage: Stage) -> None:
+        with pytest.raises(BadRequest, match=words):
+            stage.client.agent(kind, "a")
+
+    play(story)
+
+
+def test_tools_that_depend_on_the_agent_are_left_to_its_turns() -> None:
+    check_class(Late)
+
+
+class Sloppy(Agent):
+    stands_alone = True
+
+    @exposed
+    async def take(self, thing: Thing) -> None: ...
+
+
+def test_an_exposed_method_that_could_not_be_called_is_refused_at_serve() -> None:
+    with pytest.raises(BadRequest, match=r"Sloppy\.take") as refused:
+        Gateway([Sloppy])
+    assert refused.value.field == "thing"
+
+
+class Boss(Agent):
+    stands_alone = True
+
+    async def told(self, run: Any, result: Any) -> None: ...
+
+    async def unfit(self, run: Any) -> None: ...
+
+    @exposed
+    async def field_of(self, what: str) -> str:
+        try:
+            await ASKED[what](self)
+        except BadRequest as problem:
+            return problem.field
+        return ""
+
+
+async def _asked(self: Boss, *args: Any, **options: Any) -> None:
+    await self.run_agent_tool(Doubler, {"n": 1}, *args, **options)
+
+
+async def _asked_many(self: Boss, requests: Any) -> None:
+    await self.run_agent_tools(requests)
+
+
+ASKED: dict[str, Any] = {
+    "status:clear": lambda self: self.clear_agent_tool_runs(status=["nonsense"]),
+    "status:clear, one": lambda self: self.clear_agent_tool_runs(status="done"),
+    "status:list": lambda self: self.list_agent_tool_runs(["completed", "nonsense"]),
+    "limit:list": lambda self: self.list_agent_tool_runs(limit=0),
+    "notify:word": lambda self: _asked(self, detached=Detached(notify="yes")),  # type: ignore[arg-type]
+    "notify:mapping": lambda self: _asked(self, detached=Detached(notify={"nope": 1})),
+    "notify:source": lambda self: _asked(self, detached=Detached(notify={"source": 1})),
+    "on_milestones:mode": lambda self: _asked(self, detached=Detached(on_milestones={"names": ["a"], "mode": "shout"})),
+    "on_finish:arguments": lambda self: _asked(self, detached=Detached(on_finish="unfit")),
+    "detached:word": lambda self: _asked(self, detached="yes"),
+    "detached:mapping": lambda self: _asked(self, detached={"on_finish": "told"}),
+    "on_limit:word": lambda self: _asked(self, on_limit="wait"),
+    "on_cancel:word": lambda self: _asked(self, on_cancel="stop"),
+    "display:word": lambda self: _asked(self, display="pretty"),
+    "display_order:word": lambda self: _asked(self, display_order="first"),
+    "inputt:many": lambda self: _asked_many(self, [{"agent_class": Doubler, "inputt": 1}]),
+    "requests[1]:many": lambda self: _asked_many(self, [(Doubler, {"n": 1}), (Doubler,)]),
+}
+
+
+@pytest.mark.parametrize("what", ASKED)
+def test_an_unknown_word_is_refused_by_its_field(what: str) -> None:
+    async def story(stage: Stage) -> None:
+        assert await stage.call(Boss, "field_of", what) == what.partition(":")[0]
+
+    play(story)
+
+
+def test_one_status_may_be_given_as_a_word() -> None:
+    async def story(stage: Stage) -> None:
+        assert await stage.call(Boss, "field_of", "status:clear, one") == "status"
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"), [({"inline": "yes"}, "inline"), ({"client": 1}, "client"), ({"effect": "twice"}, "effect")]
+)
+def test_an_unknown_word_of_a_tool_is_refused(options: Any, field: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        tool(**options)
+    assert refused.value.field == field
+
+
+def test_what_a_method_or_a_class_says_of_itself_is_refused_by_field() -> None:
+    with pytest.raises(BadRequest, match="repeatable"):
+        exposed(repeatable="yes")  # type: ignore[call-overload]
+    with pytest.raises(BadRequest, match="name"):
+        type("Odd", (Agent,), {}, name=5)  # type: ignore[call-overload]
