@@ -1,210 +1,170 @@
-"""The part of a notebook, prompt or script that a class needs.
-
-A top-level statement is *kept* if it defines something (an import, a class, a function, an assignment) that a wanted class needs, directly
-or indirectly. Calls, loops and `with Runtime(...)` are left out. A name that a statement uses at once means the definition before it; a
-name in the body of a function means the last one.
-"""
+"""The part of a notebook, prompt or script that a class needs (`actors.code.program`): as text, or as statements; and what is amiss."""
 
 from __future__ import annotations
 
 import ast
-import builtins
 import contextlib
-import linecache
-import os
-import stat
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol, cast
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
+from perdure.actors.code.effects import ANYTHING
+from perdure.actors.code.program import Loss, Program
+from perdure.actors.code.statements import is_future, is_import, is_main_block, is_plain_import
+from perdure.ledger import BadRequest
 
-class _Shell(Protocol):
-    user_ns: Mapping[str, Sequence[str]]
+_TEXT_MAX: Final = 80
+log = logging.getLogger("perdure.code")
 
 
 class _Piece(NamedTuple):
-    """A statement of the top level with its text."""
+    """A statement of the top level with its text, and which text it is of."""
 
     node: ast.stmt
     text: str
+    part: int = 0
 
 
-def typed_texts() -> list[str]:
-    """Everything typed so far, oldest first: the cells of a notebook, or the text of `python -c`, stdin or a prompt."""
-    main = sys.modules["__main__"]
-    ask = getattr(main, "get_ipython", None) or getattr(builtins, "get_ipython", None)
-    shell = cast("Callable[[], _Shell | None]", ask)() if ask is not None else None
-    if shell is not None:
-        transform = cast("Callable[[str], str]", getattr(shell, "transform_cell", str))
-        return [_as_python(transform, cell) for cell in shell.user_ns.get("In", ())]
-    texts = ["".join(entry[2]) for name, entry in linecache.cache.items() if name.startswith("<") and len(entry) > 1]
-    if sys.argv[:1] == ["-c"]:
-        texts += _command()
-    elif sys.argv[:1] in (["-"], [""]) and stat.S_ISREG(os.fstat(0).st_mode):
-        texts.append(os.pread(0, os.fstat(0).st_size, 0).decode())
-    return texts
+class Source:
+    """All that was typed, or the text of a script.
 
-
-def _as_python(transform: Callable[[str], str], cell: str) -> str:
-    with contextlib.suppress(SyntaxError):
-        return transform(cell)
-    return ""
-
-
-def _command() -> Iterator[str]:
-    for option, text in zip(sys.orig_argv, sys.orig_argv[1:], strict=False):
-        if option.startswith("-") and not option.startswith("--") and option.endswith("c"):
-            yield text
-            return
-
-
-def excerpt(texts: list[str], name: str) -> str:
-    """The statements that one class needs, as text; empty if it is not defined there.
-
-    Imports come first and sorted, those from `__future__` before all others, so that repeated or additional imports do not change the text.
-    An import of a name that also has another meaning stays in its place.
+    Args:
+        texts: what was typed, oldest first; of a script, its text.
+        is_script: whether the text is executed from its file in hosts.
     """
-    pieces = [piece for text in texts for piece in _pieces(text)]
-    kept = [pieces[at] for at in _needed([piece.node for piece in pieces], [name])]
-    meanings: dict[str, set[str]] = {}
-    for piece in kept:
-        for bound in bound_names(piece.node):
-            meanings.setdefault(bound, set()).add("import" if _is_plain_import(piece.node) else piece.text)
-    first = {piece.text for piece in kept if _is_future(piece.node) or _may_come_first(piece, meanings)}
-    ordered = sorted(first, key=lambda text: (not text.startswith("from __future__ "), text))
-    return "".join(f"{text}\n" for text in [*ordered, *(piece.text for piece in kept if piece.text not in first)])
+
+    def __init__(self, texts: Sequence[str | bytes], *, is_script: bool = False) -> None:
+        self._is_script = is_script
+        split = _pieces if not is_script else _whole
+        self._pieces = [piece for part, text in enumerate(texts) for piece in split(text, part)]
+        self._program = Program([piece.node for piece in self._pieces], [piece.part for piece in self._pieces])
+
+    def defines(self, name: str) -> bool:
+        """Whether a statement of the top level binds this name, as far as can be seen."""
+        deeds = map(self._program.deeds, range(len(self._pieces)))
+        return any(name in each.binds or ANYTHING in each.binds | each.changes for each in deeds)
+
+    def starts(self) -> bool:
+        """Whether a statement of the top level starts the program, outside of `if __name__ == "__main__":`."""
+        return any(
+            self._program.deeds(at).starts and not is_main_block(piece.node) for at, piece in enumerate(self._pieces)
+        )
+
+    def has_main_block(self) -> bool:
+        """Whether what starts the program stands under `if __name__ == "__main__":`."""
+        return any(map(is_main_block, self._program.nodes))
+
+    def excerpt(self, name: str) -> str:
+        """The statements that one class needs, as text; empty if it is not defined there.
+
+        Imports come first and sorted, those from `__future__` before all others, so that repeated or additional imports do not change the
+        text. An import of a name that also has another meaning stays in its place, and so do all where the process is set up first.
+        """
+        needs = self._program.needed([name], is_script=False)
+        kept = [self._pieces[at] for at in sorted(needs.kept)]
+        meanings: dict[str, set[str]] = {}
+        for at in needs.kept:
+            piece = self._pieces[at]
+            for bound in self._program.effects[at].binds:
+                meanings.setdefault(bound, set()).add("import" if is_plain_import(piece.node) else piece.text)
+        is_set_up = any(self._program.deeds(at).is_process_wide for at in needs.kept)
+        first = {
+            piece.text
+            for piece in kept
+            if is_future(piece.node) or (not is_set_up and _may_come_first(piece, meanings))
+        }
+        ordered = sorted(first, key=lambda text: (not text.startswith("from __future__ "), text))
+        return "".join(f"{text}\n" for text in [*ordered, *(piece.text for piece in kept if piece.text not in first)])
+
+    def definitions(self, names: Iterable[str] = ()) -> list[int]:
+        """The places of the statements that all classes of a script need, and these names."""
+        classes = [node.name for node in self._program.nodes if isinstance(node, ast.ClassDef)]
+        return sorted(self._program.needed([*classes, *names], is_script=True).kept)
+
+    def check(self, field: str, wanted: str, name: str, values: Mapping[str, object], where: str) -> None:
+        """See that hosts will have what a class needs as the program has it: warn of what may be another, and raise `BadRequest` if
+        something is.
+
+        Under `if __name__ == "__main__":` nobody expects what a host should have, so that is only warned of.
+        """
+        sure, perhaps = self._program.needed([name], is_script=self._is_script).losses_of(values)
+        if self.has_main_block():
+            ours = [loss for loss in sure if is_main_block(self._program.nodes[loss.at])]
+            sure, perhaps = [loss for loss in ours if loss.name == name and loss.is_sure], ours
+        advice = "" if self.has_main_block() else f"; {_advice(is_script=self._is_script)}"
+        if sure:
+            raise BadRequest(field, f"{wanted} cannot be handed over: {self._words(sure, where)}{advice}")
+        if perhaps:
+            log.warning(
+                "%s may not find in hosts what it finds here: %s%s", wanted, self._words(perhaps, where), advice
+            )
+
+    def _words(self, losses: list[Loss], where: str) -> str:
+        said = (
+            f"{where} line {self._pieces[loss.at].node.lineno}, `{self._shown(loss.at)}`, {loss.how.format(name=loss.name)}"
+            for loss in losses
+        )
+        return "; ".join(dict.fromkeys(said))
+
+    def _shown(self, at: int) -> str:
+        text = ast.unparse(self._pieces[at].node).partition("\n")[0]
+        return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
+
+    def nodes(self, places: Iterable[int]) -> ast.Module:
+        """Statements as a module, on their lines."""
+        wanted = {*places}
+        return ast.Module(
+            [node for at, node in enumerate(self._program.nodes) if at in wanted or (wanted and is_future(node))], []
+        )
+
+    @property
+    def size(self) -> int:
+        """How many statements there are."""
+        return len(self._pieces)
+
+
+def _advice(*, is_script: bool) -> str:
+    if is_script:
+        return (
+            'put what starts the program under `if __name__ == "__main__":`, and hosts execute everything else as it is'
+        )
+    return "put the class, and all that it needs, into a module"
 
 
 def _may_come_first(piece: _Piece, meanings: Mapping[str, set[str]]) -> bool:
     """Whether it is an import of names without another meaning, and there is no import of `*`."""
-    if not _is_import(piece.node) or "*" in meanings:
+    if not is_import(piece.node) or "*" in meanings:
         return False
-    return all(len(meanings[name]) == 1 for name in bound_names(piece.node))
+    names = (alias.asname or alias.name.partition(".")[0] for alias in getattr(piece.node, "names", ()))
+    return all(len(meanings[name]) == 1 for name in names)
 
 
-def definitions(tree: ast.Module) -> ast.Module:
-    """The statements that the classes of a module need, on their lines."""
-    nodes = [node for node in tree.body if _is_definition(node)]
-    classes = [node.name for node in nodes if isinstance(node, ast.ClassDef)]
-    return ast.Module([nodes[at] for at in _needed(nodes, classes)], [])
+def _whole(text: str | bytes, part: int) -> Iterator[_Piece]:
+    """The statements of a script, which keep their places."""
+    yield from (_Piece(node, "", part) for node in ast.parse(text).body)
 
 
-def _pieces(text: str) -> Iterator[_Piece]:
-    """The definitions of a text. An import of several names is split, so that a class depends on needed names only."""
+def _pieces(text: str | bytes, part: int) -> Iterator[_Piece]:
+    """The statements of a text. An import of several names is split, so that a class depends on needed names only."""
+    typed = text.decode() if isinstance(text, bytes) else text
     with contextlib.suppress(SyntaxError):
-        lines = text.splitlines(keepends=True)
-        for node in _one_by_one(ast.parse(text).body):
-            if _is_import(node):
-                yield _Piece(node, ast.unparse(node))
+        lines = typed.splitlines(keepends=True)
+        for node in _one_by_one(ast.parse(typed).body):
+            if is_import(node):
+                yield _Piece(node, ast.unparse(node), part)
                 continue
             marks = [mark.lineno for mark in getattr(node, "decorator_list", [])]
             above = "".join(lines[min(marks) - 1 : node.lineno - 1]) if marks else ""
-            if _is_definition(node):
-                yield _Piece(node, above + (ast.get_source_segment(text, node) or ""))
+            yield _Piece(node, above + (ast.get_source_segment(typed, node) or ""), part)
 
 
 def _one_by_one(body: list[ast.stmt]) -> Iterator[ast.stmt]:
     for node in body:
         if isinstance(node, ast.Import):
-            yield from (ast.Import([alias]) for alias in node.names)
+            yield from (ast.copy_location(ast.Import([alias]), node) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield from (ast.ImportFrom(node.module, [alias], node.level) for alias in node.names)
+            yield from (
+                ast.copy_location(ast.ImportFrom(node.module, [alias], node.level), node) for alias in node.names
+            )
         else:
             yield node
-
-
-def _needed(nodes: list[ast.stmt], names: list[str]) -> list[int]:
-    """The places of the statements that these names need."""
-    bound = [bound_names(node) for node in nodes]
-
-    def last(name: str, before: int = len(nodes)) -> set[int]:
-        return {max((at for at in range(before) if name in bound[at]), default=-1)} - {-1}
-
-    kept: set[int] = set()
-    waiting = set[int]().union(*(last(name) for name in names))
-    while waiting:
-        at = waiting.pop()
-        kept.add(at)
-        if _is_plain_import(nodes[at]):  # `import a.b` adds to what `import a.c` bound
-            waiting |= {prior for name in bound[at] for prior in last(name, at) if _is_plain_import(nodes[prior])}
-        for name, later in _used_names(nodes[at]):
-            if name not in bound[at]:
-                waiting |= (set() if later else last(name, at)) or last(name)
-            elif _is_assignment(nodes[at]):
-                waiting |= last(name, at)
-        waiting -= kept
-    always = {at for at, node in enumerate(nodes) if kept and (_is_future(node) or "*" in bound[at])}
-    return sorted(kept | always)
-
-
-def _used_names(node: ast.AST, *, later: bool = False) -> Iterator[tuple[str, bool]]:
-    """The names that a statement uses, each with whether only the body of a function uses it."""
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-        yield node.id, later
-    elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-        yield node.target.id, later
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
-        yield node.value, True  # perhaps a quoted annotation
-    for field, value in ast.iter_fields(node):
-        inside = later or (field == "body" and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
-        for child in value if isinstance(value, list) else [value]:
-            yield from _used_names(child, later=inside) if isinstance(child, ast.AST) else ()
-
-
-def bound_names(node: ast.stmt) -> set[str]:
-    """The names that a top-level statement defines or changes; `*` for an import of everything."""
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {node.name}
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return {alias.asname or alias.name.partition(".")[0] for alias in node.names}
-    if isinstance(node, ast.If | ast.Try):
-        return set[str]().union(*(bound_names(child) for child in _children(node)))
-    if isinstance(node, ast.Assign):
-        return {name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)}
-    target = getattr(node, "target", None) or getattr(node, "name", None)  # `x: int = 1`, `x += 1`, `type X = int`
-    return (
-        {name.id for name in ast.walk(target) if isinstance(name, ast.Name)} if isinstance(target, ast.AST) else set()
-    )
-
-
-def _is_definition(node: ast.stmt) -> bool:
-    """Whether a statement only defines something."""
-    if isinstance(node, ast.If | ast.Try):
-        return not is_main_block(node) and all(_is_definition(child) for child in _children(node))
-    if _is_assignment(node):
-        return not any(isinstance(part, ast.Await) or _starts_runtime(part) for part in ast.walk(node))
-    definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Pass
-    return isinstance(node, definition)
-
-
-def _is_assignment(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) or type(node).__name__ == "TypeAlias"
-
-
-def _is_import(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Import | ast.ImportFrom)
-
-
-def _is_plain_import(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Import) and not any(alias.asname for alias in node.names)
-
-
-def _is_future(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
-
-
-def is_main_block(node: ast.stmt) -> bool:
-    """Whether this is `if __name__ == "__main__":`."""
-    return isinstance(node, ast.If) and "__name__" in {
-        part.id for part in ast.walk(node.test) if isinstance(part, ast.Name)
-    }
-
-
-def _starts_runtime(node: ast.AST) -> bool:
-    function = node.func if isinstance(node, ast.Call) else None
-    return (getattr(function, "id", None) or getattr(function, "attr", None)) == "Runtime"
-
-
-def _children(node: ast.If | ast.Try) -> list[ast.stmt]:
-    handled = [child for handler in getattr(node, "handlers", []) for child in handler.body]
-    return [*node.body, *handled, *node.orelse, *getattr(node, "finalbody", [])]

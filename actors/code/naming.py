@@ -13,39 +13,40 @@ cells.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import functools
 import hashlib
 import importlib
 import os
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import cast
 
 from perdure.actors.code.author_call import in_words
-from perdure.actors.code.excerpt import bound_names, definitions, excerpt, is_main_block, typed_texts
+from perdure.actors.code.excerpt import Source
+from perdure.actors.code.import_path import file_of, is_importable, is_installed, refuse_archive, root_of, spec_on_path
 from perdure.actors.code.known_types import NAMED, claimant, claimed, places_of, remember_type
 from perdure.actors.code.permanent_names import is_ours, module_of, permanent, scripts_have_module_names
-from perdure.actors.code.pinned import pin
+from perdure.actors.code.pinned import keep_text, pin, sent
+from perdure.actors.code.typed_texts import not_in_text, typed_texts
 from perdure.actors.tasks import as_failure
 from perdure.ledger import BadRequest, UnknownAgentType, UnknownTool
 
 FIELD = "agent_type"
 TOOL_FIELD = "tool"
 ROOTS = "roots.txt"
+MAIN_BLOCK = 'put what starts the program under `if __name__ == "__main__":`'
 
 Named = type | FunctionType
 Unknown = functools.partial[UnknownAgentType] | functools.partial[UnknownTool]
 
 _loading: ContextVar[bool] = ContextVar("perdure_loading", default=False)
 _origins: dict[str, str] = {}  # of modules that `load_type` made: the first parts of the names of their types
+_executed: dict[str, set[int]] = {}  # of modules of scripts: which statements were executed
 _sent: list[Path] = []  # the folders of code that was sent to this process
 _origin_of: list[Callable[[Path], Path]] = []  # for code that is pinned: which file of the author this is a copy of
 
@@ -88,23 +89,34 @@ def _name(thing: Named, code_dir: Path | None, field: str) -> str:
         )
     module = sys.modules.get(thing.__module__)
     if module is None or _lookup(module, thing.__qualname__) is not thing:
-        what = f"{thing.__module__}.{thing.__qualname__}"
-        raise BadRequest(field, f"{what} is not this {_kind(thing)} (was it defined again since?)")
+        raise BadRequest(field, _not_there(module, thing))
     if module.__name__ in _origins:
         return f"{_origins[module.__name__]}:{thing.__qualname__}"
     if is_ours(module.__name__):
         return f"{permanent(module.__name__, code_dir)}:{thing.__qualname__}"
     if module.__name__ == "__main__":
         return _main_name(module, thing, code_dir, field)
-    root = _root(module)
+    refuse_archive(module, thing.__qualname__, field)
+    root = root_of(module)
     if root is not None:
         _remember_root(root, code_dir)
         return f"{module.__name__}:{thing.__qualname__}"
-    file = _file(module)
+    file = file_of(module)
     if file is None:
         what = f"the module {module.__name__} of {thing.__qualname__}"
         raise BadRequest(field, f"{what} has no file, so no other process can import it")
     return f"script:{file}:{thing.__qualname__}"
+
+
+def _not_there(module: ModuleType | None, thing: Named) -> str:
+    """Why a class is not found under its own name."""
+    what = f"{thing.__module__}.{thing.__qualname__}"
+    if module is not None and _lookup(module, thing.__qualname__) is not None:
+        return f"{what} is not this {_kind(thing)} (was it defined again since?)"
+    return (
+        f"there is no {what}, so no other process can find this {_kind(thing)}; bind it there to the name that it has, "
+        f"or set its `__qualname__` to the name that it is bound to"
+    )
 
 
 def place_of(cls: type) -> str:
@@ -116,9 +128,9 @@ def loaded_class(place: str) -> type | None:
     """The class that is defined there, if this process has loaded it. Nothing is imported."""
     origin, _, qualname = place.rpartition(":")
     main = sys.modules["__main__"]
-    file, spec = _file(main), main.__spec__
+    file, spec = file_of(main), main.__spec__
     runs_it = origin.startswith("cell:") or origin in (f"script:{file}", getattr(spec, "name", None))
-    runs_it = runs_it or (file is not None and origin == file.stem and _is_importable(file))
+    runs_it = runs_it or (file is not None and origin == file.stem and is_importable(file))
     names = [origin, *(name for name, known in _origins.items() if known == origin), *(["__main__"] if runs_it else [])]
     found = (_lookup(sys.modules[name], qualname) for name in names if name in sys.modules)
     return next((each for each in found if isinstance(each, type)), None)
@@ -129,45 +141,38 @@ def _kind(thing: object) -> str:
 
 
 def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: str) -> str:
-    spec = module.__spec__
+    spec, file = module.__spec__, file_of(module)
+    top, qualname = thing.__qualname__.partition(".")[0], thing.__qualname__
+    source = Source([file.read_bytes()], is_script=True) if file is not None else None
     if spec is not None and spec.name != "__main__":  # python -m package.module
-        return f"{permanent(spec.name, code_dir)}:{thing.__qualname__}"
-    top = thing.__qualname__.partition(".")[0]
-    file = _file(module)
-    nodes = ast.parse(file.read_bytes()).body if file is not None else []
-    if file is not None and any(top in bound_names(node) for node in nodes):
-        if any(map(is_main_block, nodes)) and scripts_have_module_names(code_dir) and _is_importable(file):
+        if source is not None and source.starts() and not source.has_main_block():
+            raise BadRequest(
+                field, f"other processes import {spec.name}, which would start the program there, too; {MAIN_BLOCK}"
+            )
+        return f"{permanent(spec.name, code_dir)}:{qualname}"
+    if file is not None and source is not None and source.defines(top):
+        source.check(field, qualname, top, vars(module), f"{file.name},")
+        if source.has_main_block() and scripts_have_module_names(code_dir) and is_importable(file):
             _remember_root(file.parent, code_dir)
-            return f"{file.stem}:{thing.__qualname__}"
-        return f"script:{file}:{thing.__qualname__}"
-    text = excerpt(typed_texts(), top)
+            return f"{file.stem}:{qualname}"
+        return f"script:{file}:{qualname}"
+    typed = Source(typed_texts())
+    text = typed.excerpt(top)
     if not text:
-        raise BadRequest(
-            field, f"{thing.__qualname__} was typed at a prompt that does not keep its text; put it into a file"
-        )
+        refuse_archive(module, qualname, field)
+        typed.check(field, qualname, top, vars(module), "what was typed,")
+        raise BadRequest(field, f"{qualname} {not_in_text(module, file)}")
     if code_dir is None:
-        raise BadRequest(
-            field, f"{thing.__qualname__} was typed at a prompt, and there is no directory to keep its text in"
-        )
+        raise BadRequest(field, f"{qualname} was typed at a prompt, and there is no directory to keep its text in")
+    typed.check(field, qualname, top, vars(module), "what was typed,")
     digest = _digest(text)
     _write_once(cell_file(digest, code_dir), text)
-    return f"cell:{digest}:{thing.__qualname__}"
-
-
-def _is_importable(script: Path) -> bool:
-    """Whether `import` of a script's name would find this script."""
-    spec = spec_on_path(script.stem) if script.stem.isidentifier() else None
-    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == script
+    return f"cell:{digest}:{qualname}"
 
 
 def cell_file(digest: str, code_dir: Path) -> Path:
     """Where the text of a notebook's class lies."""
     return code_dir / f"{digest}.py"
-
-
-def _file(module: ModuleType) -> Path | None:
-    file = getattr(module, "__file__", None)
-    return Path(file).resolve() if file and Path(file).is_file() else None
 
 
 def _lookup(module: ModuleType, qualname: str) -> object:
@@ -190,33 +195,6 @@ def _write_once(path: Path, text: str) -> None:
 
 
 # ---------------------------------------------------------------- the import path
-
-
-def spec_on_path(top: str) -> ModuleSpec | None:
-    """Where a new process would find a top-level module."""
-    found = (finder.find_spec(top, None) for finder in sys.meta_path if hasattr(finder, "find_spec"))
-    return next((spec for spec in found if spec is not None), None)
-
-
-def _root(module: ModuleType) -> Path | None:
-    """The directory from which a new process would import this module, or None."""
-    top, *inner = module.__name__.split(".")
-    spec, file = spec_on_path(top), _file(module)
-    if spec is None:
-        return None
-    for place in spec.submodule_search_locations or ():
-        home = Path(place).joinpath(*inner)
-        if file in (home.with_suffix(".py").resolve(), (home / "__init__.py").resolve()):
-            return Path(place).resolve().parent
-    if file is None or (spec.origin and Path(spec.origin).resolve() == file):
-        return file.parent if file else Path(sysconfig.get_path("stdlib"))
-    return None
-
-
-def is_installed(place: Path) -> bool:
-    """Whether a file or folder is installed for this Python, so that every machine of a cluster has it."""
-    homes = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
-    return any(place.is_relative_to(Path(home).resolve()) for home in homes)
 
 
 def _remember_root(root: Path, code_dir: Path | None) -> None:
@@ -279,7 +257,7 @@ def _load(name: str, code_dir: Path | None, unknown: Unknown) -> object:
     place, _, qualname = rest.rpartition(":")
     with IMPORTING, _Loading(name, unknown):
         if kind == "script" and place:
-            module = _script(place, unknown)
+            module = _script(place, qualname.partition(".")[0], unknown)
         elif kind == "cell" and place:
             module = _cell(place, code_dir, unknown)
         elif kind and qualname and not place:
@@ -293,8 +271,9 @@ def _load(name: str, code_dir: Path | None, unknown: Unknown) -> object:
     return found
 
 
-def prefer_sent(folder: Path) -> None:
-    """Look for code in this folder first."""
+def prefer_sent(folder: Path, package: str, code_dir: Path) -> None:
+    """Look for code in this folder first, which this package was unpacked into."""
+    sent(folder, package, code_dir)
     _sent.insert(0, folder)
     sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]
 
@@ -339,39 +318,52 @@ def _module(name: str, code_dir: Path | None) -> ModuleType:
     return importlib.import_module(name)
 
 
-def _script(place: str, unknown: Unknown) -> ModuleType:
-    """The module of a script: as it was sent to this process, or from its own path."""
-    sent = [folder / Path(place).name for folder in _sent]
-    file = next((each for each in (*sent, Path(place)) if each.is_file()), None)
+def _script(place: str, top: str, unknown: Unknown) -> ModuleType:
+    """The module of a script: as it was sent to this process, or from its own path. What starts the program is not executed."""
+    name = f"perdure_script_{_digest(place)}"
+    loaded = sys.modules.get(name)
+    if loaded is not None and hasattr(loaded, top):
+        return loaded
+    copies = [folder / Path(place).name for folder in _sent]
+    file = next((each for each in (*copies, Path(place)) if each.is_file()), None)
     if file is None:
         raise unknown(f"the script {place} is not there any more")
     origin = next((of(file) for of in _origin_of if file.parent in _sent), file)
     if str(origin.parent) not in sys.path:
         sys.path.append(str(origin.parent))
-    tree = ast.parse(file.read_bytes(), str(file))
-    if not any(is_main_block(node) for node in tree.body):
-        tree = definitions(tree)
-    return _execute(f"perdure_script_{_digest(place)}", f"script:{place}", origin, compile(tree, str(file), "exec"))
+    text = file.read_bytes()
+    keep_text(file, place)
+    source = Source([text], is_script=True)
+    wanted = range(source.size) if source.has_main_block() else source.definitions([top])
+    done = _executed.setdefault(name, set()) if loaded is not None else set()
+    code = compile(source.nodes(sorted({*wanted} - done)), place, "exec", dont_inherit=True)
+    module = _execute(name, f"script:{place}", origin, code)
+    _executed[name] = {*wanted} | done
+    return module
 
 
 def _cell(digest: str, code_dir: Path | None, unknown: Unknown) -> ModuleType:
     file = cell_file(digest, code_dir or Path())
+    loaded = sys.modules.get(f"perdure_cell_{digest}")
+    if loaded is not None:
+        return loaded
     if code_dir is None or not file.is_file():
         raise unknown(f"the text of the notebook cell {digest} is not in the code directory {code_dir}")
     text = file.read_text(encoding="utf-8")
     if _digest(text) != digest:
         raise unknown(f"{file} was changed: it is not the text that was typed")
-    return _execute(f"perdure_cell_{digest}", f"cell:{digest}", file, compile(text, str(file), "exec"))
+    return _execute(
+        f"perdure_cell_{digest}", f"cell:{digest}", file, compile(text, str(file), "exec", dont_inherit=True)
+    )
 
 
 def _execute(name: str, origin: str, file: Path, code: CodeType) -> ModuleType:
-    if name in sys.modules:
-        return sys.modules[name]
-    module = ModuleType(name)
+    module = sys.modules.get(name) or ModuleType(name)
     module.__file__ = str(file)
     with contextlib.ExitStack() as undo:
-        sys.modules[name] = module  # before its code runs, so that its annotations can be resolved
-        undo.callback(sys.modules.pop, name, None)
+        if name not in sys.modules:
+            sys.modules[name] = module  # before its code runs, so that its annotations can be resolved
+            undo.callback(sys.modules.pop, name, None)
         exec(code, module.__dict__)  # noqa: S102 - the author's own code
         undo.pop_all()
     _origins[name] = origin

@@ -8,17 +8,20 @@ code reads beside itself is found. What is not in the package is imported as alw
 from __future__ import annotations
 
 import json
+import linecache
 import shutil
 import sys
 import tempfile
+import tokenize
 import zipfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.readers import FileReader
 from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Final
 
 from perdure.actors.code.packages import TOP, package_file, places_file
@@ -31,11 +34,12 @@ class PinnedCode(MetaPathFinder):
 
     Args:
         folder: where the package was unpacked.
-        places: the file or folder of each of its top-level modules and scripts on this machine, as it was last packed.
+        places: the file or folder of each of its top-level modules and scripts, as it was last packed.
+        is_home: whether these are files of this machine, so that what modules read beside themselves is there.
     """
 
-    def __init__(self, folder: Path, places: Mapping[str, str]) -> None:
-        self.folder, self._places = folder, places
+    def __init__(self, folder: Path, places: Mapping[str, str], *, is_home: bool = True) -> None:
+        self.folder, self._places, self._is_home = folder, places, is_home
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -45,36 +49,66 @@ class PinnedCode(MetaPathFinder):
         copy = next((each for each in (inner / INIT, inner.with_suffix(".py")) if each.is_file()), None)
         if copy is None:
             return None
-        origin = self.origin_of(copy)
+        origin = self.origin_of(copy) if self._is_home else copy
         inside = [str(origin.parent)] if copy.name == INIT else None
-        loader = _Loader(fullname, str(copy), str(origin))
+        loader = _Loader(fullname, copy, origin, self._written_as(copy) or copy)
         return spec_from_file_location(fullname, origin, loader=loader, submodule_search_locations=inside)
 
     def origin_of(self, copy: Path) -> Path:
         """The author's file of which this is a copy; the copy itself if that one is gone."""
+        origin = self._written_as(copy)
+        return origin if origin is not None and origin.is_file() else copy
+
+    def _written_as(self, copy: Path) -> Path | None:
         top, *inner = copy.relative_to(self.folder).parts
-        origin = Path(self._places.get(top, ""), *inner)
-        return origin if top in self._places and origin.is_file() else copy
+        return Path(self._places[top], *inner) if top in self._places else None
 
 
 class _Loader(SourceFileLoader):
-    """Executes the copy. The files beside it are the author's."""
+    """Executes the copy. The files beside it are the author's, and tracebacks name the author's file: there an editor finds the line."""
 
-    def __init__(self, fullname: str, copy: str, origin: str) -> None:
-        super().__init__(fullname, copy)
-        self._beside = SourceFileLoader(fullname, origin)
+    def __init__(self, fullname: str, copy: Path, origin: Path, author: Path) -> None:
+        super().__init__(fullname, str(copy))
+        self._copy, self._author = copy, str(author)
+        self._beside = SourceFileLoader(fullname, str(origin))
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        code = super().get_code(fullname)
+        keep_text(self._copy, self._author)
+        return code and _said_to_be_of(self._author, code)
 
     def get_resource_reader(self, name: str) -> FileReader:  # type: ignore[override]
         return FileReader(self._beside)
 
 
+def keep_text(copy: Path, author: str) -> None:
+    """Let tracebacks show the lines that are executed here, whatever has become of the author's file since."""
+    with suppress(OSError, SyntaxError, UnicodeDecodeError), tokenize.open(copy) as file:
+        lines = file.readlines()
+        linecache.cache[author] = (sum(map(len, lines)), None, lines, author)
+
+
+def _said_to_be_of(author: str, code: CodeType) -> CodeType:
+    inner = tuple(_said_to_be_of(author, each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_filename=author, co_consts=inner)
+
+
 def pin(package: str, code_dir: Path) -> PinnedCode:
     """From now on this process has its code from this package. Raises `OSError` if that is gone."""
-    places_of = places_file(package, code_dir)
-    places = json.loads(places_of.read_text(encoding="utf-8")) if places_of.is_file() else {}
-    pinned = PinnedCode(unpacked(package_file(package, code_dir)), places)
+    pinned = PinnedCode(unpacked(package_file(package, code_dir)), places_of(package, code_dir))
     sys.meta_path.insert(0, pinned)
     return pinned
+
+
+def sent(folder: Path, package: str, code_dir: Path) -> None:
+    """From now on this process, which may be on another machine, has its code from this folder, into which the package was unpacked."""
+    sys.meta_path.insert(0, PinnedCode(folder, places_of(package, code_dir), is_home=False))
+
+
+def places_of(package: str, code_dir: Path) -> dict[str, str]:
+    """Where the author has what is in a package; nothing if that was not noted."""
+    note = places_file(package, code_dir)
+    return dict(json.loads(note.read_text(encoding="utf-8"))) if note.is_file() else {}
 
 
 def unpacked(package: Path) -> Path:

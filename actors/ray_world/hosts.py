@@ -58,7 +58,8 @@ class RayHost(HostProcess):
         if deployment.package and deployment.own:
             prefer_pinned(deployment.package, deployment.code_dir)
         elif deployment.package:
-            prefer_sent(Path(os.environ["PYTHONPATH"].partition(os.pathsep)[0]))
+            unpacked = Path(os.environ["PYTHONPATH"].partition(os.pathsep)[0])
+            prefer_sent(unpacked, deployment.package, deployment.code_dir)
         telemetry, metrics = begin_telemetry(deployment, host_id)
         world = system_world(metrics, threads_max=deployment.limits.threads_max, telemetry=telemetry)
         door = ray.get_runtime_context().get_actor_name() or ""

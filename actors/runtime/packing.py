@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Final
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.code.naming import FIELD, cell_file, is_installed, place_name, spec_on_path, type_name
+from perdure.actors.code.import_path import is_installed, spec_on_path
+from perdure.actors.code.naming import FIELD, cell_file, place_name, type_name
 from perdure.actors.code.packages import TOP, package_file, places_file
 from perdure.actors.ray_world.cluster_record import PACKAGE
 from perdure.ledger import BadRequest, origin_of
@@ -84,8 +85,7 @@ class Packer:
         return self._packed[classes]
 
     def _files_for(self, name: str) -> dict[str, Path]:
-        files = files_for(name, self._code_dir)
-        return {path: file for path, file in files.items() if file.suffix == ".py"} if self._sources_only else files
+        return needed_here(name, self._code_dir, sources_only=self._sources_only)
 
     def _loaded(self) -> dict[str, list[str]]:
         """For each file or package whose agents another process could find the place of one, and of what types it is the code. What
@@ -112,6 +112,15 @@ def _comes_with_us(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == "perdure"
 
 
+def needed_here(name: str, code_dir: Path, *, sources_only: bool) -> dict[str, Path]:
+    """The files that this class needs, or the sources among them. A script may be called as it likes."""
+    files = files_for(name, code_dir)
+    script = name.removeprefix("script:").rpartition(":")[0]
+    return {
+        path: file for path, file in files.items() if not sources_only or file.suffix == ".py" or str(file) == script
+    }
+
+
 def files_for(name: str, code_dir: Path) -> dict[str, Path]:
     """The files that this class needs and that are not installed, by their paths in the package."""
     origin = name.rpartition(":")[0]
@@ -121,7 +130,7 @@ def files_for(name: str, code_dir: Path) -> dict[str, Path]:
         waiting = _imported(cell_file(place, code_dir))
     elif kind == "script" and place:
         files[Path(place).name] = Path(place)
-        waiting = _imported(Path(place))
+        waiting = {*_imported_by(Path(place).read_bytes())}
     else:
         waiting = {origin.partition(".")[0]}
     known: set[str] = set()

@@ -246,9 +246,10 @@ def test_a_script_is_taken_as_it_was_sent_before_it_is_looked_for_at_its_place(
     write(tmp_path / "sent/beside_it.py", "class Agent:\n    at = 'sent too'")
     write(tmp_path / "home/beside_it.py", "")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "home"), *sys.path])
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
     monkeypatch.setattr("perdure.actors.code.naming._sent", [])
 
-    prefer_sent(tmp_path / "sent")
+    prefer_sent(tmp_path / "sent", "0123", tmp_path)
 
     loaded = load_type(f"script:{place}:Agent")
     assert (loaded.at, type_name(loaded)) == ("sent", f"script:{place}:Agent")
@@ -352,9 +353,12 @@ def test_a_notebook_s_future_imports_come_first(notebook: Notebook, tmp_path: Pa
 
 def test_a_notebook_s_runtime_is_not_started_again(notebook: Notebook, tmp_path: Path) -> None:
     notebook.main.Runtime = SimpleNamespace  # type: ignore[attr-defined]
-    notebook.run("runtime = Runtime(data='x')\nclass Agent:\n    def f(self): return runtime")
+    notebook.run("runtime = Runtime(data='x')\nclass Agent:\n    def f(self): return 'runtime'")
     type_name(notebook.main.Agent, tmp_path)
     assert "Runtime" not in next(tmp_path.glob("*.py")).read_text(encoding="utf-8")
+    notebook.run("class Agent:\n    def f(self): return runtime")
+    with pytest.raises(BadRequest, match=r"line 1, `runtime = Runtime\(data='x'\)`, gives or changes runtime"):
+        type_name(notebook.main.Agent, tmp_path)
 
 
 def test_a_notebook_s_text_needs_a_place(notebook: Notebook) -> None:
@@ -404,4 +408,6 @@ def _redirected(file: Path) -> str:
 
 def test_text_that_is_lost_is_asked_for_in_a_file(tmp_path: Path) -> None:
     said = run("-", stdin=COMMAND.format(NAME.format("Agent", str(tmp_path))))
-    assert said.endswith("agent_type: Agent was typed at a prompt that does not keep its text; put it into a file")
+    assert said.endswith(
+        "agent_type: Agent came through standard input, which does not keep its text; put it into a file"
+    )

@@ -6,6 +6,7 @@ import asyncio
 import io
 import sys
 import threading
+import traceback
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,11 @@ import pytest
 
 from perdure.actors import Agent, Client
 from perdure.actors.chat.tool_run import ToolRun
-from perdure.actors.code.naming import cell_file, load_type, type_name
+from perdure.actors.code.naming import cell_file, load_type, prefer_pinned, prefer_sent, type_name
+from perdure.actors.code.pinned import unpacked
 from perdure.actors.life.class_options import pool_spec
 from perdure.actors.ray_world.system import system_world
-from perdure.actors.runtime.packing import Packer, files_for, package_file
+from perdure.actors.runtime.packing import Packer, files_for, needed_here, pack_up, package_file
 from perdure.ledger import BadRequest, pool_key, with_package
 from perdure.scenarios.stories.fan_out_agents import Reader
 from perdure.scenarios.swarm.workloads import Worker
@@ -256,3 +258,45 @@ def test_code_is_packed_once_beside_the_loop_also_if_whoever_asked_first_has_lef
     assert play_here(story) == [True, False]
     assert len(packer.begun) == 1
     assert packer.begun != [threading.get_ident()]
+
+
+def test_a_script_without_a_suffix_is_pinned_with_what_it_imports(author: Author, code_dir: Path) -> None:
+    author("packed_beside:Traveller", packed_beside=AGENT)
+    script = code_dir.parents[1] / "tool"
+    script.write_text("import packed_beside\nclass Tool: pass\n")
+    files = needed_here(f"script:{script}:Tool", code_dir, sources_only=True)
+    assert sorted(files) == ["packed_beside.py", "tool"]
+
+
+@pytest.mark.parametrize("way", ["pinned", "sent"])
+@pytest.mark.parametrize("kind", ["a module", "a script"])
+def test_a_traceback_names_the_author_s_file_and_shows_what_is_executed(
+    kind: str, way: str, author: Author, code_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "from perdure import Agent\nclass Desk(Agent):\n    def fail(self):\n        raise ValueError('as it was')\n"
+    cls = author("packed_desk:Desk", packed_desk=text)
+    home = code_dir.parents[1]
+    place = "packed_desk:Desk"
+    if kind == "a script":
+        (home / "my-desk.py").write_text(text)
+        place = f"script:{home / 'my-desk.py'}:Desk"
+    files = files_for(place, code_dir)
+    package = pack_up(files, code_dir)
+    for file in files.values():
+        file.write_text("# newer\n" * 9)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    monkeypatch.setattr("perdure.actors.code.naming._sent", [])
+    monkeypatch.setattr("perdure.actors.code.naming._origin_of", [])
+    monkeypatch.delitem(sys.modules, cls.__module__)
+    load_type.cache_clear()
+    if way == "pinned":
+        prefer_pinned(package, code_dir)
+    else:
+        prefer_sent(unpacked(package_file(package, code_dir)), package, code_dir)
+
+    with pytest.raises(ValueError, match="as it was") as failed:
+        load_type(place).fail(None)
+
+    told = "".join(traceback.format_exception(failed.value))
+    assert f"File \"{next(iter(files.values()))}\", line 4, in fail\n    raise ValueError('as it was')\n" in told
+    assert str(code_dir) not in told

@@ -1,0 +1,62 @@
+"""Where this process, and a new one, finds the code of a module."""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+from perdure.ledger import BadRequest
+
+
+def spec_on_path(top: str) -> ModuleSpec | None:
+    """Where a new process would find a top-level module."""
+    found = (finder.find_spec(top, None) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+    return next((spec for spec in found if spec is not None), None)
+
+
+def root_of(module: ModuleType) -> Path | None:
+    """The directory from which a new process would import this module, or None."""
+    top, *inner = module.__name__.split(".")
+    spec, file = spec_on_path(top), file_of(module)
+    if spec is None:
+        return None
+    for place in spec.submodule_search_locations or ():
+        home = Path(place).joinpath(*inner)
+        if file in (home.with_suffix(".py").resolve(), (home / "__init__.py").resolve()):
+            return Path(place).resolve().parent
+    if file is None or (spec.origin and Path(spec.origin).resolve() == file):
+        return file.parent if file else Path(sysconfig.get_path("stdlib"))
+    return None
+
+
+def is_installed(place: Path) -> bool:
+    """Whether a file or folder is installed for this Python, so that every machine of a cluster has it."""
+    homes = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return any(place.is_relative_to(Path(home).resolve()) for home in homes)
+
+
+def refuse_archive(module: ModuleType, qualname: str, field: str) -> None:
+    """Raise `BadRequest` if a module lies within a zip file. Hosts import from files and folders."""
+    place = Path(getattr(module, "__file__", None) or "")
+    archive = next((each for each in place.parents if each.is_file()), None)
+    if archive is not None:
+        raise BadRequest(
+            field,
+            f"{qualname} lies in the archive {archive}, from which no other process can import it; unpack the archive, or install "
+            "what is in it",
+        )
+
+
+def is_importable(script: Path) -> bool:
+    """Whether `import` of a script's name would find this script."""
+    spec = spec_on_path(script.stem) if script.stem.isidentifier() else None
+    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == script
+
+
+def file_of(module: ModuleType) -> Path | None:
+    """The file of a module, if there is one."""
+    file = getattr(module, "__file__", None)
+    return Path(file).resolve() if file and Path(file).is_file() else None

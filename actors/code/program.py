@@ -1,0 +1,357 @@
+"""A program as a row of top-level statements, and which of them a class needs.
+
+A statement is needed if it binds, or may change, a name that a needed statement reads: an import, a definition, an assignment, and as well
+a loop, a `with`, a call of one of the program's functions, or `PRICES["tea"] = 2`. A name that is read at once means what it was before; a
+name in the body of a function means what it is at the end.
+
+A statement that *starts* the program (it uses a `Runtime`, runs a loop, or asks for what only the program's own process has, such as its
+arguments) is executed nowhere else. If a class needs what such a statement does, that is a `Loss`. So is a call that nobody can see into,
+with an object that the class needs.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import Final, NamedTuple
+
+from perdure.actors.code.calls import RUNTIMES, Foreign, can_change
+from perdure.actors.code.effects import ANYTHING, ARGUMENT, OF_THE_PROCESS, SELF, Call, Effects, effects_of
+from perdure.actors.code.statements import (
+    DOC,
+    imported_modules,
+    imports,
+    is_definition,
+    is_future,
+    is_main_block,
+    is_text,
+    surely_bound,
+)
+
+_ONLY_HERE: Final = frozenset({"sys.argv", "sys.stdin"})
+
+
+class How(StrEnum):
+    """Why a needed object is not what it is in the program."""
+
+    STARTS = "gives or changes {name}, and only the program itself executes it"
+    LATER = "changes {name} after the program has begun its work"
+    UNSEEN = "may change {name}, and hosts leave it out: what else that call does cannot be seen"
+
+
+class Loss(NamedTuple):
+    """A statement that gives or changes what a class needs, and is not executed for it."""
+
+    at: int
+    name: str
+    how: How
+    is_sure: bool
+
+
+@dataclass
+class _Deeds:
+    """What a statement does, with the functions that it calls."""
+
+    reads: set[str] = field(default_factory=set)
+    binds: set[str] = field(default_factory=set)
+    changes: set[str] = field(default_factory=set)
+    doubts: dict[str, bool] = field(default_factory=dict)
+    """Names that it may change; whether the call stands alone."""
+    starts: bool = False
+    is_process_wide: bool = False
+
+
+class Program:
+    """The statements of a script, or of all that was typed.
+
+    Args:
+        nodes: the statements.
+        parts: for each, which text it is of. What one text has begun is over when the next is executed.
+    """
+
+    def __init__(self, nodes: Sequence[ast.stmt], parts: Sequence[int] | None = None) -> None:
+        self.nodes = nodes
+        self._parts = parts or [0] * len(nodes)
+        self.effects = [effects_of(node) for node in nodes]
+        if nodes and is_text(nodes[0]):
+            self.effects[0].binds.add(DOC)
+        self._bound = set[str]().union(*(each.binds for each in self.effects))
+        self._foreign = Foreign(dict(imports(nodes)), frozenset(imported_modules(nodes)))
+        self._runtimes = {name for name, origin in imports(nodes) if self._foreign.is_runtime(origin)} | RUNTIMES
+        self._imported = {name for name, _ in imports(nodes)}
+        self._bodies: dict[str, list[Effects]] = {}
+        for each in self.effects:
+            for name, body in each.bodies.items():
+                self._bodies.setdefault(name, []).append(body)
+        self._near: dict[str, set[str]] = {}
+        self._far: dict[str, set[str]] = {}
+        self._deeds = self._in_order()
+
+    # ------------------------------------------------------------------ what statements do
+
+    def _in_order(self) -> list[_Deeds]:
+        """The deeds of all statements. What a starting one binds makes those that read it starting ones."""
+        found: list[_Deeds] = []
+        started = set[str]()
+        for bodies in self._bodies.values():
+            for body in bodies:
+                self._join(body, far=not any(map(self._foreign.starts, body.calls)))
+        for node, effects in zip(self.nodes, self.effects, strict=True):
+            deeds = self._deeds_of(effects, started)
+            deeds.starts |= is_main_block(node)
+            started = started | deeds.binds if deeds.starts else started - deeds.binds
+            self._join(effects, far=not deeds.starts)
+            found.append(deeds)
+        return found
+
+    def _join(self, effects: Effects, *, far: bool) -> None:
+        """Note which names may hold one object."""
+        for graph, held in ((self._near, effects.shares), (self._far, effects.shares)):
+            _connect(graph, held, self._holding)
+        if far:
+            _connect(self._far, effects.derives, self._holding)
+
+    @cached_property
+    def _holding(self) -> set[str]:
+        """The names of the program that hold data."""
+        return self._bound - self._imported - self._bodies.keys()
+
+    def _deeds_of(self, effects: Effects, started: set[str]) -> _Deeds:
+        deeds = _Deeds()
+        executed = self._executed(effects, started)
+        for each in executed:
+            deeds.reads |= each.reads
+            deeds.binds |= each.binds
+            deeds.starts |= each.awaits or bool(started & each.reads) or any(map(self._foreign.starts, each.calls))
+            deeds.starts |= any(self._foreign.whole(name) in _ONLY_HERE for name in each.reads)
+            deeds.is_process_wide |= any(map(self._foreign.is_process_wide, each.calls))
+        of_the_runtime = started | self._runtimes | (deeds.binds | {ARGUMENT, SELF} if deeds.starts else set())
+        for each in executed:
+            deeds.changes |= each.changes
+            for call in each.calls:
+                self._note(call, deeds, of_the_runtime)
+        deeds.changes -= {ARGUMENT, SELF}
+        deeds.is_process_wide |= bool(deeds.changes & (OF_THE_PROCESS | self._set_outside(executed)))
+        return deeds
+
+    def _set_outside(self, executed: Iterable[Effects]) -> set[str]:
+        """Imported objects of which something is set."""
+        return self._imported.intersection(*[set[str]().union(*(each.changes for each in executed))])
+
+    def _note(self, call: Call, deeds: _Deeds, of_the_runtime: set[str]) -> None:
+        """What a call changes. What a runtime does, it does elsewhere."""
+        known = list(self._called(call))
+        if known:
+            deeds.changes |= {*call.given} if self._alters(ARGUMENT, known) else set()
+            deeds.changes |= {*call.on} if self._alters(SELF, known) else set()
+            return
+        changed = self._foreign.changed(call)
+        deeds.changes |= changed
+        if changed or (call.on or {call.name}) & of_the_runtime:
+            return
+        for name in self._foreign.doubtful(call) - deeds.changes - self._imported - self._bodies.keys():
+            deeds.doubts[name] = deeds.doubts.get(name, False) or call.alone
+
+    def _executed(self, effects: Effects, started: set[str]) -> list[Effects]:
+        """A statement, and the bodies of all functions that it calls."""
+        found = [effects]
+        for each in found:  # grows while it is walked
+            bodies = [body for call in each.calls for body in self._called(call, effects)]
+            bodies += [body for call in each.calls for name in call.given - started for body in self._functions(name)]
+            bodies += [body for base in each.bases for body in self._made_by(base)]
+            found += [body for body in _once(bodies) if all(body is not other for other in found)]
+        return found
+
+    def _called(self, call: Call, within: Effects | None = None) -> Iterator[Effects]:
+        if within is not None and call.name in within.bodies and call.name not in self._bound:
+            yield within.bodies[call.name]  # a lambda
+        for name in self._reached(call.on or {call.name}):
+            for body in self._bodies.get(name, ()):
+                yield body
+                yield from body.bodies.values()
+
+    def _functions(self, name: str) -> Iterator[Effects]:
+        yield from (body for body in self._bodies.get(name, ()) if not body.bodies)
+
+    def _made_by(self, base: str) -> Iterator[Effects]:
+        for body in self._bodies.get(base, ()):
+            yield from (method for name, method in body.bodies.items() if name == "__init_subclass__")
+        for effects in self.effects:
+            if base in effects.binds and base in effects.bodies:
+                yield from (body for each in effects.bases - {base} for body in self._made_by(each))
+
+    def _alters(self, what: str, bodies: Iterable[Effects]) -> bool:
+        """Whether one of these functions changes what it is given."""
+        seen = list[Effects]()
+        waiting = deque(bodies)
+        while waiting:
+            body = waiting.popleft()
+            if any(body is other for other in seen):
+                continue
+            seen.append(body)
+            inner = [call for call in body.calls if what in call.given | call.on]
+            if what in body.changes or any(what in self._foreign.changed(call) for call in inner):
+                return True
+            waiting.extend(each for call in inner for each in self._called(call))
+        return False
+
+    def _reached(self, names: Iterable[str]) -> set[str]:
+        """All names that may hold the same objects."""
+        return _component(self._far, names)
+
+    # ------------------------------------------------------------------ what a class needs
+
+    def needed(self, names: Iterable[str], *, is_script: bool) -> Needs:
+        """The statements that these names need. Of a script, also those that set something of the whole process."""
+        needs = Needs(self, names)
+        always = [at for at, node in enumerate(self.nodes) if self._is_always_needed(at, node, is_script=is_script)]
+        if needs.kept:
+            for at in always:
+                needs.keep(at)
+            needs.settle()
+        return needs
+
+    def _is_always_needed(self, at: int, node: ast.stmt, *, is_script: bool) -> bool:
+        deeds = self._deeds[at]
+        everything = ANYTHING in deeds.binds or ANYTHING in deeds.changes
+        return is_future(node) or (not deeds.starts and (everything or (is_script and deeds.is_process_wide)))
+
+    def touches(self, at: int, name: str) -> bool:
+        """Whether a statement binds a name, or changes its object."""
+        deeds = self._deeds[at]
+        graph = self._near if deeds.starts else self._far
+        if not deeds.starts and name not in self._bound and ANYTHING in deeds.changes:
+            return not hasattr(builtins, name)
+        return name in deeds.binds or (bool(deeds.changes) and name in _component(graph, deeds.changes))
+
+    def deeds(self, at: int) -> _Deeds:
+        """What a statement does."""
+        return self._deeds[at]
+
+    def begins_between(self, first: int, last: int) -> bool:
+        """Whether the same text begins its work between these statements."""
+        return any(self._deeds[at].starts and self._parts[at] == self._parts[last] for at in range(first + 1, last))
+
+
+class Needs:
+    """What is needed for some names: statements that are kept, and losses."""
+
+    def __init__(self, program: Program, names: Iterable[str]) -> None:
+        self.kept: set[int] = set()
+        self.losses: list[Loss] = []
+        self._program, self._end = program, len(program.nodes)
+        self._asked: set[tuple[str, int]] = set()
+        self._waiting: list[tuple[str, int]] = [(name, self._end) for name in names]
+        places = [
+            at for at, effects in enumerate(program.effects) if effects.binds & {name for name, _ in self._waiting}
+        ]
+        self._begun = max(places, default=self._end)
+        self.settle()
+
+    def settle(self) -> None:
+        """Follow all names to what they need."""
+        while self._waiting:
+            name, before = self._waiting.pop()
+            if (name, before) not in self._asked:
+                self._asked.add((name, before))
+                self._look(name, before)
+
+    def keep(self, at: int) -> None:
+        """Keep a statement, and ask for what it needs."""
+        if at in self.kept:
+            return
+        self.kept.add(at)
+        effects, deeds = self._program.effects[at], self._program.deeds(at)
+        self._waiting += [(name, at) for name in deeds.reads | deeds.binds | deeds.changes if self._earlier(name, at)]
+        self._waiting += [(name, self._end) for name in effects.later()]
+        for name in effects.all_hints():
+            self._hinted(name)
+
+    def _earlier(self, name: str, at: int) -> bool:
+        """Whether what a name was before counts: not if it is just bound anew."""
+        return name in self._program.deeds(at).reads or name not in surely_bound(self._program.nodes[at])
+
+    def _look(self, name: str, before: int) -> None:
+        """Go back to where the name was last bound whatever happens, and keep all that touches it on the way."""
+        is_found = False
+        touching: list[int] = []
+        for at in range(before - 1, -1, -1):
+            if not self._program.touches(at, name):
+                self._doubt(name, at)
+                continue
+            is_found = True
+            if self._program.deeds(at).starts:
+                self.losses.append(Loss(at, name, How.STARTS, name in self._program.deeds(at).binds))
+                continue
+            touching.append(at)
+            if name in surely_bound(self._program.nodes[at]) and name not in self._program.deeds(at).reads:
+                break
+        for at in touching:
+            self._keep_touching(name, at, before)
+        if not is_found and before < self._end and self._bound_later(name, before):
+            self._waiting.append((name, self._end))
+
+    def _keep_touching(self, name: str, at: int, before: int) -> None:
+        self.keep(at)
+        was_there = any(self._program.touches(earlier, name) for earlier in range(at))
+        if before == self._end and was_there and self._program.begins_between(self._begun, at):
+            self.losses.append(Loss(at, name, How.LATER, name in self._program.deeds(at).binds))
+
+    def _doubt(self, name: str, at: int) -> None:
+        alone = self._program.deeds(at).doubts.get(name)
+        if alone is not None:
+            self.losses.append(Loss(at, name, How.UNSEEN, alone))
+
+    def _bound_later(self, name: str, before: int) -> bool:
+        return any(name in self._program.effects[at].binds for at in range(before, self._end))
+
+    def _hinted(self, name: str) -> None:
+        """A text that may be a name keeps a definition, and asks for nothing else."""
+        for at in range(self._end - 1, -1, -1):
+            if name in self._program.effects[at].binds and not self._program.deeds(at).starts:
+                if is_definition(self._program.nodes[at]):
+                    self.keep(at)
+                return
+
+    def losses_of(self, values: Mapping[str, object]) -> tuple[list[Loss], list[Loss]]:
+        """Those by which a name surely has another value, and those by which it may. `values` are those that the program has now: what
+        cannot change was not changed."""
+        real = [
+            loss for loss in dict.fromkeys(self.losses) if loss.at not in self.kept and _can_differ(loss, values)
+        ] + [loss for loss in dict.fromkeys(self.losses) if loss.at in self.kept and loss.how is How.LATER]
+        sure = [loss for loss in real if loss.how is not How.UNSEEN or loss.is_sure]
+        return sure, [loss for loss in real if loss not in sure]
+
+
+def _can_differ(loss: Loss, values: Mapping[str, object]) -> bool:
+    binds = loss.how is not How.UNSEEN and loss.is_sure
+    return binds or loss.name not in values or can_change(values[loss.name])
+
+
+# ---------------------------------------------------------------- graphs
+
+
+def _connect(graph: dict[str, set[str]], held: Mapping[str, set[str]], known: set[str]) -> None:
+    for name, others in held.items():
+        for other in (others & known) if name in known else ():
+            graph.setdefault(name, set()).add(other)
+            graph.setdefault(other, set()).add(name)
+
+
+def _component(graph: Mapping[str, set[str]], names: Iterable[str]) -> set[str]:
+    """These names, and all that are connected with them."""
+    found, waiting = set[str](), set(names)
+    while waiting:
+        name = waiting.pop()
+        found.add(name)
+        waiting |= graph.get(name, set()) - found
+    return found
+
+
+def _once(bodies: Iterable[Effects]) -> Iterator[Effects]:
+    yield from {id(body): body for body in bodies}.values()

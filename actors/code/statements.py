@@ -1,0 +1,89 @@
+"""Kinds of statements, and what is imported where."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+DOC: Final = "__doc__"
+
+
+def surely_bound(node: ast.stmt) -> set[str]:
+    """The names that a statement binds whatever happens."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return set() if is_dotted_import(node) else {alias.asname or alias.name for alias in node.names}
+    if isinstance(node, ast.Assign):
+        targets: list[ast.expr] = list(node.targets)
+    elif isinstance(node, ast.AnnAssign):
+        targets = [node.target] if node.value is not None else []
+    else:
+        return {DOC} if is_text(node) else set()
+    flat = (part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target]))
+    return {part.id for part in flat if isinstance(part, ast.Name)}
+
+
+def is_definition(node: ast.stmt) -> bool:
+    """Whether a statement only gives names to something."""
+    kinds = (
+        ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
+    )
+    return isinstance(node, kinds) or type(node).__name__ == "TypeAlias"
+
+
+def is_plain_import(node: ast.stmt) -> bool:
+    """Whether this is `import a.b`, which adds to what `import a.c` bound."""
+    return isinstance(node, ast.Import) and not any(alias.asname for alias in node.names)
+
+
+def is_dotted_import(node: ast.stmt) -> bool:
+    """Whether it binds a package by importing a part of it."""
+    return is_plain_import(node) and any("." in alias.name for alias in getattr(node, "names", ()))
+
+
+def is_import(node: ast.stmt) -> bool:
+    """Whether it imports anything."""
+    return isinstance(node, ast.Import | ast.ImportFrom)
+
+
+def is_future(node: ast.stmt) -> bool:
+    """Whether it is of `__future__`."""
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
+
+
+def is_main_block(node: ast.stmt) -> bool:
+    """Whether this is `if __name__ == "__main__":`."""
+    return isinstance(node, ast.If) and "__name__" in {
+        part.id for part in ast.walk(node.test) if isinstance(part, ast.Name)
+    }
+
+
+def is_text(node: ast.stmt) -> bool:
+    """Whether it is a text alone, which at the beginning documents the module."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def imports(nodes: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
+    """The names that a program imports, with what they are."""
+    for node in (part for top in nodes for part in _outside_functions(top)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                yield (alias.asname, alias.name) if alias.asname else (top, top)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
+
+
+def imported_modules(nodes: Iterable[ast.stmt]) -> Iterator[str]:
+    """Those of them that are modules."""
+    for node in (part for top in nodes for part in _outside_functions(top) if isinstance(part, ast.Import)):
+        yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+
+
+def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda | ast.expr):
+        for child in ast.iter_child_nodes(node):
+            yield from _outside_functions(child)

@@ -1,0 +1,73 @@
+"""What was typed into a notebook, a prompt, or a command."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import linecache
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Protocol, cast
+
+
+class _Shell(Protocol):
+    user_ns: Mapping[str, Sequence[str]]
+
+
+def typed_texts() -> list[str]:
+    """Everything typed so far, oldest first: the cells of a notebook, or the text of `python -c`, stdin or a prompt."""
+    main = sys.modules["__main__"]
+    ask = getattr(main, "get_ipython", None) or getattr(builtins, "get_ipython", None)
+    shell = cast("Callable[[], _Shell | None]", ask)() if ask is not None else None
+    if shell is not None:
+        transform = cast("Callable[[str], str]", getattr(shell, "transform_cell", str))
+        return [_as_python(transform, cell) for cell in shell.user_ns.get("In", ())]
+    texts = ["".join(entry[2]) for name, entry in linecache.cache.items() if name.startswith("<") and len(entry) > 1]
+    if sys.argv[:1] == ["-c"]:
+        texts += _command()
+    elif sys.argv[:1] in (["-"], [""]):
+        with contextlib.suppress(OSError):  # it is closed
+            texts += _input()
+    return texts
+
+
+def not_in_text(main: ModuleType, file: Path | None) -> str:
+    """Why a class of `__main__` is in no text, and what to do."""
+    if file is not None:
+        return (
+            f"is not defined at the top level of {file}, where other processes look for it, but inside a function or by `exec`; "
+            "define it at the top level"
+        )
+    place = getattr(main, "__file__", None) or "<"
+    if not place.startswith("<"):
+        return f"is of the file {place}, which is not there any more; put it back, or into another"
+    if _is_command_through_pipe():
+        return "came through standard input, which does not keep its text; put it into a file"
+    return "is not in the text that was typed at a prompt, or the prompt does not keep its text; put it into a file"
+
+
+def _is_command_through_pipe() -> bool:
+    return sys.argv[:1] in (["-"], [""]) and not sys.flags.interactive and not hasattr(sys, "ps1")
+
+
+def _as_python(transform: Callable[[str], str], cell: str) -> str:
+    with contextlib.suppress(SyntaxError):
+        return transform(cell)
+    return ""
+
+
+def _input() -> Iterator[str]:
+    """What standard input was, if it is a file."""
+    if stat.S_ISREG(os.fstat(0).st_mode):
+        yield os.pread(0, os.fstat(0).st_size, 0).decode()
+
+
+def _command() -> Iterator[str]:
+    for option, text in zip(sys.orig_argv, sys.orig_argv[1:], strict=False):
+        if option.startswith("-") and not option.startswith("--") and option.endswith("c"):
+            yield text
+            return

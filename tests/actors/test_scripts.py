@@ -1,0 +1,337 @@
+"""A class of a script that is not guarded by `if __name__ == "__main__":` has in hosts what it has in the script, or is refused."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import zipfile
+from pathlib import Path
+from textwrap import dedent
+from types import ModuleType
+from typing import Any, Self
+
+import pytest
+
+import perdure
+from perdure.actors.code.naming import load_type, type_name
+from perdure.ledger import BadRequest
+
+START = """
+with Runtime(data="x") as runtime:
+    print(runtime.run(Till, "tea"))
+"""
+
+
+class FakeRuntime:
+    """What a script begins: it looks at the class as a host would, and as the script has it."""
+
+    def __init__(self, *given: object, **named: object) -> None:
+        del given, named
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        """Nothing to close."""
+
+    def run(self, cls: Any, *given: object) -> object:
+        """Note what the class gives here."""
+        del given
+        SEEN.append(cls().look())
+        return SEEN[-1]
+
+
+SEEN: list[object] = []
+
+
+class Script:
+    """A script that is executed as `__main__`."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self._monkeypatch = folder, monkeypatch
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+        monkeypatch.setattr(perdure, "Runtime", FakeRuntime)
+        SEEN.clear()
+
+    def run(self, text: str, name: str = "a-script.py") -> ModuleType:
+        file = self.folder / name
+        file.write_text(dedent(text), encoding="utf-8")
+        main = ModuleType("__main__")
+        main.__file__ = str(file)
+        self._monkeypatch.setitem(sys.modules, "__main__", main)
+        exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), main.__dict__)  # noqa: S102 - as Python does
+        return main
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Script:
+    return Script(tmp_path, monkeypatch)
+
+
+TILL = """
+class Till:
+    def look(self):
+        return {}
+"""
+
+SAME = {
+    "a loop": "PRICES = {}\nfor name, price in (('tea', 2), ('cake', 4)):\n    PRICES[name] = price|PRICES",
+    "a call of a method": "EXTRA = []\nEXTRA.append('sugar')|EXTRA",
+    "an update": "PRICES = {'tea': 1}\nPRICES.update(tea=2)|PRICES",
+    "a file that is read": "import json\nwith open('p.json') as file:\n    PRICES = json.load(file)|PRICES",
+    "a file that is read line by line": "LINES = []\nwith open('p.json') as file:\n    for line in file:\n        LINES.append(line)|LINES",
+    "an attempt": "try:\n    LIMIT = int('x')\nexcept ValueError:\n    LIMIT = 3|LIMIT",
+    "a condition": "LIMIT = 1\nif LIMIT < 2:\n    LIMIT = 7|LIMIT",
+    "an augmented assignment": "LIMIT = 1\nLIMIT += 4|LIMIT",
+    "an augmented list": "NAMES = ['a']\nNAMES += ['b']|NAMES",
+    "a deletion": "PRICES = {'a': 1, 'b': 2}\ndel PRICES['a']|PRICES",
+    "a name that is gone": "LIMIT = 1\ndel LIMIT|globals().get('LIMIT', 'none')",
+    "a function that sets a global": "LIMIT = 1\ndef more():\n    global LIMIT\n    LIMIT = 5\nmore()|LIMIT",
+    "a function that fills": "T = {}\ndef fill():\n    T['a'] = 1\ndef all():\n    fill()\nall()|T",
+    "a function that fills what it is given": "T = {}\ndef fill(t):\n    t['a'] = 1\nfill(T)|T",
+    "a function that fills through another": "T = {}\ndef put(t):\n    t['a'] = 1\ndef fill(t):\n    put(t)\nfill(T)|T",
+    "a call whose answer is kept": "T = {}\ndef fill(t):\n    t['a'] = 1\n    return 1\nN = fill(T)|T",
+    "another name": "T = {}\nU = T\nU['a'] = 1|T",
+    "another name that is read": "T = {}\nU = T\nT['a'] = 1|U",
+    "two names at once": "T = U = {}\nU['a'] = 1|T",
+    "an element": "class P:\n    n = 1\nPS = [P(), P()]\nfor p in PS:\n    p.n = 2|[p.n for p in PS]",
+    "a sorted element": "class P:\n    n = 1\nPS = [P()]\nfor p in sorted(PS, key=id):\n    p.n = 2|[p.n for p in PS]",
+    "a part": "T = {'a': {}}\nT['a']['b'] = 1|T",
+    "what holds it": "T = {}\nALL = {}\nALL['t'] = T\nALL['t']['x'] = 1|T",
+    "an object with a method": "class Box:\n    def __init__(self): self.n = []\n    def put(self, x): self.n.append(x)\n"
+    "BOX = Box()\nBOX.put(1)|BOX.n",
+    "an object that holds it": "T = {}\nclass Box:\n    def __init__(self, t): self.t = t\n    def put(self): self.t['a'] = 1\n"
+    "Box(T).put()|T",
+    "a decorator": "ALL = {}\ndef known(cls):\n    ALL[cls.__name__] = 1\n    return cls\n@known\nclass Tea: pass|ALL",
+    "a decorator with arguments": "ALL = {}\ndef known(n):\n    def mark(f):\n        ALL[n] = 1\n        return f\n    return mark\n"
+    "@known('x')\ndef tea(): pass|ALL",
+    "subclasses that register themselves": "ALL = []\nclass Base:\n    def __init_subclass__(cls): ALL.append(cls.__name__)\n"
+    "class Tea(Base): pass\nclass Green(Tea): pass|ALL",
+    "a metaclass": "ALL = []\nclass Meta(type):\n    def __init__(cls, *a): ALL.append(cls.__name__)\n"
+    "class Tea(metaclass=Meta): pass|ALL",
+    "a comprehension": "N = [1, 2]\nSQ = [n * n for n in N]|SQ",
+    "a comprehension for its effect": "T = []\n[T.append(n) for n in (1, 2)]|T",
+    "a lambda": "T = []\nadd = lambda x: T.append(x)\nadd(3)|T",
+    "a lambda that is given": "T = []\nlist(map(lambda x: T.append(x), (1, 2)))|T",
+    "setattr": "class C: pass\nsetattr(C, 'n', 4)|C.n",
+    "globals": "globals()['LIMIT'] = 4|LIMIT",
+    "exec": "exec('LIMIT = 4')|LIMIT",
+    "an import of everything": "from math import *|floor(2.5)",
+    "the environment": "import os\nos.environ['PERDURE_TEST_X'] = 'yes'|__import__('os').environ.get('PERDURE_TEST_X')",
+    "the import path": "import sys\nsys.path.insert(0, 'lib')\nimport in_lib|in_lib.N",
+    "what is set in a module": "import beside\nbeside.N = 9|__import__('beside').N",
+    "a registry elsewhere": "import beside\nbeside.register('x')|beside.ALL",
+    "a shuffle": "import random\nrandom.seed(1)\nN = list(range(9))\nrandom.shuffle(N)|N",
+    "a heap": "from heapq import heappush\nN = []\nheappush(N, 2)\nheappush(N, 1)|N",
+    "decimals": "import decimal\ndecimal.getcontext().prec = 3|str(decimal.Decimal(1) / 3)",
+    "a while": "N = 0\nwhile N < 3:\n    N += 1|N",
+    "a match": "match (1, 2):\n    case (a, b):\n        N = a + b|N",
+    "an assignment within an expression": "if (N := 4) > 2:\n    pass|N",
+    "unpacking": "A, *B = [1, 2, 3]|[A, B]",
+    "the text of the script": "|__doc__",
+    "a guard that would end it": "import sys\ntry:\n    N = 1\nexcept OSError:\n    sys.exit('no')|N",
+    "a name made later": "def late(): return HELP\nHELP = 1\nHELP = 2|late()",
+    "what is printed": "T = {}\nprint(T)\nT['a'] = 1|T",
+    "what is written elsewhere": "import json, pathlib\nT = {'a': 1}\npathlib.Path('out').write_text(json.dumps(T))|T",
+    "an unrelated wipe": "import shutil\nT = [1]\nshutil.rmtree('gone', ignore_errors=True)|[T, shutil.__name__]",
+    "a cache of the class's own": "CACHE = {}|CACHE.setdefault('a', 1)",
+}
+
+
+def _with_till(case: str, start: str = START) -> str:
+    before, _, looked = case.rpartition("|")
+    return f'"""A till."""\nfrom perdure import Runtime\n{before}\n{TILL.format(looked)}\n{start}'
+
+
+def _write_beside(folder: Path) -> None:
+    (folder / "p.json").write_text('{"tea": 2}')
+    (folder / "beside.py").write_text("N = 1\nALL = []\nregister = ALL.append\ndef complete(t):\n    t['a'] = 1\n")
+    (folder / "lib").mkdir()
+    (folder / "lib/in_lib.py").write_text("N = 8")
+
+
+def _forget() -> None:
+    for name in ("beside", "in_lib"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("case", SAME.values(), ids=SAME)
+def test_a_class_has_in_hosts_what_the_script_made(
+    case: str, script: Script, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _write_beside(script.folder)
+    monkeypatch.delenv("PERDURE_TEST_X", raising=False)
+    main = script.run(_with_till(case))
+    name = type_name(main.Till)
+    _forget()
+    monkeypatch.delenv("PERDURE_TEST_X", raising=False)
+    assert load_type(name)().look() == SEEN[0]
+    assert len(SEEN) == 1, "the host has begun the program"
+    assert not caplog.records
+    _forget()
+
+
+REFUSED = {
+    "arguments": ("import sys\nLIMIT = len(sys.argv)|LIMIT", START, r"line 4, `LIMIT = len\(sys.argv\)`"),
+    "parsed arguments": (
+        "import argparse\nparser = argparse.ArgumentParser()\nargs = parser.parse_args([])|args",
+        START,
+        r"line 5, `args = parser.parse_args",
+    ),
+    "what the program adds": (
+        "T = []|T",
+        START + "    T.append(1)\n",
+        r"`with Runtime\(data='x'\) as runtime:`, gives or ch",
+    ),
+    "what the program sets": ("N = 1|N", START + "    N = 2\n", "gives or changes N"),
+    "what a function of the program sets": (
+        "N = 1\ndef main():\n    global N\n    N = 2\n    with Runtime() as r:\n        print(r.run(Till))|N",
+        "main()",
+        r"`main\(\)`, gives or changes N",
+    ),
+    "what comes after": ("T = {}|T", START + "T['a'] = 1", r"`T\['a'\] = 1`, changes T after the program has begun"),
+    "its results": (
+        "|len(first)",
+        "runtime = Runtime()\nfirst = [1]\nfirst = runtime.run(Till)",
+        "gives or changes first",
+    ),
+    "what nobody can see into": (
+        "import beside\nT = {}\nbeside.complete(T)|T",
+        START,
+        r"line 5, `beside.complete\(T\)`, may change T",
+    ),
+    "a method of who knows what": (
+        "import collections\nT = collections.Counter()\nT.subtract('ab')|T",
+        START,
+        r"`T.subtract\('ab'\)`, may change T",
+    ),
+    "a class of the program": (
+        "",
+        "with Runtime() as r:\n    class Till:\n        def look(self): pass\n",
+        "gives or changes Till",
+    ),
+}
+
+
+@pytest.mark.parametrize(("case", "start", "said"), REFUSED.values(), ids=REFUSED)
+def test_a_class_that_would_differ_in_hosts_is_refused_with_the_line(
+    case: str, start: str, said: str, script: Script
+) -> None:
+    _write_beside(script.folder)
+    main = script.run(_with_till(case, start) if case else f"from perdure import Runtime\n{start}")
+    with pytest.raises(BadRequest, match=said) as refused:
+        type_name(main.Till)
+    assert refused.value.field == "agent_type"
+    assert 'put what starts the program under `if __name__ == "__main__":`' in str(refused.value)
+    _forget()
+
+
+FINE = {
+    "results of its own": START
+    + "    results = []\n    for each in T:\n        results.append(each)\n    print(results)",
+    "sorted answers": START + "    found = [runtime.run(Till, n) for n in T]\n    found.sort(key=str)",
+    "a handle": "runtime = Runtime()\nrun = runtime.run\nrun(Till)\nfound = run(Till, T)\nprint(found)",
+    "arguments of its own": "import sys\nprint(sys.argv)\n" + START,
+    "a wipe": "import shutil, pathlib\nshutil.rmtree(pathlib.Path('x'), ignore_errors=True)\n" + START,
+    "its own loop": "import asyncio\nasync def main():\n    Runtime().run(Till, T)\nasyncio.run(main())",
+    "a call with it": "def show(t):\n    print(len(t), Runtime().run(Till))\nshow(T)",
+}
+
+
+@pytest.mark.parametrize("start", FINE.values(), ids=FINE)
+def test_what_a_program_does_besides_is_no_harm(start: str, script: Script, caplog: pytest.LogCaptureFixture) -> None:
+    main = script.run(_with_till("T = [2, 1]|[T, CACHE.setdefault('a', 1)]", "CACHE = {}\n" + start))
+    assert load_type(type_name(main.Till))().look() == SEEN[0]
+    assert not caplog.records
+
+
+def test_what_the_main_block_changes_is_warned_of(script: Script, caplog: pytest.LogCaptureFixture) -> None:
+    text = _with_till("N = 1|N", 'if __name__ == "__main__":\n    N = 2\n    print(Runtime().run(Till))')
+    main = script.run(text)
+    with caplog.at_level(logging.WARNING):
+        name = type_name(main.Till)
+    assert "`if __name__ == '__main__':`, gives or changes N" in caplog.text
+    assert load_type(name)().look() == 1
+
+
+def test_a_class_within_the_main_block_is_refused(script: Script) -> None:
+    main = script.run('if __name__ == "__main__":\n    class Till: pass')
+    with pytest.raises(BadRequest, match="gives or changes Till"):
+        type_name(main.Till)
+
+
+# ---------------------------------------------------------------- how classes come about
+
+LOOK = " look = lambda self: 5"
+WAYS = {
+    "type()": "def look(self): return 5\nTill = type('Till', (), {'look': look})",
+    "a factory that gives it its name": f"def make():\n    class Till:{LOOK}\n"
+    "    Till.__qualname__ = 'Till'\n    return Till\nTill = make()",
+    "a function that declares it global": f"def make():\n    global Till\n    class Till:{LOOK}\nmake()",
+    "exec": f"exec({'class Till:' + LOOK!r})",
+    "globals()": "globals()['Till'] = type('Till', (), {'look': lambda self: 5})",
+    "a loop": "for n in (4, 5):\n    class Till:\n        n = n\n        def look(self): return self.n",
+    "a condition": f"if True:\n    class Till:{LOOK}",
+    "twice": f"class Till:\n    def look(self): return 4\nclass Till:{LOOK}",
+    "a base": f"class Base:{LOOK}\nclass Till(Base): pass",
+    "a dataclass": "import dataclasses\n@dataclasses.dataclass\nclass Till:\n    n: int = 5\n    def look(self): return self.n",
+}
+
+
+@pytest.mark.parametrize("text", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("name", ["my-script.py", "2.py", "no_suffix"])
+def test_a_class_may_come_about_in_many_ways(text: str, name: str, script: Script) -> None:
+    main = script.run(f"from perdure import Runtime\n{text}\n{START}", name)
+    assert load_type(type_name(main.Till))().look() == 5
+
+
+NOWHERE = {
+    "a class inside a function": (
+        f"def make():\n    class Till:{LOOK}\n    return Till\nTill = make()",
+        "is defined inside a function",
+    ),
+    "another name": (
+        f"class Shop:{LOOK}\nTill = Shop\ndel Shop",
+        "there is no __main__.Shop.*bind it there to the name",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), NOWHERE.values(), ids=NOWHERE)
+def test_a_class_that_nobody_could_find_is_refused_in_true_words(text: str, said: str, script: Script) -> None:
+    main = script.run(text)
+    with pytest.raises(BadRequest, match=said) as refused:
+        type_name(main.Till)
+    assert "typed" not in str(refused.value)
+
+
+def test_a_class_that_a_running_program_makes_is_not_said_to_be_typed(script: Script) -> None:
+    main = script.run("")
+    exec("class Till: pass", main.__dict__)  # noqa: S102 - what no text of the script shows
+    with pytest.raises(
+        BadRequest, match=r"is not defined at the top level of .*a-script.py.*define it at the top level"
+    ):
+        type_name(main.Till)
+
+
+def test_another_type_of_a_script_is_found_after_the_first(script: Script) -> None:
+    main = script.run("Other = type('Other', (), {'n': 3})\nclass Till: pass\n")
+    assert load_type(type_name(main.Till)).__name__ == "Till"
+    assert load_type(type_name(main.Other)).n == 3
+
+
+@pytest.mark.parametrize("name", ["__main__.py", "in_archive.py"])
+def test_a_class_within_an_archive_is_refused_with_what_to_do(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = tmp_path / "app.pyz"
+    with zipfile.ZipFile(archive, "w") as app:
+        app.writestr(name, "class Till: pass")
+    monkeypatch.syspath_prepend(str(archive))
+    module = ModuleType(name.removesuffix(".py"))
+    module.__file__ = f"{archive}/{name}"
+    exec("class Till: pass", module.__dict__)  # noqa: S102 - as Python does
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    with pytest.raises(BadRequest, match=r"Till lies in the archive .*app.pyz.*unpack the archive, or install"):
+        type_name(module.Till)
