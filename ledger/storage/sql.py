@@ -22,7 +22,8 @@ from typing import Any, Literal, NamedTuple
 import duckdb
 from duckdb import StatementType
 
-from perdure.ledger.errors import BadRequest, StaleIncarnation
+from perdure.ledger.errors import StaleIncarnation
+from perdure.ledger.storage.sql_rules import kind_of
 
 Parameters = Sequence[object] | Mapping[str, object] | None
 Change = tuple[Literal["update", "delete"], str]
@@ -31,18 +32,6 @@ OVER = "this life of the agent is over"
 
 _TEXT_REMEMBERED_MAX = 4096
 _INTERRUPT_AGAIN_S = 0.001
-_TRANSACTIONS = "transactions are opened with self.transaction(), and commit when its block ends"
-_POOLED = "the next statement may run on another cursor, so nothing that is set on a connection would stay"
-_NEIGHBOURS = "an agent has one database, its own; other agents live in the same process"
-_REFUSED = {
-    StatementType.TRANSACTION: _TRANSACTIONS,
-    StatementType.SET: _POOLED,
-    StatementType.VARIABLE_SET: _POOLED,
-    StatementType.PREPARE: _POOLED,
-    StatementType.EXECUTE: _POOLED,
-    StatementType.ATTACH: _NEIGHBOURS,
-    StatementType.DETACH: _NEIGHBOURS,
-}
 _ALTERING = {
     StatementType.CREATE,
     StatementType.ALTER,
@@ -88,7 +77,7 @@ def _judge(text: str) -> Script:
     kinds: set[StatementType] = set()
     changes: set[Change] = set()
     for statement in statements:
-        kind = _kind_of(statement)
+        kind = kind_of(statement)
         kinds.add(kind)
         changes.update(_changes(kind, statement.query))
     selects_only = kinds <= {StatementType.SELECT}
@@ -105,16 +94,6 @@ def _judge(text: str) -> Script:
 
 _remembered = lru_cache(maxsize=1024)(_judge)
 atexit.register(_remembered.cache_clear)  # DuckDB reports what is left at exit as a leak, on stderr
-
-
-def _kind_of(statement: duckdb.Statement) -> StatementType:
-    try:
-        kind = statement.type
-    except ValueError:  # a kind that this binding has no name for
-        raise BadRequest("sql", f"{statement.query.strip()!r} is a statement that Perdure does not know") from None
-    if kind in _REFUSED:
-        raise BadRequest("sql", f"{statement.query.strip()!r} is not for an agent: {_REFUSED[kind]}")
-    return kind
 
 
 def _changes(kind: StatementType, query: str) -> set[Change]:

@@ -160,28 +160,111 @@ def test_a_write_inside_a_select_is_durable(disk: Disk, cabinet: Cabinet, storag
     assert reopened(disk, cabinet).sql("SELECT i FROM t") == [(7,)]
 
 
+NOT_FOR_AGENTS = {
+    "transactions": ("BEGIN", "COMMIT", "ROLLBACK", "ABORT", "SELECT 1; COMMIT", "start transaction"),
+    "another cursor": (
+        *(
+            "USE memory",
+            "USE perdure",
+            "SET threads = 3",
+            "RESET threads",
+            "SET VARIABLE x = 1",
+            "SET SCHEMA 'perdure'",
+        ),
+        *("PREPARE p AS SELECT 1", "EXECUTE p", "DEALLOCATE p", "PRAGMA threads=1", "PRAGMA enable_profiling"),
+        *("CREATE TEMP TABLE x(a INTEGER)", "create or replace temporary view x AS SELECT 1", "CREATE TEMP SEQUENCE s"),
+        *("-- why\nCREATE /* and */ Temp MACRO m(a) AS a", "CREATE TEMP TYPE y AS ENUM ('a')"),
+        *("SELECT 1; CREATE TEMP TABLE x AS SELECT 2", "EXPLAIN ANALYZE CREATE TEMP TABLE x AS SELECT 2"),
+    ),
+    "one database, its own": ("ATTACH 'x.db' AS x", "DETACH x", "COPY FROM DATABASE a TO b"),
+    "gone when its process ends": ("CREATE TABLE temp.x(a INTEGER)", "CREATE TABLE memory.main.x(a INTEGER)"),
+    "the schema perdure": (
+        *("DROP SCHEMA perdure", 'drop schema IF EXISTS "Perdure" CASCADE', "DROP TABLE perdure.records"),
+        *(
+            "ALTER TABLE perdure.meta ADD COLUMN a INTEGER",
+            'DELETE FROM "perdure"."records"',
+            "TRUNCATE perdure.records",
+        ),
+        *(
+            "UPDATE perdure . meta SET clock = 0",
+            "INSERT INTO perdure.meta VALUES ('a', 1, 1, 1)",
+            "DROP SCHEMA main.perdure",
+        ),
+        *("INSERT OR REPLACE INTO perdure.meta VALUES ('a', 1, 1, 1)", "CREATE TABLE perdure.mine(a INTEGER)"),
+        *(
+            "CREATE OR REPLACE VIEW perdure.meta AS SELECT 1",
+            "CREATE INDEX i ON perdure.records(key)",
+            "CREATE SCHEMA perdure",
+        ),
+        *(
+            "COMMENT ON TABLE perdure.meta IS 'x'",
+            "COPY perdure.records FROM 'x.csv'",
+            "DROP VIEW IF EXISTS perdure.meta",
+        ),
+        *(
+            "WITH w AS (DELETE FROM perdure.records RETURNING *) SELECT * FROM w",
+            "SELECT 1; /* x */ DROP SCHEMA perdure",
+        ),
+        *("MERGE INTO perdure.meta USING (SELECT 1 AS a) ON a = clock WHEN MATCHED THEN DELETE",),
+        *("EXPLAIN ANALYZE DELETE FROM perdure.records",),
+    ),
+    "must open in processes": ("INSTALL httpfs", "LOAD httpfs", "UPDATE EXTENSIONS"),
+    "Perdure makes the checkpoints": (
+        "CHECKPOINT",
+        "FORCE CHECKPOINT",
+        "SELECT * FROM checkpoint()",
+        "CALL force_checkpoint()",
+    ),
+    "would hold for them": (
+        "CREATE SECRET s (TYPE s3)",
+        "create or replace persistent secret s (TYPE s3)",
+        "DROP SECRET s",
+    ),
+    "copy a storage": ("EXPORT DATABASE 'x'", "IMPORT DATABASE 'x'"),
+}
+
+
 @pytest.mark.parametrize(
-    "text",
-    [
-        *("BEGIN", "COMMIT", "ROLLBACK", "USE memory", "SET threads = 3", "RESET threads", "SET VARIABLE x = 1"),
-        *("ATTACH 'x.db' AS x", "DETACH x", "PREPARE p AS SELECT 1", "EXECUTE p", "SELECT 1; COMMIT"),
-    ],
+    ("reason", "text"), [(reason, text) for reason, texts in NOT_FOR_AGENTS.items() for text in texts]
 )
-def test_statements_that_are_not_for_an_agent_are_refused_before_anything_runs(storage: Storage, text: str) -> None:
+def test_statements_that_are_not_for_an_agent_are_refused_before_anything_runs(
+    storage: Storage, reason: str, text: str
+) -> None:
     with storage.transaction():
         storage.state["kept"] = 1
-        with pytest.raises(BadRequest) as refusal:
+        with pytest.raises(BadRequest, match=f"is not for an agent: .*{reason}") as refusal:
             storage.sql(text)
         assert refusal.value.field == "sql"
     assert storage.state["kept"] == 1
 
 
-def test_a_temporary_table_is_not_seen_by_the_next_transaction(storage: Storage) -> None:
-    with storage.transaction():
-        storage.sql("CREATE TEMP TABLE scratch AS SELECT 1 AS i")
-        assert storage.sql("SELECT i FROM scratch") == [(1,)]
-    with pytest.raises(duckdb.CatalogException):
-        storage.sql("SELECT i FROM scratch")
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "CREATE VIEW v AS SELECT * FROM perdure.records",
+            "CREATE TABLE temp(temporary INTEGER)",
+            "PRAGMA table_info('t')",
+        ),
+        *(
+            "CREATE TABLE perdure(secret INTEGER)",
+            "INSERT INTO t SELECT count(*) FROM perdure.records",
+            "CREATE SCHEMA mine",
+        ),
+        *("CREATE TABLE records(meta INTEGER)", "INSERT INTO t VALUES (1) ON CONFLICT DO NOTHING", "VACUUM", "ANALYZE"),
+        *("SELECT 'DROP SCHEMA perdure; CREATE TEMP TABLE x'", "CREATE MACRO twice(a) AS 2 * a", "CREATE SEQUENCE s"),
+        *("CREATE VIEW v AS SELECT * FROM t JOIN perdure.records ON perdure.records.number = t.i", "SHOW TABLES"),
+        *(
+            "EXPLAIN SELECT * FROM perdure.records",
+            "CREATE TYPE mood AS ENUM ('ä', 'temp')",
+            "DROP TABLE IF EXISTS temporary",
+        ),
+        *("CREATE TABLE main.x(i INTEGER)", "CALL duckdb_tables()"),
+    ],
+)
+def test_statements_that_only_look_like_those_are_run(storage: Storage, text: str) -> None:
+    storage.sql("CREATE TABLE t (i INTEGER PRIMARY KEY)")
+    storage.sql(text)
 
 
 # ------------------------------------------------------------------ transactions
