@@ -58,8 +58,8 @@ class Storage:
         """Run SQL and return the rows of its last statement, to which the parameters belong (`$1`, `?` or `$name`).
 
         Inside `transaction()` it runs there, and sees one snapshot. Outside, a text that writes is a durable transaction of
-        its own. Errors in the SQL are DuckDB's own; a text that would end transactions, attach databases or set connection
-        options is `BadRequest`.
+        its own. Errors in the SQL are DuckDB's own. A statement that agents may not use (`sql_rules`), and a parameter that DuckDB
+        does not take, are `BadRequest`.
         """
         script, parameters = script_of(plain_without_secrets(query)), plain_without_secrets(parameters)
         transaction = self.current()

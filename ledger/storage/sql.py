@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import duckdb
 from duckdb import StatementType
 
-from perdure.ledger.errors import StaleIncarnation
+from perdure.ledger.errors import BadRequest, StaleIncarnation
 from perdure.ledger.storage.sql_rules import kind_of
 
 Parameters = Sequence[object] | Mapping[str, object] | None
@@ -123,6 +123,22 @@ def is_conflict(problem: duckdb.Error) -> bool:
     return isinstance(problem, duckdb.TransactionException) and _CONFLICT.match(str(problem)) is not None
 
 
+def refuse_untaken(parameters: Parameters, problem: Exception) -> None:
+    """After a failed statement: raise `BadRequest` for the first parameter that DuckDB does not take, if that was the reason."""
+    if parameters is not None and not isinstance(parameters, list | tuple | Mapping):
+        raise BadRequest("parameters", f"are a list or a dictionary, not {type(parameters).__name__}") from problem
+    named = parameters.items() if isinstance(parameters, Mapping) else enumerate(parameters or ())
+    with duckdb.connect() as probe:
+        for name, value in named:
+            try:
+                probe.execute("SELECT $1", [value])
+            except (duckdb.Error, TypeError) as refusal:
+                said = str(refusal).partition("Error: ")[2] or str(refusal)
+                raise BadRequest(
+                    f"parameters[{name!r}]", f"DuckDB does not take this {type(value).__name__}: {said}"
+                ) from problem
+
+
 class Lane:
     """One cursor that stands in one agent's database and runs one statement at a time, from any thread.
 
@@ -148,6 +164,9 @@ class Lane:
                 return self._cursor.execute(query, parameters).fetchall()
             except duckdb.InterruptException:
                 self._check()
+                raise
+            except (duckdb.NotImplementedException, duckdb.InvalidInputException, TypeError) as problem:
+                refuse_untaken(parameters, problem)
                 raise
 
     def begin(self) -> None:

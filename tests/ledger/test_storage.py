@@ -267,6 +267,33 @@ def test_statements_that_only_look_like_those_are_run(storage: Storage, text: st
     storage.sql(text)
 
 
+@pytest.mark.parametrize("value", [{1, 2}, object(), 2**128, "\ud800", [1, object()], {"a": {1}}, Path("x"), 1 + 2j])
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_parameter_that_duckdb_does_not_take_is_refused_by_its_place(
+    storage: Storage, value: object, *, is_written: bool
+) -> None:
+    storage.sql("CREATE TABLE t (i INTEGER, x VARCHAR)")
+    text = "INSERT INTO t VALUES ({}, {})" if is_written else "SELECT {}, {} FROM t"
+    with pytest.raises(BadRequest, match=f"DuckDB does not take this {type(value).__name__}: ") as refusal:
+        storage.sql(text.format("$1", "$2"), [1, value])
+    assert refusal.value.field == "parameters[1]"
+    with pytest.raises(BadRequest) as refusal:
+        storage.sql(text.format("$one", "$two"), {"one": 1, "two": value})
+    assert refusal.value.field == "parameters['two']"
+    assert storage.sql("SELECT count(*) FROM t") == [(0,)]
+
+
+def test_parameters_are_a_list_or_a_dictionary(storage: Storage) -> None:
+    with pytest.raises(BadRequest, match="parameters: are a list or a dictionary, not str"):
+        storage.sql("SELECT $1", "x")
+
+
+def test_other_errors_of_parameters_are_duckdb_s_own(storage: Storage) -> None:
+    storage.sql("CREATE TABLE t (i INTEGER)")
+    with pytest.raises(duckdb.InvalidInputException, match="Values were not provided"):
+        storage.sql("INSERT INTO t VALUES ($1)")
+
+
 # ------------------------------------------------------------------ transactions
 
 
