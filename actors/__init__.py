@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from perdure.actors.runtime.async_runtime import AsyncRuntime
     from perdure.actors.runtime.background import KINDS_OF_WORK, NOT_AWAKE, RECORDS_OF_WORK, state_in, version_in
     from perdure.actors.runtime.client import Client
+    from perdure.actors.runtime.data_directory import data_directory
     from perdure.actors.runtime.inspecting import Everywhere, begun_at_ms, everywhere, newest_first
     from perdure.actors.runtime.log_files import LogFiles, WantedLogs
     from perdure.actors.runtime.runtime import Runtime

@@ -65,7 +65,7 @@ from perdure.ledger import (
     preview_of,
 )
 from perdure.ledger.storage.cabinet import State
-from perdure.policies import FiberResult, Json, JsonObject, Retries
+from perdure.policies import FiberResult, Json, Retries
 
 A = TypeVar("A", bound="Agent")
 T = TypeVar("T")
@@ -242,9 +242,9 @@ class Agent:
         return self._perdure.state_watch.replace(state)
 
     @exposed
-    async def _perdure_begin_stream(self, method: str, args: list[Json], kwargs: JsonObject) -> str:
+    async def _perdure_begin_stream(self, method: str, arguments: bytes) -> str:
         """Open the generator of an exposed method."""
-        return self._perdure.call_streams.begin(method, args, kwargs)
+        return self._perdure.call_streams.begin(method, arguments)
 
     @exposed
     async def _perdure_next_of_stream(self, stream_id: str) -> Any:

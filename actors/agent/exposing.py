@@ -12,7 +12,7 @@ are typed as the agent itself, which is exact for async methods.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import wraps
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
@@ -25,6 +25,7 @@ from perdure.ledger import check_bool
 P = ParamSpec("P")
 R = TypeVar("R")
 Given_co = TypeVar("Given_co", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
 Answer_co = TypeVar("Answer_co", covariant=True)
 M = TypeVar("M")
 
@@ -42,15 +43,34 @@ if TYPE_CHECKING:
         def __get__(self, agent: object, agent_class: type) -> Any: ...
 
 
+class Events(Protocol[T_co]):
+    """What a handle gives to be iterated over: by `for` in sync code, which blocks meanwhile, or by `async for`."""
+
+    def __iter__(self) -> Iterator[T_co]: ...
+    def __aiter__(self) -> AsyncIterator[T_co]: ...
+
+
 class Marking(Protocol):
     """The decorator that `exposed(repeatable=True)` gives."""
 
+    @overload
+    def __call__(
+        self, method: Callable[Concatenate[Any, P], AsyncIterator[R]], /
+    ) -> Exposed[P, AsyncIterator[R], Events[R]]: ...
+    @overload
+    def __call__(self, method: Callable[Concatenate[Any, P], Iterator[R]], /) -> Exposed[P, Iterator[R], Events[R]]: ...
     @overload
     def __call__(self, method: Callable[Concatenate[Any, P], Pending[R]], /) -> Exposed[P, Pending[R], R]: ...
     @overload
     def __call__(self, method: Callable[Concatenate[Any, P], R], /) -> Exposed[P, R, R]: ...
 
 
+@overload
+def exposed(
+    method: Callable[Concatenate[Any, P], AsyncIterator[R]],
+) -> Exposed[P, AsyncIterator[R], Events[R]]: ...
+@overload
+def exposed(method: Callable[Concatenate[Any, P], Iterator[R]]) -> Exposed[P, Iterator[R], Events[R]]: ...
 @overload
 def exposed(method: Callable[Concatenate[Any, P], Pending[R]]) -> Exposed[P, Pending[R], R]: ...
 @overload

@@ -121,7 +121,7 @@ class CallDesk:
 
     async def _values(self, method: str, args: list[object]) -> AsyncGenerator[object, None]:
         """What a generator of the agent gives. It goes on only when the client has taken what came."""
-        stream_id = await self._caller.call("_perdure_begin_stream", method, args, {})
+        stream_id = await self._caller.call("_perdure_begin_stream", method, pack([args, {}]))
         try:
             while True:
                 page = await asked(self._caller.call("_perdure_next_of_stream", stream_id))

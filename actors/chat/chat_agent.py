@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec
 from typing_extensions import TypeVar
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.agent.exposing import Marking, begun_at_host, exposed, steering, verb, watching
+from perdure.actors.agent.exposing import Events, Marking, begun_at_host, exposed, steering, verb, watching
 from perdure.actors.chat.callback import (
     TurnOptions,
     ask_and_follow,
@@ -35,7 +35,7 @@ from perdure.actors.chat.conversation import Conversation
 from perdure.actors.chat.conversation_state import BOUNDS_OF_CHATS, STALL_MS
 from perdure.actors.chat.failures import ChatTurnFailed
 from perdure.actors.chat.feed import FeedEvent
-from perdure.actors.chat.feed_follower import Events, follow_feed
+from perdure.actors.chat.feed_follower import follow_feed
 from perdure.actors.chat.messages import Messages, as_messages, checked_data
 from perdure.actors.chat.model_lookup import load_library
 from perdure.actors.chat.notices import notice_of_end, notice_of_milestone
@@ -52,7 +52,7 @@ from perdure.policies import ChatRecovery, ContextOverflow, Event, Json, Message
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
 
-    from perdure.actors.agent.exposing import Exposed
+    from perdure.actors.agent.exposing import Events, Exposed
 
 Answer = TypeVar("Answer", default=str)
 P = ParamSpec("P")

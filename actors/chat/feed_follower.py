@@ -17,8 +17,8 @@ and each event ends the rest.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import AsyncGenerator
+from typing import Any, Final, Protocol
 
 from perdure.actors.chat.feed import HOLD_S, FeedEvent, FeedPage
 from perdure.ledger import check_whole
@@ -26,16 +26,6 @@ from perdure.ledger import check_whole
 REST_AFTER_S: Final = 60.0
 LOOK_S: Final = 1.0
 PAUSE_S, PAUSE_MOST_S = 10.0, 600.0
-
-
-T_co = TypeVar("T_co", covariant=True)
-
-
-class Events(Protocol[T_co]):
-    """What a handle gives to be iterated over: by `for` in sync code, which blocks meanwhile, or by `async for`."""
-
-    def __iter__(self) -> Iterator[T_co]: ...
-    def __aiter__(self) -> AsyncIterator[T_co]: ...
 
 
 class FeedCaller(Protocol):

@@ -7,14 +7,14 @@ one page ahead of its caller. One that nobody asks is closed, because its caller
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator
 from contextlib import suppress
 from typing import Final, TypedDict
 
 from perdure.actors.code.schema import Shape
 from perdure.actors.code.signatures import exposed_call, gives_bit_by_bit
 from perdure.actors.life.life import Life
-from perdure.ledger import BadRequest, pack, unpack_value
+from perdure.ledger import BadRequest, unpack_value
 
 HOLD_S: Final = 10.0
 GATHER_S: Final = 0.02
@@ -36,10 +36,11 @@ class CallStreams:
         self._life = life
         self._open: dict[str, _Open] = {}
 
-    def begin(self, method_name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> str:
-        """Open the generator of an exposed method. Returns its id. Raises `BadRequest` for any other method."""
+    def begin(self, method_name: str, body: bytes) -> str:
+        """Open the generator of an exposed method with these arguments, encoded as for a call. Returns its id. Raises `BadRequest` for any
+        other method."""
         agent = self._life.agent
-        arguments, given = exposed_call(type(agent), method_name, pack([args, kwargs]))
+        arguments, given = exposed_call(type(agent), method_name, body)
         method = getattr(agent, method_name)
         if not gives_bit_by_bit(method):
             raise BadRequest("method", f"{method_name} gives its result at once")

@@ -7,21 +7,21 @@ ancestor asks its own `on_before_sub_agent` before it hands the call on.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from functools import partial
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.code.naming import type_name
 from perdure.actors.code.schema import Shape
-from perdure.actors.code.signatures import bound, shapes_of
+from perdure.actors.code.signatures import bound, gives_bit_by_bit, shapes_of
 from perdure.actors.link.doors import apart, mark_of
 from perdure.actors.link.keeping import ShowAgent
 from perdure.actors.link.messages import Call, HostNeeds
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Dice, Threads
 from perdure.actors.telemetry.telemetry import carried, carried_text
-from perdure.ledger import BadRequest, Standalone, Tell, agent_id, pack
+from perdure.ledger import BadRequest, PerdureError, Standalone, Tell, agent_id, pack
 from perdure.policies import Limits
 
 THROUGH: Final = "\0through"
@@ -102,9 +102,33 @@ class AgentCaller:
     def followed(
         self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]
     ) -> Callable[[], AsyncGenerator[Any, None]] | None:
-        """Begins what a method gives that is followed instead of called (`__perdure_followed__`); None for any other method."""
-        function = getattr(getattr(to.agent_class, method, None), "__perdure_followed__", None)
-        return None if function is None else partial(function, CallerSide(self, to), *args, **kwargs)
+        """Begins what a method gives that is followed instead of called: that of a generator, and of a method that says how
+        (`__perdure_followed__`). None for any other method. Raises `BadRequest` for arguments that a generator does not take."""
+        function = getattr(to.agent_class, method, None)
+        follow = getattr(function, "__perdure_followed__", None)
+        if follow is not None:
+            return partial(follow, CallerSide(self, to), *args, **kwargs)
+        if function is None or not _is_generator(function):
+            return None
+        body, given, _ = self.encoded(to.agent_class, method, args, kwargs)
+        return partial(self._given, to, method, body, given)
+
+    async def _given(self, to: Address, method: str, body: bytes, given: Shape) -> AsyncGenerator[Any, None]:
+        """What a generator of an agent gives. It goes on only when it is asked, and is closed when nobody wants more."""
+        stream_id = await self.call(to, "_perdure_begin_stream", (method, body), {})
+        is_over = False
+        try:
+            while not is_over:
+                page = cast("Mapping[str, Any]", await self.call(to, "_perdure_next_of_stream", (stream_id,), {}))
+                for value in page["values"]:
+                    yield given.typed("yield", value)
+                is_over = page["is_over"]
+        except PerdureError:
+            is_over = True
+            raise
+        finally:
+            if not is_over:
+                await self.call(to, "_perdure_end_stream", (stream_id,), {})
 
     def reach(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         """What `handle.method(…)` gives on this loop: an awaitable, or something to be iterated over."""
@@ -145,6 +169,10 @@ class AgentCaller:
     def letter(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> TellContent:
         """What somebody is told: recipient, method, arguments, and what the recipient's class asks of its host."""
         body, _, _ = self.encoded(to.agent_class, method, args, kwargs)
+        if _is_generator(getattr(to.agent_class, method)):
+            raise BadRequest(
+                "method", f"{method} gives its values bit by bit, to whoever follows it; it cannot be told"
+            )
         return TellContent(to.agent_id, method, body, self._home(to.agent_class), to.standalone)
 
     async def tell(self, mail_id: str, sender: str, letter: TellContent, *, is_new: bool) -> None:
@@ -152,6 +180,11 @@ class AgentCaller:
         recipient, method, body, home, standalone = letter
         epoch = self.supervisor.peer.epoch if is_new else 0
         await self.supervisor.ask_when_free(Tell(mail_id, recipient, sender, method, body, home, epoch, standalone))
+
+
+@cache
+def _is_generator(function: Callable[..., object]) -> bool:
+    return gives_bit_by_bit(function)
 
 
 def standalone_of(agent_class: Any) -> Standalone:

@@ -128,5 +128,7 @@ def _exposed(reached: Reached, name: str) -> Callable[..., object]:
     if not callable(function) or not hasattr(function, "__perdure_exposed__"):
         raise BadRequest("method", f"{reached.agent_class.__name__} has no exposed method {name!r:.100}")
     if gives_bit_by_bit(function) or hasattr(function, "__perdure_followed__"):
-        raise BadRequest("method", f"{name} gives its values bit by bit; follow it over a WebSocket")
+        raise BadRequest(
+            "method", f"{name} gives its values bit by bit; follow it over a WebSocket, or over a handle of a `Runtime`"
+        )
     return function

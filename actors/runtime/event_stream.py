@@ -1,11 +1,14 @@
-"""The events of a run or of a conversation, for a `for` or an `async for`. They arrive on the loop of another thread."""
+"""The events of a run or of a conversation, or what a method gives bit by bit, for a `for` or an `async for`.
+
+They arrive on the loop of another thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
-from typing import Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from perdure.actors.link.messages import Fields
 from perdure.actors.tasks import Pending
@@ -14,6 +17,7 @@ from perdure.actors.threads import wait_for
 T = TypeVar("T")
 Frame = Fields
 """An event, with its number."""
+_OVER: Final = object()
 
 
 class Submit(Protocol):
@@ -40,7 +44,7 @@ class EventStream:
         """The events. This thread blocks meanwhile."""
         reading = _Reading(self._follow())
         try:
-            while (frame := wait_for(self._submit(reading.next()))) is not None:
+            while (frame := wait_for(self._submit(reading.next()))) is not _OVER:
                 yield frame
         finally:
             if self._is_open():
@@ -50,7 +54,7 @@ class EventStream:
         """The events. Other tasks of this loop go on."""
         reading = _Reading(self._follow())
         try:
-            while (frame := await asyncio.wrap_future(self._submit(reading.next()))) is not None:
+            while (frame := await asyncio.wrap_future(self._submit(reading.next()))) is not _OVER:
                 yield frame
         finally:
             if self._is_open():
@@ -63,9 +67,9 @@ class _Reading:
     def __init__(self, stream: AsyncGenerator[Frame, None]) -> None:
         self._stream, self._turn = stream, asyncio.Lock()
 
-    async def next(self) -> Frame | None:
+    async def next(self) -> Any:
         async with self._turn:
-            return await anext(self._stream, None)
+            return await anext(self._stream, _OVER)
 
     async def leave(self) -> None:
         async with self._turn:

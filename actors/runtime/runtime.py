@@ -38,6 +38,7 @@ from perdure.actors.ray_world.world import RayCluster
 from perdure.actors.runtime.async_runtime import AsyncRuntime
 from perdure.actors.runtime.awaiting import can_await
 from perdure.actors.runtime.client import Client
+from perdure.actors.runtime.data_directory import data_directory
 from perdure.actors.runtime.event_stream import EventStream
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, awaited
@@ -72,7 +73,7 @@ class Runtime:
         limits: Limits | None = None,
         may_start: bool = True,
     ) -> None:
-        self.data = Path(data)
+        self.data = data_directory(data)
         self.limits = limits or Limits()
         self._demanded, self._address, self._may_start = limits, address, may_start
         self._cluster: RayCluster | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import dropwhile, pairwise
-from typing import Final
+from typing import Final, NoReturn
 
 import duckdb
 from duckdb import StatementType
@@ -85,7 +85,7 @@ def kind_of(statement: duckdb.Statement) -> StatementType:
     return kind
 
 
-def _refuse(statement: duckdb.Statement, reason: str) -> None:
+def _refuse(statement: duckdb.Statement, reason: str) -> NoReturn:
     raise BadRequest("sql", f"{statement.query.strip()!r:.200} is not for an agent: {reason}") from None
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from perdure.actors import data_directory
 from perdure.ledger import BadRequest, lasting
 
 HERE: Final = Path("perdure-data")
@@ -28,16 +29,10 @@ World = Annotated[WorldName, typer.Option(help="Real processes under Ray, or the
 
 def directory(given: str | Path) -> Path:
     """The data directory. A blank name is refused: it would mean the current one."""
-    if not str(given).strip():
-        raise typer.BadParameter("it is blank; name a directory, or say . for the current one")
-    path = Path(given)
     try:
-        is_other = path.exists() and not path.is_dir()
-    except OSError as problem:
-        raise typer.BadParameter(f"{str(path)!r} cannot be looked at: {problem.strerror}") from None
-    if is_other:
-        raise typer.BadParameter(f"{str(path)!r} is no directory")
-    return path
+        return data_directory(given)
+    except BadRequest as refusal:
+        raise typer.BadParameter(refusal.problem) from None
 
 
 Data = Annotated[Path, typer.Option(help="The data directory.", parser=directory, metavar="DIR")]

@@ -21,6 +21,8 @@ def script() -> None:
         assert_type(runtime.agent(Helpdesk, "alice").chat("Where is order 17?"), TurnResult)
         for event in runtime.events("ray"):
             print(event["sequence"])
+        for page in librarian.pages(3):
+            assert_type(page, str)
 
         librarian.count("to be")  # error: mypy[arg-type] pyright[reportArgumentType]
         librarian.count(["to be"], 3)  # error: mypy[call-arg] pyright[reportCallIssue]
@@ -44,6 +46,8 @@ async def server() -> None:
         assert_type(await runtime.explain("hamlet"), list[str])
         async for event in runtime.events("hamlet"):
             print(event["sequence"])
+        async for page in librarian.pages(3):
+            assert_type(page, str)
 
         await runtime.run(Reader, 3)  # error: mypy[arg-type] pyright[reportArgumentType, reportCallIssue]
         runtime.run(Reader, "to be").output  # error: mypy[attr-defined] pyright[reportAttributeAccessIssue]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 from typing import assert_type
 
 from pydantic import BaseModel
@@ -163,6 +163,11 @@ class Survey(Agent):
 
 
 class Librarian(Agent):
+    @exposed
+    async def pages(self, count: int) -> AsyncGenerator[str, None]:
+        for number in range(count):
+            yield str(number)
+
     @exposed
     async def count(self, texts: list[str]) -> int:
         """Count the words of all texts."""

@@ -1,0 +1,60 @@
+"""Which directory is meant by `data`, and whether it can be one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from perdure.ledger import BadRequest
+
+FIELD: Final = "data"
+_UNUSABLE: Final = {
+    "?": "DuckDB takes what follows it for options, and looks for its log elsewhere",
+    "\\": "DuckDB takes it for a separator of folders",
+    "\0": "no path has one",
+}
+
+
+def data_directory(given: object) -> Path:
+    """The data directory; `~` is the home. Raises `BadRequest` for a blank name, a file, and a path on which the ledger cannot be."""
+    if not isinstance(given, str | os.PathLike) or isinstance(os.fspath(given), bytes):
+        raise BadRequest(FIELD, f"{given!r:.200} is no path: it is a text or a Path, './perdure-data' for example")
+    if not (text := str(given)).strip():
+        raise BadRequest(
+            FIELD, "it is blank; name a directory, './perdure-data' for example, or say '.' for the current one"
+        )
+    path = Path(os.path.expanduser(text))  # noqa: PTH111 - `~x` stays as it is if x has no home
+    try:
+        whole = str(path.resolve())
+    except FileNotFoundError:
+        raise BadRequest(
+            FIELD, f"{text!r} is relative, and the working directory is not there any more; name an absolute path"
+        ) from None
+    except (OSError, RuntimeError, ValueError) as problem:
+        raise BadRequest(FIELD, f"{text!r} cannot be looked at: {getattr(problem, 'strerror', problem)}") from None
+    _check_letters(whole)
+    _check_kind(path)
+    return path
+
+
+def _check_letters(whole: str) -> None:
+    for letter, reason in _UNUSABLE.items():
+        if letter in whole:
+            raise BadRequest(FIELD, f"{whole!r} has a {letter!r}: {reason}. Name another directory")
+    try:
+        whole.encode()
+    except UnicodeEncodeError:
+        raise BadRequest(FIELD, f"{whole!r} is no UTF-8, and Ray takes no such path. Name another directory") from None
+
+
+def _check_kind(path: Path) -> None:
+    """What is there must be a directory, or may become one."""
+    try:
+        place = next(each for each in (path, *path.absolute().parents) if each.exists())
+        is_directory = place.is_dir()
+    except OSError as problem:
+        raise BadRequest(FIELD, f"{str(path)!r} cannot be looked at: {problem.strerror}") from None
+    if not is_directory:
+        below = f" lies below {str(place)!r}, which" if place != path else ""
+        raise BadRequest(FIELD, f"{str(path)!r}{below} is no directory")

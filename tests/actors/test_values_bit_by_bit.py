@@ -1,0 +1,138 @@
+"""An exposed generator is followed over a handle: it goes on only when it is asked, and is closed when nobody wants more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from typing import Any, ClassVar
+
+import pytest
+from pydantic import BaseModel
+
+from perdure.actors import Agent, exposed, tell
+from perdure.actors.link.wire import RemoteError
+from perdure.ledger import BadRequest
+from tests.actors import one_process
+from tests.actors.one_process import OneProcess
+from tests.kit import Stage, play
+
+
+class Point(BaseModel):
+    x: int
+
+
+class Source(Agent):
+    closed: ClassVar[list[str]] = []
+    given: ClassVar[list[int]] = []
+
+    @exposed
+    async def numbers(self, count: int, fails: bool = False) -> AsyncGenerator[int | None, None]:
+        try:
+            for number in range(count):
+                self.given.append(number)
+                yield number or None
+            if fails:
+                raise ValueError("no more numbers")
+        finally:
+            self.closed.append("numbers")
+
+    @exposed
+    async def points(self, start: Point) -> AsyncIterator[Point]:
+        yield start
+        yield Point(x=start.x + 1)
+
+    @exposed
+    def letters(self, text: str) -> Generator[bytes, None, None]:
+        for letter in text:
+            yield letter.encode()
+
+
+class Reader(Agent):
+    @exposed
+    async def read(self) -> Any:
+        source: Any = self.sub_agent(Source, "below")
+        return [[each async for each in source.numbers(3)], [each async for each in source.letters("ab")]]
+
+    @exposed
+    def read_in_sync_code(self) -> Any:
+        source: Any = self.sub_agent(Source, "below")
+        first: list[Any] = []
+        for each in source.numbers(1000):
+            first.append(each)
+            if each == 2:
+                break
+        return [first, list(source.letters("ab"))]
+
+    @exposed
+    async def read_wrongly(self) -> str:
+        source: Any = self.sub_agent(Source, "below")
+        try:
+            return str(list(source.numbers(3)))
+        except BadRequest as refusal:
+            return str(refusal)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_given() -> None:
+    Source.closed.clear()
+    Source.given.clear()
+
+
+def test_values_come_as_they_were_given() -> None:
+    async def story(stage: Stage) -> None:
+        source: Any = stage.client.agent(Source, "s")
+        assert [each async for each in source.numbers(3)] == [None, 1, 2]
+        assert [each async for each in source.points(Point(x=1))] == [Point(x=1), Point(x=2)]
+        assert [each async for each in source.letters("ab")] == [b"a", b"b"]
+        assert [each async for each in source.numbers(200)][-1] == 199
+        assert [each async for each in source.numbers(0)] == []
+
+    play(story)
+
+
+def test_what_a_generator_raises_comes_after_its_values() -> None:
+    async def story(stage: Stage) -> None:
+        source: Any = stage.client.agent(Source, "s")
+        heard: list[Any] = []
+        with pytest.raises(RemoteError, match="no more numbers"):
+            heard.extend([heard.append(each) async for each in source.numbers(2, fails=True)])
+        assert heard == [None, 1]
+
+    play(story)
+
+
+def test_a_generator_is_closed_when_nobody_wants_more() -> None:
+    async def story(stage: Stage) -> None:
+        source: Any = stage.client.agent(Source, "s")
+        values = source.numbers(10_000)
+        assert await anext(values) is None
+        await values.aclose()
+        await stage.until(lambda: bool(Source.closed))
+        assert len(Source.given) < 1000, "the generator ran ahead of its reader"
+
+    play(story)
+
+
+def test_arguments_are_checked_at_once_and_what_is_followed_cannot_be_told() -> None:
+    async def story(stage: Stage) -> None:
+        source: Any = stage.client.agent(Source, "s")
+        with pytest.raises(BadRequest, match="count"):
+            source.numbers("many")
+        with pytest.raises(BadRequest, match=r"numbers gives its values bit by bit.*cannot be told"):
+            await tell(source.numbers, 3)
+        assert Source.given == []
+
+    play(story)
+
+
+def test_agents_follow_generators_of_others() -> None:
+    async def story(world: OneProcess) -> None:
+        reader: Any = world.client.agent(Reader, "r")
+        assert await reader.read() == [[None, 1, 2], [b"a", b"b"]]
+        assert await reader.read_in_sync_code() == [[None, 1, 2], [b"a", b"b"]]
+        async with asyncio.timeout(10):
+            while Source.closed != ["numbers"] * 2:
+                await asyncio.sleep(0.01)
+        assert "its values come by `async for`" in await reader.read_wrongly()
+
+    one_process.play(story)
