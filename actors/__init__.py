@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from perdure.actors.chat.tool_schema import ToolContext
     from perdure.actors.chat.tools import BadToolOutput, ToolOptions, tool
     from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
-    from perdure.actors.code.known_types import mistakable
+    from perdure.actors.code.known_types import by_type, mistakable
     from perdure.actors.events.message_parts import apply_chunk
     from perdure.actors.events.reducer import AgentToolEvents
     from perdure.actors.gateway.joining import joining

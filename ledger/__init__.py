@@ -207,7 +207,7 @@ if TYPE_CHECKING:
         unpack_value,
     )
     from perdure.ledger.view import View, last_end
-    from perdure.ledger.wording import lasting
+    from perdure.ledger.wording import lasting, of_json
 
 if __name__ != "perdure.ledger":  # imported from a checkout: every module would exist twice
     raise ImportError("this folder is a part of the package `perdure`: import `perdure.ledger`")

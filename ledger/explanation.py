@@ -62,7 +62,8 @@ def _what(case: Case) -> Iterator[str]:
     run = case.run
     stands = "has failed (error)" if run.status is Status.ERROR else f"is {run.status}"
     yield f"Run {run.run_id} of {run.agent_type} {stands}."
-    how = "and waits for its result" if run.is_awaited else "as a detached run, whose end is told by mail"
+    waits = "waits" if run.is_live else "waited"
+    how = f"and {waits} for its result" if run.is_awaited else "as a detached run, whose end is told by mail"
     who = f"Its parent {run.parent}" if run.parent else "A client"
     yield f"{who} requested it {case.ago(run.requested_at_ms)}, {how}."
     if run.retried_at_ms:

@@ -1,8 +1,9 @@
-"""Words for durations and counts."""
+"""Words for durations, counts, and what pydantic says."""
 
 from __future__ import annotations
 
 import math
+import re
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
 _UNITS = ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min"), (_SECOND, "s"))
@@ -32,6 +33,11 @@ def nth(number: int) -> str:
     """A number in a row, such as `2nd`."""
     last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 // 10 != 1 else "th"
     return f"{number}{last}"
+
+
+def of_json(words: str) -> str:
+    """What pydantic says of a value that came as JSON: of its types the sender knows those of JSON alone."""
+    return re.sub(r"(?:an? )?(?:valid )?dictionary or (?:an )?instance of \w+", "an object", words)
 
 
 def counted(number: int, one: str) -> str:

@@ -20,7 +20,7 @@ from ag_ui.core import (
 from pydantic import ValidationError
 
 from perdure.actors.ag_ui.speech import Speech
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, of_json
 from perdure.policies import Json, JsonObject, Part, says_nothing
 from perdure.policies import Message as OurMessage
 
@@ -31,7 +31,7 @@ def input_of(body: bytes) -> RunAgentInput:
         return RunAgentInput.model_validate_json(body)
     except ValidationError as problem:
         first = problem.errors(include_url=False)[0]
-        raise BadRequest(".".join(map(str, first["loc"])) or "body", first["msg"]) from None
+        raise BadRequest(".".join(map(str, first["loc"])) or "body", of_json(first["msg"])) from None
 
 
 def asking(given: RunAgentInput) -> list[JsonObject]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, origin_of
 
 TYPES: Final = "types.txt"
 NAMED: Final = "name:"
@@ -120,3 +121,21 @@ def _advice(first: str, second: KnownType) -> str:
         f" renamed, write `class {second.class_name}(Agent, name={first!r})`, and it goes on with the agents of before. If they are two,"
         " give each a `name=`."
     )
+
+
+def by_type(rows: Sequence[Mapping[str, Any]], code_dir: Path, only: str | None = None) -> list[dict[str, Any]]:
+    """What is known of code that came, as rows of the types in it: the ledger knows code by its modules, and types by their agents. `only`
+    is a type, or a module."""
+    known = {each.name: origin_of(each.name) for each in known_types(code_dir)}
+    code = {origin_of(row["agent_type"]): row for row in rows}
+    listed = [dict(row) for row in rows if row["agent_type"] in known or row["agent_type"] not in known.values()]
+    named = {row["agent_type"] for row in listed}
+    listed += [_at_rest(name, code[origin]) for name, origin in known.items() if name not in named and origin in code]
+    chosen = [row for row in listed if only in (None, row["agent_type"], origin_of(row["agent_type"]))]
+    return sorted(chosen, key=itemgetter("agent_type"))
+
+
+def _at_rest(name: str, code: Mapping[str, Any]) -> dict[str, Any]:
+    """A type of which no agent is awake and no run is live, with its newest code."""
+    nothing = {key: [] if isinstance(value, list) else 0 for key, value in code.items()}
+    return {**nothing, "agent_type": name, "newest": code["newest"], "since_at_ms": code["since_at_ms"]}

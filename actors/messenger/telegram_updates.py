@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from perdure.actors.messenger.adapter import MalformedUpdate
 from perdure.actors.messenger.events import Action, Attachment, Kind, MessengerEvent, Person
+from perdure.ledger import of_json
 
 Id = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[int, Field(ge=0, lt=2**53)]
@@ -149,7 +150,7 @@ def events_of(body: bytes, messenger_id: str, bot_id: str, user_name: str) -> li
         update = Update.model_validate_json(body)
     except ValidationError as problem:
         first = problem.errors(include_url=False, include_input=False)[0]
-        raise MalformedUpdate(".".join(["update", *map(str, first["loc"])]), first["msg"]) from problem
+        raise MalformedUpdate(".".join(["update", *map(str, first["loc"])]), of_json(first["msg"])) from problem
     key = f"update:{update.update_id}"
     common: _Common = {"messenger_id": messenger_id, "provider": "telegram", "dedupe_key": key}
     if update.callback_query is not None:

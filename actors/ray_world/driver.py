@@ -46,6 +46,7 @@ from perdure.actors.ray_world.os_processes import (
     ProcessId,
     children,
     descendants,
+    have_standard_files,
     is_alive,
     kill,
     this_process,
@@ -125,6 +126,7 @@ class Driver:
         Raises `LedgerUnwritable`; `BadRequest` if the process is connected to a Ray at another address; `SupervisorUnreachable` if
         nobody answers; and `ValueError` if nothing serves the directory and nothing may be started.
         """
+        have_standard_files()
         start_with = functools.partial(start, num_cpus) if member.may_start else None
         entered = self._submit(functools.partial(self._enter, member, address, start_with))
         try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -195,3 +197,15 @@ def _environment(process: psutil.Process) -> dict[str, str]:
         found: dict[str, str] = process.environ()
         return found
     return {}
+
+
+def have_standard_files() -> None:
+    """See that standard input, output and error are open (`2>&-` closes one): the next file would get the number, and whatever native
+    code and child processes write to it."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # which takes the lowest number that is free
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - for the life of the process
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - Ray does not start without

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+from perdure.actors.code.known_types import by_type
 from perdure.actors.code.naming import type_name
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.security import Scope
@@ -112,11 +114,17 @@ class _Steering:
 
     async def code(self, asked: Asked) -> object:
         """Which code stands where."""
-        return {"types": [dict(each) for each in await self._backend.ask("upgrade", None, False)]}
+        return {"types": await self._types(None)}
 
     async def upgrade(self, asked: Asked) -> object:
         """Agents that have older code and are at rest leave at once, and wake with the newest."""
-        return {"types": [dict(each) for each in await self._backend.ask("upgrade", asked.body.type, True)]}
+        await self._backend.ask("upgrade", asked.body.type, True)
+        return {"types": await self._types(asked.body.type)}
+
+    async def _types(self, only: str | None) -> list[dict[str, Any]]:
+        code_dir = (await self._backend.client()).code_dir
+        rows = await self._backend.ask("upgrade", None, False)
+        return by_type(rows, code_dir, only) if code_dir is not None else [dict(row) for row in rows]
 
     async def forget_agent(self, asked: Asked) -> object:
         """Delete an agent with its storage, its sub-agents, its mail and the runs that it requested."""

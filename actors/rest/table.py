@@ -21,7 +21,7 @@ from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.bodies import body_of, read_json
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.security import Principal, Scope
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, of_json
 from perdure.policies import JsonObject
 
 JSON: Final = "application/json"
@@ -137,4 +137,4 @@ def _fitting(model: type[Taken], given: object) -> Taken:
     except ValidationError as problem:
         first = problem.errors(include_url=False, include_input=False)[0]
         field_name = ".".join(map(str, first["loc"])) or "body"
-        raise BadRequest(field_name[:200], first["msg"]) from None
+        raise BadRequest(field_name[:200], of_json(first["msg"])) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -58,3 +59,21 @@ def _check_kind(path: Path) -> None:
     if not is_directory:
         below = f" lies below {str(place)!r}, which" if place != path else ""
         raise BadRequest(FIELD, f"{str(path)!r}{below} is no directory")
+
+
+def check_program() -> None:
+    """Raise `BadRequest` if Ray could not start processes where this program is."""
+    try:
+        here = os.getcwd()  # noqa: PTH109 - Ray asks the same
+    except FileNotFoundError:
+        raise BadRequest(
+            "runtime",
+            "the working directory of this program is not there any more, and Ray needs one; change to another",
+        ) from None
+    for place in (here, *sys.path[:1]):
+        try:
+            place.encode()
+        except UnicodeEncodeError:
+            raise BadRequest(
+                "runtime", f"this program is in {place!r}, which is no UTF-8, and Ray takes no such path; move it"
+            ) from None

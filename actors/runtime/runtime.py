@@ -38,7 +38,7 @@ from perdure.actors.ray_world.world import RayCluster
 from perdure.actors.runtime.async_runtime import AsyncRuntime
 from perdure.actors.runtime.awaiting import can_await
 from perdure.actors.runtime.client import Client
-from perdure.actors.runtime.data_directory import data_directory
+from perdure.actors.runtime.data_directory import check_program, data_directory
 from perdure.actors.runtime.event_stream import EventStream
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, awaited
@@ -111,6 +111,7 @@ class Runtime:
         """
         if self._cluster is not None:
             raise BadRequest("runtime", f"it is open on {self.data} already")
+        check_program()
         try:
             self._cluster = self._enter()
         except KeyboardInterrupt as stop:

@@ -41,6 +41,7 @@ from perdure.policies import Limits, backoff_ms, spare_hosts
 COMING_MAX = 2
 AGAIN_S: Final = 2.0  # until hosts that do not come up are tried again for somebody who has come to wait since
 LOOK_MAX: Final = 1_000  # of those who wait for such hosts
+WHILE_UNSERVED = "it ended while no supervisor served the directory"
 log = logging.getLogger("perdure.supervisor")
 
 
@@ -97,7 +98,7 @@ class Pool:
         for host_id, host in self._view.hosts.items():
             host.exclusive = is_exclusive(self._view, host, self._limits)
             if host_id not in survivors:
-                self._lost(host_id, "it did not survive the supervisor")
+                self._lost(host_id, WHILE_UNSERVED, is_usual=not survivors)
 
     def ensure(self) -> None:
         """Start the hosts that are wanted now, a few at a time. A pool whose hosts do not come up is tried ever more seldom."""
@@ -222,11 +223,12 @@ class Pool:
         self._ended[host_id] = cause
         await self._fleet.kill(host_id)
 
-    def _lost(self, host_id: str, cause: str) -> None:
+    def _lost(self, host_id: str, cause: str, *, is_usual: bool = False) -> None:
         host = self._view.hosts.get(host_id)
         tenants = list(host.tenants) if host is not None else []
         about = {"host_id": host_id, "about": tenants}
-        log.log(logging.WARNING if tenants else logging.INFO, "host %s has ended: %s", host_id, cause, extra=about)
+        level = logging.WARNING if tenants and not is_usual else logging.INFO
+        log.log(level, "host %s has ended: %s", host_id, cause, extra=about)
         told = {"host_id": host_id, "tenants": len(tenants), "cause": cause}
         self._publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_LOST, "", told)
         self._report(HostLost(host_id, cause))

@@ -133,7 +133,15 @@ class ColdLedger:
         return run
 
     def _ps(self, live_max: int = 200) -> dict[str, Any]:
-        return {**overview(self._view, live_max), "supervisor": None, "code": code_counts(self._view, served=False)}
+        """Nobody is awake, and there is no host: those that the ledger knows of served it last."""
+        told = overview(self._view, live_max)
+        nowhere = {
+            "hosts": [],
+            "agents": [],
+            "live": [{**row, "host": None} for row in told["live"]],
+            "supervisor": None,
+        }
+        return {**told, **nowhere, "code": code_counts(self._view, served=False)}
 
     def _upgrade(self, agent_type: str | None = None, _now: bool = False) -> list[dict[str, Any]]:
         """Nobody is awake, so nobody can be asked to leave: whoever wakes next has the newest code."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 STORAGES_MAX: Final = 1_000  # that are looked at
 LEAVE_S: Final = 3.0  # for agents to leave
 LOOK_S: Final = 0.1
+CODE: Final = "code"
 DIGITS: Final = 8  # of a version, as `perdure explain` shows it
 
 Told = dict[str, Any]
@@ -63,7 +64,9 @@ def upgrade(
     """
     with opened(data) as ledger:
         before = ledger.ask("upgrade", agent_type, now)
-        types = _wait(ledger, agent_type) if now and _older(before) else before
+        if now and _older(before):
+            _wait(ledger, agent_type)
+        types = actors.by_type(ledger.ask("upgrade", None, False), data / CODE, agent_type)
     unreadable = _add_versions(data, types, agent_type)
     if agent_type is not None and not types:
         raise BadRequest("agent_type", f"nothing of {agent_type!r} is known here; `perdure upgrade` lists all types")
@@ -80,13 +83,10 @@ def _older(types: list[Told]) -> int:
     return sum(row["awake_older"] for row in types)
 
 
-def _wait(ledger: ColdLedger | Runtime, agent_type: str | None) -> list[Told]:
-    """Where code stands when no agent with older code is awake any more, or after a while."""
+def _wait(ledger: ColdLedger | Runtime, agent_type: str | None) -> None:
+    """Wait until no agent with older code is awake any more, or for a while."""
     until_s = time.monotonic() + LEAVE_S
-    while True:
-        types: list[Told] = ledger.ask("upgrade", agent_type, False)
-        if not _older(types) or time.monotonic() >= until_s:
-            return types
+    while _older(ledger.ask("upgrade", agent_type, False)) and time.monotonic() < until_s:
         time.sleep(LOOK_S)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Runtime, data_directory
+from perdure.actors.runtime.data_directory import check_program
 from perdure.ledger import BadRequest
 from tests.tidy import IMPORT_PATH
 
@@ -63,10 +64,21 @@ def test_a_working_directory_that_is_gone_is_told(tmp_path: Path) -> None:
     text = (
         f"import os; os.chdir({str(tmp_path)!r}); os.rmdir({str(tmp_path)!r})\n"
         "from perdure.actors import data_directory\n"
-        "print(data_directory("/somewhere"))\ndata_directory('data')"
+        "from perdure.actors.runtime.data_directory import check_program\n"
+        "print(data_directory('/somewhere'))\n"
+        "try: check_program()\nexcept Exception as problem: print(problem)\n"
+        "data_directory('data')"
     )
     done = subprocess.run(
         [sys.executable, "-c", text], env={"PYTHONPATH": IMPORT_PATH}, capture_output=True, text=True, check=False
     )
-    assert done.stdout == "/somewhere\n"
+    told = "runtime: the working directory of this program is not there any more, and Ray needs one; change to another"
+    assert done.stdout.splitlines() == ["/somewhere", told]
     assert done.stderr.strip().endswith("the working directory is not there any more; name an absolute path")
+
+
+def test_a_program_in_a_folder_that_ray_cannot_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_program()
+    monkeypatch.setattr(sys, "path", [os.fsdecode(b"/a\xff"), *sys.path])
+    with pytest.raises(BadRequest, match="which is no UTF-8, and Ray takes no such path; move it"):
+        check_program()

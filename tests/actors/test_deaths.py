@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -174,3 +175,25 @@ def test_a_cold_restart_in_the_middle_of_a_fan_out_loses_and_repeats_nothing() -
         assert sorted(row[1] for row in told) == sorted(f"c{number}" for number in range(12))
 
     play(story)
+
+
+@pytest.mark.parametrize("everything_ended", [True, False])
+def test_hosts_that_ended_with_everything_else_are_no_warning(
+    caplog: pytest.LogCaptureFixture, *, everything_ended: bool
+) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.client.start(Sleeper, 600_000, run_id="r")
+        await stage.until(lambda: stage.status("r") == "running")
+        caplog.clear()
+        if everything_ended:
+            stage.simulation.kill_everything()
+            await asyncio.sleep(3)
+            stage.simulation.restart_cluster()
+        else:
+            stage.kill_host_of(address(Sleeper, "r"))
+        await asyncio.sleep(10)
+
+    with caplog.at_level(logging.INFO, logger="perdure.supervisor"):
+        play(story)
+    told = {record.levelname for record in caplog.records if "has ended: " in record.getMessage()}
+    assert told == ({"INFO"} if everything_ended else {"WARNING"})

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from perdure.actors.ray_world.os_processes import ProcessId, is_alive, kill, process_of, strike
+from tests.tidy import IMPORT_PATH
 
 
 @pytest.fixture
@@ -51,3 +54,19 @@ def test_one_that_is_dead_but_not_yet_reaped_is_not_struck(
     while is_alive(process):
         pass
     assert not strike(process)
+
+
+def test_a_closed_standard_error_is_opened_so_that_no_file_gets_its_number(tmp_path: Path) -> None:
+    text = (
+        "import os, sys\n"
+        "from perdure.actors.ray_world.os_processes import have_standard_files\n"
+        "have_standard_files()\n"
+        f"file = open({str(tmp_path / 'file')!r}, 'w')\n"
+        "os.write(2, b'lost')\n"
+        "sys.stderr.write('lost')\n"
+        "os.write(1, str(file.fileno()).encode())"
+    )
+    command = f"exec {sys.executable} -c {shlex.quote(text)} 2>&- <&-"
+    done = subprocess.run(["/bin/sh", "-c", command], env={"PYTHONPATH": IMPORT_PATH}, capture_output=True, check=True)
+    assert int(done.stdout) > 2
+    assert (tmp_path / "file").read_text() == ""

@@ -72,6 +72,11 @@ def test_a_body_that_is_no_json_or_nested_too_deeply_is_refused() -> None:
             answer = await door.ask("POST", "/api/runs", body=body, headers=kind)
             assert answer.status == 400, body[:40]
             assert answer.json()["error"]["field"]
+        for path in ("/api/runs", "/api/agents/teller/one/call/tell", "/api/upgrade"):
+            told = (await door.ask("POST", path, body=b"[1]", headers=kind)).json()["error"]
+            assert told["message"].endswith("body: Input should be an object"), (
+                "no class of ours is named to a stranger"
+            )
 
     visit([Teller], story)
 

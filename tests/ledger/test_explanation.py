@@ -197,6 +197,13 @@ def test_an_end_is_told_with_its_time_and_never_changes() -> None:
 STAYS = RunCompleted("r", 1, None, "", released=False)
 
 
+@pytest.mark.parametrize("end", [RunCompleted("r", 1, pack(1), "1", released=True), RunAborted("r", "no")])
+def test_nobody_waits_any_more_for_a_run_that_has_ended(end: Fact) -> None:
+    assert f"Its parent {PARENT} requested it 0 ms ago, and waited for its result." in said(
+        [asked(), placed(), begun(), end]
+    )
+
+
 def test_of_a_child_that_lives_on_after_its_run_it_says_where_and_when_it_is_woken_again() -> None:
     done = [asked(), placed(), begun(), STAYS]
     assert "Its child does other work on host h1." in said(done)

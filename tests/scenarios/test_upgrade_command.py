@@ -72,3 +72,27 @@ def test_ps_counts_parked_runs_and_older_code(data: Path) -> None:
     assert perdure("ps", "--data", data)["code"]["parked_runs"] == 1
     said = CliRunner().invoke(app, ["ps", "--data", str(data)]).stdout
     assert "0 agents awake and 1 live run with older code, 1 run parked (`perdure upgrade` tells more)" in said
+
+
+def test_an_idle_directory_has_the_types_with_their_newest_code(data: Path) -> None:
+    recorded(data, CodeAdopted("desk code", ["desk", "name:counter"]))
+    (data / "code").mkdir()
+    lines = ["desk:Till\tdesk:Till", "desk:Clerk\tdesk:Clerk", "name:counter\tdesk:Counter", "gone:Type\tgone:Type"]
+    (data / "code/types.txt").write_text("\n".join(lines))
+    rows = {row["agent_type"]: row for row in perdure("upgrade", "--data", data)["types"]}
+    assert rows.keys() == {TYPE, "shop:Till", "desk:Till", "desk:Clerk", "name:counter"}
+    assert {rows[name]["newest"] for name in ("desk:Till", "desk:Clerk", "name:counter")} == {"desk code"}
+    assert (rows["desk:Till"]["since_at_ms"], rows["desk:Till"]["awake"], rows["desk:Till"]["parked_runs"]) == (
+        1_000,
+        0,
+        [],
+    )
+    for only, found in (("desk:Till", {"desk:Till"}), ("desk", {"desk:Till", "desk:Clerk"}), (TYPE, {TYPE})):
+        assert {row["agent_type"] for row in perdure("upgrade", only, "--data", data)["types"]} == found
+
+
+def test_where_nothing_serves_no_host_is_shown_as_if_it_lived(data: Path) -> None:
+    told = perdure("ps", "--data", data)
+    assert (told["hosts"], told["agents"]) == ([], [])
+    assert {row["host"] for row in told["live"]} == {None}
+    assert "h1" not in CliRunner().invoke(app, ["ps", "--data", str(data)]).stdout
