@@ -94,6 +94,10 @@ class Foreign:
         """Whether it sets something of the whole process."""
         return self.whole(call.path) in _PROCESS_WIDE
 
+    def collects(self, call: Call) -> bool:
+        """Whether the object of which it is a method keeps what it is given."""
+        return _COLLECTS.match(call.name) is not None
+
     def changed(self, call: Call) -> set[str]:
         """Names whose objects it changes, as far as names tell."""
         name = self.whole(call.path).rpartition(".")[2] or call.name

@@ -117,8 +117,8 @@ class _Scope:
 class _Reader(ast.NodeVisitor):
     """Reads one statement; for a function that it defines there is another reader."""
 
-    def __init__(self, effects: Effects, scopes: Sequence[_Scope]) -> None:
-        self._effects, self._scopes = effects, scopes
+    def __init__(self, effects: Effects, scopes: Sequence[_Scope], of: str = "") -> None:
+        self._effects, self._scopes, self._of = effects, scopes, of
 
     # ------------------------------------------------------------------ names
 
@@ -180,8 +180,21 @@ class _Reader(ast.NodeVisitor):
     def _bound_here(self, name: str) -> None:
         if self._scopes and self._scopes[-1].is_class:
             self._scopes[-1].names.add(name)
-        elif self._scopes and self._scope_of(name) is None:
-            self._effects.binds.add(name)  # by `global`
+
+    def visit_Return(self, node: ast.Return | ast.Yield | ast.YieldFrom) -> None:
+        self._gives(node.value)
+        self.generic_visit(node)
+
+    def visit_Yield(self, node: ast.Yield) -> None:
+        self.visit_Return(node)
+
+    def visit_YieldFrom(self, node: ast.YieldFrom) -> None:
+        self.visit_Return(node)
+
+    def _gives(self, value: ast.AST | None) -> None:
+        """What a call of the function may hold."""
+        if self._of and (held := self._holds(value) - {ARGUMENT, SELF}):
+            self._effects.derives.setdefault(self._of, set()).update(held)
 
     def visit_Constant(self, node: ast.Constant) -> None:
         if isinstance(node.value, str) and node.value.isidentifier():
@@ -317,16 +330,20 @@ class _Reader(ast.NodeVisitor):
         """What a function does when it is called. One inside a function is taken for called with it."""
         every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
         parameters = {each.arg for each in every if each is not None}
-        ours = {name for part in body for name in _declared(part)}
-        scope = _Scope(is_class=False, names=(parameters | set(bound_in(body))) - ours)
+        ours = {name for part in body for name in _declared(part, ast.Global)}
+        outer = {name for part in body for name in _declared(part, ast.Nonlocal)}
+        scope = _Scope(is_class=False, names=(parameters | set(bound_in(body))) - ours - outer)
         scope.shares = {parameter: {ARGUMENT} for parameter in parameters}
         if every[0] is not None and self._scopes and self._scopes[-1].is_class:
             scope.shares[every[0].arg] = {SELF}
         within = any(not scope.is_class for scope in self._scopes)
         effects = self._effects if within else self._effects.bodies.setdefault(name, Effects())
-        reader = _Reader(effects, [*self._scopes, scope])
+        effects.binds |= ours & set(bound_in(body))
+        reader = _Reader(effects, [*self._scopes, scope], "" if within else self._of or name)
         for part in body:
             reader.visit(part)
+        if isinstance(node, ast.Lambda):
+            reader._gives(node.body)
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._decorated(node)
@@ -339,7 +356,7 @@ class _Reader(ast.NodeVisitor):
             self._effects.bases |= self._holds(base)
         within = any(not scope.is_class for scope in self._scopes)
         effects = self._effects if within else Effects()
-        reader = _Reader(effects, [*self._scopes, _Scope(is_class=True, names=set())])
+        reader = _Reader(effects, [*self._scopes, _Scope(is_class=True, names=set())], "" if within else node.name)
         for part in (*getattr(node, "type_params", ()), *node.body):
             reader.visit(part)
         if not within:
@@ -372,13 +389,13 @@ class _Reader(ast.NodeVisitor):
         self.visit_ListComp(node)
 
 
-def _declared(node: ast.AST) -> Iterator[str]:
-    """The names that a function declares to be of another scope."""
-    if isinstance(node, ast.Global | ast.Nonlocal):
+def _declared(node: ast.AST, kind: type[ast.Global | ast.Nonlocal]) -> Iterator[str]:
+    """The names that a function declares to be the module's, or those of a function around it."""
+    if isinstance(node, kind):
         yield from node.names
     elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
         for child in ast.iter_child_nodes(node):
-            yield from _declared(child)
+            yield from _declared(child, kind)
 
 
 def _makes_new(node: ast.Call) -> bool:

@@ -137,5 +137,5 @@ def by_type(rows: Sequence[Mapping[str, Any]], code_dir: Path, only: str | None 
 
 def _at_rest(name: str, code: Mapping[str, Any]) -> dict[str, Any]:
     """A type of which no agent is awake and no run is live, with its newest code."""
-    nothing = {key: [] if isinstance(value, list) else 0 for key, value in code.items()}
+    nothing: dict[str, Any] = {key: [] if isinstance(value, list) else 0 for key, value in code.items()}
     return {**nothing, "agent_type": name, "newest": code["newest"], "since_at_ms": code["since_at_ms"]}

@@ -88,8 +88,10 @@ class Program:
         for each in self.effects:
             for name, body in each.bodies.items():
                 self._bodies.setdefault(name, []).append(body)
+        self._bases = {name: each.bases for each in self.effects for name in each.bodies if each.bases}
         self._near: dict[str, set[str]] = {}
         self._far: dict[str, set[str]] = {}
+        self._inside: dict[str, set[str]] = {}  # what each name may hold
         self._deeds = self._in_order()
 
     # ------------------------------------------------------------------ what statements do
@@ -110,16 +112,24 @@ class Program:
         return found
 
     def _join(self, effects: Effects, *, far: bool) -> None:
-        """Note which names may hold one object."""
-        for graph, held in ((self._near, effects.shares), (self._far, effects.shares)):
-            _connect(graph, held, self._holding)
+        """Note which names may hold one object, and what each holds."""
+        held = [effects.shares]
         if far:
-            _connect(self._far, effects.derives, self._holding)
+            kept = {name: {*call.given} for call in effects.calls if self._foreign.collects(call) for name in call.on}
+            held += [effects.derives, kept]
+        _connect(self._near, effects.shares, self._holding)
+        for each in held:
+            _connect(self._far, each, self._holding)
+            for name, others in each.items():
+                self._inside.setdefault(name, set()).update(others & self._bound - {name})
+        for inner in effects.bodies.values():
+            self._join(inner, far=far)
 
     @cached_property
     def _holding(self) -> set[str]:
-        """The names of the program that hold data."""
-        return self._bound - self._imported - self._bodies.keys()
+        """The names of the program that hold data, or give it."""
+        giving = {name for name, bodies in self._bodies.items() for body in bodies if _gives(name, body)}
+        return self._bound - self._imported - (self._bodies.keys() - giving)
 
     def _deeds_of(self, effects: Effects, started: set[str]) -> _Deeds:
         deeds = _Deeds()
@@ -147,9 +157,13 @@ class Program:
         """What a call changes. What a runtime does, it does elsewhere."""
         known = list(self._called(call))
         if known:
-            deeds.changes |= {*call.given} if self._alters(ARGUMENT, known) else set()
+            mine = {call.name} & self._bound  # what it keeps: in a closure, or in a default
+            deeds.changes |= {*call.given} | mine if self._alters(ARGUMENT, known) else mine & self._holding
             deeds.changes |= {*call.on} if self._alters(SELF, known) else set()
+            deeds.changes |= self._foreign.changed(call) if call.on else set()
             return
+        if call.name in self._holding and not call.on and call.name not in of_the_runtime:
+            deeds.changes.add(call.name)
         changed = self._foreign.changed(call)
         deeds.changes |= changed
         if changed or (call.on or {call.name}) & of_the_runtime:
@@ -170,7 +184,7 @@ class Program:
     def _called(self, call: Call, within: Effects | None = None) -> Iterator[Effects]:
         if within is not None and call.name in within.bodies and call.name not in self._bound:
             yield within.bodies[call.name]  # a lambda
-        for name in self._reached(call.on or {call.name}):
+        for name in self._acting(call.on or {call.name}):
             for body in self._bodies.get(name, ()):
                 yield body
                 yield from body.bodies.values()
@@ -200,9 +214,9 @@ class Program:
             waiting.extend(each for call in inner for each in self._called(call))
         return False
 
-    def _reached(self, names: Iterable[str]) -> set[str]:
-        """All names that may hold the same objects."""
-        return _component(self._far, names)
+    def _acting(self, names: Iterable[str]) -> set[str]:
+        """The functions and classes that these names are or hold, with the bases of classes."""
+        return _reached(self._bases, _reached(self._inside, names) & self._bodies.keys())
 
     # ------------------------------------------------------------------ what a class needs
 
@@ -227,7 +241,7 @@ class Program:
         graph = self._near if deeds.starts else self._far
         if not deeds.starts and name not in self._bound and ANYTHING in deeds.changes:
             return not hasattr(builtins, name)
-        return name in deeds.binds or (bool(deeds.changes) and name in _component(graph, deeds.changes))
+        return name in deeds.binds or (bool(deeds.changes) and name in _reached(graph, deeds.changes))
 
     def deeds(self, at: int) -> _Deeds:
         """What a statement does."""
@@ -336,6 +350,11 @@ def _can_differ(loss: Loss, values: Mapping[str, object]) -> bool:
 # ---------------------------------------------------------------- graphs
 
 
+def _gives(name: str, body: Effects) -> bool:
+    """Whether a function gives something that the module holds."""
+    return name in body.derives or any(name in inner.derives for inner in body.bodies.values())
+
+
 def _connect(graph: dict[str, set[str]], held: Mapping[str, set[str]], known: set[str]) -> None:
     for name, others in held.items():
         for other in (others & known) if name in known else ():
@@ -343,8 +362,8 @@ def _connect(graph: dict[str, set[str]], held: Mapping[str, set[str]], known: se
             graph.setdefault(other, set()).add(name)
 
 
-def _component(graph: Mapping[str, set[str]], names: Iterable[str]) -> set[str]:
-    """These names, and all that are connected with them."""
+def _reached(graph: Mapping[str, set[str]], names: Iterable[str]) -> set[str]:
+    """These names, and all to which the graph leads from them."""
     found, waiting = set[str](), set(names)
     while waiting:
         name = waiting.pop()

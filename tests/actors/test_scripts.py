@@ -80,7 +80,8 @@ SAME = {
     "a call of a method": "EXTRA = []\nEXTRA.append('sugar')|EXTRA",
     "an update": "PRICES = {'tea': 1}\nPRICES.update(tea=2)|PRICES",
     "a file that is read": "import json\nwith open('p.json') as file:\n    PRICES = json.load(file)|PRICES",
-    "a file that is read line by line": "LINES = []\nwith open('p.json') as file:\n    for line in file:\n        LINES.append(line)|LINES",
+    "a file that is read line by line": "LINES = []\nwith open('p.json') as file:\n    for line in file:\n"
+    "        LINES.append(line)|LINES",
     "an attempt": "try:\n    LIMIT = int('x')\nexcept ValueError:\n    LIMIT = 3|LIMIT",
     "a condition": "LIMIT = 1\nif LIMIT < 2:\n    LIMIT = 7|LIMIT",
     "an augmented assignment": "LIMIT = 1\nLIMIT += 4|LIMIT",
@@ -135,6 +136,51 @@ SAME = {
     "what is printed": "T = {}\nprint(T)\nT['a'] = 1|T",
     "what is written elsewhere": "import json, pathlib\nT = {'a': 1}\npathlib.Path('out').write_text(json.dumps(T))|T",
     "an unrelated wipe": "import shutil\nT = [1]\nshutil.rmtree('gone', ignore_errors=True)|[T, shutil.__name__]",
+    "a method that is given later": "class B: pass\nB.extra = lambda self: 4|B().extra()",
+    "a slice": "L=[1,2]\nL[:] = [3]\ndel L[0]\nL.append(9)|L",
+    "a lock": "import threading\nlock = threading.Lock()\nT={}\nwith lock:\n    T['a']=1|T",
+    "a list within": "T={}\nT.setdefault('x', []).append(1)|T",
+    "the level of a logger": "import logging\nlogging.getLogger('xyz').setLevel(33)|logging.getLogger('xyz').level",
+    "values that are doubled": "T={'a':1,'b':2}\nfor k in list(T):\n    T[k] *= 2|T",
+    "a closure that counts": "def make():\n    n = 0\n    def inc():\n        nonlocal n\n        n += 1\n"
+    "        return n\n    return inc\nnext_ = make()\nnext_()|next_()",
+    "a function that reads into it": "import json\nfrom pathlib import Path\nT={}\ndef into(t, p):\n"
+    "    t.update(json.loads(Path(p).read_text()))\ninto(T,'p.json')|T",
+    "an attribute": "from dataclasses import dataclass, field\n@dataclass\nclass C:\n"
+    "    items: list = field(default_factory=list)\nc = C()\nc.items.append(1)\n"
+    "c.x = 4|[c.items, c.x]",
+    "a thread": "import threading\nT={}\ndef fill():\n    T['a']=1\nth = threading.Thread(target=fill)\nth.start()\nth.join()|T",
+    "a generator that fills": "T=[]\ndef g():\n    T.append(1)\n    yield\nfor _ in g(): pass|T",
+    "arguments by name": "T={}\ndef f(*a, **k):\n    k['t']['a'] = 1\nf(t=T)|T",
+    "a partial function": "import functools\nT={}\ndef put(t, k):\n    t[k]=1\nf = functools.partial(put, T)\nf('a')|T",
+    "a method by another name": "T=[]\npush = T.append\npush(1)|T",
+    "a class's own list": "class Box:\n    items = []\n    @classmethod\n"
+    "    def put(cls, x): cls.items.append(x)\nBox.put(1)|Box.items",
+    "a static method": "T=[]\nclass Box:\n    @staticmethod\n    def put(x): T.append(x)\nBox.put(1)|T",
+    "an object that is called": "T=[]\nclass F:\n    def __call__(self, x): T.append(x)\nf = F()\nf(1)|T",
+    "a context of the program's": "T=[]\nclass C:\n    def __enter__(self): T.append('in')\n"
+    "    def __exit__(self,*a): T.append('out')\nwith C():\n    pass|T",
+    "an object's making": "T=[]\nclass C:\n    def __init__(self): T.append(1)\nC()\nX = C()|T",
+    "an inherited method": "T=[]\nclass A:\n    def put(self): T.append(1)\nclass B(A): pass\nB().put()|T",
+    "chained calls": "class Q:\n    def __init__(self): self.w=[]\n    def add(self, x):\n"
+    "        self.w.append(x)\n        return self\nq = Q().add(1).add(2)|q.w",
+    "an import within a function": "def load():\n    global M\n    import math as M\nload()|M.floor(2.5)",
+    "what a function gives": "T={'a':[]}\ndef get(): return T['a']\nget().append(1)|T",
+    "what a function gave": "T={'a':[]}\ndef get(): return T\nx = get()\nx['b'] = 1|T",
+    "a default that is kept": "def f(x=[]):\n    x.append(1)\n    return x\nf()|f()",
+    "a registry of the program's": "class Reg:\n    def __init__(self): self.all = {}\n    def register(self, f):\n"
+    "        self.all[f.__name__] = 1\n        return f\nreg = Reg()\n@reg.register\n"
+    "def tea(): pass\n@reg.register\ndef cake(): pass|reg.all",
+    "an object that decorates": "ALL={}\nclass Reg:\n    def __call__(self, name):\n        def deco(c):\n"
+    "            ALL[name]=1\n            return c\n        return deco\nreg = Reg()\n"
+    "@reg('x')\nclass X: pass|ALL",
+    "values of a table": "T={'a':[]}\nfor v in T.values():\n    v.append(1)|T",
+    "a function that is defined again": "def f(): return 1\nX = f()\ndef f(): return 2|[X, f()]",
+    "an assignment within a list": "L = [y := 5, y + 1]|[L, y]",
+    "the working directory": "import os\nos.chdir('lib')\nX = os.path.exists('in_lib.py')\nos.chdir('..')|X",
+    "a longer import path": "import sys\nsys.path += ['lib']\nfrom in_lib import N|N",
+    "a sorted list": "T=[3,1]\nT.sort(key=lambda x: x)|T",
+    "an import that fails": "try:\n    import nowhere_at_all as x\nexcept ImportError:\n    x = None|x",
     "a cache of the class's own": "CACHE = {}|CACHE.setdefault('a', 1)",
 }
 
@@ -235,6 +281,12 @@ FINE = {
     "arguments of its own": "import sys\nprint(sys.argv)\n" + START,
     "a wipe": "import shutil, pathlib\nshutil.rmtree(pathlib.Path('x'), ignore_errors=True)\n" + START,
     "its own loop": "import asyncio\nasync def main():\n    Runtime().run(Till, T)\nasyncio.run(main())",
+    "arguments that it hands over": "import argparse\nparser = argparse.ArgumentParser()\n"
+    "args = parser.parse_args([])\nprint(Runtime(vars(args)).run(Till, args))",
+    "a log": "import logging\nlogging.getLogger('x').info('%s', T)\n" + START,
+    "a file that it writes": "import json\nwith open('out', 'w') as file:\n    json.dump(T, file)\n" + START,
+    "a copy": "copy = sorted(T)\ncopy.append(3)\n" + START + "    copy.append(4)\n",
+    "a name that is a local one in the class": START + "    cls = self = 3\n    cls += 1\n",
     "a call with it": "def show(t):\n    print(len(t), Runtime().run(Till))\nshow(T)",
 }
 
