@@ -95,7 +95,7 @@ class CallDesk:
             if isinstance(function, str):
                 await self._line.send(RPC, id=call_id, success=False, error=function)
             elif gives_bit_by_bit(function):
-                await self._stream(call_id, method, frame["args"])
+                await self._stream(call_id, getattr(self._reached.handle, method)(*frame["args"]))
             else:
                 result = await asked(getattr(self._reached.handle, method)(*frame["args"]))
                 await self._line.send_text(encoded(RPC, id=call_id, success=True, done=True, result=result))
@@ -113,24 +113,12 @@ class CallDesk:
         is_exposed = hasattr(function, "__perdure_exposed__") or hasattr(function, "__perdure_afar__")
         return function if is_exposed else f"Method {method} is not callable"
 
-    async def _stream(self, call_id: str, method: str, args: list[object]) -> None:
-        async with aclosing(self._values(method, args)) as values:
+    async def _stream(self, call_id: str, given: AsyncGenerator[object, None]) -> None:
+        """Tell what a generator of the agent gives. It goes on only when the client has taken what came."""
+        async with aclosing(given) as values:
             async for value in values:
                 await self._line.send_text(encoded(RPC, id=call_id, success=True, done=False, result=value))
         await self._line.send(RPC, id=call_id, success=True, done=True)
-
-    async def _values(self, method: str, args: list[object]) -> AsyncGenerator[object, None]:
-        """What a generator of the agent gives. It goes on only when the client has taken what came."""
-        stream_id = await self._caller.call("_perdure_begin_stream", method, pack([args, {}]))
-        try:
-            while True:
-                page = await asked(self._caller.call("_perdure_next_of_stream", stream_id))
-                for value in page["values"]:
-                    yield value
-                if page["is_over"]:
-                    return
-        finally:
-            await self._caller.call("_perdure_end_stream", stream_id)
 
 
 def _is_call(frame: JsonObject) -> bool:

@@ -14,7 +14,7 @@ from typing import Final, TypedDict
 from perdure.actors.code.schema import Shape
 from perdure.actors.code.signatures import exposed_call, gives_bit_by_bit
 from perdure.actors.life.life import Life
-from perdure.ledger import BadRequest, unpack_value
+from perdure.ledger import BadRequest
 
 HOLD_S: Final = 10.0
 GATHER_S: Final = 0.02
@@ -23,9 +23,9 @@ LEFT_AFTER_S: Final = 60.0
 
 
 class Values(TypedDict):
-    """The next values, and whether there are no more."""
+    """The next values, encoded, and whether there are no more."""
 
-    values: list[object]
+    values: list[bytes]
     is_over: bool
 
 
@@ -86,7 +86,7 @@ class _Open:
 
     async def page(self) -> Values:
         self._asked.set()
-        found: list[object] = []
+        found: list[bytes] = []
         while len(found) < PAGE_MAX and not self._is_closed:
             if self._upcoming is None:
                 self._upcoming = self._life.spawn_awaited(self._next())
@@ -100,11 +100,8 @@ class _Open:
             if value is _OVER:
                 await self.close()
             else:
-                found.append(self._checked(value))
+                found.append(self._given.encode("yield", value, self._life.limits.output_bytes_max))
         return {"values": found, "is_over": self._is_closed}
-
-    def _checked(self, value: object) -> object:
-        return unpack_value(self._given.encode("yield", value, self._life.limits.output_bytes_max))
 
     async def _next(self) -> object:
         generator = self._generator

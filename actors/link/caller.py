@@ -121,7 +121,7 @@ class AgentCaller:
             while not is_over:
                 page = cast("Mapping[str, Any]", await self.call(to, "_perdure_next_of_stream", (stream_id,), {}))
                 for value in page["values"]:
-                    yield given.typed("yield", value)
+                    yield given.decode("yield", value)
                 is_over = page["is_over"]
         except PerdureError:
             is_over = True
