@@ -938,6 +938,22 @@ MUTANTS = (
     Mutant("actors/supervisor/pool.py", "spare_hosts(warm, self._limits)", "[]",
            "hosts beyond the number of the pool end when they are empty", "actors/test_supervisor.py"
            "::test_hosts_that_some_had_alone_end_when_they_are_empty_and_too_many"),
+    Mutant("actors/code/program.py", "self.losses.append(Loss(at, name, How.STARTS", "_ = (Loss(at, name, How.STARTS",
+           "an agent never sees another value than its script's", "actors/test_scripts.py"
+           "::test_a_class_that_would_differ_in_hosts_is_refused_with_the_line"),
+    Mutant("actors/code/program.py", "name in _reached(graph, deeds.changes)", "name in deeds.changes",
+           "what a script changes by another name is changed", "actors/test_scripts.py"
+           "::test_a_class_has_in_hosts_what_the_script_made"),
+    Mutant("actors/code/pinned.py", "return code and _said_to_be_of(self._author, code)", "return code",
+           "tracebacks name the author's file", "actors/test_packing.py"
+           "::test_a_traceback_names_the_author_s_file_and_shows_what_is_executed"),
+    Mutant("ledger/storage/sql_rules.py", '"perdure" in target[:-1] or ', "",
+           "SQL of an agent does not change Perdure's records", "ledger/test_storage.py"
+           "::test_statements_that_are_not_for_an_agent_are_refused_before_anything_runs"),
+    Mutant("actors/link/caller.py", '            if not is_over:\n                await self.call(to, "_perdure_end_stream"',
+           '            if is_over:\n                await self.call(to, "_perdure_end_stream"',
+           "a generator is closed when its reader has left", "actors/test_values_bit_by_bit.py"
+           "::test_a_generator_is_closed_when_nobody_wants_more"),
     Mutant("actors/supervisor/pool.py", "            if host_id not in survivors:\n", "            if False:\n",
            "a host that did not survive the supervisor is lost",
            "actors/test_deaths.py::test_a_cold_restart_in_the_middle_of_a_fan_out_loses_and_repeats_nothing"),

@@ -133,9 +133,7 @@ class Agent:
         """The agent's own name, without its ancestors; for the child of a run it is the run's id."""
         return self._perdure.name
 
-    def sql(
-        self, query: str, parameters: Sequence[object] | Mapping[str, object] | None = None
-    ) -> list[tuple[Any, ...]]:
+    def sql(self, query: str, parameters: Sequence[Any] | dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
         """Run SQL on the agent's storage: in the open transaction, or else durable on return."""
         return self._perdure.storage.sql(query, parameters)
 

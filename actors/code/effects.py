@@ -7,9 +7,11 @@ bound to what another name holds *shares* it: what changes one may change the ot
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from perdure.actors.code.statements import Comprehension, bound_in, declared, dotted, parts_of
 
 ARGUMENT: Final = "<argument>"
 """Stands for whatever a function was given."""
@@ -26,7 +28,6 @@ OF_THE_PROCESS: Final = frozenset({"os.environ", "sys.path", "sys.modules", "sys
 _OTHER_WAYS: Final = {"os.getenv": "os.environ", "os.environb": "os.environ"}
 _MODULE_ITSELF: Final = ("globals", "vars", "locals")
 _NEW_VALUES: Final = frozenset({"bool", "bytes", "float", "hash", "id", "int", "len", "repr", "str", "sum"})
-_Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 _LAMBDA: Final = "<lambda>"
 
 
@@ -75,35 +76,6 @@ def effects_of(node: ast.stmt) -> Effects:
     return effects
 
 
-def bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The names that these bind in their own scope; `*` for an import of everything."""
-    for node in nodes:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-            yield from bound_in(node.decorator_list)
-            continue
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-            yield node.id
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-            yield node.name
-        elif isinstance(node, ast.MatchMapping) and node.rest:
-            yield node.rest
-        if isinstance(node, _Comprehension):
-            yield from (part.target.id for part in ast.walk(node) if isinstance(part, ast.NamedExpr))
-        elif not isinstance(node, ast.Lambda):
-            yield from bound_in(ast.iter_child_nodes(node))
-
-
-def dotted(node: ast.AST) -> str:
-    """The path of `a.b.c`; empty for anything else."""
-    if isinstance(node, ast.Name):
-        return node.id
-    before = dotted(node.value) if isinstance(node, ast.Attribute) else ""
-    return f"{before}.{node.attr}" if before and isinstance(node, ast.Attribute) else ""
-
-
 @dataclass
 class _Scope:
     """Names that are not the module's, and what of it they share."""
@@ -142,12 +114,12 @@ class _Reader(ast.NodeVisitor):
             return self._given(node) | self._holds(node.func) if through_calls and not _makes_new(node) else set()
         if isinstance(node, ast.Attribute) and dotted(node) in OF_THE_PROCESS:
             return {dotted(node)}
-        if isinstance(node, _Comprehension):
+        if isinstance(node, Comprehension):
             return self._collected(node, through_calls=through_calls)
-        parts = [self._holds(part, through_calls=through_calls) for part in _parts(node)]
+        parts = [self._holds(part, through_calls=through_calls) for part in parts_of(node)]
         return set[str]().union(*parts)
 
-    def _collected(self, node: _Comprehension, *, through_calls: bool) -> set[str]:
+    def _collected(self, node: Comprehension, *, through_calls: bool) -> set[str]:
         """A comprehension holds what it iterates over if its elements are, or are in, what the loop gives."""
         each = node.value if isinstance(node, ast.DictComp) else node.elt
         names = {name for loop in node.generators for name in bound_in([loop.target])}
@@ -330,8 +302,8 @@ class _Reader(ast.NodeVisitor):
         """What a function does when it is called. One inside a function is taken for called with it."""
         every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
         parameters = {each.arg for each in every if each is not None}
-        ours = {name for part in body for name in _declared(part, ast.Global)}
-        outer = {name for part in body for name in _declared(part, ast.Nonlocal)}
+        ours = {name for part in body for name in declared(part, ast.Global)}
+        outer = {name for part in body for name in declared(part, ast.Nonlocal)}
         scope = _Scope(is_class=False, names=(parameters | set(bound_in(body))) - ours - outer)
         scope.shares = {parameter: {ARGUMENT} for parameter in parameters}
         if every[0] is not None and self._scopes and self._scopes[-1].is_class:
@@ -371,7 +343,7 @@ class _Reader(ast.NodeVisitor):
         mine.awaits |= found.awaits
         mine.bodies.setdefault(name, Effects()).bodies.update(found.bodies)
 
-    def visit_ListComp(self, node: _Comprehension) -> None:
+    def visit_ListComp(self, node: Comprehension) -> None:
         names = {name for each in node.generators for name in bound_in([each.target])}
         inner = _Reader(self._effects, [*self._scopes, _Scope(is_class=False, names=names)])
         for each in node.generators:
@@ -389,28 +361,5 @@ class _Reader(ast.NodeVisitor):
         self.visit_ListComp(node)
 
 
-def _declared(node: ast.AST, kind: type[ast.Global | ast.Nonlocal]) -> Iterator[str]:
-    """The names that a function declares to be the module's, or those of a function around it."""
-    if isinstance(node, kind):
-        yield from node.names
-    elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
-        for child in ast.iter_child_nodes(node):
-            yield from _declared(child, kind)
-
-
 def _makes_new(node: ast.Call) -> bool:
     return isinstance(node.func, ast.Name) and node.func.id in _NEW_VALUES
-
-
-def _parts(node: ast.AST | None) -> Iterator[ast.AST]:
-    """The parts of an expression that its value may be, or hold."""
-    if isinstance(node, ast.Attribute | ast.Subscript | ast.Starred | ast.Await | ast.NamedExpr):
-        yield node.value
-    elif isinstance(node, ast.IfExp):
-        yield from (node.body, node.orelse)
-    elif isinstance(node, ast.BoolOp | ast.Dict):
-        yield from (value for value in node.values if value is not None)
-    elif isinstance(node, ast.List | ast.Tuple | ast.Set):
-        yield from node.elts
-    elif isinstance(node, ast.BinOp):
-        yield from (node.left, node.right)

@@ -1,4 +1,4 @@
-"""Kinds of statements, and what is imported where."""
+"""Kinds of statements, what they bind, and what is imported where."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 DOC: Final = "__doc__"
 
 
@@ -87,3 +88,58 @@ def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda | ast.expr):
         for child in ast.iter_child_nodes(node):
             yield from _outside_functions(child)
+
+
+# ---------------------------------------------------------------- names
+
+
+def bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The names that these bind in their own scope; `*` for an import of everything."""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+            yield from bound_in(node.decorator_list)
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            yield node.name
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            yield node.rest
+        if isinstance(node, Comprehension):
+            yield from (part.target.id for part in ast.walk(node) if isinstance(part, ast.NamedExpr))
+        elif not isinstance(node, ast.Lambda):
+            yield from bound_in(ast.iter_child_nodes(node))
+
+
+def dotted(node: ast.AST) -> str:
+    """The path of `a.b.c`; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    before = dotted(node.value) if isinstance(node, ast.Attribute) else ""
+    return f"{before}.{node.attr}" if before and isinstance(node, ast.Attribute) else ""
+
+
+def declared(node: ast.AST, kind: type[ast.Global | ast.Nonlocal]) -> Iterator[str]:
+    """The names that a function declares to be the module's, or those of a function around it."""
+    if isinstance(node, kind):
+        yield from node.names
+    elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+        for child in ast.iter_child_nodes(node):
+            yield from declared(child, kind)
+
+
+def parts_of(node: ast.AST | None) -> Iterator[ast.AST]:
+    """The parts of an expression that its value may be, or hold."""
+    if isinstance(node, ast.Attribute | ast.Subscript | ast.Starred | ast.Await | ast.NamedExpr):
+        yield node.value
+    elif isinstance(node, ast.IfExp):
+        yield from (node.body, node.orelse)
+    elif isinstance(node, ast.BoolOp | ast.Dict):
+        yield from (value for value in node.values if value is not None)
+    elif isinstance(node, ast.List | ast.Tuple | ast.Set):
+        yield from node.elts
+    elif isinstance(node, ast.BinOp):
+        yield from (node.left, node.right)
