@@ -29,8 +29,8 @@ from typing import (
     get_type_hints,
 )
 
-from perdure.actors.code.excerpt import typed_texts
 from perdure.actors.code.naming import IMPORTING
+from perdure.actors.code.typed_texts import typed_texts
 
 Names = dict[str, object]
 
