@@ -205,19 +205,12 @@ class TurnRecovery:
         known = None if turn.incident is None else Incident.of_row(turn.incident)
         if known is not None:
             await self._credit_runs(live)
+        request_id, is_parked = turn.request_id, kind is RecoveryKind.PARK
         cut = TurnInterruption(
-            turn.request_id,
-            turn.request_id,
-            turn.user_message_id or None,
-            kind,
-            turn.work,
-            is_awaiting_client=kind is RecoveryKind.PARK,
-            is_out_of_memory=cause == OUT_OF_MEMORY,
-            waited_until_ms=self._state.freed_at_ms,
-            is_stall=cause == STALL,
-            settled=live.stream.settled,
-            was_entered=turn.was_entered,
-        )
+            request_id, request_id, turn.user_message_id or None, kind, turn.work, is_parked,
+            is_out_of_memory=cause == OUT_OF_MEMORY, waited_until_ms=self._state.freed_at_ms, is_stall=cause == STALL,
+            settled=live.stream.settled, was_entered=turn.was_entered,
+        )  # fmt: skip
         seen = evaluate(known, cut, config, self._state.tenant.now_ms())
         turn.incident = seen.incident.as_row()
         self._state.store.write(turn)  # before any hook is called, because a hook may kill the process
