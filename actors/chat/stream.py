@@ -97,6 +97,12 @@ class Stream:
         return self.parts[self.turn.base :]
 
     @property
+    def said(self) -> list[Part]:
+        """The same, if anything was said: that a request was begun says nothing yet."""
+        parts = self.own_parts
+        return parts if any(part["type"] != "step-start" for part in parts) else []
+
+    @property
     def message(self) -> Message:
         """The assistant's message so far."""
         return {"id": self.turn.message_id, "role": "assistant", "parts": self.parts}

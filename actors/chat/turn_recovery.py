@@ -163,7 +163,7 @@ class TurnRecovery:
         """An attempt was interrupted. Returns None if another one begins now."""
         turn, stream = live.turn, live.stream
         kind = classify_turn(
-            has_content=bool(_said(stream)),
+            has_content=bool(stream.said),
             is_continuation=bool(turn.continues),
             is_newest_user_its_own=self._state.transcript.newest_user_id == turn.user_message_id,
             is_awaiting_client=live.awaits_person(),
@@ -255,7 +255,7 @@ class TurnRecovery:
     async def _asked(self, live: LiveTurn, incident: Incident, cause: str) -> Outcome | None:
         """Ask the author what becomes of the partial answer, and tell the followers. Returns an outcome if the turn is to end."""
         turn, stream = live.turn, live.stream
-        parts = _said(stream)
+        parts = stream.said
         context = ChatRecoveryContext(
             incident_id=incident.incident_id,
             attempt=incident.attempt,
@@ -312,7 +312,7 @@ class TurnRecovery:
         """The budget is used up: what was said stays, the author is told, and the turn ends."""
         turn = live.turn
         if config.on_exhausted is not None:
-            parts, begun_ms = _said(live.stream), turn.started_at_ms
+            parts, begun_ms = live.stream.said, turn.started_at_ms
             stream_id = turn.request_id if parts else ""
             context = exhausted_context(incident, config, stream_id=stream_id, created_at_ms=begun_ms, parts=parts)
             await self._heard("on_exhausted", config.on_exhausted, context)
@@ -387,12 +387,6 @@ def _base(incident: Incident) -> dict[str, object]:
 def _has_calls(parts: list[Part]) -> bool:
     """Whether there is a call that may have begun. Dropped, it would be made again under another id, and happen twice."""
     return any(is_tool_part(part) and part.get("state") != "input-streaming" for part in parts)
-
-
-def _said(stream: Stream) -> list[Part]:
-    """What the turn has said so far. That a request was begun says nothing yet."""
-    parts = stream.own_parts
-    return parts if any(part["type"] != "step-start" for part in parts) else []
 
 
 def _text_of(parts: list[Part]) -> str:
