@@ -4,6 +4,9 @@ A sync parent that waits for its children keeps its thread, and its children nee
 there are but how many *run*: each job holds a slot, whoever waits for the runtime lends its slot to the next in line, and takes one again
 before it goes on. Nested fan-outs of sync code therefore cannot deadlock, however deep and wide they are (design §4).
 
+The code of a job may have threads and event loops of its own, and any of them may wait for the runtime; the job then has no slot until none
+of them does. They know whose they are by their context, which `inherit_contexts` has them take over from who started them.
+
 A thread cannot be stopped. One whose job was given up is *left behind*: it keeps no slot, lest it starve the others, and it is counted,
 so that its process can be replaced.
 """
@@ -11,19 +14,23 @@ so that its process can be replaced.
 from __future__ import annotations
 
 import asyncio
-import contextvars
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from contextvars import Context, ContextVar, copy_context
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from perdure.actors.tasks import RANK, to_the_end
+from perdure.ledger import BadRequest
 from perdure.policies import Line, Rank
 
 T = TypeVar("T")
+OURS: Final = "perdure"  # begins the names of threads that work for many agents
 
 
 class Crew:
@@ -35,11 +42,11 @@ class Crew:
 
     def __init__(self, slots: int, name: str) -> None:
         self._slots, self._name = slots, name
-        self._lock = threading.Lock()  # guards what follows, and the flags of the jobs
+        self._lock = threading.Lock()  # guards what follows, and the slots of the jobs
         self._running = 0
         self._left_behind = 0
         self._line: Line[_Job] = Line()
-        self._returning: deque[tuple[_Job, threading.Event]] = deque()
+        self._returning: deque[tuple[_Slot, threading.Event]] = deque()
         self._resting: list[SimpleQueue[_Job | None]] = []
 
     @property
@@ -68,25 +75,35 @@ class Crew:
         return await to_the_end(asyncio.wrap_future(self._line_up(work, rank).future))
 
     def _line_up(self, work: Callable[[], object], rank: Rank) -> _Job:
-        job = _Job(self, partial(contextvars.copy_context().run, work))
+        slot, context = _Slot(self), copy_context()
+        context.run(_SLOT.set, slot)
+        job = _Job(slot, Future(), partial(context.run, work))
         with self._lock:
             self._line.add(job, rank)
             self._go_on()
         return job
 
-    def lend(self, job: _Job, future: Future[T]) -> T:
-        """Wait for a future on the thread of this job; somebody else may have its slot meanwhile."""
+    @contextmanager
+    def lent(self, slot: _Slot) -> Iterator[None]:
+        """Inside, one of the threads and loops of this job waits; somebody else may have its slot meanwhile."""
         with self._lock:
-            self._take_slot(job)
+            slot.waits += 1
+            self._take(slot)
             self._go_on()
         try:
-            return future.result()
+            yield
         finally:
-            turn = threading.Event()
-            with self._lock:
-                self._returning.append((job, turn))
-                self._go_on()
-            turn.wait()
+            self._take_back(slot)
+
+    def _take_back(self, slot: _Slot) -> None:
+        turn = threading.Event()
+        with self._lock:
+            slot.waits -= 1
+            if slot.waits or slot.is_over:
+                return
+            self._returning.append((slot, turn))
+            self._go_on()
+        turn.wait()
 
     # with the lock held
 
@@ -94,20 +111,20 @@ class Crew:
         """Give the free slots to who is next. Those that were at work before come first: then what was begun comes to an end."""
         while self._running < self._slots and (self._returning or self._line):
             if self._returning:
-                job, turn = self._returning.popleft()
-                self._give_slot(job)
+                slot, turn = self._returning.popleft()
+                self._give(slot)
                 turn.set()
             else:
                 self._hand_over(self._line.take())
 
-    def _give_slot(self, job: _Job) -> None:
-        if not job.is_left_behind:
-            job.has_slot = True
+    def _give(self, slot: _Slot) -> None:
+        if not (slot.is_held or slot.waits or slot.is_over):
+            slot.is_held = True
             self._running += 1
 
-    def _take_slot(self, job: _Job) -> None:
-        self._running -= job.has_slot
-        job.has_slot = False
+    def _take(self, slot: _Slot) -> None:
+        self._running -= slot.is_held
+        slot.is_held = False
 
     def _hand_over(self, job: _Job) -> None:
         if not self._resting:
@@ -118,7 +135,7 @@ class Crew:
                 job.refuse(problem)
                 return
             self._resting.append(jobs)
-        self._give_slot(job)
+        self._give(job.slot)
         self._resting.pop().put(job)
 
     # without it
@@ -126,9 +143,9 @@ class Crew:
     def _leave_behind(self, job: _Job) -> None:
         with self._lock:
             if not job.future.done():
-                job.is_left_behind = True
+                job.slot.is_left_behind = job.slot.is_over = True
                 self._left_behind += 1
-                self._take_slot(job)
+                self._take(job.slot)
                 self._go_on()
 
     def _work(self, jobs: SimpleQueue[_Job | None]) -> None:
@@ -136,8 +153,9 @@ class Crew:
         while (job := jobs.get()) is not None:
             job.perform()
             with self._lock:
-                self._left_behind -= job.is_left_behind
-                self._take_slot(job)
+                job.slot.is_over = True
+                self._left_behind -= job.slot.is_left_behind
+                self._take(job.slot)
                 self._resting.append(jobs)  # on top: if there is a next job, it is this thread's
                 self._go_on()
                 if len(self._resting) > self._slots:
@@ -145,23 +163,33 @@ class Crew:
             del job  # what it holds must not wait for the next one
 
 
-class _Job:
+class _Slot:
+    """The slot of a job. `waits` counts its threads and loops that wait; one that is over, or was left behind, gets none any more."""
+
+    __slots__ = ("crew", "is_held", "is_left_behind", "is_over", "waits")
+
+    def __init__(self, crew: Crew) -> None:
+        self.crew, self.waits = crew, 0
+        self.is_held = self.is_left_behind = self.is_over = False
+
+
+_SLOT: Final[ContextVar[_Slot | None]] = ContextVar("perdure_slot", default=None)
+"""That of the job for which the current code works."""
+
+
+class _Job(NamedTuple):
     """A piece of work on its way through a thread."""
 
-    def __init__(self, crew: Crew, work: Callable[[], object]) -> None:
-        self.crew = crew
-        self.future: Future[Any] = Future()
-        self.has_slot = False
-        self.is_left_behind = False
-        self._work = work
+    slot: _Slot
+    future: Future[Any]
+    work: Callable[[], object]
 
     def perform(self) -> None:
         """Do it, unless it was cancelled while it stood in line."""
         if not self.future.set_running_or_notify_cancel():
             return
-        _here.job = self
         try:
-            result = self._work()
+            result = self.work()
         except (StopIteration, CancelledError, asyncio.CancelledError) as problem:
             # to who waits they would mean something else
             failure = RuntimeError(f"sync code raised {type(problem).__name__}")
@@ -171,8 +199,6 @@ class _Job:
             self.future.set_exception(problem)
         else:
             self.future.set_result(result)
-        finally:
-            _here.job = None
 
     def refuse(self, problem: RuntimeError) -> None:
         """It cannot be done."""
@@ -180,16 +206,75 @@ class _Job:
             self.future.set_exception(problem)
 
 
-class _Here(threading.local):
-    """What the current thread is at, if it is one of a crew."""
-
-    job: _Job | None = None
-
-
-_here = _Here()
+@contextmanager
+def lent() -> Iterator[None]:
+    """Inside, this code waits for something of the runtime. The job that it works for, if any, lends its slot meanwhile."""
+    slot = _SLOT.get()
+    if slot is None:
+        yield
+    else:
+        with slot.crew.lent(slot):
+            yield
 
 
 def wait_for(future: Future[T]) -> T:
-    """Wait for something of the runtime, on whichever thread. One of a crew lends its slot meanwhile."""
-    job = _here.job
-    return future.result() if job is None else job.crew.lend(job, future)
+    """Wait for something of the runtime, on whichever thread. Who is interrupted there (`KeyboardInterrupt`) has no more use for it."""
+    try:
+        with lent():
+            return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def awaitable(future: Future[T]) -> asyncio.Future[T]:
+    """The same for code of an event loop, which awaits it. Cancelling it cancels what is waited for."""
+    lending = ExitStack()
+    lending.enter_context(lent())
+    told = asyncio.wrap_future(future)
+    told.add_done_callback(lambda _: lending.close())
+    return told
+
+
+def beside() -> Context:
+    """This context without the job, for what another loop does on its behalf."""
+    context = copy_context()
+    context.run(_SLOT.set, None)
+    return context
+
+
+def has_loop() -> bool:
+    """Whether this is code of an event loop, which must not block. Raises `BadRequest` under trio, whose code can await nothing of ours."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        trio = sys.modules.get("trio")
+        if trio is not None and trio.lowlevel.in_trio_run():
+            words = "trio runs here, and only asyncio can wait for this; call it by `trio.to_thread.run_sync`, or use anyio with asyncio"
+            raise BadRequest("call", words) from None
+        return False
+    return True
+
+
+def inherit_contexts() -> None:
+    """From now on threads that code of this process starts, and what it gives to a pool of threads, have the context of who did so: they
+    work for the same agent and run, and in the same transaction. Python itself does that for `asyncio.to_thread` alone."""
+    start, submit = threading.Thread.start, ThreadPoolExecutor.submit
+
+    def started(self: threading.Thread) -> None:
+        if not (self.name.startswith(OURS) or getattr(self, "_context", None)):  # from 3.14 on one may be given
+            self.run = partial(_within, self, copy_context(), self.run)  # type: ignore[method-assign]
+        start(self)
+
+    def submitted(self: ThreadPoolExecutor, job: Callable[..., T], /, *args: object, **kwargs: object) -> Future[T]:
+        within = partial(copy_context().run, job)
+        return Context().run(submit, self, within, *args, **kwargs)  # a thread that this starts is nobody's
+
+    threading.Thread.start = started  # type: ignore[method-assign]
+    ThreadPoolExecutor.submit = submitted  # type: ignore[method-assign, assignment]
+
+
+def _within(thread: threading.Thread, context: Context, run: Callable[[], None]) -> None:
+    """What a thread does, in this context."""
+    del thread.run  # it holds the thread in a circle
+    context.run(run)

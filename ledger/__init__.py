@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         PerdureError,
         RetryRefused,
         RunBeingCleared,
+        RuntimeClosed,
         StaleIncarnation,
         StartTimedOut,
         StorageConflict,

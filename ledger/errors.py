@@ -5,6 +5,7 @@
     │   ├── ConflictingRequest        a run id was used again with other content
     │   ├── UnknownRun                no run has this id
     │   ├── RetryRefused              the run is live, has completed or was cancelled, so it is not tried again
+    │   ├── RuntimeClosed             the runtime was closed, or this process was forked from the one that opened it
     │   ├── UnknownAgentType          the agent's class cannot be found or imported
     │   ├── UnknownTool               no tool has this name, or its function cannot be found or imported
     │   ├── TooLarge                  a value is over its limit
@@ -71,6 +72,11 @@ class UnknownRun(BadRequest):
 
 class RetryRefused(BadRequest):
     """Only a run that failed, was given up or is parked is tried again."""
+
+
+class RuntimeClosed(BadRequest):
+    """The runtime was closed, or this process was forked from the one that opened it. Nothing was asked; or if it was closed while somebody
+    waited, nobody knows what became of it."""
 
 
 class UnknownAgentType(BadRequest):

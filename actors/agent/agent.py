@@ -7,7 +7,9 @@ Perdure keeps its own data of an object in one attribute, `_perdure`. Methods fo
 methods of the agent. Rare ones are in groups: `self.fibers`, `self.schedules`, `self.queued`, `self.sub_agents`, `self.storage`.
 
 A verb that waits gives an awaitable in async code. In sync code it blocks and gives the value. It is typed as the awaitable, because type
-checkers cannot tell which code is async; `blocking` gives it the other type.
+checkers cannot tell which code is async; `blocking` gives it the other type. Async code may run on a loop of the author's own, such as
+`asyncio.run` in a sync method, or on a thread with a loop. Threads work for the code that has started them: for its run, and within its
+transaction as long as that is open.
 
 Callbacks of schedules and of the queue are methods of the agent. They are called as `callback(payload, occurrence)`, in a transaction of
 the agent's storage that also consumes the occurrence. So what a callback writes, and what it requests (runs, fibers, submissions, other
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast, overload
@@ -40,6 +42,7 @@ from perdure.actors.agent.groups import (
 )
 from perdure.actors.code.author_call import hook
 from perdure.actors.code.known_types import claim
+from perdure.actors.event_stream import Followed
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.jobs.fiber import FiberInspection, FiberPage
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
@@ -179,6 +182,7 @@ class Agent:
     async def on_progress(self, run: RunInfo, progress: dict[str, Any]) -> None:
         """Called at best effort for progress and milestones of this agent's runs, while the agent is awake."""
 
+    @verb
     async def on_before_sub_agent(self, agent_type: str, name: str) -> bool:
         """Return whether a call from outside may reach a child of this agent. Called for every such call.
 
@@ -359,16 +363,15 @@ class Agent:
     @overload
     def as_completed(
         self, requests: Sequence[tuple[AsyncChild[Input, Output], Input]]
-    ) -> AsyncIterator[RunResult[Output]]: ...
+    ) -> Followed[RunResult[Output]]: ...
     @overload
-    def as_completed(
-        self, requests: Sequence[tuple[Child[Input, Output], Input]]
-    ) -> AsyncIterator[RunResult[Output]]: ...
+    def as_completed(self, requests: Sequence[tuple[Child[Input, Output], Input]]) -> Followed[RunResult[Output]]: ...
     @overload
-    def as_completed(self, requests: Sequence[Mapping[str, object]]) -> AsyncIterator[RunResult]: ...
+    def as_completed(self, requests: Sequence[Mapping[str, object]]) -> Followed[RunResult]: ...
 
-    def as_completed(self, requests: Sequence[Any]) -> AsyncIterator[RunResult]:
-        """Request many runs like `run_agent_tools`, and iterate over their results in the order of completion."""
+    def as_completed(self, requests: Sequence[Any]) -> Followed[RunResult]:
+        """Request many runs like `run_agent_tools`, and iterate over their results in the order of completion: by `async for`, or by `for`
+        in sync code."""
         return self._perdure.dispatch.as_completed(requests)
 
     def cancel_agent_tool(self, run_id: str, reason: str = "cancelled") -> Awaitable[Any]:
@@ -435,7 +438,7 @@ class Agent:
             raise AwaitedInsideHandler(
                 "fn", "a transaction cannot wait for a fiber; start_fiber begins one when it commits"
             )
-        return self._perdure.bridge(self._perdure.fibers.run(name, fn))
+        return self._perdure.bridge(self._perdure.fibers.run(name, self._perdure.on_this_loop(fn)))
 
     def stash(self, data: object) -> bool:
         """Store a value with the current fiber; see `FiberContext.stash`."""

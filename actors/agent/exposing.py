@@ -13,8 +13,8 @@ are typed as the agent itself, which is exact for async methods.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from functools import wraps
-from inspect import iscoroutine
+from functools import partial, wraps
+from inspect import iscoroutine, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from perdure.actors.code.author_call import VERB
@@ -94,15 +94,20 @@ def exposed(method: Any = None, *, repeatable: bool = False) -> Any:
 
 
 def verb(method: M) -> M:
-    """Make an async method of ours a verb: awaited in async code, without a truth before; in sync code it blocks and gives the value."""
-    run: Any = method
+    """Make a coroutine method of ours, or a generator, one of an agent's verbs: it works on the loop of the agent's host, wherever it is
+    called (`Life.bridge`). Awaited in async code, it has no truth before; in sync code it blocks and gives the value."""
+    function: Any = method
 
-    @wraps(run)
-    def called(agent: Any, *args: object, **kwargs: object) -> object:
-        job = agent._perdure.bridge(run(agent, *args, **kwargs))
-        return Unanswered(job) if iscoroutine(job) else job
+    @wraps(function)
+    def called(self: Any, *args: object, **kwargs: object) -> object:
+        job = partial(function, self, *args, **kwargs)
+        if not is_called:
+            return self._perdure.bridge_stream(job)
+        said = self._perdure.bridge(job())
+        return Unanswered(said) if iscoroutine(said) else said
 
-    setattr(called, VERB, True)
+    is_called = iscoroutinefunction(function)
+    setattr(called, VERB, is_called)
     return cast("M", called)
 
 

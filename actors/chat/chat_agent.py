@@ -60,24 +60,22 @@ T = TypeVar("T")
 
 
 def afar(function: Callable[..., object]) -> Marking:
-    """Give a method a function that runs at the caller's side, instead of one call."""
-
-    def mark(method: Any) -> Any:
-        marked = verb(method)
-        marked.__perdure_afar__ = function
-        return marked
-
-    return cast("Marking", mark)
+    """Give a verb a function that runs at the caller's side, instead of one call."""
+    return cast("Marking", _verb_with("__perdure_afar__", function))
 
 
 def followed(
     function: Callable[Concatenate[Any, P], AsyncGenerator[T, None]],
 ) -> Callable[[Callable[Concatenate[Any, P], AsyncGenerator[T, None]]], Exposed[P, AsyncGenerator[T, None], Events[T]]]:
-    """Give a method a function that runs at the caller's side, and whose events are iterated over."""
+    """Give a verb a function that runs at the caller's side, and whose events are iterated over."""
+    return cast("Callable[[Any], Any]", _verb_with("__perdure_followed__", function))
 
+
+def _verb_with(name: str, function: object) -> Any:
     def mark(method: Any) -> Any:
-        method.__perdure_followed__ = function
-        return method
+        marked = verb(method)
+        setattr(marked, name, function)
+        return marked
 
     return mark
 
@@ -162,6 +160,7 @@ class ChatAgent(Agent, Generic[Answer]):
         `{"answer": text}` completes it with an answer that the provider had stored.
         """
 
+    @verb
     async def summarize_messages(self, messages: list[dict[str, Any]]) -> str | None:
         """What the model is told from now on in place of these messages, the oldest of a conversation that has grown too long for it.
 

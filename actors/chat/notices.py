@@ -38,7 +38,7 @@ _ENDS: dict[str, str] = {
 
 def _shown_result(result: RunResult) -> str:
     """The summary of a run, and its output if that is more: what the model knows of the result."""
-    output = result.output
+    output = result.output_or(None)
     if output is None or isinstance(output, str):
         return result.summary or output or ""
     whole = json.dumps(

@@ -213,7 +213,7 @@ def is_async(method: Callable[..., object]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_async(function: Callable[..., object]) -> bool:
-    return inspect.iscoroutinefunction(function) or hasattr(function, VERB)
+    return inspect.iscoroutinefunction(function) or getattr(function, VERB, False)
 
 
 def hook(method: Method) -> Method:

@@ -11,9 +11,22 @@ from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_store import FiberStore
 from perdure.actors.life.life import Life
 from perdure.actors.life.steps import RemembersSteps, plain, step_name
+from perdure.actors.tasks import Pending
 from perdure.ledger import FiberStopped, TooLarge, taken_out, unpack_value
 from perdure.ledger.storage.cabinet import Transaction
 from perdure.policies import UNSET, FiberState, FiberStatus, Json
+
+
+class Cancelled(asyncio.Event):
+    """Is set when a fiber is over. Code of any loop may wait for it, and sync code."""
+
+    def __init__(self, life: Life) -> None:
+        super().__init__()
+        self._life = life
+
+    def wait(self) -> Pending[Literal[True]]:
+        """Wait until it is set."""
+        return self._life.bridge(super().wait())
 
 
 class FiberContext(RemembersSteps):
@@ -36,7 +49,7 @@ class FiberContext(RemembersSteps):
         self.key = fiber.idempotency_key or None
         self.metadata: Any = taken_out(fiber.metadata)
         self._snapshot: object = UNSET
-        self.cancelled = asyncio.Event()
+        self.cancelled = Cancelled(life)
         self.is_managed = fiber.is_managed
         self._life, self._store = life, store
         self._steps: dict[str, bytes] | None = None if self.attempt > 1 else {}

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from threading import current_thread
+from threading import Lock
 from typing import Final, NamedTuple
 
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.tasks import OWNER
 from perdure.ledger import derived_run_id
+
+_counting: Final = Lock()  # several threads may work for one run
 
 
 @dataclass(slots=True)
@@ -30,8 +32,9 @@ class Activity:
     def derive(self, agent_type: str, digest: str) -> str:
         """The id for the next run that is asked for with this content."""
         key = f"{agent_type}|{digest}"
-        occurrence = self.asked.get(key, 0)
-        self.asked[key] = occurrence + 1
+        with _counting:
+            occurrence = self.asked.get(key, 0)
+            self.asked[key] = occurrence + 1
         return derived_run_id(self.origin, agent_type, digest, occurrence)
 
 
@@ -51,18 +54,11 @@ class Whose(NamedTuple):
     behalf: tuple[str, ...] = ()
 
 
-LENT: Final[ContextVar[Whose | None]] = ContextVar("perdure_lent", default=None)
-"""For whom a thread of a pool works just now."""
-STARTER: Final = "_perdure_starter"  # the attribute of a thread that says whose code has started it
-
-
 def whose() -> Whose:
-    """Whose code runs here: in a task, on one of our threads, or on a thread that an author's code has started."""
+    """Whose code runs here: in a task, on one of our threads, or on a thread that an author's code has started (`inherit_contexts`)."""
     agent = OWNER.get()
     if not agent:
-        lent = LENT.get()
-        starter: Whose = getattr(current_thread(), STARTER, Whose()) if lent is None else lent
-        return starter
+        return Whose()
     activity = ACTIVITY.get()
     if activity is None:
         return Whose(agent)

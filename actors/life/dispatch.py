@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Final, Unpack, cast
 
 from perdure.actors.code.naming import type_name
 from perdure.actors.code.signatures import run_shapes
+from perdure.actors.event_stream import Followed
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.child_types import RunOptions
 from perdure.actors.life.life import Life
@@ -74,10 +75,7 @@ class Dispatch:
 
     def _post(self, asked: list[Entry]) -> RunHandles:
         """Ask for runs as part of the open transaction."""
-        if any(entry.request.wait for entry in asked):
-            raise AwaitedInsideHandler(
-                "detached", "a run cannot be waited for inside a transaction or a handler; ask for it detached"
-            )
+        self._refuse_waiting(asked)
         if any("on_limit" in entry.request.options for entry in asked):
             raise BadRequest(
                 "on_limit", "a transaction begins its runs when it commits: nobody would be there to be told 'reject'"
@@ -85,6 +83,12 @@ class Dispatch:
         for entry in asked:
             self._outbox.post(entry.request)
         return RunHandles(RunHandle(entry.request.run_id, entry.request.agent_type) for entry in asked)
+
+    def _refuse_waiting(self, asked: list[Entry]) -> None:
+        if self._life.transaction is not None and any(entry.request.wait for entry in asked):
+            raise AwaitedInsideHandler(
+                "detached", "a run cannot be waited for inside a transaction or a handler; ask for it detached"
+            )
 
     async def _one(self, entry: Entry) -> RunResult | RunHandle:
         (future,) = await self._ask_for([entry])
@@ -137,9 +141,13 @@ class Dispatch:
                     self._life.services.supervisor.question(wish).add_done_callback(_noted)
             raise
 
-    async def as_completed(self, requests: Sequence[Wanted]) -> AsyncIterator[RunResult]:
-        """Results in the order of completion."""
+    def as_completed(self, requests: Sequence[Wanted]) -> Followed[RunResult]:
+        """Results in the order of completion; see `Agent.as_completed`."""
         asked = self._requests.many(requests, detached=False)
+        self._refuse_waiting(asked)
+        return self._life.bridge_stream(partial(self._as_completed, asked))
+
+    async def _as_completed(self, asked: list[Entry]) -> AsyncGenerator[RunResult, None]:
         futures = await self._ask_for(asked)
         finished: asyncio.Queue[tuple[Entry, asyncio.Future[Plain]]] = asyncio.Queue()
         for entry, future in zip(asked, futures, strict=True):

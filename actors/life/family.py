@@ -24,7 +24,7 @@ from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.class_options import pool_spec
 from perdure.actors.life.dispatch import Dispatch
-from perdure.actors.life.handle import Handle, Values
+from perdure.actors.life.handle import Handle
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.link.caller import THROUGH, Address, AgentCaller, TellContent, standalone_of
@@ -195,7 +195,7 @@ class Family:
         problem = self._missing(to)
         begin = self._caller.followed(to, method, args, kwargs)
         if begin is not None and problem is None:
-            return Values(lambda: self._followed(to, begin), self._life.bridge)
+            return self._life.bridge_stream(partial(self._followed, to, begin))
         return self._life.bridge(_refused(problem) if problem else self._called(to, method, args, kwargs))
 
     async def _called(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import aclosing
-from typing import Any, Final, ParamSpec, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec, cast
 
 from perdure.actors.link.caller import Address
 from perdure.ledger import BadRequest
@@ -14,49 +12,6 @@ P = ParamSpec("P")
 
 Reach = Callable[[Address, str, tuple[object, ...], dict[str, object]], object]
 """Makes a call, or tells something; what it returns is what the caller gets, be it an answer or an awaitable."""
-
-
-class Values:
-    """What a method elsewhere gives bit by bit: for `async for`, or for `for` in sync code, which blocks meanwhile. Every iteration begins
-    anew.
-
-    Args:
-        begin: begins to follow, on the loop.
-        bridge: the way from sync code into the loop (`Life.bridge`).
-    """
-
-    def __init__(
-        self, begin: Callable[[], AsyncGenerator[Any, None]], bridge: Callable[[Coroutine[Any, Any, Any]], Any]
-    ) -> None:
-        self._begin, self._bridge = begin, bridge
-
-    async def __aiter__(self) -> AsyncIterator[Any]:
-        async with aclosing(self._begin()) as values:
-            async for value in values:
-                yield value
-
-    def __iter__(self) -> Iterator[Any]:
-        values = self._begin()
-        while (value := self._waited(_next(values))) is not _OVER:
-            try:
-                yield value
-            except GeneratorExit:
-                self._waited(values.aclose())
-                raise
-
-    def _waited(self, job: Coroutine[Any, Any, Any]) -> Any:
-        value = self._bridge(job)
-        if inspect.iscoroutine(value):
-            value.close()
-            raise BadRequest("call", "this is async code: its values come by `async for`")
-        return value
-
-
-_OVER: Final = object()
-
-
-async def _next(values: AsyncGenerator[Any, None]) -> Any:
-    return await anext(values, _OVER)
 
 
 class Method:

@@ -22,6 +22,7 @@ from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import World
 from perdure.actors.tasks import Pending, Tasks
+from perdure.actors.threads import beside
 from perdure.ledger import BadRequest, Up
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import Limits
@@ -147,21 +148,20 @@ class HostServices:
 
     @property
     def is_on_loop(self) -> bool:
-        """Whether this is code on the loop, and not on a thread beside it."""
+        """Whether this is code on the loop, and not on a thread beside it, which may have a loop of its own."""
         try:
-            asyncio.get_running_loop()
+            return asyncio.get_running_loop() is self._loop
         except RuntimeError:
             return False
-        return True
 
     def from_thread(self, job: Pending[T]) -> Future[T]:
-        """Begin a coroutine on the loop, from a thread beside it."""
+        """Begin a coroutine on the loop, from a thread beside it, in the context of that."""
         assert self._loop is not None, "authors' code runs on hosts that serve"
-        return asyncio.run_coroutine_threadsafe(job, self._loop)
+        return beside().run(asyncio.run_coroutine_threadsafe, job, self._loop)
 
     def on_loop(self, job: Callable[[], None]) -> None:
         """Do something on the loop, from whichever thread."""
         if self.is_on_loop:
             job()
         elif self._loop is not None:
-            self._loop.call_soon_threadsafe(job)
+            self._loop.call_soon_threadsafe(job, context=beside())

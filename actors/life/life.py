@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import Context
 from functools import partial
@@ -16,11 +17,12 @@ from typing import Any, Final, TypeVar, cast, overload
 from weakref import ref
 
 from perdure.actors.code.author_call import in_words, is_async, overrides, staying, tried
+from perdure.actors.event_stream import EventStream, Followed, Source
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.link.messages import InboxKept, Plain, Question, Report
 from perdure.actors.ports import Dice
 from perdure.actors.tasks import AGENT, RANK, Pending, Tasks, current_task, failure_or_itself
-from perdure.actors.threads import wait_for
+from perdure.actors.threads import awaitable, has_loop, wait_for
 from perdure.ledger import Alarm, BadRequest, Ended, Handled, Milestone, Progress, Released, StaleIncarnation, path_of
 from perdure.ledger.storage.cabinet import State, Storage, Transaction, bound_to, unbound
 from perdure.policies import Rank
@@ -285,15 +287,41 @@ class Life:
         self.services.on_loop(job)
 
     def bridge(self, job: Pending[T]) -> Pending[T]:
-        """The way from sync code on a worker thread into the loop; in async code just the coroutine.
+        """The way of every verb that waits to the host's loop: in its code just the coroutine; in sync code the result, for which the
+        thread waits; in the code of another loop a coroutine for that one. Its type is that of async code.
 
-        Its type is that of async code.
-
-        A thread that waits here lends its slot. Raises `StaleIncarnation` there as soon as this life is over.
+        The job works in the context of the code that asks. Who waits here lends the slot of its thread. Raises `StaleIncarnation` as soon
+        as this life is over.
         """
         if self.services.is_on_loop:
             return job
-        return cast("Pending[T]", wait_for(self.services.from_thread(self._for_thread(job))))
+        if has_loop():
+            return self._awaited_elsewhere(job)
+        return cast("Pending[T]", wait_for(self._begun(job)))
+
+    async def _awaited_elsewhere(self, job: Pending[T]) -> T:
+        return await awaitable(self._begun(job))
+
+    def _begun(self, job: Pending[T]) -> Future[T]:
+        return self.services.from_thread(self._for_thread(job))
+
+    def bridge_stream(self, begin: Callable[[], AsyncGenerator[T, None]]) -> Followed[T]:
+        """The same for what is followed: in the code of a loop an async generator, in sync code something for a `for`."""
+        if self.services.is_on_loop:
+            return cast("Followed[T]", begin())
+        stream = EventStream(lambda: Source(begin(), self._begun, lambda: not self.is_leaving))
+        return cast("Followed[T]", aiter(stream) if has_loop() else stream)
+
+    def on_this_loop(self, function: Callable[..., object]) -> Callable[..., object]:
+        """The function; called from the host's loop it works on the one that runs now, if that is another."""
+        if self.services.is_on_loop or not has_loop():
+            return function
+        loop = asyncio.get_running_loop()
+
+        async def called(*args: object) -> object:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self.call(function, *args), loop))
+
+        return called
 
     async def _for_thread(self, job: Pending[T]) -> T:
         """What a thread waits for is a task of this life, and ends with it."""
@@ -319,6 +347,8 @@ class Life:
         """Nothing to wait for. A thread waits for the loop's turn even so, lest it run away from it; for that it lends no slot."""
         if self.services.is_on_loop:
             return _nothing()
+        if has_loop():
+            return self._awaited_elsewhere(_nothing())
         return cast("Pending[None]", self.services.from_thread(_nothing()).result())
 
     def touch(self) -> None:

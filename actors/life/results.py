@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NotRequired, TypeAlias, TypedDict, cast
+from dataclasses import MISSING, dataclass, field, fields, replace
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Literal,
+    NoReturn,
+    NotRequired,
+    TypeAlias,
+    TypedDict,
+    cast,
+)
 
 from perdure.actors.code.author_call import name_of_method
 from perdure.actors.code.signatures import check_takes
-from perdure.ledger import BadRequest, Status, check_bool, check_ms, check_words
+from perdure.ledger import BadRequest, PerdureError, Status, check_bool, check_ms, check_words
 from perdure.policies import Json, JsonObject
 
 if TYPE_CHECKING:
@@ -21,6 +33,7 @@ else:
     Output_co = TypeVar("Output_co", covariant=True)
 
 Output = TypeVar("Output")
+Default = TypeVar("Default")
 T = TypeVar("T")
 
 REFUSED_BY_LIMIT: Final = "max_concurrent_agent_tools"
@@ -93,12 +106,17 @@ class RunCompleted(Generic[Output_co]):
     reason: ClassVar[None] = None
     child_still_running: ClassVar[None] = None
 
+    def output_or(self, default: object) -> Output_co:
+        """The output. Of a run that did not complete it is the default."""
+        return self.output
 
-@dataclass(frozen=True, kw_only=True)
-class RunFailed:
-    """A run that did not complete. `interrupted` is soft: a true end may still come. `error` and `aborted` are for ever.
 
-    `output` is None.
+@dataclass(unsafe_hash=True)
+class RunFailed(PerdureError):
+    """A run that did not complete: the result of it, and the error that its `output` raises. `interrupted` is soft: a true end may still
+    come. `error` and `aborted` are for ever.
+
+    Raised, it has the traceback of a child that raised as a note.
     """
 
     run_id: str
@@ -108,9 +126,28 @@ class RunFailed:
     reason: str | None = None
     child_still_running: bool | None = None
     summary: str = ""
-    output: Any = None
     trace: str = ""
     ok: ClassVar[Literal[False]] = False
+
+    def __post_init__(self) -> None:
+        """Be an exception whose fields are its arguments."""
+        super().__init__(*(getattr(self, each.name) for each in fields(self)))
+
+    def __str__(self) -> str:
+        why = self.error or self.reason
+        return f"run {self.run_id!r} of {self.agent_type} ended as {self.status}{f': {why}' if why else ''}"
+
+    @property
+    def output(self) -> NoReturn:
+        """There is none: raises this failure. `output_or` gives something else instead."""
+        failed = replace(self)  # one that is kept keeps no frames of who asked
+        if self.trace:
+            failed.add_note(f"Where it was raised:\n{self.trace}")
+        raise failed
+
+    def output_or(self, default: Default) -> Default:
+        """The default, for there is no output."""
+        return default
 
     @property
     def failure(self) -> AgentToolFailure:
@@ -128,8 +165,9 @@ class RunFailed:
 RunResult: TypeAlias = RunCompleted[Output_co] | RunFailed
 """How a run ended, as far as is known.
 
-`if result.ok:` narrows it to one of the two in mypy; `if result.status == "completed":` in pyright too. Elsewhere `output` has the child's
-type `| Any`, and `failure` is `AgentToolFailure | Any`: checkers check what each would be, and leave it to the author whether it is there.
+`output` has the child's type. Of a run that did not complete it raises the `RunFailed`, and `output_or(default)` gives the default.
+`if result.ok:` narrows it to one of the two in mypy; `if result.status == "completed":` in pyright too. Elsewhere `failure` is
+`AgentToolFailure | Any`: checkers check what it would be, and leave it to the author whether it is there.
 """
 
 

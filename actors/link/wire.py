@@ -32,7 +32,6 @@ from perdure.actors.code.naming import loaded_class, place_of
 from perdure.actors.link.link import FRAME_MAX
 from perdure.actors.link.messages import TABLE, Ask, Message, Plain, Wait
 from perdure.ledger import BadRequest, PerdureError, Request, VersionMismatch, pack, unpack, unpack_opened
-from perdure.ledger import errors as _errors
 
 
 class PeerFrame(NamedTuple):
@@ -251,7 +250,7 @@ def error_to_plain(problem: BaseException, trace_chars_max: int = 0) -> list[Pla
     """An error as plain data, whatever it is. One of ours: the name of its class, and its fields. An author's: the name of its class, its
     words, the traceback, the place of its class, the errors that it was raised from, and those that it holds."""
     raised = raised_by(problem)
-    fields = _fields(raised) if _PERDURE_ERRORS.get(kind_of(raised)) is type(raised) else None
+    fields = _fields(raised) if _known_error(kind_of(raised)) is type(raised) else None
     if fields is not None:
         return [kind_of(raised), fields]
     kind, words, place, members = _summary(raised)
@@ -289,7 +288,7 @@ def _summary(problem: BaseException, members_max: int = MEMBERS_MAX) -> list[Pla
 def error_from_plain(plain: list[Plain]) -> PerdureError:
     """The error again; one that is not ours becomes a `RemoteError` with the same words."""
     name, args, *of_author = plain
-    kind = _PERDURE_ERRORS.get(name)
+    kind = _known_error(name)
     if kind is not None and not of_author:
         return kind(*args)
     trace, place, causes, *members = of_author
@@ -383,6 +382,7 @@ def _family(kind: type[PerdureError]) -> Iterator[type[PerdureError]]:
         yield from _family(each)
 
 
-_PERDURE_ERRORS = {
-    kind.__name__: kind for kind in _family(PerdureError) if kind.__module__ in (_errors.__name__, __name__)
-}
+def _known_error(name: str) -> type[PerdureError] | None:
+    """The error of ours that has this name; an author's may have it too."""
+    ours = (kind for kind in _family(PerdureError) if kind.__module__.startswith("perdure."))
+    return next((kind for kind in ours if kind.__name__ == name), None)

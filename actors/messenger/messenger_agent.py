@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Literal
 
-from perdure.actors.agent.exposing import begun_at_host, exposed
+from perdure.actors.agent.exposing import begun_at_host, steering
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.author_call import result_of, tried_now
 from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
@@ -72,7 +72,7 @@ class MessengerAgent(ChatAgent):
     # webhooks
 
     @begun_at_host
-    @exposed(repeatable=True)
+    @steering
     async def receive(self, event: MessengerEvent) -> JsonObject:
         """Accept an event; durable on return. The same event again changes nothing. What the ingress calls."""
         deliveries = self._perdure_deliveries
@@ -98,7 +98,7 @@ class MessengerAgent(ChatAgent):
 
     # steering
 
-    @exposed(repeatable=True)
+    @steering
     async def deliver_notice(
         self,
         text: str,
@@ -131,17 +131,17 @@ class MessengerAgent(ChatAgent):
                 self._perdure_conversation.add([message])
         return row.reply_id
 
-    @exposed(repeatable=True)
+    @steering
     async def cancel_reply(self, reply_id: str, reason: str = "cancelled") -> bool:
         """Cancel a reply, and with it the model's turn. Durable on return. Returns whether it was open."""
         return await self._perdure_deliveries.cancel(reply_id, reason)
 
-    @exposed(repeatable=True)
+    @steering
     async def retry_delivery(self, reply_id: str) -> bool:
         """Try a parked reply again, without asking the model again. Returns whether there was one."""
         return self._perdure_deliveries.retry(reply_id)
 
-    @exposed(repeatable=True)
+    @steering
     async def list_deliveries(self, status: str | None = None, limit: int = 50) -> list[JsonObject]:
         """The newest replies, oldest first: by a status (`waiting`, `running`, `parked`, `settled`) or an outcome."""
         return self._perdure_deliveries.list(status, min(check_whole("limit", limit), LISTED_MAX))

@@ -7,6 +7,9 @@ All that is done by one thread that never ends, because the kernel kills the pro
 The thread also watches: when the GCS or the raylet of a Ray of our own has died, or a cluster has not answered for 30 s, that life is
 over. Whoever waits for an answer gets an error, what is left of that Ray is killed, and the next life begins; work goes on when its
 supervisor is found. Without this Ray would end the process 60 s after its GCS has died.
+
+A process that is forked from a connected one has the connection's memory, and none of its threads. It is in no Ray, can get into none, and
+ends nothing.
 """
 
 from __future__ import annotations
@@ -52,8 +55,15 @@ from perdure.actors.ray_world.os_processes import (
     this_process,
     wait_until_gone,
 )
-from perdure.actors.ray_world.ray_internals import GCS, RAYLET, allow_auto_connect, shut_down, workers_of
-from perdure.ledger import BadRequest, PerdureError, SupervisorUnreachable
+from perdure.actors.ray_world.ray_internals import (
+    GCS,
+    RAYLET,
+    allow_auto_connect,
+    leave_to_parent,
+    shut_down,
+    workers_of,
+)
+from perdure.ledger import BadRequest, PerdureError, RuntimeClosed, SupervisorUnreachable
 from perdure.policies import backoff_ms
 
 T = TypeVar("T")
@@ -67,6 +77,10 @@ SILENT_S: Final = 2.0  # until who opens a directory is told that it goes on
 ENSURE_S: Final = 20.0  # for a supervisor to be found or created
 INIT: Final = 1  # Ray ends a child of this process at once when its raylet is gone
 SHUT_DOWN: Final = "this process has shut Ray down"
+FORKED: Final = (
+    "this process was forked from one that is in a Ray, and has none of its threads. Start processes by"
+    " `multiprocessing.get_context('spawn')`, or open the runtime after the fork only (under gunicorn --preload: in each worker)"
+)
 
 
 class Life(Lifetime):
@@ -103,8 +117,13 @@ class Driver:
     """The one instance is `DRIVER`. Public methods may be called from any thread; the others run on the driver's own thread."""
 
     def __init__(self) -> None:
+        self.begin(is_forked=False)
+
+    def begin(self, *, is_forked: bool) -> None:
+        """Be without threads and members."""
+        self._is_forked = is_forked
         self._life: Life | None = None
-        self._why = "this process is in no Ray"
+        self._why = FORKED if is_forked else "this process is in no Ray"
         self._members: list[Member] = []
         self._again: Callable[[], bool] | None = None  # begins the next life; returns whether it is our own
         self._failures, self._not_before_s = 0, 0.0
@@ -123,9 +142,12 @@ class Driver:
     def enter(self, member: Member, address: str | None, num_cpus: int | None = None) -> Life:
         """Start or join the Ray of this directory, or share the connection that this process has.
 
+        Raises `RuntimeClosed` in a process that was forked from a connected one.
         Raises `LedgerUnwritable`; `BadRequest` if the process is connected to a Ray at another address; `SupervisorUnreachable` if
         nobody answers; and `ValueError` if nothing serves the directory and nothing may be started.
         """
+        if self._is_forked:
+            raise RuntimeClosed("runtime", FORKED)
         have_standard_files()
         start_with = functools.partial(start, num_cpus) if member.may_start else None
         entered = self._submit(functools.partial(self._enter, member, address, start_with))
@@ -291,6 +313,14 @@ class Driver:
 
 
 DRIVER: Final = Driver()
+
+
+def _begin_as_fork() -> None:
+    """This process was forked just now."""
+    DRIVER.begin(is_forked=leave_to_parent())
+
+
+os.register_at_fork(after_in_child=_begin_as_fork)
 
 
 def _locked(member: Member) -> contextlib.AbstractContextManager[None]:

@@ -16,25 +16,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import Any, Final, TextIO, TypeVar, cast
+from typing import Any, Final, TextIO, cast
 
 from perdure.actors.code.author_call import without_middle
-from perdure.actors.life.activity import LENT, STARTER, Whose, whose
+from perdure.actors.life.activity import Whose, whose
 from perdure.actors.telemetry.telemetry import TRACE
 from perdure.ledger import Struck, without_secrets
-
-T = TypeVar("T")
 
 SUFFIX: Final = ".jsonl"
 FILES: Final = 32  # so many full files are as much as all may have together
 TEXT_MAX: Final = 16_000  # characters of one record
 UNFINISHED_MAX: Final = 1_000  # lines that have no end yet
 RAY_LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-OURS: Final = "perdure"  # begins the names of threads that work for many agents
 
 
 class ProcessLog:
@@ -202,36 +197,9 @@ def listen(log: ProcessLog) -> Callable[[], None]:
     root.setLevel(min(root.level, logging.INFO))
     for handler in (for_ray, ours):
         root.addHandler(handler)
-    _mark_threads()
 
     def finish() -> None:
         for each in heard:
             each.finish()
 
     return finish
-
-
-def _mark_threads() -> None:
-    """Threads that an author's code starts, and what it gives to a pool of threads, know whose they are. Python itself passes the context
-    on to `asyncio.to_thread` alone."""
-    start, submit = threading.Thread.start, ThreadPoolExecutor.submit
-
-    def started(self: threading.Thread) -> None:
-        if not self.name.startswith(OURS):
-            setattr(self, STARTER, whose())
-        start(self)
-
-    def submitted(self: ThreadPoolExecutor, job: Callable[..., T], /, *args: object, **kwargs: object) -> Future[T]:
-        return submit(self, partial(_lent, whose(), job), *args, **kwargs)
-
-    threading.Thread.start = started  # type: ignore[method-assign]
-    ThreadPoolExecutor.submit = submitted  # type: ignore[method-assign, assignment]
-
-
-def _lent(who: Whose, job: Callable[..., T], *args: object, **kwargs: object) -> T:
-    """Do a job on a thread of a pool."""
-    token = LENT.set(who)
-    try:
-        return job(*args, **kwargs)
-    finally:
-        LENT.reset(token)

@@ -20,6 +20,7 @@ from perdure.actors.ray_world.process_log import ProcessLog, listen
 from perdure.actors.ray_world.turnstile import Turnstile
 from perdure.actors.tasks import awaited
 from perdure.actors.telemetry.telemetry import OFF, Telemetry
+from perdure.actors.threads import inherit_contexts
 from perdure.ledger import LedgerError, SupervisorUnreachable
 
 BREATH_S: Final = 1.0  # the least time between two lives, of which the second would fail like the first
@@ -39,6 +40,7 @@ class Process:
     def __init__(self, deployment: Deployment, name: str, telemetry: Telemetry = OFF) -> None:
         end_on_sigterm()
         self._telemetry = telemetry
+        inherit_contexts()
         self._finish_log = listen(ProcessLog(deployment.logs_dir, name, deployment.limits.logs_bytes_max))
         here = this_process_info()
         log.info("process %d on %s begins", here.pid, here.node)

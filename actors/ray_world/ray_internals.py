@@ -7,7 +7,9 @@ Tried with Ray 2.60.0.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import ctypes
 import importlib
 import math
 import os
@@ -56,6 +58,20 @@ GLOBAL_WORKER: Final = Internal(
     "global_worker",
     None,
     "holds `core_worker`, which `shut_down` takes away before it ends it",
+    "as above",
+)
+GLOBAL_STATE: Final = Internal(
+    "ray._private.state",
+    "state",
+    None,
+    "holds a connection to the GCS; a forked process never puts it away",
+    "a process that was forked from a driver crashes or hangs when it ends",
+)
+GLOBAL_NODE: Final = Internal(
+    "ray._private.worker",
+    "_global_node",
+    None,
+    "the same",
     "as above",
 )
 SHUTDOWN_DRIVER: Final = Internal(
@@ -111,6 +127,8 @@ UNUSED: Final = (START_MONITOR, START_LOG_MONITOR, START_API_SERVER)
 INTERNALS: Final = (
     DISCONNECT,
     GLOBAL_WORKER,
+    GLOBAL_STATE,
+    GLOBAL_NODE,
     SHUTDOWN_DRIVER,
     READ_SETTINGS,
     PRINT_WORKER_LOG,
@@ -148,6 +166,25 @@ def workers_of(raylet: ProcessId) -> list[ProcessId]:
     until_ms = math.inf if holder is None or holder == raylet else holder.started_ms
     found = with_environment(RAYLET_PID, str(raylet.pid))
     return [each for each in found if raylet.started_ms <= each.started_ms < until_ms]
+
+
+def leave_to_parent() -> bool:
+    """In a process that was forked just now: leave the Ray of which it has the memory to its parent. Returns whether there is one.
+
+    Whatever puts an object of Ray's away waits for threads that are not here, or crashes. So these objects are never put away, and the
+    process ends without what C++ does at exit.
+    """
+    atexit.unregister(ray.shutdown)
+    if not ray.is_initialized():
+        return False
+    worker = GLOBAL_WORKER.find()
+    for each in (worker, vars(worker).pop("core_worker", None), GLOBAL_STATE.find(), GLOBAL_NODE.find()):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "on_exit"):
+        libc.on_exit(libc["_exit"], None)
+        libc.on_exit(libc.fcloseall, None)  # the last one comes first
+    return True
 
 
 def shut_down() -> None:

@@ -11,9 +11,10 @@ from uuid import uuid4
 
 import httpx
 
+from perdure.actors.life.results import RunResult
 from perdure.actors.remote import wishes
 from perdure.actors.remote.chat import AsyncRemoteChat
-from perdure.actors.remote.wishes import Ended, Place, Wish
+from perdure.actors.remote.wishes import Line, Place, Wish
 from perdure.ledger import BadRequest
 
 TIMEOUT_S = 60.0
@@ -32,9 +33,7 @@ def connect_async(
         authority: a file with the certificate of whoever has signed the gateway's, or with that itself; by default the public authorities.
     """
     return AsyncGateway(
-        httpx.AsyncClient(
-            base_url=url, headers=headers_of(token), timeout=timeout_s, trust_env=False, verify=trust(authority)
-        )
+        _Http(base_url=url, headers=headers_of(token), timeout=timeout_s, trust_env=False, verify=trust(authority))
     )
 
 
@@ -51,6 +50,17 @@ def trust(authority: str | Path | None) -> ssl.SSLContext | bool:
 def headers_of(token: str | None) -> dict[str, str]:
     """The headers that say who asks."""
     return {} if token is None else {"authorization": f"Bearer {token}"}
+
+
+class _Http(httpx.AsyncClient):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._line = Line()
+
+    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        """Send it, unless this client cannot be used any more, or not here."""
+        self._line.check(asyncio.get_running_loop(), is_closed=self.is_closed)
+        return await super().send(request, **options)
 
 
 class AsyncGateway:
@@ -75,11 +85,11 @@ class AsyncGateway:
         told = await self._ask(wishes.start(type, input, uuid4().hex if run_id is None else run_id))
         return str(told["run_id"])
 
-    async def run(self, type: str, input: object = None, *, run_id: str | None = None) -> Ended:
+    async def run(self, type: str, input: object = None, *, run_id: str | None = None) -> RunResult:
         """Begin a run and wait for its end."""
         return await self.result(await self.start(type, input, run_id=run_id))
 
-    async def result(self, run_id: str) -> Ended:
+    async def result(self, run_id: str) -> RunResult:
         """Wait for the end of a run."""
         async for _ in self.events(run_id):
             pass

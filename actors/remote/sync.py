@@ -10,10 +10,11 @@ from uuid import uuid4
 
 import httpx
 
+from perdure.actors.life.results import RunResult
 from perdure.actors.remote import wishes
 from perdure.actors.remote.client import TIMEOUT_S, headers_of, trust
 from perdure.actors.remote.sync_chat import RemoteChat
-from perdure.actors.remote.wishes import Ended, Place, Wish
+from perdure.actors.remote.wishes import Line, Place, Wish
 
 
 def connect(
@@ -21,10 +22,19 @@ def connect(
 ) -> RemoteGateway:
     """A client of the gateway at this address, for sync code; the arguments are those of `connect_async`."""
     return RemoteGateway(
-        httpx.Client(
-            base_url=url, headers=headers_of(token), timeout=timeout_s, trust_env=False, verify=trust(authority)
-        )
+        _Http(base_url=url, headers=headers_of(token), timeout=timeout_s, trust_env=False, verify=trust(authority))
     )
+
+
+class _Http(httpx.Client):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._line = Line()
+
+    def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        """Send it, unless this client cannot be used any more, or not here."""
+        self._line.check(is_closed=self.is_closed)
+        return super().send(request, **options)
 
 
 class RemoteGateway:
@@ -48,11 +58,11 @@ class RemoteGateway:
         told = self._ask(wishes.start(type, input, uuid4().hex if run_id is None else run_id))
         return str(told["run_id"])
 
-    def run(self, type: str, input: object = None, *, run_id: str | None = None) -> Ended:
+    def run(self, type: str, input: object = None, *, run_id: str | None = None) -> RunResult:
         """Begin a run and wait for its end."""
         return self.result(self.start(type, input, run_id=run_id))
 
-    def result(self, run_id: str) -> Ended:
+    def result(self, run_id: str) -> RunResult:
         """Wait for the end of a run."""
         for _ in self.events(run_id):
             pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,8 +13,16 @@ from urllib.parse import quote
 import httpx
 
 from perdure.actors.gateway import refusals
+from perdure.actors.life.results import RunResult, run_result
 from perdure.actors.link.wire import remote_error
-from perdure.ledger import BadRequest, HostUnavailable, OutcomeUnknown, PerdureError, SupervisorUnreachable
+from perdure.ledger import (
+    BadRequest,
+    HostUnavailable,
+    OutcomeUnknown,
+    PerdureError,
+    RuntimeClosed,
+    SupervisorUnreachable,
+)
 from perdure.ledger import errors as known_errors
 from perdure.policies import JsonObject
 
@@ -37,18 +46,25 @@ class Wish(NamedTuple):
     repeatable: bool = True
 
 
-class Ended(NamedTuple):
-    """How a run ended: its status, and its output or its error."""
+class Line:
+    """Whether a connection may be used: it is open, in the process and on the event loop that began with it."""
 
-    run_id: str
-    status: str
-    output: Any
-    error: str
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._loop: object = None
 
-    @property
-    def ok(self) -> bool:
-        """Whether it has completed."""
-        return self.status == "completed"
+    def check(self, loop: object = None, *, is_closed: bool) -> None:
+        """Raises `RuntimeClosed`, and `BadRequest` for another loop."""
+        if os.getpid() != self._process:
+            raise RuntimeClosed(
+                "gateway",
+                "this process was forked from the one that connected, and shares its connections; connect here",
+            )
+        if is_closed:
+            raise RuntimeClosed("gateway", "it was closed; connect again")
+        self._loop = loop if self._loop is None else self._loop
+        if loop is not self._loop:
+            raise BadRequest("gateway", "another event loop has its connections; call `connect_async` on each loop")
 
 
 def of_run(run_id: str, then: str = "", *, method: str = "GET", body: Mapping[str, object] | None = None) -> Wish:
@@ -125,9 +141,19 @@ def call(address: Sequence[str], how: str, method: str, args: Sequence[object], 
     return Wish("POST", f"/api/agents/{path}/{how}/{quote(method, safe='')}", body, repeatable=False)
 
 
-def ended(told: Mapping[str, Any]) -> Ended:
+def ended(told: Mapping[str, Any]) -> RunResult:
     """The end of a run, from what is told of it."""
-    return Ended(told["run_id"], told["status"], told["output"], told["error"] or told.get("reason") or "")
+    return run_result(
+        run_id=told["run_id"],
+        agent_type=told.get("agent_type", ""),
+        status=told["status"],
+        output=told["output"],
+        summary=told.get("summary") or "",
+        error=told["error"] or "",
+        reason=told.get("reason"),
+        child_still_running=told.get("child_still_running"),
+        trace=told.get("trace") or "",
+    )
 
 
 def pause_s(tries: int) -> float:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Protocol, TypeVar, overload
 
 from perdure.actors.agent.agent import Agent
+from perdure.actors.event_stream import EventStream
 from perdure.actors.events.observability import Callback
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.runtime.client import Client
-from perdure.actors.runtime.event_stream import EventStream
 from perdure.policies import Limits
 
 A = TypeVar("A", bound=Agent)
@@ -69,5 +69,5 @@ class AsyncRuntime(Protocol):
     def clear(
         self, *, status: Sequence[str] | None = None, older_than: float | datetime | None = None
     ) -> Awaitable[int]: ...
-    def events(self, run_id: str, after: int = -1) -> EventStream: ...
+    def events(self, run_id: str, after: int = -1) -> EventStream[Fields]: ...
     def subscribe(self, channel: str, callback: Callback) -> Callable[[], None]: ...

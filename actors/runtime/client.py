@@ -233,18 +233,23 @@ class Client:
         input: object = None,
         *,
         run_id: str | None = None,
-        settle: Callable[[Pending[RunResult]], object] = lambda end: end,
+        settle: Callable[[Callable[[Client], Pending[RunResult]]], object] | None = None,
     ) -> RunHandle:
-        """Begin a run and come back as soon as it is durable. `settle` makes of the end what the handle's `result()` returns."""
+        """Begin a run and come back as soon as it is durable. `settle` makes of the end what the handle's `result()` returns: it is given
+        what a client is asked for, which may be another one by then."""
         await self.ready(agent_class)
         request = self.request(agent_class, input, run_id, wait=False)
         status = await self.supervisor.begin(request)
         asked_again = request._replace(wait=True)
+
+        def end(client: Client) -> Pending[RunResult]:
+            return client._end(agent_class, asked_again)
+
         return RunHandle(
             request.run_id,
             request.agent_type,
             status or "running",
-            lambda: settle(self._end(agent_class, asked_again)),
+            lambda: end(self) if settle is None else settle(end),
         )
 
     async def _end(self, agent_class: type, request: Request) -> RunResult:

@@ -13,7 +13,6 @@ author's code does.
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -24,6 +23,7 @@ from typing import Any, Final, Self, TypeVar, cast, overload
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.code.permanent_names import remember_format
+from perdure.actors.event_stream import EventStream, Source
 from perdure.actors.events.observability import Callback
 from perdure.actors.jobs.schedule_requests import instant
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child
@@ -32,18 +32,16 @@ from perdure.actors.life.results import RunHandle, RunResult, statuses_of
 from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.ray_world.cluster_record import explain_refusal
 from perdure.actors.ray_world.connection import exit_on_sigterm
-from perdure.actors.ray_world.lifetime import Lifetime
-from perdure.actors.ray_world.system import system_world
+from perdure.actors.ray_world.driver import FORKED
 from perdure.actors.ray_world.world import RayCluster
 from perdure.actors.runtime.async_runtime import AsyncRuntime
 from perdure.actors.runtime.awaiting import can_await
 from perdure.actors.runtime.client import Client
 from perdure.actors.runtime.data_directory import check_program, data_directory
-from perdure.actors.runtime.event_stream import EventStream
-from perdure.actors.runtime.packing import Packer
+from perdure.actors.runtime.session import CLOSED, Session
 from perdure.actors.tasks import Pending, awaited
-from perdure.actors.threads import wait_for
-from perdure.ledger import BadRequest, SupervisorUnreachable, check_whole
+from perdure.actors.threads import awaitable, wait_for
+from perdure.ledger import BadRequest, RuntimeClosed, SupervisorUnreachable, check_whole
 from perdure.policies import Limits
 
 A = TypeVar("A", bound=Agent)
@@ -76,11 +74,8 @@ class Runtime:
         self.data = data_directory(data)
         self.limits = limits or Limits()
         self._demanded, self._address, self._may_start = limits, address, may_start
-        self._cluster: RayCluster | None = None
-        self._client: Client | None = None
-        self._lifetime = Lifetime()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._session: Session | None = None
+        self._was_open = False
 
     # opening and closing
 
@@ -109,21 +104,16 @@ class Runtime:
         Raises a `LedgerError` if the data directory cannot be used, and `BadRequest` if limits were given and the supervisor that
         serves it already has others, or if the runtime is open. With `may_start=False`: `SupervisorUnreachable` if nothing serves it.
         """
-        if self._cluster is not None:
+        if self._session is not None and self._session.is_ours:
             raise BadRequest("runtime", f"it is open on {self.data} already")
         check_program()
         try:
-            self._cluster = self._enter()
+            cluster = self._enter()
         except KeyboardInterrupt as stop:
             raise stop.with_traceback(None) from None  # where this thread waited says nothing
         except SupervisorUnreachable as problem:
             raise explain_refusal(problem, self._address) from problem
-        self._lifetime, started = Lifetime(), threading.Event()
-        self._thread = threading.Thread(
-            target=self._serve, args=(self._cluster, started), name="perdure-client", daemon=True
-        )
-        self._thread.start()
-        started.wait()
+        self._session, self._was_open = Session(cluster, self.limits, offers=self._may_start), True
         try:  # the first answer tells whether the ledger could be opened, and by which limits the supervisor decides
             in_force = Limits.recorded(wait_for(self._submit(self._first_answer())))
             if self._demanded is not None:
@@ -153,86 +143,50 @@ class Runtime:
             raise SupervisorUnreachable(f"the supervisor of {self.data} does not answer") from None
 
     def close(self) -> None:
-        """End the conversation; a cluster that this runtime started ends too, and everything durable stays."""
-        self._shut()
-        cluster, self._cluster = self._cluster, None
-        if cluster is not None:
-            cluster.close()
+        """End the conversation; a cluster that this runtime started ends too, and everything durable stays. Whoever waits gets a
+        `RuntimeClosed`. In a forked process it ends nothing."""
+        session, self._session = self._session, None
+        if session is not None and session.is_ours:
+            session.close()
+            session.cluster.close()
 
     def kill_everything(self) -> None:
         """`SIGKILL` the whole cluster at once, as a power cut would, and be closed. It must be one that this runtime started."""
-        cluster = self.cluster
-        self._shut()
-        cluster.kill_everything()
-        self._cluster = None
-
-    def _shut(self) -> None:
-        self._lifetime.end(SupervisorUnreachable("the runtime was closed meanwhile; what was asked for may have begun"))
-        loop, self._loop = self._loop, None
-        if loop is not None:
-            loop.call_soon_threadsafe(loop.stop)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-            self._thread = None
-
-    def _serve(self, cluster: RayCluster, started: threading.Event) -> None:
-        loop = asyncio.new_event_loop()
-        asyncio.set_event_loop(loop)
-        self._loop = loop
-        loop.call_soon(self._begin, cluster, started)
-        loop.run_forever()
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.close()
-
-    def _begin(self, cluster: RayCluster, started: threading.Event) -> None:
-        packer = Packer(cluster.deployment.code_dir, sources_only=cluster.is_local)
-        self._client = Client(system_world(), cluster.courier(), self.limits, cluster.deployment.code_dir, packer)
-        if self._may_start:
-            with suppress(BadRequest):  # then whoever asks for such an agent is told
-                self._client.offer_code()
-        self._serving = awaited(self._client.serve())
-        self._serving.add_done_callback(self._ended)
-        started.set()
-
-    def _ended(self, serving: asyncio.Task[None]) -> None:
-        """Tell all waiting callers why the conversation ended."""
-        problem = None if serving.cancelled() else serving.exception()
-        while isinstance(problem, ExceptionGroup):
-            problem = problem.exceptions[0]
-        if isinstance(problem, Exception):
-            self._lifetime.end(problem)
+        session = self._opened()
+        session.close()
+        session.cluster.kill_everything()
+        self._session = None
 
     @property
     def asynchronous(self) -> AsyncRuntime:
         """This runtime as async code sees it, for one that was not opened by `async with`."""
         return cast("AsyncRuntime", self)
 
+    def _opened(self) -> Session:
+        if self._session is None and self._was_open:
+            raise RuntimeClosed("runtime", CLOSED)
+        if self._session is None:
+            raise BadRequest("runtime", "it is not open. Use it within `with Runtime(…)`, or call `open()` first")
+        if not self._session.is_ours:
+            raise RuntimeClosed("runtime", FORKED)
+        return self._session
+
     @property
     def client(self) -> Client:
         """The client, whose methods are coroutines of the runtime's loop."""
-        if self._client is None:
-            raise _not_open()
-        return self._client
+        return self._opened().client
 
     @property
     def cluster(self) -> RayCluster:
         """The cluster."""
-        if self._cluster is None:
-            raise _not_open()
-        return self._cluster
+        return self._opened().cluster
 
     def _submit(self, job: Pending[T]) -> Future[T]:
-        if self._loop is None:
-            job.close()
-            raise _not_open()
-        return self._lifetime.bound(asyncio.run_coroutine_threadsafe(job, self._loop))
+        return self._opened().submit(job)
 
     def _settle(self, job: Pending[T]) -> T | asyncio.Future[T]:
         future = self._submit(job)
-        return asyncio.wrap_future(future) if can_await() else wait_for(future)
+        return awaitable(future) if can_await() else wait_for(future)
 
     # agents and runs
 
@@ -243,14 +197,14 @@ class Runtime:
         answers (`exposing`). `of` is a handle of the agent whose sub-agent is meant: calls go through it, and its `on_before_sub_agent`
         may refuse them.
         """
-        client = self.client
-        to = client.address(agent_class, name, of)
+        to = self.client.address(agent_class, name, of)
 
         def call(*asked: Any) -> object:
-            begin = client.caller.followed(*asked)
-            return self._settle(client.caller.call(*asked)) if begin is None else self._stream(begin)
+            if self.client.caller.followed(*asked) is None:
+                return self._settle(self.client.caller.call(*asked))
+            return self._stream(lambda client: client.caller.reach(*asked))
 
-        return cast("type[A]", Handle(to, call, lambda *asked: self._settle(client.tell(*asked))))
+        return cast("type[A]", Handle(to, call, lambda *asked: self._settle(self.client.tell(*asked))))
 
     @overload
     def run(
@@ -285,9 +239,11 @@ class Runtime:
 
     def start(self, agent_class: type, input: object = None, *, run_id: str | None = None) -> RunHandle:
         """Begin a run and come back as soon as it is durable. The handle's `result()` waits for its end."""
-        return cast(
-            "RunHandle", self._settle(self.client.start(agent_class, input, run_id=run_id, settle=self._settle))
-        )
+
+        def settle(end: Callable[[Client], Pending[RunResult]]) -> object:
+            return self._settle(end(self.client))
+
+        return cast("RunHandle", self._settle(self.client.start(agent_class, input, run_id=run_id, settle=settle)))
 
     # looking and steering
 
@@ -338,15 +294,21 @@ class Runtime:
         before_ms = None if older_than is None else instant("older_than", older_than)
         return cast("int", self._settle(self.client.clear(statuses_of(status), before_ms)))
 
-    def events(self, run_id: str, after: int = -1) -> EventStream:
+    def events(self, run_id: str, after: int = -1) -> EventStream[Fields]:
         """The events of a run after a number: kept ones, then live ones, until its hard end.
 
         For `for` in sync code and for `async for` in async code. Raises `UnknownRun` when it is iterated over.
         """
-        return self._stream(lambda: self.client.follow(run_id, after))
+        return self._stream(lambda client: client.follow(run_id, after))
 
-    def _stream(self, begin: Callable[[], AsyncGenerator[Fields, None]]) -> EventStream:
-        return EventStream(begin, self._submit, lambda: self._loop is not None)
+    def _stream(self, begin: Callable[[Client], AsyncGenerator[T, None]]) -> EventStream[T]:
+        """Each iteration is of the session in which it begins."""
+
+        def source() -> Source[T]:
+            session = self._opened()
+            return Source(begin(session.client), session.submit, lambda: session.is_open)
+
+        return EventStream(source)
 
     def subscribe(self, channel: str, callback: Callback) -> Callable[[], None]:
         """Hear of what happens on a channel in the whole runtime, from now on; see `observability.EventType`.
@@ -354,22 +316,9 @@ class Runtime:
         The callback is called on the runtime's own thread, so it must be quick; what it raises is logged once and goes no further.
         Returns the way to unsubscribe. Raises `BadRequest` for an unknown channel and for what cannot be called.
         """
-        unsubscribe = self._do(lambda: self.client.subscribe(channel, callback))
-        return lambda: self._do(unsubscribe) if self._loop is not None else None
-
-    def _do(self, job: Callable[[], T]) -> T:
-        """Call a function on the runtime's loop."""
-        if threading.current_thread() is self._thread:
-            return job()
-        return wait_for(self._submit(_as_coroutine(job)))
-
-
-async def _as_coroutine(job: Callable[[], T]) -> T:
-    return job()
-
-
-def _not_open() -> BadRequest:
-    return BadRequest("runtime", "it is not open. Use it within `with Runtime(…)`, or call `open()` first")
+        session = self._opened()
+        unsubscribe = session.do(lambda: session.client.subscribe(channel, callback))
+        return lambda: session.do(unsubscribe) if session.is_open else None
 
 
 async def _to_the_end(job: Callable[[], None], undo: Callable[[], None] | None = None) -> None:

@@ -352,9 +352,10 @@ class MemoryDisk(Disk):
             self._storages.clear()
 
     def _made(self) -> str:
-        database = self._attach("", ":memory:", "")
-        self._root().execute(SCHEMA.format(database))
-        return database
+        with self._lock:
+            database = self._attach("", ":memory:", "")
+            self._root().execute(SCHEMA.format(database))
+            return database
 
     def _new_instance(self) -> duckdb.DuckDBPyConnection:
         with suppress(IndexError):

@@ -28,7 +28,7 @@ class Harvest:
         """The totals, the number of completions, and the number of different ones."""
         if isinstance(self.end, dict):
             return Totals(**self.end["totals"]), self.end["deliveries"], self.end["distinct"]
-        totals = self.end.output if isinstance(self.end.output, Totals) else Totals()
+        totals: Totals = self.end.output_or(Totals())
         return totals, totals.files, min(totals.files, self.statuses.total())
 
 

@@ -142,7 +142,7 @@ async def twins(context: PlayContext) -> None:
         context.expect(bool(context.meddled), f"{run_id} was taken by another request")
         return
     if both[0] is not None and both[1] is not None and not context.meddled:
-        same = (both[0].status, both[0].output) == (both[1].status, both[1].output)
+        same = (both[0].status, both[0].output_or(None)) == (both[1].status, both[1].output_or(None))
         context.expect(same or not context.patient, f"run {run_id} ended in two ways: {both}")
     await _contradict(context, run_id, wanted.model_copy(update={"weight": wanted.weight + 1}))
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from perdure.actors.runtime.event_stream import EventStream, Frame
+from perdure.actors.event_stream import EventStream
+from perdure.actors.event_stream import Source as Events
 from perdure.ledger import UnknownRun
 
 
@@ -23,7 +24,7 @@ class Source:
         self.left: list[int] = []
         self.is_open = True
 
-    async def follow(self, count: int, *, ends: bool = True) -> AsyncGenerator[Frame, None]:
+    async def follow(self, count: int, *, ends: bool = True) -> AsyncGenerator[dict[str, int], None]:
         assert threading.current_thread() is self.thread
         number = 0
         try:
@@ -38,8 +39,8 @@ class Source:
     def submit(self, job: Coroutine[Any, Any, Any]) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(job, self.loop)
 
-    def stream(self, count: int, *, ends: bool = True) -> EventStream:
-        return EventStream(lambda: self.follow(count, ends=ends), self.submit, lambda: self.is_open)
+    def stream(self, count: int, *, ends: bool = True) -> EventStream[dict[str, int]]:
+        return EventStream(lambda: Events(self.follow(count, ends=ends), self.submit, lambda: self.is_open))
 
 
 @pytest.fixture
@@ -95,11 +96,11 @@ def test_other_tasks_go_on_while_async_code_waits_and_it_can_be_cancelled(source
 
 
 def test_what_the_run_refuses_is_raised_to_the_reader(source: Source) -> None:
-    async def refused() -> AsyncGenerator[Frame, None]:
+    async def refused() -> AsyncGenerator[dict[str, int], None]:
         raise UnknownRun("run_id", "no run 'x' is known")
         yield {}
 
-    stream = EventStream(refused, source.submit, lambda: True)
+    stream = EventStream(lambda: Events(refused(), source.submit, lambda: True))
     with pytest.raises(UnknownRun):
         list(stream)
 

@@ -137,7 +137,7 @@ from pathlib import Path
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.ray_world.process_log import ProcessLog, listen
 from perdure.actors.tasks import AGENT, Tasks
-from perdure.actors.threads import Crew
+from perdure.actors.threads import Crew, inherit_contexts
 
 async def agent(number, crew, pool):
     ACTIVITY.set(Activity(f"r{number}", run_id=f"r{number}"))
@@ -161,6 +161,7 @@ async def main():
     os.kill(os.getpid(), signal.SIGKILL)
 
 listen(ProcessLog(Path(sys.argv[1]), "h", 1e9))
+inherit_contexts()
 asyncio.run(main())
 """
 

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import pickle
+from copy import copy
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from perdure.actors import Agent, RunCompleted, RunFailed, awaiting, blocking, exposed
+from perdure.ledger import PerdureError
 from tests.actors import one_process
 from tests.actors.cast import Doubler, Failing
 from tests.actors.one_process import OneProcess
 from tests.actors.sync_cast import Leaf
 from tests.kit import Stage, play
+
+
+class Own(PerdureError):
+    """An author's class of our errors."""
 
 
 class Caller(Agent):
@@ -39,10 +50,23 @@ class Caller(Agent):
         return await awaiting(self.sub_agent(Caller, "below").in_sync_code())
 
     @exposed
+    async def takes_what_there_is_not(self) -> Any:
+        return (await self.run_agent_tool(Failing, "x", run_id="bad")).output
+
+    @exposed
+    async def raises_an_error_of_ours(self) -> None:
+        raise Own("own words")
+
+    @exposed
     async def ends(self) -> list[bool]:
         good, bad = await self.run_agent_tool(Doubler, {"n": 1}), await self.run_agent_tool(Failing, "x")
         assert bad.failure is not None
-        return [isinstance(good, RunCompleted), good.failure is None, isinstance(bad, RunFailed), bad.output is None]
+        return [
+            isinstance(good, RunCompleted),
+            good.failure is None,
+            isinstance(bad, RunFailed),
+            bad.output_or(None) is None,
+        ]
 
 
 def test_detached_runs_are_the_same_list_inside_and_outside_of_a_transaction() -> None:
@@ -74,6 +98,7 @@ def test_a_result_is_one_of_two_and_both_have_the_same_fields() -> None:
         "agent_type",
         "status",
         "output",
+        "output_or",
         "summary",
         "error",
         "trace",
@@ -85,3 +110,41 @@ def test_a_result_is_one_of_two_and_both_have_the_same_fields() -> None:
     assert fields <= both
     for kind in (RunCompleted, RunFailed):
         assert both <= {*kind.__dataclass_fields__, *dir(kind)}
+
+
+def test_the_output_of_a_run_that_failed_raises_its_failure_with_the_traceback_of_the_child() -> None:
+    async def story(stage: Stage) -> None:
+        failed = await stage.client.run(Failing, "x", run_id="f")
+        with pytest.raises(RunFailed, match=r"run 'f' of .*:Failing ended as error: ") as raised:
+            _ = failed.output
+        assert (raised.value, raised.value.error) == (failed, failed.error)
+        assert "Traceback" in raised.value.__notes__[0]
+        assert failed.__traceback__ is None, "what is kept keeps no frames"
+        assert failed.output_or(3) == 3
+        assert (await stage.client.run(Leaf, 1)).output_or(3) == 1
+
+    play(story)
+
+
+def test_a_failed_run_is_a_value_and_an_error() -> None:
+    failed = RunFailed("r", "m:A", "error", "ValueError: no", trace="Traceback …")
+    for copied in (pickle.loads(pickle.dumps(failed)), copy(failed), replace(failed)):
+        assert (copied, hash(copied), str(copied)) == (
+            failed,
+            hash(failed),
+            "run 'r' of m:A ended as error: ValueError: no",
+        )
+    assert failed != replace(failed, error="another")
+    with pytest.raises(RunFailed), contextlib.suppress(KeyError):
+        raise failed
+
+
+def test_a_failed_run_is_raised_as_itself_to_whoever_called_the_parent() -> None:
+    async def story(stage: Stage) -> None:
+        with pytest.raises(RunFailed) as raised:
+            await stage.call(Caller, "takes_what_there_is_not")
+        assert (raised.value.run_id, raised.value.status) == ("bad", "error")
+        with pytest.raises(Own, match="own words"):
+            await stage.call(Caller, "raises_an_error_of_ours")
+
+    play(story)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -38,6 +39,8 @@ def test_runs_are_started_watched_and_steered(gateway: RealGateway) -> None:
         remote.start("walker", 600, run_id="long")
         assert remote.cancel("long") == "aborted"
         assert not remote.result("long").ok
+        with pytest.raises(perdure.RunFailed, match="aborted"):
+            _ = remote.result("long").output
         remote.clear("long")
         assert remote.overview()["runs"]["completed"] == 1
 
@@ -156,3 +159,31 @@ def test_the_client_needs_httpx_and_msgpack_and_nothing_else_of_an_installation(
         timeout=120,
     )
     assert said.stdout.split() == ["there", "1", "unknown", "NoSuchAgent"], said.stderr
+
+
+def test_a_client_that_was_closed_or_forked_or_is_on_another_loop_says_so() -> None:
+    nobody = "http://127.0.0.1:9"
+    remote = perdure.connect(nobody)
+    counter = remote.agent("counter", "c")
+    child = os.fork()
+    if child == 0:
+        try:
+            counter.add(1)
+        except perdure.RuntimeClosed as refused:
+            os._exit(7 if "was forked" in str(refused) else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    remote.close()
+    with pytest.raises(perdure.RuntimeClosed, match="connect again"):
+        counter.add(1)
+    later = perdure.connect_async(nobody)
+
+    async def ask() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await later.overview()
+
+    asyncio.run(ask())
+    with pytest.raises(perdure.BadRequest, match="on each loop"):
+        asyncio.run(later.agent("counter", "c").add(1))

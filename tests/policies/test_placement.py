@@ -6,7 +6,17 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from perdure.policies import INFINITY, Limits, blamed_from, choose, is_behind, room_after, spare_hosts, wanted_hosts
+from perdure.policies import (
+    INFINITY,
+    Limits,
+    blamed_from,
+    choose,
+    is_behind,
+    room_after,
+    shares,
+    spare_hosts,
+    wanted_hosts,
+)
 
 LIMITS = Limits(hosts_max=3, hosts_warm=1, pack_max=10)
 
@@ -153,3 +163,44 @@ def test_of_too_many_hosts_empty_ones_are_spare_and_the_last_ones_first() -> Non
     assert spare_hosts([Candidate(), Candidate()], Limits(hosts_max=1)) == [], (
         "two are needed by runs that are placed apart"
     )
+
+
+def put(hosts: list[Candidate], waiting: int, limits: Limits) -> int:
+    """Place all that wait, as far as they have a place; returns how many are left."""
+    while waiting and (chosen := choose(hosts, waiting, limits, alone=False)) is not None:
+        chosen.load += 1
+        chosen.tenants[str(chosen.load)] = None
+        waiting -= 1
+    return waiting
+
+
+@pytest.mark.parametrize(("up", "coming"), [(1, 1), (1, 3), (3, 1)])
+def test_runs_that_lost_their_host_leave_the_hosts_that_are_coming_their_share(up: int, coming: int) -> None:
+    limits = Limits(hosts_max=up + coming, pack_max=1_000)
+    hosts = [Candidate(f"h{n}", room=INFINITY, up=n < up) for n in range(up + coming)]
+    left = put(hosts, 50, limits)
+    share = -(-50 // (up + coming))
+    assert [each.load <= share for each in hosts] == [True] * len(hosts)
+    assert left == 50 - up * share
+    for each in hosts:
+        each.up = True
+    assert put(hosts, left, limits) == 0
+    loads = [each.load for each in hosts]
+    assert max(loads) - min(loads) <= up
+
+
+def test_a_crowd_leaves_them_their_share_too() -> None:
+    limits = Limits(hosts_max=2, pack_max=1_000)
+    hosts = [host(10), host(up=False)]
+    hosts[0].room = INFINITY
+    ((chosen, count),) = shares(hosts, 990, limits)
+    assert (chosen, count) == (hosts[0], 490)
+    assert sum(count for _, count in shares([replace(each, up=True) for each in hosts], 990, replace(limits))) == 988
+
+
+def test_who_was_woken_waits_for_no_share() -> None:
+    limits = Limits(hosts_max=2, pack_max=1_000)
+    hosts = [Candidate("h", 40, room=INFINITY, tenants={"a": None}), host(up=False)]
+    for asked in ({"urgent": True}, {"urgent": True, "again": True}):
+        assert choose(hosts, 10, limits, alone=False, **asked) is hosts[0]
+    assert choose(hosts, 10, limits, alone=False) is None
