@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar, overload
 from perdure.actors.code.annotations import content
 from perdure.actors.life.life import Life
 from perdure.actors.tasks import Pending
-from perdure.ledger import BadRequest, check_id, pack_value, unpack
+from perdure.ledger import BadRequest, Kept, check_id, pack, pack_value, taken_out, unpack
 
 T = TypeVar("T")
 
@@ -71,19 +71,20 @@ class RemembersSteps:
         called = self._call(check_id("name", name, self._life.limits.id_max), job)
         known = self._remembered(called.key)
         if known is not None:
-            was_awaitable, value = unpack(known)
+            was_awaitable, kept = unpack(known)
+            value = taken_out(kept)
             return _given(value) if was_awaitable or awaits else value
         with self._noted(name, called):
             outcome = job()
             if inspect.isawaitable(outcome):
                 return self._finish_step(name, called, outcome)
-            self._finish(name, called, plain(f"step {name!r}", [False, outcome]))
+            self._finish(name, called, pack([False, Kept(plain(f"step {name!r}", outcome))]))
         return _given(outcome) if awaits else outcome
 
     async def _finish_step(self, name: str, called: _Called, pending: Awaitable[T]) -> T:
         with self._noted(name, called):
             value = await pending
-            body = plain(f"step {name!r}", [True, value])
+            body = pack([True, Kept(plain(f"step {name!r}", value))])
             await self._life.written(partial(self._finish, name, called, body))
         return value
 
