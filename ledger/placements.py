@@ -88,8 +88,8 @@ def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Bl
             continue
         alone = is_alone(view, run.child, run.options.get("pool"), run.losses, blame[line.pool])
         shunned = askers_host(view, run)
-        waiting = view.queues.length(line)
-        host = choose(hosts, waiting, limits, alone=alone, apart_from=shunned, is_dry=is_dry)
+        waiting, has_lost = view.queues.length(line), run.losses > 0
+        host = choose(hosts, waiting, limits, alone=alone, lost=has_lost, apart_from=shunned, is_dry=is_dry)
         if host is None:
             if shunned or (alone and not line.exclusive):
                 continue

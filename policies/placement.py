@@ -1,15 +1,14 @@
 """Where an agent is placed: spread, then pack, as far as the hosts keep up.
 
-While the pool has room, each agent has a host to itself. Above `hosts_max` agents are packed: up to `pack_max` that work on one host. While
-hosts are coming, after a kill for example, runs leave them their share: one that is up does not take them all. A host that is behind with
-its work has *room* for half of the agents that work there, and for twice as many after each report that it is not. Runs wait for room.
-Woken agents do not: a call or a parent must not queue behind runs. A worn host is the last choice, so that it empties and can be retired.
-An exclusive agent, and a run or agent that lost its host too often, always has a host to itself. Each of the two kinds may have `hosts_max`
-hosts, so neither waits for the other.
+While the pool has room, each agent has a host to itself. Above `hosts_max` agents are packed: up to `pack_max` that work on one host. A
+host that is behind with its work has *room* for half of the agents that work there, and for twice as many after each report that it is
+not. Runs wait for room. Woken agents do not: a call or a parent must not queue behind runs. A worn host is the last choice, so that it
+empties and can be retired. An exclusive agent, and a run or agent that lost its host too often, always has a host to itself. Each of the
+two kinds may have `hosts_max` hosts, so neither waits for the other.
 
 A woken agent that has lost its host, and not too often, does not wait for a host that is coming while another one has room: somebody may
-wait for its answer. It passes over a host that still imports the code of agents, which may take a second, if there is another. A run that
-has lost its host is placed like every other run.
+wait for its answer. It passes over a host that still imports the code of agents, which may take a second, if there is another. Runs that
+have lost their host leave the hosts that are coming their share, lest the one that is up take them all.
 
 A run that must outlive its parent is placed *apart* from it. If there is no other host it waits for one, and for its sake there are two.
 """
@@ -65,6 +64,7 @@ def choose(
     alone: bool,
     urgent: bool = False,
     again: bool = False,
+    lost: bool = False,
     apart_from: Container[str] = (),
     is_dry: bool = False,
 ) -> S | None:
@@ -76,6 +76,7 @@ def choose(
         alone: whether it needs a host to itself.
         urgent: whether it may go to a host that is behind.
         again: whether it is a woken agent that has lost its host.
+        lost: whether it is a run that has lost its host.
         apart_from: the hosts to which it may not go.
         is_dry: whether no further host comes up, so that it is of no use to wait for one.
     """
@@ -93,11 +94,11 @@ def choose(
     for host in ready:
         if not host.tenants:
             return host
-    coming = 0 if is_dry else _coming(hosts, hosts_max)
+    coming = 0 if is_dry else max(hosts_max - len(hosts), sum(not host.up for host in hosts))
     if alone or (demand <= coming and not again):
         return None
     best = min(ready, key=lambda host: (not host.room, host.load), default=None)
-    if best is None or not has_room(best) or (not (urgent or again) and best.load >= _share(ready, coming, demand)):
+    if best is None or not has_room(best) or (lost and best.load >= _share(ready, coming, demand)):
         return None
     return best
 
@@ -113,24 +114,17 @@ def shares(hosts: Sequence[S], demand: int, limits: Limits) -> list[tuple[S, int
         for place, host in enumerate(hosts)
         if host.up and not (host.draining or host.exclusive or host.worn or (full and not host.tenants))
     ]
-    coming = _coming(hosts, limits.hosts_max)
-    share = _share([hosts[place] for _, place in loads], coming, demand)
     heapify(loads)
     counts, left = [0] * len(hosts), demand - max(limits.hosts_max, len(hosts))
     while loads and left > 0:
         load, place = loads[0]
-        if load < min(limits.pack_max, hosts[place].room, share):
+        if load < min(limits.pack_max, hosts[place].room):
             heapreplace(loads, (load + 1, place))
             counts[place] += 1
             left -= 1
         else:
             heappop(loads)
     return [(host, count) for host, count in zip(hosts, counts, strict=True) if count]
-
-
-def _coming(hosts: Sequence[Candidate], hosts_max: int) -> int:
-    """How many hosts will be up soon."""
-    return max(hosts_max - len(hosts), sum(not host.up for host in hosts))
 
 
 def _share(ready: Sequence[Candidate], coming: int, demand: int) -> float:

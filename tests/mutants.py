@@ -1028,7 +1028,7 @@ MUTANTS = (
     Mutant("policies/placement.py", "demand <= coming and not again", "demand <= coming",
            "an agent that has lost its host does not wait for one that is coming",
            "policies/test_placement.py::test_choice_for_who_lost_its_host"),
-    Mutant("policies/placement.py", "not (urgent or again) and best.load >=", "False and best.load >=",
+    Mutant("policies/placement.py", "lost and best.load >=", "False and best.load >=",
            "runs that lost their host leave those that are coming their share",
            "policies/test_placement.py::test_runs_that_lost_their_host_leave_the_hosts_that_are_coming_their_share"),
     Mutant("actors/life/host_services.py", "return asyncio.get_running_loop() is self._loop", "return bool(asyncio.get_running_loop())",

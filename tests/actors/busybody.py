@@ -38,7 +38,7 @@ class Busybody(Agent):
     @exposed(repeatable=True)
     async def wait(self) -> str:
         result = await self.run_agent_tool(Errand, "awaited", run_id="awaited")
-        return f"{result.status} {result.output}"
+        return f"{result.status} {result.output_or(None)}"
 
     @exposed(repeatable=True)
     async def end_kid(self) -> None:
@@ -57,7 +57,7 @@ class Busybody(Agent):
         self._write(word)
 
     def on_done(self, run: RunInfo, result: RunResult) -> None:
-        self._write(str(result.output))
+        self._write(str(result.output_or(None)))
 
     def note(self, payload: Any, it: Occurrence) -> None:
         self._write(payload)

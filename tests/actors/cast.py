@@ -164,7 +164,7 @@ class Boss(Agent):
 
 def plain(result: RunResult) -> dict[str, Any]:
     """A result as plain data."""
-    told = {"status": result.status, "output": result.output, "summary": result.summary, "error": result.error}
+    told = {"status": result.status, "output": result.output_or(None), "summary": result.summary, "error": result.error}
     return {**told, "reason": result.reason, "still": result.child_still_running}
 
 

@@ -163,7 +163,7 @@ class Clumsy(Boss):
         return await self.run_agent_tool(Doubler, {"n": 1}, on_limit="shout")  # type: ignore[arg-type]
 
     def on_output(self, run: RunInfo, result: RunResult) -> None:
-        self._write(f"{type(result.output).__name__} {run.delivery_id}", run, result.status)
+        self._write(f"{type(result.output_or(None)).__name__} {run.delivery_id}", run, result.status)
 
 
 class BadHook(Clumsy):

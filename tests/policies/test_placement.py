@@ -13,7 +13,6 @@ from perdure.policies import (
     choose,
     is_behind,
     room_after,
-    shares,
     spare_hosts,
     wanted_hosts,
 )
@@ -167,7 +166,7 @@ def test_of_too_many_hosts_empty_ones_are_spare_and_the_last_ones_first() -> Non
 
 def put(hosts: list[Candidate], waiting: int, limits: Limits) -> int:
     """Place all that wait, as far as they have a place; returns how many are left."""
-    while waiting and (chosen := choose(hosts, waiting, limits, alone=False)) is not None:
+    while waiting and (chosen := choose(hosts, waiting, limits, alone=False, lost=True)) is not None:
         chosen.load += 1
         chosen.tenants[str(chosen.load)] = None
         waiting -= 1
@@ -189,18 +188,9 @@ def test_runs_that_lost_their_host_leave_the_hosts_that_are_coming_their_share(u
     assert max(loads) - min(loads) <= up
 
 
-def test_a_crowd_leaves_them_their_share_too() -> None:
-    limits = Limits(hosts_max=2, pack_max=1_000)
-    hosts = [host(10), host(up=False)]
-    hosts[0].room = INFINITY
-    ((chosen, count),) = shares(hosts, 990, limits)
-    assert (chosen, count) == (hosts[0], 490)
-    assert sum(count for _, count in shares([replace(each, up=True) for each in hosts], 990, replace(limits))) == 988
-
-
-def test_who_was_woken_waits_for_no_share() -> None:
+def test_who_was_woken_and_what_begins_waits_for_no_share() -> None:
     limits = Limits(hosts_max=2, pack_max=1_000)
     hosts = [Candidate("h", 40, room=INFINITY, tenants={"a": None}), host(up=False)]
-    for asked in ({"urgent": True}, {"urgent": True, "again": True}):
+    for asked in ({}, {"urgent": True}, {"urgent": True, "again": True}):
         assert choose(hosts, 10, limits, alone=False, **asked) is hosts[0]
-    assert choose(hosts, 10, limits, alone=False) is None
+    assert choose(hosts, 10, limits, alone=False, lost=True) is None
