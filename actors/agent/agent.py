@@ -28,8 +28,6 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, ClassVar, Literal, TypeVar, Unpack, cast, overload
 
-from pydantic_core import to_jsonable_python
-
 from perdure.actors.agent.exposing import exposed, verb, watching
 from perdure.actors.agent.groups import (
     FiberGroup,
@@ -42,6 +40,7 @@ from perdure.actors.agent.groups import (
 )
 from perdure.actors.code.author_call import hook
 from perdure.actors.code.known_types import claim
+from perdure.actors.code.schema import in_short
 from perdure.actors.event_stream import Followed
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.jobs.fiber import FiberInspection, FiberPage
@@ -65,7 +64,6 @@ from perdure.ledger import (
     check_text,
     check_whole,
     path_of,
-    preview_of,
 )
 from perdure.ledger.storage.cabinet import State
 from perdure.policies import FiberResult, Json, Retries
@@ -218,12 +216,7 @@ class Agent:
     def get_agent_tool_summary(self, output: Any, run: RunContext) -> str:
         """Return the summary of a run of this agent, for notices and lists; sync or async. By default a text is its own summary, and
         anything else is shown as JSON, shortened."""
-        if isinstance(output, str):
-            return output
-        try:
-            return preview_of(to_jsonable_python(output, by_alias=True, fallback=str)) or ""
-        except (ValueError, TypeError, RecursionError):  # bytes that are no text, or keys that JSON does not know
-            return preview_of(output) or ""
+        return output if isinstance(output, str) else in_short(output)
 
     def _perdure_woken(self) -> None:
         """Resume the work of an earlier life. Called after `on_start` if the agent has a storage."""

@@ -13,9 +13,10 @@ from functools import cached_property
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
 
 from perdure.actors.code.objects import Admitted
-from perdure.ledger import BadRequest, Kept, checked_value, pack_value, unchecked, unpack_value
+from perdure.ledger import BadRequest, Kept, checked_value, pack_value, preview_of, unchecked, unpack_value
 
 _SHORT, _SHORT_BYTES = 255, 257  # characters of a text, and the bytes of one that is encoded
 _INT_MAX = (1 << 63) - 1
@@ -114,6 +115,14 @@ def _travels_as_it_is(value: object, bytes_max: int) -> bool:
     if type(value) is str:
         return len(value) <= _SHORT and value.isascii()
     return value is None or type(value) is bool or (type(value) is int and abs(value) <= _INT_MAX)
+
+
+def in_short(value: object) -> str:
+    """A value as a short text: JSON, where it has any."""
+    try:
+        return preview_of(to_jsonable_python(value, by_alias=True, fallback=str)) or ""
+    except (ValueError, TypeError, RecursionError):  # bytes that are no text, or keys that JSON does not know
+        return preview_of(value) or ""
 
 
 def _words(problem: Exception) -> str:

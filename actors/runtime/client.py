@@ -340,20 +340,17 @@ class Client:
 
     def subscribe(self, channel: str, callback: Callback) -> Callable[[], None]:
         """Hear of everything that happens on a channel, in the whole runtime; see `Channels.subscribe`. Returns the way to end it."""
-        leave = self._channels.subscribe(channel, callback)
+        leave = [self._channels.subscribe(channel, callback)]
         self._subscribers += 1
         if self._subscribers == 1:
             self.peer.push(Observe(wanted=True))
 
         def unsubscribe() -> None:
-            nonlocal leave
-            if leave is _done:
-                return
-            leave()
-            leave = _done
-            self._subscribers -= 1
-            if self._subscribers == 0:
-                self.peer.push(Observe(wanted=False))
+            if leave:
+                leave.pop()()
+                self._subscribers -= 1
+                if self._subscribers == 0:
+                    self.peer.push(Observe(wanted=False))
 
         return unsubscribe
 
@@ -370,9 +367,6 @@ def _packed(packer: Packer, agent_class: type[Agent] | None) -> tuple[str, list[
     """The package of a class, and what is to be offered now that it is known."""
     package = packer.package_for(agent_class) if agent_class is not None else ""
     return package, list(packer.offers())
-
-
-def _done() -> None: ...
 
 
 RUNS_MAX: Final = 100_000
