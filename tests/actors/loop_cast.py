@@ -151,7 +151,7 @@ class Doing:
     def end_fiber(self) -> bool:
         return bool(self.cancel_fiber("u"))  # type: ignore[attr-defined]
 
-    def noted(self, *_: Any) -> None:
+    def noted(self, given: Any = None, it: Any = None) -> None:
         """A callback."""
 
 
@@ -289,7 +289,7 @@ class Keeper(Agent):
 
     tries: ClassVar[Counter[str]] = Counter()  # of this process, for the test
 
-    def noted(self, *_: Any) -> None:
+    def noted(self, given: Any = None, it: Any = None) -> None:
         self.state["noted"] = self.state.get("noted", 0) + 1
 
     @exposed

@@ -221,22 +221,22 @@ Way = Callable[[OneProcess, Place, int], Any]
 
 async def _by_a_call(stage: OneProcess, place: Place, number: int) -> Any:
     method = "do_in_sync" if place in SYNC else "do"
-    return await stage.client.call(Doer, f"{number} {place}", method, (place, number), {})
+    return await stage.client.call(Doer, f"{number} {place}", method, (place.value, number), {})
 
 
 async def _by_a_turn(stage: OneProcess, place: Place, number: int) -> Any:
     method = "do_in_sync" if place in SYNC else "do"
     await stage.client.call(Talker, f"{number} {place}", "add_messages", ("first",), {})
-    return await stage.client.call(Talker, f"{number} {place}", method, (place, number), {})
+    return await stage.client.call(Talker, f"{number} {place}", method, (place.value, number), {})
 
 
 async def _by_a_run(stage: OneProcess, place: Place, number: int) -> Any:
-    ended = await stage.client.run(SyncDoer if place in SYNC else Doer, [place, number])
+    ended = await stage.client.run(SyncDoer if place in SYNC else Doer, [place.value, number])
     return ended.output if ended.ok else f"raised {ended.error}"
 
 
 async def _by_a_fiber(stage: OneProcess, place: Place, number: int) -> Any:
-    return await stage.client.call(Doer, f"{number} {place}", "do_in_fiber", (place, number), {})
+    return await stage.client.call(Doer, f"{number} {place}", "do_in_fiber", (place.value, number), {})
 
 
 REFUSED = {"cancel_agent_tool", "attach", "report_progress", "stash"}
@@ -316,7 +316,7 @@ def test_what_a_verb_raises_is_raised_in_a_loop_of_its_own() -> None:
         return str((await agent.run_agent_tool(Broken, 1)).error)
 
     async def story(stage: OneProcess) -> Any:
-        return await stage.client.call(Doer, "d", "do_in_sync", (Place.THREAD_IN_SYNC, 0), {})
+        return await stage.client.call(Doer, "d", "do_in_sync", (Place.THREAD_IN_SYNC.value, 0), {})
 
     Doing.verbs = [lambda agent, _: refused(agent)]
     assert play(story) == "str"
@@ -358,7 +358,7 @@ def test_steps_and_fibers_of_a_loop_work_on_that_loop() -> None:
 
 def test_runs_that_threads_ask_for_are_runs_of_the_run_that_started_them() -> None:
     async def story(stage: OneProcess) -> list[str]:
-        await stage.client.run(SyncDoer, [Place.THREAD_IN_SYNC, 0], run_id="p")
+        await stage.client.run(SyncDoer, [Place.THREAD_IN_SYNC.value, 0], run_id="p")
         return [each.parent_run for each in stage.supervisor.view.runs.values() if each.parent]
 
     Doing.verbs = [lambda agent, _: agent.run_agent_tools([(Leaf, 1), (Leaf, 1)])]
