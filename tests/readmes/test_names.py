@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
+import collections
+import decimal
 import re
 import tomllib
 from dataclasses import fields
@@ -10,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import get_type_hints
 
+import pydantic
 import pydantic_ai
 import pytest
 
@@ -131,6 +135,9 @@ def test_what_is_said_of_the_runtime_of_runs_and_of_agents_exists(owner: str) ->
     assert not [name for name in spoken - own - instance if not any(has(kind, name) for kind in OWNERS[owner])]
 
 
+LIBRARIES = (asyncio, collections, decimal, pydantic, pydantic_ai, pydantic_ai.exceptions)
+
+
 def test_methods_and_errors_that_are_named_alone_exist() -> None:
     homes = (
         Agent,
@@ -150,8 +157,7 @@ def test_methods_and_errors_that_are_named_alone_exist() -> None:
         laboratory,
         testing,
         engine,
-        pydantic_ai,
-        pydantic_ai.exceptions,
+        *LIBRARIES,
     )
     elsewhere = {word for there, _ in NAMES_THERE_AND_HERE for word in CODE.findall(there)}
     words = {word.partition("(")[0] for word in WORDS if word not in elsewhere}
@@ -163,7 +169,7 @@ def test_methods_and_errors_that_are_named_alone_exist() -> None:
     assert {"StorageConflict", "OutcomeUnknown", "on_progress", "detached_max_budget_ms"} <= words
     unknown = [word for word in words - own if not any(hasattr(home, word) for home in homes)]
     assert not [word for word in unknown if not has(Detached, word) and not has(RunOptions, word)]
-    imported = (perdure, messengers, gateway, testing, engine, pydantic_ai, pydantic_ai.exceptions)
+    imported = (perdure, messengers, gateway, testing, engine, *LIBRARIES)
     classes = {word for word in words - own if word[0].isupper()}
     assert not [word for word in classes if not any(hasattr(home, word) for home in imported)], (
         "authors cannot import it"
