@@ -13,7 +13,7 @@ from perdure.actors.link.wire import SupervisorFrame, decode, decode_all, encode
 from perdure.ledger import Adopt, BadRequest, Request, Stimulus, pack, unpack
 
 FILLINGS: dict[Any, Any] = {int: 7, str: "text", bytes: b"\x00\xff", bool: True}
-INNER = {"HostUp", "HostLost", "Retire", "StopLives", "Tick"}
+INNER = {"HostUp", "HostLost", "Retire", "StopLives", "Tick", "Unhosted"}
 
 
 def example(kind: type[Any]) -> Any:
