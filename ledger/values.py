@@ -419,9 +419,12 @@ def _refusal(value: object) -> str:
     return f"{what}; pass its parts, or what it can be made of again"
 
 
-def said(value: object, chars_max: int = 80) -> str:
+_SHORT_WORDS, _WHOLE = 80, 1 << 30
+
+
+def said(value: object, chars_max: int = _SHORT_WORDS) -> str:
     """The start of what `repr` says; of an object whose `repr` raises, that it is there."""
     words = reprlib.Repr()
-    words.maxstring = words.maxother = words.maxlong = chars_max
-    words.maxlist = words.maxtuple = words.maxdict = words.maxset = words.maxfrozenset = words.maxdeque = chars_max // 2
+    words.maxstring = words.maxother = words.maxlong = chars_max if chars_max <= _SHORT_WORDS else _WHOLE
+    words.maxlist = words.maxtuple = words.maxdict = words.maxset = words.maxfrozenset = words.maxdeque = chars_max
     return words.repr(value)[:chars_max].encode(errors="backslashreplace").decode()

@@ -19,7 +19,6 @@ from typing import (
 )
 
 from perdure.actors.code.author_call import name_of_method
-from perdure.actors.code.signatures import check_takes
 from perdure.ledger import BadRequest, PerdureError, Status, check_bool, check_ms, check_words
 from perdure.policies import Json, JsonObject
 
@@ -304,10 +303,9 @@ class Detached:
     def options(self, agent: object) -> JsonObject:
         """The options as plain data, checked against the parent; only what was given."""
         told: JsonObject = {"detached": True}
-        for name, content in (("on_finish", "result"), ("on_give_up", "result"), ("on_milestone", "milestone")):
+        for name in ("on_finish", "on_give_up", "on_milestone"):
             if getattr(self, name) is not None:
-                told[name] = method = name_of_method(agent, name, getattr(self, name))
-                check_takes(type(agent), name, method, "run", content)
+                told[name] = name_of_method(agent, name, getattr(self, name))
         for name in ("max_budget_ms", "no_progress_budget_ms"):
             value = getattr(self, name)
             if value is not None:

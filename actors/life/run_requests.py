@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.code.naming import type_name
-from perdure.actors.code.signatures import Entered, run_shapes
+from perdure.actors.code.signatures import Entered, check_takes, run_shapes
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.child_types import RunOptions
 from perdure.actors.life.class_checks import check_class
@@ -188,6 +188,9 @@ class RunRequests:
     def _check(self, detached: Detached) -> JsonObject:
         agent = self._life.agent
         options = detached.options(agent)
+        for name, content in (("on_finish", "result"), ("on_give_up", "result"), ("on_milestone", "milestone")):
+            if name in options:
+                check_takes(type(agent), name, str(options[name]), "run", content)
         if options.get("notify") and not hasattr(agent, "_perdure_notify"):
             raise BadRequest(
                 "notify",

@@ -58,7 +58,7 @@ class Middle(Base[U], Generic[U]):
     """One generation more."""
 
 
-class Child(Middle[Topic]):
+class Heir(Middle[Topic]):
     """What a list of topics is for."""
 
 

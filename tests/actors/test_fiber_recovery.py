@@ -379,7 +379,7 @@ def test_a_hook_may_say_a_verdict_plainly(verdict: Any, status: str, error: str 
 
 
 @pytest.mark.parametrize(
-    "verdict", [7, "nonsense", {"status": "done"}, {"state": "completed"}, FiberResult("completed", snapshot={1})]
+    "verdict", [7, "nonsense", {"status": "done"}, {"state": "completed"}, FiberResult("completed", snapshot={object})]
 )
 def test_what_is_no_verdict_is_an_error_at_once_and_a_person_decides(verdict: Any) -> None:
     Recovering.verdicts.append(verdict)

@@ -79,7 +79,7 @@ def test_what_an_earlier_attempt_says_late_does_not_count() -> None:
 
 def test_a_step_that_was_rolled_back_is_done_again_and_one_that_was_not_is_remembered() -> None:
     """In fibers, and in runs."""
-    expected = [[0, None], [1, "in it"]]
+    expected = [[0, None], [2, "in it"]]  # two calls are two steps
 
     async def story(stage: Stage) -> None:
         await stage.call(Jobs, "start", "hesitant", None, {"fiber_id": "f", "retry": True})

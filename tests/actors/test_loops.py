@@ -138,11 +138,11 @@ HANDLES: dict[str, Verb] = {
     "a call": lambda agent, _: agent.sub_agent(Talker, "s").get_messages(),
     "a turn": lambda agent, _: agent.sub_agent(Talker, "s").chat("hello"),
     "tell": lambda agent, _: tell(agent.sub_agent(Talker, "s").counted, 1),
-    "the parent": lambda agent, _: agent.sub_agent(Child, "c").ask_parent(),
+    "the parent": lambda agent, _: agent.sub_agent(LoopChild, "c").ask_parent(),
 }
 
 
-class Child(Agent):
+class LoopChild(Agent):
     """Asks its parent, from a loop of its own."""
 
     @exposed

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from perdure.actors import Killed
 from perdure.actors.events.observability import (
     Channel,
     Channels,
@@ -93,15 +94,12 @@ def test_a_raising_subscriber_neither_breaks_the_emitter_nor_deafens_the_others(
 def test_death_is_not_an_error_of_the_subscriber() -> None:
     """A simulated kill derives from BaseException; swallowing it would keep a dead process alive."""
 
-    class Death(BaseException):
-        pass
-
     def dies(_event: Event) -> None:
-        raise Death
+        raise Killed
 
     channels = Channels()
     channels.subscribe("chat", dies)
-    with pytest.raises(Death):
+    with pytest.raises(Killed):
         channels.emit("chat", "chat:turn:start", at_ms=1)
 
 

@@ -65,7 +65,7 @@ def test_a_payload_must_be_plain_data_of_a_bearable_size() -> None:
         for method, when in (("schedule", [1]), ("schedule_every", [1]), ("queue", [])):
             with pytest.raises(TooLarge, match=r"payload: has .* bytes encoded; the limit is 1000"):
                 await do(stage, method, *when, "note", "x" * 2_000)
-            with pytest.raises(BadRequest, match="payload: .* is no plain data"):
+            with pytest.raises(BadRequest, match=r"payload: .* is no plain data"):
                 await stage.call(Planner, "odd_payload", method, when)
 
     play(story, limits=replace(ROOMY, callback_payload_bytes_max=1_000))

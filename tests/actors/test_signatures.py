@@ -47,7 +47,7 @@ def test_a_name_that_is_imported_for_type_checkers_only_is_found() -> None:
     assert play(story) == "Decimal"
 
 
-@pytest.mark.parametrize("agent_class", [cast.Child, cast.Quoted])
+@pytest.mark.parametrize("agent_class", [cast.Heir, cast.Quoted])
 def test_a_generic_base_is_checked_by_what_its_subclass_names(agent_class: type) -> None:
     assert ends(agent_class, [{"name": "a"}]) == {"1": Topic(name="a")}
     assert refused(lambda: ends(agent_class, [{"nom": "a"}])).field == "input"

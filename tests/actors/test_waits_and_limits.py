@@ -106,7 +106,7 @@ def test_a_death_of_the_one_who_waits_cancels_nothing_and_a_cancelled_fiber_does
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({"on_cancel": "keep"}, "is not 'cancel' or 'leave'"), ({"on_cancel": "leave", "detached": True}, "nobody waits")],
+    [({"on_cancel": "keep"}, "is none of cancel, leave"), ({"on_cancel": "leave", "detached": True}, "nobody waits")],
 )
 def test_a_wrong_on_cancel_is_refused(options: dict[str, Any], why: str) -> None:
     async def story(stage: Stage) -> None:
