@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure import Limits, Runtime
+from perdure import ConflictingRequest, Limits, Runtime
 from perdure.actors.chat.tool_run import RepeatableToolRun
 from perdure.messengers import ChatState
 from perdure.scenarios.stories.fan_out_agents import Census, Reader, SourceFile
@@ -28,8 +28,12 @@ def test_a_directory_of_format_1_goes_on_under_the_names_that_it_knows(tmp_path:
         archive.extractall(tmp_path)
     files = {path.name for path in (tmp_path / "agents").rglob("*.db")}
     with Runtime(tmp_path, limits=Limits(hosts_max=1, hosts_warm=1)) as runtime:
-        again = runtime.run(Reader, NOTHING, run_id="one")
-        assert (again.status, again.agent_type) == ("completed", "scenarios.census:Reader")
+        again = runtime.inspect("one")
+        assert (again["status"], again["agent_type"]) == ("completed", "scenarios.census:Reader")
+        with pytest.raises(
+            ConflictingRequest, match="run 'one' exists with another input"
+        ):  # inputs were encoded otherwise
+            runtime.run(Reader, NOTHING, run_id="one")
         assert runtime.run(RepeatableToolRun, CALL, run_id="a tool").output["kind"] == "raised"
         census = runtime.agent(Census, "home").report()
         assert (census["deliveries"], census["totals"]["files"]) == (2, 2)

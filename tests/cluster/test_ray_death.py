@@ -22,7 +22,7 @@ from perdure.actors.ray_world.cluster_record import startup_lock, write_record
 from perdure.actors.ray_world.driver import SILENT_S
 from perdure.actors.ray_world.os_processes import ProcessId, descendants, is_alive, kill, process_of, wait_until_gone
 from perdure.actors.ray_world.ray_internals import workers_of
-from perdure.ledger import BadRequest, SupervisorUnreachable
+from perdure.ledger import BadRequest, RuntimeClosed
 from perdure.policies import Limits
 from tests.tidy import IMPORT_PATH
 
@@ -191,7 +191,7 @@ def test_async_code_goes_on_while_a_runtime_opens_and_who_waits_is_told_that_it_
                 runtime.open()
             waiting = asyncio.ensure_future(runtime.run(Napper, 600.0, run_id="long"))
             await asyncio.sleep(0.5)
-        with pytest.raises(SupervisorUnreachable, match="the runtime was closed meanwhile"):
+        with pytest.raises(RuntimeClosed, match="it was closed meanwhile"):
             await waiting
         with pytest.raises(BadRequest, match="it is not open"):
             runtime.ps()

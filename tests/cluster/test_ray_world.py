@@ -56,6 +56,7 @@ class ToyStore:
     """A directory with a lock."""
 
     def __init__(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
         self._file = os.open(path, os.O_RDONLY)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
