@@ -193,7 +193,7 @@ def test_async_code_goes_on_while_a_runtime_opens_and_who_waits_is_told_that_it_
             await asyncio.sleep(0.5)
         with pytest.raises(RuntimeClosed, match="it was closed meanwhile"):
             await waiting
-        with pytest.raises(BadRequest, match="it is not open"):
+        with pytest.raises(BadRequest, match="it was closed"):
             runtime.ps()
         ticking = False
         await ticker
