@@ -221,9 +221,15 @@ def test_a_forked_process_is_refused_everything_and_ends_nothing(hub: Hub, runti
 
 def test_an_interrupt_ends_the_wait_and_nothing_else(runtime: Runtime) -> None:
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # what a shell has begun in the background ignores it
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        runtime.run(Endless, 1, run_id="e")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            runtime.run(Endless, 1, run_id="e")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert runtime.run(Leaf, 1).output == 1
     runtime.cancel("e")
     assert (runtime.inspect("e") or {})["status"] == "aborted"
