@@ -179,7 +179,7 @@ async def _words(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterat
     yield "so it is"
 
 
-class Talker(Doing, MessengerAgent):
+class LoopTalker(Doing, MessengerAgent):
     """A chat behind a messenger that does it."""
 
     model = FunctionModel(stream_function=_words)

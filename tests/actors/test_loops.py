@@ -22,10 +22,10 @@ from tests.actors.loop_cast import (
     Doer,
     Doing,
     Keeper,
+    LoopTalker,
     Place,
     Stepping,
     SyncDoer,
-    Talker,
     Verb,
     Waiter,
 )
@@ -95,7 +95,7 @@ AGENT: dict[str, Verb] = {
     "schedule": lambda agent, _: agent.schedule(1_000, agent.noted),
     "schedule_every": lambda agent, _: agent.schedule_every(1_000, agent.noted),
     "queue": lambda agent, _: agent.queue(agent.noted),
-    "sub_agent": lambda agent, _: agent.sub_agent(Talker, "s").counted(2),
+    "sub_agent": lambda agent, _: agent.sub_agent(LoopTalker, "s").counted(2),
     "on_before_sub_agent": lambda agent, _: Agent.on_before_sub_agent(agent, "x:Y", "s"),
     # in runs and fibers
     "report_progress": lambda agent, context: (context or agent).report_progress(0.5, milestone="half"),
@@ -126,18 +126,18 @@ GROUPS: dict[str, Verb] = {
     "QueueGroup.drop": lambda agent, _: agent.queued.drop("none"),
     "QueueGroup.drop_all": lambda agent, _: agent.queued.drop_all("none"),
     "QueueGroup.retry": lambda agent, _: agent.queued.retry("none"),
-    "SubAgentGroup.has": lambda agent, _: agent.sub_agents.has(Talker, "s"),
+    "SubAgentGroup.has": lambda agent, _: agent.sub_agents.has(LoopTalker, "s"),
     "SubAgentGroup.list": lambda agent, _: agent.sub_agents.list(),
-    "SubAgentGroup.abort": lambda agent, _: agent.sub_agents.abort(Talker, "s"),
-    "SubAgentGroup.delete": lambda agent, _: agent.sub_agents.delete(Talker, "s"),
+    "SubAgentGroup.abort": lambda agent, _: agent.sub_agents.abort(LoopTalker, "s"),
+    "SubAgentGroup.delete": lambda agent, _: agent.sub_agents.delete(LoopTalker, "s"),
     "OwnStorage.snapshot": lambda agent, _: agent.sql("SELECT 1"),  # of files; not here
     "OwnStorage.restore": lambda agent, _: agent.sql("SELECT 1"),
     "OwnStorage.fork": lambda agent, _: agent.sql("SELECT 1"),
 }
 HANDLES: dict[str, Verb] = {
-    "a call": lambda agent, _: agent.sub_agent(Talker, "s").get_messages(),
-    "a turn": lambda agent, _: agent.sub_agent(Talker, "s").chat("hello"),
-    "tell": lambda agent, _: tell(agent.sub_agent(Talker, "s").counted, 1),
+    "a call": lambda agent, _: agent.sub_agent(LoopTalker, "s").get_messages(),
+    "a turn": lambda agent, _: agent.sub_agent(LoopTalker, "s").chat("hello"),
+    "tell": lambda agent, _: tell(agent.sub_agent(LoopTalker, "s").counted, 1),
     "the parent": lambda agent, _: agent.sub_agent(LoopChild, "c").ask_parent(),
 }
 
@@ -226,8 +226,8 @@ async def _by_a_call(stage: OneProcess, place: Place, number: int) -> Any:
 
 async def _by_a_turn(stage: OneProcess, place: Place, number: int) -> Any:
     method = "do_in_sync" if place in SYNC else "do"
-    await stage.client.call(Talker, f"{number} {place}", "add_messages", ("first",), {})
-    return await stage.client.call(Talker, f"{number} {place}", method, (place.value, number), {})
+    await stage.client.call(LoopTalker, f"{number} {place}", "add_messages", ("first",), {})
+    return await stage.client.call(LoopTalker, f"{number} {place}", method, (place.value, number), {})
 
 
 async def _by_a_run(stage: OneProcess, place: Place, number: int) -> Any:
