@@ -8,7 +8,7 @@ from tests.actors.fiber_story import fiber_story
 
 
 def test_fibers_come_to_their_ends_in_any_weather() -> None:
-    report = swarm(6, story=fiber_story)
+    report = swarm(7, story=fiber_story)
     assert report.ok, report.failures[0].trace
     assert report.kills > 50
 
