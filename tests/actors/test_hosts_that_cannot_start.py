@@ -19,7 +19,7 @@ LACK = "no node has 64 GPU (the most that one has: 0 GPU)"
 SECONDS = 12
 
 
-class Doubler(Agent):
+class Twofold(Agent):
     """Wants nothing special."""
 
     async def run(self, input: int) -> int:
@@ -76,12 +76,12 @@ def test_whoever_waits_is_told_the_cause_within_seconds_and_the_run_goes_on_when
         breaking(stage)
         async with asyncio.timeout(SECONDS):
             with pytest.raises(HostUnavailable, match=f"no host comes up, after 4 tries: {BROKEN}.*Run r is kept"):
-                await stage.client.run(Doubler, 2, run_id="r")
+                await stage.client.run(Twofold, 2, run_id="r")
         assert stage.status("r") == "starting"
         assert BROKEN in " ".join(await stage.client.ask("explain", "r"))
         assert BROKEN in (await overview(stage))[0]
         mending(stage)
-        assert (await stage.client.run(Doubler, 2, run_id="r")).output == 4
+        assert (await stage.client.run(Twofold, 2, run_id="r")).output == 4
         assert not await overview(stage)
         assert stage.view.runs["r"].attempt == 1
 
@@ -91,8 +91,8 @@ def test_whoever_waits_is_told_the_cause_within_seconds_and_the_run_goes_on_when
 def test_every_one_who_waits_for_a_run_is_told() -> None:
     async def story(stage: Stage) -> None:
         breaking(stage)
-        asked = [stage.client.run(Doubler, 2, run_id="r") for _ in range(3)]
-        handle = await stage.client.start(Doubler, 3, run_id="s")
+        asked = [stage.client.run(Twofold, 2, run_id="r") for _ in range(3)]
+        handle = await stage.client.start(Twofold, 3, run_id="s")
         found = await asyncio.gather(*asked, handle.result(), return_exceptions=True)
         assert [type(each) for each in found] == [HostUnavailable] * 4
 
@@ -117,11 +117,11 @@ def test_who_comes_after_the_cause_was_mended_does_not_wait_out_the_long_pause()
     async def story(stage: Stage) -> None:
         breaking(stage)
         with pytest.raises(HostUnavailable):
-            await stage.client.run(Doubler, 2, run_id="r")
+            await stage.client.run(Twofold, 2, run_id="r")
         await asyncio.sleep(600)
         mending(stage)
         async with asyncio.timeout(SECONDS):
-            assert (await stage.client.run(Doubler, 2, run_id="r")).output == 4
+            assert (await stage.client.run(Twofold, 2, run_id="r")).output == 4
 
     play(story)
 
@@ -131,7 +131,7 @@ def test_hosts_that_fail_are_tried_ever_more_seldom_and_each_cause_is_logged_onc
 ) -> None:
     async def story(stage: Stage) -> None:
         breaking(stage)
-        await stage.client.start(Doubler, 2, run_id="r")
+        await stage.client.start(Twofold, 2, run_id="r")
         await asyncio.sleep(600)
         asked_for = [each for each in stage.simulation.trace if each.what == "is asked for"]
         assert 4 < len(asked_for) < 50
@@ -147,14 +147,14 @@ def test_hosts_that_fail_are_tried_ever_more_seldom_and_each_cause_is_logged_onc
 
 def test_a_run_whose_class_alone_cannot_be_hosted_ends_as_an_error_after_its_attempts() -> None:
     async def story(stage: Stage) -> None:
-        assert (await stage.client.run(Doubler, 1)).output == 2
+        assert (await stage.client.run(Twofold, 1)).output == 2
         breaking(stage, resource="far")
         async with asyncio.timeout(2 * SECONDS):
             result = await stage.client.run(Remote, 1, run_id="r")
         assert result.status == "error"
         assert "no host (1 far) comes up, after " in str(result.error)
         assert BROKEN in str(result.error)
-        assert (await stage.client.run(Doubler, 1)).output == 2, "others go on"
+        assert (await stage.client.run(Twofold, 1)).output == 2, "others go on"
         mending(stage)
         await stage.client.ask("retry", "r")
         assert (await stage.ended("r")).status == "completed"
@@ -173,7 +173,7 @@ def test_an_agent_that_waits_for_a_run_which_cannot_be_hosted_is_told_how_it_fai
 
 def test_what_no_node_has_is_told_at_once_as_what_it_is_and_fails_no_run() -> None:
     async def story(stage: Stage) -> None:
-        assert (await stage.client.run(Doubler, 1)).output == 2
+        assert (await stage.client.run(Twofold, 1)).output == 2
         lacking(stage, "far")
         async with asyncio.timeout(3):
             with pytest.raises(NoSuchNode, match="can be had: no node has 64 GPU"):
@@ -202,7 +202,7 @@ def test_an_agent_that_waits_for_what_no_node_has_gets_the_error() -> None:
 
 def test_where_some_hosts_are_up_they_take_whoever_waits_if_no_more_come_up() -> None:
     async def story(stage: Stage) -> None:
-        await asyncio.gather(*(stage.client.run(Doubler, number) for number in range(3)))
+        await asyncio.gather(*(stage.client.run(Twofold, number) for number in range(3)))
         breaking(stage)
         runs = [stage.client.run(Sleeper, 1_000, run_id=f"r{number}") for number in range(20)]
         async with asyncio.timeout(60):

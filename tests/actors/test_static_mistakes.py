@@ -139,7 +139,7 @@ def test_an_exposed_method_that_could_not_be_called_is_refused_at_serve() -> Non
     assert refused.value.field == "thing"
 
 
-class Boss(Agent):
+class Chief(Agent):
     stands_alone = True
 
     async def told(self, run: Any, result: Any) -> None: ...
@@ -155,11 +155,11 @@ class Boss(Agent):
         return ""
 
 
-async def _asked(self: Boss, *args: Any, **options: Any) -> None:
+async def _asked(self: Chief, *args: Any, **options: Any) -> None:
     await self.run_agent_tool(Doubler, {"n": 1}, *args, **options)
 
 
-async def _asked_many(self: Boss, requests: Any) -> None:
+async def _asked_many(self: Chief, requests: Any) -> None:
     await self.run_agent_tools(requests)
 
 
@@ -187,14 +187,14 @@ ASKED: dict[str, Any] = {
 @pytest.mark.parametrize("what", ASKED)
 def test_an_unknown_word_is_refused_by_its_field(what: str) -> None:
     async def story(stage: Stage) -> None:
-        assert await stage.call(Boss, "field_of", what) == what.partition(":")[0]
+        assert await stage.call(Chief, "field_of", what) == what.partition(":")[0]
 
     play(story)
 
 
 def test_one_status_may_be_given_as_a_word() -> None:
     async def story(stage: Stage) -> None:
-        assert await stage.call(Boss, "field_of", "status:clear, one") == "status"
+        assert await stage.call(Chief, "field_of", "status:clear, one") == "status"
 
     play(story)
 
