@@ -1,4 +1,5 @@
-"""One boundary for values: what is handed over is checked, encoded, decoded and compared where it is handed over.
+"""One boundary for values: what is handed over is checked and encoded where it is handed over. Where a class has a say in how its
+objects are made again, it is also decoded and compared there.
 
 What has no annotation is plain data and Python's own types of values (`ledger.values`). With an annotation, pydantic checks what is handed
 over, once: whoever gets it is given that very value, objects of the classes that the annotation names included. What would arrive otherwise
