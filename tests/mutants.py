@@ -1540,8 +1540,19 @@ MUTANTS = (
     Mutant("ledger/storage/log_file.py", "        if self._waits and not self._is_refused:\n", "        if self._waits:\n",
            "a disk that has refused a commit is not asked again", "ledger/test_shared_log.py"
            "::test_a_disk_that_refuses_once_has_lost_all_that_waited_for_it"),
-    Mutant("ledger/storage/shared_segment.py", "for generation, body in found if generation == last for fields",
-           "for generation, body in found for fields",
+    Mutant("ledger/storage/after_power_cut.py", "            if piece.start > end and", "            if False and",
+           "who has lost a commit by damage of the shared log is refused", "ledger/test_shared_log.py"
+           "::test_entries_that_are_gone_refuse_whoever_had_a_commit_in_them"),
+    Mutant("ledger/storage/after_power_cut.py", "frame.incarnation >= life and frame.number >= clock", "True",
+           "a piece of a log that was written anew since refuses nobody", "ledger/test_shared_log.py"
+           "::test_what_was_deleted_or_written_anew_or_has_tables_is_left_as_it_is"),
+    Mutant("ledger/storage/log_file.py", "            self._shared.keep()", "            pass",
+           "segments that may have what the disk has lost are taken away by nobody", "ledger/test_shared_log.py"
+           "::test_after_a_failed_synchronisation_nobody_takes_the_segments_away"),
+    Mutant("actors/supervisor/checkpoints.py", "await self._world.threads.archive(self._cabinet.disk.settle)", "pass",
+           "a deletion is on the disk before a fact says so", "actors/test_retention.py"
+           "::test_what_was_cleared_is_gone_from_the_disk_by_one_synchronisation_for_many_before_anything_says_so"),
+    Mutant("ledger/storage/shared_segment.py", "        if each.generation == generation:\n", "        if True:\n",
            "what an earlier generation of a segment held does not count", "ledger/test_shared_log.py"
            "::test_a_full_segment_is_free_again_when_the_agents_logs_are_on_the_disk"),
     Mutant("ledger/storage/shared_log.py", "part.problem = log.lost(problem)", "log.lost(problem)",
@@ -1551,14 +1562,14 @@ MUTANTS = (
            "        if self._is_over:\n",
            "nothing is shared on a file system of several machines", "ledger/test_shared_log.py"
            "::test_on_a_file_system_that_machines_share_nothing_is_shared"),
-    Mutant("ledger/storage/shared_log.py", "            if not self._is_over and self._is_synchronised(segment):\n",
+    Mutant("ledger/storage/shared_log.py", "            if not self._is_over and self._is_synchronised():\n",
            "            if not self._is_over:\n",
            "a segment is used again when all that is in it is on the disk elsewhere",
            "crash/test_syncs.py::test_each_step_synchronises_what_it_promises_before_it_is_acknowledged"),
     Mutant("ledger/storage/transaction.py", "            self.storage.once_durable(job)", "            job()",
            "a commit tells what it has to tell when it is durable", "ledger/test_shared_log.py"
            "::test_what_a_commit_has_to_tell_is_told_when_it_is_durable"),
-    Mutant("ledger/storage/after_power_cut.py", "if frame is not None and frame.before == digest:", "if frame is not None:",
+    Mutant("ledger/storage/after_power_cut.py", "if frame is not None and frame.before == digest)", "if frame is not None)",
            "a piece is put back only where the chain of its log says", "ledger/test_shared_log.py"
            "::test_a_piece_of_another_history_is_not_put_back"),
     Mutant("actors/life/writes_together.py", "        if not self._is_cancelled:\n", "        if True:\n",
@@ -1633,7 +1644,7 @@ MUTANTS = (
     Mutant("ledger/storage/agent_file.py", "        if self.disk.has(self.agent_id):\n", "        if False:\n",
            "who creates the storage second looks again",
            "ledger/test_storage_death.py::test_who_creates_the_storage_second_has_to_look_again"),
-    Mutant("ledger/storage/log_file.py", "            elif durable:\n                os.fdatasync(self._file)",
+    Mutant("ledger/storage/log_file.py", "            elif durable:\n                self._synchronise()",
            "            elif durable:\n                pass",
            "a commit in a log is on the disk before it is acknowledged",
            "ledger/test_synchronised.py::test_a_commit_is_one_write_and_one_synchronisation"),
@@ -1662,8 +1673,8 @@ MUTANTS = (
            "            pass",
            "a life that only reads refuses lower ones",
            "ledger/test_agent_logs.py::test_a_lower_life_is_refused_though_the_higher_one_only_read"),
-    Mutant("ledger/storage/agent_log.py", "content[last[0].start : reading.end], durable=True)",
-           "content[last[0].start : reading.end], durable=False)",
+    Mutant("ledger/storage/agent_log.py", "content[last.start : reading.end], durable=True)",
+           "content[last.start : reading.end], durable=False)",
            "what a life is shown is on the disk", "ledger/test_synchronised.py"
            "::test_a_life_after_a_death_brings_the_last_commit_to_the_disk_and_one_after_a_clean_end_need_not"),
     Mutant("ledger/storage/agent_log.py", "        rows = records.claim([])\n", "        return\n",

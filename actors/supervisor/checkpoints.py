@@ -134,6 +134,8 @@ class Checkpoints:
         view = self._view
         due, self.forgetting = dict.fromkeys(self.forgetting), []
         deleted = [key for key in due if await self._delete(key)]
+        if deleted:  # no fact may say so before
+            await self._world.threads.archive(self._cabinet.disk.settle)
         bite = _ROWS_AT_ONCE
         for _ in range(_PASSES_MAX):
             keys = rows_to_make(view)
@@ -182,7 +184,7 @@ class Checkpoints:
         if key not in self._view.doomed and not self._view.may_be_forgotten(key):
             return False
         agent = key if key in self._view.doomed else self._view.runs[key].child
-        await self._world.threads.archive(partial(self._cabinet.forget_family, agent))
+        await self._world.threads.archive(partial(self._cabinet.forget_family, agent, settle=False))
         self._world.faults.at(KillPoint.MID_CLEAR, agent)
         return True
 

@@ -22,6 +22,7 @@ from perdure.ledger.standing import KnownAgents, Standing
 from perdure.ledger.storage.file_disk import is_log_at, log_of, place_of
 from perdure.ledger.storage.log_file import CUT
 from perdure.ledger.storage.log_format import read_log
+from perdure.ledger.storage.shared_segment import DAMAGED, SUFFIX, read_segment
 from perdure.ledger.store.integrity import Finding, Severity
 
 OPENED_MAX: Final = 1_000
@@ -37,6 +38,7 @@ def examine_storages(directory: Path, known: KnownAgents, *, deep: bool = False)
     found = [
         *_missing(directory, listing, known),
         *_told(_kept(directory, listing)),
+        *_told(_segments(directory)),
         *_strangers(directory, listing, known),
     ]
     is_opened = deep or len(listing.storages) <= OPENED_MAX
@@ -86,6 +88,14 @@ def _kept(directory: Path, listing: Listing) -> Iterator[Finding]:
         cut = "a log from which an agent's life has cut what was no whole commit"
         what = cut if CUT in place else "a log without its file"
         yield Finding("warning", f"{directory / place} is {what}", "delete it when nobody needs it any more")
+
+
+def _segments(directory: Path) -> Iterator[Finding]:
+    """Those of the shared log that were damaged when they were needed."""
+    for kept in sorted((directory / "shared").glob(f"*{SUFFIX}{DAMAGED}*")):
+        what = f"{kept} was not whole when it was put back after a power cut: {read_segment(kept.read_bytes()).problem}"
+        advice = "agents that have lost a commit by it are refused; delete it when nobody needs it any more"
+        yield Finding("warning", what, advice)
 
 
 def _examined(file: Path, whose: str) -> Iterator[Finding]:

@@ -1,12 +1,17 @@
 """What a power cut has taken from agents' logs is put back from the log that they shared (`shared_log`), before anybody reads them.
 
 An agent's log may lack pieces that were acknowledged, its last ones, or have holes where they were. A piece is put where the log ends, if
-the log's chain of digests says that it followed there. Any other piece is there already, or is of a log that was written anew since, and
-was whole on the disk then. So to do it twice, or again after it was interrupted, is harmless.
+the log's chain of digests says that it followed there. A piece of an earlier life than the log, or with a number that the log does not
+count from, is of a log that was written anew since, and was whole on the disk then. So to do it twice, or again after it was interrupted,
+is harmless.
+
+The shared log may be damaged itself. A piece that then follows nowhere is written where it was: the log has a hole, and refuses its agent
+as any damaged log does (`StorageLost`). No other agent is refused. A segment that was not whole is kept, and `perdure doctor` names it.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import defaultdict
 from collections.abc import Iterable
@@ -15,8 +20,20 @@ from pathlib import Path
 
 from perdure.ledger.block_guard import synchronise
 from perdure.ledger.errors import StorageError
-from perdure.ledger.storage.log_format import is_log, read_frame, read_log
-from perdure.ledger.storage.shared_segment import SUFFIX, alone, boot_of, is_free, pieces_in
+from perdure.ledger.storage.log_format import LOG_MAGIC, Frame, is_log, read_frame, read_log
+from perdure.ledger.storage.shared_segment import (
+    SUFFIX,
+    Contents,
+    Piece,
+    alone,
+    boot_of,
+    is_free,
+    kept_aside,
+    read_segment,
+    write_at,
+)
+
+_log = logging.getLogger("perdure.storage")
 
 
 def redo(storages: Path, boot: str) -> None:
@@ -39,39 +56,58 @@ def _earlier(folder: Path, boot: str) -> list[Path]:
 
 
 def _redo(storages: Path, folder: Path, boot: str) -> None:
-    earlier = [each for each in _earlier(folder, boot) if is_free(each)]
-    frames: dict[str, dict[int, list[bytes]]] = defaultdict(lambda: defaultdict(list))
-    for each in earlier:
-        for piece in pieces_in(each.read_bytes()):
-            frames[piece.place][piece.start].append(piece.frame)
-    for place, found in frames.items():
+    read = {each: read_segment(each.read_bytes()) for each in _earlier(folder, boot) if is_free(each)}
+    for place, pieces in _by_place(read.values()).items():
         with suppress(FileNotFoundError):  # the agent was deleted
-            _put_back(storages / place, found)
-    for each in earlier:
-        each.unlink(missing_ok=True)
+            _put_back(storages / place, *pieces)
+    for path, contents in read.items():
+        if contents.problem:
+            _log.warning(
+                "%s was not whole after a power cut: %s. It is kept as %s", path, contents.problem, kept_aside(path)
+            )
+        else:
+            path.unlink(missing_ok=True)
     synchronise(folder)
 
 
-def _put_back(path: Path, frames: dict[int, list[bytes]]) -> None:
-    content = path.read_bytes()
-    if not is_log(content):
-        return  # it has become a database since, with all that was in the log
-    reading = read_log(content)
-    end, digest = reading.end, reading.digest
+def _by_place(segments: Iterable[Contents]) -> dict[str, tuple[list[Piece], list[Piece]]]:
+    """The pieces of each log: those that were surely acknowledged, and others."""
+    found: dict[str, tuple[list[Piece], list[Piece]]] = defaultdict(lambda: ([], []))
+    for each in segments:
+        for piece in each.sure:
+            found[piece.place][0].append(piece)
+        for piece in each.last:
+            found[piece.place][1].append(piece)
+    return found
+
+
+def _put_back(path: Path, sure: list[Piece], others: list[Piece]) -> None:
     with path.open("r+b") as file:
+        if not is_log(file.read(len(LOG_MAGIC))):
+            return  # it has become a database since, with all that was in the log
+        file.seek(0)
+        reading = read_log(file.read())
+        end, digest, life = reading.end, reading.digest, reading.incarnation
+        frames: dict[int, list[bytes]] = defaultdict(list)
+        for piece in (*sure, *others):
+            frames[piece.start].append(piece.frame)
         while (found := _following(frames.get(end, ()), digest)) is not None:
-            frame, digest = found
-            file.seek(end)
-            file.write(frame)
-            end += len(frame)
-        file.flush()
+            content, frame = found
+            write_at(file.fileno(), content, end)
+            end, digest, life = end + len(content), frame.digest, frame.incarnation
+        for piece in sure:
+            if piece.start > end and reading.head is not None and _is_later(piece.frame, life, reading.head.clock):
+                write_at(file.fileno(), piece.frame, piece.start)
         os.fsync(file.fileno())
 
 
-def _following(frames: Iterable[bytes], digest: bytes) -> tuple[bytes, bytes] | None:
-    """The frame that follows this digest, and its own."""
-    for each in frames:
-        frame = read_frame(each, 0)
-        if frame is not None and frame.before == digest:
-            return each, frame.digest
-    return None
+def _following(contents: Iterable[bytes], digest: bytes) -> tuple[bytes, Frame] | None:
+    """The frame that follows this digest."""
+    frames = ((content, read_frame(content, 0)) for content in contents)
+    return next(((content, frame) for content, frame in frames if frame is not None and frame.before == digest), None)
+
+
+def _is_later(content: bytes, life: int, clock: int) -> bool:
+    """Whether a frame is of the log whose last life this is: the first commit of a later one would have brought it to the disk."""
+    frame = read_frame(content, 0)
+    return frame is not None and frame.incarnation >= life and frame.number >= clock

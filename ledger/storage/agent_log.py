@@ -6,9 +6,10 @@ somebody asks for the row.
 
 A commit is acknowledged when its frame is synchronised, here or in the shared log, from which it is put back before anybody looks. So a
 death or a power cut leaves at most one frame that is not whole, at the end, and nobody was promised it: it is cut off, kept and told. A
-claim is not synchronised: only a power cut can take it back, and that ends the earlier life too. A life that finds a commit after the last
-rest writes it once more and synchronises it, because the life before may have died, or may have been refused by the disk, when it was
-written and not yet on the disk.
+claim is not synchronised: only a power cut can take it back, and that ends the earlier life too. Nor is a rest. So whatever is written next
+takes the place of either: nothing that must be on the disk ever stands behind something that may not be. A life that finds a commit at the
+end writes it once more and synchronises it, because the life before may have died, or may have been refused by the disk, before it was on
+the disk.
 
 When most of the log is garbage, it is written anew beside, and takes the name of the old one.
 """
@@ -54,6 +55,15 @@ class _Place(NamedTuple):
     rows: int
 
 
+class _Tail(NamedTuple):
+    """A claim or a rest at the end of a log: where it begins, the digest of what stands before it, and its rows. The next frame takes its
+    place, with its rows."""
+
+    start: int
+    before: bytes
+    rows: list[Numbered]
+
+
 class AgentLog:
     """The open log of one incarnation. `durable` is put around whatever becomes durable; `let_go` gives the agent's lock back."""
 
@@ -66,7 +76,7 @@ class AgentLog:
         self._frames: dict[int, _Place] = {}  # number of a row with a body → its frame
         self._records = Records()
         self._digest, self._end = b"", 0
-        self._at_rest = True  # whether no commit was written since the last rest
+        self._tail: _Tail | None = None
         self._rows = 0  # in the log
         self._look_at = _LOOK_BYTES  # how long it is when it is looked through
         self._look_garbage = 0  # or how many rows are garbage then
@@ -93,7 +103,7 @@ class AgentLog:
         """Go on after the first commit, with which the log was made."""
         reading = read_log(content)
         self._adopt(content, reading)
-        self.incarnation, self._at_rest = reading.incarnation, False
+        self.incarnation = reading.incarnation
 
     def load(self) -> Records:
         """The records."""
@@ -103,7 +113,6 @@ class AgentLog:
         """Commit these rows, numbered from here on. Nobody has a cursor in a log."""
         assert lane is None, "a cursor is opened in a database"
         self._append(COMMIT, list(enumerate(rows, number)), number, durable=True)
-        self._at_rest = False
 
     def bodies(self, numbers: list[int]) -> list[tuple[int, bytes]]:
         """The bodies of the rows with these numbers."""
@@ -141,7 +150,7 @@ class AgentLog:
 
     def rest(self, records: Records) -> None:
         """At the end of a life: say that every commit is on the disk, and what was forgotten since."""
-        if self._at_rest and not records.has_forgotten:
+        if self._tail is not None and not records.has_forgotten:
             return
         rows = records.claim([])
         with self._durable():
@@ -173,7 +182,7 @@ class AgentLog:
 
     def _adopt(self, content: bytes, reading: Reading) -> list[Numbered]:
         """Go on after what is in the log. Returns its rows."""
-        self._digest, self._end = reading.digest, reading.end
+        self._digest, self._end, self._tail = reading.digest, reading.end, None
         self._frames.clear()
         self._rows = self._look_garbage = 0
         rows: list[Numbered] = []
@@ -181,28 +190,32 @@ class AgentLog:
             held = rows_of(content, frame)
             self._place(held, frame.start, frame.end)
             rows += held
+            self._tail = None if frame.kind == COMMIT else _Tail(frame.start, frame.before, held)
         return rows
 
     def _take_up(self, content: bytes, reading: Reading, incarnation: int | None) -> None:
-        """Bring to the disk what may not be there, and claim the log for a later life. A claim takes the place of one before it."""
-        last = [frame for frame in reading.frames if frame.kind != CLAIM][-1:]
-        self._at_rest = bool(last) and last[0].kind == REST
-        if last and not self._at_rest:
-            self.file.write(last[0].start, content[last[0].start : reading.end], durable=True)
+        """Bring to the disk what may not be there, and claim the log for a later life."""
+        if reading.frames and self._tail is None:
+            last = reading.frames[-1]
+            self.file.write(last.start, content[last.start : reading.end], durable=True)
             self.file.settle()
         if incarnation is None or incarnation == self.incarnation:
             return
         self.incarnation = incarnation
-        if reading.frames and reading.frames[-1].kind == CLAIM:
-            self._digest, self._end = reading.frames[-1].before, reading.frames[-1].start
         with self._durable():
             self._append(CLAIM, [], self._records.clock, durable=False)
 
     def _append(self, kind: int, rows: list[Numbered], number: int, *, durable: bool) -> None:
-        content, digest = frame_of(kind, rows, number, self.incarnation, self._digest)
-        self.file.write(self._end, content, durable=durable)
-        self._place(rows, self._end, self._end + len(content))
-        self._digest, self._end = digest, self._end + len(content)
+        start, before = self._end, self._digest
+        if self._tail is not None:
+            start, before, earlier = self._tail
+            rows, number = [*earlier, *rows], earlier[0][0] if earlier else number
+            self._rows -= len(earlier)
+        content, digest = frame_of(kind, rows, number, self.incarnation, before)
+        self.file.write(start, content, durable=durable)
+        self._place(rows, start, start + len(content))
+        self._digest, self._end = digest, start + len(content)
+        self._tail = None if kind == COMMIT else _Tail(start, before, rows)
 
     def _place(self, rows: list[Numbered], start: int, end: int) -> None:
         """Know where these rows are."""
@@ -224,7 +237,6 @@ class AgentLog:
         with self._durable():
             self.file.replace(content)
             self._adopt(content, read_log(content))
-            self._at_rest = False  # though it is on the disk, nothing in it says so
             records.swept(list(records.garbage))
 
     def _read(self, places: list[_Place]) -> Iterator[Numbered]:

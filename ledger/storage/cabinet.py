@@ -153,10 +153,15 @@ class Cabinet:
                 held.file.end(StaleIncarnation(agent_id, "its storage was deleted"))
             self.disk.erase(agent_id, self)
 
-    def forget_family(self, agent_id: str) -> None:
-        """Delete the storages of an agent and its descendants. None of them may be open. Idempotent."""
+    def forget_family(self, agent_id: str, *, settle: bool = True) -> None:
+        """Delete the storages of an agent and its descendants. None of them may be open. Idempotent.
+
+        They are gone after a power cut too; without `settle`, as soon as `disk.settle` was called, once for many.
+        """
         self.disk.erase_descendants(agent_id)
         self.forget(agent_id)
+        if settle:
+            self.disk.settle()
 
     def restore(self, agent_id: str, path: Path) -> None:
         """Make a snapshot the storage of an agent that has none.

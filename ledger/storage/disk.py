@@ -130,6 +130,10 @@ class Disk(ABC):
         """Delete the storages of all that descends from an agent. None of them may be attached elsewhere."""
 
     @abstractmethod
+    def settle(self) -> None:
+        """What was deleted until now is gone after a power cut too. Raises `StorageError` if the disk refuses it."""
+
+    @abstractmethod
     def stage(self, agent_id: str, holder: object, *, blank: bool = False) -> str:
         """Begin a database that nobody sees yet, and hold the agent. With `blank` our tables are in it. Returns its name."""
 
@@ -328,6 +332,9 @@ class MemoryDisk(Disk):
         """Drop what lies below."""
         for each in [each for each in self._storages if each != agent_id and is_within(each, agent_id)]:
             self.erase(each, self)
+
+    def settle(self) -> None:
+        """Memory is gone at once."""
 
     def stage(self, agent_id: str, holder: object, *, blank: bool = False) -> str:
         """Begin a database that no agent has."""

@@ -31,12 +31,11 @@ from perdure.ledger.storage.disk import SCHEMA, Disk, StorageLocked
 from perdure.ledger.storage.log_file import FileLog, LogFile, kept_beside, staged_at, write_whole
 from perdure.ledger.storage.log_format import LOG_MAGIC, is_log
 from perdure.ledger.storage.shared_log import Part, SharedLog
+from perdure.ledger.storage.this_machine import settle_file_system
 
 LEFT = "left-"  # begins the name of a log whose file is gone
 _LOG_BYTES_MAX = 16 << 20  # of a storage that is open
-_LOG_KEPT_MAX = (
-    32 << 10
-)  # of one that is closed: reading it again costs less than the five synchronisations of a checkpoint
+_LOG_KEPT_MAX = 32 << 10  # of one that is closed: to read it costs less than the synchronisations of a checkpoint
 
 
 class FileDisk(Disk):
@@ -161,7 +160,7 @@ class FileDisk(Disk):
             cursor.close()
 
     def is_log_long(self, agent_id: str) -> bool:
-        """Whether a checkpoint is due, because the log takes much room."""
+        """Whether a checkpoint is due."""
         return self.log_bytes(agent_id) >= _LOG_BYTES_MAX
 
     def log_bytes(self, agent_id: str) -> int:
@@ -181,14 +180,23 @@ class FileDisk(Disk):
                 self._release(agent_id)
 
     def erase_descendants(self, agent_id: str) -> None:
-        """Delete the folder of its sub-agents, with all in it."""
+        """Delete the folder of its sub-agents, with all in it: databases before their logs, as `_unlink` does."""
         folder = self.path_of(agent_id).with_suffix("")
         try:
+            for database in folder.rglob("*.db"):
+                database.unlink()
             rmtree(folder)
         except FileNotFoundError:
             return
         except OSError as problem:
             raise StorageError(agent_id, f"{folder} cannot be deleted: {problem}") from problem
+
+    def settle(self) -> None:
+        """One synchronisation of the file system, however many were deleted."""
+        try:
+            settle_file_system(self.directory)
+        except OSError as problem:
+            raise StorageError(str(self.directory), f"what was deleted in it is not gone yet: {problem}") from problem
 
     def stage(self, agent_id: str, holder: object, *, blank: bool = False) -> str:
         """Begin a file under a name that `has` does not find."""
@@ -290,7 +298,7 @@ class FileDisk(Disk):
         self._make_folder(agent_id, path.parent)
         if path.exists():
             raise _overtaken(agent_id)
-        for left in _logs(path):
+        for left in path.parent.glob(f"{path.name}.wal*"):
             left.replace(left.with_name(LEFT + left.name))
 
     def _place(self, agent_id: str, path: Path, content: bytes) -> None:
@@ -385,11 +393,6 @@ def is_log_at(path: Path) -> bool:
 def log_of(path: Path) -> Path:
     """DuckDB's log of a database."""
     return path.with_name(path.name + ".wal")
-
-
-def _logs(path: Path) -> list[Path]:
-    with os.scandir(path.parent) as entries:
-        return [Path(entry) for entry in entries if entry.name.startswith(path.name + ".wal")]
 
 
 def _locked(agent_id: str, path: Path) -> StorageLocked:

@@ -121,7 +121,7 @@ class FileLog(LogFile):
             if durable and self._is_secured and self._shared.take(self, Piece(self._place, start, content)):
                 self._waits = True
             elif durable:
-                os.fdatasync(self._file)
+                self._synchronise()
             self._is_secured = durable
 
     def secure(self, *, shared: bool) -> None:
@@ -130,7 +130,7 @@ class FileLog(LogFile):
             if self._waits and not shared:
                 with self.held():
                     self._is_refused = True  # an error is told once: to try again would say nothing
-                    os.fdatasync(self._file)
+                    self._synchronise()
                     self._is_refused = False
             self._waits = False
 
@@ -162,9 +162,16 @@ class FileLog(LogFile):
         """What waits is synchronised now, because later it cannot be. If that fails, `secure` finds it shut, and says so."""
         if self._waits and not self._is_refused:
             with suppress(OSError):
-                os.fdatasync(self._file)
+                self._synchronise()
                 self._waits = False
         os.close(self._file)
+
+    def _synchronise(self) -> None:
+        try:
+            os.fdatasync(self._file)
+        except OSError:
+            self._shared.keep()  # what earlier commits have left to the system may be lost with this one
+            raise
 
 
 class MemoryLog(LogFile):

@@ -4,8 +4,8 @@ The head says whose log it is, which life began it, and from which number on it 
 first row, which life wrote it, and the digest of what stands before it; its own digest follows, then the rows. So every byte is in a
 digest, and no frame can be missing between two others.
 
-A *commit* is a transaction. A *claim* has no rows: a later life has taken the log. A *rest* ends a life that was closed; whatever stands
-before one was synchronised when it was written, here or in the shared log.
+A *commit* is a transaction. A *claim* says that a later life has taken the log, a *rest* that a life was closed. Whatever stands before one
+of them was synchronised, here or in the shared log; the frame that is written next takes its place, with what it says.
 """
 
 from __future__ import annotations
@@ -139,6 +139,11 @@ def read_frame(content: bytes, at: int) -> Frame | None:
     digest = content[begin - _CHECK : begin]
     told, body = content[at : begin - _CHECK], memoryview(content)[begin:end]
     return Frame(kind, number, incarnation, before, digest, at, begin, end) if check_of(told, body) == digest else None
+
+
+def digest_in(frame: bytes) -> bytes:
+    """The digest that a frame says it has."""
+    return frame[_FRAME.size : _FRAME.size + _CHECK]
 
 
 def _read_head(content: bytes) -> tuple[Head | None, bytes, int]:

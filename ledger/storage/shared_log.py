@@ -15,6 +15,10 @@ agents' logs with it: then the full one is not needed any more and is free again
 shared log cannot take, are synchronised one by one, as if nobody shared. Segments that a dead process has left go in the same way when the
 next process of this boot begins its own; those of an earlier boot when they were redone.
 
+A disk that has refused to synchronise anything of this has perhaps lost what was written before, and tells it once, or not at all (Linux
+before 5.8 tells `syncfs` nothing). From then on the segments of the process are kept as they are, under a name that no other process
+takes away, until they are redone after the next boot.
+
 All of this is for a disk of one machine, where a process sees what another one wrote. On any other file system nothing is shared.
 """
 
@@ -33,13 +37,13 @@ from typing import Final, Protocol
 from perdure.ledger.block_guard import synchronise
 from perdure.ledger.errors import StorageError
 from perdure.ledger.storage.after_power_cut import redo
-from perdure.ledger.storage.shared_segment import SUFFIX, Piece, Segment, alone, boot_of, is_free
+from perdure.ledger.storage.shared_segment import KEPT, SUFFIX, Piece, Segment, alone, boot_of, is_free, keep
 from perdure.ledger.storage.this_machine import boot_id, is_local, synchronise_file_system
 
 ROOM: Final = 2 << 20  # bytes of a segment
 _SEGMENTS: Final = 2
 _ALONE: Final = "Commits are synchronised one by one"
-_KEPT: Final = "It is kept, and what is in it is safe"
+_KEPT: Final = "The segments in it are kept, and what is in them is safe"
 _log = logging.getLogger("perdure.storage")
 
 
@@ -94,6 +98,7 @@ class SharedLog:
         self._free: list[Segment] = []  # the first one is written to
         self._tending = threading.Lock()  # of all segments: they are begun, renewed and taken away by one at a time
         self._segments: list[Segment] = []
+        self._is_kept = False  # the disk has refused something
         self._is_begun = not self._boot
         self._is_over = False
         self._is_redone = False
@@ -200,18 +205,21 @@ class SharedLog:
                 self._segments.append(Segment(path, self._boot, self._room))
             synchronise(self._folder)
             synchronise(self._storages)
-            if left:
-                synchronise_file_system(self._segments[0].file)
-            for each in left:
-                each.unlink(missing_ok=True)
+            if left and self._is_synchronised():
+                for each in left:
+                    each.unlink(missing_ok=True)
+            elif left:
+                for each in left:
+                    keep(each)
 
     def _is_left(self, path: Path) -> bool:
-        return path.suffix == SUFFIX and boot_of(path) in (self._boot, None) and is_free(path)
+        is_ours = path.suffix == SUFFIX and not path.stem.endswith(KEPT)
+        return is_ours and boot_of(path) in (self._boot, None) and is_free(path)
 
     def _renew(self, segment: Segment) -> None:
         """Bring to the disk what this segment is needed for; then it is free."""
         with self._tending:
-            if not self._is_over and self._is_synchronised(segment):
+            if not self._is_over and self._is_synchronised():
                 segment.renew()
                 with self._lock:
                     self._free.append(segment)
@@ -222,21 +230,36 @@ class SharedLog:
             self._is_over = self._is_begun = True
             with self._lock:
                 self._free = []
+            is_safe = not self._segments or self._is_synchronised()
             segments, self._segments = self._segments, []
-            is_safe = not segments or self._is_synchronised(segments[0])
             for segment in segments:
                 try:
                     segment.close(remove=is_safe)
                 except OSError as problem:
                     _log.warning("%s cannot be removed (%s); it does no harm", segment.path, problem)
 
-    def _is_synchronised(self, segment: Segment) -> bool:
+    def _is_synchronised(self) -> bool:
+        """Whether everything that the segments have is on the disk elsewhere too."""
         try:
-            synchronise_file_system(segment.file)
+            synchronise_file_system(self._segments[0].file)
         except OSError as problem:
-            _log.warning("the disk of %s cannot be synchronised (%s). %s", segment.path, problem, _KEPT)
-            return False
-        return True
+            _log.warning("the disk of %s cannot be synchronised (%s). %s", self._folder, problem, _KEPT)
+            self._keep()
+        return not self._is_kept
+
+    def keep(self) -> None:
+        """The disk has refused to synchronise a log that may have pieces here: from now on the segments stay as they are."""
+        self._is_kept = True
+        with self._tending:
+            self._keep()
+
+    def _keep(self) -> None:
+        self._is_kept = True
+        for segment in self._segments:
+            try:
+                segment.keep()
+            except OSError as problem:
+                _log.warning("%s cannot be given another name (%s). %s", segment.path, problem, _KEPT)
 
 
 class _Here(threading.local):

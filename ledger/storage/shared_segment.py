@@ -1,29 +1,36 @@
 """A segment of the log that the commits of many agents share (`shared_log`).
 
-It is a head (magic, the boot of the machine in which it was begun, digest) and entries (magic, generation, length, digest, body). One entry
-holds the pieces of all commits that became durable together: for each the place of its agent's log, where in it the piece begins, and the
-frame itself. A segment is written anew from its beginning when it is not needed any more; what is left behind the new entries is of an
-earlier generation.
+It is a head (magic, the boot of the machine in which it was begun, digest) and entries. One entry holds the pieces of all commits that
+became durable together. Each piece says which one of how many it is, of which entry, in which generation, and is sealed by a digest; so a
+damaged byte takes one piece, and what is missing before another one is seen. A segment is written anew from its beginning when it is not
+needed any more; what is left behind the new entries is of an earlier generation.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from perdure.ledger.codec import pack, unpack
-from perdure.ledger.storage.log_format import check_of
+from perdure.ledger.block_guard import synchronise
+from perdure.ledger.errors import StorageError
+from perdure.ledger.storage.log_format import check_of, digest_in, read_frame
 
 SUFFIX: Final = ".shared"
 _LOCK: Final = "lock"
-_MAGIC, _ENTRY_MAGIC = b"perdureS", b"\xc5shr"
+KEPT: Final = ".kept"  # ends the name, before the suffix, of a segment that nobody takes away before the next boot
+DAMAGED: Final = ".damaged-"  # and a number: ends the name of one that was not whole when it was redone
+_MAGIC, _EARLIER_MAGIC, _PIECE_MAGIC = b"perdureT", b"perdureS", b"\xc5shr"
 _HEAD: Final = Struct(">8s40s16s")  # magic, boot, digest
-_ENTRY: Final = Struct(">4sQI16s")  # magic, generation, bytes of the body, digest
+# Magic, generation, entry, number of the piece and of all in its entry, bytes of the place, where the frame begins, its bytes.
+_PIECE: Final = Struct(">4sQIIIHQI")
+_CHECK: Final = 16
 
 
 class Piece(NamedTuple):
@@ -41,7 +48,8 @@ class Segment:
     def __init__(self, path: Path, boot: str, room: int) -> None:
         self.path = path
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        self._generation, self._end, self._room = 1, _HEAD.size, room
+        self.is_kept = False
+        self._generation, self._entries, self._end, self._room = 1, 0, _HEAD.size, room
         with ExitStack() as undo:
             undo.callback(self.close, remove=True)
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,22 +58,31 @@ class Segment:
             os.fsync(self.file)
             undo.pop_all()
 
-    def entry(self, pieces: Iterable[Piece]) -> bytes | None:
+    def entry(self, pieces: Sequence[Piece]) -> bytes | None:
         """What `append` writes for these; None if there is no room for it."""
-        body = pack([list(piece) for piece in pieces])
-        check = check_of(self._generation.to_bytes(8), body)
-        entry = _ENTRY.pack(_ENTRY_MAGIC, self._generation, len(body), check) + body
+        parts: list[bytes] = []
+        for number, (place, start, frame) in enumerate(pieces):
+            name = place.encode()
+            numbers = self._generation, self._entries + 1, number, len(pieces)
+            told = _PIECE.pack(_PIECE_MAGIC, *numbers, len(name), start, len(frame)) + name
+            parts += told, check_of(told, digest_in(frame)), frame
+        entry = b"".join(parts)
         return entry if self._end + len(entry) <= self._room else None
 
     def append(self, entry: bytes) -> None:
         """Write an entry and synchronise it."""
         write_at(self.file, entry, self._end)
         os.fdatasync(self.file)
-        self._end += len(entry)
+        self._entries, self._end = self._entries + 1, self._end + len(entry)
 
     def renew(self) -> None:
         """Begin anew: what is in it is not needed any more."""
-        self._generation, self._end = self._generation + 1, _HEAD.size
+        self._generation, self._entries, self._end = self._generation + 1, 0, _HEAD.size
+
+    def keep(self) -> None:
+        """Have nobody take it away before the next boot. Idempotent."""
+        if not self.is_kept:
+            self.is_kept, self.path = True, keep(self.path)
 
     def close(self, *, remove: bool) -> None:
         """Let go of the file."""
@@ -77,23 +94,75 @@ class Segment:
 
 
 def boot_of(path: Path) -> str | None:
-    """In which boot of the machine a segment was begun; None if it is gone, or was never whole: then nothing was promised in it."""
+    """In which boot of the machine a segment was begun; empty if its head is damaged. None if it is gone, or was never whole: then nothing
+    was promised in it."""
     try:
         with path.open("rb") as file:
             content = file.read(_HEAD.size)
+            is_begun = bool(content.strip(b"\0")) and bool(file.read(1))
     except FileNotFoundError:
         return None
-    if len(content) < _HEAD.size:
+    if not is_begun:
         return None
     magic, name, check = _HEAD.unpack(content)
-    return name.rstrip(b"\0").decode() if magic == _MAGIC and check_of(name) == check else None
+    if magic == _EARLIER_MAGIC:
+        raise StorageError(str(path), "an earlier Perdure wrote it, whose directories this one does not read")
+    return name.rstrip(b"\0").decode() if magic == _MAGIC and check_of(name) == check else ""
 
 
-def pieces_in(content: bytes) -> list[Piece]:
-    """The pieces of a segment's last generation, in their order. An entry that is not whole was promised to nobody, or is damaged."""
-    found = list(_entries(content))
-    last = max((generation for generation, _ in found), default=0)
-    return [Piece(*fields) for generation, body in found if generation == last for fields in unpack(body)]
+class Contents(NamedTuple):
+    """The pieces of a segment's last generation, in their order. `sure` are those of entries that were whole on the disk before a later one
+    was begun; `last` are those of an entry that is not whole, if it is the last: it may have been promised to nobody. `problem` says what
+    is missing."""
+
+    sure: list[Piece]
+    last: list[Piece]
+    problem: str
+
+
+def read_segment(content: bytes) -> Contents:
+    """What is in a segment."""
+    found = list(_pieces(content))
+    generation = max((each.generation for each in found), default=1)
+    entries: dict[int, list[_Found]] = defaultdict(list)
+    for each in found:
+        if each.generation == generation:
+            entries[each.entry].append(each)
+    latest = max(entries, default=0)
+    missing = [number for number in range(1, latest + 1) if not _is_whole(entries.get(number, []))]
+    is_cut_off = latest in missing
+    holes = missing[:-1] if is_cut_off else missing
+    sure = [each.piece for number in sorted(entries) if number < latest or not is_cut_off for each in entries[number]]
+    last = [each.piece for each in entries[latest]] if is_cut_off else []
+    end = max((each.end for each in found if each.generation == generation), default=_HEAD.size)
+    is_followed = generation == 1 and bool(content[end:].strip(b"\0"))
+    return Contents(sure, last, _problem(holes, is_cut_off=is_cut_off or is_followed))
+
+
+def _problem(holes: list[int], *, is_cut_off: bool) -> str:
+    problems = (
+        [
+            f"{len(holes)} of its entries are damaged or were written over, from number {holes[0]} on, and later ones follow"
+        ]
+        if holes
+        else []
+    )
+    return " and ".join([*problems, *["its last entry is not whole"] * is_cut_off])
+
+
+def keep(path: Path) -> Path:
+    """Have nobody take a segment away before the next boot. Returns its new name."""
+    kept = path.with_name(f"{path.stem}{KEPT}{SUFFIX}")
+    path.replace(kept)
+    synchronise(kept.parent)
+    return kept
+
+
+def kept_aside(path: Path) -> Path:
+    """Keep a segment that was not whole beside the others, where nobody redoes it. Returns where."""
+    kept = next(each for n in count(1) if not (each := path.with_name(f"{path.name}{DAMAGED}{n}")).exists())
+    path.replace(kept)
+    return kept
 
 
 def is_free(path: Path) -> bool:
@@ -122,18 +191,42 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(file)
 
 
-def _entries(content: bytes) -> Iterator[tuple[int, bytes]]:
+class _Found(NamedTuple):
+    generation: int
+    entry: int
+    number: int
+    total: int
+    piece: Piece
+    end: int
+
+
+def _is_whole(found: list[_Found]) -> bool:
+    return bool(found) and len({each.number for each in found}) == found[0].total
+
+
+def _pieces(content: bytes) -> Iterator[_Found]:
+    """Every piece that is whole, of any generation."""
     at = _HEAD.size
-    while (at := content.find(_ENTRY_MAGIC, at)) >= 0:
-        begin = at + _ENTRY.size
-        if begin > len(content):
-            return
-        _, generation, length, check = _ENTRY.unpack_from(content, at)
-        body = content[begin : begin + length]
-        is_whole = len(body) == length and check_of(generation.to_bytes(8), body) == check
-        if is_whole:
-            yield generation, body
-        at = begin + length if is_whole else at + 1
+    while (at := content.find(_PIECE_MAGIC, at)) >= 0:
+        found = _piece(content, at)
+        if found is not None:
+            yield found
+        at = at + 1 if found is None else found.end
+
+
+def _piece(content: bytes, at: int) -> _Found | None:
+    begin = at + _PIECE.size
+    if begin > len(content):
+        return None
+    _, generation, entry, number, total, size, start, length = _PIECE.unpack_from(content, at)
+    sealed = begin + size
+    frame = content[sealed + _CHECK : sealed + _CHECK + length]
+    if content[sealed : sealed + _CHECK] != check_of(content[at:sealed], digest_in(frame)):
+        return None
+    if (whole := read_frame(frame, 0)) is None or whole.end != length:
+        return None
+    piece = Piece(content[begin:sealed].decode(), start, frame)
+    return _Found(generation, entry, number, total, piece, sealed + _CHECK + length)
 
 
 def write_at(file: int, content: bytes, start: int) -> None:

@@ -44,5 +44,17 @@ def synchronise_file_system(file: int) -> None:
         raise OSError(problem, os.strerror(problem))
 
 
+def settle_file_system(folder: Path) -> None:
+    """The same for a folder, if it exists."""
+    try:
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        synchronise_file_system(file)
+    finally:
+        os.close(file)
+
+
 def _path(told: str) -> Path:
     return Path(re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), told))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, KillPoint, Occurrence, RunContext, RunInfo, RunResult, exposed
+from perdure.ledger.storage.cabinet import MemoryDisk
 from perdure.policies import Limits
 from tests.actors.cast import Boss, Sleeper, Worker
 from tests.kit import ROOMY, Stage, address, play
@@ -182,6 +183,41 @@ def test_a_death_half_way_leaves_nothing_behind_and_takes_nothing_else(point: Ki
         assert has_storage(stage, Worker, "young")
 
     play(story, limits=BRIEF, kill_when=rule)
+
+
+def test_what_was_cleared_is_gone_from_the_disk_by_one_synchronisation_for_many_before_anything_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+
+    def watched(name: str) -> None:
+        true = getattr(MemoryDisk, name)
+
+        def watch(disk: MemoryDisk, *args: object) -> None:
+            true(disk, *args)
+            events.append(name)
+
+        monkeypatch.setattr(MemoryDisk, name, watch)
+
+    watched("erase")
+    watched("settle")
+
+    def rule(stage: Stage, _process: str, at: KillPoint, _detail: str) -> bool:
+        if at is KillPoint.BEFORE_CHECKPOINT and stage.view.cleared:
+            events.append("said")
+        return False
+
+    async def story(stage: Stage) -> None:
+        for n in range(40):
+            await stage.client.run(Worker, {"steps": 1}, run_id=f"w{n}")
+        await asyncio.sleep(LATER_S)
+        assert await known(stage, *(f"w{n}" for n in range(40))) == []
+
+    play(story, limits=BRIEF, kill_when=rule)
+    told = [name for name, before in zip(events, ["", *events], strict=False) if name != before]
+    cycles = ["erase", "settle", "said"] * (len(told) // 3)
+    assert told == cycles
+    assert events.count("settle") <= 4
 
 
 def test_the_bounds_are_numbers() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 import traceback
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from tests.crash.recording import Say, Workload, latest
 
 AGENT = "owner@m:T"
 CHILD = f"child@m:T<{AGENT}"
-TWO = (AGENT, "other@m:T")
+PART = f"{AGENT}>part@m:T"
+THREE = (AGENT, "other@m:T", "third@m:T")
 
 
 NEVER = 1_000
@@ -64,20 +66,25 @@ def judge(directory: Path, said: list[str], tables_from: int = 1, agent: str = A
     """What is wrong with the storage: its next life must see all that was committed, each commit whole, and must go on from there."""
     try:
         with closing(Cabinet(FileDisk(directory))) as cabinet:
-            storage = cabinet.open(agent, 1_000)
+            storage = cabinet.open(agent, _later())
             n = storage.state.get("n", 0)
             wrong = _compared(storage, n, said, tables_from)
             if wrong or len(said) % 3:  # a second opening takes as long as the first
                 return wrong
             _commit(storage, _nobody, n + 1, tables_from)
         with closing(Cabinet(FileDisk(directory))) as cabinet:
-            return _compared(cabinet.open(agent, 1_001), n + 1, said, tables_from)
+            return _compared(cabinet.open(agent, _later()), n + 1, said, tables_from)
     except StorageError as refusal:
         return f"{'unreadable' if 'damaged' in str(refusal) else 'refused'}: {refusal}"
 
 
+def _later() -> int:
+    """The number of a life that comes after all others."""
+    return time.monotonic_ns()
+
+
 def _compared(storage: Storage, n: int, said: list[str], tables_from: int) -> str:
-    known = max(latest(said, "committed"), latest(said, "opened"))
+    known = max(latest(said, word) for word in ("committed", "opened", f"kept-{storage.agent_id}"))
     if n < known:
         return f"lost: {known} commits were acknowledged or shown to a life, {n} are there"
     numbers = range(1, n + 1)
@@ -97,20 +104,24 @@ def _compared(storage: Storage, n: int, said: list[str], tables_from: int) -> st
 
 
 def live_together(directory: Path, say: Say, upto: int, *, close: bool = True) -> None:
-    """Two agents commit together up to this number, now and then alone, and one of them writes its log anew.
+    """Three agents commit together up to this number, now and then alone, and one of them writes its log anew. If the disk refuses one of
+    them, the others go on.
 
     What comes after this life has another boot of the machine, so it puts back what may be missing, if anything is.
     """
-    cabinet = Cabinet(FileDisk(directory, SharedLog(directory, boot="before", room=3000, beside=_at_once)))
+    cabinet = Cabinet(FileDisk(directory, SharedLog(directory, boot="before", room=6000, beside=_at_once)))
     say("opening 0")
-    storages = [cabinet.open(agent, 1 + upto) for agent in TWO]
+    storages = [cabinet.open(agent, 1 + upto) for agent in THREE]
     known = [storage.state.get("n", 0) for storage in storages]
     say(f"opened {min(known)}")
     for n in range(min(known) + 1, upto + 1):
         say(f"committing {n}")
-        _commit_together(cabinet, [storage for storage in storages if storage.state.get("n", 0) < n], n)
-        say(f"committed {n}")
-        if n % 9 == 0:
+        _commit_together(cabinet, storages, n)
+        if len(storages) == len(THREE):
+            say(f"committed {n}")
+        for storage in storages:
+            say(f"kept-{storage.agent_id} {n}")
+        if n % 9 == 0 and not storages[0].file.ended:
             say(f"securing {n}")
             storages[0].checkpoint()
             say(f"secured {n}")
@@ -122,17 +133,32 @@ def live_together(directory: Path, say: Say, upto: int, *, close: bool = True) -
 
 
 def _commit_together(cabinet: Cabinet, storages: list[Storage], n: int) -> None:
-    parts = []
+    """Who is refused is left out from then on."""
+    behind, parts = [storage for storage in storages if storage.state.get("n", 0) < n], []
     if n % 5 == 0:
-        for storage in storages:
-            _commit(storage, _nobody, n, NEVER)
+        for storage in behind:
+            with _left_out_if_refused(storages, storage):
+                _commit(storage, _nobody, n, NEVER)
         return
     with cabinet.disk.together() as begin:
-        for storage in storages:
+        for storage in behind:
             parts.append(begin())
-            _commit(storage, _nobody, n, NEVER)
-    for part in parts:
-        part.told()
+            with _left_out_if_refused(storages, storage):
+                _commit(storage, _nobody, n, NEVER)
+    for storage, part in zip(behind, parts, strict=True):
+        with _left_out_if_refused(storages, storage):
+            part.told()
+
+
+@contextmanager
+def _left_out_if_refused(storages: list[Storage], storage: Storage) -> Iterator[None]:
+    try:
+        yield
+    except StorageError:
+        if storage in storages:
+            storages.remove(storage)
+        if len(storages) < 2:
+            raise
 
 
 def _nobody(said: str) -> None:
@@ -144,7 +170,71 @@ def _at_once(job: Callable[[], None]) -> None:
 
 
 def judge_together(directory: Path, said: list[str]) -> str:
-    return next(filter(None, (judge(directory, said, NEVER, agent) for agent in TWO)), "")
+    return next(filter(None, (judge(directory, said, NEVER, agent) for agent in THREE)), "")
+
+
+def live_at_the_seams(directory: Path, say: Say, upto: int) -> None:
+    """One short life after the other, which end a few bytes before the end of a page, so that a rest or a claim lies across it."""
+    n = life = 0
+    while n < upto:
+        with _life(directory) as cabinet:
+            storage = cabinet.open(AGENT, life := life + 1)
+            say(f"opened {storage.state.get('n', 0)}")
+            n += 1
+            _commit(storage, say, n, NEVER)
+            room = 4096 - cabinet.disk.path_of(AGENT).stat().st_size % 4096
+            if room > 400:
+                storage.state["pad"] = "x" * (room - 106 - 9 * (n % 12))
+            if n % 4 == 0:
+                cabinet.crash()
+        with _life(directory) as cabinet:
+            cabinet.open(AGENT, life := life + 1)
+            if n % 3 == 0:
+                cabinet.crash()
+
+
+@contextmanager
+def _life(directory: Path) -> Iterator[Cabinet]:
+    with closing(FileDisk(directory)) as disk, closing(Cabinet(disk)) as cabinet:
+        yield cabinet
+
+
+def live_and_forget(directory: Path, say: Say) -> None:
+    """Two agents, one with tables and a sub-agent, are deleted, and begin anew."""
+    live(directory, say, 6)
+    with _life(directory) as cabinet:
+        for n in (1, 2):
+            _commit(cabinet.open(PART, 1), _nobody, n, 1)
+            _commit(cabinet.open(THREE[1], 1), _nobody, n, NEVER)
+    with _life(directory) as cabinet:
+        say("forgetting 0")
+        for agent in (AGENT, THREE[1]):
+            cabinet.forget_family(agent, settle=False)
+        cabinet.disk.settle()
+        say("forgotten 1")
+    with _life(directory) as cabinet:
+        for agent in (AGENT, THREE[1]):
+            _commit(cabinet.open(agent, 70), _nobody, 1, NEVER)
+        say("begun 1")
+
+
+def judge_forgotten(directory: Path, said: list[str]) -> str:
+    """An agent that was deleted is as it was, or gone: it is never an older one. When its deletion was told it is gone."""
+    if "forgetting 0" not in said:
+        return judge(directory, said)
+    with _life(directory) as cabinet:
+        for agent, commits in ((AGENT, 6), (PART, 2), (THREE[1], 2)):
+            try:
+                n = cabinet.open(agent, _later()).state.get("n", 0)
+            except StorageError as refusal:
+                return f"refused: {refusal}"
+            if latest(said, "forgotten") and n > 1:
+                return f"back: {agent} was deleted, and has {n} commits"
+            if latest(said, "begun") and agent != PART and n != 1:
+                return f"lost: {agent} began anew"
+            if n not in {0, 1, commits}:
+                return f"older: {agent} has {n} commits of {commits}"
+    return ""
 
 
 def hand_over(directory: Path, say: Say, tables_from: int = 1, rounds: int = 6) -> None:
@@ -228,6 +318,7 @@ def stored(name: str, tables_from: int) -> Workload:
             lambda directory, say: lived(directory, say, 26),
         ),
         partial(judge, tables_from=tables_from),
+        flips=True,
     )
 
 
@@ -252,5 +343,8 @@ TOGETHER = Workload(
         partial(live_together, upto=60),
     ),
     judge_together,
+    flips=True,
 )
+FORGET = Workload("forget", (live_and_forget,), judge_forgotten)
+REST = Workload("rest", (partial(live_at_the_seams, upto=60),), partial(judge, tables_from=NEVER), flips=True)
 CREATION = Workload("creation", (create,), judge_creation)

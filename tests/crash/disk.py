@@ -2,8 +2,10 @@
 
 What a power cut keeps for certain is what ext4, XFS and btrfs keep. A sync of a file keeps its content, its names, and the folders
 above them; a sync of a folder keeps the names in it; a sync of the file system keeps everything. Of the rest the model keeps nothing
-(`none`), the sizes with zeros where data was new (`zeros`), or some pages of 4 KiB, old or new sizes, and the first few changes of names
-(`pages`). All of it is a kill.
+(`none`); the sizes with zeros where data was new (`zeros`); of each page of 4 KiB any version that it had since, and of the sizes any
+(`pages`); or each file as it was at some moment since (`moment`); and of the names the first few changes. All of it is a kill.
+
+A sync that fails loses what it was to keep: the pages count as written, and later syncs pass over them.
 """
 
 from __future__ import annotations
@@ -49,27 +51,75 @@ def changes(record: Path) -> Iterator[Change]:
 class File:
     """What programs see, and what is on the disk for certain; the same unless `is_dirty`."""
 
-    def __init__(self) -> None:
-        self.data, self.durable, self.is_dirty = bytearray(), b"", False
+    def __init__(self, data: bytes = b"") -> None:
+        self.data, self.durable = bytearray(data), data
+        self._since: list[
+            tuple[int, bytes | None]
+        ] = []  # what was written since the last sync, and where; or a new size
+        self._lost: set[int] = set()  # pages that a failed sync has taken
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self._since)
 
     def resize(self, size: int) -> None:
-        self.data[:] = self.data[:size].ljust(size, b"\0")
-        self.is_dirty = True
+        self._change(size, None)
 
     def write(self, offset: int, data: bytes) -> None:
-        self.resize(max(len(self.data), offset + len(data)))
-        self.data[offset : offset + len(data)] = data
+        self._change(offset, data)
+
+    def _change(self, at: int, data: bytes | None) -> None:
+        _apply(self.data, at, data)
+        self._since.append((at, data))
+        self._lost -= _touched(at, data)
+
+    def sync(self) -> None:
+        now = bytearray(self.data)
+        for page in self._lost:
+            begin, end = page * _PAGE, min((page + 1) * _PAGE, len(now))
+            now[begin:end] = self.durable[begin:end].ljust(max(0, end - begin), b"\0")
+        self.durable, self._since = bytes(now), []
+
+    def refuse(self) -> None:
+        """A sync of it fails."""
+        self._lost |= {page for at, data in self._since for page in _touched(at, data)}
+        self._since = []
 
     def after_power_cut(self, how: str, dice: random.Random) -> bytes:
         if not self.is_dirty or how == "none":
-            return bytes(self.data if not self.is_dirty else self.durable)
-        old, new = self.durable, bytes(self.data)
-        size = len(new) if how == "zeros" else dice.choice((len(old), len(new)))
-        pages = (new if how == "pages" and dice.random() < 0.5 else old for _ in range(0, size, _PAGE))
-        return b"".join(
-            page[at : at + _PAGE].ljust(min(_PAGE, size - at), b"\0")[: size - at]
-            for at, page in zip(range(0, size, _PAGE), pages, strict=True)
-        )
+            return self.durable
+        if how == "zeros":
+            return self.durable[: len(self.data)].ljust(len(self.data), b"\0")
+        if how == "moment":
+            then = bytearray(self.durable)
+            for at, data in self._since[: dice.randint(0, len(self._since))]:
+                _apply(then, at, data)
+            return bytes(then)
+        sizes, versions = self._versions()
+        size = dice.choice(sizes)
+        pages = [dice.choice(versions.get(page, [b""])) for page in range(-(-size // _PAGE))]
+        return b"".join(page.ljust(_PAGE, b"\0") for page in pages)[:size]
+
+    def _versions(self) -> tuple[list[int], dict[int, list[bytes]]]:
+        then, sizes = bytearray(self.durable), [len(self.durable)]
+        versions = {at // _PAGE: [self.durable[at : at + _PAGE]] for at in range(0, len(self.durable), _PAGE)}
+        for at, data in self._since:
+            _apply(then, at, data)
+            sizes.append(len(then))
+            for page in _touched(at, data):
+                versions.setdefault(page, [b""]).append(bytes(then[page * _PAGE : (page + 1) * _PAGE]))
+        return sizes, versions
+
+
+def _apply(content: bytearray, at: int, data: bytes | None) -> None:
+    size = at if data is None else max(len(content), at + len(data))
+    content[:] = content[:size].ljust(size, b"\0")
+    if data is not None:
+        content[at : at + len(data)] = data
+
+
+def _touched(at: int, data: bytes | None) -> set[int]:
+    return set(range(at // _PAGE, -(-(at + len(data)) // _PAGE))) if data else set()
 
 
 class Naming(NamedTuple):
@@ -99,10 +149,21 @@ class Disk:
         self._files: dict[int, File] = {}
         self.said: list[str] = []
 
+    def adopt(self) -> None:
+        """Begin with what lies there, all of it on the disk."""
+        for path in Path(self._root).rglob("*"):
+            file = None if path.is_dir() else File(path.read_bytes())
+            self._names[str(path)] = self._durable[str(path)] = file
+            if file is not None:
+                self._files[path.stat().st_ino] = file
+
     def apply(self, change: Change) -> None:
         op, file = change.op, self._files.get(change.inode)
         if op == "A":
             self.said.append(change.data.decode())
+        elif op == "x":
+            for each in self._files.values() if change.a else [file] * (file is not None):
+                each.refuse()
         elif op in "omurld":
             self._rename(change)
         elif op in "Ss":
@@ -132,7 +193,7 @@ class Disk:
 
     def after_power_cut(self, how: str, dice: random.Random) -> Image:
         names = dict(self._durable)
-        for naming in self._pending[: dice.randint(0, len(self._pending)) if how == "pages" else 0]:
+        for naming in self._pending[: dice.randint(0, len(self._pending)) if how in {"pages", "moment"} else 0]:
             naming.apply(names)
         reached = {path: node for path, node in names.items() if all(each in names for each in self._above(path))}
         return {
@@ -161,7 +222,7 @@ class Disk:
 
     def _sync(self, path: str, file: File | None) -> None:
         if file is not None:
-            file.durable, file.is_dirty = bytes(file.data), False
+            file.sync()
             self._settle({each for each, node in self._names.items() if node is file})
         else:
             self._settle({each for naming in self._pending for each in naming[:2] if each and _folder(each) == path})
@@ -169,7 +230,7 @@ class Disk:
 
     def _sync_all(self) -> None:
         for file in self._files.values():
-            file.durable, file.is_dirty = bytes(file.data), False
+            file.sync()
         self._durable, self._pending = dict(self._names), []
 
     def _settle(self, paths: set[str]) -> None:

@@ -20,6 +20,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from perdure.ledger.storage.log_file import CUT
+from perdure.ledger.storage.shared_segment import DAMAGED, read_segment
 from tests.crash import agent_lives, ledger_lives
 from tests.crash.disk import Change, Disk, Image, changes, digest_of, found, lay
 from tests.crash.recording import Fault, Record, Workload, compiled, in_child, preload
@@ -37,13 +39,21 @@ WORKLOADS = {
         agent_lives.LOG_HAND_OVER,
         agent_lives.CREATION,
         agent_lives.TOGETHER,
+        agent_lives.FORGET,
+        agent_lives.REST,
     )
 }
 KILLED = "died: SIGKILL"
-POWER = ("power-none", "power-zeros", *(f"power-pages-{number}" for number in range(4)))
+POWER = (
+    "power-none",
+    "power-zeros",
+    *(f"power-{how}-{number}" for how in ("pages", "moment") for number in range(3)),
+)
 MEMORY = "/dev/shm"  # noqa: S108 - each state has a folder of its own in it
 MOUNT = shutil.which("mount") or "mount"
 FAULTS = {"full": errno.ENOSPC, "broken": errno.EIO, "twice": 0}
+BOOTS = 3  # power cuts, one after the other
+COSTLY = {*FAULTS, "boots", "unsynced"}  # each state is one life or several
 
 
 def play(workload: Workload, folder: Path, fault: Fault | None = None) -> tuple[list[Change], str]:
@@ -64,7 +74,32 @@ def modelled(kind: str, at: int, disk: Disk, recorded: list[Change]) -> Image:
     dice = random.Random(f"{kind}:{at}")
     if kind == "torn":
         return disk.image(recorded[at], dice.randint(1, len(recorded[at].data) - 1))
-    return disk.image() if kind == "kill" else disk.after_power_cut(kind.split("-")[1], dice)
+    if kind == "kill":
+        return disk.image()
+    how = {"boots": "pages", "flip": "none"}.get(kind.partition("-")[0]) or kind.split("-")[1]
+    image = disk.after_power_cut(how, dice)
+    return flipped(image, dice) if kind.startswith("flip") else image
+
+
+def flipped(image: Image, dice: random.Random) -> Image:
+    """One bit is another one, or a sector is zero."""
+    path = dice.choice([path for path, content in sorted(image.items()) if content and content.strip(b"\0")] or [""])
+    content = bytearray(image.get(path) or b"")
+    if content:
+        at = dice.randrange(len(content.rstrip(b"\0")))
+        content[at] ^= 1 << dice.randrange(8)
+        if dice.random() < 0.3:
+            content[at - at % 512 : at - at % 512 + 512] = bytes(len(content[at - at % 512 : at - at % 512 + 512]))
+        image = {**image, path: bytes(content)}
+    return image
+
+
+def told(verdict: str, folder: Path) -> bool:
+    """Whether a loss by damage is told: the agent is refused, or what was damaged at the end of a log is kept, where `perdure doctor` names
+    it."""
+    segments = [read_segment(each.read_bytes()).problem for each in folder.glob(f"shared/*{DAMAGED}*")]
+    kept = any("later" not in each for each in segments) or any(CUT in each.name for each in folder.rglob("*"))
+    return verdict.startswith(("refused", "unreadable")) or (verdict.startswith("lost") and kept)
 
 
 def states_of(recorded: list[Change]) -> list[tuple[int, str]]:
@@ -72,7 +107,19 @@ def states_of(recorded: list[Change]) -> list[tuple[int, str]]:
     after = [(at + 1, kind) for at, change in enumerate(recorded) for kind in ("kill", *POWER) if change.op != "A"]
     torn = [(at, "torn") for at, change in enumerate(recorded) if change.op == "w" and len(change.data) > 1]
     faults = [(at + 1, kind) for at in range(sum(change.op != "A" for change in recorded)) for kind in FAULTS]
-    return sorted(after + torn + faults)
+    boots = [(at + 1, "boots") for at, change in enumerate(recorded) if change.op != "A" and at % BOOTS == 0]
+    flips = [(at, f"flip-{number}") for at, kind in after if kind == "power-none" for number in range(2)]
+    return sorted(after + torn + faults + boots + flips + [(at, "unsynced") for at, _ in syncs_of(recorded)])
+
+
+def offered(workload: Workload, recorded: list[Change]) -> list[tuple[int, str]]:
+    """The states that this workload can be judged in."""
+    left_out = set() if workload.faults else {*FAULTS, "unsynced"}
+    return [
+        (at, kind)
+        for at, kind in states_of(recorded)
+        if kind not in left_out and (workload.flips or not kind.startswith("flip"))
+    ]
 
 
 def syncs_of(recorded: list[Change]) -> list[tuple[int, str]]:
@@ -86,8 +133,8 @@ def sampled(states: list[tuple[int, str]], size: int) -> list[tuple[int, str]]:
     dice = random.Random(0)
     names = sorted({kind for _, kind in states} - {"twice"})
     kinds = {name: [each for each in states if each[1] == name] for name in names}
-    share = size // sum(1.0 if kind not in FAULTS else 0.2 for kind in kinds)
-    shares = {kind: int(share * (0.2 if kind in FAULTS else 1)) for kind in kinds}
+    share = size // sum(1.0 if kind not in COSTLY else 0.2 for kind in kinds)
+    shares = {kind: int(share * (0.2 if kind in COSTLY else 1)) for kind in kinds}
     return sorted(each for kind, ours in kinds.items() for each in dice.sample(ours, min(len(ours), shares[kind])))
 
 
@@ -97,6 +144,8 @@ def judged(workload: Workload, states: list[tuple[int, str]], recorded: list[Cha
     for at, kind in states:
         if kind == "twice":
             yield twice(workload, folder, at)
+        elif kind == "unsynced":
+            yield unsynced(workload, folder, at)
         elif kind in FAULTS:
             yield played(workload, folder, Fault(at, FAULTS[kind]))
         elif kind == "room":
@@ -109,9 +158,14 @@ def judged(workload: Workload, states: list[tuple[int, str]], recorded: list[Cha
             image = modelled(kind, at, disk, recorded)
             state = digest_of(image, disk.said)
             lay(image, folder)
+            if kind == "boots":
+                yield boots(workload, folder, at, disk.said)
+                shutil.rmtree(folder)
+                continue
             if state not in known:
                 known[state] = in_child(lambda: workload.judge(folder, disk.said))
-            yield known[state]
+            is_told = kind.startswith("flip") and told(known[state], folder)
+            yield "" if is_told else known[state]
         shutil.rmtree(folder)
 
 
@@ -135,6 +189,34 @@ def twice(workload: Workload, folder: Path, at: int) -> str:
         disk.apply(change)
     lay(disk.after_power_cut("none", random.Random(at)), folder)
     return ended * (ended != KILLED) or in_child(lambda: workload.judge(folder, disk.said))
+
+
+def unsynced(workload: Workload, folder: Path, at: int) -> str:
+    """The verdict on a power cut after a life in which this synchronisation failed, and its pages were lost."""
+    recorded, _ = play(workload, folder, Fault(at, errno.EIO))
+    shutil.rmtree(folder)
+    disk = Disk(folder)
+    for change in recorded:
+        disk.apply(change)
+    lay(disk.after_power_cut("none", random.Random(at)), folder)
+    return in_child(lambda: workload.judge(folder, disk.said))
+
+
+def boots(workload: Workload, folder: Path, at: int, said: list[str]) -> str:
+    """The verdict on power cuts that follow one another, each soon after the start that follows the one before."""
+    dice = random.Random(at)
+    for _ in range(BOOTS):
+        disk = Disk(folder)
+        disk.adopt()
+        with tempfile.TemporaryDirectory() as beside:
+            record = Record(folder, Path(beside) / "record")
+            record.run(lambda: workload.judge(folder, said))
+            recorded = list(changes(record.file))
+        for change in recorded[: dice.randint(0, len(recorded))]:
+            disk.apply(change)
+        shutil.rmtree(folder)
+        lay(disk.after_power_cut(dice.choice(("none", "pages", "moment")), dice), folder)
+    return in_child(lambda: workload.judge(folder, said))
 
 
 def in_a_room(workload: Workload, folder: Path, size: int) -> Iterator[str]:
@@ -162,7 +244,7 @@ def explore(
         shutil.rmtree(folder)
         states = sorted((int(at), kind) for kind, at in (each.split(":") for each in wanted))
         if not wanted:
-            states = [each for each in states_of(recorded) if workload.faults or each[1] not in FAULTS]
+            states = offered(workload, recorded)
             states = sampled(states, sample) if sample else states[part[0] :: part[1]]
         for (at, kind), verdict in zip(states, judged(workload, states, recorded, folder), strict=True):
             counts.setdefault(kind.rstrip("-0123456789"), Counter())[verdict.partition(":")[0] or "well"] += 1

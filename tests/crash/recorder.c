@@ -149,7 +149,10 @@ static int of_open(char op, int fd, uint64_t a, uint64_t b, int needs_room, long
   char path[PATH_MAX];
   if (!open_inside(fd, path)) return syscall(number, fd, x, y, z);
   begin();
-  if (fails(needs_room)) return end(-1);
+  if (fails(needs_room)) {
+    if (number == SYS_fsync || number == SYS_fdatasync || number == SYS_syncfs) line('x', inode(fd), number == SYS_syncfs, 0, path, NULL, NULL, 0);
+    return end(-1);
+  }
   int result = syscall(number, fd, x, y, z);
   if (!result) line(op, inode(fd), a, b, path, NULL, NULL, 0);
   return end(result);

@@ -35,6 +35,7 @@ class Workload(NamedTuple):
     lives: tuple[Callable[[Path, Say], None], ...]
     judge: Callable[[Path, list[str]], str]
     faults: bool = True  # whether its changes come in an order, so that the n-th one can be made to fail
+    flips: bool = False  # whether `judge` says of a damaged directory what it says of others
 
 
 def latest(said: list[str], word: str, column: int = 1) -> int:

@@ -57,3 +57,24 @@ def test_what_was_not_synchronised_may_be_there_in_part_and_is_there_after_a_kil
     assert disk.after_power_cut("zeros", random.Random(0)) == {"/a": b"new" + bytes(9_997)}
     found = {disk.after_power_cut("pages", random.Random(seed))["/a"] for seed in range(40)}
     assert {b"new", b"x" * 10_000, b"new" + bytes(4_093) + b"x" * 5_904} <= found
+
+
+def test_each_page_may_be_on_the_disk_as_it_was_at_any_moment_and_a_file_as_it_was_at_one() -> None:
+    page = 4_096
+    disk = Disk(Path("/d"))
+    for each in (*MADE, SYNC, *(change("w", at=at, data=b"%d" % n * page) for n in (1, 2) for at in (0, page))):
+        disk.apply(each)
+    seen = {how: {disk.after_power_cut(how, random.Random(n))["/a"] for n in range(200)} for how in ("pages", "moment")}
+    one, two = b"1" * page, b"2" * page
+    assert {b"new", one + two, two + one, two + two, b"new".ljust(page, b"\0") + one} <= seen["pages"]
+    assert seen["moment"] == {b"new", one, one + one, two + one, two + two}
+
+
+def test_a_sync_that_fails_takes_what_it_was_to_keep_and_the_next_one_passes_over_it() -> None:
+    disk = Disk(Path("/d"))
+    for each in (*MADE, SYNC, change("w", data=b"lost"), change("x"), change("w", at=5_000, data=b"kept"), SYNC):
+        disk.apply(each)
+    content = disk.after_power_cut("none", random.Random(0))["/a"]
+    assert content is not None
+    assert (content[:4], content[5_000:]) == (b"new\0", b"kept")
+    assert disk.image()["/a"] == b"lost" + bytes(4_996) + b"kept"

@@ -15,7 +15,17 @@ from tests.crash.test_crash_model import Explore, explore, pytestmark
 __all__ = ["explore", "pytestmark"]
 
 _NUMBERS = ((r"m-T-[0-9a-f]{32}", "agent"), (r"\d+-\d+\.shared", "segment"), (r"\.\d+", ""))
-ACKNOWLEDGED = ("started", "appended", "checkpointed", "opened", "committed", "secured", "closed", "forked")
+ACKNOWLEDGED = (
+    "started",
+    "appended",
+    "checkpointed",
+    "opened",
+    "committed",
+    "secured",
+    "closed",
+    "forked",
+    "forgotten",
+)
 _LOCK = re.compile(r"ledger\.lock|[0-9a-f]")
 _SEGMENT = "FSYNC ledger.journal, FSYNC directory"
 _GUARDED = "FSYNC agent.db.blocks, FSYNC db, agent.db.wal, agent.db, agent.db"
@@ -65,12 +75,16 @@ CREATION = {
     ("forked 1", f"FSYNC agents, agent.db.new, {4 * 'agent.db.new.wal, '}agent.db.new, agent.db.new, FSYNC 48", ""),
 }
 
-_TWO_BORN = "FSYNC directory, FSYNC agent.db.new, FSYNC db, FSYNC directory, FSYNC agent.db.new, FSYNC a7"
+_THREE_BORN = ", ".join(f"FSYNC directory, FSYNC agent.db.new, FSYNC {each}" for each in ("db", "a7", "ff"))
 _SHARED = "FSYNC segment, FSYNC segment, FSYNC shared, FSYNC directory"
 TOGETHER = {
-    ("opened", "agent.db, FSYNC db, agent.db, FSYNC a7", "agent.db"),  # after a death
-    ("committed 1", _TWO_BORN, ""),
-    ("committed", "agent.db, agent.db", ""),  # one by one, or for the first time in a life, or too long to be shared
+    ("opened", "agent.db, FSYNC db, agent.db, FSYNC a7, agent.db, FSYNC ff", "agent.db"),  # after a death
+    ("committed 1", _THREE_BORN, ""),
+    (
+        "committed",
+        "agent.db, agent.db, agent.db",
+        "",
+    ),  # one by one, or for the first time in a life, or too long to be shared
     ("committed", f"{_SHARED}, segment", "agent.db"),
     ("committed", f"{_SHARED}, SYNCFS, segment", ""),  # a dead process has left segments
     ("committed", "segment", "agent.db"),
@@ -83,6 +97,12 @@ TOGETHER = {
     ("secured", _PLACED, "agent.db"),
     ("closed", "SYNCFS", ""),
 }
+FORGET = {
+    ("committed 1", f"FSYNC directory, {_BORN}, {_GUARDED}", ""),
+    ("committed", "agent.db.wal", ""),
+    ("closed", _GUARDED, ""),
+    ("forgotten 1", "SYNCFS", ""),  # however many
+}
 
 
 @pytest.mark.parametrize(
@@ -94,6 +114,7 @@ TOGETHER = {
         ("log", LOG),
         ("move", MOVE),
         ("creation", CREATION),
+        ("forget", FORGET),
     ],
 )
 def test_each_step_synchronises_what_it_promises_before_it_is_acknowledged(

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
-from perdure.ledger.errors import StorageError
+from perdure.ledger.errors import StorageError, StorageLost
+from perdure.ledger.keeping.examination import examine_storages
 from perdure.ledger.keeping.listing import list_storages
+from perdure.ledger.standing import KnownAgents
 from perdure.ledger.storage.cabinet import Cabinet, FileDisk, Part, Storage
 from perdure.ledger.storage.shared_log import SharedLog
-from perdure.ledger.storage.shared_segment import boot_of, pieces_in
+from perdure.ledger.storage.shared_segment import boot_of, read_segment
 from perdure.ledger.storage.this_machine import boot_id, is_local
 
 NAMES = [f"{each}@m:T" for each in "abc"]
@@ -211,7 +213,7 @@ def test_a_full_segment_is_free_again_when_the_agents_logs_are_on_the_disk(tmp_p
     files = segments(tmp_path / "agents")
     assert [each.stat().st_size for each in files] == [4 << 10] * 2
     for each in files:
-        starts = [piece.start for piece in pieces_in(each.read_bytes())]
+        starts = [piece.start for piece in read_segment(each.read_bytes()).sure]
         assert starts == sorted(starts), "what is left of an earlier generation does not count"
         assert starts
     assert found(power_cut(process, {}, tmp_path / "cut")) == dict.fromkeys(NAMES, 183)
@@ -372,28 +374,180 @@ def test_a_machine_without_the_id_of_its_boot_shares_nothing(tmp_path: Path, eve
     assert events == [("fdatasync", ".db")] * 3
 
 
-def test_a_damaged_entry_is_passed_over_and_its_loss_is_told(process: Process, tmp_path: Path) -> None:
+def damaged(process: Process, folder: Path, before: dict[str, bytes], damage: Callable[[bytearray], None]) -> Path:
+    """The directory after a power cut that has kept this of the agents' logs, and a segment that was damaged so."""
+    cut = power_cut(process, before, folder)
+    (file,) = [each for each in segments(cut) if read_segment(each.read_bytes()).sure]
+    content = bytearray(file.read_bytes())
+    damage(content)
+    file.write_bytes(content)
+    return cut
+
+
+def seen(folder: Path) -> dict[str, Any]:
+    """What the next life of each agent finds, or that it is refused."""
+    states: dict[str, Any] = {}
+    disk = FileDisk(folder, SharedLog(folder, boot="two", beside=at_once))
+    with closing(disk), closing(Cabinet(disk)) as cabinet:
+        for name in NAMES:
+            try:
+                states[name] = cabinet.open(name, 9).state.get("n")
+            except StorageLost:
+                states[name] = "refused"
+    return states
+
+
+def entry(content: bytes | bytearray, number: int, of: int = 3) -> int:
+    """Where an entry of so many pieces begins."""
+    at = -1
+    for _ in range(of * number + 1):
+        at = content.index(b"\xc5shr", at + 1)
+    return at
+
+
+def test_a_damaged_byte_takes_nothing_that_another_piece_does_not_need(process: Process, tmp_path: Path) -> None:
+    """Any byte of an entry but the last: who has lost a commit is refused, and all others have all of theirs."""
     process.commit(1)
     before = process.files()
-    for n in (2, 3):
+    for n in (2, 3, 4):
         process.commit(n)
+    content = max(
+        (each.read_bytes() for each in segments(process.disk.directory)), key=lambda each: len(read_segment(each).sure)
+    )
+    begin, end = entry(content, 1), entry(content, 2)
+    for at in range(begin, end, 7):
+        cut = damaged(process, tmp_path / f"{at}", before, lambda raw, at=at: raw.__setitem__(at, raw[at] ^ 4))  # type: ignore[misc]
+        states = seen(cut)
+        assert sorted(states.values(), key=str) == [4, 4, "refused"], at
+        assert [each.name for each in cut.glob("shared/*.damaged-1")], "the segment is kept"
+        assert seen(cut) == states, "and so it stays"
+        shutil.rmtree(cut)
+
+
+def test_entries_that_are_gone_refuse_whoever_had_a_commit_in_them(
+    process: Process, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    process.commit(1)
+    before = process.files()
+    process.commit(2)
+    process.commit(3, *process.storages[:2])
+    process.commit(4, *process.storages[:2])
+
+    def zeroed(raw: bytearray) -> None:
+        begin, end = entry(raw, 2), raw.index(b"\xc5shr", raw.index(b"\xc5shr", entry(raw, 2) + 1) + 1)
+        raw[begin:end] = bytes(end - begin)
+
+    cut = damaged(process, tmp_path / "cut", before, zeroed)
+    assert seen(cut) == dict(zip(NAMES, ("refused", "refused", 2), strict=True))
+    assert "1 of its entries are damaged or were written over, from number 3 on, and later ones follow" in caplog.text
+
+
+def test_a_last_entry_that_is_not_whole_is_kept_and_told(
+    process: Process, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was promised to nobody, or is damaged. What is whole in it is put back."""
+    process.commit(1)
+    before = process.files()
+    process.commit(2)
+    process.commit(3)
+    cut = damaged(process, tmp_path / "cut", before, lambda raw: raw.__setitem__(entry(raw, 2) + 70, 0))
+    assert seen(cut) == dict(zip(NAMES, (2, 3, 3), strict=True))
+    assert "its last entry is not whole. It is kept as" in caplog.text
+    (kept,) = cut.glob("shared/*.damaged-1")
+    findings = examine_storages(cut, KnownAgents({}))
+    (told,) = [each for each in findings if kept.name in each.what]
+    assert told.severity == "warning"
+    assert "its last entry is not whole" in told.what
+
+
+def test_a_damaged_head_of_a_segment_loses_nothing(process: Process, tmp_path: Path) -> None:
+    process.commit(1)
+    before = process.files()
+    process.commit(2)
+    cut = damaged(process, tmp_path / "cut", before, lambda raw: raw.__setitem__(12, raw[12] ^ 1))
+    assert seen(cut) == dict.fromkeys(NAMES, 2)
+
+
+def test_a_power_cut_in_the_first_entry_of_a_generation_refuses_nobody(tmp_path: Path) -> None:
+    """What it is written over is of the generation before, and not needed any more."""
+    process = Process(tmp_path / "agents", room=4 << 10)
+    for n in range(60):
+        process.commit(n)
+    written = max(segments(tmp_path / "agents"), key=lambda each: each.stat().st_mtime_ns)
+    raw = written.read_bytes()
+    for keep in (100, 300, 500):
+        cut = power_cut(process, {}, tmp_path / f"cut-{keep}")
+        other = next(each for each in segments(cut) if each.name != written.name).read_bytes()
+        (cut / "shared" / written.name).write_bytes(raw[:keep] + other[keep:])
+        assert seen(cut) == dict.fromkeys(NAMES, 59), keep
+    process.disk.close()
+
+
+def test_a_segment_of_an_earlier_perdure_is_refused_in_words(process: Process, tmp_path: Path) -> None:
+    process.commit(1)
+    process.commit(2)
+    cut = damaged(process, tmp_path / "cut", {}, lambda raw: raw.__setitem__(slice(0, 8), b"perdureS"))
+    with pytest.raises(StorageError, match="an earlier Perdure wrote it"):
+        found(cut)
+
+
+def test_who_has_lost_a_commit_and_reported_it_is_refused(process: Process, tmp_path: Path) -> None:
+    process.commit(1)
+    before = process.files()
+    process.commit(2)
     sequence = process.storages[0].sequence
-    cut = power_cut(process, before, tmp_path / "cut")
-    (file,) = [each for each in segments(cut) if pieces_in(each.read_bytes())]
-    content = bytearray(file.read_bytes())
-    content[content.index(b"\xc5shr", 100) + 60] ^= 1
-    file.write_bytes(content)
-    assert len(pieces_in(bytes(content))) == 6, "of three entries of three"
-    assert found(cut) == dict.fromkeys(NAMES, 1)
+    cut = damaged(process, tmp_path / "cut", before, lambda raw: raw.__setitem__(entry(raw, 1) + 60, 0))
     with closing(Cabinet(FileDisk(cut))) as cabinet, pytest.raises(StorageError, match=f"it came to {sequence}"):
         cabinet.open(NAMES[0], 10, reported=sequence)
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "syncfs"])
+def test_after_a_failed_synchronisation_nobody_takes_the_segments_away(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may have lost what earlier commits had left to it, and says so once. Until the next boot the segments have it."""
+    process = Process(tmp_path / "agents", room=4 << 10)
+    process.commit(1)
+    before = process.files()
+    process.commit(2)
+    true = os.fdatasync
+
+    def refusing(file: int) -> None:
+        if Path(f"/proc/self/fd/{file}").readlink().suffix == ".db":
+            raise OSError(5, "Input/output error")
+        true(file)
+
+    def failing(_file: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        if call == "fdatasync":
+            patched.setattr(os, "fdatasync", refusing)
+            with pytest.raises(StorageError):
+                process.storages[0].state["n"] = 3
+        else:
+            patched.setattr("perdure.ledger.storage.shared_log.synchronise_file_system", failing)
+            for n in range(3, 99):
+                process.commit(n, *process.storages[1:])
+    for n in range(100, 200):
+        process.commit(n, *process.storages[1:])
+    process.cabinet.close()
+    process.disk.close()
+    heir = Process(tmp_path / "agents", names=["d@m:T", "e@m:T"])
+    heir.commit(1)
+    heir.commit(2)
+    heir.disk.close()
+    kept = segments(tmp_path / "agents")
+    assert [each.name.endswith(".kept.shared") for each in kept] == [True, True]
+    first = NAMES[0]
+    assert found(power_cut(process, {first: before[first]}, tmp_path / "cut"))[first] == 2
 
 
 def test_a_segment_that_was_never_whole_was_promised_to_nobody(tmp_path: Path) -> None:
     folder = tmp_path / "agents" / "shared"
     folder.mkdir(parents=True)
     half = folder / "1-1.shared"
-    half.write_bytes(b"perdureS")
+    half.write_bytes(b"perdureT")
     assert boot_of(half) is None
     assert list_storages(tmp_path / "agents").storages == {}
     assert not half.exists()
