@@ -6,17 +6,20 @@ What the states are is said in `disk`, what is lived and what must be true after
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.crash.explore import WORKLOADS
 from tests.crash.recording import COMPILER, compiled, preload
-from tests.tidy import ROOT
+from tests.tidy import IMPORT_PATH, ROOT
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs a C compiler, for the recorder of changes")
 
@@ -96,3 +99,25 @@ def test_what_was_acknowledged_is_there_when_a_full_disk_has_room_again(workload
         pytest.skip("no file system may be mounted here")
     result = explore(workload, *(f"room:{size}" for size in ROOMS), before=ALONE)
     assert not wrong(result), report(result)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workload", ["ledger", "log", "rest", "storage", "together", "forget"])
+@pytest.mark.parametrize("system", ["ext4", "xfs"])
+def test_a_power_cut_on_a_real_file_system_is_survived(system: str, workload: str, tmp_path: Path) -> None:
+    """The disk is copied as it is whenever something was said."""
+    if shutil.which(f"mkfs.{system}") is None or not (losetup := shutil.which("losetup")):
+        pytest.skip(f"there is no mkfs.{system} here, or no losetup")
+    probe = tmp_path / "probe"
+    probe.write_bytes(bytes(4 << 20))
+    device = subprocess.run([losetup, "--find", "--show", probe], check=False, capture_output=True, text=True)
+    if device.returncode:
+        pytest.skip(f"no loop device may be used here: {device.stderr.strip()}")
+    subprocess.run([losetup, "--detach", device.stdout.strip()], check=True)
+    command = [*ALONE, sys.executable, "-m", "tests.crash.real_disk", system, workload]
+    environment = {**os.environ, "PYTHONPATH": IMPORT_PATH}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    verdicts = json.loads(done.stdout)
+    assert len(verdicts) > 15
+    assert not [each for each in verdicts if each[1]]
