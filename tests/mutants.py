@@ -919,7 +919,7 @@ MUTANTS = (
            "                pass",
            "mail of a cleared run does not come back by way of the snapshot",
            "actors/test_supervisor.py::test_mail_of_a_cleared_run_does_not_come_back_by_way_of_the_snapshot"),
-    Mutant("actors/supervisor/checkpoints.py", "partial(self._cabinet.forget_family, agent)", "_nothing",
+    Mutant("actors/supervisor/checkpoints.py", "partial(self._cabinet.forget_family, agent, settle=False)", "_nothing",
            "a cleared run's storage is deleted before the run is forgotten",
            "actors/test_cancel_and_clear.py::test_a_clear_forgets_runs_their_events_and_their_storage_for_ever"),
     Mutant("ledger/holdings.py", "run.has_ended and run.is_settled and not run.cleared", "run.has_ended and not run.cleared",
@@ -1543,6 +1543,9 @@ MUTANTS = (
     Mutant("ledger/storage/after_power_cut.py", "            if piece.start > end and", "            if False and",
            "who has lost a commit by damage of the shared log is refused", "ledger/test_shared_log.py"
            "::test_entries_that_are_gone_refuse_whoever_had_a_commit_in_them"),
+    Mutant("ledger/storage/after_power_cut.py", "reading.is_damaged or name.start < reading.end:", "True:",
+           "who has lost the last commit by damage of the shared log is refused", "ledger/test_shared_log.py"
+           "::test_who_has_lost_the_last_commit_is_known_from_the_next_entry"),
     Mutant("ledger/storage/after_power_cut.py", "frame.incarnation >= life and frame.number >= clock", "True",
            "a piece of a log that was written anew since refuses nobody", "ledger/test_shared_log.py"
            "::test_what_was_deleted_or_written_anew_or_has_tables_is_left_as_it_is"),

@@ -5,8 +5,9 @@ the log's chain of digests says that it followed there. A piece of an earlier li
 count from, is of a log that was written anew since, and was whole on the disk then. So to do it twice, or again after it was interrupted,
 is harmless.
 
-The shared log may be damaged itself. A piece that then follows nowhere is written where it was: the log has a hole, and refuses its agent
-as any damaged log does (`StorageLost`). No other agent is refused. A segment that was not whole is kept, and `perdure doctor` names it.
+The shared log may be damaged itself. A piece that then follows nowhere is written where it was; and where a piece is lost that was the last
+of its log, a frame is written that follows nothing. So the log has a hole, and refuses its agent as any damaged log does (`StorageLost`).
+No other agent is refused. A segment that was not whole is kept, and `perdure doctor` names it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ from pathlib import Path
 
 from perdure.ledger.block_guard import synchronise
 from perdure.ledger.errors import StorageError
-from perdure.ledger.storage.log_format import LOG_MAGIC, Frame, is_log, read_frame, read_log
+from perdure.ledger.storage.log_format import COMMIT, LOG_MAGIC, Frame, Reading, frame_of, is_log, read_frame, read_log
 from perdure.ledger.storage.shared_segment import (
     SUFFIX,
     Contents,
+    Name,
     Piece,
     alone,
     boot_of,
@@ -60,6 +62,7 @@ def _redo(storages: Path, folder: Path, boot: str) -> None:
     for place, pieces in _by_place(read.values()).items():
         with suppress(FileNotFoundError):  # the agent was deleted
             _put_back(storages / place, *pieces)
+    _refuse_who_lost(storages, [name for contents in read.values() for name in contents.lost])
     for path, contents in read.items():
         if contents.problem:
             _log.warning(
@@ -99,6 +102,27 @@ def _put_back(path: Path, sure: list[Piece], others: list[Piece]) -> None:
             if piece.start > end and reading.head is not None and _is_later(piece.frame, life, reading.head.clock):
                 write_at(file.fileno(), piece.frame, piece.start)
         os.fsync(file.fileno())
+
+
+def _refuse_who_lost(storages: Path, lost: list[Name]) -> None:
+    if not lost:
+        return
+    paths = {path.stem[-2 * len(lost[0].digest) :]: path for path in storages.rglob("*.db")}
+    for name in lost:
+        path = paths.get(name.digest.hex())
+        if path is not None and is_log(content := path.read_bytes()):
+            _refuse(path, read_log(content), name)
+
+
+def _refuse(path: Path, reading: Reading, name: Name) -> None:
+    """Have the log refuse its agent, if it has not come as far as this piece, which was the last one."""
+    if reading.head is None or reading.is_damaged or name.start < reading.end:
+        return
+    if name.incarnation >= reading.incarnation and name.number >= reading.head.clock:
+        unfollowed, _ = frame_of(COMMIT, [], name.number, name.incarnation, bytes(len(reading.digest)))
+        with path.open("r+b") as file:
+            write_at(file.fileno(), unfollowed, reading.end)
+            os.fsync(file.fileno())
 
 
 def _following(contents: Iterable[bytes], digest: bytes) -> tuple[bytes, Frame] | None:

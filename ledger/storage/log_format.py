@@ -141,6 +141,11 @@ def read_frame(content: bytes, at: int) -> Frame | None:
     return Frame(kind, number, incarnation, before, digest, at, begin, end) if check_of(told, body) == digest else None
 
 
+def life_in(frame: bytes) -> tuple[int, int]:
+    """The number and the incarnation that a frame says it has."""
+    return _FRAME.unpack_from(frame)[3:5]
+
+
 def digest_in(frame: bytes) -> bytes:
     """The digest that a frame says it has."""
     return frame[_FRAME.size : _FRAME.size + _CHECK]

@@ -2,8 +2,9 @@
 
 It is a head (magic, the boot of the machine in which it was begun, digest) and entries. One entry holds the pieces of all commits that
 became durable together. Each piece says which one of how many it is, of which entry, in which generation, and is sealed by a digest; so a
-damaged byte takes one piece, and what is missing before another one is seen. A segment is written anew from its beginning when it is not
-needed any more; what is left behind the new entries is of an earlier generation.
+damaged byte takes one piece, and what is missing before another one is seen. At its end an entry says whose pieces were in the entry
+before, so whoever has lost one is known. A segment is written anew from its beginning when it is not needed any more; what is left behind
+the new entries is of an earlier generation.
 """
 
 from __future__ import annotations
@@ -20,17 +21,21 @@ from typing import Final, NamedTuple
 
 from perdure.ledger.block_guard import synchronise
 from perdure.ledger.errors import StorageError
-from perdure.ledger.storage.log_format import check_of, digest_in, read_frame
+from perdure.ledger.storage.log_format import check_of, digest_in, life_in, read_frame
 
 SUFFIX: Final = ".shared"
 _LOCK: Final = "lock"
 KEPT: Final = ".kept"  # ends the name, before the suffix, of a segment that nobody takes away before the next boot
 DAMAGED: Final = ".damaged-"  # and a number: ends the name of one that was not whole when it was redone
-_MAGIC, _EARLIER_MAGIC, _PIECE_MAGIC = b"perdureT", b"perdureS", b"\xc5shr"
+_MAGIC, _EARLIER_MAGIC = b"perdureT", b"perdureS"
+_PIECE_MAGIC, _NAMES_MAGIC = b"\xc5shr", b"\xc5nam"
 _HEAD: Final = Struct(">8s40s16s")  # magic, boot, digest
 # Magic, generation, entry, number of the piece and of all in its entry, bytes of the place, where the frame begins, its bytes.
 _PIECE: Final = Struct(">4sQIIIHQI")
+_NAMES: Final = Struct(">4sQII")  # magic, generation, entry, how many
+_NAME: Final = Struct(">16sQQQ")  # what `Name` has
 _CHECK: Final = 16
+_HEX: Final = 35  # characters at the end of a log's path: a digest, and `.db`
 
 
 class Piece(NamedTuple):
@@ -39,6 +44,15 @@ class Piece(NamedTuple):
     place: str
     start: int
     frame: bytes
+
+
+class Name(NamedTuple):
+    """Whose a piece was: the digest in the name of its agent's log, where in the log the frame begins, its number and its incarnation."""
+
+    digest: bytes
+    start: int
+    number: int
+    incarnation: int
 
 
 class Segment:
@@ -50,6 +64,8 @@ class Segment:
         self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self.is_kept = False
         self._generation, self._entries, self._end, self._room = 1, 0, _HEAD.size, room
+        self._names: list[Name] = []  # of the last entry
+        self._due: list[Name] = []  # of the one that is made
         with ExitStack() as undo:
             undo.callback(self.close, remove=True)
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -66,18 +82,21 @@ class Segment:
             numbers = self._generation, self._entries + 1, number, len(pieces)
             told = _PIECE.pack(_PIECE_MAGIC, *numbers, len(name), start, len(frame)) + name
             parts += told, check_of(told, digest_in(frame)), frame
-        entry = b"".join(parts)
+        names = b"".join(_NAME.pack(*each) for each in self._names)
+        names = _NAMES.pack(_NAMES_MAGIC, self._generation, self._entries + 1, len(self._names)) + names
+        entry = b"".join((*parts, names, check_of(names)))
+        self._due = [name_of(piece) for piece in pieces]
         return entry if self._end + len(entry) <= self._room else None
 
     def append(self, entry: bytes) -> None:
         """Write an entry and synchronise it."""
         write_at(self.file, entry, self._end)
         os.fdatasync(self.file)
-        self._entries, self._end = self._entries + 1, self._end + len(entry)
+        self._entries, self._end, self._names = self._entries + 1, self._end + len(entry), self._due
 
     def renew(self) -> None:
         """Begin anew: what is in it is not needed any more."""
-        self._generation, self._entries, self._end = self._generation + 1, 0, _HEAD.size
+        self._generation, self._entries, self._end, self._names = self._generation + 1, 0, _HEAD.size, []
 
     def keep(self) -> None:
         """Have nobody take it away before the next boot. Idempotent."""
@@ -112,11 +131,12 @@ def boot_of(path: Path) -> str | None:
 
 class Contents(NamedTuple):
     """The pieces of a segment's last generation, in their order. `sure` are those of entries that were whole on the disk before a later one
-    was begun; `last` are those of an entry that is not whole, if it is the last: it may have been promised to nobody. `problem` says what
-    is missing."""
+    was begun; `last` are those of an entry that is not whole, if it is the last: it may have been promised to nobody. `lost` tells whose
+    pieces were in entries before the last, and are not there; `problem` says what is missing."""
 
     sure: list[Piece]
     last: list[Piece]
+    lost: list[Name]
     problem: str
 
 
@@ -134,20 +154,23 @@ def read_segment(content: bytes) -> Contents:
     holes = missing[:-1] if is_cut_off else missing
     sure = [each.piece for number in sorted(entries) if number < latest or not is_cut_off for each in entries[number]]
     last = [each.piece for each in entries[latest]] if is_cut_off else []
-    end = max((each.end for each in found if each.generation == generation), default=_HEAD.size)
+    named = [each for each in _all_names(content) if each.generation == generation]
+    there = {name_of(each.piece) for each in found if each.generation == generation}
+    lost = [name for each in named for name in each.names if name not in there]
+    ends = [*(each.end for each in found if each.generation == generation), *(each.end for each in named)]
+    end = max(ends, default=_HEAD.size)
     is_followed = generation == 1 and bool(content[end:].strip(b"\0"))
-    return Contents(sure, last, _problem(holes, is_cut_off=is_cut_off or is_followed))
+    return Contents(sure, last, lost, _problem(holes, is_cut_off=is_cut_off or is_followed))
 
 
 def _problem(holes: list[int], *, is_cut_off: bool) -> str:
-    problems = (
-        [
-            f"{len(holes)} of its entries are damaged or were written over, from number {holes[0]} on, and later ones follow"
-        ]
-        if holes
-        else []
-    )
-    return " and ".join([*problems, *["its last entry is not whole"] * is_cut_off])
+    problems = ["its last entry is not whole"] * is_cut_off
+    if holes:
+        count, first = len(holes), holes[0]
+        problems.insert(
+            0, f"{count} of its entries are damaged or written over, from number {first} on, and later ones follow"
+        )
+    return " and ".join(problems)
 
 
 def keep(path: Path) -> Path:
@@ -156,6 +179,11 @@ def keep(path: Path) -> Path:
     path.replace(kept)
     synchronise(kept.parent)
     return kept
+
+
+def name_of(piece: Piece) -> Name:
+    """Whose this piece is."""
+    return Name(bytes.fromhex(piece.place[-_HEX:-3]), piece.start, *life_in(piece.frame))
 
 
 def kept_aside(path: Path) -> Path:
@@ -227,6 +255,26 @@ def _piece(content: bytes, at: int) -> _Found | None:
         return None
     piece = Piece(content[begin:sealed].decode(), start, frame)
     return _Found(generation, entry, number, total, piece, sealed + _CHECK + length)
+
+
+class _Names(NamedTuple):
+    generation: int
+    names: list[Name]
+    end: int
+
+
+def _all_names(content: bytes) -> Iterator[_Names]:
+    """What each entry that is whole in this says of the one before it."""
+    at = _HEAD.size
+    while (at := content.find(_NAMES_MAGIC, at)) >= 0:
+        begin = at + _NAMES.size
+        if begin <= len(content):
+            _, generation, _, count = _NAMES.unpack_from(content, at)
+            end = begin + count * _NAME.size
+            if content[end : end + _CHECK] == check_of(content[at:end]):
+                names = [Name(*each) for each in _NAME.iter_unpack(content[begin:end])]
+                yield _Names(generation, names, end + _CHECK)
+        at += 1
 
 
 def write_at(file: int, content: bytes, start: int) -> None:

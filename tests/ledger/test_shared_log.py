@@ -414,7 +414,7 @@ def test_a_damaged_byte_takes_nothing_that_another_piece_does_not_need(process: 
     content = max(
         (each.read_bytes() for each in segments(process.disk.directory)), key=lambda each: len(read_segment(each).sure)
     )
-    begin, end = entry(content, 1), entry(content, 2)
+    begin, end = entry(content, 1), content.index(b"\xc5nam", entry(content, 1))
     for at in range(begin, end, 7):
         cut = damaged(process, tmp_path / f"{at}", before, lambda raw, at=at: raw.__setitem__(at, raw[at] ^ 4))  # type: ignore[misc]
         states = seen(cut)
@@ -436,10 +436,27 @@ def test_entries_that_are_gone_refuse_whoever_had_a_commit_in_them(
     def zeroed(raw: bytearray) -> None:
         begin, end = entry(raw, 2), raw.index(b"\xc5shr", raw.index(b"\xc5shr", entry(raw, 2) + 1) + 1)
         raw[begin:end] = bytes(end - begin)
+        raw[raw.rindex(b"\xc5nam") + 20] ^= 1  # and who had one in them is not known from the next entry
 
     cut = damaged(process, tmp_path / "cut", before, zeroed)
     assert seen(cut) == dict(zip(NAMES, ("refused", "refused", 2), strict=True))
-    assert "1 of its entries are damaged or were written over, from number 3 on, and later ones follow" in caplog.text
+
+
+def test_who_has_lost_the_last_commit_is_known_from_the_next_entry(
+    process: Process, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    process.commit(1)
+    before = process.files()
+    process.commit(2)
+    process.commit(3, *process.storages[:2])
+
+    def zeroed(raw: bytearray) -> None:
+        begin, end = entry(raw, 1), entry(raw, 2)
+        raw[begin:end] = bytes(end - begin)
+
+    cut = damaged(process, tmp_path / "cut", before, zeroed)
+    assert seen(cut) == dict.fromkeys(NAMES, "refused")
+    assert "1 of its entries are damaged or written over, from number 2 on, and later ones follow" in caplog.text
 
 
 def test_a_last_entry_that_is_not_whole_is_kept_and_told(
