@@ -196,7 +196,20 @@ def _run_cleared(view: View, fact: RunCleared, seq: int, at_ms: int) -> int | No
     view.cleared[fact.run_id] = None
     run = view.runs[fact.run_id]
     view.tallied[run.status] -= not run.cleared
+    child = view.agents.get(run.child)
+    if child is not None:
+        if child.unclean and run.child not in view.homes:  # nobody calls it
+            view.want_no_more(run.child)
+        _owe_nothing(view, child)
     return view.advance(run, fact, seq, at_ms)
+
+
+def _owe_nothing(view: View, activation: Activation) -> None:
+    """An agent that is being deleted is woken no more for its alarm, nor because it ended uncleanly."""
+    activation.owes = activation.unclean = False
+    view.set_alarm(activation, 0)
+    view.stir(activation)
+    view.touched[activation.agent_id] = None
 
 
 def _is_called(view: View, agent: str) -> bool:
@@ -268,10 +281,7 @@ def _agent_doomed(view: View, fact: AgentDoomed, _seq: int, _at_ms: int) -> None
     view.doomed[fact.agent_id] = None
     view.activation(fact.agent_id).doomed = True
     for activation in view.family(fact.agent_id):
-        activation.alarm_at_ms, activation.owes, activation.unclean = 0, False, False
-        view.alarmed.pop(activation.agent_id, None)
-        view.stir(activation)
-        view.dirty_agents[activation.agent_id] = view.touched[activation.agent_id] = None
+        _owe_nothing(view, activation)
         if not activation.host_id and not activation.doomed:
             view.remove_agent(activation.agent_id)
 

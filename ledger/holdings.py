@@ -160,7 +160,9 @@ class Holdings:
         known = self.agents.get(agent)
         if known is None:
             kept = self.asleep.pop(agent, None)
-            known = self.agents[agent] = Activation(agent, reported=None if kept is None else kept.reported)
+            known = self.agents[agent] = Activation(agent)
+            if kept is not None:
+                known.reported, known.called = kept.reported, kept.called
             self.families.add(agent)
         return known
 

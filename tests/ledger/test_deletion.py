@@ -29,6 +29,7 @@ from perdure.ledger.facts import (
     AgentForgotten,
     AgentLost,
     AgentReleased,
+    AlarmRang,
     AlarmSet,
     MailPosted,
     MailSuppressed,
@@ -92,6 +93,39 @@ def test_the_alarm_of_a_doomed_agent_does_not_bring_it_back() -> None:
 
 def test_the_alarm_of_the_child_of_a_cleared_run_is_not_set_any_more() -> None:
     assert Ledger().given(*CLEARED).when(Alarm(child(), 1, DUE_MS, None)) == []
+
+
+ALARM = [AlarmSet(child(), DUE_MS)]
+RINGING = [*ALARM, AlarmRang(child())]
+
+
+@pytest.mark.parametrize("owed", [[], ALARM, RINGING], ids=["nothing", "an alarm", "an alarm that rings"])
+def test_the_child_of_a_cleared_run_is_not_woken_again_when_its_host_dies_whatever_it_owed(owed: list[Fact]) -> None:
+    *before, aborted, cleared = CLEARED
+    ledger = Ledger().given(*before, *owed, aborted, cleared)
+    assert ledger.when(HostLost("h1", "killed")) == [AgentReleased(child(), 1)]
+    assert ledger.later(5_000).when(Tick()) == []
+    assert woken(ledger) == []
+    assert ledger.view.may_be_forgotten("r")
+    ledger = Ledger().given(*before, *owed, aborted)
+    ledger.when(HostLost("h1", "killed"))
+    ledger.later(5_000).when(Tick())
+    assert [type(fact) for fact in woken(ledger)] == [AgentActivated], (
+        "that of an aborted run is: it may owe other work"
+    )
+
+
+def test_the_child_of_a_run_that_is_cleared_is_not_woken_for_what_it_owed_since_its_host_died_unless_somebody_calls() -> (
+    None
+):
+    for calls in (False, True):
+        ledger = Ledger().given(*CLEARED[:-1])
+        ledger.when(HostLost("h1", "killed"))
+        if calls:
+            ledger.view.want(child())
+            ledger.view.homes[child()] = []
+        ledger.given(RunCleared("r")).later(60_000).when(Tick())
+        assert [type(fact) for fact in woken(ledger)] == [AgentActivated] * calls
 
 
 def test_a_doomed_agent_whose_host_dies_is_not_woken_nor_is_one_that_somebody_calls() -> None:

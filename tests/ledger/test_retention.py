@@ -10,6 +10,7 @@ from perdure.ledger.facts import (
     AgentLost,
     AgentReleased,
     AlarmSet,
+    MailDelivered,
     MailFailed,
     MailPosted,
     RunAborted,
@@ -24,6 +25,10 @@ def done(run_id: str = "r", *, parent: str = "", **options: object) -> list[Fact
     """A run was requested and has ended, and its child has left."""
     end = RunCompleted(run_id, 1, b"\x01", "", released=True, sequence=3)
     return [asked(run_id, parent=parent, **options), placed(run_id), begun(run_id), end]
+
+
+LETTER = MailPosted("m", child(), "", "hear", b"")
+HEARD = MailDelivered(child(), ["m"], 4)
 
 
 def retired(*facts: Fact, called: list[str] | None = None) -> list[str]:
@@ -51,6 +56,8 @@ def test_a_run_that_nobody_needs_goes_with_the_runs_of_its_child() -> None:
         [AgentActivated(child("r"), 2, "h1"), AlarmSet(child("r"), 10**13), AgentReleased(child("r"), 2, 4)],
         [AgentActivated(child("r"), 2, "h1"), AgentReleased(child("r"), 2, 4)],
         [MailPosted("m", child("r"), "", "method", b"\x90")],
+        [LETTER, AgentActivated(child("r"), 2, "h1"), HEARD, AgentReleased(child("r"), 2, 4)],
+        [LETTER, MailFailed("m", "raised", None)],
     ],
     ids=[
         "live child",
@@ -62,6 +69,8 @@ def test_a_run_that_nobody_needs_goes_with_the_runs_of_its_child() -> None:
         "alarm",
         "called",
         "mail",
+        "written to",
+        "parked letter",
     ],
 )
 def test_a_run_of_which_something_goes_on_stays(more: list[Fact]) -> None:
@@ -78,6 +87,39 @@ def test_a_child_that_was_woken_for_the_end_of_its_own_run_is_no_agent_of_its_ow
     inner = done("inner", parent=child("r"), detached=True, on_finish="on_done")
     ledger = Ledger().given(*done("r"), *inner, *wake)
     assert not ledger.view.agents[child("r")].called
+
+
+@pytest.mark.parametrize("below", ["", ">kid@m:T"])
+def test_a_letter_that_came_during_the_run_keeps_it_while_it_is_parked_and_not_when_it_was_handled(below: str) -> None:
+    agent = child("r") + below
+    *before, end = done("r")
+    before.append(MailPosted("m", agent, "", "hear", b""))
+    after = [AgentReleased(agent, 2, 3)] if below else []
+    before += [AgentActivated(agent, 2, "h1")] if below else []
+    assert retired(*before, MailFailed("m", "raised", None), *after, end) == []
+    assert retired(*before, MailDelivered(agent, ["m"], 2), *after, end) == ["r"]
+
+
+@pytest.mark.parametrize("is_by_letter", [False, True])
+def test_a_child_that_was_called_or_written_to_stays_when_it_was_woken_for_the_end_of_its_own_run_since(
+    is_by_letter: bool,
+) -> None:
+    inner = done("inner", parent=child("r"), detached=True, on_finish="on_done")
+    before = [LETTER] if is_by_letter else []
+    visited = [
+        *before,
+        AgentActivated(child("r"), 2, "h1"),
+        *([HEARD] if before else []),
+        AgentReleased(child("r"), 2, 4),
+    ]
+    told = [
+        AgentActivated(child("r"), 3, "h1"),
+        MailDelivered(child("r"), ["inner!finish"], 5),
+        AgentReleased(child("r"), 3, 5),
+    ]
+    assert retired(*done("r"), *inner, *told) == ["r", "inner"], "nobody but its own run"
+    assert retired(*done("r"), *visited, *inner, *told) == ["inner"]
+    assert "r" not in retired(*done("r"), *inner, LETTER, *told), "both waited for it"
 
 
 @pytest.mark.parametrize("parked", [False, True])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.ledger import (
+    AgentBeingDeleted,
     Cancel,
     Clear,
     Ended,
@@ -31,6 +32,8 @@ from perdure.ledger import (
 )
 from perdure.ledger.facts import (
     AgentActivated,
+    AgentDoomed,
+    AgentForgotten,
     AgentReleased,
     AttemptLost,
     AttemptStarted,
@@ -112,6 +115,14 @@ def test_an_unknown_and_a_cleared_run_are_refused() -> None:
     for run_id in ("r", "nobody"):
         with pytest.raises(UnknownRun, match="no run and no parked mail"):
             ledger.when(Retry(run_id))
+
+
+def test_a_run_whose_child_is_being_deleted_is_refused_until_that_is_over() -> None:
+    ledger = failed().given(AgentDoomed(child()))
+    with pytest.raises(AgentBeingDeleted) as refused:
+        ledger.when(Retry("r"))
+    assert refused.value.agent_id == child()
+    assert ledger.given(AgentForgotten(child())).when(Retry("r")) == [RunRetried("r")]
 
 
 def test_a_second_retry_of_a_run_that_is_at_work_again_is_refused() -> None:
