@@ -22,6 +22,31 @@ class Mutant(NamedTuple):
 
 # fmt: off
 MUTANTS = (
+    Mutant("ledger/folds.py", "return any(view.mail[key].slot == Slot.TELL for key in box) or not (box or owes)",
+           "return not (box or owes)",
+           "the child of a run that was woken by a letter is an agent of its own standing",
+           "ledger/test_retention.py::test_a_run_of_which_something_goes_on_stays"),
+    Mutant("ledger/holdings.py", "known.reported, known.called = kept.reported, kept.called", "known.reported = kept.reported",
+           "an agent of its own standing is one also after it was woken for an end", "ledger/test_retention.py"
+           "::test_a_child_that_was_called_or_written_to_stays_when_it_was_woken_for_the_end_of_its_own_run_since"),
+    Mutant("ledger/folds.py", "        _owe_nothing(view, child)\n", "",
+           "the child of a cleared run is woken for nothing that it owed", "ledger/test_deletion.py"
+           "::test_the_child_of_a_cleared_run_is_not_woken_again_when_its_host_dies_whatever_it_owed"),
+    Mutant("actors/life/mailbox.py", "[each for each in mail_ids if each not in self._letters]", "mail_ids",
+           "a letter that came again and waits is not forgotten", "actors/test_tell.py"
+           "::test_mail_that_came_again_and_still_waits_is_not_forgotten_although_it_is_settled_and_takes_effect_once"),
+    Mutant("actors/jobs/callbacks.py", "return row is not None and row.losses > 0", "return False",
+           "the slow neighbours of a deadly callback are not parked with it", "actors/test_schedules.py"
+           "::test_slow_neighbours_of_a_callback_that_kills_its_agent_are_called_apart_from_it_and_not_parked_with_it"),
+    Mutant("actors/jobs/fiber_recovery.py", "if self._store.find(seen.fiber_id) == seen:", "if True:",
+           "a fiber that is cancelled while its recovery waits for its commit stays aborted", "actors/test_fiber_deaths.py"
+           "::test_a_fiber_that_is_cancelled_while_its_recovery_waits_for_its_commit_stays_aborted"),
+    Mutant("actors/ray_world/cluster_record.py", '.get("address") == address:', '.get("address"):',
+           "forgetting a Ray keeps the record of its successor", "actors/test_cluster_record.py"
+           "::test_who_forgets_a_ray_that_has_ended_forgets_its_record_and_not_that_of_its_successor"),
+    Mutant("actors/ray_world/strikes.py", "for_good=False", "for_good=True",
+           "a supervisor that was struck comes back with no client connected", "cluster/test_kills_ray.py"
+           "::test_a_process_elsewhere_kills_itself_if_it_is_the_one_that_is_meant"),
     Mutant("actors/mcp_server/stdio.py", "daemon=True", "daemon=False",
            "Ctrl-C ends a server of MCP over stdio while its client is silent",
            "gateway/test_mcp_stdio.py::test_a_server_over_stdio_ends_at_ctrl_c_while_its_client_is_silent"),

@@ -11,6 +11,7 @@ from perdure.actors.ray_world.cluster_record import (
     AUTH,
     RECORD,
     explain_refusal,
+    forget_record,
     mark_stopped,
     read_record,
     refuse_if_stopped,
@@ -45,6 +46,16 @@ def test_who_is_still_connected_when_a_directory_is_stopped_is_refused_until_it_
     refuse_if_stopped(tmp_path, "127.0.0.1:2")
     write_record(tmp_path, "127.0.0.1:1")
     refuse_if_stopped(tmp_path, "127.0.0.1:1")
+
+
+def test_who_forgets_a_ray_that_has_ended_forgets_its_record_and_not_that_of_its_successor(tmp_path: Path) -> None:
+    write_record(tmp_path, "127.0.0.1:1")
+    forget_record(tmp_path, "127.0.0.1:1")
+    assert not (tmp_path / RECORD).exists()
+    forget_record(tmp_path, "127.0.0.1:1")
+    write_record(tmp_path, "127.0.0.1:2")
+    forget_record(tmp_path, "127.0.0.1:1")
+    assert '"127.0.0.1:2"' in (tmp_path / RECORD).read_text("utf-8")
 
 
 @pytest.mark.parametrize(

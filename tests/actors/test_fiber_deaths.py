@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from perdure.actors import FiberResult, KillPoint
+from perdure.actors.jobs.fiber_store import GroupCommit
+from perdure.ledger.storage.cabinet import Transaction
 from tests.actors.fiber_cast import Jobs, Recovering
 from tests.actors.test_deaths import Here, at
 from tests.kit import Stage, address, play
@@ -221,3 +224,40 @@ def test_a_cancel_during_the_recovery_ends_it_and_the_hook() -> None:
         assert len(Recovering.asked) == 1
 
     play(story)
+
+
+@pytest.mark.parametrize("kind", [Jobs, Recovering], ids=["decided at once", "asked of the hook"])
+@pytest.mark.parametrize("is_cancelled", [True, False])
+def test_a_fiber_that_is_cancelled_while_its_recovery_waits_for_its_commit_stays_aborted(
+    kind: type[Jobs], is_cancelled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = GroupCommit.__call__
+    cancels: list[Callable[[], bool]] = []
+
+    async def overtaken(self: GroupCommit, job: Callable[[Transaction], object]) -> object:
+        if cancels:
+            assert cancels.pop()()
+        return await commit(self, job)
+
+    async def story(stage: Stage) -> None:
+        await stage.call(kind, "start", "forever", None, {"fiber_id": "f", "retry": {"attempts_max": 3}})
+        await asyncio.sleep(1)
+        if is_cancelled:
+            cancels.append(lambda: living(stage, kind).fibers.cancel("f", "no more"))
+        stage.kill_host_of(address(kind, "p"))
+        await asyncio.sleep(60)
+        assert not cancels, "nothing waited for a commit"
+        told = await stage.call(kind, "inspect", "f")
+        seen = told["status"], len(Recovering.asked), Jobs.effects["forever"]
+        asked = kind is Recovering and not is_cancelled
+        assert seen == ("aborted", 0, 1) if is_cancelled else ("completed", 1, 1) if asked else ("running", 0, 2)
+
+    Recovering.verdicts.append(FiberResult("completed"))
+    monkeypatch.setattr(GroupCommit, "__call__", overtaken)
+    play(story)
+
+
+def living(stage: Stage, kind: type[Jobs]) -> Any:
+    """The present life of the agent."""
+    agent = address(kind, "p")
+    return stage.laboratory.hosts[stage.host_of(agent)].tenants[agent]

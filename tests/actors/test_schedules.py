@@ -546,6 +546,20 @@ def test_a_callback_that_kills_its_agent_again_and_again_is_parked_and_its_neigh
     play(story, kill_when=death, limits=replace(ROOMY, callback_losses_max=3))
 
 
+def test_slow_neighbours_of_a_callback_that_kills_its_agent_are_called_apart_from_it_and_not_parked_with_it() -> None:
+    death = Death(KillPoint.MID_HANDLER, "bad", times=1_000)
+
+    async def story(stage: Stage) -> None:
+        for number in range(3):
+            await do(stage, "schedule", 1, "slow", 15_000 + number)
+        await do(stage, "schedule", 1, "note", "bad", schedule_id="bad")
+        await asyncio.sleep(800)
+        assert (await do(stage, "schedules.get", "bad"))["status"] == "parked"
+        assert sorted(await payloads(stage)) == ["15000", "15001", "15002"]
+
+    play(story, kill_when=death, limits=replace(ROOMY, callback_losses_max=3))
+
+
 def test_the_class_says_how_often_a_callback_is_tried_unless_the_schedule_does() -> None:
     async def story(stage: Stage) -> None:
         await do(stage, "schedule", 1, "poison", "a", schedule_id="a", kind=Patient)

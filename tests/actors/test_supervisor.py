@@ -22,6 +22,9 @@ from perdure.actors.supervisor.ways import Ways
 from perdure.ledger import Fact, record_fact, restore
 from perdure.ledger.facts import (
     AgentActivated,
+    MailDelivered,
+    MailFailed,
+    MailRequeued,
     MailSuppressed,
     RunCleared,
     RunCompleted,
@@ -260,13 +263,14 @@ def test_a_host_that_nobody_leads_any_more_ends_itself() -> None:
 class Reception:
     """The intake of one life of the supervisor, which knows one agent in its ninth life on `h1`, with mail that is pending."""
 
-    def __init__(self) -> None:
+    def __init__(self, *more: Fact) -> None:
         facts: list[Fact] = [
             asked(detached=True, on_finish="f"),
             placed(),
             begun(),
             RunCompleted("r", 1, None, "", released=True),
             AgentActivated(PARENT, 9, "h1"),
+            *more,
         ]
         view, sessions, nobody = Ledger().given(*facts).view, Sessions(), cast("Any", SimpleNamespace(observers=()))
         self.session = Session("h1", 1)
@@ -281,7 +285,11 @@ class Reception:
 
 
 def test_mail_that_may_come_again_is_not_forgotten_by_its_recipient_and_earlier_lives_are_told_nothing() -> None:
-    assert Reception().said_after(InboxKept(PARENT, 9, ["r!finish", "old"])) == [Settled(PARENT, 9, ["old"])]
+    parked = MailFailed("r!finish", "raised", None)
+    for more in ([], [parked], [parked, MailRequeued("r!finish")]):
+        assert Reception(*more).said_after(InboxKept(PARENT, 9, ["r!finish", "old"])) == [Settled(PARENT, 9, ["old"])]
+    handled = MailDelivered(PARENT, ["r!finish"])
+    assert Reception(handled).said_after(InboxKept(PARENT, 9, ["r!finish"])) == [Settled(PARENT, 9, ["r!finish"])]
     assert Reception().said_after(InboxKept(PARENT, 8, ["old"])) == []
 
 

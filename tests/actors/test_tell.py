@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, KillPoint, RunContext, exposed, tell
+from perdure.actors.life.handlers import Letter
 from perdure.ledger import BadRequest
 from tests.actors.crew import Batch
 from tests.kit import Stage, address, play
@@ -105,6 +106,29 @@ def test_what_a_listener_cannot_hear_is_tried_again_and_parked_and_holds_up_noth
         assert parked["handler"] == "hear"
         assert "no such word" in parked["error"]
         await stage.client.ask("retry", parked["mail_id"])
+
+    play(story)
+
+
+def test_mail_that_came_again_and_still_waits_is_not_forgotten_although_it_is_settled_and_takes_effect_once() -> None:
+    async def story(stage: Stage) -> None:
+        listener: Any = stage.client.agent(Listener, "x")
+        assert await listener.words() == []
+        agent = address(Listener, "x")
+        tenant, came = stage.laboratory.hosts[stage.host_of(agent)].tenants[agent], list[Letter]()
+        tenant.mail.deliver = lambda letters, take=tenant.mail.deliver: came.extend(letters) or take(letters)
+        await tell(listener.hear, "a")
+        await tell(listener.hear, "b")
+        await stage.until(lambda: stage.deliveries()["delivered"] == 2)
+        inbox = tenant.storage.inbox
+        assert list(inbox()) == [letter.mail_id for letter in came]
+        tenant.mail.deliver(came[:1])
+        tenant.mail.settled(list(inbox()))
+        assert list(inbox()) == [came[0].mail_id]
+        await asyncio.sleep(1)
+        assert await listener.words() == ["a", "b"]
+        tenant.mail.settled(list(inbox()))
+        assert list(inbox()) == []
 
     play(story)
 

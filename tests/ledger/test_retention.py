@@ -89,6 +89,15 @@ def test_a_child_that_was_woken_for_the_end_of_its_own_run_is_no_agent_of_its_ow
     assert not ledger.view.agents[child("r")].called
 
 
+def test_a_child_that_was_woken_because_its_host_had_died_is_no_agent_of_its_own_unless_a_letter_waited() -> None:
+    *before, _ = done("r")
+    end = RunCompleted("r", 1, b"\x01", "", released=False, sequence=3)
+    lost = [end, AgentReleased(child("r"), 1), AgentLost(child("r"), 1, 10)]
+    again = [AgentActivated(child("r"), 2, "h1"), AgentReleased(child("r"), 2, 4)]
+    assert retired(*before, *lost, *again) == ["r"]
+    assert retired(*before, *lost, LETTER, again[0], HEARD, again[1]) == []
+
+
 @pytest.mark.parametrize("below", ["", ">kid@m:T"])
 def test_a_letter_that_came_during_the_run_keeps_it_while_it_is_parked_and_not_when_it_was_handled(below: str) -> None:
     agent = child("r") + below
