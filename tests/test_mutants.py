@@ -2,29 +2,52 @@
 
 A mutant is made in a copy of the checkout, never in the checkout itself. Its tests run there in a process of their own: a fork of one that
 has imported the libraries already, and none of our code. Every fourteenth row is tried by `-m thorough`, and all of them by `-m long`.
+
+Nobody chose the mutants of the sample: each is a slip at one place of the rooms that talk to clients (`tests.operators`), drawn by a seed.
+Only those tests play against it that come to its lines (`tests.reach`), the quickest first. A part of the sample is played with
+
+    SAMPLE_SEED=2 SAMPLE=0:40 REACH=reach.json pytest -n0 -m long tests/test_mutants.py -k sample -s
+
+where `REACH` keeps what the tests reach for the next part. What survives is told by file and line.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from tests.kit import is_test
 from tests.mutants import MUTANTS, Mutant
+from tests.operators import Change, changes_of
+from tests.reach import ROOMS
 from tests.tidy import FOLDERS, ROOT
 
 COPIED = (*FOLDERS, "tests", ".src")
 TIMEOUT_S = 300
-ENVIRONMENT = {"PYTHONPATH": "", "PYTHONDONTWRITEBYTECODE": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-COMMAND = ["-qx", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
+REACH_TIMEOUT_S = 3_600
+TESTS_S_MAX = 60.0  # of the tests that are played against one change of the sample, as long as they take without it
+SAMPLE = 200
+NEAREST = ["-m", "not thorough and not long", "tests/actors/chat", "tests/actors/messenger", "tests/gateway"]
+HARMLESS: frozenset[tuple[str, str]] = frozenset()
+NOTICED_MIN = 0.9  # of the sample, but for those changes that change no behaviour
+ENVIRONMENT = {
+    "PYTHONPATH": "",
+    "PYTHONDONTWRITEBYTECODE": "",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "COVERAGE_CORE": "ctrace",
+}
+COMMAND = ["-q", "-p", "no:cacheprovider", "-o", "addopts=--import-mode=importlib"]
 
 WARM = f"""
 import json, os, signal, sys
@@ -32,10 +55,10 @@ import duckdb, hypothesis, openai, psutil, pydantic_ai.models.openai, pydantic_a
 import httpx, httpx2, rich, typer, uvicorn, xdist
 assert not any(name.partition(".")[0] in ("perdure", "tests") for name in sys.modules)
 for line in sys.stdin:
-    tests, log = json.loads(line)
+    tests, log, timeout_s = json.loads(line)
     child = os.fork()
     if child == 0:
-        signal.alarm({TIMEOUT_S})
+        signal.alarm(timeout_s)
         said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(said, 1)
         os.dup2(said, 2)
@@ -63,6 +86,25 @@ def test_each_row_applies_to_the_code_as_it_is_and_names_tests() -> None:
     assert len({mutant.promise for mutant in MUTANTS}) == len(MUTANTS)
 
 
+class Reach(NamedTuple):
+    """How long each test takes, and by file and line which tests come there."""
+
+    seconds: dict[str, float]
+    reached: dict[str, dict[str, list[str]]]
+
+    def tests_of(self, change: Change) -> list[str]:
+        """The tests that come to the lines of a change, quickest first, as many as there is time for. If its line is only come to when
+        its module is imported, those that come to the module."""
+        lines = self.reached.get(change.file, {})
+        here = [lines[str(line)] for line in range(change.lines[0], change.lines[1] + 1) if str(line) in lines]
+        found = {test for each in (here if any(here) else here and lines.values()) for test in each}
+        quickest = sorted((test for test in found if test in self.seconds), key=lambda test: (self.seconds[test], test))
+        spent = accumulate(self.seconds[test] for test in quickest)
+        return [
+            test for test, until_s in zip(quickest, spent, strict=True) if until_s <= TESTS_S_MAX or test == quickest[0]
+        ]
+
+
 class Checkout:
     """A copy of the checkout, in which tests are run."""
 
@@ -86,21 +128,40 @@ class Checkout:
         self._warm.communicate()
 
     @contextmanager
-    def changed(self, mutant: Mutant, number: int) -> Iterator[None]:
+    def changed(self, file: str, text: str, number: int) -> Iterator[None]:
         """Make a mutant for a while."""
-        target = self._folder / mutant.file
-        target.write_text(target.read_text("utf-8").replace(mutant.before, mutant.after), "utf-8")
+        target = self._folder / file
+        before, times = target.read_text("utf-8"), target.stat()
+        target.write_text(text, "utf-8")
         os.utime(target, (number, number))  # by which it is told from what was compiled before
         try:
             yield
         finally:
-            shutil.copy2(ROOT / mutant.file, target)
+            target.write_text(before, "utf-8")
+            os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
 
-    def test(self, tests: list[str]) -> tuple[int, str]:
-        """Run tests. Returns how that ended, and what it said."""
+    def source(self, file: str) -> str:
+        """A file as it is without mutants."""
+        return (self._folder / file).read_text("utf-8")
+
+    def files(self, room: str) -> list[str]:
+        """The modules of a room."""
+        return sorted(path.relative_to(self._folder).as_posix() for path in (self._folder / room).rglob("*.py"))
+
+    def reach(self) -> Reach:
+        """Which tests come to which lines, as the code is. It is kept where `REACH` says, if it says so."""
+        kept = Path(os.environ.get("REACH") or self._folder / "reach.json")
+        if not kept.exists():
+            ended, said = self.test(["-p", "tests.reach", f"--reach={kept}", *NEAREST], REACH_TIMEOUT_S, stop=False)
+            assert kept.exists(), (ended, said)
+        return Reach(**json.loads(kept.read_text("utf-8")))
+
+    def test(self, tests: list[str], timeout_s: int = TIMEOUT_S, *, stop: bool = True) -> tuple[int, str]:
+        """Run tests, until one fails if it is to `stop` then. Returns how that ended, and what it said."""
         assert self._warm.stdin is not None
         assert self._warm.stdout is not None
-        self._warm.stdin.write(json.dumps([tests, str(self._log)]) + "\n")
+        asked = [*tests, *(["-x"] if stop else [])]
+        self._warm.stdin.write(json.dumps([asked, str(self._log), timeout_s]) + "\n")
         self._warm.stdin.flush()
         return int(self._warm.stdout.readline()), self._log.read_text("utf-8")
 
@@ -120,7 +181,8 @@ def promise(number: int) -> str:
 def demand_notice(number: int, checkout: Checkout) -> None:
     """Fail unless the tests of a mutant fail when it is made."""
     mutant = MUTANTS[number]
-    with checkout.changed(mutant, number):
+    text = checkout.source(mutant.file).replace(mutant.before, mutant.after)
+    with checkout.changed(mutant.file, text, number):
         ended, said = checkout.test([f"tests/{each}" for each in mutant.tests.split()])
     assert ended == pytest.ExitCode.TESTS_FAILED, said
 
@@ -135,3 +197,77 @@ def test_of_some_promises_it_is_noticed_when_they_do_not_hold(number: int, check
 @pytest.mark.parametrize("number", range(len(MUTANTS)), ids=promise)
 def test_of_all_promises_it_is_noticed_when_they_do_not_hold(number: int, checkout: Checkout) -> None:
     demand_notice(number, checkout)
+
+
+def drawn(checkout: Checkout) -> list[Change]:
+    """The sample, or the part of it that is asked for. A longer sample of the same seed begins with a shorter one."""
+    every = [
+        change for room in ROOMS for file in checkout.files(room) for change in changes_of(file, checkout.source(file))
+    ]
+    random.Random(int(os.environ.get("SAMPLE_SEED", "1"))).shuffle(every)
+    first, _, last = os.environ.get("SAMPLE", f"0:{SAMPLE}").partition(":")
+    return every[int(first) : int(last)]
+
+
+def survives(checkout: Checkout, reach: Reach, change: Change, number: int) -> bool:
+    """Whether no test that comes to a change notices it, in the time that there is."""
+    tests = reach.tests_of(change)
+    with checkout.changed(change.file, change.made(checkout.source(change.file)), number):
+        return not tests or checkout.test(tests)[0] == pytest.ExitCode.OK
+
+
+@pytest.mark.long
+def test_of_a_sample_of_slips_nearly_all_that_change_behaviour_are_noticed(checkout: Checkout) -> None:
+    reach, sample, missed, harmless = checkout.reach(), drawn(checkout), list[str](), 0
+    for number, change in enumerate(sample, len(MUTANTS)):
+        what, verdict = change.told(checkout.source(change.file)), "noticed"
+        told = f"{change.file}:{change.lines[0]}: {change.operator}: {what} ({len(reach.tests_of(change))} tests)"
+        if survives(checkout, reach, change, number):
+            verdict = "harmless" if (change.file, what) in HARMLESS else "MISSED"
+            harmless += verdict == "harmless"
+            missed += [told] if verdict == "MISSED" else []
+        print(f"{verdict:8} {told}", flush=True)  # noqa: T201 - it takes hours
+    noticed = len(sample) - harmless - len(missed)
+    said = [
+        f"{noticed} of {len(sample)} were noticed, {harmless} are known to be harmless, and these were missed:",
+        *missed,
+    ]
+    print(*said, sep="\n")  # noqa: T201
+    assert noticed >= NOTICED_MIN * (len(sample) - harmless), "\n".join(said)
+
+
+TOY = """
+@once
+def f(self, a: int | None = 3, *, b: bool = True) -> str | None:
+    'Not 4.'
+    for each in a:
+        if not each or b is not None and len(each) <= 2:
+            continue
+        self.total += each * 2
+        await self.tell(f"{each + 1}")
+    return [x for x in self.all if x] if a else None
+"""
+
+
+def test_the_slips_of_the_sample_are_at_every_place_of_the_code_and_at_none_of_its_types_and_texts() -> None:
+    found = changes_of("toy.py", TOY)
+    assert [(each.operator, each.told(TOY).partition(" => ")[2]) for each in found] == [
+        ("constant", "def f(self, a: int | None = 4, *, b: bool = True) -> str | None:"),
+        ("constant", "def f(self, a: int | None = 3, *, b: bool = False) -> str | None:"),
+        ("no not", "if  each or b is not None and len(each) <= 2:"),
+        ("swapped branches", "if not (not each or b is not None and len(each) <= 2):"),
+        ("and/or", "if not each and b is not None and len(each) <= 2:"),
+        ("comparison", "if not each or b is None and len(each) <= 2:"),
+        ("and/or", "if not each or b is not None or len(each) <= 2:"),
+        ("comparison", "if not each or b is not None and len(each) < 2:"),
+        ("constant", "if not each or b is not None and len(each) <= 3:"),
+        ("break/continue", "break"),
+        ("removed setting", "pass"),
+        ("sum", "self.total += each // 2"),
+        ("constant", "self.total += each * 3"),
+        ("removed call", "pass"),
+        ("swapped branches", "return [x for x in self.all if not (x)] if a else None"),
+        ("swapped branches", "return [x for x in self.all if x] if not (a) else None"),
+    ]
+    for each in found:
+        compile(each.made(TOY).replace("await ", ""), "toy.py", "exec")
