@@ -13,6 +13,7 @@ where `REACH` keeps what the tests reach for the next part. What survives is tol
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import random
@@ -218,6 +219,7 @@ def survives(checkout: Checkout, reach: Reach, change: Change, number: int) -> b
 
 @pytest.mark.long
 def test_of_a_sample_of_slips_nearly_all_that_change_behaviour_are_noticed(checkout: Checkout) -> None:
+    faulthandler.cancel_dump_traceback_later()  # it takes hours; what hangs in it has limits of its own
     reach, sample, missed, harmless = checkout.reach(), drawn(checkout), list[str](), 0
     for number, change in enumerate(sample, len(MUTANTS)):
         what, verdict = change.told(checkout.source(change.file)), "noticed"
@@ -226,13 +228,13 @@ def test_of_a_sample_of_slips_nearly_all_that_change_behaviour_are_noticed(check
             verdict = "harmless" if (change.file, what) in HARMLESS else "MISSED"
             harmless += verdict == "harmless"
             missed += [told] if verdict == "MISSED" else []
-        print(f"{verdict:8} {told}", flush=True)  # noqa: T201 - it takes hours
+        print(f"{verdict:8} {told}", flush=True)  # noqa: T201 - whoever waits sees it go on
     noticed = len(sample) - harmless - len(missed)
     said = [
         f"{noticed} of {len(sample)} were noticed, {harmless} are known to be harmless, and these were missed:",
         *missed,
     ]
-    print(*said, sep="\n")  # noqa: T201
+    print(*said, sep="\n")  # noqa: T201 - the same
     assert noticed >= NOTICED_MIN * (len(sample) - harmless), "\n".join(said)
 
 
