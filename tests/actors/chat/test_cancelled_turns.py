@@ -4,15 +4,80 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from perdure.actors import Client
+from perdure.actors.chat.play import Play
+from perdure.actors.chat.turn_ends import Outcome
+from perdure.policies import TurnEvent
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
 from perdure.scenarios.provider.script import Call
 from tests.actors.chat.desk import Adder, Listener, Outside
 from tests.actors.chat.talk import Worker, asks_for, bodies, call, status_of, streams, tell, until, until_parked, values
+
+
+async def _hangs() -> None:
+    await asyncio.sleep(3_600)
+
+
+async def _fails() -> None:
+    raise RuntimeError("in vain")
+
+
+async def _gives(outcome: Outcome | None) -> Outcome | None:
+    return outcome
+
+
+DONE, PARKED = Outcome(TurnEvent.COMPLETED), Outcome(TurnEvent.PARKED)
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+@pytest.mark.parametrize(
+    ("work", "cancelled"),
+    [
+        (_hangs, TurnEvent.ABORTED),
+        (_fails, TurnEvent.ABORTED),
+        (partial(_gives, None), TurnEvent.ABORTED),
+        (partial(_gives, PARKED), TurnEvent.ABORTED),
+        (partial(_gives, DONE), TurnEvent.COMPLETED),
+    ],
+    ids=["at work", "failed", "handed over", "parked", "at its end"],
+)
+def test_a_cancelled_turn_is_aborted_unless_it_has_come_to_its_end_before(
+    work: Callable[[], Any], cancelled: TurnEvent, is_cancelled: bool
+) -> None:
+    stopped: list[str] = []
+
+    async def stop_calls(why: str) -> None:
+        stopped.append(why)
+
+    async def story() -> Outcome | None:
+        turn = SimpleNamespace(cancelled="no more" if is_cancelled else None)
+        live: Any = SimpleNamespace(turn=turn, stop_calls=stop_calls, stream=SimpleNamespace(mend=lambda: None))
+        tenant = SimpleNamespace(spawn_awaited=asyncio.ensure_future)
+        state: Any = SimpleNamespace(agent=None, tenant=tenant, spans=None)
+        nobody: Any = None
+        play = Play(state, live, nobody, nobody)
+        if work is _hangs:
+            asyncio.get_running_loop().call_later(0.01, play.cancel)
+        return await play.within(work())
+
+    if not is_cancelled and work in (_hangs, _fails):  # a task that is cancelled is no cancelled turn
+        with pytest.raises((asyncio.CancelledError, RuntimeError)):
+            asyncio.run(story())
+        return
+    outcome = asyncio.run(story())
+    if is_cancelled:
+        assert outcome is not None
+        assert outcome.event is cancelled
+        assert stopped == ["no more"] * (cancelled is TurnEvent.ABORTED)
+    else:
+        assert (outcome, stopped) == (work.args[0], [])  # type: ignore[attr-defined]
+
 
 A, B = Call(name="work", arguments={"what": "a"}), Call(name="work", arguments={"what": "b"})
 BROODS = Call(name="brood", arguments={"what": "a"})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any, ClassVar
 
 import pytest
@@ -227,6 +228,30 @@ def test_what_was_tried_ahead_in_vain_is_tried_after_a_refusal_once_more() -> No
 
     told = heard(Reluctant, story)
     assert [(each["reason"], each["shortened"]) for each in told] == [("proactive", False), ("reactive", True)]
+
+
+class Torn(Ahead):
+    """Fails at its summaries."""
+
+    async def summarize_messages(self, messages: list[dict[str, Any]]) -> str | None:
+        """Never."""
+        raise RuntimeError("no pen")
+
+
+def test_authors_code_that_fails_at_a_summary_is_told_in_the_log_and_the_turn_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    Narrow.begin(window=100_000)
+
+    async def story(room: Room) -> None:
+        await filled(room)
+        assert (await room.do("chat", "hello", request_id="asked")).ok
+
+    with caplog.at_level(logging.WARNING):
+        told = heard(Torn, story)
+    assert [(each["reason"], each["shortened"]) for each in told] == [("proactive", False)]
+    assert "summarize_messages" in caplog.text
+    assert "no pen" in caplog.text
 
 
 class Both(Miner):

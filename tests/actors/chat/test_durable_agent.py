@@ -187,6 +187,7 @@ def test_an_output_type_is_the_output() -> None:
     Outside.begin(ALL)
     result, _, _ = play("plan", agent=Planner)
     assert result.output == {"title": "Three", "steps": ["one", "two"]}
+    assert Planner.__module__ == __name__, "it is found again where it was made"
     assert [state for state, _ in outcomes(result.message)] == ["output-available"] * 2
 
 

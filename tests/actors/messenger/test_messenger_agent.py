@@ -110,7 +110,8 @@ def test_a_notice_is_posted_in_its_place_and_begins_no_turn() -> None:
     (rows, messages), _ = visit(story, pace=Pace(between_ms=50))
     assert [row["kind"] for row in rows] == ["reply", "notice", "closing"]
     assert Board.thread() == [answer_to("story"), "**Soon** we close.", "We have closed."]
-    (told,) = [each for each in messages if each["id"].startswith("closing")]
+    (told,) = [each for each in messages if each["metadata"].get("reply")]
+    assert told["id"].startswith("closing")
     assert (told["role"], told["metadata"]["kind"]) == ("assistant", "closing")
     assert len(Outside.provider.log()) == 1
 

@@ -136,10 +136,17 @@ WRONG = [
     json.dumps(update(chat={"id": "7", "type": "private"})).encode(),
     json.dumps(update(chat=None)).encode(),
     json.dumps(update(entities=[{"type": "mention", "offset": -5, "length": 2}])).encode(),
-    json.dumps(update(message_id=2**70)).encode(),
+    json.dumps(update(message_id=2**63)).encode(),
+    json.dumps(update(message_id=-(2**63) - 1)).encode(),
     b'{"update_id": 1, "message": ' + b"[" * 5000 + b"]" * 5000 + b"}",
     b"\xff\xfe\x00",
 ]
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, -(2**63)])
+def test_the_largest_numbers_that_telegram_may_send_are_read(number: int) -> None:
+    (event,) = parsed(update(message_id=number))
+    assert str(number) in event.message_id
 
 
 @pytest.mark.parametrize("body", WRONG)
