@@ -33,6 +33,22 @@ async def talk(room: Room) -> None:
     assert (await room.do("chat", "words two", request_id="two")).ok
 
 
+def test_a_transcript_that_is_replaced_has_what_was_given_also_where_that_only_takes_away_or_only_adds() -> None:
+    async def story(room: Room) -> None:
+        await talk(room)
+        whole = await room.do("get_messages")
+        new = {"id": "new", "role": "user", "parts": [{"type": "text", "text": "More."}]}
+        for wanted in (whole[:1], [*whole[:1], new], [*whole[:1], new], [whole[0] | {"parts": new["parts"]}, new]):
+            await room.do("_perdure_replace_messages", wanted)
+            for _ in range(2):
+                assert [(each["id"], each["parts"]) for each in await room.do("get_messages")] == [
+                    (each["id"], each["parts"]) for each in wanted
+                ]
+                await room.sleep()
+
+    visit(Adder, story)
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_message_is_replaced_with_all_that_follows_it(keep: bool) -> None:
     """The model reads only the new one; what was replaced is gone, or stays for people, also in the next life."""

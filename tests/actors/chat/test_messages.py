@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -272,3 +273,5 @@ def test_half_a_character_and_a_nul_are_replaced() -> None:
         "a", "�b��", "", "�",
     ]  # fmt: skip
     assert all_mended({"a\x00": ["\ud800", 1]}) == {"a�": ["�", 1]}
+    numbers = [math.nan, math.inf, -math.inf, 0.5]
+    assert all_mended({"a": numbers}) == {"a": ["NaN", "Infinity", "-Infinity", 0.5]}
