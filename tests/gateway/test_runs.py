@@ -6,6 +6,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from perdure.actors import Agent, RunContext
 from perdure.actors.gateway.run_feed import WINDOW, Batch, RunFeeds
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -119,6 +121,24 @@ def test_who_is_slow_or_late_gets_each_event_once_while_others_are_ahead() -> No
         assert late.numbers == whole
         assert further.numbers == whole[1_001:]
         assert ahead.given[-1][-1].is_last
+
+    visit([Talker], story)
+
+
+@pytest.mark.parametrize("last", [8, 9, 10, 11])
+def test_who_comes_later_gets_all_after_the_last_event_that_it_has_wherever_the_window_of_others_begins(
+    last: int,
+) -> None:
+    async def story(_door: Door, laboratory: Laboratory) -> None:
+        client: Any = laboratory._client  # noqa: SLF001 - the story's own
+        await client.start(Talker, 200, run_id="talk")
+        feeds = RunFeeds()
+        ahead = Watcher(feeds, client, 9)
+        await ahead.take_all(upto=60)
+        late = Watcher(feeds, client, last)
+        await asyncio.gather(late.take_all(), ahead.take_all())
+        assert late.numbers == list(range(last + 1, 202))
+        assert ahead.numbers == list(range(10, 202))
 
     visit([Talker], story)
 

@@ -209,6 +209,23 @@ def test_an_exhausted_turn_ends_whatever_its_hook_does(
         assert caplog.text.count("on_exhausted") == 1
 
 
+class Muddled(Told):
+    """Has an answer that is no text."""
+
+    async def on_chat_recovery(self, context: ChatRecoveryContext) -> dict[str, Any] | None:
+        """A number."""
+        return {"answer": 42}
+
+
+def test_an_answer_of_the_recovery_hook_that_is_no_text_is_told_in_the_log_and_the_turn_goes_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        result, _ = story_of(Muddled, FaultPlan.at({1: STALL}))
+    assert result.ok
+    assert "on_chat_recovery: answer: 42 is int, not a text" in caplog.text
+
+
 def _undecided(_context: Any) -> bool:
     TOLD.append("asked")
     raise RuntimeError("I cannot say")
