@@ -77,11 +77,12 @@ class TurnRecovery:
         """Recover from a failed request: None if the turn goes on."""
         turn, stream = live.turn, live.stream
         action = decide(_facts(live), failure, TurnBudget(turn.failures, turn.failures_total))
+        in_a_row = action.budget.consecutive
+        turn.failures, turn.failures_total = in_a_row, action.budget.total
         if action.drain:
-            await live.drain()
+            await live.drain()  # a call that gets its result meanwhile begins the row anew
         if failure.kind is FailureKind.CONTEXT_OVERFLOW and await self.compaction.after_refusal(live):
             return None
-        turn.failures, turn.failures_total = action.budget.consecutive, action.budget.total
         live.stream.mend(replay=action.withdraws)
         if action.mode in (Mode.STOP, Mode.EXHAUSTED):
             live.give_up(f"the turn failed ({failure.text})")
@@ -90,8 +91,8 @@ class TurnRecovery:
                 return Outcome(TurnEvent.FAILED, error_text(failure, calls), str(failure.kind), stage="stream")
             notice = notice_of(failure, calls)
             return Outcome(TurnEvent.FAILED, notice.text, "recovery_exhausted", notice.as_part()["data"], "stream")
-        delay_ms = next_delay_ms(max(1, turn.failures), failure, self._state.tenant.dice.roll())
-        told = {"recovery": turn.failures, "mode": str(action.mode), "waitsMs": round(delay_ms), "why": failure.text}
+        delay_ms = next_delay_ms(max(1, in_a_row), failure, self._state.tenant.dice.roll())
+        told = {"recovery": in_a_row, "mode": str(action.mode), "waitsMs": round(delay_ms), "why": failure.text}
         stream.add({"type": "data-status", "transient": True, "data": told})
         stream.flush()
         self._state.emit("chat:transport:recovery", turn, {**told, "phase": str(action.phase)})

@@ -10,12 +10,22 @@ from typing import Any
 
 import httpx2
 import pytest
-from mcp import Client
+from mcp import Client, types
 from mcp.client.streamable_http import streamable_http_client
+from mcp.server.streamable_http import EventMessage
 from mcp.shared.exceptions import MCPError
 
+from perdure.actors import Client as PerdureClient
+from perdure.actors.gateway.security import Principal
 from perdure.actors.mcp_server import http as over_http
+from perdure.actors.mcp_server.offers import offers_of
+from perdure.actors.mcp_server.people import Questions
+from perdure.actors.mcp_server.runs import McpRuns
+from perdure.ledger import HARD
+from tests.actors.chat.desk import Outside
+from tests.actors.chat.talk import tell
 from tests.gateway.cast import Counter
+from tests.gateway.clerk import CLERK, Clerk
 from tests.gateway.door import Answer, Door
 from tests.gateway.real import RealGateway, real_gateway
 from tests.gateway.test_mcp import AGENTS, ERAS, NEW, OPTIONS, Era, tried
@@ -146,3 +156,86 @@ def test_sessions_that_nobody_ends_make_room_for_others_and_are_served_neverthel
             await app.backend.close()
 
     asyncio.run(story())
+
+
+def test_a_cut_stream_is_replayed_after_the_last_event_that_the_client_has() -> None:
+    """Neither that one again nor what other streams were told, nor what was kept only to number it."""
+    sent: list[tuple[int, str]] = []
+
+    async def send(each: EventMessage) -> None:
+        sent.append((each.message.id, str(each.event_id)))  # type: ignore[union-attr]
+
+    async def story() -> None:
+        kept = over_http.RecentEvents()
+        told = [types.JSONRPCResponse(jsonrpc="2.0", id=number, result={}) for number in range(5)]
+        ids = [await kept.store_event("mine", each) for each in (None, *told[:2])]
+        await kept.store_event("theirs", told[4])
+        await kept.store_event("mine", None)
+        ids.append(await kept.store_event("mine", told[2]))
+        assert await kept.replay_events_after(ids[1], send) == "mine"
+        assert sent == [(1, ids[2]), (2, ids[3])]
+        sent.clear()
+        assert await kept.replay_events_after(ids[3], send) == "mine"
+        assert sent == []
+        for unknown in ("5:nobody", "x:mine", "-1:mine", ":mine", ""):
+            assert await kept.replay_events_after(unknown, send) is None
+        assert sent == []
+
+    asyncio.run(story())
+
+
+def test_events_and_streams_beyond_so_many_make_room_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(over_http, "EVENTS_MAX", 2)
+    monkeypatch.setattr(over_http, "STREAMS_MAX", 2)
+    sent: list[int] = []
+
+    async def send(each: EventMessage) -> None:
+        sent.append(each.message.id)  # type: ignore[union-attr, arg-type]
+
+    async def story() -> None:
+        kept = over_http.RecentEvents()
+        for number in range(3):
+            await kept.store_event("a", types.JSONRPCResponse(jsonrpc="2.0", id=number, result={}))
+        await kept.store_event("b", None)
+        assert await kept.replay_events_after("0:a", send) == "a"
+        assert sent == [1, 2]
+        await kept.store_event("a", None)
+        await kept.store_event("c", None)
+        assert [await kept.replay_events_after(f"0:{name}", send) for name in "abc"] == ["a", None, "c"]
+
+    asyncio.run(story())
+
+
+RISKY = (
+    ({"action": "accept"}, True),
+    ({"action": "accept", "content": None}, True),
+    ({"action": "accept", "content": {"approved": True}}, True),
+    ({"action": "accept", "content": {"approved": False}}, False),
+    ({"action": "accept", "content": {"approved": "yes"}}, False),
+    ({"action": "decline"}, False),
+    ({"action": "decline", "content": {}}, False),
+    ({"action": "cancel"}, False),
+    ({"action": "cancel", "content": None}, False),
+    ({"action": "cancel", "content": {"approved": True}}, False),
+)
+
+
+@pytest.mark.parametrize(("said", "approved"), RISKY)
+def test_only_who_accepts_approves(said: dict[str, Any], approved: bool) -> None:
+    """A client that declines or cancels says nothing more, so nothing may be read out of its silence."""
+
+    async def story(client: PerdureClient) -> None:
+        backend = simulated(client, [Clerk]).backend
+        who, runs, offer = Principal("alice"), McpRuns(backend), offers_of([Clerk])["clerk"]
+        questions = Questions(backend, runs)
+        handle = await runs.begin(who, offer, {"message": "please risk"}, "")
+        while not (asked := await questions.open(offer, await runs.seen(who, handle))):
+            await asyncio.sleep(0.05)
+        await questions.answer(offer, await runs.seen(who, handle), dict.fromkeys(asked, said) | {"unknown": said})
+        while (known := await runs.seen(who, handle))["status"] not in HARD:
+            await asyncio.sleep(0.05)
+        assert known["status"] == "completed"
+        assert await questions.open(offer, known) == {}
+
+    tell(story, CLERK)
+    assert Outside.effects["risky", 1] == int(approved)

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as ASGIScope
 
 from perdure.actors import Agent, ServePlan
+from perdure.actors.gateway.bodies import body_of
 from perdure.actors.gateway.limits import GatewayLimits, Rates
 from perdure.actors.gateway.security import (
     Principal,
@@ -27,7 +28,7 @@ from perdure.actors.gateway.security import (
 )
 from perdure.actors.serve.app import Gateway
 from perdure.actors.serve.guard import Guard
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, TooLarge
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.cast import Counter
 from tests.gateway.door import Door
@@ -162,6 +163,9 @@ def test_a_guessed_run_or_agent_is_not_found_and_not_created() -> None:
         ("https://shop.example", True),
         ("HTTPS://Shop.Example", True),
         ("https://shop.example.evil.example", False),
+        ("https://not-shop.example", False),
+        ("http://evil-127.0.0.1:8787", False),
+        ("http://127.0.0.1:8787.evil.example", False),
         ("http://127.0.0.1:3000", False),
         ("null", False),
         ("", False),
@@ -199,6 +203,15 @@ def test_a_browser_is_told_which_pages_may_read_an_answer() -> None:
         assert "access-control-allow-origin" not in evil.headers
 
     at(story, origins=["https://shop.example"], **HOOK)
+
+
+def test_where_pages_of_any_origin_may_read_answers_none_may_send_cookies() -> None:
+    async def story(door: Door) -> None:
+        told = await door.get("/api/runs/x", headers={"origin": "https://anybody.example"})
+        assert told.headers["access-control-allow-origin"] == "*"
+        assert "access-control-allow-credentials" not in told.headers
+
+    at(story, origins=["*"], **HOOK)
 
 
 @pytest.mark.parametrize(
@@ -261,10 +274,20 @@ def test_rates_let_so_many_through_in_the_long_run_and_forget_names_that_do_not_
     rates = Rates(per_s=10, burst=5)
     assert [rates.take("a", 0.0) for _ in range(7)] == [0, 0, 0, 0, 0, pytest.approx(0.1), pytest.approx(0.2)]
     assert rates.take("a", 0.3) == 0
-    assert rates.take("a", 100.0) == 0
+    waits = [rates.take("a", 100.0) for _ in range(6)]
+    assert waits == [0, 0, 0, 0, 0, pytest.approx(0.1)], "a silence saves up one burst and no more"
     for number in range(10_001):
         rates.take(f"name {number}", 100.0)
     assert len(rates) == 10_000
+
+
+@pytest.mark.parametrize("name", GatewayLimits.__dataclass_fields__)
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_a_limit_that_would_let_nothing_through_is_refused(name: str, value: float) -> None:
+    with pytest.raises(BadRequest) as refused:
+        GatewayLimits(**{name: value})  # type: ignore[arg-type]
+    assert refused.value.field == name
+    assert GatewayLimits(**{name: 1})  # type: ignore[arg-type]
 
 
 def test_frames_that_come_too_fast_wait_and_none_is_lost() -> None:
@@ -331,6 +354,40 @@ def test_a_body_or_a_frame_that_is_too_large_is_refused_before_it_is_whole() -> 
             assert await socket.receive() is None
             assert socket.closed
             assert socket.closed[0] == 4413
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(("last", "status"), [(b"x" * 400, 200), (b"x" * 401, 413)])
+def test_a_body_in_pieces_is_bounded_in_all_although_it_declares_no_length(last: bytes, status: int) -> None:
+    async def story() -> None:
+        told: list[Any] = []
+        pieces = [b"x" * 300, b"x" * 300, last]
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+        async def say(message: Any) -> None:
+            told.append(message)
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/",
+            "query_string": b"",
+            "headers": [(b"host", b"localhost")],
+        }
+        await Guard(echo, Security(), GatewayLimits(body_bytes_max=1000))(scope, receive, say)
+        assert told[0]["status"] == status
+
+        pieces[:] = [b"x" * 300, b"x" * 300, last, b"never asked for"]
+        if status == 200:
+            pieces.pop()
+            assert len(await body_of(Request(scope, receive), 1000)) == 1000
+            return
+        with pytest.raises(TooLarge, match="more than 1000 bytes"):
+            await body_of(Request(scope, receive), 1000)
+        assert pieces == [b"never asked for"]
 
     asyncio.run(story())
 

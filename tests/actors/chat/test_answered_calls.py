@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
+import pytest
+
 from perdure.actors import tool
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Call, Question, Round, Script
@@ -129,6 +131,57 @@ def test_each_further_call_of_a_turn_is_asked_for_anew() -> None:
 async def _has_gone_on(room: Room, call_id: str) -> bool:
     """Whether the turn has ended, or waits for another call."""
     return await room.is_("completed") or (await room.is_("parked") and call_id not in await _waiting(room))
+
+
+class Gunner(Launcher):
+    """Has two tools of one kind each: one here, and one in a run of its own; neither may happen twice by itself."""
+
+    @tool(needs_approval=True)
+    async def fire(self, what: str) -> str:
+        """Fire, in this very process."""
+        Outside.effects["fire", what] += 1
+        await asyncio.sleep(5)
+        return "fired"
+
+    def tools(self) -> list[Any]:
+        """The other one."""
+        return [*super().tools(), shoot]
+
+
+@tool(needs_approval=True)
+async def shoot(what: str) -> str:
+    """Shoot, elsewhere."""
+    Outside.effects["shoot", what] += 1
+    await asyncio.sleep(5)
+    return "shot"
+
+
+@pytest.mark.parametrize("name", ["fire", "shoot"])
+def test_the_repeat_of_a_lost_call_that_a_person_has_allowed_is_made_once_whatever_dies(name: str) -> None:
+    """A6: the approval of this very call is the consent that the guard waits for, and a death in it consents to nothing more."""
+
+    async def allowed_and_lost(room: Room, times: int) -> None:
+        (call_id,) = await _waiting(room)
+        assert Outside.effects[name, "it"] == times - 1
+        assert await room.do("respond_to_approval", call_id, True) is True
+        await room.until(lambda: Outside.effects[name, "it"] == times)
+        await asyncio.sleep(1)
+        for each in {each.host_id for key, each in room.view.agents.items() if ("ToolRun" in key) == (name == "shoot")}:
+            room.laboratory.simulation.kill(each)
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "go", request_id="asked")
+        await allowed_and_lost(room, 1)
+        await allowed_and_lost(room, 2)
+        result = await room.do("attach", "asked", follow=True)
+        assert result.ok, result
+        told = [words for _, words in outcomes(result.message)]
+        assert [words.partition(":")[0] for words in told] == ["OUTCOME UNKNOWN"] * 2
+        await asyncio.sleep(30)
+        assert Outside.effects[name, "it"] == 2
+
+    asked = calls("go", Call(name=name, arguments={"what": "it"}))
+    visit(Gunner, story, Script(questions=(asked,), again=("OUTCOME UNKNOWN",), again_max=1))
 
 
 def test_a_question_that_is_answered_while_the_model_speaks_is_not_waited_for() -> None:

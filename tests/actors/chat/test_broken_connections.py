@@ -129,6 +129,35 @@ def test_each_loss_is_charged_to_the_attempt_that_it_broke() -> None:
     assert (Outside.effects["began", "a"], Outside.effects["began", "b"]) == (1, 1)
 
 
+LOST = Fault(kind=FaultKind.RESET, event=1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "lost", "event", "lost_again", "status"),
+    [
+        (0.1, 5, 6, 4, "completed"),  # it has its result before the connection breaks
+        (5, 4, 6, 5, "completed"),  # and while the turn waits for it afterwards
+        (5, 4, 6, 6, "error"),
+        (0.1, 5, 3, 0, "error"),  # a call that was not whole has none
+    ],
+)
+def test_a_result_of_a_tool_ends_the_row_of_lost_connections(
+    seconds: float, lost: int, event: int, lost_again: int, status: str
+) -> None:
+    """It is progress that stays, although the answer that asked for it broke off (spec §4.11)."""
+    more = range(lost + 2, lost + 2 + lost_again)
+    faults = dict.fromkeys((*range(1, lost + 1), *more), LOST) | {lost + 1: Fault(kind=FaultKind.RESET, event=event)}
+
+    async def story(client: Client) -> None:
+        result = await call(client, Worker, "chat", "go")
+        assert (result.status, result.reason) == (status, "" if status == "completed" else "recovery_exhausted")
+
+    quick = Call(name="work", arguments={"what": "a", "seconds": seconds})
+    tell(story, streams(quick, B), FaultPlan.at(faults), pace=Pace(between_ms=300))
+    assert len(Outside.provider.log()) >= lost + 1 + lost_again
+    assert Outside.effects["began", "a"] == int(event == 6)
+
+
 def test_a_half_written_call_in_front_of_a_whole_one_is_said_to_be_cut_off() -> None:
     """A8: a provider may begin several calls before it fills them. What stays half is settled, so the turn waits for nobody."""
     verbatim = (

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from perdure.actors import Client
+from perdure.actors import Agent, Client, agent_tool
 from perdure.actors.chat.play import Play
 from perdure.actors.chat.turn_ends import Outcome
 from perdure.policies import TurnEvent
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
 from perdure.scenarios.provider.script import Call
 from tests.actors.chat.desk import Adder, Listener, Outside
+from tests.actors.chat.room import Room, outcomes, visit
 from tests.actors.chat.talk import Worker, asks_for, bodies, call, status_of, streams, tell, until, until_parked, values
 
 
@@ -228,6 +229,73 @@ def test_a_cancel_that_a_death_cut_short_still_stops_the_tools(first: str) -> No
     assert struck
     assert Outside.effects["began", "a"] == 1
     assert not Outside.effects["done", "a"]
+
+
+class Musing(Worker):
+    """Its hook takes ten seconds, in which its tools go on."""
+
+    async def on_chat_recovery(self, context: Any) -> None:
+        """Think about it."""
+        Outside.effects["asked"] += 1
+        await asyncio.sleep(10)
+
+    def tools(self) -> list[Any]:
+        """One more: a child."""
+        return [*super().tools(), agent_tool(Walker, name="walker", description="Walk.")]
+
+
+class Walker(Agent):
+    """Walks for a while."""
+
+    async def run(self, input: str) -> str:
+        """Walk."""
+        Outside.effects["began", input] += 1
+        await asyncio.sleep(5)
+        Outside.effects["done", input] += 1
+        return f"worked on {input}"
+
+
+WALKS = Call(name="walker", arguments={"input": "a"})
+WORKS = Call(name="work", arguments={"what": "a", "seconds": 5})
+
+
+@pytest.mark.parametrize("tool_call", [WORKS, WALKS], ids=["function", "child"])
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("dies_again", [False, True])
+def test_of_a_tool_that_has_ended_during_the_recovery_a_cancelled_turn_keeps_the_result(
+    tool_call: Call, ends: bool, dies_again: bool
+) -> None:
+    """B7, B9: in this life it was never waited for, and its result counts nevertheless; in a later life, too. One at work is stopped."""
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "go", request_id="asked")
+        await room.until(_began)
+        await asyncio.sleep(0.5)
+        room.kill()
+        await room.until(lambda: Outside.effects["asked"])
+        if ends:
+            await room.until(lambda: Outside.effects["done", "a"])
+            await asyncio.sleep(0.5)
+        assert Outside.effects["done", "a"] == int(ends)
+        Outside.effects["deadly"] = int(dies_again)
+        assert await room.do("cancel_chat", "asked", "enough") is True or dies_again
+        result = await room.do("attach", "asked")
+        assert (result.status, result.reason) == ("aborted", "cancelled")
+        (outcome,) = outcomes(result.message)
+        if ends:
+            assert outcome == ("output-available", "worked on a")
+        else:
+            assert outcome[1].startswith("OUTCOME UNKNOWN: the user stopped this call")
+        await asyncio.sleep(10)
+        assert (Outside.effects["began", "a"], Outside.effects["done", "a"]) == (1, int(ends))
+        assert Outside.effects["deadly"] == 0
+
+    def rule(_process: str, point: Any, detail: str) -> bool:
+        hit = bool(Outside.effects["deadly"]) and (str(point), detail) == ("mid_storage", "after")
+        Outside.effects["deadly"] -= int(hit)
+        return hit
+
+    visit(Musing, story, asks_for(tool_call), kill_when=rule)
 
 
 def test_who_is_cleared_in_the_moment_of_asking_is_told_an_end_too() -> None:

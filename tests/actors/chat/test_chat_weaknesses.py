@@ -9,7 +9,7 @@ import pytest
 
 from perdure.actors import KillPoint, client_tool, tool
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
-from perdure.scenarios.provider.script import Call, Question, Script
+from perdure.scenarios.provider.script import Call, Question, Round, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
 from tests.kit import is_test
@@ -245,6 +245,33 @@ def test_w28_a_person_may_be_given_so_much_time_and_no_more(is_awake: bool) -> N
         assert (await room.do("chat", "words")).ok
 
     visit(Slow, story, MORE)
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_w28_each_question_of_a_turn_has_a_time_of_its_own(is_answered: bool) -> None:
+    """Twenty seconds from when it was asked: what was left of the time for the question before it is over says nothing."""
+
+    async def story(room: Room) -> None:
+        first = await _parked(room, "twice")
+        for _ in range(10):
+            await asyncio.sleep(1.5)
+            assert await room.do("has_pending_interaction")
+        assert await room.do("resolve_tool_call", first, "blue") is True
+        await room.until(lambda: room.is_("parked"))
+        for _ in range(12 if is_answered else 14):
+            await asyncio.sleep(1.5)
+            await room.do("has_pending_interaction")
+        second = (await room.do("get_messages"))[-1]["parts"][-1]["toolCallId"]
+        assert await room.do("resolve_tool_call", second, "large") is is_answered
+        result = await room.do("attach", "asked")
+        assert result.ok is is_answered
+        assert outcomes(result.message)[0] == ("output-available", "blue")
+        assert is_answered or result.reason == "awaiting_client_deadline"
+
+    ask_twice = Question(
+        asks="twice", rounds=tuple(Round(calls=(Call(name="ask_user", arguments={"n": n}),)) for n in (1, 2))
+    )
+    visit(Slow, story, Script(questions=(ask_twice,)))
 
 
 def test_w37_a_turn_that_was_healthy_for_long_is_recovered_like_any_other() -> None:

@@ -100,6 +100,25 @@ def test_the_last_of_a_burst_waits_until_it_has_been_quiet() -> None:
     visit(Patient, story, pace=UNHURRIED)
 
 
+def test_where_messages_are_dropped_a_repeat_is_answered_by_the_turn_that_it_repeats() -> None:
+    """The client asks again because its line was cut: under the same id, or the same key, it is told how its own turn ends."""
+
+    async def story(room: Room) -> None:
+        own = {"request_id": "first", "idempotency_key": "k"}
+        first = room.soon("chat", "words 0", **own)
+        await asyncio.sleep(0.5)
+        again = room.soon("chat", "words 0", **own)
+        other = await room.do("chat", "words 1", request_id="second")
+        assert (other.status, other.reason) == ("skipped", "dropped")
+        told, repeated = await first, await again
+        assert (repeated.status, repeated.text, repeated.message) == ("completed", told.text, told.message)
+        assert (await room.do("submit_messages", "words 0", **own))["accepted"] is False
+        assert await room.roles() == "ua"
+
+    visit(Curt, story, pace=UNHURRIED)
+    assert len(Outside.provider.log()) == 1
+
+
 def test_only_messages_of_people_are_dropped_or_skipped() -> None:
     """What the program asks for waits for its place (C-1177, W-38)."""
 

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.actors import Client, KillPoint
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
-from perdure.scenarios.provider.script import Call
+from perdure.scenarios.provider.script import Call, Question, Round, Script
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask
 from tests.actors.chat.talk import Worker, asks_for, bodies, call, tell, until, values
@@ -141,6 +141,46 @@ def test_what_tools_did_in_a_turn_that_failed_is_in_the_next_request() -> None:
     tell(story, plan=FaultPlan.at({2: refused}))
 
 
+GONE = Fault(kind=FaultKind.RESET, event=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "plan", "status"),
+    [
+        ("work", [5, 5], "completed"),
+        ("work", [5, 6], "error"),
+        ("work", [5, 5, 5, 5, 1], "error"),  # more than twenty in all
+        ("ask_user", [5, 5], "completed"),
+        ("ask_user", [5, 6], "error"),
+    ],
+)
+def test_failures_in_a_row_are_counted_from_the_last_success(name: str, plan: list[int], status: str) -> None:
+    """An answer that is whole ends the row, also one after which nothing but a person is waited for."""
+    arguments = [{"what": str(number), "seconds": 0.1} for number in range(len(plan))]
+    rounds = tuple(Round(calls=(Call(name=name, arguments=each),)) for each in arguments)
+    faults: dict[int, Fault] = {}
+    at = 0
+    for fails in plan:
+        faults |= dict.fromkeys(range(at + 1, at + fails + 1), GONE)
+        at += fails + 1
+
+    async def story(client: Client) -> None:
+        await call(client, Worker, "submit_messages", "go", request_id="asked")
+        while (told := await call(client, Worker, "inspect_turn", "asked"))["status"] in (
+            "accepted",
+            "running",
+            "parked",
+        ):
+            if told["status"] == "parked":
+                (waits, *_) = await call(client, Worker, "get_messages", limit=1)
+                assert await call(client, Worker, "resolve_tool_call", waits["parts"][-1]["toolCallId"], "yes") is True
+            await asyncio.sleep(0.5)
+        assert told["status"] == status
+        assert status == "completed" or told["reason"] == "recovery_exhausted"
+
+    tell(story, Script(questions=(Question(asks="go", rounds=rounds),)), FaultPlan.at(faults))
+
+
 class Switching(Adder):
     """Takes another model, under another name, for each request."""
 
@@ -222,6 +262,41 @@ def test_a_late_result_corrects_what_the_model_was_told() -> None:
         laboratory.settle()
     assert struck
     assert Outside.effects["began", "a"] == 1
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_the_same_call_may_be_made_again_once_its_late_result_is_known_and_not_before(has_ended: bool) -> None:
+    struck: list[str] = []
+
+    def agents_host(process: str, point: KillPoint, detail: str) -> bool:
+        hit = not struck and Outside.effects["began", "a"] > 0 and (point, detail) == (KillPoint.MID_STORAGE, "before")
+        if hit:
+            struck.append(process)
+        return hit
+
+    slow = Call(name="work", arguments={"what": "a", "seconds": 40})
+    script = asks_for(slow)
+    again = Question(asks="once more", rounds=(Round(calls=(slow,)),))
+    Outside.begin(script.model_copy(update={"questions": (again, *script.questions)}))
+    with Laboratory(3, limits=replace(QUICK, reattach_no_progress_ms=5_000), kill_when=agents_host) as laboratory:
+
+        async def story(client: Client) -> None:
+            result, _ = await ask(client, Worker, "go")
+            assert values(result.message, "errorText")[0].startswith("STILL RUNNING")
+            if has_ended:
+                await until(lambda: Outside.effects["done", "a"] > 0)
+                await asyncio.sleep(5)
+            result = await call(client, Worker, "chat", "once more")
+            assert result.ok, result
+            if has_ended:
+                assert values(result.message, "output") == ["worked on a"]
+            else:
+                assert values(result.message, "errorText")[0].startswith("NOT RUN: this is the same call of work")
+
+        laboratory.play(story)
+        laboratory.settle()
+    assert struck
+    assert Outside.effects["began", "a"] == 1 + has_ended
 
 
 def test_a_turn_that_recovers_is_told_of_by_event_after_event() -> None:

@@ -421,6 +421,45 @@ def test_a_milestone_is_told_once_however_often_it_is_delivered(
     visit(Watching, story, kill_when=before_the_acknowledgement)
 
 
+class Stages(Agent):
+    """Reaches two, and ends."""
+
+    async def run(self, input: str, run: RunContext) -> str:
+        """Do as told."""
+        for each in ("first", "second"):
+            await run.report_progress(milestone=each)
+            await asyncio.sleep(1)
+        return "over"
+
+
+class Staged(Adder):
+    """Is told of each, and of the end."""
+
+    @exposed
+    async def begin(self, mode: Any) -> None:
+        """Begin a run."""
+        told = Detached(on_milestones={"names": ["first", "second"], "mode": mode}, notify=True)
+        await self.run_agent_tool(Stages, "go", run_id="staged", detached=told)
+
+
+@pytest.mark.parametrize(("mode", "roles", "requests"), [("react", "uauaua", 3), ("narrate", "aaua", 1)])
+def test_two_milestones_and_the_end_of_a_run_are_three_messages(mode: str, roles: str, requests: int) -> None:
+    """Each has its own, and of those that are told to the model each its own answer (C-0642, C-0955)."""
+
+    async def story(room: Room) -> None:
+        await room.do("begin", mode)
+        await asyncio.sleep(60)
+        assert await room.roles() == roles
+        messages = await room.do("get_messages")
+        told = [each["parts"][0]["text"] for each in messages if (each.get("metadata") or {}).get("runId") == "staged"]
+        words = [word for text in told for word in ("first", "second", "has completed") if word in text]
+        assert words == ["first", "second", "has completed"]
+        assert requests_to_the_model() == requests
+        assert len({each["id"] for each in messages}) == len(messages)
+
+    visit(Staged, story)
+
+
 def test_an_end_that_comes_in_the_middle_of_a_turn_is_told_after_it() -> None:
     """And begins a turn of its own, behind those that were asked for before (C-0644, C-0645)."""
 

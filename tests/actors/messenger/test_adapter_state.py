@@ -77,6 +77,10 @@ def test_a_queue_keeps_its_newest_entries_in_order_and_drops_what_expired() -> N
         assert [await ask("enqueue_entry", T, each, 2) for each in "abc"] == [1, 2, 2]
         assert await ask("queue_depth", T) == 2
         assert [await ask("dequeue_entry", T) for _ in range(3)] == ["b", "c", None]
+        for entry, ttl_ms in (("long", 60_000), ("short", 100), ("for ever", None)):
+            await ask("enqueue_entry", T, entry, 9, ttl_ms)
+        await asyncio.sleep(1)
+        assert [await ask("dequeue_entry", T) for _ in range(3)] == ["long", "for ever", None], "each has its own time"
 
     keep(story)
 

@@ -195,6 +195,50 @@ def test_a_provider_that_stays_away_parks_the_reply_after_so_many_tries() -> Non
     assert sum(what == "post" for _, what, _ in Board.requests) == P.tries_max + 1
 
 
+def test_failures_in_a_row_are_counted_on_by_the_life_after_a_death() -> None:
+    async def story(chat: Chat) -> Any:
+        await chat.hear("a story please")
+        await chat.until(lambda: sum(what == "post" for _, what, _ in Board.requests) == P.tries_max - 2)
+        await asyncio.sleep(0.1)
+        chat.kill()
+        return await chat.rest()
+
+    Board.begin(post=["unreached"] * 99)
+    rows, _ = visit(story)
+    assert outcomes(rows) == ["parked"]
+    assert sum(what == "post" for _, what, _ in Board.requests) == P.tries_max + 1
+
+
+class Impatient(Bot):
+    """Parks a reply after a few failures in a row."""
+
+    delivery: ClassVar[Delivery] = Delivery(tries_max=3, busy_max=2)
+
+
+@pytest.mark.parametrize(
+    ("faults", "outcome"),
+    [
+        ({"post": ["unreached"] * 3, "edit": ["unreached"] * 3 + ["ok"] + ["unreached"] * 3}, "answered"),
+        ({"post": ["busy"] * 2, "edit": ["busy"] * 2 + ["ok"] + ["busy"] * 2}, "answered"),
+        ({"post": ["unreached", "busy"] * 2}, "answered"),
+        ({"edit": ["ok"] + ["unreached"] * 20}, "parked"),
+        ({"edit": ["ok"] + ["busy"] * 40}, "parked"),
+        ({"edit": ["busy", "unreached"] * 20}, "parked"),
+    ],
+)
+def test_a_request_that_succeeds_begins_the_count_of_failures_anew(faults: dict[str, list[str]], outcome: str) -> None:
+    """Each kind has a count of its own. A failure of the other kind does not begin it anew."""
+    Board.begin(**faults)
+    Board.busy_ms = 100
+    try:
+        rows, _ = visit(asked, Impatient, pace=SLOW)
+    finally:
+        Board.busy_ms = 3_000
+    assert outcomes(rows) == [outcome]
+    assert outcome == "parked" or Board.thread() == [TOLD]
+    assert outcome == "parked" or (rows[0]["tries"], rows[0]["busy"]) == (0, 0)
+
+
 class Forgetful(Bot):
     """Begins anew after a death."""
 
@@ -246,6 +290,61 @@ def test_cancelling_stops_the_model_and_the_posts_and_says_so(how: str) -> None:
     assert len(shown) < len(TOLD)
 
 
+def test_a_reply_whose_fiber_was_cancelled_before_a_death_is_brought_to_its_end_by_the_next_life() -> None:
+    """Nobody enters the fiber again, so the agent looks for such replies when it comes up."""
+
+    async def story(chat: Chat) -> Any:
+        async def is_over() -> bool:
+            return bool(await chat.do("fiber_status", row["fiber_id"]) == "aborted")
+
+        await chat.hear("a story please")
+        await chat.until(lambda: bool(Board.thread()))
+        (row,) = await chat.rows()
+        Board.slow_s = 5
+        assert await chat.do("stop_fiber", row["fiber_id"]) is True
+        await chat.until(is_over)
+        chat.kill()
+        Board.slow_s = 0.01
+        (before,) = await chat.rows()
+        assert before["status"] == "running"
+        return await chat.rest()
+
+    Board.begin()
+    rows, _ = visit(story, Steered, pace=SLOW)
+    assert outcomes(rows) == ["cancelled"]
+    assert Board.thread()[0].endswith(P.cancelled_text)
+
+
+class Stuttering(Bot):
+    """Cannot say at once who speaks."""
+
+    tries: ClassVar[list[str]] = []
+
+    @classmethod
+    def messengers(cls) -> Sequence[Messenger]:
+        def speaker(event: Any) -> str:
+            cls.tries.append(event.text)
+            if len(cls.tries) < 3:
+                raise LookupError("the directory of names is away")
+            return "Ada"
+
+        return [Messenger(id="paper", adapter=Paper(), speaker=speaker)]
+
+
+def test_a_delivery_that_an_error_broke_off_is_tried_again_and_the_log_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(chat: Chat) -> Any:
+        await chat.hear("a story please", is_direct=False)
+        return await chat.rest()
+
+    Board.begin()
+    rows, _ = visit(story, Stuttering)
+    assert (outcomes(rows), Board.thread()) == (["answered"], [TOLD])
+    assert Outside.provider.log()[0].body["messages"][-1]["content"] == "Ada: a story please"
+    assert "the directory of names is away" in caplog.text
+
+
 class Steered(Bot):
     """Lets its fibers be steered from outside."""
 
@@ -257,6 +356,23 @@ class Steered(Bot):
     async def fiber_status(self, fiber_id: str) -> str:
         found = self.inspect_fiber(fiber_id)
         return "" if found is None else found.status
+
+
+@pytest.mark.parametrize("has_begun", [False, True])
+def test_of_a_conversation_that_is_cleared_meanwhile_only_what_stands_there_is_marked(has_begun: bool) -> None:
+    async def story(chat: Chat) -> Any:
+        await chat.hear("a story please")
+        if has_begun:
+            await chat.until(lambda: bool(Board.thread()))
+        else:
+            await chat.until(lambda: len(Outside.provider.log()) == 1)
+        await chat.do("clear")
+        return await chat.rest()
+
+    Board.begin()
+    rows, _ = visit(story, pace=Pace(first_ms=1_000, between_ms=100))
+    assert outcomes(rows) == ["cancelled"]
+    assert [each.endswith(P.cancelled_text) for each in Board.thread()] == [True] * has_begun
 
 
 def test_a_reply_that_was_cancelled_before_its_turn_never_begins() -> None:
@@ -297,6 +413,30 @@ def test_messages_that_come_during_an_answer_all_reach_the_model_and_get_one() -
         "the short third",
     ]
     assert Board.thread() == [TOLD, answer_to("short")]
+
+
+def test_a_question_behind_a_notice_that_waits_is_no_part_of_the_notice() -> None:
+    async def story(chat: Chat) -> Any:
+        await chat.hear("a story please")
+        await chat.do("deliver_notice", "Soon we close.", "t")
+        told = await chat.hear("one short")
+        assert (told["accepted"], told["reply"]) == (True, "0000000003")
+        return await chat.rest()
+
+    Board.begin()
+    rows, _ = visit(story, pace=SLOW)
+    assert outcomes(rows) == ["answered"] * 3
+    assert Board.thread() == [TOLD, "Soon we close.", answer_to("short")]
+
+
+def test_a_message_without_words_is_told_to_the_model_as_one() -> None:
+    async def story(chat: Chat) -> Any:
+        await chat.hear(" \n ", key="blank")
+        return await chat.rest()
+
+    Board.begin()
+    visit(story)
+    assert Outside.provider.log()[0].body["messages"][-1]["content"] == "(nothing that can be shown as text)"
 
 
 class Patient(Bot):

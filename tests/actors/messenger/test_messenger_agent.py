@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from perdure.actors import Kind, Messenger, MessengerEvent, client_tool
+from perdure.actors.messenger.messenger_agent import NOTICE_CHARS_MAX
 from perdure.ledger import BadRequest
 from perdure.policies import Delivery
 from perdure.scenarios.provider.faults import Pace
@@ -42,7 +43,8 @@ def test_the_author_says_which_events_the_model_answers(bot: type[Bot]) -> None:
     async def story(chat: Chat) -> Any:
         assert (await chat.hear("/menu"))["accepted"] is True
         assert (await chat.hear("/menu"))["accepted"] is False
-        assert (await chat.hear("/quiet"))["why"] == "on_messenger_event"
+        quiet = await chat.hear("/quiet")
+        assert (quiet["accepted"], quiet["why"]) == (False, "on_messenger_event")
         with pytest.raises(Exception, match="not that one"):
             await chat.hear("please raise")
         await chat.hear("one short")
@@ -102,6 +104,8 @@ def test_a_notice_is_posted_in_its_place_and_begins_no_turn() -> None:
             await chat.do("deliver_notice", "To whom?", "")
         with pytest.raises(BadRequest, match="text"):
             await chat.do("deliver_notice", " ", "t")
+        with pytest.raises(BadRequest, match=f"the limit is {NOTICE_CHARS_MAX}"):
+            await chat.do("deliver_notice", "x" * (NOTICE_CHARS_MAX + 1), "t")
         with pytest.raises(BadRequest, match="messenger_id"):
             await chat.do("deliver_notice", "Hello", "t", "other")
         return rows, await chat.do("get_messages")
@@ -160,12 +164,49 @@ def test_old_replies_are_forgotten_with_all_that_belongs_to_them() -> None:
     assert all(len(row["posts"]) == 1 for row in rows)
 
 
+def test_a_parked_reply_outlives_the_pruning_of_what_is_settled() -> None:
+    """Its answer is kept for whoever tries again, and its event is known again, as those of the replies that are kept are."""
+
+    async def story(chat: Chat) -> Any:
+        for number in range(9):
+            await chat.hear(f"short {number}")
+            await chat.until(lambda number=number: len(Board.thread()) == number)
+            await asyncio.sleep(1)
+        rows = await chat.rows()
+        assert [row["number"] for row in rows] == [1, 8, 9]
+        assert [row["status"] for row in rows] == ["parked", "settled", "settled"]
+        heard = [(await chat.hear(f"short {number}"))["accepted"] for number in (0, 8, 2)]
+        assert heard == [False, False, True], "of what was forgotten nothing is known"
+        assert await chat.do("retry_delivery", rows[0]["reply_id"]) is True
+        return await chat.rest()
+
+    Board.begin(post=["refused"])
+    rows, _ = visit(story, Small)
+    assert (rows[0]["number"], rows[0]["outcome"]) == (1, "answered")
+
+
+def test_of_many_replies_the_newest_are_listed_and_no_more_than_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.actors.messenger.messenger_agent.LISTED_MAX", 2)
+
+    async def story(chat: Chat) -> None:
+        for number in range(3):
+            await chat.hear("/menu", key=str(number))
+        await asyncio.sleep(5)
+        listed = [await chat.do("list_deliveries", None, limit) for limit in (1, 2, 3)]
+        assert [[row["number"] for row in rows] for rows in listed] == [[3], [2, 3], [2, 3]]
+
+    Board.begin()
+    visit(story, Choosy)
+
+
 def test_bad_input_is_refused_by_the_name_of_its_field() -> None:
     async def story(chat: Chat) -> None:
         with pytest.raises(BadRequest, match="messenger_id"):
             await chat.hear("hi", messenger_id="other")
         with pytest.raises(BadRequest, match="limit"):
             await chat.do("list_deliveries", None, 0)
+        with pytest.raises(BadRequest, match="status"):
+            await chat.do("list_deliveries", "lost")
         with pytest.raises(BadRequest, match="event"):
             await chat.do("receive", {"kind": "shout"})
         assert await chat.do("cancel_reply", "nothing") is False
