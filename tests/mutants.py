@@ -47,6 +47,55 @@ MUTANTS = (
     Mutant("actors/ray_world/strikes.py", "for_good=False", "for_good=True",
            "a supervisor that was struck comes back with no client connected", "cluster/test_kills_ray.py"
            "::test_a_process_elsewhere_kills_itself_if_it_is_the_one_that_is_meant"),
+    Mutant("actors/mcp_server/people.py", "approved = is_yes and content.get", "approved = content.get",
+           "who declines or cancels over MCP without a word more approves nothing",
+           "gateway/test_mcp_refusals.py::test_only_who_accepts_approves"),
+    Mutant("actors/mcp_server/http.py", "each > int(number)", "each >= int(number)",
+           "a replay over MCP begins after the last event that the client has", "gateway/test_mcp_refusals.py"
+           "::test_a_cut_stream_is_replayed_after_the_last_event_that_the_client_has"),
+    Mutant("actors/gateway/security.py", 'origin.partition("://")[2] == host.lower()', "origin.endswith(host.lower())",
+           "a page whose name only ends with the gateway's may not ask",
+           "gateway/test_security.py::test_pages_of_other_origins_may_ask_only_if_they_are_named"),
+    Mutant("actors/serve/guard.py", 'self._bytes += len(message.get("body", b""))', 'self._bytes = len(message.get("body", b""))',
+           "a body in pieces is bounded in all, without a declared length", "gateway/test_security.py"
+           "::test_a_body_in_pieces_is_bounded_in_all_although_it_declares_no_length"),
+    Mutant("actors/gateway/limits.py", "min(self._burst, left + (now_s - since_s) * self._per_s) - 1",
+           "left + (now_s - since_s) * self._per_s - 1", "a silence saves up one burst of requests and no more",
+           "gateway/test_security.py"
+           "::test_rates_let_so_many_through_in_the_long_run_and_forget_names_that_do_not_come_again"),
+    Mutant("actors/chat/live_turn.py", 'if told is not None and told["status"] == Status.COMPLETED:', "if False:",
+           "of a tool that ended during the recovery a cancelled turn keeps the result", "actors/chat/test_cancelled_turns.py"
+           "::test_of_a_tool_that_has_ended_during_the_recovery_a_cancelled_turn_keeps_the_result"),
+    Mutant("actors/chat/lost_calls.py", "        lost.found(call_id)\n", "",
+           "after the correction the same call may be made again", "actors/chat/test_recovered_requests.py"
+           "::test_the_same_call_may_be_made_again_once_its_late_result_is_known_and_not_before"),
+    Mutant("actors/chat/live_turn.py", 'self._state.lost_calls.approved(tool, part.get("input"))', "pass",
+           "the repeat of a lost call is made once a person has allowed it", "actors/chat/test_answered_calls.py"
+           "::test_the_repeat_of_a_lost_call_that_a_person_has_allowed_is_made_once_whatever_dies"),
+    Mutant("actors/chat/conversation.py", 'f"notify-{digest_of(run.delivery_id.encode())}"', 'f"notify-{digest_of(run.run_id.encode())}"',
+           "each milestone of a run and its end are a message of their own",
+           "actors/chat/test_submissions.py::test_two_milestones_and_the_end_of_a_run_are_three_messages"),
+    Mutant("actors/chat/turns.py", " and self.views.known(turn) is None", "",
+           "where messages are dropped the repeat of one that was accepted is not", "actors/chat/test_message_order.py"
+           "::test_where_messages_are_dropped_a_repeat_is_answered_by_the_turn_that_it_repeats"),
+    Mutant("actors/chat/client_answers.py", " and turn.parked_at_ms == parked_at_ms", "",
+           "each question of a turn has a deadline of its own",
+           "actors/chat/test_chat_weaknesses.py::test_w28_each_question_of_a_turn_has_a_time_of_its_own"),
+    Mutant("actors/chat/play.py", "self.live.turn.failures = 0", "pass",
+           "an answer that is whole ends the row of lost connections", "actors/chat/test_recovered_requests.py"
+           "::test_failures_in_a_row_are_counted_from_the_last_success"),
+    Mutant("actors/chat/live_turn.py", "        self.turn.failures = 0\n", "",
+           "the result of a tool ends the row of lost connections", "actors/chat/test_broken_connections.py"
+           "::test_a_result_of_a_tool_ends_the_row_of_lost_connections"),
+    Mutant("actors/messenger/posts.py", "self._reply.tries = self._reply.busy = 0", "pass",
+           "a request that succeeds begins the count of failures of its reply anew", "actors/messenger/test_delivery.py"
+           "::test_a_request_that_succeeds_begins_the_count_of_failures_anew"),
+    Mutant("actors/messenger/replies.py", " if each.status == ReplyStatus.SETTLED]", "]",
+           "a parked reply outlives the pruning of what is settled", "actors/messenger/test_messenger_agent.py"
+           "::test_a_parked_reply_outlives_the_pruning_of_what_is_settled"),
+    Mutant("actors/messenger/deliveries.py", "if fiber is None or fiber.settled_at_ms:", "if False:",
+           "a reply whose fiber is over is brought to its end by the next life", "actors/messenger/test_delivery.py"
+           "::test_a_reply_whose_fiber_was_cancelled_before_a_death_is_brought_to_its_end_by_the_next_life"),
     Mutant("actors/mcp_server/stdio.py", "daemon=True", "daemon=False",
            "Ctrl-C ends a server of MCP over stdio while its client is silent",
            "gateway/test_mcp_stdio.py::test_a_server_over_stdio_ends_at_ctrl_c_while_its_client_is_silent"),
