@@ -208,6 +208,7 @@ if TYPE_CHECKING:
         unpack_value,
     )
     from perdure.ledger.view import View, last_end
+    from perdure.ledger.whole_files import add_line, keep_whole, lines_of, numbered_lines
     from perdure.ledger.wording import lasting, of_json
 
 if __name__ != "perdure.ledger":  # imported from a checkout: every module would exist twice

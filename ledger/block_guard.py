@@ -26,6 +26,7 @@ import duckdb
 
 from perdure.ledger.codec import pack, unpack
 from perdure.ledger.duckdb_format import BLOCKS_AT, HEADERS, block_size, is_whole
+from perdure.ledger.whole_files import synchronise
 
 _DIGEST = 16
 
@@ -85,12 +86,3 @@ class BlockGuard:
         if self._file is None:
             self._file = os.open(self._database, os.O_RDWR | os.O_CLOEXEC)
         return self._file
-
-
-def synchronise(directory: Path) -> None:
-    """Bring the names in a directory to the disk: a new file's name survives a power cut only when its directory was written too."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

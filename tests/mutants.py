@@ -1596,7 +1596,7 @@ MUTANTS = (
            "    _E.PAUSED:                (_S.PAUSED,    _S.PAUSED,    _ignored,     _S.PAUSED),",
            "a parked schedule cannot be paused",
            "policies/test_status_tables.py::test_each_cell_is_what_the_table_says"),
-    Mutant("ledger/storage/log_file.py", "            file.flush()\n            os.fsync(file.fileno())",
+    Mutant("ledger/whole_files.py", "            file.flush()\n            os.fsync(file.fileno())",
            "            file.flush()",
            "a new file is on the disk before it has its name", "ledger/test_synchronised.py"
            "::test_a_new_storage_has_its_name_when_it_is_whole_and_both_outlive_a_power_cut"),

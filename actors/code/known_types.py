@@ -1,4 +1,5 @@
-"""The agent types that a directory knows, and where their code is: a line for each in `code/types.txt`, the newest last.
+"""The agent types that a directory knows, and where their code is: a line for each in `code/types.txt`, the newest last. A line that is not
+as it was written is passed over, and written again when its type is used.
 
 A type's durable name is what its agents' addresses and storages are made of. It is the name that its class gives itself
 (`class Counter(Agent, name="counter")`), or else made of the place of its code. A class that is moved without a name of its own is another
@@ -8,17 +9,20 @@ type, with other agents; that is told, because nobody means it.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from perdure.ledger import BadRequest, origin_of
+from perdure.ledger import BadRequest, add_line, lines_of, numbered_lines, origin_of
 
 TYPES: Final = "types.txt"
 NAMED: Final = "name:"
+_ENDS_IN_DIGEST: Final = re.compile(r"=[0-9a-f]{12}$")
 log = logging.getLogger("perdure.code")
 
 _claims: dict[str, type] = {}  # the classes of this process that have a name of their own
@@ -78,12 +82,28 @@ def _place_of(cls: type) -> str:
 
 def known_types(code_dir: Path | None) -> list[KnownType]:
     """All types of a directory, the newest last."""
-    file = code_dir / TYPES if code_dir is not None else None
-    if file is None or not file.is_file():
-        return []
-    return [
-        KnownType(*line.split("\t")) for line in file.read_text(encoding="utf-8").splitlines() if line.count("\t") == 1
-    ]
+    lines = [] if code_dir is None else lines_of(code_dir / TYPES)
+    return [known for known in map(_known, lines) if known is not None]
+
+
+def damaged_lines(code_dir: Path) -> list[int]:
+    """The numbers of the lines that say nothing of a type any more. Raises `OSError`."""
+    lines = numbered_lines(code_dir / TYPES)
+    return [number for number, line in lines.items() if line is None or (line and _known(line) is None)]
+
+
+def _known(line: str) -> KnownType | None:
+    """What a line says; None if it is not as it was written. Those of earlier versions have no digest."""
+    match line.split("\t"):
+        case [name, place] if name and ":" in place and not _ENDS_IN_DIGEST.search(place):
+            return KnownType(name, place)
+        case [name, place, digest] if digest == _digest(name, place):
+            return KnownType(name, place)
+    return None
+
+
+def _digest(name: str, place: str) -> str:
+    return "=" + blake2b(f"{name}\t{place}".encode(), digest_size=6).hexdigest()
 
 
 def places_of(name: str, code_dir: Path | None) -> list[str]:
@@ -96,9 +116,7 @@ def remember_type(name: str, place: str, code_dir: Path) -> None:
     """Write a type down that a program uses, and warn if one of the same class name is known under another."""
     known, this = known_types(code_dir), KnownType(name, place)
     if this not in known or places_of(name, code_dir)[:1] not in ([], [place]):
-        code_dir.mkdir(parents=True, exist_ok=True)
-        with (code_dir / TYPES).open("a", encoding="utf-8") as file:
-            file.write(f"{name}\t{place}\n")
+        add_line(code_dir / TYPES, f"{name}\t{place}\t{_digest(name, place)}")
     for words in mistakable(code_dir, name):
         if words not in _told:
             _told.add(words)

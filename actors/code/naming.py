@@ -17,7 +17,6 @@ import contextlib
 import functools
 import hashlib
 import importlib
-import os
 import sys
 import threading
 from collections.abc import Callable
@@ -34,11 +33,12 @@ from perdure.actors.code.permanent_names import is_ours, module_of, permanent, s
 from perdure.actors.code.pinned import keep_text, pin, sent
 from perdure.actors.code.typed_texts import not_in_text, typed_texts
 from perdure.actors.tasks import as_failure
-from perdure.ledger import BadRequest, UnknownAgentType, UnknownTool
+from perdure.ledger import BadRequest, UnknownAgentType, UnknownTool, add_line, keep_whole, lines_of
 
 FIELD = "agent_type"
 TOOL_FIELD = "tool"
 ROOTS = "roots.txt"
+_DIGEST = 10  # bytes
 MAIN_BLOCK = 'put what starts the program under `if __name__ == "__main__":`'
 
 Named = type | FunctionType
@@ -166,13 +166,18 @@ def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: s
         raise BadRequest(field, f"{qualname} was typed at a prompt, and there is no directory to keep its text in")
     typed.check(field, qualname, top, vars(module), "what was typed,")
     digest = _digest(text)
-    _write_once(cell_file(digest, code_dir), text)
+    keep_whole(cell_file(digest, code_dir), text.encode())
     return f"cell:{digest}:{qualname}"
 
 
 def cell_file(digest: str, code_dir: Path) -> Path:
     """Where the text of a notebook's class lies."""
     return code_dir / f"{digest}.py"
+
+
+def is_cell_whole(file: Path) -> bool:
+    """Whether this file has the text of the class that it is named after. Raises `OSError`."""
+    return hashlib.blake2b(file.read_bytes(), digest_size=_DIGEST).hexdigest() == file.stem
 
 
 def _lookup(module: ModuleType, qualname: str) -> object:
@@ -182,16 +187,7 @@ def _lookup(module: ModuleType, qualname: str) -> object:
 
 
 def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
-
-
-def _write_once(path: Path, text: str) -> None:
-    if path.exists():
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST).hexdigest()
 
 
 # ---------------------------------------------------------------- the import path
@@ -200,15 +196,11 @@ def _write_once(path: Path, text: str) -> None:
 def _remember_root(root: Path, code_dir: Path | None) -> None:
     if code_dir is None or is_installed(root) or root.is_relative_to(code_dir) or str(root) in _known_roots(code_dir):
         return
-    code_dir.mkdir(parents=True, exist_ok=True)
-    with (code_dir / ROOTS).open("a", encoding="utf-8") as roots:
-        roots.write(f"{root}\n")
+    add_line(code_dir / ROOTS, str(root))
 
 
 def _known_roots(code_dir: Path | None) -> list[str]:
-    if code_dir is None or not (code_dir / ROOTS).is_file():
-        return []
-    return (code_dir / ROOTS).read_text(encoding="utf-8").splitlines()
+    return [] if code_dir is None else lines_of(code_dir / ROOTS)
 
 
 # ---------------------------------------------------------------- loading
@@ -349,12 +341,11 @@ def _cell(digest: str, code_dir: Path | None, unknown: Unknown) -> ModuleType:
         return loaded
     if code_dir is None or not file.is_file():
         raise unknown(f"the text of the notebook cell {digest} is not in the code directory {code_dir}")
-    text = file.read_text(encoding="utf-8")
-    if _digest(text) != digest:
-        raise unknown(f"{file} was changed: it is not the text that was typed")
-    return _execute(
-        f"perdure_cell_{digest}", f"cell:{digest}", file, compile(text, str(file), "exec", dont_inherit=True)
-    )
+    if not is_cell_whole(file):
+        what = f"{file} was changed or damaged: it is not the text that was typed"
+        raise unknown(f"{what}. It is written anew when a program that has the class typed again uses it")
+    code = compile(file.read_bytes().decode(), str(file), "exec", dont_inherit=True)
+    return _execute(f"perdure_cell_{digest}", f"cell:{digest}", file, code)
 
 
 def _execute(name: str, origin: str, file: Path, code: CodeType) -> ModuleType:

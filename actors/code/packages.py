@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import zipfile
+import zlib
 from pathlib import Path
 from typing import Final
 
@@ -24,3 +27,20 @@ def package_uris(name: str, code_dir: Path) -> list[str]:
     if name and not package.is_file():
         raise FileNotFoundError(f"the code of its agents is gone: {package}")
     return [package.as_uri()] if name else []
+
+
+def digest_of(contents: dict[str, bytes]) -> str:
+    """The name of a package with these contents, which are sorted by their paths."""
+    digest = hashlib.blake2b(digest_size=10)
+    for path, content in contents.items():
+        digest.update(f"{path}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def packed_in(package: Path) -> dict[str, bytes]:
+    """What is in a package, by paths; nothing if it is not there or not whole."""
+    try:
+        with zipfile.ZipFile(package) as archive:
+            return {name.removeprefix(f"{TOP}/"): archive.read(name) for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile, zlib.error, ValueError, NotImplementedError, EOFError, RuntimeError):
+        return {}

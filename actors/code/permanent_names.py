@@ -8,13 +8,18 @@ A directory of format 1 keeps its earlier names, because its ledger and storages
 
 from __future__ import annotations
 
-import os
 from functools import lru_cache
 from pathlib import Path
+from string import whitespace
 from typing import Final, NamedTuple
+
+from perdure.ledger import LedgerDamaged, LedgerTooNew, LedgerUnwritable, keep_whole
 
 FORMAT_FILE: Final = "format"
 FORMAT: Final = "3"  # 1 had no such file, and other names; in 2 all scripts are named by their paths
+FORMAT_1: Final = "1"
+FORMATS: Final = ("2", FORMAT)  # what the file may say
+SAID_MAX: Final = 40  # bytes of it that are looked at
 LEDGER: Final = "ledger"
 AGENTS: Final = "agents"
 
@@ -79,35 +84,66 @@ def scripts_have_module_names(code_dir: Path | None) -> bool:
 
 @lru_cache(maxsize=64)
 def _has_module_names(code_dir: Path) -> bool:
-    file = code_dir.parent / FORMAT_FILE
-    return (
-        file.read_text(encoding="utf-8").strip() != "2" if file.is_file() else not (code_dir.parent / LEDGER).exists()
-    )
-
-
-def remember_format(data: Path) -> None:
-    """Write the format into a new directory. One with a ledger, or with storages, keeps its names. Raises `OSError`.
-
-    The ledger's directory has a copy, so that a directory that has lost the file is not taken for an older one: its agents would get
-    other names, and begin anew.
-    """
-    file, copy = data / FORMAT_FILE, data / LEDGER / FORMAT_FILE
-    if file.exists():
-        if copy.parent.is_dir() and not copy.exists():
-            _write(copy, file.read_text(encoding="utf-8"))
-    elif copy.exists():
-        _write(file, copy.read_text(encoding="utf-8"))
-    elif not ((data / LEDGER).exists() or (data / AGENTS).exists()):
-        _write(file, f"{FORMAT}\n")
-
-
-def _write(file: Path, text: str) -> None:
-    draft = file.with_name(f"{file.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(file)
+    return _format_of(code_dir.parent) not in (FORMAT_1, "2")
 
 
 @lru_cache(maxsize=64)
 def _is_of_format_1(code_dir: Path) -> bool:
-    data = code_dir.parent
-    return (data / LEDGER).exists() and not (data / FORMAT_FILE).exists()
+    return _format_of(code_dir.parent) == FORMAT_1
+
+
+def _format_of(data: Path) -> str:
+    begun = FORMAT_1 if (data / LEDGER).exists() else FORMAT
+    return _said_in(data / FORMAT_FILE) or _said_in(data / LEDGER / FORMAT_FILE) or begun
+
+
+def remember_format(data: Path) -> None:
+    """Write the format into a new directory. One with a ledger, or with storages, keeps its names. Raises `OSError`, and what
+    `check_format` raises.
+
+    The ledger's directory has a copy, so that a directory that has lost the file is not taken for an older one: its agents would get
+    other names, and begin anew.
+    """
+    check_format(data)
+    file, copy = data / FORMAT_FILE, data / LEDGER / FORMAT_FILE
+    begun = "" if (data / LEDGER).exists() or (data / AGENTS).exists() else FORMAT
+    known = _said_in(file) or _said_in(copy) or begun
+    for each in [file, *([copy] if copy.parent.is_dir() else [])] if known else []:
+        keep_whole(each, f"{known}\n".encode())
+
+
+def check_format(data: Path) -> None:
+    """Raise a `LedgerError` if it is not certain how agents are named in this directory. A file that is missing or empty
+    is made again from the other one."""
+    file, copy = data / FORMAT_FILE, data / LEDGER / FORMAT_FILE
+    said = {each: _said_in(each) for each in (file, copy) if each.exists()}
+    told = {each: words for each, words in said.items() if words}
+    if said and not told and (data / LEDGER).exists():
+        problem = f"{' and '.join(map(str, said))} should say how agents are named here, and say nothing"
+        raise LedgerDamaged(
+            str(data), problem, f"write {FORMAT} into {file}, or what a backup of the directory has there"
+        )
+    if len(set(told.values())) > 1:
+        problem = f"{file} says that agents are named by format {told[file]!r}, and its copy {copy} says {told[copy]!r}"
+        advice = "one of them was changed or is damaged: delete that one, and it is made again from the other"
+        raise LedgerDamaged(str(data), f"{problem}. By the wrong one agents would get other addresses", advice)
+    for each, words in told.items():
+        if words.isdecimal() and int(words) > int(FORMAT):
+            problem = f"a newer Perdure wrote it ({each} says format {words}, known up to {FORMAT})"
+            raise LedgerTooNew(str(data), problem, "use a newer Perdure")
+        if words not in FORMATS:
+            advice = "write into it what a backup of the directory has there, or delete it if it has a copy"
+            raise LedgerDamaged(
+                str(data), f"{each} should say by which format agents are named, and says {words!r}", advice
+            )
+
+
+def _said_in(file: Path) -> str:
+    """What a file of one word says; empty if it is not there."""
+    try:
+        return file.read_bytes()[:SAID_MAX].decode(errors="backslashreplace").strip("\0" + whitespace)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return ""
+    except OSError as problem:
+        words = f"{file} cannot be read: {problem.strerror}"
+        raise LedgerUnwritable(str(file.parent), words, "check its owner and permissions") from problem

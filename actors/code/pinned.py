@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import linecache
-import shutil
+import logging
 import sys
 import tempfile
 import tokenize
-import zipfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.abc import MetaPathFinder
@@ -24,9 +23,10 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Final
 
-from perdure.actors.code.packages import TOP, package_file, places_file
+from perdure.actors.code.packages import digest_of, package_file, packed_in, places_file
 
 INIT: Final = "__init__.py"
+log = logging.getLogger("perdure.code")
 
 
 class PinnedCode(MetaPathFinder):
@@ -107,22 +107,41 @@ def sent(folder: Path, package: str, code_dir: Path) -> None:
 
 def places_of(package: str, code_dir: Path) -> dict[str, str]:
     """Where the author has what is in a package; nothing if that was not noted."""
-    note = places_file(package, code_dir)
-    return dict(json.loads(note.read_text(encoding="utf-8"))) if note.is_file() else {}
+    noted = noted_places(places_file(package, code_dir))
+    if noted is None:
+        log.warning("where the code of package %s was written is not known: its note cannot be read", package)
+    return noted or {}
+
+
+def noted_places(note: Path) -> dict[str, str] | None:
+    """What is noted here, nothing if there is no note; None if it cannot be read."""
+    try:
+        found = json.loads(note.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError:
+        return None
+    is_note = isinstance(found, dict) and all(isinstance(each, str) for each in found.values())
+    return found if is_note else None
 
 
 def unpacked(package: Path) -> Path:
-    """The folder with what is in a package, made once."""
-    folder = package.with_suffix("")
-    if not folder.is_dir():
-        draft = Path(tempfile.mkdtemp(dir=package.parent))
-        try:
-            with zipfile.ZipFile(package) as archive:
-                archive.extractall(draft)
-            (draft / TOP).rename(folder)
-        except OSError:
-            if not folder.is_dir():  # by another host meanwhile
-                raise
-        finally:
-            shutil.rmtree(draft)
+    """The folder with what is in a package. It is compared each time, and what differs is written anew, so nothing is synchronised here."""
+    folder, contents = package.with_suffix(""), packed_in(package)
+    if digest_of(contents) != package.stem:
+        what = f"the code of its agents is gone or damaged: {package}"
+        raise OSError(f"{what}. It is written anew when the program that has it is started again")
+    for path, content in contents.items():
+        _bring(folder / path, content)
     return folder
+
+
+def _bring(copy: Path, content: bytes) -> None:
+    """Have this content in the file, in one step, because other hosts may read it."""
+    with suppress(FileNotFoundError):
+        if copy.read_bytes() == content:
+            return
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=copy.parent, suffix=".new", delete=False) as draft:
+        draft.write(content)
+    Path(draft.name).replace(copy)

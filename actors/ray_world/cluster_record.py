@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from perdure.actors.code.permanent_names import remember_format
-from perdure.ledger import BadRequest, LedgerLost, LedgerUnwritable, NoLongerServed, SupervisorUnreachable
+from perdure.actors.code.permanent_names import check_format, remember_format
+from perdure.ledger import BadRequest, LedgerLost, LedgerUnwritable, NoLongerServed, SupervisorUnreachable, keep_whole
 
 LEDGER: Final = "ledger"
 LEDGER_FILE: Final = re.compile(r"ledger\.(db|journal)(\.\d+)?$")
@@ -62,6 +62,13 @@ CONNECT_TIMEOUTS: Final = {
     "RAY_gcs_rpc_server_connect_timeout_s": "1",
     "RAY_py_gcs_connect_timeout_s": "5",
 }
+
+
+def check_directory(data: Path) -> None:
+    """Raise a `LedgerError` if this directory must not be taken for what it was: its ledger is lost, or it is not certain how its agents
+    are named."""
+    refuse_without_ledger(data)
+    check_format(data)
 
 
 def refuse_without_ledger(data: Path) -> None:
@@ -133,9 +140,16 @@ def read_record(data: Path) -> Record | None:
 
 def _written(data: Path) -> Record | None:
     with contextlib.suppress(OSError, ValueError, TypeError):
-        record = Record(**json.loads((data / RECORD).read_text(encoding="utf-8")))
-        return record if isinstance(record.address, str) else None
+        return record_in((data / RECORD).read_bytes())
     return None
+
+
+def record_in(content: bytes) -> Record:
+    """The record that this file has. Raises `ValueError` or `TypeError` if it is none."""
+    record = Record(**json.loads(content))
+    if [type(each) for each in record] != [str, str, int, bool]:
+        raise ValueError("it has other values than a record")
+    return record
 
 
 def write_record(data: Path, address: str, starter: int = 0) -> None:
@@ -144,13 +158,9 @@ def write_record(data: Path, address: str, starter: int = 0) -> None:
 
 
 def _write(data: Path, record: Record) -> None:
-    draft = data / f"{RECORD}.{os.getpid()}"
     try:
-        draft.write_text(json.dumps(record._asdict()), encoding="utf-8")
-        draft.replace(data / RECORD)
+        keep_whole(data / RECORD, json.dumps(record._asdict()).encode())
     except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
         raise _unwritable(data, error) from error
 
 
@@ -169,8 +179,9 @@ def refuse_if_stopped(data: Path, address: str) -> None:
 
 def forget_record(data: Path, address: str) -> None:
     """Remove the record of a Ray that has ended, unless it names another one by now."""
-    with contextlib.suppress(OSError, ValueError):
-        if json.loads((data / RECORD).read_text(encoding="utf-8")).get("address") == address:
+    record = _written(data)
+    if record is not None and record.address == address:
+        with contextlib.suppress(OSError):
             (data / RECORD).unlink()
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from perdure.actors.code.naming import load_type
 from perdure.actors.ports import PoolSpec
-from perdure.actors.ray_world.cluster_record import refuse_without_ledger
+from perdure.actors.ray_world.cluster_record import check_directory
 from perdure.policies import Limits
 
 LOGS: Final = "logs"
@@ -91,9 +91,9 @@ class Deployment(NamedTuple):
         return self.data / "ledger"
 
     def check_ledger(self) -> None:
-        """Raise `LedgerLost` if agents have kept something here and the ledger is gone. Another store than ours lies where it likes."""
+        """Raise what `check_directory` raises. Another store than ours lies where it likes."""
         if self.implementations.store == Implementations().store:
-            refuse_without_ledger(self.data)
+            check_directory(self.data)
 
     @property
     def code_dir(self) -> Path:

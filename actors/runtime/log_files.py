@@ -15,6 +15,7 @@ from perdure.ledger import name_of
 LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 Logged = dict[str, Any]
+_FIELDS: Final = {"at_ms": int, "level": str, "logger": str, "host": str, "text": str}  # of each record
 
 
 class WantedLogs(NamedTuple):
@@ -86,7 +87,8 @@ class LogFiles:
 
 def _record(line: bytes) -> Logged | None:
     try:
-        found: Logged = json.loads(line)
+        found = json.loads(line)
     except ValueError:
         return None
-    return found
+    is_record = isinstance(found, dict) and all(isinstance(found.get(key), kind) for key, kind in _FIELDS.items())
+    return found if is_record else None

@@ -13,7 +13,6 @@ are read from the source text, so the same files give the same package in every 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -27,9 +26,9 @@ from typing import Final
 from perdure.actors.agent.agent import Agent
 from perdure.actors.code.import_path import is_installed, spec_on_path
 from perdure.actors.code.naming import FIELD, cell_file, place_name, type_name
-from perdure.actors.code.packages import TOP, package_file, places_file
+from perdure.actors.code.packages import TOP, digest_of, package_file, packed_in, places_file
 from perdure.actors.ray_world.cluster_record import PACKAGE
-from perdure.ledger import BadRequest, origin_of
+from perdure.ledger import BadRequest, keep_whole, origin_of
 
 BYTES_MAX: Final = 100 * 1024 * 1024
 _IMPORTS: Final = re.compile(
@@ -184,34 +183,21 @@ def pack_up(files: dict[str, Path], code_dir: Path) -> str:
     """Write a package unless it exists, and return its name. Raises `BadRequest` if it is too large."""
     _check_size(files.values())
     contents = _contents(files)
-    digest = _digest(contents)
+    digest = digest_of(contents)
     package = package_file(digest, code_dir)
-    if not package.exists():
-        package.parent.mkdir(parents=True, exist_ok=True)
-        draft = package.with_name(f"{package.name}.{os.getpid()}")
-        with draft.open("wb") as file:
-            file.write(_zipped(contents))
-            file.flush()
-            os.fsync(file.fileno())  # a durable run must not lose its code in a power cut
-        draft.replace(package)
+    if packed_in(package) != contents:
+        keep_whole(package, _zipped(contents))
     _note_places(files, places_file(digest, code_dir))
     return digest
 
 
 def digest_of_files(files: dict[str, Path]) -> str:
     """The name that a package of these files alone would have."""
-    return _digest(_contents(files))
+    return digest_of(_contents(files))
 
 
 def _contents(files: dict[str, Path]) -> dict[str, bytes]:
     return {path: files[path].read_bytes() for path in sorted(files)}
-
-
-def _digest(contents: dict[str, bytes]) -> str:
-    digest = hashlib.blake2b(digest_size=10)
-    for path, content in contents.items():
-        digest.update(f"{path}\0{len(content)}\0".encode() + content)
-    return digest.hexdigest()
 
 
 def _note_places(files: dict[str, Path], note: Path) -> None:
@@ -220,11 +206,7 @@ def _note_places(files: dict[str, Path], note: Path) -> None:
         path.partition("/")[0]: str(file.parents[path.count("/") - 1] if "/" in path else file)
         for path, file in files.items()
     }
-    text = json.dumps(places, sort_keys=True)
-    if not note.is_file() or note.read_text(encoding="utf-8") != text:
-        draft = note.with_name(f"{note.name}.{os.getpid()}")
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(note)
+    keep_whole(note, json.dumps(places, sort_keys=True).encode())
 
 
 def _check_size(files: Iterable[Path]) -> None:

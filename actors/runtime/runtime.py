@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast, overload
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.code.permanent_names import remember_format
+from perdure.actors.code.permanent_names import check_format, remember_format
 from perdure.actors.event_stream import EventStream, Source
 from perdure.actors.events.observability import Callback
 from perdure.actors.jobs.schedule_requests import instant
@@ -128,6 +128,7 @@ class Runtime:
             raise
 
     def _enter(self) -> RayCluster:
+        check_format(self.data)
         if self._may_start:
             return RayCluster.start(self.data, address=self._address, limits=self.limits)
         found = RayCluster.found(self.data, self._address)

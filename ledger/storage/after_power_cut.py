@@ -19,7 +19,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from perdure.ledger.block_guard import synchronise
 from perdure.ledger.errors import StorageError
 from perdure.ledger.storage.log_format import COMMIT, LOG_MAGIC, Frame, Reading, frame_of, is_log, read_frame, read_log
 from perdure.ledger.storage.shared_segment import (
@@ -34,6 +33,7 @@ from perdure.ledger.storage.shared_segment import (
     read_segment,
     write_at,
 )
+from perdure.ledger.whole_files import synchronise
 
 _log = logging.getLogger("perdure.storage")
 

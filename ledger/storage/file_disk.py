@@ -22,16 +22,17 @@ from tempfile import TemporaryDirectory
 
 import duckdb
 
-from perdure.ledger.block_guard import BlockGuard, synchronise
+from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import survey
 from perdure.ledger.errors import WAY_OUT, StorageConflict, StorageError, StorageLost
 from perdure.ledger.ids import parent_of, type_of
 from perdure.ledger.storage.agent_locks import AgentLocks, holder_of
 from perdure.ledger.storage.disk import SCHEMA, Disk, StorageLocked
-from perdure.ledger.storage.log_file import FileLog, LogFile, kept_beside, staged_at, write_whole
+from perdure.ledger.storage.log_file import FileLog, LogFile, kept_beside, staged_at
 from perdure.ledger.storage.log_format import LOG_MAGIC, is_log
 from perdure.ledger.storage.shared_log import Part, SharedLog
 from perdure.ledger.storage.this_machine import settle_file_system
+from perdure.ledger.whole_files import synchronise, write_whole
 
 LEFT = "left-"  # begins the name of a log whose file is gone
 _LOG_BYTES_MAX = 16 << 20  # of a storage that is open

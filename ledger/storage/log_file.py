@@ -15,11 +15,11 @@ from pathlib import Path
 from threading import RLock
 from typing import Final
 
-from perdure.ledger.block_guard import synchronise
 from perdure.ledger.errors import StaleIncarnation, StorageError
 from perdure.ledger.storage.shared_log import SharedLog
 from perdure.ledger.storage.shared_segment import Piece, write_at
 from perdure.ledger.storage.sql import OVER
+from perdure.ledger.whole_files import synchronise, write_whole
 
 CUT: Final = ".cut-"  # and a number: a log as it was before something was cut off
 
@@ -230,15 +230,3 @@ def kept_beside(path: Path, content: bytes) -> Path:
     write_whole(kept, content)
     synchronise(path.parent)
     return kept
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a new file and bring it to the disk."""
-    try:
-        with path.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        path.unlink(missing_ok=True)  # a full disk is not to be filled further by each try
-        raise

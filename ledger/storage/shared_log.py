@@ -34,11 +34,11 @@ from itertools import count
 from pathlib import Path
 from typing import Final, Protocol
 
-from perdure.ledger.block_guard import synchronise
 from perdure.ledger.errors import StorageError
 from perdure.ledger.storage.after_power_cut import redo
 from perdure.ledger.storage.shared_segment import KEPT, SUFFIX, Piece, Segment, alone, boot_of, is_free, keep
 from perdure.ledger.storage.this_machine import boot_id, is_local, synchronise_file_system
+from perdure.ledger.whole_files import synchronise
 
 ROOM: Final = 2 << 20  # bytes of a segment
 _SEGMENTS: Final = 2

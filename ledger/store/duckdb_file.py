@@ -23,9 +23,10 @@ from typing import Any, TypeVar
 import duckdb
 import msgpack
 
-from perdure.ledger.block_guard import BlockGuard, synchronise
+from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerLocked, LedgerTooNew, LedgerUnwritable
 from perdure.ledger.store.seals import GENESIS, Mark
+from perdure.ledger.whole_files import synchronise
 
 _T = TypeVar("_T")
 DATABASE, WAL, LOCK = "ledger.db", "ledger.db.wal", "ledger.lock"

@@ -23,8 +23,8 @@ from struct import Struct
 from threading import Lock
 from typing import NamedTuple
 
-from perdure.ledger.block_guard import synchronise
 from perdure.ledger.store.seals import Commit, Mark
+from perdure.ledger.whole_files import synchronise
 
 HEAD = Struct(">8sQ16s")
 HEAD_MAGIC = b"perdureK"

@@ -47,7 +47,7 @@ def backup(
         perdure backup ./perdure-data /mnt/backups/perdure
         perdure backup ./perdure-data s3://bucket/perdure --keep 30
     """
-    actors.refuse_without_ledger(data)
+    actors.check_directory(data)
     if not is_begun(data / LEDGER):
         raise BadRequest("dir", f"there is no ledger in {data}")
 

@@ -57,7 +57,7 @@ class ColdLedger:
 
     def __init__(self, data: Path) -> None:
         path = data / LEDGER
-        actors.refuse_without_ledger(data)
+        actors.check_directory(data)
         if not is_begun(path):
             raise BadRequest("data", f"there is no ledger in {data}: nothing has run there; see that the path is right")
         self._store, self._storages = DuckDBStore(path), data / AGENTS

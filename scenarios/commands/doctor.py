@@ -69,7 +69,7 @@ def doctor(
 def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Finding]:
     """What is to be said of a cold directory."""
     try:
-        actors.refuse_without_ledger(data)
+        actors.check_directory(data)
     except LedgerError as problem:
         return [Finding("damage", problem.problem, problem.advice)]
     findings = (repair if mend else examine)(data / LEDGER)

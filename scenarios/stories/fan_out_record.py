@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import BaseModel, Field
 
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, keep_whole
 from perdure.scenarios.stories.directory_lock import unwritable
 
 RECORD: Final = "scenario.json"
@@ -47,13 +47,11 @@ class Logbook(BaseModel):
     path: Path | None = Field(default=None, exclude=True)
 
     def save(self) -> None:
-        """Write it atomically."""
+        """Write it durably."""
         if self.path is None:
             return
-        draft = self.path.with_suffix(".json.new")
         try:
-            draft.write_text(self.model_dump_json(indent=1), encoding="utf-8")
-            draft.replace(self.path)
+            keep_whole(self.path, self.model_dump_json(indent=1).encode())
         except OSError as problem:
             raise unwritable(self.path.parent, problem) from problem
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -68,10 +69,10 @@ def test_a_record_that_makes_no_sense_is_none(tmp_path: Path, text: str) -> None
 
 
 def test_a_record_that_cannot_be_written_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_path: Path, _text: str, **_: object) -> int:
+    def full(_file: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(LedgerUnwritable, match="No space left on device — free some space, or name another"):
         write_record(tmp_path, "127.0.0.1:1")
     assert list(tmp_path.iterdir()) == []

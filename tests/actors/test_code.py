@@ -305,6 +305,23 @@ def test_a_notebook_s_class_is_found_again_by_its_text(notebook: Notebook, tmp_p
     assert "raised" not in text
 
 
+@pytest.mark.parametrize("left", [b"", b"class Agent:\n    lim", b"class Agent:\n    limit = 4", b"\xff\xfe"])
+def test_a_text_that_is_not_the_one_that_was_typed_is_refused_and_written_anew_by_who_uses_it_next(
+    notebook: Notebook, tmp_path: Path, left: bytes
+) -> None:
+    cell = "class Agent:\n    limit = 3"
+    notebook.run(cell)
+    name = type_name(notebook.main.Agent, tmp_path)
+    (file,) = tmp_path.glob("*.py")
+    sys.modules.pop(f"perdure_cell_{file.stem}", None)
+    file.write_bytes(left)
+    with pytest.raises(UnknownAgentType, match=r"changed or damaged.*written anew"):
+        load_type(name, tmp_path)
+    notebook.run(cell)  # in another life
+    assert type_name(notebook.main.Agent, tmp_path) == name
+    assert load_type(name, tmp_path).limit == 3  # type: ignore[attr-defined]
+
+
 def test_other_cells_do_not_change_the_name(notebook: Notebook, tmp_path: Path) -> None:
     cell = "LIMIT = 3\nclass Agent:\n    limit = LIMIT"
     notebook.run(cell)

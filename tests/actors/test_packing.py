@@ -17,7 +17,8 @@ import pytest
 from perdure.actors import Agent, Client
 from perdure.actors.chat.tool_run import ToolRun
 from perdure.actors.code.naming import cell_file, load_type, prefer_pinned, prefer_sent, type_name
-from perdure.actors.code.pinned import unpacked
+from perdure.actors.code.packages import places_file
+from perdure.actors.code.pinned import places_of, unpacked
 from perdure.actors.life.class_options import pool_spec
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.runtime.packing import Packer, files_for, needed_here, pack_up, package_file
@@ -300,3 +301,47 @@ def test_a_traceback_names_the_author_s_file_and_shows_what_is_executed(
     told = "".join(traceback.format_exception(failed.value))
     assert f"File \"{next(iter(files.values()))}\", line 4, in fail\n    raise ValueError('as it was')\n" in told
     assert str(code_dir) not in told
+
+
+@pytest.mark.parametrize(
+    "harm", [lambda _: b"", lambda whole: whole[:-40], lambda whole: whole[:70] + b"\xff" + whole[71:]]
+)
+def test_a_package_that_is_not_whole_is_told_and_written_anew(
+    author: Author, code_dir: Path, harm: Callable[[bytes], bytes]
+) -> None:
+    author("packed_torn:Desk", packed_torn="from perdure import Agent\nclass Desk(Agent): ...\n" * 9)
+    files = files_for("packed_torn:Desk", code_dir)
+    package = package_file(pack_up(files, code_dir), code_dir)
+    whole = package.read_bytes()
+    package.write_bytes(harm(whole))
+    with pytest.raises(OSError, match="gone or damaged"):
+        unpacked(package)
+    assert pack_up(files, code_dir) == package.stem
+    assert package.read_bytes() == whole
+
+
+def test_a_host_mends_what_a_power_cut_left_of_the_code_that_it_had_unpacked(author: Author, code_dir: Path) -> None:
+    author("packed_cut:Desk", packed_cut="from perdure import Agent\nclass Desk(Agent): ...\n")
+    package = package_file(pack_up(files_for("packed_cut:Desk", code_dir), code_dir), code_dir)
+    (module,) = unpacked(package).rglob("packed_cut.py")
+    text = module.read_bytes()
+    for left in (b"", text[:5], None):
+        module.unlink() if left is None else module.write_bytes(left)
+        unpacked(package)
+        assert [path.read_bytes() for path in module.parent.iterdir()] == [text]
+
+
+@pytest.mark.parametrize("left", [b"", b"{", b"\xff", b"[1]", b'{"a": 1}'])
+def test_a_note_of_places_that_cannot_be_read_is_told_and_written_anew(
+    author: Author, code_dir: Path, left: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    author("packed_note:Desk", packed_note="from perdure import Agent\nclass Desk(Agent): ...\n")
+    files = files_for("packed_note:Desk", code_dir)
+    package = pack_up(files, code_dir)
+    note = places_file(package, code_dir)
+    whole = note.read_bytes()
+    note.write_bytes(left)
+    assert places_of(package, code_dir) == {}
+    assert "cannot be read" in caplog.text
+    pack_up(files, code_dir)
+    assert note.read_bytes() == whole

@@ -12,7 +12,15 @@ import pytest
 from perdure import Agent, actors, scenarios
 from perdure.actors.chat.tools import options_of
 from perdure.actors.code.naming import function_name, load_type, type_name
-from perdure.actors.code.permanent_names import FORMAT_FILE, LEDGER, PLACES, remember_format
+from perdure.actors.code.permanent_names import (
+    FORMAT_FILE,
+    LEDGER,
+    PLACES,
+    check_format,
+    remember_format,
+    scripts_have_module_names,
+)
+from perdure.ledger import LedgerDamaged, LedgerTooNew
 from perdure.scenarios.stories.fan_out_agents import Census
 from perdure.scenarios.swarm.chat_workloads import add
 from tests.actors.cast import Doubler
@@ -59,6 +67,64 @@ def test_a_directory_that_has_lost_its_format_gets_it_back_from_its_ledger(tmp_p
     (tmp_path / FORMAT_FILE).unlink()
     remember_format(tmp_path)
     assert (tmp_path / FORMAT_FILE).read_text() == "3\n"
+
+
+def begun(data: Path) -> tuple[Path, Path]:
+    """A directory with a ledger, which has a copy of the format. Returns both files."""
+    remember_format(data)
+    (data / LEDGER).mkdir()
+    remember_format(data)
+    return data / FORMAT_FILE, data / LEDGER / FORMAT_FILE
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("left", [b"", b"\0\0", b"\n"])
+def test_a_format_that_is_torn_is_made_again_from_the_other_one(tmp_path: Path, left: bytes, which: int) -> None:
+    files = begun(tmp_path)
+    files[which].write_bytes(left)
+    assert scripts_have_module_names(tmp_path / "code")
+    remember_format(tmp_path)
+    assert [file.read_bytes() for file in files] == [b"3\n", b"3\n"]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("bit", range(16))
+def test_no_flipped_bit_of_a_format_gives_agents_other_names(tmp_path: Path, bit: int, which: int) -> None:
+    files = begun(tmp_path)
+    content = bytearray(b"3\n")
+    content[bit // 8] ^= 1 << bit % 8
+    files[which].write_bytes(content)
+    if content[:1] == b"3" and content[1:].isspace():
+        remember_format(tmp_path)
+        return
+    for _ in range(2):
+        with pytest.raises(LedgerDamaged, match="is made again from the other") as refused:
+            remember_format(tmp_path)
+        assert all(str(file) in refused.value.problem for file in files)
+    files[which].unlink()
+    remember_format(tmp_path)
+    assert files[which].read_bytes() == b"3\n"
+
+
+def test_a_format_that_nobody_knows_any_more_is_refused(tmp_path: Path) -> None:
+    for file in begun(tmp_path):
+        file.write_bytes(b"")
+    with pytest.raises(LedgerDamaged, match="say nothing"):
+        check_format(tmp_path)
+    for file in (tmp_path / FORMAT_FILE, tmp_path / LEDGER / FORMAT_FILE):
+        file.write_bytes(b"\xff")
+    with pytest.raises(LedgerDamaged, match="says"):
+        check_format(tmp_path)
+    for file in (tmp_path / FORMAT_FILE, tmp_path / LEDGER / FORMAT_FILE):
+        file.write_bytes(b"4\n")
+    with pytest.raises(LedgerTooNew, match="newer Perdure"):
+        check_format(tmp_path)
+
+
+def test_one_who_only_looks_at_a_directory_without_its_format_takes_the_ledger_s_copy(tmp_path: Path) -> None:
+    begun(tmp_path)[0].unlink()
+    assert scripts_have_module_names(tmp_path / "code")
+    assert type_name(Census, tmp_path / "code") == "perdure.census:Census"
 
 
 def test_a_directory_with_storages_alone_is_given_no_format(tmp_path: Path) -> None:

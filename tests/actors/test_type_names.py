@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 
 from perdure.actors import Agent, exposed
-from perdure.actors.code.known_types import mistakable, remember_type
+from perdure.actors.code.known_types import TYPES, damaged_lines, known_types, mistakable, remember_type
 from perdure.actors.code.naming import load_type, type_name
 from perdure.ledger import BadRequest, UnknownAgentType, agent_id, parent_of, sub_agent_id, type_of
 from tests.kit import Stage, play
@@ -132,3 +132,27 @@ print(load_type('till:Tally', Path({str(code)!r})).__module__)"
 def test_a_name_whose_class_is_gone_is_told_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(UnknownAgentType, match="no class with name='nobody'"):
         load_type("name:nobody", tmp_path)
+
+
+@pytest.mark.parametrize("harm", [b"\xff", b"x", b"\t", b"\0"])
+def test_a_damaged_line_is_passed_over_and_named_and_written_again(tmp_path: Path, harm: bytes) -> None:
+    first, second = ("name:one", "desk:One"), ("name:two", "desk:Two")
+    for each in (first, second):
+        remember_type(*each, tmp_path)
+    whole = (tmp_path / TYPES).read_bytes()
+    for place in range(whole.index(b"\n")):
+        (tmp_path / TYPES).write_bytes(whole[:place] + harm + whole[place + 1 :])
+        assert known_types(tmp_path) in ([second], [first, second])  # the latter if the byte was the same
+        assert bool(damaged_lines(tmp_path)) == (known_types(tmp_path) == [second])
+        remember_type.cache_clear()
+        remember_type(*first, tmp_path)
+        assert set(known_types(tmp_path)) == {first, second}
+
+
+def test_what_an_earlier_version_wrote_and_a_line_that_was_torn_are_read_as_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / TYPES).write_bytes(b"name:one\tdesk:One\n\nname:two\tdesk:Two\t0123")
+    assert known_types(tmp_path) == [("name:one", "desk:One")]
+    assert damaged_lines(tmp_path) == [3]
+    remember_type.cache_clear()
+    remember_type("name:two", "desk:Two", tmp_path)
+    assert known_types(tmp_path) == [("name:one", "desk:One"), ("name:two", "desk:Two")]

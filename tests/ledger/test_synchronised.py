@@ -17,6 +17,7 @@ import pytest
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.storage.cabinet import Cabinet, FileDisk, Storage
 from perdure.ledger.storage.log_format import CLAIM, read_log
+from perdure.ledger.whole_files import add_line, keep_whole, lines_of
 
 AGENT = "a@tests.toys:Agent"
 Log = list[tuple[str, str]]
@@ -248,3 +249,53 @@ def test_a_database_that_takes_the_place_of_a_log_keeps_it(tmp_path: Path, log: 
     assert in_order(log, ("replace", path.name), ("sync", path.parent.name)), log
     cabinet.close()
     disk.close()
+
+
+# ------------------------------------------------------------------ small files
+
+
+@pytest.mark.parametrize("before", [None, b"", b"as it was", b"as it has to be with something added"])
+def test_a_small_file_is_whole_on_the_disk_before_it_has_its_name(
+    log: Log, tmp_path: Path, before: bytes | None
+) -> None:
+    file = tmp_path / "code" / "0123.py"
+    if before is not None:
+        file.parent.mkdir()
+        file.write_bytes(before)
+    keep_whole(file, b"as it has to be")
+    assert file.read_bytes() == b"as it has to be"
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+    (draft, *after) = log[-4:]
+    assert draft[0] == "sync"
+    assert draft[1].startswith("0123.py.")
+    assert after == [("replace", "0123.py"), ("sync", "code"), ("sync", tmp_path.name)]
+
+
+def test_a_small_file_that_is_there_already_has_its_name_on_the_disk(log: Log, tmp_path: Path) -> None:
+    file = tmp_path / "note"
+    file.write_bytes(b"same")
+    keep_whole(file, b"same")
+    assert log[-2:] == [("sync", tmp_path.name), ("sync", tmp_path.parent.name)]
+    assert "replace" not in {call for call, _ in log}
+
+
+def test_a_disk_that_refuses_leaves_the_former_file_and_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_file: int) -> None:
+        raise OSError("the disk is full")
+
+    (tmp_path / "note").write_bytes(b"former")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="full"):
+        keep_whole(tmp_path / "note", b"new")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"note": b"former"}
+
+
+def test_a_line_is_on_the_disk_when_it_is_added_and_does_not_go_on_with_a_torn_one(log: Log, tmp_path: Path) -> None:
+    file = tmp_path / "lines.txt"
+    add_line(file, "one")
+    assert log[-3:] == [("sync", "lines.txt"), ("sync", tmp_path.name), ("sync", tmp_path.parent.name)]
+    file.write_bytes(b"one\ntw\xff")
+    add_line(file, "three")
+    assert lines_of(file) == ["one", "three"]
