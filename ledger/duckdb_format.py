@@ -9,6 +9,7 @@ each commit.
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Final, NamedTuple
 
@@ -23,6 +24,18 @@ _FRAME_HEAD: Final = 16
 _COMMIT_BODY: Final = b"d\0d\xff\xff"
 _M64: Final = (1 << 64) - 1
 _MULTIPLIER: Final = 0xBF58476D1CE4E5B9
+
+
+_DAMAGE: Final = re.compile(
+    r"^(?:(?:FATAL|IO|INTERNAL|Serialization|Data Corruption|TransactionContext) Error: |Failed to commit: )*"
+    r"(?:Corrupt(?:ed)? (?!Parquet|temporary)|Could not read (?:enough bytes )?from file|Failed to deserialize)"
+)
+
+
+def is_damage(problem: Exception) -> bool:
+    """Whether DuckDB says by this error that its file is damaged. It has no class for that: it comes as a plain `duckdb.Error`, of a commit
+    as one of transactions, and of an index or a checkpoint as a fatal one. What an author's SQL raises has another beginning."""
+    return _DAMAGE.match(str(problem)) is not None
 
 
 def checksum(data: bytes | memoryview) -> int:

@@ -86,7 +86,8 @@ async def _in_the_way(life: Life, ready: Ready, run: RunContext) -> Unstarted | 
 
 
 def _stopped_by(life: Life, run: RunContext, problem: Exception) -> Unstarted:
-    """The agent did not come up: its code cannot be imported, its `on_start` or `migrate` raised, or its storage is lost."""
+    """The agent did not come up: its code cannot be imported, its `on_start` or `migrate` raised, or its storage is lost, which may also be
+    found out while it works."""
     life.log("run", f"coming up for attempt {run.attempt} at run {run.run_id}", problem, run.run_id)
     return _unstarted(life, run, _cause(problem), in_words(problem))
 
@@ -108,7 +109,7 @@ async def _enter(life: Life, run: RunContext, body: bytes) -> Ended | Unstarted 
     return await _run(life, run, value)
 
 
-async def _run(life: Life, run: RunContext, value: object) -> Ended | None:
+async def _run(life: Life, run: RunContext, value: object) -> Ended | Unstarted | None:
     life.services.soon_up(Up(run.run_id, life.incarnation))
     RANK.set(Rank.WORK)
     ACTIVITY.set(Activity(run.run_id, run_id=run.run_id, run=run))
@@ -122,9 +123,13 @@ async def _run(life: Life, run: RunContext, value: object) -> Ended | None:
         return None  # it was told to stop; only a true result still counts (spec W-55), and only in the life that has the place
     problem: Exception | None = None
     if life.is_storage_open:  # otherwise its report makes the result durable
-        _, problem = await tried(_keep(life, run.run_id, outcome._replace(attempt=run.attempt)))
+        _, problem = tried_now(life.storage.check)
+        if not isinstance(problem, StorageLost):
+            _, problem = await tried(_keep(life, run.run_id, outcome._replace(attempt=run.attempt)))
     if isinstance(problem, StaleIncarnation):
         return None
+    if isinstance(problem, StorageLost):
+        return _stopped_by(life, run, problem)
     if problem is not None:
         outcome = Outcome(None, "", f"its result could not be stored: {in_words(problem)}")
     return _ended(life, run, outcome)

@@ -30,7 +30,7 @@ from perdure.actors.life.results import (
     RunResult,
 )
 from perdure.actors.link.messages import Fields
-from perdure.ledger import MILESTONE, BadRequest, Slot, UnknownAgentType, unpack
+from perdure.ledger import MILESTONE, BadRequest, Slot, StorageLost, UnknownAgentType, unpack
 
 
 class Letter(NamedTuple):
@@ -44,7 +44,8 @@ class Letter(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A mail whose handler raised. With `park` there is no use in trying again by itself: the handler does not exist."""
+    """A mail whose handler raised. With `park` there is no use in trying again by itself: the handler does not exist, or the storage is
+    damaged."""
 
     mail_id: str
     error: str
@@ -78,7 +79,9 @@ async def _attempt(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[s
         lambda transaction: transaction.record_inbox(ids),
     )
     problem = await done_in_one(life, outbox, piece)
-    return None if problem is None else (failure(life, problem, "handler"), isinstance(problem, _NoHandler))
+    return (
+        None if problem is None else (failure(life, problem, "handler"), isinstance(problem, _NoHandler | StorageLost))
+    )
 
 
 def _steps(life: Life, letter: Letter) -> list[Step]:

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from perdure.ledger.errors import BadRequest, StorageError
+from perdure.ledger.duckdb_format import is_damage
+from perdure.ledger.errors import WAY_OUT, BadRequest, StorageError, StorageLost
 from perdure.ledger.keeping.copying import copy_storage
 from perdure.ledger.keeping.listing import list_storages
 from perdure.ledger.keeping.reading import Answer, Reader, read_records
@@ -124,6 +125,8 @@ class OneStorage:
             self._reader.ask("SET enable_external_access = false")
             answer = self._reader.ask(query)
         except duckdb.Error as problem:
+            if is_damage(problem):
+                raise StorageLost(self._place, f"it is damaged ({problem}). {WAY_OUT}") from problem
             raise BadRequest("sql", str(problem)) from problem
         return answer._replace(rows=answer.rows[:ROWS_MAX])
 

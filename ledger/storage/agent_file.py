@@ -14,7 +14,8 @@ from threading import RLock
 
 import duckdb
 
-from perdure.ledger.errors import StorageConflict, StorageError
+from perdure.ledger.duckdb_format import is_damage
+from perdure.ledger.errors import WAY_OUT, StorageConflict, StorageError, StorageLost
 from perdure.ledger.storage.agent_database import AgentDatabase
 from perdure.ledger.storage.agent_log import AgentLog
 from perdure.ledger.storage.disk import Disk
@@ -79,7 +80,9 @@ class AgentFile:
             self._keep(log, lambda: log.open(self.incarnation))
             self.finding = log.finding
         except (duckdb.Error, OSError) as problem:
-            raise StorageError(self.agent_id, f"its storage cannot be opened: {problem}") from problem
+            raise self._lost(problem) or StorageError(
+                self.agent_id, f"its storage cannot be opened: {problem}"
+            ) from problem
 
     def load(self) -> Records:
         """The records; none if there is no storage."""
@@ -151,13 +154,19 @@ class AgentFile:
 
     def broken(self, problem: Exception, what: str = "written") -> StorageError:
         """End this life after a failed write. Nothing may be read after it, because memory may differ from the file."""
-        reason = StorageError(
+        reason = self._lost(problem) or StorageError(
             self.agent_id,
             f"it could not be {what} ({problem}); what was committed before is safe. "
             "Make room or repair the disk, then open the storage again",
         )
         self.end(reason)
         return reason
+
+    def _lost(self, problem: Exception) -> StorageLost | None:
+        if not is_damage(problem):
+            return None
+        said = str(problem).partition("\n")[0]
+        return StorageLost(self.agent_id, f"its database is damaged ({said}). {WAY_OUT}")
 
     def end(self, reason: StorageError, *, checkpoint: bool = False) -> None:
         """Let go of what is kept, and refuse all further use with this reason. Idempotent.

@@ -24,6 +24,7 @@ from typing import Any
 
 import duckdb
 
+from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import BadRequest, StaleIncarnation, StorageConflict, StorageError
 from perdure.ledger.secret import plain_without_secrets
 from perdure.ledger.storage.agent_database import AgentDatabase
@@ -246,6 +247,10 @@ class Storage:
         lane = database.borrow()
         try:
             return lane.run(script.parsed, parameters)
+        except duckdb.Error as problem:
+            if not self._is_damaged(problem):
+                raise
+            raise self.file.broken(problem) from problem
         finally:
             database.give_back(lane)
 
@@ -271,9 +276,14 @@ class Storage:
         overtaken = transaction.snapshot is not None and self.records().clock != transaction.snapshot
         if is_conflict(problem) or (overtaken and isinstance(problem, duckdb.ConstraintException)):
             return StorageConflict(self.agent_id, f"another transaction was first: {problem}")
-        if isinstance(problem, duckdb.FatalException | duckdb.InternalException):
+        if isinstance(problem, duckdb.FatalException | duckdb.InternalException) or self._is_damaged(problem):
             return self.file.broken(problem)
         return None
+
+    def _is_damaged(self, problem: duckdb.Error) -> bool:
+        """Whether the storage is, and not a file of the author's that the SQL reads."""
+        is_ours = not isinstance(problem, duckdb.IOException) or str(self.file.disk.directory) in str(problem)
+        return is_ours and is_damage(problem)
 
     def commit(self, transaction: Transaction) -> None:
         """Make a transaction durable, or raise and leave nothing of it."""

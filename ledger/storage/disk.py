@@ -23,7 +23,8 @@ from typing import Final
 
 import duckdb
 
-from perdure.ledger.errors import StorageConflict, StorageError
+from perdure.ledger.duckdb_format import is_damage
+from perdure.ledger.errors import WAY_OUT, StorageConflict, StorageError, StorageLost
 from perdure.ledger.ids import is_within
 from perdure.ledger.storage.log_file import LogFile, MemoryLog
 from perdure.ledger.storage.shared_log import Part
@@ -236,11 +237,12 @@ class Disk(ABC):
             try:
                 self._root().execute(f"ATTACH '{quoted}' AS {database} ({', '.join(filter(None, [TYPE, options]))})")
             except duckdb.Error as problem:
-                raise _unattachable(agent_id, source, problem) from problem
+                is_ours = self.directory is not None and source.startswith(str(self.directory))
+                raise _unattachable(agent_id, source, problem, is_ours=is_ours) from problem
             return database
 
 
-def _unattachable(agent_id: str, source: str, problem: duckdb.Error) -> StorageError:
+def _unattachable(agent_id: str, source: str, problem: duckdb.Error, *, is_ours: bool) -> StorageError:
     text = str(problem)
     if isinstance(problem, duckdb.FatalException):
         return StorageError(agent_id, f"DuckDB has given up in this process, which has to be started anew: {text}")
@@ -250,6 +252,8 @@ def _unattachable(agent_id: str, source: str, problem: duckdb.Error) -> StorageE
         return StorageLocked(agent_id, f"{owner} has {source} open; try again when it has let go or has died")
     if _UNOPENABLE.match(text):
         return StorageError(agent_id, f"{source} cannot be opened: {text}")
+    if is_damage(problem) and is_ours:
+        return StorageLost(agent_id, f"{source} is damaged: {text}. {WAY_OUT}")
     advice = "move it and its .wal aside, and restore a snapshot or let the agent begin anew"
     return StorageError(agent_id, f"{source} is damaged, or no storage of this version: {text} — {advice}")
 

@@ -27,6 +27,7 @@ from threading import RLock
 import duckdb
 
 from perdure.ledger.block_guard import BlockGuard
+from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
 from perdure.ledger.store.assessment import Assessment, assess
 from perdure.ledger.store.backlog import Backlog, end_before, facts_in, payload_in
@@ -242,6 +243,8 @@ class DuckDBStore:
             except _WORLD:
                 raise
             except duckdb.Error as problem:
+                if is_damage(problem):
+                    raise
                 raise BadRequest("query", str(problem).partition("\n")[0]) from problem
 
     def close(self) -> None:

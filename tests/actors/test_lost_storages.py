@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
+import duckdb
 import pytest
 
 from perdure.actors import Agent, Occurrence, exposed
 from perdure.ledger import StorageLost
+from perdure.ledger.duckdb_format import BLOCKS_AT
 from perdure.ledger.inspection import parked
-from perdure.ledger.storage.cabinet import Cabinet
+from perdure.ledger.storage.cabinet import Cabinet, FileDisk
 from perdure.ledger.storage.log_format import COMMIT, read_log
 from tests.actors.cast import Boss, Worker
+from tests.actors.one_process import SMALL, OneProcess
 from tests.kit import ROOMY, Stage, address, play
 
 LIMITS = replace(ROOMY, idle_ms=200, checkpoint_idle_ms=1_000)
@@ -183,3 +187,66 @@ def test_what_was_planned_is_done_when_a_copy_is_put_back() -> None:
         assert await stage.call(Diary, "lines") == ["planned"]
 
     play(story, limits=LIMITS)
+
+
+class Archive(Agent):
+    """Keeps much in a table, and looks at it in a handler, in a run and in a call."""
+
+    stands_alone = True
+
+    @exposed
+    def fill(self) -> None:
+        self.sql("CREATE TABLE kept (line VARCHAR)")
+        self.sql("INSERT INTO kept SELECT repeat(md5(i::VARCHAR), 9) FROM range(3000) r(i)")
+
+    @exposed
+    def read(self) -> str:
+        return str(self.sql("SELECT max(line) FROM kept"))
+
+    async def run(self, input: int) -> str:
+        self.state["begun"] = input
+        return self.read()
+
+
+def logs_in(directory: Path) -> list[Path]:
+    return list(directory.glob("*/*.db.wal"))
+
+
+def damage(directory: Path) -> None:
+    """Flip a bit in each block of each author's table."""
+    for file in directory.glob("*/*.db"):
+        with duckdb.connect(file, read_only=True) as con:
+            found = con.execute(
+                "SELECT DISTINCT block_id FROM pragma_storage_info('kept') WHERE block_id >= 0"
+            ).fetchall()
+        body = bytearray(file.read_bytes())
+        for (block,) in found:
+            body[BLOCKS_AT + block * 16_384 + 100] ^= 4
+        file.write_bytes(body)
+
+
+def test_a_damaged_block_parks_mail_and_interrupts_runs_as_a_lost_storage_and_not_as_a_failure_of_code(
+    tmp_path: Path,
+) -> None:
+    async def before(place: OneProcess) -> None:
+        for name in ("called", "told", "runs"):
+            await place.client.call(Archive, name, "fill", (), {})
+        await place.until(lambda: not logs_in(tmp_path))  # they sleep, and all is in their blocks
+
+    async def after(place: OneProcess) -> None:
+        client = place.client
+        with pytest.raises(StorageLost, match="is damaged"):
+            await client.call(Archive, "called", "read", (), {})
+        view = place.supervisor.view  # there is none before the first answer
+        await client.tell(client.address(Archive, "told"), "read", (), {})
+        await place.until(lambda: bool(parked(view)))
+        (mail,) = parked(view)
+        assert "StorageLost" in mail["error"]
+        assert view.mail[mail["mail_id"]].attempts <= 1
+        await client.start(Archive, 1, run_id="runs")
+        await place.until(lambda: view.runs["runs"].status == "interrupted")
+        assert "StorageLost" in view.runs["runs"].error
+
+    asyncio.run(OneProcess(SMALL, disk=FileDisk(tmp_path)).play(before))
+    damage(tmp_path)
+    asyncio.run(OneProcess(SMALL, disk=FileDisk(tmp_path)).play(after))

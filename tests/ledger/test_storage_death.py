@@ -16,7 +16,7 @@ import duckdb
 import pytest
 
 from perdure.ledger.duckdb_format import BLOCKS_AT
-from perdure.ledger.errors import StaleIncarnation, StorageConflict, StorageError
+from perdure.ledger.errors import StaleIncarnation, StorageConflict, StorageError, StorageLost
 from perdure.ledger.storage.cabinet import Cabinet, Disk, FileDisk, MemoryDisk, Storage, StorageLocked
 from tests.tidy import IMPORT_PATH
 
@@ -568,3 +568,57 @@ def test_a_life_can_be_closed_in_the_middle_of_a_transaction(disk: Disk) -> None
     with pytest.raises(StaleIncarnation):
         half()
     assert Cabinet(disk).open(AGENT, 2).sql("SELECT * FROM t") == []
+
+
+# ------------------------------------------------------------------ damaged blocks
+
+
+def with_tables(directory: Path) -> Path:
+    """A storage whose author has a table with keys and an index, all of it in blocks. Returns its file."""
+    with closing(FileDisk(directory)) as disk, closing(Cabinet(disk)) as cabinet:
+        storage = cabinet.open(AGENT, 1)
+        storage.sql("CREATE TABLE t (i INTEGER PRIMARY KEY, x VARCHAR)")
+        with storage.transaction():
+            storage.sql("INSERT INTO t SELECT i, repeat(md5(i::VARCHAR), 5) FROM range(1500) r(i)")
+            storage.state["k"] = "v" * 9_000
+        storage.sql("CREATE INDEX by_x ON t(x)")
+        storage.checkpoint()
+    (file,) = directory.rglob("*.db")
+    return file
+
+
+USES: list[Callable[[Storage], object]] = [
+    lambda storage: storage.sql("SELECT count(*), max(x) FROM t"),
+    lambda storage: storage.sql("SELECT x FROM t WHERE i = 1200"),
+    lambda storage: storage.sql("SELECT i FROM t WHERE x = 'no'"),
+    lambda storage: storage.state["k"],
+    lambda storage: storage.sql("INSERT INTO t VALUES (99999, 'new')"),
+    lambda storage: storage.sql("UPDATE t SET x = 'other' WHERE i = 3"),
+    lambda storage: storage.sql("DELETE FROM t WHERE i < 700"),
+    lambda storage: storage.state.update({"q": 1}),
+    lambda storage: storage.checkpoint(),
+]
+
+
+@pytest.mark.parametrize("harm", ["flipped", "cut off"])
+def test_damaged_blocks_are_told_as_a_lost_storage_and_never_as_a_mistake_in_the_author_s_sql(
+    tmp_path: Path, harm: str
+) -> None:
+    whole = (file := with_tables(tmp_path)).read_bytes()
+    places = [100, *range(BLOCKS_AT + 100, len(whole), 3 * 16_384)]
+    told: list[str] = []
+    for place in places:
+        file.write_bytes(whole[:place] + (bytes([whole[place] ^ 4]) + whole[place + 1 :]) * (harm == "flipped"))
+        for left in tmp_path.rglob("*.db.*"):
+            left.unlink()
+        with closing(FileDisk(tmp_path)) as disk, closing(Cabinet(disk)) as cabinet:
+            for life, use in enumerate(USES, 2):
+                try:
+                    use(cabinet.open(AGENT, life))
+                except StorageLost as lost:
+                    told.append(str(lost))
+                    cabinet.crash()
+                    disk.close()
+                    break
+    assert len(told) > len(places) / 3
+    assert all("damaged" in each and "perdure forget" in each for each in told)
