@@ -72,7 +72,7 @@ from perdure.ledger.store.earlier_layout import bring_forward
 from perdure.ledger.store.ended_counts import read_counts, write_counts
 from perdure.ledger.store.journal import SEGMENT, Journal
 from perdure.ledger.store.journal_scan import commits, has_everything, has_segments
-from perdure.ledger.store.key_filter import KeyFilter, filter_after, new_keys
+from perdure.ledger.store.key_filter import KeyFilter, filter_after, new_keys, read_filter
 from perdure.ledger.store.memory_store import forget_bounds
 from perdure.ledger.store.readers import Readers
 from perdure.ledger.store.seals import GENESIS, NOTHING, extend, seal, seal_anew
@@ -279,10 +279,10 @@ class DuckDBStore:
             for table in ("facts", "crowds", "payloads"):
                 con.execute(f"DELETE FROM {table} WHERE seq > $1", [found.mark.seq])
         self._inserter = Inserter(con)
+        self._filter = read_filter(con, self._snapshot_seq, findings)
         if findings or self._repair:
             findings += self._mended(con, evidence, found)
         rows = found.rows + [row for commit in replayed for row in commit.rows]
-        self._filter = KeyFilter.read(con, self._snapshot_seq)
         self._ended = read_counts(con, self._snapshot_seq)
         return Boot(get(con, "snapshot"), boot_records(con, rows), rows, findings, dict(self._ended))
 

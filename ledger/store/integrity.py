@@ -17,11 +17,13 @@ from typing import Literal
 import duckdb
 
 from perdure.ledger.block_guard import BlockGuard
+from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerLocked
 from perdure.ledger.store.assessment import assess
 from perdure.ledger.store.crowd_table import spell_out, stand_in
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
+    DOCTOR,
     EARLIER_JOURNAL,
     JOURNAL_FIRST,
     LOCK,
@@ -37,6 +39,7 @@ from perdure.ledger.store.duckdb_file import (
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.journal_scan import has_everything, has_segments
+from perdure.ledger.store.key_filter import DAMAGED, read_through_filter
 from perdure.ledger.store.salvage import read_through, rebuild, unreadable, way_out
 from perdure.ledger.store.seals import broken_seals
 
@@ -112,7 +115,7 @@ def repair(directory: Path) -> list[Finding]:
     try:
         done = list(_mended(directory, beyond_mending="damage" in severities))
     except LedgerError as refusal:
-        return [_of(refusal)]
+        return [_of(_advised(directory, refusal))]
     except OSError as problem:
         return [_of(told(directory, problem))]
     return [Finding("warning", words) for words in done] + examine(directory)
@@ -131,8 +134,20 @@ def _mended(directory: Path, *, beyond_mending: bool) -> Iterator[str]:
         with suppress(LedgerDamaged), closing(DuckDBStore(directory)) as store:
             yield from store.boot().findings
             return
+    try:
+        yield from _started(directory)
+    except LedgerDamaged as refusal:  # what every row can be read of may still not be written
+        if problem:
+            raise
+        yield refusal.problem
+        yield from rebuild(directory)
+        yield from _started(directory)
+
+
+def _started(directory: Path) -> list[str]:
+    """Start, and give up what cannot be proven."""
     with closing(DuckDBStore(directory, repair=True)) as store:
-        yield from store.boot().findings
+        return store.boot().findings
 
 
 def _examine(directory: Path) -> Iterator[Finding]:
@@ -161,6 +176,7 @@ def _examine(directory: Path) -> Iterator[Finding]:
                 return
             stand_in(con)
             read_through(con)
+            yield from _derived(con)
             yield from _sealed(con)
             yield from _recent(con, directory)
             yield from _consistent(con)
@@ -170,9 +186,19 @@ def _examine(directory: Path) -> Iterator[Finding]:
 
 def _advised(directory: Path, refusal: LedgerError) -> LedgerError:
     """A refusal of DuckDB, with what this doctor can do about it, instead of the advice to come here."""
-    if not isinstance(refusal, LedgerDamaged):
+    if not isinstance(refusal, LedgerDamaged) or refusal.advice != DOCTOR:
         return refusal
     return LedgerDamaged(refusal.path, refusal.problem, way_out(directory))
+
+
+def _derived(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
+    """What says nothing that is not said elsewhere too."""
+    try:
+        read_through_filter(con)
+    except duckdb.Error as problem:
+        if not is_damage(problem):
+            raise
+        yield Finding("warning", DAMAGED, "the next start builds it anew from the records")
 
 
 def _sealed(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from contextlib import suppress
 from hashlib import blake2b
 from struct import Struct
 from typing import Final, Self
 
 import duckdb
 
+from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.store.duckdb_file import get, put, transact
 from perdure.ledger.store.store import Record
 
@@ -33,6 +35,8 @@ _SIZE_MAX: Final = 1 << 22  # until this: room for a million ids
 _PIECE: Final = 1 << 18  # bytes that are read at once, so that a start needs no memory for a second copy
 _SPARE: Final = 10_000  # ids of what is gone that are not worth a new filter
 _AT_ONCE: Final = 20_000
+DERIVED: Final = "run_filter"  # the table
+DAMAGED: Final = "the filter of the ids that the snapshot has (table run_filter) is damaged"
 _KEY: Final = "key_filter_words"  # in the table `meta`: of which snapshot the levels are, and their digests
 _EARLIER_KEYS: Final = ("filter", "run_filter", "key_filter_14")  # how others began, of which none is used any more
 _TABLE: Final = (
@@ -142,6 +146,25 @@ class KeyFilter:
         while rows := found.fetchmany(_AT_ONCE):
             made.add(key for (key,) in rows)
         return made
+
+
+def read_filter(con: duckdb.DuckDBPyConnection, snapshot_seq: int, findings: list[str]) -> KeyFilter | None:
+    """The filter of this snapshot, if there is one. One that is damaged is thrown away, and told: it says nothing that records do not."""
+    try:
+        read_through_filter(con)
+    except duckdb.Error as problem:
+        if not is_damage(problem):
+            raise
+        con.execute("DROP TABLE run_filter")
+        findings.append(f"{DAMAGED}; it is built anew from the records")
+    return KeyFilter.read(con, snapshot_seq)
+
+
+def read_through_filter(con: duckdb.DuckDBPyConnection) -> None:
+    """Read all of the filter's table, and find its rows by their key. Raises what DuckDB raises at a damaged block."""
+    with suppress(duckdb.CatalogException):  # a file of an earlier version has none
+        con.execute("SELECT max(hash(run_filter)) FROM run_filter").fetchall()
+        con.execute("SELECT count(bits) FROM run_filter WHERE place IN (SELECT place FROM run_filter)").fetchall()
 
 
 def new_keys(known: KeyFilter | None, records: list[Record]) -> set[str]:

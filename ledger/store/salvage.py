@@ -38,11 +38,13 @@ from perdure.ledger.store.duckdb_file import (
 )
 from perdure.ledger.store.duckdb_tables import COLUMNS
 from perdure.ledger.store.journal_scan import scan
+from perdure.ledger.store.key_filter import DERIVED
 from perdure.ledger.store.seals import GENESIS, Mark, seal_anew
 
 REBUILT = "ledger.db.rebuilt"
 HISTORY = ("facts", "crowds", "payloads")
 SNAPSHOT = ("runs", "agents", "mail", "meta")
+_KEYS = {**{table: (columns[0], "VARCHAR") for table, columns in COLUMNS.items()}, "crowds": ("seq", "BIGINT")}
 _VECTOR = 2_048  # rows that DuckDB reads together; of a smaller piece nothing more can be had
 _PIECE = 16 * _VECTOR
 _ELSEWHERE = "bring back a copy of the directory, or move it away and begin anew"
@@ -76,12 +78,16 @@ def unreadable(directory: Path) -> str:
 
 
 def read_through(con: duckdb.DuckDBPyConnection) -> None:
-    """Read every row, and find every record by its key as a start does. Raises what DuckDB raises at a damaged block."""
-    for table in (*HISTORY, *SNAPSHOT, "seals"):
-        con.execute(f"SELECT max(hash({table})) FROM {table}").fetchall()
-    for table, columns in COLUMNS.items():
-        keys = con.cursor().execute(f"SELECT {columns[0]} FROM ledger.{table}")
-        found = f"SELECT count(body) FROM {table} WHERE {columns[0]} IN (SELECT unnest($1::VARCHAR[]))"
+    """Read every row of every table but the one that is derived, and find every row by its key as a start does. Raises what DuckDB raises
+    at a damaged block."""
+    tables = con.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = 'ledger'").fetchall()
+    there = {str(name) for (name,) in tables} - {DERIVED}
+    for table in dict.fromkeys([*HISTORY, *SNAPSHOT, "seals", *sorted(there)]):
+        con.execute(f'SELECT max(hash("{table}")) FROM "{table}"').fetchall()
+    for table in there & _KEYS.keys():
+        key, kind = _KEYS[table]
+        keys = con.cursor().execute(f"SELECT {key} FROM ledger.{table}")
+        found = f"SELECT count(body) FROM {table} WHERE {key} IN (SELECT unnest($1::{kind}[]))"
         while rows := keys.fetchmany(INDEXED_MAX):
             con.execute(found, [[key for (key,) in rows]]).fetchall()
 

@@ -14,7 +14,7 @@ from perdure.ledger import KnownAgents, LedgerError, NoLongerServed, SupervisorU
 from perdure.ledger.keeping.cold_view import cold_view
 from perdure.ledger.keeping.examination import examine_storages
 from perdure.ledger.keeping.restore_part import left_beside
-from perdure.ledger.store.integrity import Finding, examine, is_begun, repair
+from perdure.ledger.store.integrity import Finding, Severity, examine, is_begun, repair
 from perdure.scenarios.commands.cold import LEDGER
 from perdure.scenarios.commands.options import HERE, AsJson, Data
 from perdure.scenarios.commands.shown import json_of
@@ -80,7 +80,8 @@ def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Fin
     except LedgerError as problem:
         known = KnownAgents({})
         what = f"which storages there should be is not known, because the ledger cannot be read: {problem.problem}"
-        findings.append(Finding("warning", what, "repair the ledger, and ask again"))
+        severity: Severity = "warning" if any(each.severity == "damage" for each in findings) else "damage"
+        findings.append(Finding(severity, what, "repair the ledger, and ask again"))
     return findings + examine_storages(data / AGENTS, known, deep=deep)
 
 

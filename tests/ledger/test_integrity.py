@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
+from perdure.ledger import CrowdRow, FactRow, Payload, Record, meta_of, run_record
 from perdure.ledger.block_guard import BlockGuard
+from perdure.ledger.codec import encode
 from perdure.ledger.errors import LedgerDamaged
-from perdure.ledger.store.duckdb_file import DATABASE, connect
+from perdure.ledger.store.crowds import RunsRequested
+from perdure.ledger.store.duckdb_file import DATABASE, DOCTOR, connect
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import Finding, examine, repair
 from perdure.ledger.store.journal_scan import scan
+from tests.kit import NOW_MS, TYPE
+from tests.ledger.test_crowds import fan_out
 from tests.ledger.wrecks import LAST, commit, contents, copy, fact, flipped, numbers, run, segment, small_life, tamper
 
 
@@ -227,3 +233,66 @@ def test_a_repair_cuts_at_a_fact_that_the_next_start_would_need(wreck: Path) -> 
         assert numbers(store.boot()) == list(range(4, 12))
         store.append(*commit(12, 12))
     assert grave(examine(wreck)) == []
+
+
+# ------------------------------------------------------------------ a bit of any block
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger with rows in every table, all of it in the database's file."""
+    both, directory = fan_out(), tmp_path_factory.mktemp("rich") / "ledger"
+    with closing(DuckDBStore(directory, fsync=False)) as store:
+        store.boot()
+        store.append(both.rows, [Payload("r03", "input", b"P" * 40_000)])
+        seq = both.view.seq
+        more = [
+            Record("agents", "a@m:T", True, ("h1", 3), b"agent"),
+            Record("mail", "m1", True, ("a", "p", "r03"), b"mail"),
+        ]
+        store.checkpoint(meta_of(both.view), seq, [*map(run_record, both.view.runs.values()), *more], [])
+    return directory
+
+
+def live_on(directory: Path) -> list[str]:
+    """Start, do what a supervisor does in a day, and start again. Returns what the starts said."""
+    with closing(DuckDBStore(directory, fsync=False)) as store:
+        boot, last = store.boot(), fan_out().view.seq
+        crowd = RunsRequested(["n0", "n1"], ["d" * 24] * 2, [b"x"] * 2, TYPE, "", "", {}, 0)
+        store.append([CrowdRow(last + 1, NOW_MS, 2, *encode(crowd))], [Payload("n0", "input", b"Q" * 9_000)])
+        store.append([FactRow(last + 3, NOW_MS, "n0", 1, "Happened", b"fact")], [])
+        store.checkpoint(boot.meta or b"", last + 3, [run("n0", last + 1, last + 3), run("n1", last + 2, last + 2)], [])
+    with closing(DuckDBStore(directory, fsync=False)) as store:
+        again = store.boot().findings
+        assert [record.key for record in store.records("runs", ["n0"])] == ["n0"]
+    assert again == []
+    return boot.findings
+
+
+@pytest.mark.parametrize("first", [0, *(pytest.param(each, marks=pytest.mark.thorough) for each in (1, 2))])
+def test_a_bit_of_any_block_is_mended_by_the_start_or_told_by_the_doctor(
+    rich: Path, tmp_path: Path, first: int
+) -> None:
+    """Never does a start, or a day after it, send a person to a doctor who finds nothing, or repairs nothing and says nothing of it."""
+    whole, seen = (rich / DATABASE).read_bytes(), Counter[str]()
+    for place in range(12_288 + 100 + first * 16_384, len(whole), 3 * 16_384):
+        wreck = copy(rich, tmp_path / "wreck", ledger_db=flipped(whole, place))
+        told = {finding.severity for finding in examine(wreck)}
+        try:
+            said = live_on(wreck)
+        except LedgerDamaged:
+            assert "damage" in told, f"the doctor finds nothing at {place}"
+            copy(rich, wreck, ledger_db=flipped(whole, place))
+            grave_after = [finding for finding in repair(wreck) if finding.severity == "damage"]
+            assert all(DOCTOR not in finding.advice for finding in grave_after)
+            if grave_after:
+                seen["beyond repair"] += 1
+                assert all(finding.advice for finding in grave_after)
+            else:
+                seen["repaired"] += 1
+                live_on(wreck)
+            continue
+        seen["mended by the start" if said else "harmless"] += 1
+        assert bool(said) == ("warning" in told), f"the start says {said}, and the doctor {told}"
+    assert seen["mended by the start"]
+    assert seen["repaired"]
