@@ -72,18 +72,19 @@ if TYPE_CHECKING:
     from perdure.actors.messenger.telegram import Telegram
     from perdure.actors.ports import Clock, Courier, Dice, Faults, Fleet, KillPoint, PoolSpec, Threads, World
     from perdure.actors.ray_world.baseline import PlainRay
-    from perdure.actors.ray_world.cluster_record import check_directory, read_record
+    from perdure.actors.ray_world.cluster_record import check_directory, read_record, refuse_without_ledger
     from perdure.actors.ray_world.deployment import LOGS
     from perdure.actors.ray_world.gateways import Gateways
     from perdure.actors.runtime.async_runtime import AsyncRuntime
     from perdure.actors.runtime.background import KINDS_OF_WORK, NOT_AWAKE, RECORDS_OF_WORK, state_in, version_in
     from perdure.actors.runtime.client import Client
     from perdure.actors.runtime.data_directory import data_directory
+    from perdure.actors.runtime.directory_files import findings_in
     from perdure.actors.runtime.inspecting import Everywhere, begun_at_ms, everywhere, newest_first
     from perdure.actors.runtime.log_files import LogFiles, WantedLogs
     from perdure.actors.runtime.runtime import Runtime
     from perdure.actors.runtime.stopping import Stopped, stop_serving
-    from perdure.actors.runtime.tending import ServedSteward, confusions, served_findings, standing_by
+    from perdure.actors.runtime.tending import ServedSteward, served_findings, standing_by
     from perdure.actors.serve.listening import bound, check_certificate
     from perdure.actors.serve.plan import ServePlan
     from perdure.actors.supervisor.supervisor import Supervisor

@@ -48,19 +48,18 @@ def lines_of(path: Path) -> list[str]:
 
 
 def numbered_lines(path: Path) -> dict[int, str | None]:
-    """All lines by their numbers, from 1 on; None for one that is no UTF-8. Raises `OSError`."""
+    """All lines by their numbers, from 1 on; None for one that is no UTF-8 or has no end. Raises `OSError`."""
     try:
-        lines = path.read_bytes().splitlines()
+        lines = path.read_bytes().splitlines(keepends=True)
     except FileNotFoundError:
         return {}
-    return {number: _decoded(line) for number, line in enumerate(lines, 1)}
+    return {number: _whole(line) for number, line in enumerate(lines, 1)}
 
 
-def _decoded(line: bytes) -> str | None:
-    try:
-        return line.decode()
-    except UnicodeDecodeError:
-        return None
+def _whole(line: bytes) -> str | None:
+    with suppress(UnicodeDecodeError):
+        return line.decode().rstrip("\r\n") if line.endswith(b"\n") else None
+    return None
 
 
 def write_whole(path: Path, content: bytes) -> None:

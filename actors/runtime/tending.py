@@ -9,13 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.actors.code.known_types import mistakable
+from perdure.actors.runtime.directory_files import findings_in
 from perdure.ledger import KnownAgents, Standing
 from perdure.ledger.keeping.examination import examine_storages
 from perdure.ledger.store.integrity import Finding, lock_of
 
 AGENTS: Final = "agents"
-CODE: Final = "code"
 LEDGER: Final = "ledger"
 PAGE: Final = 20_000
 
@@ -52,12 +51,7 @@ def served_findings(ask: Asking, data: Path, *, deep: bool = False) -> list[Find
     found = examine_storages(data / AGENTS, KnownAgents(standing_by(ask)), deep=deep)
     if any(each.severity == "damage" for each in found):  # an agent may have been deleted since
         found = examine_storages(data / AGENTS, KnownAgents(standing_by(ask)), deep=deep)
-    return findings + found + confusions(data)
-
-
-def confusions(data: Path) -> list[Finding]:
-    """Which agent types may be one that was moved."""
-    return [Finding("warning", words, "") for words in mistakable(data / CODE)]
+    return findings + found + findings_in(data)
 
 
 def standing_by(ask: Asking) -> dict[str, Standing]:

@@ -164,7 +164,7 @@ def _compared(
     try:
         if copy_storage(file, copy) is None:
             return  # deleted meanwhile
-        come = reader.read(copy)
+        come = reader.read(copy, through=True)
     except (StorageError, OSError) as problem:
         yield Finding("warning", f"{file} could not be copied to be read: {problem}", "ask again")
         return

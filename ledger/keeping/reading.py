@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import duckdb
 
@@ -18,6 +18,7 @@ from perdure.ledger.storage.file_disk import is_log_at
 from perdure.ledger.storage.log_format import Numbered, Reading, clock_after, read_log, rows_of
 from perdure.ledger.storage.statements import insertion, signing
 
+_TABLES: Final = "SELECT schema_name, table_name FROM duckdb_tables() WHERE database_name = $1"
 _COME = """SELECT agent_id, incarnation, greatest(clock, (SELECT coalesce(max(number), 0) + 1 FROM {0}.perdure.records))
     FROM {0}.perdure.meta"""
 
@@ -72,13 +73,15 @@ class Reader:
     ) -> None:
         self._con.close()
 
-    def read(self, copy: Path) -> Come:
-        """Read a copy."""
+    def read(self, copy: Path, *, through: bool = False) -> Come:
+        """Read a copy. With `through` all rows of all tables are read, so that a damaged block is found."""
         if is_log_at(copy):
             return _come_of(copy)
         try:
             with self.attached(copy) as name:
                 found = self._con.execute(_COME.format(name)).fetchone()
+                for schema, table in self._con.execute(_TABLES, [name]).fetchall() if through else ():
+                    self._con.execute(f'SELECT max(hash(each)) FROM {name}."{schema}"."{table}" AS each').fetchall()
             return Come() if found is None else Come(*found)
         except duckdb.Error as problem:
             return Come(problem=str(problem).partition("\n")[0])

@@ -19,9 +19,9 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from perdure.ledger.block_guard import synchronise
 from perdure.ledger.errors import StorageError
 from perdure.ledger.storage.log_format import check_of, digest_in, life_in, read_frame
+from perdure.ledger.whole_files import synchronise
 
 SUFFIX: Final = ".shared"
 _LOCK: Final = "lock"

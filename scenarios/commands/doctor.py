@@ -10,7 +10,7 @@ import typer
 
 from perdure import actors
 from perdure.actors import read_record
-from perdure.ledger import KnownAgents, LedgerError, NoLongerServed, SupervisorUnreachable
+from perdure.ledger import KnownAgents, LedgerDamaged, LedgerError, NoLongerServed, SupervisorUnreachable
 from perdure.ledger.keeping.cold_view import cold_view
 from perdure.ledger.keeping.examination import examine_storages
 from perdure.ledger.keeping.restore_part import left_beside
@@ -45,7 +45,8 @@ def doctor(
 
     What a restore into this directory that was killed has left beside it is named, too.
 
-    Agent types that have the same class name and different places are named: the code may have been moved.
+    Small files that are not as they were written are named: code, which types there are, where the Ray is, how agents are named. So are
+    agent types that have the same class name and different places: the code may have been moved.
 
     If the directory is served, its supervisor is asked which storages there should be. The ledger's files are not looked at then.
 
@@ -62,14 +63,14 @@ def doctor(
     """
     findings = None if mend else _of_served(data, deep=deep)
     if findings is None:
-        findings = [*diagnosis(data, mend=mend, deep=deep), *actors.confusions(data)]
+        findings = [*diagnosis(data, mend=mend, deep=deep), *actors.findings_in(data)]
     show([*findings, *_left_by_restores(data)], as_json=as_json)
 
 
 def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Finding]:
     """What is to be said of a cold directory."""
     try:
-        actors.check_directory(data)
+        actors.refuse_without_ledger(data)
     except LedgerError as problem:
         return [Finding("damage", problem.problem, problem.advice)]
     findings = (repair if mend else examine)(data / LEDGER)
@@ -110,6 +111,9 @@ def _of_served(data: Path, *, deep: bool) -> list[Finding] | None:
     """What is to be said of a directory that is served; None if nothing serves it."""
     if read_record(data) is None or not is_begun(data / LEDGER):
         return None
-    with suppress(SupervisorUnreachable, NoLongerServed), actors.Runtime(data, may_start=False) as runtime:
+    with (
+        suppress(SupervisorUnreachable, NoLongerServed, LedgerDamaged),
+        actors.Runtime(data, may_start=False) as runtime,
+    ):
         return actors.served_findings(runtime.ask, data, deep=deep)
     return None

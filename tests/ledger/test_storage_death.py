@@ -17,6 +17,8 @@ import pytest
 
 from perdure.ledger.duckdb_format import BLOCKS_AT
 from perdure.ledger.errors import StaleIncarnation, StorageConflict, StorageError, StorageLost
+from perdure.ledger.keeping.examination import examine_storages
+from perdure.ledger.standing import KnownAgents, Standing
 from perdure.ledger.storage.cabinet import Cabinet, Disk, FileDisk, MemoryDisk, Storage, StorageLocked
 from tests.tidy import IMPORT_PATH
 
@@ -622,3 +624,18 @@ def test_damaged_blocks_are_told_as_a_lost_storage_and_never_as_a_mistake_in_the
                     break
     assert len(told) > len(places) / 3
     assert all("damaged" in each and "perdure forget" in each for each in told)
+
+
+def test_the_doctor_reads_every_block_of_the_author_s_tables(tmp_path: Path) -> None:
+    file = with_tables(tmp_path)
+    whole, known = file.read_bytes(), KnownAgents({AGENT: Standing(1, 1)}, {AGENT})
+    assert {finding.severity for finding in examine_storages(tmp_path, known)} == {"ok"}
+    with duckdb.connect(file, read_only=True) as con:
+        ((block,),) = con.execute(
+            "SELECT max(block_id) FROM pragma_storage_info('t') WHERE column_name = 'x'"
+        ).fetchall()
+    place = BLOCKS_AT + block * 16_384 + 100
+    file.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+    (finding,) = [each for each in examine_storages(tmp_path, known) if each.severity != "ok"]
+    assert finding.severity == "damage"
+    assert "cannot be read: Corrupt database file" in finding.what

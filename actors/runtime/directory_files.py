@@ -1,0 +1,321 @@
+"""Every file that a data directory holds, in one table: what it is, who writes it and how durably, and what it means when it is missing
+or damaged. The page about what is durable shows this table, and a test plays each row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from perdure.actors.code.known_types import TYPES, damaged_lines, known_types, mistakable
+from perdure.actors.code.naming import ROOTS, cell_file, is_cell_whole
+from perdure.actors.code.packages import digest_of, packed_in
+from perdure.actors.code.permanent_names import FORMAT_FILE, LEDGER, check_format
+from perdure.actors.code.pinned import noted_places
+from perdure.actors.ray_world.cluster_record import RECORD, record_in
+from perdure.ledger import LedgerError, numbered_lines
+from perdure.ledger.store.integrity import Finding
+
+CODE: Final = "code"
+SCENARIO: Final = "scenario.json"
+
+Fate = Literal["nothing", "again", "told", "refused"]
+FATES: Final[dict[Fate, str]] = {
+    "nothing": "nothing is lost, and nothing need be done",
+    "again": "whoever needs it next makes it again by itself",
+    "told": "whoever reads it goes on without it, and says so; so does `perdure doctor`",
+    "refused": "whoever needs it refuses in words, which say what to do; so does `perdure doctor`",
+}
+
+
+class DirectoryFile(NamedTuple):
+    """One kind of file.
+
+    Args:
+        path: its name below the directory, or a pattern of it.
+        what: what it is.
+        kept: who writes it, and how durably.
+        missing, damaged: what becomes of it when it is gone, or when it is torn or has a wrong byte.
+        but: what more there is to say of that.
+    """
+
+    path: str
+    what: str
+    kept: str
+    missing: Fate
+    damaged: Fate
+    but: str = ""
+
+
+_WHOLE: Final = "whole, on the disk before it has its name"
+_LEFT: Final = "what a death has left of a file that was being made; the next one who makes it replaces it"
+_SUPERVISOR: Final = "the supervisor"
+
+FILES: Final = (
+    DirectoryFile(
+        "ledger/ledger.*.damaged-*",
+        "a damaged file as it was",
+        "a start, `perdure doctor --repair`",
+        "nothing",
+        "nothing",
+    ),
+    DirectoryFile(
+        "ledger/ledger.db",
+        "facts, snapshot, payloads up to the last checkpoint",
+        f"{_SUPERVISOR}; by checkpoints, which are synchronised",
+        "refused",
+        "refused",
+        "built anew if the journal has every commit; what is derived in it is always built anew",
+    ),
+    DirectoryFile(
+        "ledger/ledger.db.blocks",
+        "what a checkpoint is about to overwrite in it",
+        f"{_SUPERVISOR}; on the disk before a checkpoint, removed after it",
+        "nothing",
+        "nothing",
+        "only a checkpoint that was cut off needs it",
+    ),
+    DirectoryFile(
+        "ledger/ledger.journal.*",
+        "every commit after the last checkpoint",
+        f"{_SUPERVISOR}; on the disk before anybody is answered",
+        "told",
+        "told",
+        "taken from its mirror; refused if that is missing or damaged, too",
+    ),
+    DirectoryFile(
+        "ledger/ledger.mirror.*",
+        "the same once more, for damaged bytes",
+        f"{_SUPERVISOR}; not synchronised",
+        "nothing",
+        "nothing",
+    ),
+    DirectoryFile(
+        "ledger/ledger.lock", "which process has the ledger", "whoever opens it; not synchronised", "again", "again"
+    ),
+    DirectoryFile(
+        "ledger/format", "a copy of `format`", f"a start; {_WHOLE}", "again", "refused", "an empty one is made again"
+    ),
+    DirectoryFile("ledger/ledger.db.*", _LEFT, "whoever opens the ledger", "nothing", "nothing"),
+    DirectoryFile("ledger/ledger.tmp/*", "what DuckDB sorts on the disk", _SUPERVISOR, "nothing", "nothing"),
+    DirectoryFile(
+        "agents/*.db",
+        "the storage of an agent that ever wrote: a log, or a DuckDB database",
+        "its agent; each commit is on the disk before it counts, there or in `agents/shared`",
+        "refused",
+        "refused",
+        "that agent alone (`StorageLost`), if it had reported something; what is no whole commit at the end is cut off, kept and told",
+    ),
+    DirectoryFile(
+        "agents/*.db.wal",
+        "the commits of a database since its last checkpoint",
+        "its agent; on the disk before they count",
+        "refused",
+        "refused",
+        "the same",
+    ),
+    DirectoryFile(
+        "agents/*.db.blocks",
+        "what a checkpoint is about to overwrite in a database",
+        "as in the ledger",
+        "nothing",
+        "nothing",
+    ),
+    DirectoryFile(
+        "agents/*.cut-*",
+        "a log as it was before something was cut off",
+        "its agent; synchronised",
+        "nothing",
+        "nothing",
+    ),
+    DirectoryFile("agents/*.new", _LEFT, "its agent", "nothing", "nothing"),
+    DirectoryFile(
+        "agents/locks/*",
+        "sixteen files with a lock for each agent that is open",
+        "hosts; not synchronised",
+        "again",
+        "nothing",
+    ),
+    DirectoryFile(
+        "agents/shared/*",
+        "up to 4 MB for each host, with the newest commits of agents that committed together",
+        "hosts; on the disk before these commits count",
+        "nothing",
+        "nothing",
+        "after a power cut what is whole in it is put back; who lost a commit is refused, and the segment is kept aside and told",
+    ),
+    DirectoryFile(
+        "agents/tmp/*", "a blank database to copy, and what DuckDB sorts on the disk", "hosts", "nothing", "nothing"
+    ),
+    DirectoryFile(
+        "format",
+        "how agent types are named in this directory: one of an earlier version goes on with the names that it has",
+        f"a start; {_WHOLE}",
+        "again",
+        "refused",
+        "an empty one is made again from the copy that the ledger has",
+    ),
+    DirectoryFile("code/*/*", "a package unpacked", "hosts; compared with the package by each", "again", "again"),
+    DirectoryFile(
+        "code/*.py",
+        "the text of a class from a notebook, named by its digest",
+        f"the program that has the class; {_WHOLE}",
+        "refused",
+        "refused",
+        "written anew when that program is started again",
+    ),
+    DirectoryFile(
+        "code/*.zip",
+        "a package of code, named by its digest",
+        f"the program that has the code; {_WHOLE}",
+        "refused",
+        "refused",
+        "written anew when that program is started again",
+    ),
+    DirectoryFile(
+        "code/*.json",
+        "from where a package was made",
+        f"the program that has the code; {_WHOLE}",
+        "nothing",
+        "told",
+        "without it tracebacks name the copy",
+    ),
+    DirectoryFile(
+        "code/types.txt",
+        "which agent types there are, and where their code was",
+        "the program that uses a type, line by line, synchronised; each has a digest",
+        "again",
+        "told",
+        "a type with a `name=` of its own is not found without its line, until its program is started again",
+    ),
+    DirectoryFile(
+        "code/roots.txt",
+        "from where modules were imported",
+        "the program that imports them, line by line, synchronised",
+        "again",
+        "again",
+    ),
+    DirectoryFile(
+        "hosts/*",
+        "what a host says when its process ends by `os._exit` or a crash, until the supervisor has read it",
+        "that process; not synchronised",
+        "nothing",
+        "nothing",
+    ),
+    DirectoryFile(
+        "logs/*.jsonl",
+        "what agents print and log, one file for each process ([more](../actors/README.md#logs))",
+        "that process; not synchronised",
+        "nothing",
+        "nothing",
+        "what is no record is passed over",
+    ),
+    DirectoryFile(
+        "backup.stage/*",
+        "what a backup that is being made has copied for its last step",
+        "the backup",
+        "nothing",
+        "nothing",
+    ),
+    DirectoryFile(
+        "backup.stage.lock", "which process makes a backup", "the backup; not synchronised", "nothing", "nothing"
+    ),
+    DirectoryFile(
+        "cluster.json",
+        "where the Ray of this directory is",
+        f"a start; {_WHOLE}",
+        "again",
+        "told",
+        "the next start writes it anew",
+    ),
+    DirectoryFile("cluster.lock", "which process starts a Ray here", "a start; not synchronised", "again", "nothing"),
+    DirectoryFile(
+        "scenario.json",
+        "how far `perdure run` came",
+        f"`perdure run`; {_WHOLE}",
+        "nothing",
+        "refused",
+        "only `perdure run` needs it",
+    ),
+    DirectoryFile(
+        "scenario.lock", "which process plays a scenario", "`perdure run`; not synchronised", "again", "nothing"
+    ),
+    DirectoryFile("*.[0-9]*-[0-9]*", _LEFT, "whoever writes a small file", "nothing", "nothing"),
+)
+
+
+def table() -> list[tuple[str, ...]]:
+    """The table as the page shows it."""
+    return [(f"`DIR/{each.path}`", each.what, each.kept, each.missing, each.damaged, each.but) for each in FILES]
+
+
+def file_at(path: str) -> DirectoryFile | None:
+    """The row of a file, by its path below the directory."""
+    return next((each for each in FILES if fnmatchcase(path, each.path)), None)
+
+
+def findings_in(data: Path) -> list[Finding]:
+    """What is to be said of the small files of a directory, and which agent types may be one that was moved."""
+    return [
+        *_of_format(data),
+        *_of_code(data / CODE),
+        *_of_lines(data / CODE),
+        *_of_json(data),
+        *(Finding("warning", words, "") for words in mistakable(data / CODE)),
+    ]
+
+
+def _of_format(data: Path) -> Iterator[Finding]:
+    try:
+        check_format(data)
+    except LedgerError as problem:
+        yield Finding("damage", problem.problem, problem.advice)
+        return
+    if (data / LEDGER / FORMAT_FILE).exists() and not (data / FORMAT_FILE).exists():
+        yield Finding(
+            "warning", f"{data / FORMAT_FILE} is missing", "the next start makes it again from the ledger's copy"
+        )
+
+
+def _of_code(code_dir: Path) -> Iterator[Finding]:
+    """Which code is not that which its name says."""
+    again = "start the program that has this code again, which writes it anew"
+    for file in sorted(code_dir.glob("*.py")):
+        if not is_cell_whole(file):
+            yield Finding("damage", f"{file} is not the text that was typed, so its agents cannot come up", again)
+    for file in sorted(code_dir.glob("*.zip")):
+        if digest_of(packed_in(file)) != file.stem:
+            yield Finding("damage", f"{file} is not the code that was packed, so its agents cannot come up", again)
+    for name in sorted({each.place for each in known_types(code_dir) if each.place.startswith("cell:")}):
+        if not (file := cell_file(name.split(":")[1], code_dir)).exists():
+            yield Finding("damage", f"{file} is missing: the text of {name}, whose agents cannot come up", again)
+    for file in sorted(code_dir.glob("*.json")):
+        if not file.with_suffix(".zip").exists():
+            yield Finding("damage", f"{file.with_suffix('.zip')} is missing, so its agents cannot come up", again)
+        if noted_places(file) is None:
+            yield Finding("warning", f"{file} cannot be read: where that code was written is not known", again)
+
+
+def _of_lines(code_dir: Path) -> Iterator[Finding]:
+    again = "a program that uses what they told writes them again"
+    roots = [number for number, line in numbered_lines(code_dir / ROOTS).items() if line is None]
+    for name, numbers in ((TYPES, damaged_lines(code_dir)), (ROOTS, roots)):
+        if numbers:
+            yield Finding("warning", f"lines of {code_dir / name} are damaged: {', '.join(map(str, numbers))}", again)
+
+
+def _of_json(data: Path) -> Iterator[Finding]:
+    readers: dict[str, tuple[Callable[[bytes], object], str]] = {
+        RECORD: (record_in, "the next start writes it anew"),
+        SCENARIO: (json.loads, "delete it, and `perdure run` begins anew; the ledger is not touched"),
+    }
+    for name, (read, advice) in readers.items():
+        try:
+            read((data / name).read_bytes())
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, TypeError) as problem:
+            yield Finding("warning", f"{data / name} cannot be read: {problem}", advice)
