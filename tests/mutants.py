@@ -1969,5 +1969,17 @@ MUTANTS = (
     Mutant("actors/ray_world/cluster_record.py", "    if first is None:\n", "    if True:\n",
            "no ledger is begun beside storages of another", "actors/test_cluster_record.py"
            "::test_a_directory_with_storages_and_no_ledger_is_refused_in_words_that_do_no_harm"),
+    Mutant("ledger/whole_files.py", "        raise\n    _settle(path)", "        raise",
+           "the name of a small file is on the disk when it is kept", "ledger/test_synchronised.py"
+           "::test_a_small_file_is_whole_on_the_disk_before_it_has_its_name"),
+    Mutant("ledger/store/key_filter.py", '        con.execute("DROP TABLE run_filter")\n', "        raise\n",
+           "what is derived is built anew by a start", "ledger/test_integrity.py"
+           "::test_a_bit_of_any_block_is_mended_by_the_start_or_told_by_the_doctor"),
+    Mutant("ledger/storage/agent_storage.py", " or self._is_damaged(problem):", ":",
+           "a damaged block is no mistake in an author's SQL", "ledger/test_storage_death.py"
+           "::test_damaged_blocks_are_told_as_a_lost_storage_and_never_as_a_mistake_in_the_author_s_sql"),
+    Mutant("actors/code/permanent_names.py", "    if len(set(told.values())) > 1:", "    if False:",
+           "a format that its copy contradicts is refused", "actors/test_permanent_names.py"
+           "::test_no_flipped_bit_of_a_format_gives_agents_other_names"),
 )
 # fmt: on

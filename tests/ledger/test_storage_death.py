@@ -589,7 +589,13 @@ def with_tables(directory: Path) -> Path:
     return file
 
 
+def in_transaction(storage: Storage, query: str) -> object:
+    with storage.transaction():
+        return storage.sql(query)
+
+
 USES: list[Callable[[Storage], object]] = [
+    lambda storage: in_transaction(storage, "SELECT max(x) FROM t WHERE i < 900"),
     lambda storage: storage.sql("SELECT count(*), max(x) FROM t"),
     lambda storage: storage.sql("SELECT x FROM t WHERE i = 1200"),
     lambda storage: storage.sql("SELECT i FROM t WHERE x = 'no'"),
