@@ -24,7 +24,7 @@ from typing import Final
 import duckdb
 
 from perdure.ledger.duckdb_format import is_damage
-from perdure.ledger.errors import WAY_OUT, StorageConflict, StorageError, StorageLost
+from perdure.ledger.errors import StorageConflict, StorageError, StorageLost
 from perdure.ledger.ids import is_within
 from perdure.ledger.storage.log_file import LogFile, MemoryLog
 from perdure.ledger.storage.shared_log import Part
@@ -252,10 +252,9 @@ def _unattachable(agent_id: str, source: str, problem: duckdb.Error, *, is_ours:
         return StorageLocked(agent_id, f"{owner} has {source} open; try again when it has let go or has died")
     if _UNOPENABLE.match(text):
         return StorageError(agent_id, f"{source} cannot be opened: {text}")
-    if is_damage(problem) and is_ours:
-        return StorageLost(agent_id, f"{source} is damaged: {text}. {WAY_OUT}")
-    advice = "move it and its .wal aside, and restore a snapshot or let the agent begin anew"
-    return StorageError(agent_id, f"{source} is damaged, or no storage of this version: {text} — {advice}")
+    advice = "move it and its .wal aside, and restore a snapshot or let the agent begin anew with `perdure forget`"
+    kind = StorageLost if is_damage(problem) and is_ours else StorageError
+    return kind(agent_id, f"{source} is damaged, or no storage of this version: {text} — {advice}")
 
 
 class MemoryDisk(Disk):
