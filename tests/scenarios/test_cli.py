@@ -593,10 +593,10 @@ def test_a_ledger_that_cannot_go_on_ends_the_command_and_says_how_to_go_on(
 
 
 def test_a_disk_without_space_is_named_with_what_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_path: Path, _text: str, **_: object) -> int:
+    def full(_file: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("os.fsync", full)
     with pytest.raises(LedgerUnwritable, match="free some space"):
         fan_out_record.begin(tmp_path, Order(children=7), None)
 
