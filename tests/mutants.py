@@ -41,7 +41,8 @@ MUTANTS = (
     Mutant("actors/jobs/fiber_recovery.py", "if self._store.find(seen.fiber_id) == seen:", "if True:",
            "a fiber that is cancelled while its recovery waits for its commit stays aborted", "actors/test_fiber_deaths.py"
            "::test_a_fiber_that_is_cancelled_while_its_recovery_waits_for_its_commit_stays_aborted"),
-    Mutant("actors/ray_world/cluster_record.py", '.get("address") == address:', '.get("address"):',
+    Mutant("actors/ray_world/cluster_record.py", "is not None and record.address == address:\n        with contextlib",
+           "is not None:\n        with contextlib",
            "forgetting a Ray keeps the record of its successor", "actors/test_cluster_record.py"
            "::test_who_forgets_a_ray_that_has_ended_forgets_its_record_and_not_that_of_its_successor"),
     Mutant("actors/ray_world/strikes.py", "for_good=False", "for_good=True",
