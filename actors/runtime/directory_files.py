@@ -145,7 +145,7 @@ FILES: Final = (
         "hosts; on the disk before these commits count",
         "nothing",
         "nothing",
-        "after a power cut what is whole in it is put back; who lost a commit is refused, and the segment is kept aside and told",
+        "needed after a power cut only: what is whole is put back, who has lost a commit is refused, and a damaged one is kept and told",
     ),
     DirectoryFile(
         "agents/tmp/*", "a blank database to copy, and what DuckDB sorts on the disk", "hosts", "nothing", "nothing"
