@@ -29,6 +29,7 @@ from perdure.policies import (
 )
 
 Ending = Callable[[LiveTurn], Awaitable[Outcome]]
+PART = "questions"
 PEOPLES = frozenset({"chat", "save", "submission"})
 UNANSWERED = "Nobody has answered in time, so the turn has ended."
 
@@ -48,6 +49,7 @@ class ClientAnswers:
         play: Callable[[], None],
     ) -> None:
         self._state, self._close, self._play = state, close, play
+        self._watched: dict[str, Turn] = {}
 
     # answers
 
@@ -132,23 +134,32 @@ class ClientAnswers:
 
     def watch(self, turn: Turn) -> None:
         """Watch the deadline of a parked turn."""
-        left_ms = self._left_ms(turn)
-        if math.isfinite(left_ms):
-            asyncio.get_running_loop().call_later(max(0.0, left_ms) / 1000, self._over, turn, turn.parked_at_ms)
+        if math.isfinite(self._left_ms(turn)):
+            self._watched[turn.request_id] = turn
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        """End the turns whose deadline has come, by the wall clock of this moment."""
+        if self._state.tenant.is_leaving:
+            return
+        for key, turn in list(self._watched.items()):
+            left_ms = self._left_ms(turn)
+            if left_ms <= 0:
+                self._state.tenant.spawn(self._close(turn, self._unanswered))
+            if left_ms <= 0 or math.isinf(left_ms):
+                del self._watched[key]
+        left_ms = min(map(self._left_ms, self._watched.values()), default=math.inf)
+        at_ms = math.ceil(self._state.tenant.now_ms() + left_ms) if math.isfinite(left_ms) else None
+        self._state.tenant.alarms.set(PART, at_ms, self._look, wakes=False)
 
     def _left_ms(self, turn: Turn) -> float:
         """How long the turn still waits. Below 0 it is too late for an answer."""
-        if turn.status is not TurnStatus.PARKED:
+        if turn.status is not TurnStatus.PARKED or self._state.open.get(turn.request_id) is not turn:
             return math.inf
         config, _ = tried_now(lambda: ChatRecovery.of(self._state.agent.chat_recovery))
         if config is None:
             return math.inf
         return turn.parked_at_ms + config.parked_deadline_ms - self._state.tenant.now_ms()
-
-    def _over(self, turn: Turn, parked_at_ms: int) -> None:
-        is_same = turn.status is TurnStatus.PARKED and turn.parked_at_ms == parked_at_ms
-        if is_same and self._state.open.get(turn.request_id) is turn and not self._state.tenant.is_leaving:
-            self._state.tenant.spawn(self._close(turn, self._unanswered))
 
     async def _unanswered(self, live: LiveTurn) -> Outcome:
         outcome = Outcome(TurnEvent.FAILED, UNANSWERED, "awaiting_client_deadline", stage="recovery")

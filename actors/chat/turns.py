@@ -156,12 +156,14 @@ class Turns:
 
     async def _superseded(self, live: LiveTurn) -> Outcome | None:
         """Wait for the place of a turn. Returns an outcome if a later message takes it; the turn's message stays in the transcript."""
-        now_ms, policy = self.state.tenant.now_ms, Overlap.of(self.state.agent.message_concurrency)
+        policy, loop = Overlap.of(self.state.agent.message_concurrency), asyncio.get_running_loop()
+        now_ms, begun_s = max(live.turn.accepted_at_ms, self.state.tenant.now_ms()), loop.time()
         while True:
-            told = queue_decision(policy, self._seen(live.turn), self._all_seen(), now_ms())
+            passed_ms = now_ms + (loop.time() - begun_s) * 1000  # the wall clock may be set meanwhile
+            told = queue_decision(policy, self._seen(live.turn), self._all_seen(), passed_ms)
             if told.action is not QueueAction.WAIT:
                 break
-            await asyncio.sleep(max(0.0, told.until_ms - now_ms()) / 1000)
+            await asyncio.sleep(max(0.0, told.until_ms - passed_ms) / 1000)
         if told.action is QueueAction.PLAY:
             return None
         self.state.add_now(live.stream, live.turn.messages)

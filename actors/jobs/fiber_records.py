@@ -127,7 +127,7 @@ class FiberRecords:
         at_ms = self._care_at_ms.get("")
         if at_ms is None:
             self._store.change(self._care_later)
-        elif at_ms <= self._life.now_ms():
+        elif not 0 < at_ms - self._life.now_ms() <= CARE_MS:  # it is due, or the clock was set back since
             self._care_soon()
 
     def _care_later(self, transaction: Transaction) -> None:

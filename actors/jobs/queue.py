@@ -3,6 +3,8 @@
 An item's callback and its deletion are one transaction (`callbacks`), so it takes effect once, wherever the agent dies. The queue is
 drained while the agent is awake. An alarm is set as long as an item waits, so a sleeping agent is woken. An item that failed waits aside
 for its next try, and a parked one for a person. Neither holds up the items behind it. Items with quick callbacks share transactions.
+
+Whoever takes an item out of the line and does nothing with it puts it aside again: the clock may be set back at any time.
 """
 
 from __future__ import annotations
@@ -51,16 +53,18 @@ class CallbackQueue:
         self._go_on()
 
     def _place(self, row: Row) -> None:
-        if row.ready_at_ms is None:
-            return
-        if row.ready_at_ms <= self._life.now_ms():
+        if row.ready_at_ms is not None and row.ready_at_ms <= self._life.now_ms():
             heappush(self._line, (row.number, row.id))
         else:
+            self._put_aside(row)
+
+    def _put_aside(self, row: Row) -> None:
+        if row.ready_at_ms is not None:
             heappush(self._aside, (row.ready_at_ms, row.id))
 
     def _changed(self, row: Row) -> None:
         if row.ready_at_ms is not None:
-            heappush(self._aside, (row.ready_at_ms, row.id))
+            self._put_aside(row)
             self._go_on()
 
     def _go_on(self) -> None:
@@ -87,6 +91,13 @@ class CallbackQueue:
         while few := list(islice(iter(self._next, None), 1 if self._is_first else TOGETHER_MAX)):
             for group in rounds(self._life, few, self._life.now_ms(), math.inf):
                 await self._do(group)
+                self._give_back(group)
+
+    def _give_back(self, taken: list[Row]) -> None:
+        """Put aside what nothing was done with, because it was not due any more."""
+        for row in taken:
+            if self.rows.get(row.id) == row:
+                self._put_aside(row)
 
     async def _do(self, group: list[Row]) -> None:
         """Call one item, or several with quick callbacks."""
@@ -109,6 +120,8 @@ class CallbackQueue:
             row = self.rows.get(row_id)
             if row is not None and row.ready_at_ms is not None and row.ready_at_ms <= now_ms:
                 return row
+            if row is not None:
+                self._put_aside(row)
         return None
 
     # what an item does

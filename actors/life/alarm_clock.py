@@ -29,6 +29,7 @@ JOBS = (FIBER_OPEN, SCHEDULE, QUEUED)
 class _Wish(NamedTuple):
     at_ms: int
     ring: Callable[[], None]
+    wakes: bool
 
 
 class AlarmClock:
@@ -43,20 +44,21 @@ class AlarmClock:
         self._is_saying = False
         self._rests_until_ms = 0
 
-    def set(self, part: str, at_ms: int | None, ring: Callable[[], None]) -> None:
+    def set(self, part: str, at_ms: int | None, ring: Callable[[], None], *, wakes: bool = True) -> None:
         """Ring this part on the loop at that instant (milliseconds since the epoch), or soon if it is past; None: not at all.
 
-        May be called on any thread. It is part of no transaction: call it after the commit (`transaction.then`).
+        May be called on any thread. It is part of no transaction: call it after the commit (`transaction.then`). With `wakes=False` it
+        rings only if the agent is awake then: the ledger does not hear of it.
         """
-        self._life.on_loop(lambda: self._set(part, at_ms, ring))
+        self._life.on_loop(lambda: self._set(part, at_ms, ring, wakes=wakes))
 
-    def _set(self, part: str, at_ms: int | None, ring: Callable[[], None]) -> None:
+    def _set(self, part: str, at_ms: int | None, ring: Callable[[], None], *, wakes: bool = True) -> None:
         if self._life.is_leaving:
             return  # whoever wakes next looks at the rows
         if at_ms is None:
             self._wishes.pop(part, None)
         else:
-            self._wishes[part] = _Wish(at_ms, ring)
+            self._wishes[part] = _Wish(at_ms, ring, wakes)
         self._arm()
         if not self._is_saying and self._next_ms() != self._told_ms:
             self._is_saying = True
@@ -107,7 +109,7 @@ class AlarmClock:
     def _next_ms(self) -> int:
         if self._owed and self._life.is_leaving:
             return max(1, self._life.now_ms(), self._rests_until_ms)
-        first_ms = min((wish.at_ms for wish in self._wishes.values()), default=None)
+        first_ms = min((wish.at_ms for wish in self._wishes.values() if wish.wakes), default=None)
         return 0 if first_ms is None else max(1, first_ms, self._rests_until_ms)
 
     def _arm(self) -> None:
@@ -115,7 +117,7 @@ class AlarmClock:
             self._timer.cancel()
             self._timer = None
         if self._wishes:
-            left_s = (self._next_ms() - self._life.now_ms()) / 1000
+            left_s = (min(wish.at_ms for wish in self._wishes.values()) - self._life.now_ms()) / 1000
             self._timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self._ring)
 
     def clock_was_set(self) -> None:

@@ -96,7 +96,7 @@ class Deliveries:
         about = {"messenger": row.messenger_id, "thread": row.thread_id, "key": row.key, "reply": row.reply_id}
         with self._replies.spans.within(row), self._tenant.outbox.transact() as transaction:
             self._replies.keep(row, event)
-            transaction.then(lambda: self._tenant.on_loop(lambda: self._replies.join(row)))
+            transaction.then(lambda: self._tenant.on_loop(lambda: self._join(row)))
             if is_new:
                 self._agent.start_fiber(
                     FIBER,
@@ -108,6 +108,10 @@ class Deliveries:
                     on_recovered="_perdure_recover_reply",
                 )
 
+    def _join(self, row: ReplyRow) -> None:
+        known = self.messengers.get(row.messenger_id)
+        self._replies.join(row, 0 if known is None else known.delivery.burst_ms)
+
     # delivering
 
     def wake(self) -> None:
@@ -115,7 +119,7 @@ class Deliveries:
         for row in self._replies.all():
             if not row.is_open:
                 continue
-            self._replies.join(row)
+            self._join(row)
             fiber = self._agent.inspect_fiber(row.fiber_id)
             if fiber is None or fiber.settled_at_ms:
                 self._tenant.spawn(self._without_fiber(row.reply_id, "" if fiber is None else fiber.error or ""))

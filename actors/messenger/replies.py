@@ -73,6 +73,7 @@ class Replies:
         self.spans = ReplySpans(tenant)
         self.open: dict[str, ReplyRow] = {}
         self._aside: set[str] = set()
+        self._over_s: dict[str, float] = {}  # when the burst of a reply is over, by the clock that nobody sets
         self._waiters: set[asyncio.Future[None]] = set()
         self._heard: Documents[Heard] = Documents(tenant, HEARD)
         self._rows = Documents(tenant, REPLY, ReplyRow.load, ReplyRow.body)
@@ -134,24 +135,26 @@ class Replies:
 
     # order
 
-    def join(self, row: ReplyRow) -> None:
-        """A reply, or an event that joined it, has become durable."""
+    def join(self, row: ReplyRow, burst_ms: float) -> None:
+        """A reply, or an event that joined it, has become durable. Its burst lasts for `burst_ms` more at most."""
         known = self.open.setdefault(row.reply_id, row)
         known.heard, known.ready_at_ms = row.heard, row.ready_at_ms
+        left_ms = min(max(0, row.ready_at_ms - self.tenant.now_ms()), burst_ms)
+        self._over_s[row.reply_id] = asyncio.get_running_loop().time() + left_ms / 1000
         self.look()
 
     async def place_of(self, reply: ReplyRow) -> None:
         """Wait until this reply is the first of its thread, and its burst is over."""
         while reply.cancelled is None and reply.status == ReplyStatus.WAITING:
-            left_ms = reply.ready_at_ms - self.tenant.now_ms()
+            left_s = self._over_s.get(reply.reply_id, 0.0) - asyncio.get_running_loop().time()
             before = [each for each in self.open.values() if each.number < reply.number]
             mine = [each for each in before if each.is_of(reply.messenger_id, reply.thread_id)]
             is_first = all(each.reply_id in self._aside for each in mine)
-            if is_first and left_ms <= 0:
+            if is_first and left_s <= 0:
                 return
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.add(waiter)
-            await asyncio.wait([waiter], timeout=left_ms / 1000 if is_first else None)
+            await asyncio.wait([waiter], timeout=left_s if is_first else None)
             self._waiters.discard(waiter)
 
     def look(self) -> None:
@@ -203,6 +206,7 @@ class Replies:
     def _leave(self, reply: ReplyRow) -> None:
         self.open.pop(reply.reply_id, None)
         self._aside.discard(reply.reply_id)
+        self._over_s.pop(reply.reply_id, None)
         self.look()
 
     def tell(self, name: str, reply: ReplyRow, payload: Mapping[str, object]) -> None:
