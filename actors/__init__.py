@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from perdure.actors.ray_world.cluster_record import check_directory, read_record, refuse_without_ledger
     from perdure.actors.ray_world.deployment import LOGS
     from perdure.actors.ray_world.gateways import Gateways
+    from perdure.actors.ray_world.identity import identity_of
     from perdure.actors.runtime.async_runtime import AsyncRuntime
     from perdure.actors.runtime.background import KINDS_OF_WORK, NOT_AWAKE, RECORDS_OF_WORK, state_in, version_in
     from perdure.actors.runtime.client import Client

@@ -162,7 +162,14 @@ class Pulse(NamedTuple):
 
 
 class Fleet(Protocol):
-    """The supervisor's way to hosts: create, list, watch, kill. Commands to a host travel as answers to its own exchanges."""
+    """The supervisor's way to hosts: create, list, watch, kill. Commands to a host travel as answers to its own exchanges.
+
+    Attributes:
+        elsewhere: the nodes of the cluster that do not see the data directory, and what each has at its path instead. No host goes there.
+            It changes as they are looked at.
+    """
+
+    elsewhere: dict[str, str]
 
     async def spawn(self, host_id: str, spec: PoolSpec) -> str:
         """Start a host; returns when its creation was asked for, and tells what that has to wait for, if anything. Raises

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from perdure.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from perdure.ledger.activation import Activation, HostView, Trouble, package_of, pool_key, with_package
+    from perdure.ledger.activation import Activation, HostView, Trouble, blind, package_of, pool_key, with_package
     from perdure.ledger.checks import (
         check_bool,
         check_ms,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         AwaitedInsideHandler,
         BadRequest,
         ConflictingRequest,
+        DirectoryElsewhere,
         FiberStopped,
         HostUnavailable,
         LedgerDamaged,

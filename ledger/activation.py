@@ -6,6 +6,7 @@ An activation is kept in the ledger. A host is not: it is seen, and a boot looks
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -117,6 +118,13 @@ class Trouble:
         if self.is_lack:
             return f"no host{kind} can be had: {self.cause}"
         return f"no host{kind} comes up, after {self.starts} tries: {self.cause}"
+
+
+def blind(elsewhere: Mapping[str, str]) -> str:
+    """The nodes that do not see the data directory, in words."""
+    return "; ".join(
+        f"node {node} has {instead} at its path, so no host goes there" for node, instead in elsewhere.items()
+    )
 
 
 def _asked_of_host(spec: Any) -> str:

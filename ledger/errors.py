@@ -15,6 +15,7 @@
     │   ├── AwaitedInsideHandler      a completion handler may not wait for a run
     │   └── AdmissionRefused          the parent's limit of concurrent runs, on `on_limit="reject"`
     ├── LedgerError                   the ledger cannot do what was asked
+    │   ├── DirectoryElsewhere        a machine has another directory at the path, or none; nothing begins there
     │   ├── LedgerLocked              another process owns the data directory
     │   ├── LedgerTooNew              a newer Perdure wrote it
     │   ├── LedgerDamaged             the ledger does not verify; `perdure doctor` tells more
@@ -144,6 +145,10 @@ class LedgerError(PerdureError):
         return f"{self.path}: {self.problem}" + (f" — {self.advice}" if self.advice else "")
 
 
+class DirectoryElsewhere(LedgerError):
+    """A machine has another directory at the path, or none: it does not share the storage, or that is not mounted. Nothing begins there."""
+
+
 class LedgerLocked(LedgerError):
     """Another process owns the data directory."""
 
@@ -202,7 +207,10 @@ class StorageConflict(StorageError):
     """Another transaction of this agent wrote the same rows first."""
 
 
-WAY_OUT = "Put a copy of the file back that has what is missing, or let the agent begin anew with `perdure forget`"
+WAY_OUT = (
+    "Put a copy of the file back that has what is missing. Only if there is none any more, let the agent begin anew with `perdure forget`,"
+    " which deletes what is left of it"
+)
 
 
 class StorageLost(StorageError):

@@ -47,6 +47,7 @@ class Holdings:
         self.deleted: dict[str, None] = {}  # agents, with their descendants, until the snapshot has it
         self.archived: Counter[str] = Counter()  # ended runs by status that only the snapshot has
         self.hosts: dict[str, HostView] = {}
+        self.elsewhere: dict[str, str] = {}  # nodes that do not see the directory, and what each has instead
         self.troubles: dict[str, Trouble] = {}  # by pool, of those whose last host did not come up
         self.blockers: dict[str, None] = {}  # agents whose code was seen to block the event loop of their host
         self.homes: dict[str, list[Any]] = {}

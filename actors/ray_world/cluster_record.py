@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from perdure.actors.code.permanent_names import check_format, remember_format
+from perdure.actors.ray_world.identity import is_blank, remember_identity
 from perdure.ledger import BadRequest, LedgerLost, LedgerUnwritable, NoLongerServed, SupervisorUnreachable, keep_whole
 
 LEDGER: Final = "ledger"
@@ -100,10 +101,21 @@ def startup_lock(data: Path) -> Iterator[None]:
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            remember_format(data)
+            if not is_blank(data):
+                remember_format(data)
         except OSError as error:
             raise _unwritable(data, error) from error
         yield
+
+
+def begin_directory(data: Path) -> str:
+    """Write what says which directory this is, and how its agents are named, if it is new. Returns its identity. The caller has the startup
+    lock. Raises `LedgerUnwritable`, and `DirectoryElsewhere` if its files are of two directories."""
+    try:
+        remember_format(data)
+        return remember_identity(data)
+    except OSError as error:
+        raise _unwritable(data, error) from error
 
 
 def _unwritable(data: Path, error: OSError) -> LedgerUnwritable:

@@ -16,7 +16,7 @@ from perdure.actors.ray_world.connection import NAMESPACE, cause_of
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.lifetime import Lifetime, on_own_thread
 from perdure.actors.ray_world.named_actors import Handle, call
-from perdure.ledger import HostUnavailable, PerdureError, SupervisorUnreachable
+from perdure.ledger import DirectoryElsewhere, HostUnavailable, PerdureError, SupervisorUnreachable
 
 
 class RayCourier:
@@ -41,6 +41,8 @@ class RayCourier:
                 self._handle = await asyncio.wrap_future(life.bound(on_own_thread(self._find)))
             answer = await self._answer(self._handle, "exchange", frame)
         except RayTaskError as error:
+            if isinstance(error.cause, DirectoryElsewhere):
+                self._handle = None  # another one may be found
             raise _carried(error) from None
         except (RayError, ValueError, OSError, RuntimeError) as error:
             if isinstance(error, ActorDiedError):

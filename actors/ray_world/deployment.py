@@ -37,6 +37,7 @@ class Deployment(NamedTuple):
         implementations: the classes that are run.
         package: the package with the code of a host's agents; empty if that is installed.
         telemetry: the variables of OpenTelemetry in the environment of who started it; none if telemetry was off there.
+        identity: which directory is meant (`identity`); empty if that is not known.
     """
 
     data: Path
@@ -45,6 +46,7 @@ class Deployment(NamedTuple):
     implementations: Implementations = Implementations()
     package: str = ""
     telemetry: tuple[tuple[str, str], ...] = ()
+    identity: str = ""
 
     @property
     def key(self) -> str:

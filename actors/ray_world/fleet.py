@@ -7,12 +7,15 @@ still runs and is within reach.
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final, Generic, Protocol, TypeVar
 
+from perdure.actors.code.author_call import tried
 from perdure.actors.ports import PoolSpec, Pulse
 from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, cpu_s, is_alive, kill, wait_until_gone
 from perdure.actors.tasks import Tasks, awaited
 
+log = logging.getLogger("perdure.supervisor")
 H = TypeVar("H")  # what stands for an actor
 
 DEATH_S: Final = 2.0  # for a process that is said to have ended to be gone, before it is killed
@@ -20,6 +23,7 @@ PULSE_S: Final = 1.0  # for a process to say how it is
 MUTE_BUT_BUSY: Final = Pulse(-1, method="code that lets no other thread run")
 GONE_S: Final = 10.0  # for one that was killed
 AGAIN_S: Final = 0.2  # until a host that did not answer is asked again
+LOOK_S: Final = 10.0  # between two looks at the nodes
 SPARE_S: Final = 1.0  # after an idle process was used, until the next one is started: not while hosts are being created
 
 
@@ -32,10 +36,15 @@ class HostSilent(Exception):
 
 
 class Actors(Protocol[H]):
-    """What the fleet needs of the actor system. The methods that are not `async` block."""
+    """What the fleet needs of the actor system. The methods that are not `async` block. `elsewhere` is `Fleet.elsewhere`."""
 
     def create(self, host_id: str, spec: PoolSpec) -> H:
         """Ask for a host. Raises `HostUnavailable`."""
+
+    elsewhere: dict[str, str]
+
+    def look_around(self) -> None:
+        """Ask the nodes whether they see the directory."""
 
     def lack(self, spec: PoolSpec) -> str:
         """What no node has of what such a host asks for."""
@@ -112,11 +121,23 @@ class _Watched(Generic[H]):
 class ActorFleet(Generic[H]):
     """The port `Fleet`, on actors."""
 
+    elsewhere: dict[str, str]
+
     def __init__(self, actors: Actors[H]) -> None:
         self._actors = actors
         self._hosts: dict[str, _Watched[H]] = {}
         self._spare = Tasks("the spare process", lambda _problem: None)  # it only saves time: a failure is logged
+        self.elsewhere = actors.elsewhere
+        self._looks = Tasks("the look at the nodes", lambda _problem: None)  # the next one comes in a while
+        self._looks.start(self._look_around())
         self._replenish()
+
+    async def _look_around(self) -> None:
+        while True:
+            _, problem = await tried(asyncio.to_thread(self._actors.look_around))
+            if problem is not None:
+                log.warning("which nodes see the directory could not be looked at: %s", problem)
+            await asyncio.sleep(LOOK_S)
 
     def _replenish(self) -> None:
         """Start an idle process soon, since the last one was used."""

@@ -25,6 +25,7 @@ from perdure.actors.ray_world.connection import cause_of
 from perdure.actors.ray_world.courier import RayCourier
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.driver import DRIVER
+from perdure.actors.ray_world.identity import refuse_elsewhere
 from perdure.actors.ray_world.lifetime import on_own_thread
 from perdure.actors.ray_world.named_actors import Handle, Remote, call, create, kill
 from perdure.actors.ray_world.parent_death import die_with_parent
@@ -84,6 +85,7 @@ class RayGateway(Process):
 
     def __init__(self, deployment: Deployment, name: str, plan: object, is_local: bool) -> None:
         die_with_parent()
+        refuse_elsewhere(deployment.data, deployment.identity)
         take_variables(deployment)
         super().__init__(deployment, name)
         courier = RayCourier(functools.partial(find_again, deployment))

@@ -21,6 +21,7 @@ from perdure.actors.ray_world.connection import cause_of
 from perdure.actors.ray_world.courier import RayCourier, find_supervisor
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.fleet import HostGone, HostSilent
+from perdure.actors.ray_world.identity import refuse_elsewhere
 from perdure.actors.ray_world.last_words import killed_for_memory, take_last_words
 from perdure.actors.ray_world.named_actors import (
     Handle,
@@ -34,6 +35,7 @@ from perdure.actors.ray_world.named_actors import (
     names,
     remote,
 )
+from perdure.actors.ray_world.nodes import alive_nodes, among, lack, nodes_of
 from perdure.actors.ray_world.os_processes import ProcessInfo, children, parent_process, this_process_info
 from perdure.actors.ray_world.os_processes import kill as kill_processes
 from perdure.actors.ray_world.parent_death import die_with_parent
@@ -41,7 +43,7 @@ from perdure.actors.ray_world.process_telemetry import begin_telemetry
 from perdure.actors.ray_world.processes import HostProcess
 from perdure.actors.ray_world.ray_internals import IDLE_WORKER, LOST
 from perdure.actors.ray_world.system import system_world
-from perdure.ledger import HostUnavailable, NoSuchNode
+from perdure.ledger import DirectoryElsewhere, HostUnavailable, NoSuchNode, blind
 
 T = TypeVar("T")
 RuntimeEnv = dict[str, Any]
@@ -55,6 +57,7 @@ class RayHost(HostProcess):
 
     def __init__(self, deployment: Deployment, host_id: str) -> None:
         die_with_parent()
+        refuse_elsewhere(deployment.data, deployment.identity)
         if deployment.package and deployment.own:
             prefer_pinned(deployment.package, deployment.code_dir)
         elif deployment.package:
@@ -68,10 +71,16 @@ class RayHost(HostProcess):
 
 
 class RayActors:
-    """The hosts of one data directory, for the fleet."""
+    """The hosts of one data directory, for the fleet.
+
+    Attributes:
+        elsewhere: the nodes that do not see the directory, and what each has instead.
+    """
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
+        self._nodes = nodes_of(deployment) if deployment.identity and not deployment.own else None
+        self.elsewhere = {} if self._nodes is None else self._nodes.elsewhere
         self._killed_for_memory = killed_for_memory()
 
     def create(self, host_id: str, spec: PoolSpec) -> Handle:
@@ -79,7 +88,7 @@ class RayActors:
         try:
             name = self._deployment.host(host_id, spec)
             resources = dict(spec.resources)
-            options = {
+            options: dict[str, Any] = {
                 "name": name,
                 "num_cpus": spec.num_cpus,
                 "num_gpus": resources.pop(GPU, 0),
@@ -87,6 +96,7 @@ class RayActors:
             }
             if self._deployment.own and (lack := self.lack(spec)):
                 raise NoSuchNode(f"{lack}, and this Ray has no other nodes to come")
+            options |= self._place(spec)
             environment = json.loads(spec.runtime_env or "{}")
             deployment = self._deployment._replace(package=environment.pop("package", ""))
             uris = package_uris(deployment.package, deployment.code_dir)
@@ -98,16 +108,24 @@ class RayActors:
 
     def lack(self, spec: PoolSpec) -> str:
         """What no node has, in words; empty if one is large enough. Ray would wait for one for ever."""
-        wanted = {**dict(spec.resources), **({"CPU": spec.num_cpus} if spec.num_cpus else {})}
-        if not wanted:
-            return ""
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-        if any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in nodes):
-            return ""
-        most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in wanted}
-        asked = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items())
-        there = ", ".join(f"{amount:g} {name}" for name, amount in most.items())
-        return f"no node has {asked} (the most that one has: {there})"
+        return lack(alive_nodes(), _wanted(spec))
+
+    def look_around(self) -> None:
+        """Ask the nodes that have to be asked now whether they see the directory."""
+        if self._nodes is not None:
+            self._nodes.seeing()
+
+    def _place(self, spec: PoolSpec) -> dict[str, object]:
+        """Where a host may live: on nodes that see the directory. Raises `NoSuchNode` if only others have what it asks for."""
+        if self._nodes is None:
+            return {}
+        seeing, wanted = self._nodes.seeing(), _wanted(spec)
+        everywhere = self._nodes.alive()
+        if len(everywhere) == 1 or lack(everywhere, wanted):  # then such a node may be on its way
+            return {}
+        if missing := lack(seeing, wanted):
+            raise NoSuchNode(f"{missing} among those that see the directory; {blind(self.elsewhere)}")
+        return {"label_selector": among(seeing)}
 
     def hosts(self) -> dict[str, PoolSpec]:
         """The hosts that have a name. What others have left to say is of no use any more."""
@@ -119,6 +137,8 @@ class RayActors:
 
     def in_words(self, host_id: str, cause: str) -> str:
         """What is known of a host's death, where Ray knows only that its connection broke."""
+        if self._nodes is not None and DirectoryElsewhere.__name__ in cause:
+            self._nodes.doubt()
         said = take_last_words(self._deployment.last_words(host_id))
         if said or LOST not in cause:
             return said or cause
@@ -170,6 +190,10 @@ async def _translated(answer: Awaitable[T]) -> T:
         raise HostSilent(cause_of(error)) from error
     except RayError as error:
         raise HostGone(cause_of(error)) from error
+
+
+def _wanted(spec: PoolSpec) -> dict[str, float]:
+    return {**dict(spec.resources), **({"CPU": spec.num_cpus} if spec.num_cpus else {})}
 
 
 def _with_code(environment: RuntimeEnv, uris: list[str]) -> RuntimeEnv:

@@ -50,6 +50,11 @@ def ask_info(handle: Handle) -> Remote:
     return cast("Remote", handle).info.options(concurrency_group="control").remote()
 
 
+def ask_home(handle: Handle) -> Remote:
+    """Ask a supervisor which directory it serves, on that other loop too."""
+    return cast("Remote", handle).home.options(concurrency_group="control").remote()
+
+
 def ask_to_die(handle: Handle, process: ProcessId) -> Remote:
     """Ask an actor to kill itself if it is this process, on that other loop too."""
     return cast("Remote", handle).die.options(concurrency_group="control").remote(process)

@@ -9,10 +9,12 @@ import asyncio
 import gc
 import logging
 import traceback
+from collections.abc import Callable
 from typing import ClassVar, Final
 
 from perdure.actors.ports import Courier, Fleet, Pulse, World
 from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.identity import refuse_elsewhere, unlike
 from perdure.actors.ray_world.last_words import EXIT, end_on_sigterm, keep_last_words
 from perdure.actors.ray_world.loop_watch import LoopWatch
 from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, strike, this_process, this_process_info
@@ -21,7 +23,7 @@ from perdure.actors.ray_world.turnstile import Turnstile
 from perdure.actors.tasks import awaited
 from perdure.actors.telemetry.telemetry import OFF, Telemetry
 from perdure.actors.threads import inherit_contexts
-from perdure.ledger import LedgerError, SupervisorUnreachable
+from perdure.ledger import DirectoryElsewhere, LedgerError, SupervisorUnreachable
 
 BREATH_S: Final = 1.0  # the least time between two lives, of which the second would fail like the first
 SUPERVISOR: Final = "supervisor"  # the name of its log
@@ -41,11 +43,18 @@ class Process:
         end_on_sigterm()
         self._telemetry = telemetry
         inherit_contexts()
-        self._finish_log = listen(ProcessLog(deployment.logs_dir, name, deployment.limits.logs_bytes_max))
-        here = this_process_info()
-        log.info("process %d on %s begins", here.pid, here.node)
+        self._deployment, self._name = deployment, name
+        self._finish_log: Callable[[], None] | None = None
+        if not unlike(deployment.data, deployment.identity):
+            self._begin_log()
         gc.freeze()  # imported modules are never collected; searching them for cycles took a quarter of a busy process's time
         gc.set_threshold(*self.GENERATIONS)
+
+    def _begin_log(self) -> None:
+        deployment = self._deployment
+        self._finish_log = listen(ProcessLog(deployment.logs_dir, self._name, deployment.limits.logs_bytes_max))
+        here = this_process_info()
+        log.info("process %d on %s begins", here.pid, here.node)
 
     async def info(self) -> ProcessInfo:
         """Which process this is. It is answered on an event loop of its own, even while the life is busy."""
@@ -84,7 +93,7 @@ class SupervisorProcess(Process):
 
     def __init__(self, deployment: Deployment, world: World, fleet: Fleet) -> None:
         super().__init__(deployment, SUPERVISOR, world.telemetry)
-        self._deployment, self._world, self._fleet = deployment, world, fleet
+        self._world, self._fleet = world, fleet
         self._proven = False
         self._begin()
 
@@ -97,6 +106,9 @@ class SupervisorProcess(Process):
 
     async def _live(self) -> None:
         deployment, threads = self._deployment, self._world.threads
+        await threads.commit(lambda: refuse_elsewhere(deployment.data, deployment.identity))
+        if self._finish_log is None:
+            self._begin_log()
         await threads.commit(deployment.check_ledger)
         store = await threads.commit(lambda: deployment.part("store", deployment.ledger_dir))
         try:
@@ -117,6 +129,11 @@ class SupervisorProcess(Process):
         traceback.print_exception(error)
         if self._proven or not isinstance(error, LedgerError):
             _leave(self._began_s + BREATH_S - asyncio.get_running_loop().time(), 1)
+
+    async def home(self) -> tuple[str, bool]:
+        """Which directory it serves, and whether it could not begin because its machine does not see that."""
+        has_failed = self._life.done() and isinstance(_error_of(self._life), DirectoryElsewhere)
+        return self._deployment.identity, has_failed
 
     async def exchange(self, frame: bytes) -> bytes:
         """Pass a frame on. Until this life has answered its first call, its end is an answer too."""
@@ -167,7 +184,8 @@ class HostProcess(Process):
         error = _error_of(life)
         if error is not None:
             traceback.print_exception(error)
-        self._finish_log()
+        if self._finish_log is not None:
+            self._finish_log()
         code = 0 if error is None else 1
         if self._telemetry.is_on:
             awaited(self._close_telemetry()).add_done_callback(lambda _: _leave(FAREWELL_S, code))

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 
 import ray
+from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
 
-from perdure.actors.ray_world.cluster_record import refuse_if_stopped
+from perdure.actors.ray_world.cluster_record import begin_directory, refuse_if_stopped
 from perdure.actors.ray_world.courier import find_supervisor
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.fleet import ActorFleet
 from perdure.actors.ray_world.hosts import RayActors
-from perdure.actors.ray_world.named_actors import Handle, create
+from perdure.actors.ray_world.identity import elsewhere, is_blank, refuse_elsewhere
+from perdure.actors.ray_world.named_actors import Handle, ask_home, create, kill
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.ray_world.process_telemetry import begin_telemetry, several
 from perdure.actors.ray_world.processes import SUPERVISOR, SupervisorProcess
@@ -22,6 +24,7 @@ from perdure.actors.ray_world.system import system_world
 from perdure.ledger import NoLongerServed, SupervisorUnreachable
 
 PAUSES_S = (0.05, 0.2, 1.0)  # until the supervisor is looked for again
+ANSWER_S = 2.0  # for it to say which directory it serves
 
 
 class RaySupervisor(SupervisorProcess):
@@ -35,8 +38,40 @@ class RaySupervisor(SupervisorProcess):
         super().__init__(deployment, world, ActorFleet(RayActors(deployment)))
 
 
+class Opening:
+    """A directory that this process opens, and opens again when its Ray has begun anew. Which directory it is, is known from the first time
+    on: what lies at its path later is no other one.
+
+    Attributes:
+        deployment: the directory's, with its identity as soon as that is known.
+    """
+
+    def __init__(self, deployment: Deployment) -> None:
+        self.deployment = deployment
+
+    def ensure(self, own: bool) -> Handle:
+        """Find the supervisor or create it. The caller has the startup lock. Nothing is begun where Ray knows of a supervisor, and this
+        machine of no directory."""
+        data = self.deployment.data
+        if not self.deployment.identity:
+            if is_blank(data) and _served(self.deployment):
+                raise elsewhere(data, "no directory of Perdure, perhaps because it is not mounted")
+            self.deployment = self.deployment._replace(identity=begin_directory(data))
+        return ensure_supervisor(self.deployment._replace(own=own))
+
+
+def _served(deployment: Deployment) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(find_supervisor(deployment))
+    return False
+
+
 def ensure_supervisor(deployment: Deployment) -> Handle:
-    """Find the supervisor or create it. Several may try at once, and a name may be on its way out."""
+    """Find the supervisor or create it. Several may try at once, and a name may be on its way out.
+
+    Raises `DirectoryElsewhere` if this machine does not see the directory, or the supervisor serves another one.
+    """
+    refuse_elsewhere(deployment.data, deployment.identity)
     again = Retrying(
         retry=retry_if_exception_type(ValueError),
         wait=wait_chain(*map(wait_fixed, PAUSES_S)),
@@ -51,16 +86,32 @@ def ensure_supervisor(deployment: Deployment) -> Handle:
 
 def _find_or_create(deployment: Deployment) -> Handle:
     with contextlib.suppress(ValueError):
-        return find_supervisor(deployment)
+        return _of_this_directory(find_supervisor(deployment), deployment)
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     options = {"name": deployment.supervisor, "max_restarts": -1, "num_cpus": 0, "scheduling_strategy": here}
     return create(RaySupervisor, deployment, **options)
 
 
+def _of_this_directory(handle: Handle, deployment: Deployment) -> Handle:
+    """A supervisor, unless it serves another directory. One that could not begin, because Ray has restarted it on a machine that does not
+    see the directory, is ended: another one is created here. One that does not answer soon is taken as it is."""
+    try:
+        identity, has_failed = ray.get(ask_home(handle), timeout=ANSWER_S)
+    except (RayError, AttributeError):  # busy, on its way to another life, or of an earlier version
+        return handle
+    if deployment.identity and identity not in ("", deployment.identity):
+        raise elsewhere(deployment.data, "another directory than the one that this Ray serves")
+    if has_failed:
+        refuse_elsewhere(deployment.data, deployment.identity)
+        kill(handle)
+        raise ValueError(deployment.supervisor)
+    return handle
+
+
 def find_again(deployment: Deployment) -> Handle:
     """Find the supervisor, or create it if Ray has lost it. One that somebody has stopped is not created by who was connected then."""
     with contextlib.suppress(ValueError):
-        return find_supervisor(deployment)
+        return _of_this_directory(find_supervisor(deployment), deployment)
     refuse_if_stopped(deployment.data, ray.get_runtime_context().gcs_address)
     return ensure_supervisor(deployment)
 

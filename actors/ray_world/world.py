@@ -27,7 +27,7 @@ from perdure.actors.ray_world.os_processes import kill as kill_processes
 from perdure.actors.ray_world.process_telemetry import traced_program
 from perdure.actors.ray_world.ray_internals import GCS, RAYLET
 from perdure.actors.ray_world.strikes import SUPERVISOR, Struck, gateways_of, processes_of, strike_processes
-from perdure.actors.ray_world.supervisors import ensure_supervisor, find_again, find_served, no_longer_served
+from perdure.actors.ray_world.supervisors import Opening, find_again, find_served, no_longer_served
 from perdure.ledger import BadRequest, SupervisorUnreachable
 from perdure.policies import Limits
 
@@ -64,8 +64,8 @@ class RayCluster:
     ) -> Self:
         """Join the Ray that is named or that serves the directory already, else start one; see that its supervisor exists.
 
-        Raises `LedgerUnwritable`, `LedgerLost`, `BadRequest` for an address that is none or that this process cannot join now, and
-        `SupervisorUnreachable` if nobody answers there.
+        Raises `LedgerUnwritable`, `LedgerLost`, `DirectoryElsewhere`, `BadRequest` for an address that is none or that this process cannot
+        join now, and `SupervisorUnreachable` if nobody answers there.
         """
         refuse_while_loading()
         deployment = Deployment(
@@ -75,10 +75,11 @@ class RayCluster:
             telemetry=traced_program(),
         )
         deployment.check_ledger()
-        member = Member(deployment.data, lambda own: ensure_supervisor(deployment._replace(own=own)))
+        opening = Opening(deployment)
+        member = Member(deployment.data, opening.ensure)
         exit_on_sigterm()
         life = DRIVER.enter(member, address or os.environ.get("RAY_ADDRESS"), num_cpus)
-        return cls(deployment._replace(own=life.own), member)
+        return cls(opening.deployment._replace(own=life.own), member)
 
     @classmethod
     def found(cls, data: Path, address: str | None = None) -> Self | None:

@@ -128,6 +128,13 @@ class Unstartable(BaseModel):
     since_at_ms: int
 
 
+class Elsewhere(BaseModel):
+    """A node of the cluster that does not see the data directory."""
+
+    node: str
+    told: str
+
+
 class OverviewTold(BaseModel):
     """What `perdure ps` tells."""
 
@@ -137,6 +144,7 @@ class OverviewTold(BaseModel):
     live: list[RunLine]
     hosts: list[HostLine]
     unstartable: list[Unstartable]
+    elsewhere: list[Elsewhere]
     agents: Annotated[
         list[tuple[str, str, int]], Field(description="Agents that are awake, at most 1,000: address, host, life.")
     ]

@@ -17,6 +17,7 @@ from perdure.ledger.store.integrity import Finding, lock_of
 AGENTS: Final = "agents"
 LEDGER: Final = "ledger"
 PAGE: Final = 20_000
+ADVICE: Final = "mount the directory's storage there, at the same path, or take the node out of the cluster; it is asked again by itself"
 
 Asking = Callable[..., Any]
 
@@ -45,6 +46,7 @@ def served_findings(ask: Asking, data: Path, *, deep: bool = False) -> list[Find
     findings = [Finding("ok", what, "stop it to look again")]
     advice = "mend the cause; hosts are tried again by themselves, and what waits for one goes on then"
     findings += [Finding("damage", each["told"], advice) for each in told["unstartable"]]
+    findings += [Finding("warning", each["told"], ADVICE) for each in told["elsewhere"]]
     if not lock_of(data / LEDGER).exists():
         what = f"the lock of the ledger was deleted while {who} serves it, so another process could begin to write beside it"
         findings.append(Finding("damage", what, "stop what serves it with `perdure stop`, and start it again"))

@@ -62,6 +62,7 @@ class Cluster:
         self.machines: dict[str, Machine] = {}
         self.broken: Callable[[PoolSpec], str] = lambda _spec: ""  # why hosts of this pool fail as they start
         self.lack: Callable[[PoolSpec], str] = lambda _spec: ""  # what no node has of what they ask for
+        self.elsewhere: dict[str, str] = {}  # nodes that do not see the directory, and what each has instead
         self.crashes: list[Failure] = []
         self.restarts = 0
         self._plan = plan
@@ -174,6 +175,7 @@ class SimFleet:
         self._process = process
         self._cluster = cluster
         self._nature = cluster.nature
+        self.elsewhere = cluster.elsewhere
 
     async def spawn(self, host_id: str, spec: PoolSpec) -> str:
         """Ask for a host; it lives later. Who dies while asking has asked: the next life finds the host by `survivors`."""

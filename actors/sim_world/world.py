@@ -43,7 +43,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -246,6 +246,11 @@ class Simulation:
     def take_nodes(self, lack: Callable[[PoolSpec], str]) -> None:
         """From now on no node has this of what hosts of a pool ask for; nothing is missing where it is empty."""
         self._cluster.lack = lack
+
+    def blind_nodes(self, elsewhere: Mapping[str, str]) -> None:
+        """From now on these nodes have something else at the directory's path."""
+        self._cluster.elsewhere.clear()
+        self._cluster.elsewhere.update(elsewhere)
 
     def kill(self, name: str) -> bool:
         """SIGKILL; False if there is no such live process. May be called from anywhere, also from within the victim."""

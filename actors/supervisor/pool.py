@@ -69,6 +69,7 @@ class Pool:
     ) -> None:
         self._world, self._tasks, self._fleet, self._view, self._limits = world, tasks, fleet, view, limits
         self._sessions, self._report, self._publisher = sessions, report, publisher
+        view.elsewhere = fleet.elsewhere
         self.heartbeat = Heartbeat(tasks, fleet, view, sessions, limits, publisher, self._end)
         self.refuse_calls: Callable[[str, HostUnavailable], None] = lambda _pool, _problem: None
         self.awaits_call: Callable[[str], bool] = lambda _pool: False

@@ -61,6 +61,7 @@ def ps(
     A run is starting or running (live), interrupted (its parent stopped waiting; a late result repairs that), or completed, error or
     aborted (final). The mail is the account of `perdure audit`. A host is shown with its process, its agents and its resident memory, a
     process of a gateway with its port. If no host comes up, the cause is told.
+    Nodes of a cluster that do not see the directory are named.
     With `ended_kept_ms` or `ended_kept_max` in its limits, a directory clears old ended runs by itself, and is shown to do so.
 
     A list says when each run was requested, how long it took, and how it ended.
@@ -142,6 +143,8 @@ def _print_overview(data: Path, told: dict[str, Any]) -> None:
         print(f"code   {_code(told['code'])}")
     for each in told["unstartable"]:
         print(f"hosts  {each['told']}")
+    for each in told["elsewhere"]:
+        print(f"nodes  {each['told']}")
     print_hosts([*told["hosts"], *told["gateways"]])
     print_live(told["live"])
     left = runs["starting"] + runs["running"] - len(told["live"])

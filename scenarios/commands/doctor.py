@@ -43,6 +43,8 @@ def doctor(
     ledger if it has not come as far as its agent had reported; nobody's if the ledger knows of no agent that it belongs to. How far
     storages have come is looked at if there are at most 1,000, or with --deep.
 
+    Nodes of a cluster that do not see the directory are named, and files of two directories in one.
+
     What a restore into this directory that was killed has left beside it is named, too.
 
     Small files that are not as they were written are named: code, which types there are, where the Ray is, how agents are named. So are
@@ -70,6 +72,7 @@ def doctor(
 def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Finding]:
     """What is to be said of a cold directory."""
     try:
+        actors.identity_of(data)
         actors.refuse_without_ledger(data)
     except LedgerError as problem:
         return [Finding("damage", problem.problem, problem.advice)]

@@ -1,0 +1,90 @@
+"""Which directory is meant: a random word that is made with it. So a machine that has another one at its path, or none, is found out.
+
+The word lies in the directory and in its ledger. A new one is made only where there is neither, by the program that opens the directory.
+From there it goes with the deployment: the supervisor and each host compare it with what their machine has at that path before they begin,
+and write nothing where it differs.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from perdure.actors.code.permanent_names import AGENTS, FORMAT_FILE, LEDGER
+from perdure.ledger import DirectoryElsewhere
+from perdure.ledger.block_guard import synchronise
+from perdure.ledger.storage.log_file import write_whole
+
+IDENTITY: Final = "identity"
+ADVICE: Final = (
+    "mount the directory's storage there, at this path, or take that machine out of the cluster. Nothing was begun there, and what agents"
+    " keep is untouched"
+)
+
+
+def identity_of(data: Path) -> str:
+    """The word of the directory that this machine has at a path; empty if there is none. Raises `OSError`, and `DirectoryElsewhere` if its
+    file and its ledger are of two directories."""
+    own, kept = _word(data / IDENTITY), _word(data / LEDGER / IDENTITY)
+    if own and kept and own != kept:
+        problem = f"{data / IDENTITY} says {own:.32}, {data / LEDGER / IDENTITY} says {kept:.32}: these are files of two directories"
+        advice = f"bring those of one of them back; if the ledger is the right one, delete {data / IDENTITY}: it is made again from there"
+        raise DirectoryElsewhere(str(data), problem, advice)
+    return own or kept
+
+
+def is_blank(data: Path) -> bool:
+    """Whether nothing of a directory of ours lies at this path: it is new, or what should be mounted there is not."""
+    return not any((data / name).exists() for name in (IDENTITY, FORMAT_FILE, LEDGER, AGENTS))
+
+
+def remember_identity(data: Path) -> str:
+    """Give a directory its word if it has none, and write it where it is missing; durable on return. Raises as `identity_of` does."""
+    word = identity_of(data) or secrets.token_hex(8)
+    for file in (data / LEDGER / IDENTITY, data / IDENTITY):
+        if not _word(file):
+            file.parent.mkdir(exist_ok=True)
+            draft = file.with_name(f"{IDENTITY}.{os.getpid()}")
+            write_whole(draft, f"{word}\n".encode())
+            draft.replace(file)
+            synchronise(file.parent)
+    return word
+
+
+def unlike(data: Path, identity: str) -> str:
+    """What this machine has at the path instead of the directory of this word; empty if it is that one."""
+    try:
+        here = identity_of(data)
+        is_there = data.is_dir()
+    except DirectoryElsewhere as problem:
+        return f"a mixture ({problem.problem})"
+    except OSError as problem:
+        return f"what it cannot read ({problem.strerror or problem})"
+    if here == identity or not identity:
+        return ""
+    if here or (is_there and not is_blank(data)):
+        return "another directory"
+    return "no directory of Perdure, perhaps because it is not mounted" if is_there else "no such directory"
+
+
+def elsewhere(data: Path, seen: str, node: str = "") -> DirectoryElsewhere:
+    """The refusal of a machine that has something else at the path."""
+    return DirectoryElsewhere(
+        str(data), f"{node or platform.node()} has {seen} at this path, and not the one that is meant", ADVICE
+    )
+
+
+def refuse_elsewhere(data: Path, identity: str) -> None:
+    """Raise `DirectoryElsewhere` if this machine does not see the directory of this word."""
+    if seen := unlike(data, identity):
+        raise elsewhere(data, seen)
+
+
+def _word(file: Path) -> str:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return file.read_text(encoding="ascii", errors="replace").strip()
+    return ""
