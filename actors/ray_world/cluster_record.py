@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from perdure.actors.code.permanent_names import check_format, remember_format
-from perdure.actors.ray_world.identity import is_blank, remember_identity
+from perdure.actors.ray_world.identity import identity_of, is_blank, remember_identity
 from perdure.ledger import BadRequest, LedgerLost, LedgerUnwritable, NoLongerServed, SupervisorUnreachable, keep_whole
 
 LEDGER: Final = "ledger"
@@ -112,6 +112,7 @@ def begin_directory(data: Path) -> str:
     """Write what says which directory this is, and how its agents are named, if it is new. Returns its identity. The caller has the startup
     lock. Raises `LedgerUnwritable`, and `DirectoryElsewhere` if its files are of two directories."""
     try:
+        identity_of(data)  # nothing is written into a mixture
         remember_format(data)
         return remember_identity(data)
     except OSError as error:

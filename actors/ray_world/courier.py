@@ -22,16 +22,22 @@ from perdure.ledger import DirectoryElsewhere, HostUnavailable, PerdureError, Su
 class RayCourier:
     """Exchanges frames with the supervisor, and asks hosts. `find` looks it up by its name, and blocks meanwhile.
 
-    A host is in one Ray for life. A driver may see several; `living` returns the present one.
+    A host is in one Ray for life. A driver may see several; `living` returns the present one. With `replaces`, `find` creates another
+    supervisor for one that cannot begin where Ray has restarted it.
     """
 
     def __init__(
-        self, find: Callable[[], Handle], living: Callable[[], Lifetime] | None = None, *, door: str = ""
+        self,
+        find: Callable[[], Handle],
+        living: Callable[[], Lifetime] | None = None,
+        *,
+        door: str = "",
+        replaces: bool = False,
     ) -> None:
         self._find, self._living, self._life = find, living, Lifetime()
         self._handle: Handle | None = None
         self._hosts: dict[str, Handle] = {}
-        self.door = door
+        self.door, self._replaces = door, replaces
 
     async def exchange(self, frame: bytes) -> bytes:
         """Hand over a frame and wait for the answer. Raises `SupervisorUnreachable`, or what the supervisor itself raised."""
@@ -41,8 +47,9 @@ class RayCourier:
                 self._handle = await asyncio.wrap_future(life.bound(on_own_thread(self._find)))
             answer = await self._answer(self._handle, "exchange", frame)
         except RayTaskError as error:
-            if isinstance(error.cause, DirectoryElsewhere):
-                self._handle = None  # another one may be found
+            if isinstance(error.cause, DirectoryElsewhere) and self._replaces:
+                self._handle = None
+                raise SupervisorUnreachable(str(error.cause)) from None
             raise _carried(error) from None
         except (RayError, ValueError, OSError, RuntimeError) as error:
             if isinstance(error, ActorDiedError):

@@ -88,7 +88,7 @@ class RayGateway(Process):
         refuse_elsewhere(deployment.data, deployment.identity)
         take_variables(deployment)
         super().__init__(deployment, name)
-        courier = RayCourier(functools.partial(find_again, deployment))
+        courier = RayCourier(functools.partial(find_again, deployment), replaces=True)
         self._neighbours = Neighbours()
         self._server: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._wish: asyncio.Future[int] = asyncio.get_running_loop().create_future()

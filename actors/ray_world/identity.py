@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.actors.code.permanent_names import AGENTS, FORMAT_FILE, LEDGER
-from perdure.ledger import DirectoryElsewhere
-from perdure.ledger.block_guard import synchronise
-from perdure.ledger.storage.log_file import write_whole
+from perdure.ledger import DirectoryElsewhere, synchronise, write_whole
 
 IDENTITY: Final = "identity"
 ADVICE: Final = (

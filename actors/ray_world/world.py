@@ -104,7 +104,7 @@ class RayCluster:
     def courier(self) -> RayCourier:
         """A way to the supervisor for one event loop of this driver."""
         if self._member.may_start:
-            return RayCourier(functools.partial(find_again, self.deployment), DRIVER.living)
+            return RayCourier(functools.partial(find_again, self.deployment), DRIVER.living, replaces=True)
         return RayCourier(functools.partial(find_served, self.deployment), self._life_served)
 
     def _life_served(self) -> Life:

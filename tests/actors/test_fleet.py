@@ -34,7 +34,8 @@ class FakeActors:
         self.killed: list[str] = []
         self.mute: set[str] = set()
         self.silent: set[str] = set()
-        self.spares = 0
+        self.spares = self.looks = 0
+        self.elsewhere: dict[str, str] = {}
         self.where = machine()
 
     def create(self, host_id: str, spec: PoolSpec) -> str:
@@ -45,6 +46,12 @@ class FakeActors:
 
     def lack(self, _spec: PoolSpec) -> str:
         return ""
+
+    def look_around(self) -> None:
+        self.looks += 1
+        self.elsewhere["far"] = "no such directory"
+        if self.looks == 1:
+            raise OSError("the cluster does not answer")
 
     def hosts(self) -> dict[str, PoolSpec]:
         return {host_id: PoolSpec(runtime_env=host_id) for host_id in [*self.watches, "just gone"]}
@@ -98,6 +105,19 @@ async def fleet_with(actors: FakeActors, *host_ids: str) -> ActorFleet:
     for host_id in host_ids:
         await fleet.spawn(host_id, PoolSpec())
     return fleet
+
+
+def test_the_nodes_are_looked_at_again_and_again_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.actors.ray_world.fleet.LOOK_S", 0.01)
+
+    async def story() -> None:
+        actors = FakeActors()
+        fleet = await fleet_with(actors)
+        while actors.looks < 3:
+            await asyncio.sleep(0.01)
+        assert fleet.elsewhere == {"far": "no such directory"}
+
+    asyncio.run(story())
 
 
 def test_a_host_s_own_reason_is_the_cause_of_its_end() -> None:
