@@ -99,7 +99,7 @@ class ScheduleGroup(_Group):
                 and row.number > cursor
                 and callback in (None, row.callback)
             )
-            if fits and (between is None or (row.ready_at_ms is not None and first <= row.ready_at_ms <= last)):
+            if fits and (between is None or (row.next_at_ms is not None and first <= row.next_at_ms <= last)):
                 found.append(row)
         return [shown_schedule(self._perdure, row) for row in found[:most]]
 
@@ -197,7 +197,7 @@ def _shown(tenant: Tenant, row: Row) -> dict[str, Any]:
         "callback": row.callback,
         "payload": unpack_value(row.payload),
         "status": row.status,
-        "next_at_ms": row.ready_at_ms,
+        "next_at_ms": row.next_at_ms,
         "retry": retries_of(tenant, row),
         "key": row.key or None,
         "attempt": row.attempt,

@@ -90,7 +90,14 @@ class Row(StoredRow):
 
     @property
     def ready_at_ms(self) -> int | None:
-        """When its callback is called; None if it is paused or parked."""
+        """From when its callback may be called; None if it is paused or parked. An item of the queue that was not tried yet waits for its
+        turn only, whatever the clock says."""
+        is_fresh = self.kind is RowKind.QUEUED and not self.attempt
+        return 0 if is_fresh and self.next_at_ms is not None else self.next_at_ms
+
+    @property
+    def next_at_ms(self) -> int | None:
+        """The same for people: when it is due, or has been since."""
         return self.due_at_ms if self.status in CALLBACK_DUE else None
 
     @property

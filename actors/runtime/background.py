@@ -62,7 +62,7 @@ def schedules_in(found: Looked) -> list[Told]:
             "callback": row.callback,
             "status": str(row.status),
             "attempt": row.attempt,
-            "due_at_ms": row.ready_at_ms,
+            "due_at_ms": row.next_at_ms,
             "cron": row.cron,
             "created_at_ms": row.created_at_ms,
             "error": row.error or None,

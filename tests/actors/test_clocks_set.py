@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from perdure.actors import Occurrence
 from perdure.actors.sim_world.ports import SimClock
 from perdure.policies import Delivery
 from tests.actors.cast import Boss
@@ -135,23 +136,55 @@ def test_what_is_at_work_is_done_once_whenever_the_clocks_are_set(story: Story, 
     at_each_reading(by_ms, played)
 
 
-def test_an_item_that_is_not_due_any_more_waits_with_an_alarm_and_its_agent_may_sleep() -> None:
-    """The clock goes back in the middle of a drain. The ledger knows when to wake the agent, whatever becomes of it."""
+class Stumbler(Planner):
+    """Its items fail when they are first called, and then take a second."""
+
+    async def stumble(self, payload: Any, it: Occurrence) -> None:
+        if it.attempt == 1:
+            raise RuntimeError("not yet")
+        await asyncio.sleep(1)
+        self._write(payload, it)
+
+
+@pytest.mark.parametrize("lives", [1, 2])
+def test_a_retry_that_is_not_due_any_more_waits_with_an_alarm_and_its_agent_may_sleep(lives: int) -> None:
+    """The clock goes back in the middle of a drain, behind what was taken out of the line together, or stands in it still. The ledger knows
+    when to wake the agent, whatever becomes of it."""
 
     async def story(stage: Stage) -> None:
-        await stage.call(
-            Planner, "do_all", [["queue", each, {}] for each in (["slow", 1_000], *(["note", n] for n in range(3)))]
-        )
-        await asyncio.sleep(0.5)
+        soon = {"retry": {"attempts_max": 9, "first_ms": 10, "most_ms": 10}}
+        asked = [
+            ["queue", [method, payload], soon] for method, payload in (("stumble", 1), ("stumble", 2), ("slow", 500))
+        ]
+        await stage.call(Stumbler, "do_all", asked)
+        await asyncio.sleep(0.3)
+        if lives > 1:
+            stage.kill_host_of(address(Stumbler, "p"))
+            await stage.until(lambda: stage.host_of(address(Stumbler, "p")) != "")
+            await asyncio.sleep(0.3)
+        await asyncio.sleep(0.6)
         stage.simulation.set_clocks(BACK_MS)
         await asyncio.sleep(20)
-        known = stage.view.agents.get(address(Planner, "p"))
+        known = stage.view.agents.get(address(Stumbler, "p"))
         assert known is not None
         assert known.alarm_at_ms, (
             "whoever looks at the agent now wakes it, and does not know whether it would have woken"
         )
+        assert "2" not in await payloads(stage, Stumbler)
         await asyncio.sleep(-BACK_MS / 1_000)
-        assert await payloads(stage) == ["1000", "0", "1", "2"]
+        assert sorted(await payloads(stage, Stumbler)) == ["1", "2", "500"]
+
+    play(story)
+
+
+def test_items_that_were_not_tried_yet_are_served_in_order_whatever_the_clock_says() -> None:
+    async def story(stage: Stage) -> None:
+        await do(stage, "queue", "slow", 1_000)
+        for number, by_ms in enumerate((0, BACK_MS, 0, BACK_MS, -BACK_MS)):
+            await do(stage, "queue", "note", number)
+            stage.simulation.set_clocks(by_ms)
+        await asyncio.sleep(3)
+        assert await payloads(stage) == ["1000", *map(str, range(5))]
 
     play(story)
 
