@@ -23,9 +23,10 @@ def soak(
 
     A leg is a fan-out, jobs, a turn of a chat agent or exchanges of people with a messenger agent, whose models are scripted. Each is
     checked as `perdure run` does. A drill is a fan-out that is struck as `perdure chaos` does it. In a stall the supervisor and all hosts
-    stand still, in a leg `clock` the clocks of all processes are set forward and back: either must cost no attempt. In an upgrade a program
-    comes with newer code while its agents are at work. With a full disk nothing can be written for a while: that is played only if DIR lies
-    on a file system of at most 4 GB, which is then filled.
+    stand still; in a leg `clock` the clocks of all processes are set forward and back while children, queues, schedules and fibers are at
+    work. Either must cost no attempt, and lose nothing. In an upgrade a program comes with newer code while its agents are at work. With a
+    full disk nothing can be written for a while: that is played only if DIR lies on a file system of at most 4 GB, which is then filled.
+    A leg that does not end is given up, and what it waited for is told.
 
     After each leg the memory, file descriptors and threads of the supervisor and the hosts, and the disk, are measured. At the end come the
     audit, `doctor` on the directory and on a restored backup, and a look for processes left behind. Ctrl-C ends the soak with the report so

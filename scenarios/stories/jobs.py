@@ -27,14 +27,15 @@ STATUSES: Final = ("completed", "error", "aborted", "interrupted")
 
 
 class Jobs(Directed):
-    """The work is spread over some seconds, so that there is something to kill."""
+    """The work is spread over some seconds, so that there is something to kill. With `lasting_s` the queues are drained for so long too."""
 
     name: ClassVar[str] = "jobs"
 
-    def __init__(self, jobs: int, desks: int, kills: int, seed: int, watcher: Watcher) -> None:
+    def __init__(self, jobs: int, desks: int, kills: int, seed: int, watcher: Watcher, lasting_s: float = 0) -> None:
         super().__init__(seed, watcher)
         self._jobs, self._kills_max = jobs, kills
-        drawn = draw_jobs(jobs, seed, max(SPREAD_LEAST_S, KILL_S * kills))
+        spread_s = max(SPREAD_LEAST_S, KILL_S * kills, lasting_s)
+        drawn = draw_jobs(jobs, seed, spread_s, drained=lasting_s > 0)
         desks = min(desks, jobs)
         self._desks = {f"desk-{seed}-{number}": drawn[number::desks] for number in range(desks)}
         self.scene = Scene(jobs, "jobs", kills=self.kills)

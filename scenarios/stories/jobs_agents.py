@@ -39,7 +39,7 @@ PROGRESS: Final = """
 
 
 class Job(BaseModel):
-    """One job. `rest_ms` is the pause of each step, and `delay_ms` the delay of a scheduled job."""
+    """One job. `rest_ms` is the pause of each step, or before an item is served, and `delay_ms` the delay of a scheduled job."""
 
     key: str
     kind: Kind
@@ -73,8 +73,8 @@ def total_of(number: int) -> int:
     return sum(part_of(number, step) for step in range(STEPS))
 
 
-def draw_jobs(count: int, seed: int, spread_s: float) -> list[Job]:
-    """Draw jobs. Their delays and pauses are spread over so many seconds."""
+def draw_jobs(count: int, seed: int, spread_s: float, *, drained: bool = False) -> list[Job]:
+    """Draw jobs. Their delays and pauses are spread over so many seconds, and the draining of the queue too if it is to last."""
     die = random.Random(f"{seed} jobs")
     kinds = die.choices(list(KINDS), list(KINDS.values()), k=count)
     jobs = []
@@ -84,6 +84,10 @@ def draw_jobs(count: int, seed: int, spread_s: float) -> list[Job]:
         job.rest_ms = int(die.random() * spread_s * 1000 / STEPS) if kind in ("plain", "flaky") else 0
         job.delay_ms = int(die.random() * spread_s * 1000) if kind == "scheduled" else 0
         jobs.append(job)
+    if drained:
+        items = [job for job in jobs if job.kind == "queued"]
+        for job in items:
+            job.rest_ms = int(spread_s * 1000 / len(items))
     return jobs
 
 
@@ -104,7 +108,7 @@ class JobDesk(Agent):
                 if job.kind == "scheduled":
                     self.schedule(job.delay_ms / 1000, "due", job.model_dump(), key=job.key)
                 elif job.kind == "queued":
-                    self.queue("serve", job.model_dump(), key=job.key)
+                    self.queue("serve_slowly" if job.rest_ms else "serve", job.model_dump(), key=job.key)
         return len(fresh)
 
     def _fiber(self, job: Job) -> dict[str, Any]:
@@ -138,6 +142,11 @@ class JobDesk(Agent):
         early_ms = occurrence.scheduled_at_ms - self._perdure.now_ms()
         self.sql("INSERT INTO fired VALUES ($1, $2)", [payload["key"], early_ms])
         self.fibers.start([self._fiber(Job(**payload))])
+
+    async def serve_slowly(self, payload: dict[str, Any], occurrence: Occurrence) -> None:
+        """Serve an item after a pause, so that the queue is drained for a while."""
+        await asyncio.sleep(payload["rest_ms"] / 1000)
+        self.serve(payload, occurrence)
 
     def serve(self, payload: dict[str, Any], occurrence: Occurrence) -> None:
         self.sql("INSERT INTO served SELECT count(*), $1 FROM served", [payload["key"]])

@@ -17,6 +17,7 @@ import psutil
 from perdure.scenarios.stories.engine import Scenario, in_words
 from perdure.scenarios.stories.soak_curves import Sample, curves, grown, told
 from perdure.scenarios.stories.soak_legs import REST_S, Legs, beside
+from perdure.scenarios.stories.soak_waits import waited_for
 from perdure.scenarios.stories.stage import RayStage, Stage
 from perdure.scenarios.stories.watchers import Watcher
 
@@ -75,7 +76,8 @@ class Soak(Scenario):
             return not (live or overview["audit"]["pending"])
 
         if not await stage.until(is_quiet, REST_S, LOOK_S):
-            self.wrong.append(f"something was still under way {REST_S:.0f} s after leg {self._legs.played.total()}")
+            left = await waited_for(stage, self._data / "agents")
+            self.wrong.append(f"under way {REST_S:.0f} s after leg {self._legs.played.total()}: {left}")
 
     async def _sample(self, stage: RayStage, at_s: float) -> Sample:
         overview, pids = await stage.ask("ps", 0), await stage.pids()

@@ -11,7 +11,7 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -34,7 +34,8 @@ from perdure.scenarios.stories.jobs import Jobs
 from perdure.scenarios.stories.messenger_agents import clerk_environment, script_of
 from perdure.scenarios.stories.messenger_play import CALM, DEADLY, messages_of
 from perdure.scenarios.stories.soak_machine import full_disk, may_be_filled, stood_still
-from perdure.scenarios.stories.stage import RayStage
+from perdure.scenarios.stories.soak_waits import waited_for
+from perdure.scenarios.stories.stage import RayStage, Stage
 from perdure.scenarios.stories.victims import Victim, hosts_in
 from perdure.scenarios.stories.watchers import Watcher
 from perdure.scenarios.telegram.server import SocketTelegram
@@ -52,6 +53,7 @@ JUMP_MS: Final = 20_000
 JUMP_EVERY_S: Final = 1.0
 WAYS: Final = 3  # exchanges of a leg
 REST_S: Final = 300.0  # for what a leg left under way: a busy machine is slow, and what waits for nothing stands longer
+LEG_S: Final = 900.0  # the slowest legs take some two minutes
 LIVE_MAX: Final = 1_000
 DISK_WORDS: Final = ("storage", "No space left")  # in the error of a run that could not write
 STRUCK_WORDS: Final = ("lost in every attempt that it may have",)  # in that of a run that was struck again and again
@@ -71,6 +73,7 @@ class Legs:
         self._chat = ChatRecovery(most, seed, watcher, also=script_of(written, seed).questions)
         self._turns, self._points = 0, [PEACE]
         self._messages, self._release = 0, 1
+        self._playing: list[asyncio.Task[None]] = []
         self._kinds: dict[str, Callable[[RayStage, int], Awaitable[None]]] = {
             "fan-out": self._fan_out,
             "jobs": self._jobs,
@@ -85,7 +88,7 @@ class Legs:
     @contextlib.contextmanager
     def surroundings(self, data: Path) -> Iterator[None]:
         """A model, a workspace and a Telegram, and clocks that can be set."""
-        self._data, self._shift = data, beside(data, "clock")
+        self._data, self._shift, self._storages = data, beside(data, "clock"), data / "agents"
         shift_clocks(self._shift, 0)
         if may_be_filled(data):
             self._kinds["full disk"] = self._full_disk
@@ -105,7 +108,30 @@ class Legs:
             target = str(beside(self._data, "backups"))
             await self.command("backup", str(self._data), target, "--keep", str(BACKUPS_KEPT))
         else:
-            await self._kinds[name](stage, number)
+            await self._bounded(self._kinds[name](stage, number), stage, f"leg {number}, {name}")
+
+    async def _bounded(self, leg: Awaitable[None], stage: Stage, name: str) -> None:
+        """A leg that does not end is given up, and what it waited for is what is wrong."""
+        bound = asyncio.timeout(LEG_S)
+        try:
+            async with bound:
+                await leg
+        except TimeoutError:
+            if not bound.expired():
+                raise
+            for each in self._playing:
+                each.cancel()
+            shift_clocks(self._shift, 0)
+            self.wrong.append(
+                f"{name}: not over after {LEG_S:.0f} s; it waited for: {await waited_for(stage, self._storages)}"
+            )
+        finally:
+            self._playing.clear()
+
+    def _begin(self, story: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Play a story beside what hinders it."""
+        self._playing.append(asyncio.ensure_future(story))
+        return self._playing[-1]
 
     # one story
 
@@ -161,7 +187,7 @@ class Legs:
         """A fan-out during which the supervisor and the hosts stand still for a while, as on a machine that swaps or sleeps."""
         order = self._order(20, 100, number)
         story = self._census(stage, order, HINDERED_AFTER_S + self._die.uniform(0, 2))
-        playing = asyncio.ensure_future(self._play(story, stage, number))
+        playing = self._begin(self._play(story, stage, number))
         await asyncio.sleep(HINDERED_AFTER_S)
         with stood_still(await stage.pids()):
             await asyncio.sleep(self._die.uniform(*STALLS_S))
@@ -169,27 +195,23 @@ class Legs:
         await self._expect_first_attempts(stage, order, f"leg {number}, stall")
 
     async def _clock(self, stage: RayStage, number: int) -> None:
-        """A fan-out or jobs while the clocks of all processes are set forward and back, at once. At the end they are right again."""
-        seed, order = self._seed_of(number), self._order(20, 100, number)
-        is_census = self._die.random() < 0.5  # noqa: PLR2004 - either as often as the other
-        story: Scenario = (
-            self._census(stage, order, JUMPS * JUMP_EVERY_S)
-            if is_census
-            else Jobs(order.children, 2, 0, seed, self._watcher)
-        )
-        playing = asyncio.ensure_future(self._play(story, stage, number))
+        """A fan-out, and jobs with queues that are drained, schedules and fibers, while the clocks of all processes are set forward and
+        back, at once. At the end they are right again."""
+        order, lasting_s = self._order(20, 100, number), JUMPS * JUMP_EVERY_S
+        jobs = Jobs(order.children, 2, 0, self._seed_of(number), self._watcher, lasting_s)
+        stories: list[Scenario] = [self._census(stage, order, lasting_s), jobs]
+        playing = [self._begin(self._play(story, stage, number)) for story in stories]
         for jump_ms in [*(self._die.randint(-JUMP_MS, JUMP_MS) for _ in range(JUMPS)), 0]:
             await asyncio.sleep(JUMP_EVERY_S)
             shift_clocks(self._shift, jump_ms)
-        await playing
-        if is_census:
-            await self._expect_first_attempts(stage, order, f"leg {number}, clock")
+        await asyncio.gather(*playing)
+        await self._expect_first_attempts(stage, order, f"leg {number}, clock")
 
     async def _full_disk(self, stage: RayStage, number: int) -> None:
         """A fan-out whose disk is full for a while. Who was refused starts again when there is room, and resumes."""
         order = self._order(20, 100, number)
         pace_s = HINDERED_AFTER_S + self._die.uniform(0, 4)
-        playing = asyncio.ensure_future(self._census(stage, order, pace_s).play(stage))
+        playing = self._begin(self._census(stage, order, pace_s).play(stage))
 
         async def is_at_work() -> bool:
             overview = await stage.ask("ps", 0)

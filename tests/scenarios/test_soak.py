@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -23,9 +24,12 @@ from perdure.scenarios.stories.soak_curves import (
     told,
     warmed_up,
 )
-from perdure.scenarios.stories.soak_legs import DISK_WORDS, failures, wrong_beside
+from perdure.scenarios.stories.soak_legs import DISK_WORDS, Legs, failures, wrong_beside
 from perdure.scenarios.stories.soak_machine import full_disk, stood_still
 from perdure.scenarios.stories.soak_upgrade import differences, program_in, told_in, write
+from perdure.scenarios.stories.soak_waits import open_work
+from perdure.scenarios.stories.stage import SimStage
+from perdure.scenarios.stories.watchers import watcher_for
 from perdure.scenarios.testing.laboratory import Laboratory
 
 HOUR_S = 3_600.0
@@ -218,6 +222,83 @@ def test_runs_may_fail_for_the_reason_that_the_leg_gives_them_only_and_each_end_
     assert wrong_beside(DISK_WORDS, failed, {"deliveries": 4, "distinct": 3}, 3, 3) == [
         "4 ends of 3 runs were told, 3 are known, 3 were asked for"
     ]
+
+
+class Endless(Agent):
+    """Does not end."""
+
+    async def run(self, input: None) -> None:
+        await asyncio.sleep(HOUR_S)
+
+
+class WithData(SimStage):
+    """A simulated world, with a directory for what stories write beside it."""
+
+    def __init__(self, laboratory: Laboratory, client: Client, data: Path) -> None:
+        super().__init__(laboratory, client)
+        self.data = data
+
+
+class OneKind(Legs):
+    """Legs of one kind only, in the simulated world."""
+
+    def __init__(self, kind: str, data: Path, seed: int) -> None:
+        super().__init__(10.0, seed, watcher_for(as_json=True))
+        self._kinds["endless"] = self._endless
+        self._order_of_kinds = itertools.repeat(kind)
+        self._data, self._shift, self._storages = data, data / "clock", data / "agents"
+
+    async def _endless(self, stage: Any, number: int) -> None:
+        self._begin(stage.run(Endless, None, f"endless-{number}"))
+        await stage.run(Endless, None, "awaited")
+
+
+def test_a_leg_that_does_not_end_is_given_up_and_what_it_waited_for_is_told(tmp_path: Path) -> None:
+    legs = OneKind("endless", tmp_path, 1)
+
+    async def story(client: Client) -> None:
+        await legs.play(WithData(laboratory, client, tmp_path))  # type: ignore[arg-type]
+
+    with Laboratory(5) as laboratory:
+        laboratory.play(story, timeout_ms=2_000_000)
+    (said,) = legs.wrong
+    assert said.startswith("leg 1, endless: not over after 900 s; it waited for: ")
+    assert "run awaited is running, in attempt 1, on host " in said
+    assert "run endless-1 is running" in said
+
+
+def test_what_lies_open_in_storages_is_named_with_its_state_and_not_all_of_many() -> None:
+    common = {"agent": "d@m:Desk", "attempt": 2, "error": "no"}
+    fiber = {"fiber_id": "f", "status": "running", "is_settled": False, **common}
+    item = {"kind": "queued", "key": None, "id": "i", "status": "retrying", "due_at_ms": 5, **common}
+    assert open_work("fibers", [fiber, {**fiber, "is_settled": True}]) == [
+        "fiber f of d@m:Desk is running, in attempt 2, last error: no"
+    ]
+    assert open_work("schedules", [item, {**item, "status": "parked"}]) == [
+        "item i of d@m:Desk is retrying, in attempt 2, last error: no, due at 5"
+    ]
+    turn = {"request_id": "t", "status": "parked", "is_settled": False, **common, "error": None}
+    assert open_work("turns", [turn] * 13) == [*["turn t of d@m:Desk is parked, in attempt 2"] * 10, "3 more turns"]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_in_a_leg_of_clocks_queues_schedules_fibers_and_children_come_to_the_end_that_they_should(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    legs, jumps = OneKind("clock", tmp_path, seed), [0]
+
+    async def story(client: Client) -> None:
+        def jump(_file: Path, to_ms: int) -> None:
+            laboratory.simulation.set_clocks(to_ms - jumps[-1])
+            jumps.append(to_ms)
+
+        monkeypatch.setattr("perdure.scenarios.stories.soak_legs.shift_clocks", jump)
+        await legs.play(WithData(laboratory, client, tmp_path))  # type: ignore[arg-type]
+
+    with Laboratory(seed) as laboratory:
+        laboratory.play(story)
+    assert legs.wrong == []
+    assert min(jumps) < 0 == jumps[-1]
 
 
 def test_a_disk_is_full_until_the_ballast_is_gone_whatever_happens(tmp_path: Path) -> None:
