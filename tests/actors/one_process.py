@@ -35,6 +35,7 @@ class OneProcess:
         self.disk = disk or MemoryDisk()
         self.hosts: dict[str, Host] = {}
         self.ended: list[str] = []
+        self.elsewhere: dict[str, str] = {}
         self._lives: dict[str, asyncio.Task[str]] = {}
         self.supervisor = Supervisor(system_world(), self, store or MemoryStore(), Cabinet(self.disk), limits)
         self.client = Client(system_world(), self, limits)
