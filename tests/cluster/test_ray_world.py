@@ -181,7 +181,7 @@ def cluster(data: Path) -> Iterator[RayCluster]:
     cluster = on_own_thread(
         lambda: RayCluster.start(data, implementations=TOYS, num_cpus=2)
     ).result()  # a thread that ends takes no Ray along
-    (data / "ledger").mkdir()
+    (data / "ledger").mkdir(exist_ok=True)
     yield cluster
     cluster.close()
 
