@@ -10,7 +10,6 @@ from perdure.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from perdure.ledger.activation import Activation, HostView, Trouble, blind, package_of, pool_key, with_package
-    from perdure.ledger.block_guard import synchronise
     from perdure.ledger.checks import (
         check_bool,
         check_ms,
@@ -194,7 +193,6 @@ if TYPE_CHECKING:
         Unstarted,
         Up,
     )
-    from perdure.ledger.storage.log_file import write_whole
     from perdure.ledger.store.crowds import CROWD, CROWD_MIN, CROWDS, Crowd, count_of, crowd_of, spelled_out
     from perdure.ledger.store.store import Boot, CrowdRow, FactRow, First, Payload, Record, Row, Store, Wanted
     from perdure.ledger.timeouts import arm, next_look

@@ -66,10 +66,11 @@ CONNECT_TIMEOUTS: Final = {
 
 
 def check_directory(data: Path) -> None:
-    """Raise a `LedgerError` if this directory must not be taken for what it was: its ledger is lost, or it is not certain how its agents
-    are named."""
+    """Raise a `LedgerError` if this directory must not be taken for what it was: its ledger is lost, it is not certain how its agents are
+    named, or its files are of two directories."""
     refuse_without_ledger(data)
     check_format(data)
+    identity_of(data)
 
 
 def refuse_without_ledger(data: Path) -> None:

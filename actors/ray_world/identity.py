@@ -7,7 +7,6 @@ and write nothing where it differs.
 
 from __future__ import annotations
 
-import os
 import platform
 import secrets
 from contextlib import suppress
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.actors.code.permanent_names import AGENTS, FORMAT_FILE, LEDGER
-from perdure.ledger import DirectoryElsewhere, synchronise, write_whole
+from perdure.ledger import DirectoryElsewhere, keep_whole
 
 IDENTITY: Final = "identity"
 ADVICE: Final = (
@@ -45,11 +44,7 @@ def remember_identity(data: Path) -> str:
     word = identity_of(data) or secrets.token_hex(8)
     for file in (data / LEDGER / IDENTITY, data / IDENTITY):
         if not _word(file):
-            file.parent.mkdir(exist_ok=True)
-            draft = file.with_name(f"{IDENTITY}.{os.getpid()}")
-            write_whole(draft, f"{word}\n".encode())
-            draft.replace(file)
-            synchronise(file.parent)
+            keep_whole(file, f"{word}\n".encode())
     return word
 
 

@@ -16,6 +16,7 @@ from perdure.actors.code.packages import digest_of, packed_in
 from perdure.actors.code.permanent_names import FORMAT_FILE, LEDGER, check_format
 from perdure.actors.code.pinned import noted_places
 from perdure.actors.ray_world.cluster_record import RECORD, record_in
+from perdure.actors.ray_world.identity import IDENTITY, identity_of
 from perdure.ledger import LedgerError, numbered_lines
 from perdure.ledger.store.integrity import Finding
 
@@ -158,6 +159,21 @@ FILES: Final = (
         "refused",
         "an empty one is made again from the copy that the ledger has",
     ),
+    DirectoryFile(
+        "ledger/identity",
+        "a copy of `identity`",
+        f"a start; {_WHOLE}",
+        "again",
+        "refused",
+    ),
+    DirectoryFile(
+        "identity",
+        "which directory this is: a random word",
+        f"a start; {_WHOLE}",
+        "again",
+        "refused",
+        "made again from the copy that the ledger has",
+    ),
     DirectoryFile("code/*/*", "a package unpacked", "hosts; compared with the package by each", "again", "again"),
     DirectoryFile(
         "code/*.py",
@@ -260,7 +276,7 @@ def file_at(path: str) -> DirectoryFile | None:
 def findings_in(data: Path) -> list[Finding]:
     """What is to be said of the small files of a directory, and which agent types may be one that was moved."""
     return [
-        *_of_format(data),
+        *_of_words(data),
         *_of_code(data / CODE),
         *_of_lines(data / CODE),
         *_of_json(data),
@@ -268,16 +284,17 @@ def findings_in(data: Path) -> list[Finding]:
     ]
 
 
-def _of_format(data: Path) -> Iterator[Finding]:
-    try:
-        check_format(data)
-    except LedgerError as problem:
-        yield Finding("damage", problem.problem, problem.advice)
-        return
-    if (data / LEDGER / FORMAT_FILE).exists() and not (data / FORMAT_FILE).exists():
-        yield Finding(
-            "warning", f"{data / FORMAT_FILE} is missing", "the next start makes it again from the ledger's copy"
-        )
+def _of_words(data: Path) -> Iterator[Finding]:
+    """Of `format` and `identity`, of which the ledger has copies."""
+    for name, check in ((FORMAT_FILE, check_format), (IDENTITY, identity_of)):
+        try:
+            check(data)
+        except LedgerError as problem:
+            yield Finding("damage", problem.problem, problem.advice)
+            continue
+        if (data / LEDGER / name).exists() and not (data / name).exists():
+            what = f"{data / name} is missing"
+            yield Finding("warning", what, "the next start makes it again from the ledger's copy")
 
 
 def _of_code(code_dir: Path) -> Iterator[Finding]:

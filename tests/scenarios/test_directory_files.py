@@ -19,7 +19,7 @@ from perdure.actors.code.naming import load_type, type_name
 from perdure.actors.code.packages import package_file
 from perdure.actors.code.permanent_names import remember_format
 from perdure.actors.code.pinned import places_of, unpacked
-from perdure.actors.ray_world.cluster_record import check_directory, startup_lock, write_record
+from perdure.actors.ray_world.cluster_record import begin_directory, check_directory, startup_lock, write_record
 from perdure.actors.ray_world.last_words import take_last_words
 from perdure.actors.ray_world.process_log import ProcessLog
 from perdure.actors.runtime.directory_files import FATES, FILES, DirectoryFile, Fate, file_at
@@ -107,6 +107,7 @@ class Place:
 
     def start(self) -> None:
         with startup_lock(self.data):
+            begin_directory(self.data)
             write_record(self.data, "127.0.0.1:1")
 
     def play(self) -> None:
@@ -139,6 +140,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Place:
     data, author = root / "data", root / "author.py"
     author.write_text("from perdure import Agent\nclass Author(Agent): ...\n", encoding="utf-8")
     with startup_lock(data):
+        begin_directory(data)
         write_record(data, "127.0.0.1:1")
 
     async def story(client: object) -> None:
