@@ -193,6 +193,7 @@ if TYPE_CHECKING:
         Unstarted,
         Up,
     )
+    from perdure.ledger.storage.this_machine import mount_of
     from perdure.ledger.store.crowds import CROWD, CROWD_MIN, CROWDS, Crowd, count_of, crowd_of, spelled_out
     from perdure.ledger.store.store import Boot, CrowdRow, FactRow, First, Payload, Record, Row, Store, Wanted
     from perdure.ledger.timeouts import arm, next_look

@@ -3,10 +3,15 @@
 The word lies in the directory and in its ledger. A new one is made only where there is neither, by the program that opens the directory.
 From there it goes with the deployment: the supervisor and each host compare it with what their machine has at that path before they begin,
 and write nothing where it differs.
+
+A directory on a file system of its own is noted in the user's home, with the place where that is mounted. So a mount that is missing after
+a reboot is found out too, where nobody is left who knows the word.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import platform
 import secrets
 from contextlib import suppress
@@ -14,9 +19,10 @@ from pathlib import Path
 from typing import Final
 
 from perdure.actors.code.permanent_names import AGENTS, FORMAT_FILE, LEDGER
-from perdure.ledger import DirectoryElsewhere, keep_whole
+from perdure.ledger import DirectoryElsewhere, keep_whole, mount_of
 
 IDENTITY: Final = "identity"
+_PASSING: Final = frozenset(("overlay", "ramfs", "tmpfs"))  # what a reboot, or the end of a container, empties
 ADVICE: Final = (
     "mount the directory's storage there, at this path, or take that machine out of the cluster. Nothing was begun there, and what agents"
     " keep is untouched"
@@ -75,6 +81,38 @@ def refuse_elsewhere(data: Path, identity: str) -> None:
     """Raise `DirectoryElsewhere` if this machine does not see the directory of this word."""
     if seen := unlike(data, identity):
         raise elsewhere(data, seen)
+
+
+def note_mount(data: Path) -> None:
+    """Note on which file system this directory lies, if it is one that outlives a reboot and is not the machine's first."""
+    mount, system = mount_of(data)
+    if mount in ("", "/") or system in _PASSING:
+        return
+    noted = {path: at for path, at in _noted().items() if mount_of(Path(path))[0] != at or Path(path).is_dir()}
+    with suppress(
+        OSError
+    ):  # a home that cannot be written remembers nothing, which is no reason to refuse the directory
+        keep_whole(_notes(), json.dumps({**noted, str(data.resolve()): mount}, indent=1).encode())
+
+
+def refuse_unmounted(data: Path) -> None:
+    """Raise `DirectoryElsewhere` if this directory was on a file system that is not mounted now."""
+    mount = _noted().get(str(data.resolve()))
+    if mount is not None and mount_of(data)[0] != mount and is_blank(data):
+        raise elsewhere(data, f"no directory of Perdure (nothing is mounted at {mount}, where it was)")
+
+
+def _notes() -> Path:
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local" / "state") / "perdure" / "mounts.json"
+
+
+def _noted() -> dict[str, str]:
+    with suppress(OSError, ValueError):
+        found = json.loads(_notes().read_bytes())
+        if isinstance(found, dict):
+            return {path: at for path, at in found.items() if isinstance(at, str)}
+    return {}
 
 
 def _word(file: Path) -> str:

@@ -14,7 +14,7 @@ from perdure.actors.ray_world.courier import find_supervisor
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.fleet import ActorFleet
 from perdure.actors.ray_world.hosts import RayActors
-from perdure.actors.ray_world.identity import elsewhere, is_blank, refuse_elsewhere
+from perdure.actors.ray_world.identity import elsewhere, is_blank, note_mount, refuse_elsewhere, refuse_unmounted
 from perdure.actors.ray_world.named_actors import Handle, ask_home, create, kill
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.ray_world.process_telemetry import begin_telemetry, several
@@ -56,7 +56,9 @@ class Opening:
         if not self.deployment.identity:
             if is_blank(data) and _served(self.deployment):
                 raise elsewhere(data, "no directory of Perdure, perhaps because it is not mounted")
+            refuse_unmounted(data)
             self.deployment = self.deployment._replace(identity=begin_directory(data))
+            note_mount(data)
         return ensure_supervisor(self.deployment._replace(own=own))
 
 

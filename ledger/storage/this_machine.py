@@ -24,15 +24,20 @@ def boot_id() -> str:
 def is_local(folder: Path) -> bool:
     """Whether this folder lies on a disk of this machine alone: no other machine writes to it, and what one process has written every
     other one sees. False where the system does not tell it."""
+    return mount_of(folder)[1] in _LOCAL
+
+
+def mount_of(folder: Path) -> tuple[str, str]:
+    """Where the file system of a folder is mounted, be the folder there or not, and its type. Empty where the system does not tell it."""
     try:
         lines = _MOUNTS.read_text().splitlines()
     except OSError:
-        return False
+        return "", ""
     place = folder.resolve()
     mounts = {
         _path(before.split()[4]): after.split()[0] for before, _, after in (line.partition(" - ") for line in lines)
     }
-    return next((mounts[each] in _LOCAL for each in (place, *place.parents) if each in mounts), False)
+    return next(((str(each), mounts[each]) for each in (place, *place.parents) if each in mounts), ("", ""))
 
 
 def synchronise_file_system(file: int) -> None:

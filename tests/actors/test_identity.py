@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,10 +13,17 @@ from typing import Any
 
 import pytest
 
-from perdure.actors.ray_world import supervisors
+from perdure.actors.ray_world import identity, supervisors
 from perdure.actors.ray_world.cluster_record import begin_directory, startup_lock
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.ray_world.identity import IDENTITY, identity_of, refuse_elsewhere, unlike
+from perdure.actors.ray_world.identity import (
+    IDENTITY,
+    identity_of,
+    note_mount,
+    refuse_elsewhere,
+    refuse_unmounted,
+    unlike,
+)
 from perdure.actors.ray_world.nodes import Node, Nodes, among, lack
 from perdure.actors.ray_world.supervisors import Opening, ensure_supervisor, find_again
 from perdure.ledger import DirectoryElsewhere
@@ -131,6 +140,42 @@ def test_a_mount_that_is_lost_while_a_program_has_it_open_is_not_begun_anew(
     with startup_lock(data), pytest.raises(DirectoryElsewhere):
         opening.ensure(own=True)
     assert files_of(data) == ["cluster.lock"]
+
+
+def test_a_mount_that_is_missing_after_a_reboot_is_not_begun_anew_and_a_directory_that_was_deleted_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    disk = tmp_path / "disk"
+    mounted = {"is": True}
+    monkeypatch.setattr(
+        identity,
+        "mount_of",
+        lambda folder: (str(disk), "ext4") if mounted["is"] and folder.is_relative_to(disk) else ("/", "ext4"),
+    )
+
+    def opened(data: Path) -> None:
+        with startup_lock(data):
+            refuse_unmounted(data)
+            begin_directory(data)
+            note_mount(data)
+
+    opened(disk / "data")
+    opened(tmp_path / "plain")
+    for data in (disk / "data", tmp_path / "plain"):
+        shutil.rmtree(data)
+        opened(data)
+    shutil.rmtree(disk)
+    mounted["is"] = False
+    with pytest.raises(DirectoryElsewhere, match=re.escape(f"nothing is mounted at {disk}")):
+        opened(disk / "data")
+    assert [path.name for path in (disk / "data").iterdir()] == ["cluster.lock"]
+    opened(disk / "another")
+    mounted["is"] = True
+    opened(disk / "data")
+    (tmp_path / "state" / "perdure" / "mounts.json").write_bytes(b"\xff garbage")
+    opened(disk / "third")
+    assert list(json.loads((tmp_path / "state" / "perdure" / "mounts.json").read_bytes())) == [str(disk / "third")]
 
 
 def test_a_supervisor_of_another_directory_at_the_same_path_is_not_taken(

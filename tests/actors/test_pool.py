@@ -23,6 +23,7 @@ class Desert:
     def __init__(self, view: View, coming_up: int = 0) -> None:
         self.view, self.left = view, coming_up
         self.spawned: list[float] = []
+        self.elsewhere: dict[str, str] = {}
 
     async def spawn(self, _host_id: str, _spec: PoolSpec) -> str:
         self.spawned.append(asyncio.get_running_loop().time())

@@ -11,7 +11,11 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from perdure.ledger.errors import StorageError
+from perdure.actors.code.known_types import known_types, remember_type
+from perdure.actors.code.naming import _digest, cell_file, is_cell_whole
+from perdure.actors.code.permanent_names import check_format, remember_format
+from perdure.ledger import keep_whole
+from perdure.ledger.errors import PerdureError, StorageError
 from perdure.ledger.storage.cabinet import Cabinet, FileDisk, Storage, StorageLocked
 from perdure.ledger.storage.shared_log import SharedLog
 from tests.crash.recording import Say, Workload, latest
@@ -307,6 +311,52 @@ def judge_creation(directory: Path, said: list[str]) -> str:
     return judge(directory / "agents", said)
 
 
+def live_by_names(directory: Path, say: Say) -> None:
+    """A new directory, in which programs name classes that were typed at a prompt; each is named twice, as by two programs."""
+    try:
+        directory.mkdir(exist_ok=True)
+        remember_format(directory)
+        say("formatted 1")
+        for n in (*range(1, 9), *range(1, 9)):
+            _name(directory / "code", n)
+            say(f"named {n}")
+    except OSError as problem:
+        raise PerdureError(str(problem)) from problem
+
+
+def _name(code: Path, n: int) -> None:
+    text = _text(n)
+    keep_whole(cell_file(_digest(text), code), text.encode())
+    remember_type.cache_clear()
+    remember_type(f"m:T{n}", f"cell:{_digest(text)}:T", code)
+
+
+def _text(n: int) -> str:
+    return f"class T:\n    words = {_words(n)!r}\n"
+
+
+def judge_names(directory: Path, said: list[str]) -> str:
+    """What was named is there, whole. What was being named is, too, after it was named once more."""
+    code, named = (
+        directory / "code",
+        max((int(line.split()[1]) for line in said if line.startswith("named")), default=0),
+    )
+    if "formatted 1" in said and not (directory / "format").exists():
+        return "lost: the format"
+    try:
+        check_format(directory)
+    except PerdureError as refusal:
+        return f"refused: {refusal}"
+    for again in (False, True):
+        known = {each.name for each in known_types(code)}
+        for n in range(1, named + 1):
+            file = cell_file(_digest(_text(n)), code)
+            if f"m:T{n}" not in known or not file.exists() or not is_cell_whole(file):
+                return f"lost: the text of class {n}{' when it was named again' * again}"
+        _name(code, named := named + 1)
+    return ""
+
+
 def stored(name: str, tables_from: int) -> Workload:
     """Three lives: one that is closed, one that is killed, one that is closed again."""
     lived = partial(live, tables_from=tables_from)
@@ -347,4 +397,5 @@ TOGETHER = Workload(
 )
 FORGET = Workload("forget", (live_and_forget,), judge_forgotten)
 REST = Workload("rest", (partial(live_at_the_seams, upto=60),), partial(judge, tables_from=NEVER), flips=True)
+NAMES = Workload("names", (live_by_names,), judge_names)
 CREATION = Workload("creation", (create,), judge_creation)

@@ -41,6 +41,7 @@ WORKLOADS = {
         agent_lives.TOGETHER,
         agent_lives.FORGET,
         agent_lives.REST,
+        agent_lives.NAMES,
     )
 }
 KILLED = "died: SIGKILL"
