@@ -35,7 +35,7 @@ from tests.reach import ROOMS
 from tests.tidy import FOLDERS, ROOT
 
 COPIED = (*FOLDERS, "tests", ".src")
-TIMEOUT_S = 300
+TIMEOUT_S = 100  # less than a test may take, so that one that hangs is told by its name
 REACH_TIMEOUT_S = 3_600
 TESTS_S_MAX = 60.0  # of the tests that are played against one change of the sample, as long as they take without it
 SAMPLE = 200
