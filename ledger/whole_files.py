@@ -1,7 +1,8 @@
 """Small files that are whole: at every moment, also after a power cut, such a file is the former one or the new one, and never a part.
 
 The order is: a draft beside it, on the disk; then its name; then the folder, on the disk. A name that came to the disk before its content
-would be an empty file after a power cut. What a death leaves is a draft, `<name>.<process>-<thread>`, which nobody reads.
+would be an empty file after a power cut. What a death leaves is a draft, `<name>.<process>-<thread>`, which nobody reads. A file to which
+lines are added may end with a torn one, which readers pass over.
 """
 
 from __future__ import annotations

@@ -1638,7 +1638,7 @@ MUTANTS = (
     Mutant("actors/supervisor/checkpoints.py", "await self._world.threads.archive(self._cabinet.disk.settle)", "pass",
            "a deletion is on the disk before a fact says so", "actors/test_retention.py"
            "::test_what_was_cleared_is_gone_from_the_disk_by_one_synchronisation_for_many_before_anything_says_so"),
-    Mutant("ledger/storage/shared_segment.py", "        if each.generation == generation:\n", "        if True:\n",
+    Mutant("ledger/storage/shared_segment.py", "found = [each for each in every if each.generation == generation]", "found = every",
            "what an earlier generation of a segment held does not count", "ledger/test_shared_log.py"
            "::test_a_full_segment_is_free_again_when_the_agents_logs_are_on_the_disk"),
     Mutant("ledger/storage/shared_log.py", "part.problem = log.lost(problem)", "log.lost(problem)",

@@ -94,7 +94,7 @@ def _is_of_format_1(code_dir: Path) -> bool:
 
 def _format_of(data: Path) -> str:
     begun = FORMAT_1 if (data / LEDGER).exists() else FORMAT
-    return _said_in(data / FORMAT_FILE) or _said_in(data / LEDGER / FORMAT_FILE) or begun
+    return said_in(data / FORMAT_FILE) or said_in(data / LEDGER / FORMAT_FILE) or begun
 
 
 def remember_format(data: Path) -> None:
@@ -107,7 +107,7 @@ def remember_format(data: Path) -> None:
     check_format(data)
     file, copy = data / FORMAT_FILE, data / LEDGER / FORMAT_FILE
     begun = "" if (data / LEDGER).exists() or (data / AGENTS).exists() else FORMAT
-    known = _said_in(file) or _said_in(copy) or begun
+    known = said_in(file) or said_in(copy) or begun
     for each in [file, *([copy] if copy.parent.is_dir() else [])] if known else []:
         keep_whole(each, f"{known}\n".encode())
 
@@ -116,7 +116,7 @@ def check_format(data: Path) -> None:
     """Raise a `LedgerError` if it is not certain how agents are named in this directory. A file that is missing or empty
     is made again from the other one."""
     file, copy = data / FORMAT_FILE, data / LEDGER / FORMAT_FILE
-    said = {each: _said_in(each) for each in (file, copy) if each.exists()}
+    said = {each: said_in(each) for each in (file, copy) if each.exists()}
     told = {each: words for each, words in said.items() if words}
     if said and not told and (data / LEDGER).exists():
         problem = f"{' and '.join(map(str, said))} should say how agents are named here, and say nothing"
@@ -138,8 +138,8 @@ def check_format(data: Path) -> None:
             )
 
 
-def _said_in(file: Path) -> str:
-    """What a file of one word says; empty if it is not there."""
+def said_in(file: Path) -> str:
+    """What a file of one word says; empty if it is not there. Raises `LedgerUnwritable` if it cannot be read."""
     try:
         return file.read_bytes()[:SAID_MAX].decode(errors="backslashreplace").strip("\0" + whitespace)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):

@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from perdure.actors.code.permanent_names import AGENTS, FORMAT_FILE, LEDGER
-from perdure.ledger import DirectoryElsewhere, keep_whole, mount_of
+from perdure.actors.code.permanent_names import AGENTS, FORMAT_FILE, LEDGER, said_in
+from perdure.ledger import DirectoryElsewhere, LedgerUnwritable, keep_whole, mount_of
 
 IDENTITY: Final = "identity"
 _PASSING: Final = frozenset(("overlay", "ramfs", "tmpfs"))  # what a reboot, or the end of a container, empties
@@ -30,9 +30,9 @@ ADVICE: Final = (
 
 
 def identity_of(data: Path) -> str:
-    """The word of the directory that this machine has at a path; empty if there is none. Raises `OSError`, and `DirectoryElsewhere` if its
-    file and its ledger are of two directories."""
-    own, kept = _word(data / IDENTITY), _word(data / LEDGER / IDENTITY)
+    """The word of the directory that this machine has at a path; empty if there is none. Raises `LedgerUnwritable` if it cannot be
+    read, and `DirectoryElsewhere` if its file and its ledger are of two directories."""
+    own, kept = said_in(data / IDENTITY), said_in(data / LEDGER / IDENTITY)
     if own and kept and own != kept:
         problem = f"{data / IDENTITY} says {own:.32}, {data / LEDGER / IDENTITY} says {kept:.32}: these are files of two directories"
         advice = f"bring those of one of them back; if the ledger is the right one, delete {data / IDENTITY}: it is made again from there"
@@ -46,10 +46,11 @@ def is_blank(data: Path) -> bool:
 
 
 def remember_identity(data: Path) -> str:
-    """Give a directory its word if it has none, and write it where it is missing; durable on return. Raises as `identity_of` does."""
+    """Give a directory its word if it has none, and write it where it is missing; durable on return. Raises `OSError`, and what
+    `identity_of` raises."""
     word = identity_of(data) or secrets.token_hex(8)
     for file in (data / LEDGER / IDENTITY, data / IDENTITY):
-        if not _word(file):
+        if not said_in(file):
             keep_whole(file, f"{word}\n".encode())
     return word
 
@@ -61,8 +62,8 @@ def unlike(data: Path, identity: str) -> str:
         is_there = data.is_dir()
     except DirectoryElsewhere as problem:
         return f"a mixture ({problem.problem})"
-    except OSError as problem:
-        return f"what it cannot read ({problem.strerror or problem})"
+    except (LedgerUnwritable, OSError) as problem:
+        return f"what it cannot read ({problem})"
     if here == identity or not identity:
         return ""
     if here or (is_there and not is_blank(data)):
@@ -113,9 +114,3 @@ def _noted() -> dict[str, str]:
         if isinstance(found, dict):
             return {path: at for path, at in found.items() if isinstance(at, str)}
     return {}
-
-
-def _word(file: Path) -> str:
-    with suppress(FileNotFoundError, NotADirectoryError):
-        return file.read_text(encoding="ascii", errors="replace").strip()
-    return ""

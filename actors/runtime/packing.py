@@ -185,8 +185,7 @@ def pack_up(files: dict[str, Path], code_dir: Path) -> str:
     contents = _contents(files)
     digest = digest_of(contents)
     package = package_file(digest, code_dir)
-    if packed_in(package) != contents:
-        keep_whole(package, _zipped(contents))
+    keep_whole(package, package.read_bytes() if packed_in(package) == contents else _zipped(contents))
     _note_places(files, places_file(digest, code_dir))
     return digest
 

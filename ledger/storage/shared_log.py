@@ -36,7 +36,7 @@ from typing import Final, Protocol
 
 from perdure.ledger.errors import StorageError
 from perdure.ledger.storage.after_power_cut import redo
-from perdure.ledger.storage.shared_segment import KEPT, SUFFIX, Piece, Segment, alone, boot_of, is_free, keep
+from perdure.ledger.storage.shared_segment import KEPT, SUFFIX, Entry, Piece, Segment, alone, boot_of, is_free, keep
 from perdure.ledger.storage.this_machine import boot_id, is_local, synchronise_file_system
 from perdure.ledger.whole_files import synchronise
 
@@ -171,7 +171,7 @@ class SharedLog:
                 self._beside(partial(self._renew, segment))
         return False
 
-    def _has_appended(self, segment: Segment, entry: bytes) -> bool:
+    def _has_appended(self, segment: Segment, entry: Entry) -> bool:
         try:
             segment.append(entry)
         except OSError as problem:

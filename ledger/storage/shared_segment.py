@@ -3,8 +3,8 @@
 It is a head (magic, the boot of the machine in which it was begun, digest) and entries. One entry holds the pieces of all commits that
 became durable together. Each piece says which one of how many it is, of which entry, in which generation, and is sealed by a digest; so a
 damaged byte takes one piece, and what is missing before another one is seen. At its end an entry says whose pieces were in the entry
-before, so whoever has lost one is known. A segment is written anew from its beginning when it is not needed any more; what is left behind
-the new entries is of an earlier generation.
+before, so whoever has lost one is known, unless both are damaged. A segment is written anew from its beginning when it is not needed any
+more; what is left behind the new entries is of an earlier generation.
 """
 
 from __future__ import annotations
@@ -55,6 +55,13 @@ class Name(NamedTuple):
     incarnation: int
 
 
+class Entry(NamedTuple):
+    """What is written at once, and whose pieces are in it."""
+
+    content: bytes
+    names: list[Name]
+
+
 class Segment:
     """A segment that is open for writing, and locked. It has its size from the beginning, so that an entry is one write to the disk and not
     two. Raises `OSError`."""
@@ -65,7 +72,6 @@ class Segment:
         self.is_kept = False
         self._generation, self._entries, self._end, self._room = 1, 0, _HEAD.size, room
         self._names: list[Name] = []  # of the last entry
-        self._due: list[Name] = []  # of the one that is made
         with ExitStack() as undo:
             undo.callback(self.close, remove=True)
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,7 +80,7 @@ class Segment:
             os.fsync(self.file)
             undo.pop_all()
 
-    def entry(self, pieces: Sequence[Piece]) -> bytes | None:
+    def entry(self, pieces: Sequence[Piece]) -> Entry | None:
         """What `append` writes for these; None if there is no room for it."""
         parts: list[bytes] = []
         for number, (place, start, frame) in enumerate(pieces):
@@ -85,14 +91,13 @@ class Segment:
         names = b"".join(_NAME.pack(*each) for each in self._names)
         names = _NAMES.pack(_NAMES_MAGIC, self._generation, self._entries + 1, len(self._names)) + names
         entry = b"".join((*parts, names, check_of(names)))
-        self._due = [name_of(piece) for piece in pieces]
-        return entry if self._end + len(entry) <= self._room else None
+        return Entry(entry, [name_of(piece) for piece in pieces]) if self._end + len(entry) <= self._room else None
 
-    def append(self, entry: bytes) -> None:
+    def append(self, entry: Entry) -> None:
         """Write an entry and synchronise it."""
-        write_at(self.file, entry, self._end)
+        write_at(self.file, entry.content, self._end)
         os.fdatasync(self.file)
-        self._entries, self._end, self._names = self._entries + 1, self._end + len(entry), self._due
+        self._entries, self._end, self._names = self._entries + 1, self._end + len(entry.content), entry.names
 
     def renew(self) -> None:
         """Begin anew: what is in it is not needed any more."""
@@ -123,9 +128,13 @@ def boot_of(path: Path) -> str | None:
         return None
     if not is_begun:
         return None
-    magic, name, check = _HEAD.unpack(content)
-    if magic == _EARLIER_MAGIC:
+    if content.startswith(_EARLIER_MAGIC):
         raise StorageError(str(path), "an earlier Perdure wrote it, whose directories this one does not read")
+    return _boot_in(content)
+
+
+def _boot_in(head: bytes) -> str:
+    magic, name, check = _HEAD.unpack(head)
     return name.rstrip(b"\0").decode() if magic == _MAGIC and check_of(name) == check else ""
 
 
@@ -142,29 +151,29 @@ class Contents(NamedTuple):
 
 def read_segment(content: bytes) -> Contents:
     """What is in a segment."""
-    found = list(_pieces(content))
-    generation = max((each.generation for each in found), default=1)
+    every = list(_pieces(content))
+    generation = max((each.generation for each in every), default=1)
+    found = [each for each in every if each.generation == generation]
+    named = [each for each in _all_names(content) if each.generation == generation]
     entries: dict[int, list[_Found]] = defaultdict(list)
     for each in found:
-        if each.generation == generation:
-            entries[each.entry].append(each)
+        entries[each.entry].append(each)
     latest = max(entries, default=0)
     missing = [number for number in range(1, latest + 1) if not _is_whole(entries.get(number, []))]
     is_cut_off = latest in missing
-    holes = missing[:-1] if is_cut_off else missing
-    sure = [each.piece for number in sorted(entries) if number < latest or not is_cut_off for each in entries[number]]
-    last = [each.piece for each in entries[latest]] if is_cut_off else []
-    named = [each for each in _all_names(content) if each.generation == generation]
-    there = {name_of(each.piece) for each in found if each.generation == generation}
+    sure = [each.piece for each in found if each.entry < latest or not is_cut_off]
+    last = [each.piece for each in found if each.entry == latest and is_cut_off]
+    there = {name_of(each.piece) for each in found}
     lost = [name for each in named for name in each.names if name not in there]
-    ends = [*(each.end for each in found if each.generation == generation), *(each.end for each in named)]
-    end = max(ends, default=_HEAD.size)
+    end = max((*(each.end for each in found), *(each.end for each in named)), default=_HEAD.size)
     is_followed = generation == 1 and bool(content[end:].strip(b"\0"))
-    return Contents(sure, last, lost, _problem(holes, is_cut_off=is_cut_off or is_followed))
+    has_head = len(content) <= _HEAD.size or bool(_boot_in(content[: _HEAD.size]))
+    problem = _problem(missing[:-1] if is_cut_off else missing, is_cut_off=is_cut_off or is_followed, has_head=has_head)
+    return Contents(sure, last, lost, problem)
 
 
-def _problem(holes: list[int], *, is_cut_off: bool) -> str:
-    problems = ["its last entry is not whole"] * is_cut_off
+def _problem(holes: list[int], *, is_cut_off: bool, has_head: bool) -> str:
+    problems = ["its last entry is not whole"] * is_cut_off + ["its head is not whole"] * (not has_head)
     if holes:
         count, first = len(holes), holes[0]
         problems.insert(

@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from perdure.actors import Occurrence
 from perdure.actors.sim_world.ports import SimClock
-from perdure.policies import Delivery
 from tests.actors.cast import Boss
 from tests.actors.chat.room import SCRIPT, Room
 from tests.actors.chat.room import visit as visit_room
 from tests.actors.chat.test_chat_weaknesses import MORE, Slow
 from tests.actors.chat.test_message_order import Patient
 from tests.actors.fiber_cast import Jobs
-from tests.actors.messenger.paper import Board, Bot, Chat, answer_to, visit
+from tests.actors.messenger.paper import Board, Chat, answer_to, visit
+from tests.actors.messenger.test_delivery import Waiting
 from tests.actors.planners import Planner, do, payloads
 from tests.actors.stories import Told, told_by
 from tests.actors.test_alarm_clock import Ringer
@@ -220,12 +220,6 @@ def test_who_waits_for_more_messages_waits_no_longer_because_the_clock_was_set_b
             assert [(await job).status for job in jobs] == ["completed", "skipped", "completed"]
 
     visit_room(Patient, story, SCRIPT)
-
-
-class Waiting(Bot):
-    """Waits for what else somebody writes."""
-
-    delivery: ClassVar[Delivery] = Delivery(burst_ms=600, burst_max_ms=3_000)
 
 
 def test_the_burst_of_a_messenger_is_no_longer_because_the_clock_was_set_back() -> None:

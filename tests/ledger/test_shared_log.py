@@ -485,6 +485,17 @@ def test_a_damaged_head_of_a_segment_loses_nothing(process: Process, tmp_path: P
     assert seen(cut) == dict.fromkeys(NAMES, 2)
 
 
+def test_a_segment_whose_beginning_is_gone_with_its_only_entry_is_kept_and_told(
+    process: Process, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    process.commit(1)
+    process.commit(2)
+    cut = damaged(process, tmp_path / "cut", {}, lambda raw: raw.__setitem__(slice(0, len(raw)), bytes(len(raw))))
+    assert seen(cut) == dict.fromkeys(NAMES, 2), "which the agents' logs have here"
+    assert "its head is not whole. It is kept as" in caplog.text
+    assert list(cut.glob("shared/*.damaged-1"))
+
+
 def test_a_power_cut_in_the_first_entry_of_a_generation_refuses_nobody(tmp_path: Path) -> None:
     """What it is written over is of the generation before, and not needed any more."""
     process = Process(tmp_path / "agents", room=4 << 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -224,8 +225,8 @@ def test_a_lost_connection_is_no_step() -> None:
     )
 
 
-def test_a_late_result_corrects_what_the_model_was_told() -> None:
-    """A17, B1: the tool was still running when its turn gave up waiting; when it has ended, the next turn begins with its result."""
+def _strike_at_work() -> tuple[list[str], Callable[[str, KillPoint, str], bool]]:
+    """Who was killed, and a rule that kills the host of an agent once, when it writes after its tool has begun."""
     struck: list[str] = []
 
     def agents_host(process: str, point: KillPoint, detail: str) -> bool:
@@ -234,6 +235,12 @@ def test_a_late_result_corrects_what_the_model_was_told() -> None:
             struck.append(process)
         return hit
 
+    return struck, agents_host
+
+
+def test_a_late_result_corrects_what_the_model_was_told() -> None:
+    """A17, B1: the tool was still running when its turn gave up waiting; when it has ended, the next turn begins with its result."""
+    struck, agents_host = _strike_at_work()
     slow = asks_for(Call(name="work", arguments={"what": "a", "seconds": 40}))
     Outside.begin(slow)
     with Laboratory(3, limits=replace(QUICK, reattach_no_progress_ms=5_000), kill_when=agents_host) as laboratory:
@@ -266,14 +273,7 @@ def test_a_late_result_corrects_what_the_model_was_told() -> None:
 
 @pytest.mark.parametrize("has_ended", [True, False])
 def test_the_same_call_may_be_made_again_once_its_late_result_is_known_and_not_before(has_ended: bool) -> None:
-    struck: list[str] = []
-
-    def agents_host(process: str, point: KillPoint, detail: str) -> bool:
-        hit = not struck and Outside.effects["began", "a"] > 0 and (point, detail) == (KillPoint.MID_STORAGE, "before")
-        if hit:
-            struck.append(process)
-        return hit
-
+    struck, agents_host = _strike_at_work()
     slow = Call(name="work", arguments={"what": "a", "seconds": 40})
     script = asks_for(slow)
     again = Question(asks="once more", rounds=(Round(calls=(slow,)),))
