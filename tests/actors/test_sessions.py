@@ -247,6 +247,26 @@ def test_several_threads_and_loops_use_one_runtime_at_once(runtime: Runtime) -> 
     assert sorted(counted) == list(range(1, 8))
 
 
+def test_on_a_loop_a_run_is_a_future_for_gather_wait_and_wait_for_and_a_coroutine_of_ones_own_awaits_it_in_a_group(
+    runtime: Runtime,
+) -> None:
+    async def leaf(number: int) -> int:
+        return int((await runtime.asynchronous.run(Leaf, number)).output)
+
+    async def story() -> list[int]:
+        asked = runtime.asynchronous.run(Leaf, 0)
+        assert asyncio.isfuture(asked)
+        done, _ = await asyncio.wait([asked])
+        waited = await asyncio.wait_for(runtime.asynchronous.run(Leaf, 1), 30)
+        with pytest.raises(TypeError, match="a coroutine was expected"):
+            await asyncio.create_task(asked)  # type: ignore[arg-type]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(leaf(number)) for number in (2, 3)]
+        return [*(each.result().output for each in done), waited.output, *(task.result() for task in tasks)]
+
+    assert asyncio.run(story()) == [1, 1, 1, 1]
+
+
 def test_what_was_opened_on_one_loop_may_be_used_and_closed_on_others(hub: Hub, tmp_path: Path) -> None:
     runtime = Runtime(tmp_path)
 
