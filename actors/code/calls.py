@@ -24,7 +24,7 @@ STARTS: Final = frozenset(
     }
 )
 _STARTING_METHODS: Final = frozenset({"run_until_complete", "run_forever", "parse_args", "parse_known_args"})
-RUNTIMES: Final = frozenset({"Runtime", "AsyncRuntime"})
+RUNTIMES: Final = frozenset({"Runtime", "AsyncRuntime", "Laboratory"})
 _PROCESS_WIDE: Final = frozenset(
     {
         *("os.chdir", "os.putenv", "os.unsetenv", "os.umask", "site.addsitedir", "dotenv.load_dotenv", "load_dotenv"),
@@ -87,7 +87,7 @@ class Foreign:
         return path in STARTS or self.is_runtime(path) or call.name in _STARTING_METHODS
 
     def is_runtime(self, origin: str) -> bool:
-        """Whether this is the class `Runtime`."""
+        """Whether this is `Runtime`, or what stands for it in tests."""
         return origin.rpartition(".")[2] in RUNTIMES
 
     def is_process_wide(self, call: Call) -> bool:

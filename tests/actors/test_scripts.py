@@ -298,6 +298,21 @@ def test_what_a_program_does_besides_is_no_harm(start: str, script: Script, capl
     assert not caplog.records
 
 
+def test_what_plays_in_a_laboratory_is_not_executed_in_hosts(script: Script) -> None:
+    text = """
+from perdure.testing import Laboratory
+class Till:
+    def open(self): self.n = 5
+    def look(self): return 5
+async def story(client): return client.agent(Till, "a").open()
+with Laboratory(seed=1) as lab:
+    assert __name__ == "__main__"
+    if lab is None: lab.play(lambda client: story(client))
+"""
+    main = script.run(text)
+    assert load_type(type_name(main.Till))().look() == 5
+
+
 def test_what_the_main_block_changes_is_warned_of(script: Script, caplog: pytest.LogCaptureFixture) -> None:
     text = _with_till("N = 1|N", 'if __name__ == "__main__":\n    N = 2\n    print(Runtime().run(Till))')
     main = script.run(text)
