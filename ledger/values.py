@@ -185,9 +185,12 @@ _MADE: Final = {_FIRST + number: kind.make for number, kind in enumerate(_KINDS)
 
 def pack_value(field: str, value: object, bytes_max: float = float("inf"), objects: Objects | None = None) -> bytes:
     """Encode a value exactly. Raises `BadRequest` that names what in it cannot travel and why, or `TooLarge` with the limit."""
+    if (type(value) is int and -_INT_MAX <= value <= _INT_MAX) or type(value) in _SCALARS:
+        body = _scalar(value)
+        if len(body) <= bytes_max:
+            return body
     try:
-        is_short = type(value) in _SCALARS or (type(value) is str and len(value) <= _ROOM_BYTES)
-        body = _scalar(value) if is_short else _packed(value, objects, 0)
+        body = _scalar(value) if type(value) is str and len(value) <= _ROOM_BYTES else _packed(value, objects, 0)
     except (TypeError, ValueError, OverflowError, RecursionError, AttributeError) as problem:
         place, why = _offence(value, objects, problem)
         place = place if len(place) <= _PLACE_MAX else f"{place[:_PLACE_MAX]}…"
@@ -199,7 +202,8 @@ def pack_value(field: str, value: object, bytes_max: float = float("inf"), objec
 
 def unpack_value(body: bytes, objects: Objects | None = None) -> Any:
     """The value again; without the classes of its objects they are shown by their fields."""
-    return _decoded(body, _opened if objects is None else _making(objects))
+    hook = _opened if objects is None else _making(objects)
+    return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=hook)
 
 
 def shown(body: bytes) -> Any:
@@ -253,13 +257,9 @@ def opened(code: int, data: bytes) -> object:
 def unpack_with(body: bytes, hook: Callable[[int, bytes], object]) -> Any:
     """Decode msgpack. A key that Python has no hash for is shown as text: an object by its fields, or what an earlier version let pass."""
     try:
-        return _decoded(body, hook)
+        return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=hook)
     except TypeError:
         return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=hook, object_pairs_hook=_with_any_keys)
-
-
-def _decoded(body: bytes, hook: Callable[[int, bytes], object]) -> Any:
-    return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=hook)
 
 
 def _with_any_keys(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
@@ -274,7 +274,7 @@ def _has_hash(key: object) -> bool:
     return True
 
 
-_SCALARS = frozenset({type(None), bool, float})
+_SCALARS, _INT_MAX = frozenset({type(None), bool, float}), (1 << 63) - 1
 _scalar: Callable[[object], bytes] = msgpack.Packer(
     buf_size=_ROOM_BYTES
 ).pack  # one call that runs no Python, so threads may share it

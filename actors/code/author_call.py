@@ -119,6 +119,8 @@ def text_of(value: object, chars_max: int = WORDS_MAX) -> str:
 
 def sendable(text: str) -> str:
     """A text with halves of surrogate pairs escaped: no other process could have them."""
+    if type(text) is str and text.isascii():
+        return text
     return str.encode(text, errors="backslashreplace").decode()
 
 

@@ -46,7 +46,8 @@ class Shape:
     def encode(self, field: str, value: object, bytes_max: int) -> bytes:
         """Check and encode a value. An agent's `state` passes for a `dict`. Raises `BadRequest`, or `TooLarge` with the limit."""
         if self.adapter is None:
-            return pack_value(field, self._plainly(field, value), bytes_max)
+            plain = value if type(value) is self._plain else self._plainly(field, value)
+            return pack_value(field, plain, bytes_max)
         admitted = self._admitted
         body = pack_value(field, self._checked(field, value), bytes_max, admitted)
         if admitted.is_unsure and pack_value(field, _read(field, body, admitted), bytes_max, admitted) != body:
@@ -60,7 +61,7 @@ class Shape:
         return Kept(self.encode(field, value, bytes_max))
 
     def _plainly(self, field: str, value: object) -> object:
-        if type(value) is self._plain or self.annotation is Any:
+        if self.annotation is Any:
             return dict(value) if isinstance(value, Mapping) and not isinstance(value, dict) else value
         if isinstance(value, Mapping) and self._plain is dict:
             return dict(value)
@@ -120,6 +121,8 @@ def _travels_as_it_is(value: object, bytes_max: int) -> bool:
 
 def in_short(value: object) -> str:
     """A value as a short text: JSON, where it has any."""
+    if type(value) is int or value is None:
+        return preview_of(value) or ""
     try:
         return preview_of(to_jsonable_python(value, by_alias=True, fallback=str)) or ""
     except (ValueError, TypeError, RecursionError):  # bytes that are no text, or keys that JSON does not know

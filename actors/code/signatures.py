@@ -151,9 +151,9 @@ class Entered(NamedTuple):
 
     def arguments(self, value: object, context: object) -> Arguments:
         """What the method is called with."""
-        given = {self.context: context, self.input: value}
-        args = [given.get(name, default) for name, default in self.by_place]
-        return Arguments(args, {name: given[name] for name in self.by_name})
+        _, _, takes, asks, _, _, by_place, by_name = self
+        args = [value if name == takes else context if name == asks else default for name, default in by_place]
+        return Arguments(args, {name: value if name == takes else context for name in by_name} if by_name else {})
 
 
 def run_shapes(agent_class: type) -> Entered:

@@ -175,7 +175,9 @@ async def _work(life: Life, run: RunContext, value: object) -> Outcome:
 
 async def _summary(agent: Any, outcome: object, run: RunContext) -> str:
     given = agent.get_agent_tool_summary(outcome, run)
-    return sendable(str(await given if inspect.isawaitable(given) else given))
+    if type(given) is not str:
+        given = str(await given if inspect.isawaitable(given) else given)
+    return sendable(given)
 
 
 def _ended(life: Life, run: RunContext, outcome: Outcome) -> Ended:

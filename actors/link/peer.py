@@ -32,6 +32,7 @@ from perdure.actors.link.wire import (
     PeerFrame,
     Piece,
     SupervisorFrame,
+    bodies_of,
     decode_all,
     frame_of,
     piece_of,
@@ -225,7 +226,7 @@ class Peer:
         rewind, self._rewound = self._rewound, False
         link = self._link
         frame = PeerFrame(self.peer_id, link.session, self.epoch, link.received, first, (), hold, rewind, PROTOCOL)
-        return frame_of(frame, [body for _, body in pieces])
+        return frame_of(frame, bodies_of(pieces))
 
     async def _exchange(self, frame: bytes) -> None:
         session = self._link.session

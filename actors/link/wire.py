@@ -31,7 +31,7 @@ from perdure.actors.code.author_call import (
 from perdure.actors.code.naming import loaded_class, place_of
 from perdure.actors.link.link import FRAME_MAX
 from perdure.actors.link.messages import TABLE, Ask, Message, Plain, Wait
-from perdure.ledger import BadRequest, PerdureError, Request, VersionMismatch, pack, unpack, unpack_opened
+from perdure.ledger import BadRequest, Ended, PerdureError, Request, VersionMismatch, pack, unpack, unpack_opened
 
 
 class PeerFrame(NamedTuple):
@@ -116,12 +116,38 @@ def decode(said: Sequence[Plain]) -> Message:
 
 Piece: TypeAlias = tuple[Sequence[Message], bytes]
 """Messages that go together, and they as bytes. They are encoded when they are said, so what cannot be is refused to who says it, and harms
-nobody else. (A named tuple takes longer to be made than its message to be encoded.)"""
+nobody else. Ends of runs that surely can be are encoded in columns when they leave; until then they have no bytes. (A named tuple takes
+longer to be made than its message to be encoded.)"""
 
 
 def piece_of(message: Message) -> Piece:
     """A message to be sent. Raises `BadRequest`, which names the field that cannot be."""
-    return (message,), body_of(message)
+    is_sure = type(message) is Ended and _surely_encodes(message)
+    return (message,), b"" if is_sure else body_of(message)
+
+
+def _surely_encodes(end: Ended) -> bool:
+    run_id, incarnation, output, summary, error, released, trace, sequence = end
+    return (
+        run_id.isascii()
+        and type(incarnation) is type(sequence) is int
+        and (type(output) is bytes or output is None)
+        and (type(summary) is str and summary.isascii())
+        and error is None
+        and (released is False or released is True)
+        and not trace
+    )
+
+
+def bodies_of(pieces: Iterable[Piece]) -> list[bytes]:
+    """The pieces as they leave in a frame."""
+    bodies: list[bytes] = []
+    for is_encoded, group in groupby(pieces, lambda piece: bool(piece[1])):
+        if is_encoded:
+            bodies += [body for _, body in group]
+        else:
+            bodies += [body for _, body in pieces_of([message for messages, _ in group for message in messages])]
+    return bodies
 
 
 def body_of(message: Message) -> bytes:
@@ -140,7 +166,7 @@ def pieces_of(messages: Iterable[Message]) -> list[Piece]:
     for kind, group in groupby(messages, type):
         while alike := list(islice(group, FRAME_MAX)):
             if len(alike) < STRETCH_MIN or kind is Ask or not alike[0]:
-                pieces += map(piece_of, alike)
+                pieces += [((each,), body_of(each)) for each in alike]
             else:
                 pieces.append(_stretch(kind, alike))
     return pieces

@@ -9,8 +9,18 @@ import pytest
 from perdure.actors.host.host import Host
 from perdure.actors.link import messages
 from perdure.actors.link.messages import REPORTS, STIMULI, TABLE, Ask, Call, Message, Question, ToHost, Way
-from perdure.actors.link.wire import SupervisorFrame, decode, decode_all, encode, frame_of, pieces_of, read
-from perdure.ledger import Adopt, BadRequest, Request, Stimulus, pack, unpack
+from perdure.actors.link.wire import (
+    SupervisorFrame,
+    bodies_of,
+    decode,
+    decode_all,
+    encode,
+    frame_of,
+    piece_of,
+    pieces_of,
+    read,
+)
+from perdure.ledger import Adopt, BadRequest, Ended, Request, Stimulus, pack, unpack
 
 FILLINGS: dict[Any, Any] = {int: 7, str: "text", bytes: b"\x00\xff", bool: True}
 INNER = {"HostUp", "HostLost", "Retire", "StopLives", "Tick", "Unhosted"}
@@ -98,6 +108,24 @@ def test_a_message_that_cannot_be_sent_is_refused_by_field_to_who_says_it(count:
         pieces_of([Ask("ref", messages.Cancel("r", "p@m:P", "\udce9"))])
     assert refused.value.field == "reason"
     assert heard(wired(asked)) == asked
+
+
+def test_ends_of_runs_leave_in_columns_and_one_that_cannot_be_sent_is_refused_before() -> None:
+    plain = [Ended(f"r{n}", 1, b"\x01", "1", None) for n in range(50)]
+    others: list[Any] = [
+        Ended("r\u00e9", 1, None, "", None),
+        Ended("r", 2, None, "\u00fc", None),
+        Ended("r", 2, None, "", "it failed", released=True, trace="a line"),
+        messages.Ping(),
+    ]
+    pieces = [piece_of(each) for each in [*plain, *others, *plain]]
+    bodies = bodies_of(pieces)
+    assert len(bodies) == 2 + len(others)
+    assert heard(frame_of(SupervisorFrame(1, 1, 0, 1, (), missed=False, seq=0), bodies)) == [*plain, *others, *plain]
+    for field in ("run_id", "summary", "error", "trace"):
+        with pytest.raises(BadRequest) as refused:
+            piece_of(plain[0]._replace(**{field: "\udce9"}))
+        assert refused.value.field == field
 
 
 @pytest.mark.parametrize("kind", ["alone", "in a stretch"])
