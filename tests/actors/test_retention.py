@@ -15,7 +15,7 @@ from tests.actors.cast import Boss, Sleeper, Worker
 from tests.kit import ROOMY, Stage, address, play
 
 DAY_MS = 86_400_000
-BRIEF = replace(ROOMY, idle_ms=200, checkpoint_idle_ms=500, ended_kept_ms=60_000)
+BRIEF = replace(ROOMY, idle_ms=5_000, checkpoint_idle_ms=500, ended_kept_ms=60_000)
 LATER_S = 120
 
 
