@@ -76,14 +76,22 @@ if TYPE_CHECKING:
     from perdure.actors.ray_world.deployment import LOGS
     from perdure.actors.ray_world.gateways import Gateways
     from perdure.actors.ray_world.identity import identity_of
-    from perdure.actors.runtime.async_runtime import AsyncRuntime
-    from perdure.actors.runtime.background import KINDS_OF_WORK, NOT_AWAKE, RECORDS_OF_WORK, state_in, version_in
     from perdure.actors.runtime.client import Client
     from perdure.actors.runtime.data_directory import data_directory
     from perdure.actors.runtime.directory_files import findings_in
-    from perdure.actors.runtime.inspecting import Everywhere, begun_at_ms, everywhere, newest_first
+    from perdure.actors.runtime.inspecting import (
+        KINDS_OF_WORK,
+        NOT_AWAKE,
+        RECORDS_OF_WORK,
+        Everywhere,
+        begun_at_ms,
+        everywhere,
+        newest_first,
+        state_in,
+        version_in,
+    )
     from perdure.actors.runtime.log_files import LogFiles, WantedLogs
-    from perdure.actors.runtime.runtime import Runtime
+    from perdure.actors.runtime.runtime import AsyncRuntime, Runtime
     from perdure.actors.runtime.stopping import Stopped, stop_serving
     from perdure.actors.runtime.tending import ServedSteward, served_findings, standing_by
     from perdure.actors.serve.listening import bound, check_certificate

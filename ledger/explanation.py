@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 from perdure.ledger.activation import STARTS_MAX, Activation, Trouble, package_of, pool_key
 from perdure.ledger.codec import unpack
-from perdure.ledger.explained_case import Case
 from perdure.ledger.lines import line_for
 from perdure.ledger.mail import Mail, MailState, Slot
 from perdure.ledger.placements import askers_host, blamed_in, hindrance, is_alone, is_at_fault
@@ -32,6 +32,47 @@ _LIMITED = {  # by the reason of an interruption and whether the run is detached
     (InterruptedReason.WINDOW_EXCEEDED, False): ("reattach_window_ms", "reattach_window_ms"),
     (InterruptedReason.BUDGET_EXCEEDED, True): ("max_budget_ms", "detached_max_budget_ms"),
 }
+
+
+# What an explanation is about, and its words for instants and limits.
+class Case(NamedTuple):
+    """The run to explain, and the moment. Silence does not count against a child while no supervisor is there (`served` is false)."""
+
+    view: View
+    run: Run
+    at_ms: int
+    limits: Limits
+    served: bool
+
+    @property
+    def awake_at_ms(self) -> int:
+        return self.view.awake_at_ms if self.served else self.at_ms
+
+    @property
+    def parent(self) -> str:
+        return "its parent" if self.run.parent else "the client that asked for it"
+
+    def ago(self, at_ms: int) -> str:
+        return f"{lasting(max(0, self.at_ms - at_ms))} ago"
+
+    def due(self, at_ms: float, *, since_start: bool = False) -> str:
+        """`in 5 min, at 2026-11-21 12:00:03 UTC`. With `since_start`, the time runs only while a supervisor does."""
+        if at_ms <= self.at_ms:
+            return "any moment now" if self.served else "at the next start"
+        if since_start and not self.served:
+            return f"{lasting(at_ms - self.at_ms)} after the next start"
+        return (
+            f"in {lasting(at_ms - self.at_ms)}, at {datetime.fromtimestamp(at_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        )
+
+    def limit(self, option: str, name: str) -> str:
+        """`max_budget_ms is 1 h`: the run's own option, or else the runtime's limit."""
+        value = self.run.options.get(option)
+        return f"{option} is {lasting(value)}" if value is not None else self.general(name)
+
+    def general(self, name: str) -> str:
+        """`start_timeout_ms is 30 s`."""
+        return f"{name} is {lasting(getattr(self.limits, name))}"
 
 
 def explain(view: View, run: Run, at_ms: int, limits: Limits, *, served: bool = True) -> list[str]:

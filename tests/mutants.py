@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant("actors/jobs/callbacks.py", "return row is not None and row.losses > 0", "return False",
            "the slow neighbours of a deadly callback are not parked with it", "actors/test_schedules.py"
            "::test_slow_neighbours_of_a_callback_that_kills_its_agent_are_called_apart_from_it_and_not_parked_with_it"),
-    Mutant("actors/jobs/fiber_recovery.py", "if self._store.find(seen.fiber_id) == seen:", "if True:",
+    Mutant("actors/jobs/fibers.py", "if self._store.find(seen.fiber_id) == seen:", "if True:",
            "a fiber that is cancelled while its recovery waits for its commit stays aborted", "actors/test_fiber_deaths.py"
            "::test_a_fiber_that_is_cancelled_while_its_recovery_waits_for_its_commit_stays_aborted"),
     Mutant("actors/ray_world/cluster_record.py", "is not None and record.address == address:\n        with contextlib",
@@ -48,10 +48,10 @@ MUTANTS = (
     Mutant("actors/ray_world/strikes.py", "for_good=False", "for_good=True",
            "a supervisor that was struck comes back with no client connected", "cluster/test_kills_ray.py"
            "::test_a_process_elsewhere_kills_itself_if_it_is_the_one_that_is_meant"),
-    Mutant("actors/mcp_server/people.py", "approved = is_yes and content.get", "approved = content.get",
+    Mutant("actors/mcp_server/server.py", "approved = is_yes and content.get", "approved = content.get",
            "who declines or cancels over MCP without a word more approves nothing",
            "gateway/test_mcp_refusals.py::test_only_who_accepts_approves"),
-    Mutant("actors/mcp_server/http.py", "each > int(number)", "each >= int(number)",
+    Mutant("actors/mcp_server/routes.py", "each > int(number)", "each >= int(number)",
            "a replay over MCP begins after the last event that the client has", "gateway/test_mcp_refusals.py"
            "::test_a_cut_stream_is_replayed_after_the_last_event_that_the_client_has"),
     Mutant("actors/gateway/security.py", 'origin.partition("://")[2] == host.lower()', "origin.endswith(host.lower())",
@@ -79,7 +79,7 @@ MUTANTS = (
     Mutant("actors/chat/turns.py", " and self.views.known(turn) is None", "",
            "where messages are dropped the repeat of one that was accepted is not", "actors/chat/test_message_order.py"
            "::test_where_messages_are_dropped_a_repeat_is_answered_by_the_turn_that_it_repeats"),
-    Mutant("actors/chat/client_answers.py", "            turn.parked_at_ms = 0\n", "",
+    Mutant("actors/chat/turns.py", "            turn.parked_at_ms = 0\n", "",
            "each question of a turn has a deadline of its own",
            "actors/chat/test_chat_weaknesses.py::test_w28_each_question_of_a_turn_has_a_time_of_its_own"),
     Mutant("actors/chat/play.py", "self.live.turn.failures = 0", "pass",
@@ -88,7 +88,7 @@ MUTANTS = (
     Mutant("actors/chat/live_turn.py", "        self.turn.failures = 0\n", "",
            "the result of a tool ends the row of lost connections", "actors/chat/test_broken_connections.py"
            "::test_a_result_of_a_tool_ends_the_row_of_lost_connections"),
-    Mutant("actors/messenger/posts.py", "self._reply.tries = self._reply.busy = 0", "pass",
+    Mutant("actors/messenger/deliveries.py", "self._reply.tries = self._reply.busy = 0", "pass",
            "a request that succeeds begins the count of failures of its reply anew", "actors/messenger/test_delivery.py"
            "::test_a_request_that_succeeds_begins_the_count_of_failures_anew"),
     Mutant("actors/messenger/replies.py", " if each.status == ReplyStatus.SETTLED]", "]",
@@ -128,7 +128,7 @@ MUTANTS = (
     Mutant("actors/serve/app.py", "refusals={mcp.PATH: mcp.refusal}", "refusals={}",
            "a client of MCP is told in words what the gateway refuses",
            "gateway/test_mcp_refusals.py::test_what_the_gateway_refuses_itself_reaches_the_client_in_words"),
-    Mutant("actors/mcp_server/http.py", "await oldest.terminate()", "pass",
+    Mutant("actors/mcp_server/routes.py", "await oldest.terminate()", "pass",
            "sessions of MCP that nobody ends take no more than so much memory", "gateway/test_mcp_refusals.py"
            "::test_sessions_that_nobody_ends_make_room_for_others_and_are_served_nevertheless"),
     Mutant("actors/mcp_server/server.py", "if each not in PORTABLE[name]:", "if False:",
@@ -152,7 +152,7 @@ MUTANTS = (
     Mutant("actors/chat/toolsets.py", "except CallDeferred as deferred:", "except MemoryError as deferred:",
            "a tool that defers its call has the turn wait for a result from elsewhere", "actors/chat/test_toolsets.py"
            "::test_a_deferred_call_waits_for_its_result_from_elsewhere"),
-    Mutant("actors/chat/client_answers.py", 'and part["toolCallId"] not in elsewhere for', "for",
+    Mutant("actors/chat/turns.py", 'and part["toolCallId"] not in elsewhere for', "for",
            "nobody can decline a call that has begun and whose result comes from elsewhere", "actors/chat/test_toolsets.py"
            "::test_a_deferred_call_waits_for_its_result_from_elsewhere"),
     Mutant("policies/repair.py", 'or (part.get("toolCallId") in elsewhere and is_tool_part(part) and not is_settled(part))', "",
@@ -205,7 +205,7 @@ MUTANTS = (
     Mutant("actors/ai_sdk/children.py", "if framed.is_agent and", "if not framed.is_agent and",
            "clients of the AI SDK are told of a child while it works", "gateway/test_ai_sdk_children.py"
            "::test_a_child_is_told_as_outputs_that_are_not_final_and_then_by_its_result"),
-    Mutant("actors/agents_client/retold.py", "adds: body[adds][known:]", "adds: body[adds]",
+    Mutant("actors/agents_client/runs.py", "adds: body[adds][known:]", "adds: body[adds]",
            "what another attempt of a chat says again is not told again", "gateway/test_agents_client_retold.py"
            "::test_attempts_that_go_further_and_further_are_shown_as_one"),
     Mutant("actors/agents_client/routes.py", "own = await self._backend.own_id(key)", "own = key",
@@ -214,10 +214,10 @@ MUTANTS = (
     Mutant("actors/life/family.py", "except PermissionError as refusal:", "except MemoryError as refusal:",
            "a gate can say that it refuses", "gateway/test_addresses.py"
            "::test_every_ancestor_is_asked_in_order_and_the_leaf_is_reached"),
-    Mutant("actors/chat/client_answers.py", "self._state.add_now(stream, [stream.message])", "pass",
+    Mutant("actors/chat/turns.py", "self._state.add_now(stream, [stream.message])", "pass",
            "whoever loads a conversation is not asked again what was answered",
            "gateway/test_agents_client_moments.py::test_a_continuation_is_replayed_as_one_after_its_agent_has_died"),
-    Mutant("actors/agents_client/chat.py", 'if call_id in each["waits_for"]', "if each",
+    Mutant("actors/agents_client/routes.py", 'if call_id in each["waits_for"]', "if each",
            "who answers owns the continuation of this turn and of no other", "gateway/test_agents_client_turns.py"
            "::test_who_answers_owns_the_continuation_of_this_turn_and_of_no_other"),
     Mutant("actors/life/state_watch.py", "is_news = version != seen or has_moved", "is_news = version != seen",
@@ -277,7 +277,7 @@ MUTANTS = (
     Mutant("ledger/keeping/cut.py", "if known.get(place) != stamps:", "if place not in known:",
            "a storage that has changed since it was copied is copied in the cut", "actors/test_backup.py"
            "::test_what_was_backed_up_amid_the_work_goes_on_from_one_moment_exactly_once"),
-    Mutant("actors/supervisor/checkpoints.py", "self._at_rest.is_set() and self.suspended is None", "self._at_rest.is_set()",
+    Mutant("actors/supervisor/supervisor.py", "self._at_rest.is_set() and self.suspended is None", "self._at_rest.is_set()",
            "no checkpoint is taken while a backup is made", "actors/test_backup.py"
            "::test_no_checkpoint_is_taken_while_a_backup_is_made_and_they_go_on_if_it_dies"),
     Mutant("ledger/keeping/target.py", "if blake2b(body, digest_size=20).hexdigest() != name:", "if False:",
@@ -289,7 +289,7 @@ MUTANTS = (
     Mutant("ledger/store/duckdb_tables.py", "[crowd] if is_whole(crowd) else", "[crowd] if True else",
            "a crowd that has lost a run is not taken for all facts", "ledger/test_crowd_table.py"
            "::test_a_crowd_that_has_lost_a_run_is_not_folded"),
-    Mutant("actors/supervisor/checkpoints.py", "0 if quiet or old else", "0 if quiet else",
+    Mutant("actors/supervisor/supervisor.py", "0 if quiet or old else", "0 if quiet else",
            "old runs are cleared where the supervisor is never quiet",
            "actors/test_retention.py::test_old_runs_go_also_where_the_supervisor_is_never_quiet"),
     Mutant("actors/link/wire.py", 'if theirs.rpartition(" ")[2] != PROTOCOL.rpartition(" ")[2]:', "if False:",
@@ -301,10 +301,10 @@ MUTANTS = (
     Mutant("ledger/keeping/examination.py", "if come.sequence < standing.reported:", "if False:",
            "the doctor finds a storage that is older than the ledger", "ledger/test_examination.py"
            "::test_a_storage_that_is_older_than_the_ledger_is_told_with_both_numbers"),
-    Mutant("ledger/retention.py", "not asker.is_settled:", "False:",
+    Mutant("ledger/protocol.py", "not asker.is_settled:", "False:",
            "a run stays as long as the run of its parent may ask for it again", "ledger/test_retention.py"
            "::test_a_run_whose_parent_may_ask_for_it_again_stays"),
-    Mutant("ledger/retention.py", "and each.run_id not in spoken_of", "and True",
+    Mutant("ledger/protocol.py", "and each.run_id not in spoken_of", "and True",
            "mail that waits for a person keeps its run",
            "ledger/test_retention.py::test_a_run_whose_end_was_not_told_stays"),
     Mutant("ledger/reach.py", "if standalone is Standalone.NEVER and", "if False and",
@@ -319,10 +319,10 @@ MUTANTS = (
     Mutant("ledger/host_reports.py", 'if run.options.get("relays") else None', "if False else None",
            "what a tool reports from a host of its own, its caller's run reports", "actors/chat/test_progress_of_tools.py"
            "::test_a_parent_hears_the_progress_and_the_milestones_of_its_chat_childs_tools"),
-    Mutant("actors/ray_world/process_log.py", "who = whose()\n        *lines", "who = Whose()\n        *lines",
+    Mutant("actors/ray_world/processes.py", "who = whose()\n        *lines", "who = Whose()\n        *lines",
            "what agents print is told apart by run", "actors/test_process_log.py"
            "::test_what_many_agents_of_one_host_print_and_log_is_told_apart_by_run"),
-    Mutant("actors/ray_world/process_log.py", "without_secrets(record.encode", "(record.encode",
+    Mutant("actors/ray_world/processes.py", "without_secrets(record.encode", "(record.encode",
            "secrets are struck out of the logs", "actors/test_process_log.py"
            "::test_secrets_are_struck_out_and_long_texts_lose_their_middle"),
     Mutant("ledger/keeping/looking.py", "sorted(rows, key=itemgetter(0))", "sorted(rows, key=itemgetter(0), reverse=True)",
@@ -331,7 +331,7 @@ MUTANTS = (
     Mutant("ledger/folds.py", "    activation.cause = fact.cause\n", "",
            "a call that a death cut off says how the process ended", "actors/test_calls.py"
            "::test_a_call_that_a_death_cut_off_says_how_the_process_ended"),
-    Mutant("actors/jobs/fiber_agenda.py", "            self._alarms.owe(PART, owes=True)", "            pass",
+    Mutant("actors/jobs/fibers.py", "            self._alarms.owe(PART, owes=True)", "            pass",
            "a fiber that a run begins with its last line is entered", "actors/test_work_after_the_run.py"
            "::test_a_fiber_that_a_run_begins_with_its_last_line_comes_to_its_end"),
     Mutant("ledger/requests.py", "if run is not None and run.cleared:", "if False:",
@@ -921,10 +921,10 @@ MUTANTS = (
            "if isinstance(stimulus, Tell) and stimulus.mail_id in self.recollection.posted:", "if False:",
            "a tell that an earlier supervisor life posted is only acknowledged",
            "actors/test_tell.py::test_a_tell_that_is_repeated_to_a_later_life_is_posted_once"),
-    Mutant("actors/supervisor/ledger_clock.py", "max(clock.now_ms(), view.at_ms)", "clock.now_ms()",
+    Mutant("actors/supervisor/supervisor.py", "max(clock.now_ms(), view.at_ms)", "clock.now_ms()",
            "ledger time never runs backwards over a boot", "actors/test_supervisor.py"
            "::test_the_time_of_the_ledger_is_steady_and_never_runs_backwards_though_clocks_are_set_back"),
-    Mutant("actors/supervisor/ledger_clock.py", "return self._time.now_ms(self._clock.steady_ms())",
+    Mutant("actors/supervisor/supervisor.py", "return self._time.now_ms(self._clock.steady_ms())",
            "return self._clock.now_ms()",
            "ledger time is steady whatever the wall clock is set to", "actors/test_supervisor.py"
            "::test_the_time_of_the_ledger_is_steady_and_never_runs_backwards_though_clocks_are_set_back"),
@@ -989,11 +989,11 @@ MUTANTS = (
     Mutant("actors/supervisor/recollection.py", "if not self._view.is_begun_anew(key)", "if True",
            "what the snapshot has of a deleted agent is not asked of the next one of its name",
            "actors/test_sub_agents.py::test_the_next_one_of_a_deleted_name_need_not_have_what_the_last_one_reported"),
-    Mutant("actors/supervisor/checkpoints.py", "                view.mail.pop(key, None)",
+    Mutant("actors/supervisor/supervisor.py", "                view.mail.pop(key, None)",
            "                pass",
            "mail of a cleared run does not come back by way of the snapshot",
            "actors/test_supervisor.py::test_mail_of_a_cleared_run_does_not_come_back_by_way_of_the_snapshot"),
-    Mutant("actors/supervisor/checkpoints.py", "partial(self._cabinet.forget_family, agent, settle=False)", "_nothing",
+    Mutant("actors/supervisor/supervisor.py", "partial(self._cabinet.forget_family, agent, settle=False)", "_nothing",
            "a cleared run's storage is deleted before the run is forgotten",
            "actors/test_cancel_and_clear.py::test_a_clear_forgets_runs_their_events_and_their_storage_for_ever"),
     Mutant("ledger/holdings.py", "run.has_ended and run.is_settled and not run.cleared", "run.has_ended and not run.cleared",
@@ -1110,7 +1110,7 @@ MUTANTS = (
     Mutant("actors/threads.py", "slot.waits += 1\n            self._take(slot)", "slot.waits += 1",
            "who waits on a loop of its own holds no slot",
            "actors/test_loops.py::test_one_thread_is_enough_for_sync_parents_that_wait_on_loops_and_threads_of_their_own"),
-    Mutant("actors/runtime/session.py", "return os.getpid() == self._process", "return True",
+    Mutant("actors/runtime/runtime.py", "return os.getpid() == self._process", "return True",
            "a forked process is refused", "actors/test_sessions.py::test_a_forked_process_is_refused_everything_and_ends_nothing"),
     Mutant("actors/life/results.py", "        raise failed\n", "        return None  # type: ignore[return-value]\n",
            "the output of a run that failed raises its failure",
@@ -1129,10 +1129,10 @@ MUTANTS = (
            "a host tells that it has imported code",
            "actors/test_loading_hosts.py"
            "::test_a_new_host_loads_the_code_of_those_that_are_awake_and_tells_when_that_is_done"),
-    Mutant("actors/chat/eager_reading.py", "awaited is None and self._in_a_row < IN_A_ROW_MAX", "awaited is None",
+    Mutant("actors/chat/answer_stream.py", "awaited is None and self._in_a_row < IN_A_ROW_MAX", "awaited is None",
            "others go first now and then",
            "actors/chat/test_eager_reading.py::test_others_go_first_now_and_then_and_not_before_each_event"),
-    Mutant("actors/chat/eager_reading.py", "while awaited is None and", "while False and",
+    Mutant("actors/chat/answer_stream.py", "while awaited is None and", "while False and",
            "others do not go first before each event",
            "actors/chat/test_eager_reading.py::test_others_go_first_now_and_then_and_not_before_each_event"),
     Mutant("actors/chat/callback.py", "max(ended_s, self._began_s)", "ended_s",
@@ -1332,18 +1332,18 @@ MUTANTS = (
            "if True:",
            "code that is entered again starts the same fiber",
            "actors/test_fiber_records.py::test_a_run_that_is_entered_again_starts_its_fiber_once"),
-    Mutant("actors/jobs/fiber_recovery.py", "            recoveries=seen.recoveries + 1,", "            recoveries=1,",
+    Mutant("actors/jobs/fibers.py", "            recoveries=seen.recoveries + 1,", "            recoveries=1,",
            "each call of a recovery hook is counted before it is made", "actors/test_fiber_deaths.py"
            "::test_a_death_in_the_hook_has_it_called_again_after_a_longer_pause_each_time"),
-    Mutant("actors/jobs/fiber_recovery.py", "        if not done:\n            task.cancel()",
+    Mutant("actors/jobs/fibers.py", "        if not done:\n            task.cancel()",
            "        if not done:\n            pass",
            "a recovery hook that hangs is cancelled",
            "actors/test_fiber_recovery.py::test_a_hook_that_hangs_is_cancelled_and_holds_up_nobody"),
-    Mutant("actors/jobs/fiber_agenda.py", "            while lane.due and lane.places > 0:",
+    Mutant("actors/jobs/fibers.py", "            while lane.due and lane.places > 0:",
            "            while lane.due:",
            "so many fibers are recovered at once and no more",
            "actors/test_fiber_recovery.py::test_many_are_recovered_a_few_at_a_time_the_oldest_first"),
-    Mutant("actors/jobs/fiber_agenda.py", " and self._life.is_up:", ":",
+    Mutant("actors/jobs/fibers.py", " and self._life.is_up:", ":",
            "no fiber begins before its agent is up",
            "actors/test_fiber_recovery.py::test_a_fiber_that_is_started_while_the_agent_comes_up_begins_afterwards"),
     Mutant("actors/jobs/callbacks.py", "row is None or row.ready_at_ms is None or row.ready_at_ms > now_ms:",
@@ -1501,7 +1501,7 @@ MUTANTS = (
     Mutant("actors/chat/turn_recovery.py", "        if kind is RecoveryKind.SUPERSEDED:", "        if False:",
            "a turn that people have gone on without is not recovered",
            "actors/chat/test_patience.py::test_a_turn_that_people_have_gone_on_without_is_not_recovered"),
-    Mutant("actors/chat/client_answers.py", "problem is None and isinstance(new, dict) and new != default_repair(part)",
+    Mutant("actors/chat/turns.py", "problem is None and isinstance(new, dict) and new != default_repair(part)",
            "False",
            "a question that its author makes talk is answered by the next message",
            "actors/chat/test_questions.py::test_a_question_is_answered_by_the_next_message"),
@@ -1523,7 +1523,7 @@ MUTANTS = (
     Mutant("actors/chat/feed_follower.py", "return not has_slept", "return True",
            "an idle follower lets its agent sleep", "actors/chat/test_feed.py"
            "::test_an_idle_follower_lets_the_agent_sleep_and_hears_when_somebody_wakes_it"),
-    Mutant("actors/chat/client_answers.py", "        if turn is None or self._left_ms(turn) <= 0:",
+    Mutant("actors/chat/turns.py", "        if turn is None or self._left_ms(turn) <= 0:",
            "        if turn is None:",
            "an answer after its deadline does not count",
            "actors/chat/test_chat_weaknesses.py::test_w28_a_person_may_be_given_so_much_time_and_no_more"),
@@ -1540,16 +1540,16 @@ MUTANTS = (
            'return JSONResponse({"ok": True}, 200,',
            "what was not accepted is delivered again",
            "actors/messenger/test_ingress.py::test_who_cannot_accept_asks_the_provider_to_come_again"),
-    Mutant("actors/messenger/posts.py",
+    Mutant("actors/messenger/deliveries.py",
            "        self.rows[index] = row\n        self._replies.keep_post(self._reply, row)",
            "        self.rows[index] = row",
            "that a post is on its way is durable before it is sent", "actors/messenger/test_deaths_of_replies.py"
            "::test_a_death_at_a_named_place_changes_nothing_but_what_nobody_can_know"),
-    Mutant("actors/messenger/posts.py", "            if after_unknown(self._policy) is Next.PARK:",
+    Mutant("actors/messenger/deliveries.py", "            if after_unknown(self._policy) is Next.PARK:",
            "            if False:",
            "the policy says what becomes of a post whose fate nobody knows",
            "actors/messenger/test_delivery.py::test_the_policy_says_what_becomes_of_a_post_without_a_reply"),
-    Mutant("actors/messenger/posts.py", "            if trouble.trouble is not ProviderSilent.trouble:\n",
+    Mutant("actors/messenger/deliveries.py", "            if trouble.trouble is not ProviderSilent.trouble:\n",
            "            if True:\n",
            "a post without a reply may have arrived", "actors/messenger/test_delivery.py"
            "::test_a_post_without_a_reply_is_repeated_and_says_that_it_may_stand_there_twice"),
@@ -1635,7 +1635,7 @@ MUTANTS = (
     Mutant("ledger/storage/log_file.py", "            self._shared.keep()", "            pass",
            "segments that may have what the disk has lost are taken away by nobody", "ledger/test_shared_log.py"
            "::test_after_a_failed_synchronisation_nobody_takes_the_segments_away"),
-    Mutant("actors/supervisor/checkpoints.py", "await self._world.threads.archive(self._cabinet.disk.settle)", "pass",
+    Mutant("actors/supervisor/supervisor.py", "await self._world.threads.archive(self._cabinet.disk.settle)", "pass",
            "a deletion is on the disk before a fact says so", "actors/test_retention.py"
            "::test_what_was_cleared_is_gone_from_the_disk_by_one_synchronisation_for_many_before_anything_says_so"),
     Mutant("ledger/storage/shared_segment.py", "found = [each for each in every if each.generation == generation]", "found = every",
@@ -1871,7 +1871,7 @@ MUTANTS = (
     Mutant("actors/life/steps.py", "name if nth == 1 else", "name if nth else",
            "a step in a loop is done for each of its items",
            "actors/test_steps.py::test_a_name_that_is_used_again_is_another_step"),
-    Mutant("actors/host/lookout.py", "        if call in asker.calls:\n            return pack([])\n", "",
+    Mutant("actors/host/host.py", "        if call in asker.calls:\n            return pack([])\n", "",
            "a call to a host that comes twice takes nobody's answer",
            "actors/chat/test_doors.py::test_a_call_that_comes_twice_takes_nobodys_answer"),
     Mutant("ledger/view.py", "        self.touched[run.run_id] = self.dirty_runs[run.run_id] = None\n        if status is not run.status:",

@@ -38,7 +38,7 @@ NAMED = {
 }
 EXTRAS = {  # modules that are loaded only where an extra is installed
     "actors/telemetry/otlp.py": "telemetry",
-    "actors/mcp_server/http.py": "mcp",
+    "actors/mcp_server/routes.py": "mcp",
     "actors/mcp_server/server.py": "mcp",
     "actors/mcp_server/stdio.py": "mcp",
     "scenarios/bench/chromium.py": "browser",

@@ -98,7 +98,7 @@ BROAD_EXCEPTS = {
         "one storage that will not close must not save another; what the dead say is nobody's business",
     ),
     "actors/sim_world/virtual_loop.py": (1, "nobody hears what a killed coroutine raises"),
-    "actors/sim_world/cluster.py": (1, "the boundary of a simulated process: it may die of anything"),
+    "actors/sim_world/world.py": (1, "the boundary of a simulated process: it may die of anything"),
 }
 
 

@@ -13,35 +13,257 @@ A refusal is a RUN_ERROR, because the client has begun its run.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
-from typing import NamedTuple
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from typing import Any, Final, NamedTuple
 
-from ag_ui.core import BaseEvent, RunAgentInput
+from ag_ui.core import (
+    AssistantMessage,
+    BaseEvent,
+    DeveloperMessage,
+    FileSource,
+    Message,
+    RunAgentInput,
+    SystemMessage,
+    TextPart,
+    ToolMessage,
+    UrlSource,
+    UserMessage,
+)
 from ag_ui.encoder import EventEncoder
+from pydantic import ValidationError
 
 from perdure.actors.ag_ui.names import turn_id
-from perdure.actors.ag_ui.requests import (
-    answers,
-    asking,
-    client_tools,
-    conversation,
-    earlier,
-    input_of,
-    metadata,
-)
 from perdure.actors.ag_ui.run import Run, interrupt_id, interrupt_of, waiting_calls
-from perdure.actors.ag_ui.speech import text_of, value_of
-from perdure.actors.ag_ui.watch import Item, Over, Said, TurnWatch
+from perdure.actors.ag_ui.speech import Speech, text_of, value_of
 from perdure.actors.gateway.backend import Backend, Reached, asked
-from perdure.actors.gateway.call_runs import Framed
+from perdure.actors.gateway.call_runs import CallRuns, Framed
 from perdure.actors.gateway.problems import is_known, told
-from perdure.ledger import BadRequest, PerdureError
-from perdure.policies import TURN_ENDED, Event, JsonObject, Message, Part, TurnStatus
+from perdure.actors.tasks import awaited
+from perdure.ledger import BadRequest, PerdureError, of_json
+from perdure.policies import TURN_ENDED, Event, Json, JsonObject, Part, TurnStatus, says_nothing
+from perdure.policies import Message as OurMessage
+
+# ---------------------------------------------------------------- requests
+# What a request of AG-UI asks of a chat agent, in our words; and our messages in AG-UI's. Pure.
+
+
+def input_of(body: bytes) -> RunAgentInput:
+    """The request in a body. Raises `BadRequest`, naming the field."""
+    try:
+        return RunAgentInput.model_validate_json(body)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False)[0]
+        raise BadRequest(".".join(map(str, first["loc"])) or "body", of_json(first["msg"])) from None
+
+
+def asking(given: RunAgentInput) -> list[JsonObject]:
+    """The messages at the end that an agent is to answer, as ours."""
+    found: list[JsonObject] = []
+    for at in range(len(given.messages) - 1, -1, -1):
+        message = given.messages[at]
+        if not isinstance(message, UserMessage | SystemMessage | DeveloperMessage):
+            break
+        found.insert(0, message_of(f"messages[{at}]", message))
+    return found if any(each["role"] == "user" for each in found) else []
+
+
+def earlier(given: RunAgentInput) -> list[JsonObject]:
+    """What was said before these, as ours: texts alone."""
+    found = []
+    for at, message in enumerate(given.messages[: len(given.messages) - len(asking(given))]):
+        if isinstance(message, UserMessage | SystemMessage | DeveloperMessage) or (
+            isinstance(message, AssistantMessage) and message.content
+        ):
+            said = message_of(f"messages[{at}]", message)
+            found += [] if says_nothing(said) else [said]
+    return found
+
+
+def answers(given: RunAgentInput) -> dict[str, ToolMessage]:
+    """The results of front-end tools that came since the last answer, by their calls."""
+    found: dict[str, ToolMessage] = {}
+    for message in reversed(given.messages):
+        if isinstance(message, AssistantMessage):
+            break
+        if isinstance(message, ToolMessage):
+            found[message.tool_call_id] = message
+    return found
+
+
+def message_of(field: str, message: UserMessage | SystemMessage | DeveloperMessage | AssistantMessage) -> JsonObject:
+    """A message as ours. Raises `BadRequest` for content that nobody here could read."""
+    role = "system" if message.role == "developer" else message.role
+    content = message.content
+    texts = [TextPart(text=content)] if isinstance(content, str) else content or []
+    parts = [_part(f"{field}.content[{at}]", each) for at, each in enumerate(texts)]
+    return {"id": message.id, "role": role, "parts": parts}
+
+
+def _part(field: str, part: Any) -> JsonObject:
+    if isinstance(part, TextPart):
+        return {"type": "text", "text": part.text}
+    source = part.source
+    if isinstance(source, FileSource):
+        raise BadRequest(field, "names a file at a provider; send its data, or a link")
+    kind = source.mime_type or {"image": "image/*", "audio": "audio/*", "video": "video/*"}.get(part.type, "text/plain")
+    url = source.value if isinstance(source, UrlSource) else f"data:{kind};base64,{source.value}"
+    return {"type": "file", "mediaType": kind, "url": url}
+
+
+def client_tools(given: RunAgentInput) -> list[dict[str, object]]:
+    """The front end's tools, as ours."""
+    nothing = {"type": "object", "properties": {}}
+    return [
+        {"name": each.name, "description": each.description, "parameters": each.parameters or nothing}
+        for each in given.tools or ()
+    ]
+
+
+def metadata(given: RunAgentInput) -> Json:
+    """What stays with the turn for its author: `active_turn.metadata["agUi"]`."""
+    context = [{"description": each.description, "value": each.value} for each in given.context or ()]
+    props = {"state": given.state, "context": context or None, "forwardedProps": given.forwarded_props or None}
+    found: JsonObject = {name: value for name, value in props.items() if value not in (None, {})}
+    return {"agUi": {"runId": given.run_id, **found}}
+
+
+# ours in AG-UI's words
+
+
+def conversation(transcript: Iterable[OurMessage]) -> list[Message]:
+    """A transcript as messages of AG-UI, with the ids by which its turns were told."""
+    return [each for message in transcript for each in _told(message)]
+
+
+def _told(message: OurMessage) -> Sequence[Message]:
+    if message["role"] == "assistant":
+        speech = Speech(message["id"])
+        for number, part in enumerate(message["parts"]):
+            for chunk in _retold(part, f"part-{number}"):
+                speech.say(chunk)
+        return speech.messages
+    text = "".join(part["text"] for part in message["parts"] if part["type"] == "text")
+    kind = UserMessage if message["role"] == "user" else SystemMessage
+    return [kind(id=message["id"], content=text)]
+
+
+def _retold(part: Part, part_id: str) -> list[JsonObject]:
+    kind = part["type"]
+    if kind in ("text", "reasoning"):
+        return [
+            {"type": f"{kind}-delta", "id": part_id, "delta": part.get("text", "")},
+            {"type": f"{kind}-end", "id": part_id},
+        ]
+    if kind == "step-start":
+        return [{"type": "start-step"}]
+    if "toolCallId" not in part:
+        return []
+    call = {"toolCallId": part["toolCallId"], "toolName": part.get("toolName") or kind.removeprefix("tool-")}
+    found: list[JsonObject] = [{"type": "tool-input-available", **call, "input": part.get("input")}]
+    state = part.get("state")
+    if state == "output-available":
+        found.append({"type": "tool-output-available", **call, "output": part.get("output")})
+    elif state == "output-error":
+        found.append({"type": "tool-output-error", **call, "errorText": part.get("errorText", "")})
+    elif state == "output-denied":
+        found.append({"type": "tool-output-denied", **call})
+    return found
+
+
+# ---------------------------------------------------------------- watch
+# A turn and the runs of its calls, followed at once, for one reader who takes what he can.
+#
+# The queue between is short, so a slow reader stops those who ask. A call's result is told after everything that its run has said.
+
+
+AT_ONCE: Final = 64
+OUTPUTS: Final = frozenset({"tool-output-available", "tool-output-error", "tool-output-denied"})
+
+
+class Said(NamedTuple):
+    """An event of the turn's stream."""
+
+    event: Event
+
+
+class Paused(NamedTuple):
+    """Nothing was said for a while, or a call has ended: the agent's state may have changed."""
+
+
+class Over(NamedTuple):
+    """The turn has ended, or is parked. Nothing follows."""
+
+    status: str
+    error: str
+    reason: str
+
+
+Item = Said | Framed | Paused | Over
+
+
+class TurnWatch:
+    """Follows one turn from its first event to its end, or until it waits for a person."""
+
+    def __init__(self, backend: Backend, reached: Reached, request_id: str) -> None:
+        self._backend, self._reached, self._request_id = backend, reached, request_id
+        self._out: asyncio.Queue[Item] = asyncio.Queue(AT_ONCE)
+        self._runs = CallRuns(backend, reached.agent_id, request_id, self._out.put)
+
+    async def items(self) -> AsyncGenerator[Item, None]:
+        """Everything, in order. Raises what the agent or the supervisor raised."""
+        turn = awaited(self._turn())
+        getting = awaited(self._out.get())
+        try:
+            while True:
+                await asyncio.wait({getting, turn, *self._runs.under_way}, return_when=asyncio.FIRST_COMPLETED)
+                if turn.done():
+                    turn.result()
+                self._runs.raise_failures()
+                if not getting.done():
+                    continue
+                item = getting.result()
+                getting = awaited(self._out.get())
+                yield item
+                if isinstance(item, Over):
+                    return
+        finally:
+            tasks: list[asyncio.Task[object]] = [getting, turn]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await self._runs.close()
+
+    async def _turn(self) -> None:
+        first = 0
+        while True:
+            told = await asked(self._reached.handle._perdure_follow_turn(self._request_id, first))  # noqa: SLF001 - ours
+            for event in told["events"]:
+                await self._say(event)
+            first = told["next"]
+            if first >= told["next_event"] and told["status"] in (*TURN_ENDED, TurnStatus.PARKED):
+                await self._out.put(Over(told["status"], told["error"], told["reason"]))
+                await asyncio.Event().wait()  # the reader ends the watch
+            await self._out.put(Paused())
+
+    async def _say(self, event: Event) -> None:
+        kind, call_id = event["type"], str(event.get("toolCallId") or "")
+        if kind in OUTPUTS and call_id:
+            await self._runs.told(call_id)
+        await self._out.put(Said(event))
+        if kind == "tool-input-available" and not event.get("providerExecuted"):
+            await self._runs.follow(call_id)
+        elif kind in OUTPUTS:
+            await self._out.put(Paused())
+
 
 __all__ = ["input_of", "serve"]
 
 ANSWERS = frozenset({"tool-approval-response", "tool-output-available", "tool-output-error", "tool-output-denied"})
 ENCODER = EventEncoder()
+
+
+# ---------------------------------------------------------------- turns
 
 
 class Target(NamedTuple):
@@ -253,7 +475,7 @@ class _Serving:
         return {str(part["toolCallId"]): part for part in waiting_calls(parts)}
 
 
-def _calls(message: Message) -> set[str]:
+def _calls(message: OurMessage) -> set[str]:
     return {part["toolCallId"] for part in message["parts"] if "toolCallId" in part}
 
 

@@ -11,9 +11,12 @@ failed network. Whatever is durable is told from what is durable, so a gateway t
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, aclosing
 from itertools import count
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 from urllib.parse import quote, unquote
 
 from starlette.requests import HTTPConnection, Request
@@ -21,16 +24,16 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from perdure.actors.agents_client.calls import CallDesk
-from perdure.actors.agents_client.chat import ChatDesk
-from perdure.actors.agents_client.line import Closed, Line, chosen_protocol, json_text, words_of
+from perdure.actors.agent.agent import Agent
+from perdure.actors.agents_client.line import Closed, Line, chosen_protocol, encoded, json_text, words_of
 from perdure.actors.agents_client.resume import Attendance
-from perdure.actors.agents_client.returning import Returning
 from perdure.actors.agents_client.runs import RunList, RunTeller
-from perdure.actors.agents_client.talk import MESSAGES, Talk
+from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Author, Entry, Talk
 from perdure.actors.agents_client.transcript import transcript
 from perdure.actors.chat.chat_agent import ChatAgent
-from perdure.actors.gateway.backend import Backend, Reached
+from perdure.actors.code.signatures import gives_bit_by_bit
+from perdure.actors.gateway.backend import Backend, Reached, asked
+from perdure.actors.gateway.bodies import parsed_object
 from perdure.actors.gateway.problems import close_code
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.registry import kebab
@@ -38,10 +41,12 @@ from perdure.actors.gateway.security import Scope
 from perdure.actors.gateway.shared import Shared
 from perdure.actors.gateway.state_feed import Known, WatchedState
 from perdure.actors.life.handle import address_of
+from perdure.actors.life.state_watch import version_of
 from perdure.actors.link.caller import CallerSide
 from perdure.actors.link.wire import RemoteError
-from perdure.ledger import AgentUnreachable, BadRequest, PerdureError
-from perdure.policies import JsonObject
+from perdure.actors.tasks import Pending
+from perdure.ledger import AgentUnreachable, BadRequest, PerdureError, pack_value
+from perdure.policies import JsonObject, Plan, plan_request
 
 PREFIX: Final = "/agents/"
 TAB: Final = "_pk"
@@ -51,6 +56,301 @@ RECHECK_S: Final = 60.0
 RETRIED: Final = 1011
 NO_TOOLS: Final[JsonObject] = {"servers": {}, "tools": [], "prompts": [], "resources": []}
 READ_ONLY: Final = "Connection is readonly"
+
+
+# What tabs had not been told when their lines were lost. A tab that comes back to the same gateway names itself by the same `_pk`.
+REMEMBERED_MAX: Final = 10_000
+
+
+class Returning:
+    """The lost lines of one gateway; the oldest are forgotten first."""
+
+    def __init__(self) -> None:
+        self._lost: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def left(self, agent: str, tab: str, untold: str) -> None:
+        """A line of a tab is lost, in the middle of a turn or of none."""
+        if tab:
+            self._lost[agent, tab] = untold
+        if len(self._lost) > REMEMBERED_MAX:
+            self._lost.popitem(last=False)
+
+    def came(self, agent: str, tab: str) -> str | None:
+        """The turn whose end it was not told, or an empty text; None if the tab was not here before."""
+        return self._lost.pop((agent, tab), None)
+
+
+# ---------------------------------------------------------------- calls
+# What a client of the npm package `agents` does with any agent: it sets the state and calls methods (client protocols A.4, A.5).
+
+
+CROSSES_S: Final = 5.0
+UNKNOWN: Final = "unknown"
+STATE, RPC, REFUSED = "cf_agent_state", "rpc", "cf_agent_state_error"
+
+
+class CallDesk:
+    """The state and the calls of one connection.
+
+    Args:
+        told: the state that the client was told.
+    """
+
+    TYPES: Final = frozenset({STATE, RPC})
+
+    def __init__(self, line: Line, reached: Reached, caller: CallerSide, state: WatchedState, told: Known) -> None:
+        self._line, self._reached, self._caller, self._state = line, reached, caller, state
+        self._told, self._shown = told.number, told.version
+        """The number of what was looked at last, and the version that the client shows. Whatever the client sets it shows at once."""
+        self._set, self._setting = told.edition, asyncio.Lock()
+        """The edition of what the client has set last."""
+        self._sent_at_s = asyncio.get_running_loop().time() if told.version else float("-inf")
+
+    async def take(self, frame: JsonObject) -> None:
+        """Do what a frame asks."""
+        if frame["type"] == STATE:
+            await self._set_state(frame.get("state"))
+        elif _is_call(frame):
+            await self._line.beside(self._call(frame))
+
+    async def refuse(self, frame: JsonObject, why: str) -> None:
+        """Refuse what a frame asks."""
+        if frame["type"] == STATE:
+            await self._line.send(REFUSED, error=why)
+            await self._send_state()
+        elif isinstance(frame.get("id"), str):
+            await self._line.send(RPC, id=frame["id"], success=False, error=why)
+
+    # the state
+
+    async def serve(self) -> None:
+        """Tell the client of every other state than the one that it shows, until the connection ends."""
+        while True:
+            known = await self._state.after(self._told)
+            self._told = known.number
+            async with self._setting:  # what is being set comes after what is known by now
+                known = self._state.known
+                if known.version != self._shown and not known.is_before(self._set):
+                    await self._send_state()
+
+    async def _send_state(self) -> None:
+        known = self._state.known
+        self._shown, self._sent_at_s = known.version, asyncio.get_running_loop().time()
+        await self._line.send(STATE, state=known.state)
+
+    async def _set_state(self, state: object) -> None:
+        """The client shows its state already. If it is refused the client is told so, and then the state that counts."""
+        async with self._setting:
+            try:
+                if isinstance(state, dict):
+                    self._shown = version_of(pack_value("state", state))
+                self._set = tuple(await self._caller.call("_perdure_set_state", state))
+                if asyncio.get_running_loop().time() - self._sent_at_s < CROSSES_S:
+                    self._shown = UNKNOWN  # what was sent may have crossed what the client has set, and stand there now
+            except AgentUnreachable:
+                raise
+            except PerdureError as problem:
+                await self._line.send(REFUSED, error=words_of(problem))
+                await self._send_state()
+
+    # calls
+
+    async def _call(self, frame: dict[str, Any]) -> None:
+        call_id, method = frame["id"], frame["method"]
+        try:
+            function = self._function(method)
+            if isinstance(function, str):
+                await self._line.send(RPC, id=call_id, success=False, error=function)
+            elif gives_bit_by_bit(function):
+                await self._stream(call_id, getattr(self._reached.handle, method)(*frame["args"]))
+            else:
+                result = await asked(getattr(self._reached.handle, method)(*frame["args"]))
+                await self._line.send_text(encoded(RPC, id=call_id, success=True, done=True, result=result))
+        except PerdureError as problem:
+            await self._line.send(RPC, id=call_id, success=False, error=words_of(problem))
+        except (TypeError, ValueError) as problem:  # the arguments do not fit, or the result has no JSON
+            await self._line.send(RPC, id=call_id, success=False, error=str(problem))
+
+    def _function(self, method: str) -> Any:
+        """The exposed method of this name; or why there is none, in the words of the original."""
+        agent_class: type[Agent] = self._reached.agent_class
+        function = None if method.startswith("_") else getattr(agent_class, method, None)
+        if function is None:
+            return f"Method {method} does not exist"
+        is_exposed = hasattr(function, "__perdure_exposed__") or hasattr(function, "__perdure_afar__")
+        return function if is_exposed else f"Method {method} is not callable"
+
+    async def _stream(self, call_id: str, given: AsyncGenerator[object, None]) -> None:
+        """Tell what a generator of the agent gives. It goes on only when the client has taken what came."""
+        async with aclosing(given) as values:
+            async for value in values:
+                await self._line.send_text(encoded(RPC, id=call_id, success=True, done=False, result=value))
+        await self._line.send(RPC, id=call_id, success=True, done=True)
+
+
+def _is_call(frame: JsonObject) -> bool:
+    return (
+        isinstance(frame.get("id"), str)
+        and isinstance(frame.get("method"), str)
+        and isinstance(frame.get("args"), list)
+    )
+
+
+# ---------------------------------------------------------------- chat
+# What a client of `@cloudflare/ai-chat` asks of a conversation: turns, cancels, clears, another transcript, answers to calls.
+
+
+OWN_FIELDS: Final = frozenset({"messages", "trigger", "clientTools"})
+logger = logging.getLogger("perdure.gateway")
+
+
+class ChatDesk:
+    """Takes in the chat frames of one connection. What they cause is told to all connections by the feed of the conversation."""
+
+    def __init__(self, line: Line, talk: Talk, attendance: Attendance) -> None:
+        self._line, self._talk, self._attendance = line, talk, attendance
+        self._call = talk.caller.call
+
+    async def take(self, frame: dict[str, Any]) -> None:
+        """Do what a frame asks. One that lacks what it needs is ignored."""
+        taking = self._taking.get(frame["type"])
+        if taking is not None:
+            await taking(self, frame)
+
+    async def refuse(self, frame: JsonObject, why: str) -> None:
+        """Refuse what a frame asks, as far as it has an answer."""
+        logger.warning("a frame %.80r of a chat client was refused: %s", frame["type"], why)
+        request_id = frame.get("id")
+        if frame["type"] == "cf_agent_use_chat_request" and isinstance(request_id, str):
+            await self._refuse(request_id, why)
+
+    # turns
+
+    async def _request(self, frame: JsonObject) -> None:
+        request_id = frame.get("id")
+        if not isinstance(request_id, str) or not request_id:
+            return
+        try:
+            await self._submit(request_id, _body_of(frame))
+        except PerdureError as problem:
+            await self._refuse(request_id, words_of(problem))
+
+    async def _submit(self, request_id: str, body: dict[str, Any]) -> None:
+        standing = await self._call("_perdure_standing", request_id)
+        if standing["known"] is not None:
+            return  # the same request again: its turn is under way, or over
+        waiting = [[each["id"], each["role"]] for turn in standing["turns"] for each in turn["waiting"]]
+        sent = body.get("messages") if isinstance(body.get("messages"), list) else []
+        plan = plan_request([*standing["messages"], *waiting], sent or [], body.get("trigger"))
+        if plan.trigger is None:
+            await self._refuse(request_id, plan.why)
+            return
+        self._talk.authors[request_id] = Author(self._line.number, self._talk.head)
+        told = await self._call(
+            "_perdure_accept_turn", plan.trigger, plan.messages or None, request_id, _options(plan, body)
+        )
+        if told["reason"] == "dropped":
+            self._talk.authors.pop(request_id, None)
+            await self._line.send(MESSAGES, messages=await self._talk.transcript())
+            await self._line.send(RESPONSE, id=request_id, body="", done=True, outcome="skipped")
+
+    async def _refuse(self, request_id: str, why: str) -> None:
+        self._talk.authors.pop(request_id, None)
+        await self._line.send(RESPONSE, id=request_id, body=why, done=False, error=True)
+        await self._line.send(RESPONSE, id=request_id, body="", done=True, outcome="error")
+
+    async def _cancel(self, frame: JsonObject) -> None:
+        wire = frame.get("id")
+        turn = next((each.turn for each in self._talk.turns.values() if each.wire == wire), wire)
+        if isinstance(turn, str) and turn:
+            await self._call("cancel_chat", turn)
+
+    # the transcript
+
+    async def _clear(self, _frame: JsonObject) -> None:
+        self._talk.cleared_by = self._line.number
+        await self._call("clear")
+
+    async def _replace(self, frame: JsonObject) -> None:
+        if not isinstance(frame.get("messages"), list):
+            return
+        try:
+            await self._call("_perdure_replace_messages", frame["messages"])
+        except PerdureError as problem:
+            logger.warning("a chat client's transcript was refused: %s", problem)
+            await self._line.send(MESSAGES, messages=await self._talk.transcript())
+            return
+        await self._talk.show_all(besides=self._line.number)
+
+    # answers to calls
+
+    async def _result(self, frame: JsonObject) -> None:
+        call_id, error = frame.get("toolCallId"), None
+        if frame.get("state") == "output-error":
+            error = str(frame.get("errorText") or "the client could not execute the call")
+        if isinstance(call_id, str):
+            await self._answer(frame, call_id, "resolve_tool_call", call_id, frame.get("output"), error)
+
+    async def _approval(self, frame: JsonObject) -> None:
+        call_id, approved = frame.get("toolCallId"), frame.get("approved")
+        if isinstance(call_id, str) and isinstance(approved, bool):
+            await self._answer(frame, call_id, "respond_to_approval", call_id, approved)
+
+    async def _answer(self, frame: JsonObject, call_id: str, method: str, *args: object) -> None:
+        """Answer a call. The one who wants the continuation of its turn owns it, from before it can begin."""
+        try:
+            turns = (await self._call("_perdure_standing"))["turns"] if frame.get("autoContinue") is True else []
+            for turn in (each for each in turns if call_id in each["waits_for"]):
+                self._attendance.answered(turn["request_id"])
+            counted = await self._call(method, *args)
+        except PerdureError as problem:
+            logger.warning("the answer of a chat client to the call %.80r was refused: %s", call_id, problem)
+            counted = False
+        if counted:
+            await self._tell_answered(call_id)
+
+    async def _tell_answered(self, call_id: str) -> None:
+        """Every tab shows the answered call."""
+        for message in reversed(await self._talk.transcript()):
+            if any(part.get("toolCallId") == call_id for part in message["parts"]):
+                frame = encoded("cf_agent_message_updated", message=message)
+                self._talk.add(Entry("updated", frame=frame))
+                return
+
+    # resuming
+
+    async def _ask(self, frame: JsonObject) -> None:
+        self._attendance.ask(frame)
+
+    _taking: ClassVar[dict[str, Callable[[ChatDesk, JsonObject], Pending[None]]]] = {
+        "cf_agent_use_chat_request": _request,
+        "cf_agent_chat_request_cancel": _cancel,
+        "cf_agent_chat_clear": _clear,
+        "cf_agent_chat_messages": _replace,
+        "cf_agent_tool_result": _result,
+        "cf_agent_tool_approval": _approval,
+        "cf_agent_stream_resume_request": _ask,
+        "cf_agent_stream_resume_ack": _ask,
+    }
+
+
+def _body_of(frame: JsonObject) -> JsonObject:
+    """The body of a request. Raises `BadRequest` if it is no JSON object."""
+    init = frame.get("init")
+    body = init.get("body") if isinstance(init, dict) else None
+    return parsed_object(body if isinstance(body, str) else "", "init.body")
+
+
+def _options(plan: Plan, body: JsonObject) -> JsonObject:
+    """The options of the turn: what else the client has sent is its metadata."""
+    more = {name: value for name, value in body.items() if name not in OWN_FIELDS}
+    found: JsonObject = {"metadata": more} if more else {}
+    if plan.instead_of:
+        found["instead_of"] = plan.instead_of
+    return found | ({"client_tools": body["clientTools"]} if body.get("clientTools") else {})
+
+
+# ---------------------------------------------------------------- routes
 
 
 def routes(backend: Backend) -> list[BaseRoute]:

@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, ParamSpec, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Unpack, cast
 
+from pydantic_core import to_jsonable_python
 from typing_extensions import TypeVar
 
 from perdure.actors.agent.agent import Agent
@@ -38,15 +39,14 @@ from perdure.actors.chat.feed import FeedEvent
 from perdure.actors.chat.feed_follower import follow_feed
 from perdure.actors.chat.messages import Messages, as_messages, checked_data
 from perdure.actors.chat.model_lookup import load_library
-from perdure.actors.chat.notices import notice_of_end, notice_of_milestone
 from perdure.actors.chat.plain_data import checked_text
 from perdure.actors.chat.tools import Toolset
 from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
-from perdure.actors.code.author_call import hook
+from perdure.actors.code.author_call import hook, without_middle
 from perdure.actors.jobs.fiber_context import CURRENT
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult
 from perdure.actors.life.run_context import RunContext
-from perdure.ledger import Secret, pack, unpack
+from perdure.ledger import Secret, Status, pack, preview_of, unpack
 from perdure.policies import ChatRecovery, ContextOverflow, Event, Json, Message, Part, default_repair
 
 if TYPE_CHECKING:
@@ -54,9 +54,60 @@ if TYPE_CHECKING:
 
     from perdure.actors.agent.exposing import Events, Exposed
 
+
 Answer = TypeVar("Answer", default=str)
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+# ---------------------------------------------------------------- notices
+# The messages that tell a chat of its detached runs.
+
+
+NOTICE_CHARS_MAX: Final = 8_000
+"""Of a structured result in the message that tells a chat of the end of a detached run."""
+
+
+def notice_of_end(run: RunInfo, result: RunResult) -> str:
+    """The message that tells of the end of a run."""
+    detail = _shown_result(result) if result.ok else result.error
+    what = f"The background run {run.run_id} ({_shown_name(run)}) {_ENDS.get(result.status, result.status)}."
+    return f"{what}\n\n{detail}" if detail else what
+
+
+def notice_of_milestone(run: RunInfo, milestone: MilestoneInfo) -> str:
+    """The message that tells of a milestone."""
+    what = f"The background run {run.run_id} ({_shown_name(run)}) reached {milestone.name}."
+    return f"{what} {milestone.message}" if milestone.message else what
+
+
+_ENDS: dict[str, str] = {
+    Status.COMPLETED: "has completed",
+    Status.ERROR: "has failed",
+    Status.ABORTED: "was cancelled",
+    Status.INTERRUPTED: "was interrupted, and its end is not known",
+}
+
+
+def _shown_result(result: RunResult) -> str:
+    """The summary of a run, and its output if that is more: what the model knows of the result."""
+    output = result.output_or(None)
+    if output is None or isinstance(output, str):
+        return result.summary or output or ""
+    whole = json.dumps(
+        to_jsonable_python(output, by_alias=True, fallback=str), ensure_ascii=False, separators=(",", ":")
+    )
+    if not result.summary or whole == result.summary or result.summary == preview_of(json.loads(whole)):
+        return without_middle(whole, NOTICE_CHARS_MAX)
+    return f"{result.summary}\n\n{without_middle(whole, NOTICE_CHARS_MAX)}"
+
+
+def _shown_name(run: RunInfo) -> str:
+    name = (run.display or {}).get("name")
+    return str(name) if name else run.agent_type.rpartition(":")[2]
+
+
+# ---------------------------------------------------------------- chat agent
 
 
 def afar(function: Callable[..., object]) -> Marking:

@@ -11,33 +11,42 @@ agent (spec W-19).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import cast
 
-from perdure.actors.chat.client_answers import ClientAnswers
 from perdure.actors.chat.compaction import Compaction
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.event_lists import batch, merged
 from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.play import Play
-from perdure.actors.chat.turn import Turn
+from perdure.actors.chat.turn import Turn, TurnResult
 from perdure.actors.chat.turn_ends import Outcome, ResponseHook, reported
 from perdure.actors.chat.turn_recovery import TurnRecovery, abort
-from perdure.actors.chat.turn_views import TurnViews
-from perdure.actors.code.author_call import tried
+from perdure.actors.code.author_call import tried, tried_now
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.run_context import RunContext
-from perdure.ledger import ConflictingRequest, StaleIncarnation, StorageError
+from perdure.ledger import BadRequest, ConflictingRequest, StaleIncarnation, StorageError
 from perdure.policies import (
+    ChatRecovery,
+    Event,
     Message,
     OpenTurn,
     Overlap,
+    Part,
     QueueAction,
+    ToolState,
     TurnEvent,
     TurnStatus,
+    default_repair,
+    deferred_ids,
     is_dropped,
+    is_tool_part,
     overlaps,
     queue_decision,
+    tool_name,
+    waiting_calls,
 )
 
 AFTER_A_LOOK = frozenset({"continue", "regenerate"})  # what they do depends on the newest message
@@ -46,6 +55,308 @@ RESTART_S = 5.0
 
 FATAL = (StaleIncarnation, StorageError)
 """Errors that end the life and not the turn: the turn goes on in the next life."""
+
+
+# ---------------------------------------------------------------- client answers
+# The answers of clients and people to tool calls, and how long a turn waits for them.
+#
+# A turn waits for ever, or for `ChatRecovery.parked_deadline_ms` (spec W-28). A parked turn keeps nobody awake. Its deadline acts on time
+# if the agent is awake, and else when it next wakes, before anybody can look at the turn or answer it.
+
+
+Ending = Callable[[LiveTurn], Awaitable[Outcome]]
+PART = "questions"
+PEOPLES = frozenset({"chat", "save", "submission"})
+UNANSWERED = "Nobody has answered in time, so the turn has ended."
+
+
+class ClientAnswers:
+    """The calls of one agent's open turns that wait for a client.
+
+    Args:
+        close: ends a turn that is not being played.
+        play: plays accepted turns.
+    """
+
+    def __init__(
+        self,
+        state: ConversationState,
+        close: Callable[[Turn, Ending], Coroutine[object, object, None]],
+        play: Callable[[], None],
+    ) -> None:
+        self._state, self._close, self._play = state, close, play
+        self._watched: dict[str, Turn] = {}
+
+    # answers
+
+    def answer(self, event: Event) -> bool:
+        """Take in an answer to a call. Returns whether the call waited for it: the first answer counts."""
+        turn = next((each for each in self._state.open.values() if self._waits_for(each, event)), None)
+        if turn is None or self._left_ms(turn) <= 0:
+            return False
+        stream = self._state.stream_of(turn)
+        stream.add(event)
+        self._state.add_now(stream, [stream.message])  # who loads the conversation now is not asked again
+        if not self._waiting_calls(turn) and turn.apply(TurnEvent.ANSWERED):
+            turn.parked_at_ms = 0
+            # This is no interruption, because nothing was under way, and whoever answers wants the turn, whatever was said since.
+            self._state.ours.add(turn.request_id)
+            turn.user_message_id = self._state.transcript.newest_user_id
+        stream.flush(then=self._play)
+        return True
+
+    def waited_for(self, turn: Turn) -> list[str]:
+        """The ids of the calls of an open turn that wait for a client's result or an approval."""
+        return [str(part["toolCallId"]) for part in self._waiting_calls(turn)]
+
+    def words(self) -> list[str]:
+        """Which turns wait for whom, and what answers each call, for people."""
+        agent, parked = self._state.tenant.agent_id, TurnStatus.PARKED
+        return [
+            f"turn {turn.request_id} of {agent} waits for a person: {'; '.join(map(_words, self._waiting_calls(turn)))}"
+            for turn in self._state.open.values()
+            if turn.status is parked
+        ]
+
+    def are_waited_for(self) -> bool:
+        """Whether a call waits for a client's result or an approval (spec §7), in an open turn or in the newest message."""
+        open_turns = [turn for turn in self._state.open.values() if turn.segments or turn.attempt]
+        return bool(self.imported()) or any(self._waiting_calls(turn) for turn in open_turns)
+
+    def imported(self) -> list[Part]:
+        """The calls of the newest message that wait for the client though no turn has made them: an imported answer."""
+        leaf = self._state.transcript.leaf
+        if leaf is None or leaf["role"] != "assistant":
+            return []
+        if any(turn.message_id == leaf["id"] or turn.trigger == "continue" for turn in self._state.open.values()):
+            return []
+        names = frozenset(tool.name for tool in self._state.toolset() if tool.kind == "client")
+        return waiting_calls(leaf["parts"], names)
+
+    async def answered_by(self, turn: Turn) -> None:
+        """A person has sent a message. It answers the questions of parked turns that the author's repair makes a part of the talk (seed
+        000): each such turn ends, with the repaired part."""
+        if turn.trigger not in PEOPLES or not any(each["role"] == "user" for each in turn.messages):
+            return
+        for parked in [each for each in self._state.open.values() if each.status is TurnStatus.PARKED]:
+            if all(self._is_talk(part) for part in self._waiting_calls(parked)):
+                parked.apply(TurnEvent.ANSWERED)
+                await self._close(parked, _talked)
+
+    def _is_talk(self, part: Part) -> bool:
+        if part.get("state") == "approval-requested":
+            return False
+        new, problem = tried_now(lambda: self._state.agent.repair_interrupted_tool_part(part))
+        return problem is None and isinstance(new, dict) and new != default_repair(part)
+
+    def _waits_for(self, turn: Turn, event: Event) -> bool:
+        """Whether a turn waits for this answer. An approved call waits for its result, and for no second approval; one whose result
+        comes from elsewhere has begun, and waits for none."""
+        waiting = [part for part in self._waiting_calls(turn) if part["toolCallId"] == event["toolCallId"]]
+        if event["type"] != "tool-approval-response":
+            return bool(waiting)
+        elsewhere = deferred_ids(self._state.stream_of(turn).parts)
+        return any(part["state"] != "approval-responded" and part["toolCallId"] not in elsewhere for part in waiting)
+
+    def _waiting_calls(self, turn: Turn) -> list[Part]:
+        """The calls of a turn that wait for the client."""
+        if not turn.segments and turn.request_id not in self._state.open:
+            return []
+        own = [tool for tool in self._state.toolset() if tool.kind == "client"]
+        names = frozenset(tool.name for tool in (*own, *self._state.client_tools(turn)))
+        return waiting_calls(self._state.stream_of(turn).parts, names)
+
+    # deadlines
+
+    def watch(self, turn: Turn) -> None:
+        """Watch the deadline of a parked turn."""
+        if math.isfinite(self._left_ms(turn)):
+            self._watched[turn.request_id] = turn
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        """End the turns whose deadline has come, by the wall clock of this moment."""
+        if self._state.tenant.is_leaving:
+            return
+        for key, turn in list(self._watched.items()):
+            left_ms = self._left_ms(turn)
+            if left_ms <= 0:
+                self._state.tenant.spawn(self._close(turn, self._unanswered))
+            if left_ms <= 0 or math.isinf(left_ms):
+                del self._watched[key]
+        left_ms = min(map(self._left_ms, self._watched.values()), default=math.inf)
+        at_ms = math.ceil(self._state.tenant.now_ms() + left_ms) if math.isfinite(left_ms) else None
+        self._state.tenant.alarms.set(PART, at_ms, self._look, wakes=False)
+
+    def _left_ms(self, turn: Turn) -> float:
+        """How long the turn still waits. Below 0 it is too late for an answer."""
+        if turn.status is not TurnStatus.PARKED or self._state.open.get(turn.request_id) is not turn:
+            return math.inf
+        config, _ = tried_now(lambda: ChatRecovery.of(self._state.agent.chat_recovery))
+        if config is None:
+            return math.inf
+        return turn.parked_at_ms + config.parked_deadline_ms - self._state.tenant.now_ms()
+
+    async def _unanswered(self, live: LiveTurn) -> Outcome:
+        outcome = Outcome(TurnEvent.FAILED, UNANSWERED, "awaiting_client_deadline", stage="recovery")
+        return await reported(self._state, live.turn, outcome)
+
+
+def _words(part: Part) -> str:
+    verb = "respond_to_approval" if part.get("state") == ToolState.APPROVAL_REQUESTED else "resolve_tool_call"
+    return f"call {part['toolCallId']} of {tool_name(part)} is answered by {verb}"
+
+
+async def _talked(_live: LiveTurn) -> Outcome:
+    return Outcome(TurnEvent.COMPLETED, reason="answered_by_message")
+
+
+# ---------------------------------------------------------------- turn views
+# What callers see of turns: the status and result of one, and its events from a number on.
+
+
+HOLD_S = 10.0
+OPENING_S = 0.05  # a turn that says something so soon is begun and told in one answer
+RECENT_MAX, RECENT_EVENTS_MAX = 8, 2_000
+
+
+class TurnViews:
+    """The turns of one chat agent, as callers see them.
+
+    Args:
+        is_behind: whether another turn is played, or comes before one.
+    """
+
+    def __init__(self, state: ConversationState, is_behind: Callable[[Turn], bool]) -> None:
+        self._state, self._is_behind = state, is_behind
+        self._recent: dict[str, tuple[Turn, list[Event]]] = {}
+
+    def remember(self, turn: Turn, events: list[Event]) -> None:
+        """Keep the events of a turn that has ended: its followers ask for the end in a moment."""
+        if len(events) <= RECENT_EVENTS_MAX:
+            self._recent[turn.request_id] = turn, events
+        while len(self._recent) > RECENT_MAX:
+            del self._recent[next(iter(self._recent))]
+
+    def known(self, turn: Turn) -> Turn | None:
+        """The turn that was accepted under the id or the key of this one, if any."""
+        by_id, key = self.find(turn.request_id), turn.idempotency_key
+        if not key:
+            return by_id
+        request_id = next((each.request_id for each in self._state.open.values() if each.idempotency_key == key), None)
+        by_key = self.find(request_id or self._state.store.request_of(key) or "")
+        if by_id is not None and by_key is not by_id and by_id.idempotency_key != key:
+            raise BadRequest("idempotency_key", "request_id and idempotency_key refer to different turns")
+        return by_key or by_id
+
+    def find(self, request_id: str) -> Turn | None:
+        """A turn by its id, whether it has ended or not."""
+        recent, _ = self._recent.get(request_id, (None, ()))
+        return self._state.open.get(request_id) or recent or self._state.store.turn(request_id)
+
+    def found(self, request_id: str) -> Turn:
+        """The same. Raises `BadRequest` if there is none."""
+        turn = self.find(request_id)
+        if turn is None:
+            raise BadRequest("request_id", f"no turn has the id {request_id}")
+        return turn
+
+    def forget(self) -> None:
+        """Turns were deleted."""
+        self._recent.clear()
+
+    def result_of(self, turn: Turn) -> TurnResult:
+        """A turn as its caller sees it."""
+        stream = self._state.streams.get(turn.request_id)
+        message = stream.message if stream is not None else self._state.transcript.get(turn.message_id)
+        parts = message["parts"] if message is not None else []
+        text = "".join(part["text"] for part in parts if part["type"] == "text")
+        return _result(turn, text, message if parts else None)
+
+    async def follow(
+        self, request_id: str, first: int, hold_s: float = HOLD_S, *, awaits_people: bool = True
+    ) -> tuple[Turn, list[Event], int]:
+        """A turn, the events of its stream from a number on, and the number after them. Waits a while if there is none yet.
+
+        If the stream of an ended turn was dropped, its events are made again from its message.
+        """
+        turn = self.found(request_id)
+        if not turn.is_over:
+            hold_s = hold_s if awaits_people or turn.status is not TurnStatus.PARKED else 0.0
+            events = await self._state.stream_of(turn).next_events(first, hold_s)
+            return self.find(request_id) or turn, events, first + len(events)
+        known = self._recent.get(request_id)
+        events = self._state.store.events(request_id, first) if known is None else known[1][first:]
+        if first < turn.events and not events:
+            return turn, self._retold(turn), turn.events
+        events = batch(events)
+        return turn, events, first + len(events)
+
+    async def opening(self, request_id: str) -> tuple[Turn, list[Event], int]:
+        """A turn that was accepted just now, with its first events if they come at once."""
+        turn = self.find(request_id)
+        if turn is not None and not turn.is_over and not self._is_behind(turn):
+            await self._state.stream_of(turn).next_events(1, OPENING_S)
+            if self.find(request_id) is None:  # it was cleared meanwhile
+                return turn, [], turn.events
+        return await self.follow(request_id, 0, 0.0)
+
+    def told(self, turn: Turn, events: list[Event], after: int) -> dict[str, object]:
+        """The answer to a follower. Of a turn that is under way its events are enough."""
+        is_at_rest = turn.is_over or turn.status is TurnStatus.PARKED
+        shown = self.result_of(turn) if is_at_rest else _result(turn)
+        return {**vars(shown), "events": events, "next": after, "attempt": turn.attempt}
+
+    def _retold(self, turn: Turn) -> list[Event]:
+        message = self._state.transcript.get(turn.message_id)
+        events: list[Event] = [{"type": "start", "messageId": turn.message_id}]
+        parts = message["parts"] if message is not None else []
+        for number, part in enumerate(parts[turn.base :]):
+            events += _events_of(part, f"part-{number}")
+        last: Event = {"type": _LAST.get(turn.status, "error")}
+        if last["type"] == "error":
+            last["errorText"] = turn.error
+        return [*events, last]
+
+
+def _result(turn: Turn, text: str = "", message: Message | None = None) -> TurnResult:
+    return TurnResult(
+        request_id=turn.request_id,
+        status=turn.status,
+        text=text,
+        message=message,
+        error=turn.error,
+        reason=turn.reason,
+        next_event=turn.events,
+        finish_reason=turn.finish_reason,
+    )
+
+
+_LAST = {TurnStatus.COMPLETED: "finish", TurnStatus.ABORTED: "abort"}
+
+
+def _events_of(part: Part, part_id: str) -> list[Event]:
+    """The events that make this part."""
+    kind = part["type"]
+    if kind in ("text", "reasoning"):
+        delta: Event = {"type": f"{kind}-delta", "id": part_id, "delta": part.get("text", "")}
+        return [{"type": f"{kind}-start", "id": part_id}, delta, {"type": f"{kind}-end", "id": part_id}]
+    if kind == "step-start":
+        return [{"type": "start-step"}]
+    if not is_tool_part(part):
+        return [cast("Event", part)]
+    call_id, name, state = part["toolCallId"], tool_name(part), part.get("state")
+    begun: Event = {"type": "tool-input-available", "toolCallId": call_id, "toolName": name, "input": part.get("input")}
+    if state == ToolState.OUTPUT_AVAILABLE:
+        return [begun, {"type": "tool-output-available", "toolCallId": call_id, "output": part.get("output")}]
+    if state == ToolState.OUTPUT_ERROR:
+        return [begun, {"type": "tool-output-error", "toolCallId": call_id, "errorText": part.get("errorText", "")}]
+    if state == ToolState.OUTPUT_DENIED:
+        return [begun, {"type": "tool-output-denied", "toolCallId": call_id}]
+    return [begun]
+
+
+# ---------------------------------------------------------------- turns
 
 
 class Turns:

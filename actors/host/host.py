@@ -8,27 +8,29 @@ whoever is told to go on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Container
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from perdure.actors.code.author_call import tried
 from perdure.actors.code.naming import load_type
-from perdure.actors.host.lookout import Lookout, Tell
-from perdure.actors.host.relay import Relay
+from perdure.actors.events.observability import Channel, Event, subscribe
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.handlers import Letter
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.life.results import RunInfo
 from perdure.actors.link.columns import Starts
-from perdure.actors.link.doors import Doors, Look
+from perdure.actors.link.doors import Doors, Look, LookFrame, Seen
+from perdure.actors.link.held import Held
 from perdure.actors.link.keeping import Passivate
 from perdure.actors.link.messages import (
     CallAnswered,
     CallAstray,
     CallCut,
     Deliver,
+    Happened,
     HostHello,
     HostVitals,
     MakeCall,
@@ -49,12 +51,110 @@ from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import Courier, World
 from perdure.actors.tasks import Tasks, self_cancelled
-from perdure.ledger import Ended, Released, StorageError, Unstarted, agent_id
+from perdure.ledger import Ended, Released, StorageError, Unstarted, agent_id, pack, unpack
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import LEAP_MS, Limits, Rank
 
 LEFT_KEPT = 100_000
 GOODBYE_S = 1.0  # for the agents' code to end, when the host does
+
+
+# ---------------------------------------------------------------- lookout
+# The questions that other processes ask a host itself (`link.doors`): taken together, and answered together.
+
+
+LEFT_AFTER_S: Final = 60.0
+SEEN_MAX: Final = 100
+"""How many calls are remembered, so that one that comes twice is passed over."""
+
+
+Tell = Callable[[bytes | None], None]
+"""Takes the answer to a question; None if the asker is to ask the supervisor."""
+
+
+class Lookout:
+    """Takes questions for one host.
+
+    Args:
+        begin: begins to answer one, and has the answer told once.
+    """
+
+    def __init__(self, begin: Callable[[Look, Tell], None]) -> None:
+        self._begin = begin
+        self._askers: dict[str, _Asker] = {}
+
+    async def look(self, frame: bytes) -> bytes:
+        """Take in the questions of a call, and hold it until there is an answer to any of the asker's, or it calls again."""
+        name, call, questions = LookFrame(*unpack(frame))
+        now_s = asyncio.get_running_loop().time()
+        asker = self._askers.setdefault(name, _Asker())
+        if call in asker.calls:
+            return pack([])
+        asker.calls.append(call)
+        asker.seen_s = now_s
+        for number, look in questions:
+            self._begin(Look(*look), partial(asker.tell, number))
+        if call == max(asker.calls):
+            asker.held.release()
+            if not asker.told:
+                await asker.held.hold()
+        for each in [each for each, one in self._askers.items() if now_s - one.seen_s > LEFT_AFTER_S]:
+            del self._askers[each]
+        return pack(asker.take())
+
+
+class _Asker:
+    """A process that asks."""
+
+    def __init__(self) -> None:
+        self.calls: deque[int] = deque(maxlen=SEEN_MAX)
+        self.seen_s = 0.0
+        self.told: list[Seen] = []
+        self.held = Held()
+
+    def tell(self, number: int, value: bytes | None) -> None:
+        """There is an answer to the question of this number."""
+        self.told.append(Seen(number, value))
+        self.held.release()
+
+    def take(self) -> list[Seen]:
+        """All answers that there are."""
+        told, self.told = self.told, []
+        return told
+
+
+# What happens to the agents of a host, on its way to those who observe: emitted in the host's process, passed on by the supervisor.
+class Relay:
+    """Passes on the events of its own agents, as long as the supervisor says that somebody observes.
+
+    Several hosts of a simulation live in one process, so what belongs to another host's agent is left to that one.
+
+    Args:
+        agents: the addresses of those who live here.
+        say: tells the supervisor, from whichever thread.
+    """
+
+    def __init__(self, agents: Container[str], say: Callable[[Happened], None]) -> None:
+        self._agents, self._say = agents, say
+        self._leave: list[Callable[[], None]] = []
+
+    def want(self, wanted: bool) -> None:
+        """Begin or end to pass things on."""
+        for leave in self._leave:
+            leave()
+        self._leave = [subscribe(channel, self._teller(channel)) for channel in Channel] if wanted else []
+
+    def _teller(self, channel: Channel) -> Callable[[Event], None]:
+        def tell(event: Event) -> None:
+            agent = agent_id(event.agent_type, event.agent_name)
+            if agent in self._agents:
+                pack(event.payload)  # what is no plain data is refused here, where it is logged, and not on its way
+                self._say(Happened(str(channel), event.type, agent, dict(event.payload), event.at_ms))
+
+        return tell
+
+
+# ---------------------------------------------------------------- host
 
 
 class Host:

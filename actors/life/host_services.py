@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from perdure.actors.code.author_call import text_of, traced
-from perdure.actors.life.callback_pace import Paces
 from perdure.actors.life.writes_together import WritesTogether
 from perdure.actors.link.call_log import CallLog
 from perdure.actors.link.messages import CallAnswered, Plain
@@ -23,7 +22,7 @@ from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import World
 from perdure.actors.tasks import Pending, Tasks
 from perdure.actors.threads import beside
-from perdure.ledger import BadRequest, Up
+from perdure.ledger import BadRequest, Up, type_of
 from perdure.ledger.storage.cabinet import Cabinet
 from perdure.policies import Limits
 
@@ -34,6 +33,28 @@ authors_log = logging.getLogger(
     "perdure.agents"
 )  # what authors' code raises; hosts print it, other programs ask for it
 authors_log.addHandler(logging.NullHandler())
+
+
+# How long the callbacks of schedules and of the queue have taken on one host: those that are known to be quick are called together.
+QUICK_MS = 5
+NEWEST_SHARE = 0.25  # of the latest call in what is taken for the pace
+
+
+class Paces:
+    """How long callbacks have taken on one host of late. A single slow call (the machine was busy) is forgotten after a few quick ones."""
+
+    def __init__(self) -> None:
+        self._pace_ms: dict[tuple[str, str], float] = {}
+
+    def note(self, agent_id: str, callback: str, took_ms: int) -> None:
+        """One call was done."""
+        key = type_of(agent_id), callback
+        pace_ms = self._pace_ms.get(key, took_ms)
+        self._pace_ms[key] = pace_ms + (took_ms - pace_ms) * NEWEST_SHARE
+
+    def is_quick(self, agent_id: str, callback: str) -> bool:
+        """Whether it was called here before, and has been quick of late."""
+        return self._pace_ms.get((type_of(agent_id), callback), QUICK_MS) < QUICK_MS
 
 
 class HostServices:

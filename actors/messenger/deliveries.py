@@ -9,26 +9,372 @@ earlier life finds its storage closed.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from perdure.actors.chat.chat_agent import ChatAgent
-from perdure.actors.code.author_call import tried
+from perdure.actors.chat.event_lists import merged
+from perdure.actors.chat.turn import Turn
+from perdure.actors.chat.turns import Turns
+from perdure.actors.code.author_call import in_words, tried
+from perdure.actors.events.message_parts import apply_chunk
 from perdure.actors.host.tenant import Tenant
-from perdure.actors.messenger.adapter import Messenger
-from perdure.actors.messenger.delivery import ReplyDelivery
-from perdure.actors.messenger.events import MessengerEvent
-from perdure.actors.messenger.replies import Replies, heard_key
-from perdure.actors.messenger.reply_rows import ReplyRow
+from perdure.actors.messenger.adapter import Messenger, ProviderRefused, ProviderSilent, ProviderTrouble
+from perdure.actors.messenger.events import MessengerEvent, user_message
+from perdure.actors.messenger.replies import Replies, digest, heard_key
+from perdure.actors.messenger.reply_rows import PostRow, ReplyRow
+from perdure.actors.ports import KillPoint
 from perdure.actors.retries import until
+from perdure.actors.tasks import awaited
 from perdure.actors.telemetry.telemetry import carried_text
 from perdure.ledger import BadRequest, check_word
-from perdure.policies import FiberRetry, JsonObject, Outcome, ReplyEvent, ReplyStatus, ready_at_ms
+from perdure.policies import (
+    Ending,
+    Event,
+    FiberRetry,
+    JsonObject,
+    Next,
+    Outcome,
+    Part,
+    ReplyEvent,
+    ReplyStatus,
+    TurnStatus,
+    after_failure,
+    after_unknown,
+    ending,
+    length_of,
+    pause_ms,
+    ready_at_ms,
+    sendable,
+    split,
+    spoken,
+)
 
 AGAIN_S = 5.0
 BURST_MAX = 100  # events of one reply; its row names them all, and is written with each
 FIBER = "perdure:reply"
 RETRY = FiberRetry(attempts_max=1_000, first_ms=10, most_ms=1_000, on_error=False)
+
+
+# ---------------------------------------------------------------- posts
+# The visible messages of one reply, brought to the intended text whatever became of earlier requests.
+#
+# Each request to the provider lies between two commits: before it, what is intended and that a post is on its way; after it, the id and
+# what is acknowledged. So a life that takes over finds one of these:
+#
+#     nothing                        nothing was sent
+#     a post on its way, no id       it was sent or not: `policies.after_unknown` decides
+#     an id                          the message can be edited, as often as it takes
+#
+# While an answer streams, `show` makes one try for each message. `finish` tries until every message is acknowledged, or the reply is
+# parked.
+
+
+CALL_S = 30.0
+POSTS_MAX = 200
+T = TypeVar("T")
+_ENDS = (Next.DONE, Next.PARK)
+
+
+class DeliveryParked(Exception):
+    """The reply cannot be delivered; a person decides what becomes of it."""
+
+
+class Posts:
+    """The messages of one reply, in one life of its agent."""
+
+    def __init__(self, replies: Replies, reply: ReplyRow, messenger: Messenger) -> None:
+        self._replies, self._reply, self._messenger = replies, reply, messenger
+        self._adapter, self._policy = messenger.adapter, messenger.delivery
+        self._limits = self._adapter.limits(reply.thread_id)
+        self.rows = replies.posts(reply)
+        self._quiet_until_s = 0.0
+
+    @property
+    def pace_s(self) -> float:
+        """The least time between two edits, in seconds."""
+        own_ms = self._policy.edit_every_ms
+        return max(0, self._limits.edit_every_ms if own_ms is None else own_ms) / 1000
+
+    def pieces(self, text: str) -> list[str]:
+        """A text as messages, each with room for `repeated_text` above it."""
+        room = length_of(self._policy.repeated_text, self._limits.counting) + 2
+        found = split(sendable(text), self._limits.text_max - room, self._limits.counting)
+        return [each.shown for each in found if each.shown.strip()][:POSTS_MAX]
+
+    async def show(self, text: str) -> None:
+        """Bring the messages to this text, with one request for each, up to the first that fails."""
+        if asyncio.get_running_loop().time() < self._quiet_until_s:
+            return
+        for index, piece in enumerate(self.pieces(text)):
+            if await self._make(index, piece) is not Next.DONE:
+                return
+
+    async def finish(self, text: str) -> None:
+        """Make the messages say exactly this. Raises `DeliveryParked` if that is impossible."""
+        pieces = self.pieces(text)
+        for index, piece in enumerate(pieces):
+            if await self._repeated(partial(self._make, index, piece)) is Next.PARK:
+                raise DeliveryParked(self._reply.problem)
+        for index in sorted(each for each in self.rows if each >= len(pieces)):
+            await self._take_away(index)
+
+    async def _repeated(self, request: Callable[[], Awaitable[Next]]) -> Next:
+        """Repeat a request, after the pause that each failure set, until it is done or to be parked."""
+        time_s = asyncio.get_running_loop().time
+        return await until(_ENDS.__contains__, request, lambda: max(0.0, self._quiet_until_s - time_s()))
+
+    async def _make(self, index: int, text: str) -> Next:
+        """Bring one message to this text, with at most one request."""
+        row = self.rows.get(index) or PostRow(index)
+        if row.is_sent and not row.message_id:
+            if after_unknown(self._policy) is Next.PARK:
+                self._reply.problem = "a message was sent, and nobody knows whether it arrived; the policy leaves it"
+                return Next.PARK
+            row.is_sent, row.is_repeated = False, self._policy.unknown == "edit-or-apologise"
+            self._replies.tell("messenger:post:unknown", self._reply, {"index": index})
+        if row.is_repeated:
+            text = f"{self._policy.repeated_text}\n\n{text}"
+        wanted = digest(text)
+        if row.message_id and row.acknowledged == wanted:
+            return Next.DONE
+        row.intended, row.is_sent = wanted, not row.message_id
+        self.rows[index] = row
+        self._replies.keep_post(self._reply, row)
+        return await (self._edit(row, text) if row.message_id else self._post(row, text))
+
+    async def _post(self, row: PostRow, text: str) -> Next:
+        message_id, trouble = await self._asked("post", lambda: self._adapter.post(self._reply.thread_id, text))
+        if trouble is not None:
+            what = self._after(trouble, is_edit=False)
+            if trouble.trouble is not ProviderSilent.trouble:
+                row.is_sent = False
+                self._replies.keep_post(self._reply, row)
+            return Next.AGAIN if what is Next.REPEAT else what
+        row.message_id, row.acknowledged, row.is_sent = str(message_id), row.intended, False
+        self._replies.keep_post(self._reply, row)
+        self._replies.tell("messenger:posted", self._reply, {"index": row.index, "messageId": row.message_id})
+        return Next.DONE
+
+    async def _edit(self, row: PostRow, text: str) -> Next:
+        where = self._reply.thread_id, row.message_id
+        _, trouble = await self._asked("edit", lambda: self._adapter.edit(*where, text))
+        what = Next.DONE if trouble is None else self._after(trouble, is_edit=True)
+        if what is Next.DONE:
+            row.acknowledged = row.intended
+        elif what is Next.ANEW:
+            row.message_id = row.acknowledged = ""
+        else:
+            return what
+        self._replies.keep_post(self._reply, row)
+        return Next.DONE if what is Next.DONE else Next.AGAIN
+
+    async def _take_away(self, index: int) -> None:
+        """Delete a message beyond the end of the text. An earlier attempt had a longer one."""
+        message_id = self.rows[index].message_id
+        if message_id:
+            await self._repeated(partial(self._delete, message_id))  # one that cannot be deleted stays
+        del self.rows[index]
+        self._replies.forget_post(self._reply, index)
+
+    async def _delete(self, message_id: str) -> Next:
+        where = self._reply.thread_id, message_id
+        _, trouble = await self._asked("delete", lambda: self._adapter.delete(*where))
+        what = Next.DONE if trouble is None else self._after(trouble, is_edit=True)
+        return Next.DONE if what is Next.ANEW else what  # it is gone
+
+    async def _asked(self, what: str, request: Callable[[], Awaitable[T]]) -> tuple[T | None, ProviderTrouble | None]:
+        """Make one request. Errors other than `ProviderTrouble` are bugs of the adapter, and are not repeated."""
+        self._replies.tenant.faults.at(KillPoint.BEFORE_EFFECT, f"messenger {what}")
+        begun_ms = self._replies.tenant.now_ms()
+        try:
+            async with asyncio.timeout(CALL_S):
+                answer, problem = await tried(request())
+        except TimeoutError:
+            answer, problem = None, ProviderSilent(f"no reply within {CALL_S:.0f} s")
+        self._replies.tenant.faults.at(KillPoint.AFTER_EFFECT, f"messenger {what}")
+        self._replies.spans.asked(self._reply, what, begun_ms, _word(problem))
+        if problem is None:
+            self._reply.tries = self._reply.busy = 0  # they count what fails in a row
+        if problem is None or isinstance(problem, ProviderTrouble):
+            return answer, problem
+        return None, ProviderRefused(f"the adapter failed: {in_words(problem)}")
+
+    def _after(self, trouble: ProviderTrouble, *, is_edit: bool) -> Next:
+        """What follows a failure. The count is made durable, and the pause is set."""
+        reply = self._reply
+        is_busy = trouble.trouble is trouble.trouble.BUSY
+        reply.busy, reply.tries = reply.busy + is_busy, reply.tries + (not is_busy)
+        what = after_failure(trouble.trouble, self._policy, is_edit=is_edit, tries=reply.tries, busy=reply.busy)
+        if what is Next.DONE:
+            return what
+        reply.problem = str(trouble)
+        self._replies.keep(reply)
+        pause = pause_ms(self._policy, reply.tries, trouble.retry_after_ms, self._replies.tenant.dice.roll())
+        self._quiet_until_s = asyncio.get_running_loop().time() + pause / 1000
+        told = {"trouble": str(trouble.trouble), "error": str(trouble), "pauseMs": pause}
+        self._replies.tell("messenger:post:failed", reply, told)
+        return what
+
+
+def _word(problem: Exception | None) -> str:
+    """What went wrong with a request, in a word."""
+    if isinstance(problem, ProviderTrouble):
+        return str(problem.trouble)
+    return "" if problem is None else type(problem).__name__
+
+
+# ---------------------------------------------------------------- delivery
+# One reply, from its acceptance to its end: it waits for its place, asks for a turn, shows the answer as it grows, and settles.
+#
+# It may be entered again at any line. The commit that makes the reply `running` asks for the turn, so a later life finds the turn under
+# the same id, and follows its stream from the first event. An interrupted turn goes on by itself (`actors.chat.turn_recovery`); meanwhile
+# the message says that it is being recovered. `posts` records what has been shown, so the same messages are edited. A reply settles when
+# each of its messages is acknowledged.
+
+
+TYPING_S = 4.0
+HOLD_S = 10.0
+
+
+class StreamedAnswer:
+    """The answer of a turn so far, and whether the turn is being recovered."""
+
+    def __init__(self) -> None:
+        self._parts: list[Part] = []
+        self.is_recovering = False
+
+    def take(self, events: list[Event]) -> None:
+        """Add the next events of the stream."""
+        for event in merged(events):
+            self._parts = apply_chunk(self._parts, event)
+            kind = event.get("type", "")
+            if kind == "data-interrupted":
+                self.is_recovering = event["data"].get("outcome") == "scheduled"
+            elif kind in ("text-delta", "text-start", "tool-input-available"):
+                self.is_recovering = False
+
+    @property
+    def said(self) -> str:
+        """The answer so far."""
+        return spoken(self._parts)
+
+
+class ReplyDelivery:
+    """One reply in one life of its agent."""
+
+    def __init__(self, agent: ChatAgent, replies: Replies, reply: ReplyRow, messenger: Messenger) -> None:
+        self._agent, self._replies, self._reply, self._messenger = agent, replies, reply, messenger
+        self._typing: asyncio.Task[None] | None = None
+        self._posts = Posts(replies, reply, messenger)
+
+    @property
+    def _turns(self) -> Turns:
+        """The turns of the agent. After a failure of its storage they are other objects."""
+        return self._agent._perdure_conversation.turns
+
+    async def run(self) -> None:
+        """Deliver it to its end, or park it."""
+        await self._replies.place_of(self._reply)
+        try:
+            outcome, problem = await self._to_the_end()
+        except DeliveryParked as parked:
+            self._replies.park(self._reply, str(parked))
+        else:
+            self._replies.settle(self._reply, outcome, problem, self._messenger.delivery.kept_max)
+        finally:
+            self._stop_typing()
+
+    async def _to_the_end(self) -> tuple[Outcome, str]:
+        reply = self._reply
+        if reply.cancelled is not None and reply.status == ReplyStatus.WAITING and not self._posts.rows:
+            return Outcome.CANCELLED, reply.cancelled
+        if reply.words is not None:
+            await self._posts.finish(reply.words)
+            return Outcome.ANSWERED, ""
+        if reply.status == ReplyStatus.WAITING:
+            self._ask()
+        elif reply.cancelled is not None:
+            await self._turns.cancel(reply.request_id, reply.cancelled)
+        turn = await self._followed()
+        shown, said = self._ending(turn)
+        self._stop_typing()
+        await self._posts.finish(shown.shown(said))
+        return shown.outcome, "" if turn is None else turn.error
+
+    def _ask(self) -> None:
+        """Ask for the turn. From this commit on, the reply takes in no more events."""
+        reply, replies = self._reply, self._replies
+        messages = [user_message(each, self._messenger.speaker) for each in replies.events(reply)]
+        request_id = f"{reply.kind}-{reply.reply_id}"
+        with replies.tenant.outbox.transact():
+            metadata = {"messenger": {"id": reply.messenger_id, "thread": reply.thread_id, "reply": reply.reply_id}}
+            self._agent._perdure_conversation.accept_request("submission", messages, request_id, {"metadata": metadata})
+            replies.move(reply, ReplyEvent.ASKED, request_id=request_id, started_at_ms=replies.tenant.now_ms())
+        replies.tell("messenger:turn", reply, {"requestId": request_id, "messages": len(messages)})
+
+    # following
+
+    async def _followed(self) -> Turn | None:
+        """Show the answer as it grows, until the turn is over; None if the turn was forgotten meanwhile."""
+        telling, first = StreamedAnswer(), 0
+        if not self._posts.rows:
+            self._typing = self._replies.tenant.spawn_awaited(self._type())
+        while True:
+            try:
+                turn, events, first = await self._turns.views.follow(self._reply.request_id, first, HOLD_S)
+            except BadRequest:
+                return None
+            telling.take(events)
+            if turn.is_over and first >= turn.events:
+                return turn
+            self._replies.step_aside(self._reply, is_aside=turn.status is TurnStatus.PARKED)
+            if turn.is_over or not telling.said.strip():
+                continue
+            if self._posts.rows or not telling.is_recovering:
+                words = self._messenger.delivery.recovering_text if telling.is_recovering else ""
+                await self._posts.show(f"{telling.said}\n\n{words}" if words else telling.said)
+                self._stop_typing()
+            await self._pause(turn)
+
+    async def _pause(self, turn: Turn) -> None:
+        """Wait until the next edit is allowed, or until the turn ends."""
+        ended = awaited(self._turns.ended(turn.request_id))
+        await asyncio.wait([ended], timeout=self._posts.pace_s)
+        if ended.done() and not ended.cancelled() and ended.exception() is not None:
+            return  # a storage that failed; the next look raises it
+        ended.cancel()
+
+    def _ending(self, turn: Turn | None) -> tuple[Ending, str]:
+        policy = self._messenger.delivery
+        if turn is None:
+            return ending(TurnStatus.ABORTED, policy, has_text=False, has_posts=bool(self._posts.rows)), ""
+        message = self._turns.views.result_of(turn).message
+        said = spoken((message or {"parts": []})["parts"])
+        return ending(turn.status, policy, has_text=bool(said.strip()), has_posts=bool(self._posts.rows)), said
+
+    # typing
+
+    async def _type(self) -> None:
+        """Show the typing indicator until something of the answer is visible. Failures are ignored."""
+        while True:
+            try:
+                async with asyncio.timeout(TYPING_S):
+                    await tried(self._messenger.adapter.typing(self._reply.thread_id))
+            except TimeoutError:
+                continue
+            await asyncio.sleep(TYPING_S)
+
+    def _stop_typing(self) -> None:
+        if self._typing is not None:
+            self._typing.cancel()
+            self._typing = None
+
+
+# ---------------------------------------------------------------- deliveries
 
 
 class Deliveries:

@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import re
 import weakref
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypedDict, TypeVar
 
 import httpx
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from telegram import Bot, LinkPreviewOptions, MessageEntity
 from telegram.error import BadRequest as BadTelegram
 from telegram.error import NetworkError, TelegramError, TimedOut
 from telegram.request import BaseRequest, HTTPXRequest
 
 from perdure.actors.messenger.adapter import (
+    MalformedUpdate,
     MessageGone,
     MessageUnchanged,
     ProviderBusy,
@@ -30,11 +33,9 @@ from perdure.actors.messenger.adapter import (
     TextLimits,
     Webhook,
 )
-from perdure.actors.messenger.events import MessengerEvent
-from perdure.actors.messenger.telegram_text import rendered
-from perdure.actors.messenger.telegram_updates import events_of
-from perdure.ledger import BadRequest, Secret, check_number, check_whole, revealed
-from perdure.policies import INFINITY, Counting, is_number
+from perdure.actors.messenger.events import Action, Attachment, Kind, MessengerEvent, Person
+from perdure.ledger import BadRequest, Secret, check_number, check_whole, of_json, revealed
+from perdure.policies import INFINITY, Counting, is_number, length_of
 
 T = TypeVar("T")
 
@@ -51,6 +52,285 @@ GONE: Final = (
     "message_id_invalid",
 )
 TOO_MANY: Final = 429
+
+
+# ---------------------------------------------------------------- telegram text
+# Turns an answer into plain text with Telegram's entities: code blocks, inline code, and bold.
+#
+# Telegram's markup languages are not used, so nothing that a model writes can break a message or be taken for a link. Marks that do not
+# pair stay as they are. Places are counted in UTF-16 units, as Telegram does.
+
+
+ENTITIES_MAX: Final = 100  # Telegram's own limit for one message
+_BLOCK: Final = re.compile(
+    r"^ {0,3}(`{3,}|~{3,})([^`\n]*)\n(.*?)(?:^ {0,3}\1[ \t]*(?:\n|\Z)|\Z)", re.DOTALL | re.MULTILINE
+)
+_INLINE: Final = re.compile(r"`([^`\n]+)`|\*\*(?=\S)([^*\n]+?)(?<=\S)\*\*")
+_LANGUAGE: Final = re.compile(r"[A-Za-z0-9_+#.-]{1,32}")
+
+
+class Span(NamedTuple):
+    """An entity. `kind` is Telegram's name for it."""
+
+    kind: str
+    offset: int
+    length: int
+    language: str | None = None
+
+
+def rendered(text: str) -> tuple[str, list[Span]]:
+    """The text without its marks, and its entities."""
+    shown: list[str] = []
+    spans: list[Span] = []
+    at = 0
+    for block in _BLOCK.finditer(text):
+        _add_lines(text[at : block.start()], shown, spans)
+        body = block[3].removesuffix("\n")
+        if body.strip():
+            named = _LANGUAGE.fullmatch(block[2].strip())
+            _add(body, shown, spans, "pre", named[0] if named else None)
+            shown.append("\n" if block[0].endswith("\n") else "")
+        else:
+            shown.append(block[0])
+        at = block.end()
+    _add_lines(text[at:], shown, spans)
+    whole = "".join(shown)
+    return (whole, spans[:ENTITIES_MAX]) if whole.strip() else (text, [])
+
+
+def _add_lines(text: str, shown: list[str], spans: list[Span]) -> None:
+    at = 0
+    for found in _INLINE.finditer(text):
+        shown.append(text[at : found.start()])
+        _add(found[1] or found[2], shown, spans, "code" if found[1] else "bold", None)
+        at = found.end()
+    shown.append(text[at:])
+
+
+def _add(body: str, shown: list[str], spans: list[Span], kind: str, language: str | None) -> None:
+    before = sum(length_of(each, Counting.UTF16) for each in shown)
+    spans.append(Span(kind, before, length_of(body, Counting.UTF16), language))
+    shown.append(body)
+
+
+# ---------------------------------------------------------------- telegram updates
+# Reads Telegram's webhooks strictly: a value of another type than the documented one is malformed.
+#
+# Only fields that are used are read, so a new field or kind of update in the Bot API changes nothing. Edited messages and other bots are
+# not answered.
+
+
+Id = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+GENERAL: Final = "private"
+FILES: Final = ("document", "audio", "voice", "video", "video_note", "animation", "sticker")
+
+
+class _Read(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", populate_by_name=True)
+
+
+class User(_Read):
+    """The author of a message."""
+
+    id: Id
+    is_bot: bool = False
+    first_name: str = ""
+    last_name: str = ""
+    username: str = ""
+
+    @property
+    def person(self) -> Person:
+        """Their `Person`."""
+        full = f"{self.first_name} {self.last_name}".strip()
+        return Person(id=str(self.id), user_name=self.username, full_name=full, is_bot=self.is_bot)
+
+
+class ChatRef(_Read):
+    """A chat."""
+
+    id: Id
+    type: str
+
+
+class Entity(_Read):
+    """An entity of a text; its place is counted in UTF-16 units."""
+
+    type: str
+    offset: Count
+    length: Count
+    user: User | None = None
+
+
+class File(_Read):
+    """An attachment."""
+
+    file_id: str
+    file_unique_id: str = ""
+    file_name: str = ""
+    mime_type: str = ""
+    file_size: Count | None = None
+
+
+class Place(_Read):
+    """A shared location."""
+
+    latitude: float
+    longitude: float
+
+
+class Message(_Read):
+    """A message."""
+
+    message_id: Id
+    chat: ChatRef
+    date: Count = 0
+    sender: User | None = Field(default=None, alias="from")
+    text: str = ""
+    caption: str = ""
+    entities: list[Entity] = []
+    caption_entities: list[Entity] = []
+    message_thread_id: Id | None = None
+    is_topic_message: bool = False
+    reply_to_message: Message | None = None
+    photo: list[File] = []
+    document: File | None = None
+    audio: File | None = None
+    voice: File | None = None
+    video: File | None = None
+    video_note: File | None = None
+    animation: File | None = None
+    sticker: File | None = None
+    location: Place | None = None
+
+    @property
+    def thread_id(self) -> str:
+        """The thread: a chat, or a topic of one."""
+        topic = f":{self.message_thread_id}" if self.is_topic_message and self.message_thread_id else ""
+        return f"telegram:{self.chat.id}{topic}"
+
+    @property
+    def words(self) -> str:
+        """What was written."""
+        return self.text or self.caption
+
+    @property
+    def attachments(self) -> tuple[Attachment, ...]:
+        """The attachments; of a photo only the largest size."""
+        found = [_attachment("photo", self.photo[-1])] if self.photo else []
+        found += [_attachment(name, file) for name in FILES if (file := getattr(self, name)) is not None]
+        if self.location is not None:
+            place = f"{self.location.latitude:.6f}, {self.location.longitude:.6f}"
+            found.append(Attachment(kind="location", name=place))
+        return tuple(found)
+
+
+class Query(_Read):
+    """A button was pressed."""
+
+    id: str
+    sender: User = Field(alias="from")
+    message: Message | None = None
+    data: str = ""
+
+
+class Update(_Read):
+    """One webhook."""
+
+    update_id: Id
+    message: Message | None = None
+    callback_query: Query | None = None
+
+
+class _Common(TypedDict):
+    """What the events of one update have in common."""
+
+    messenger_id: str
+    provider: str
+    dedupe_key: str
+
+
+def events_of(body: bytes, messenger_id: str, bot_id: str, user_name: str) -> list[MessengerEvent]:
+    """The events of a webhook. Raises `MalformedUpdate`, which names the field."""
+    try:
+        update = Update.model_validate_json(body)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False, include_input=False)[0]
+        raise MalformedUpdate(".".join(["update", *map(str, first["loc"])]), of_json(first["msg"])) from problem
+    key = f"update:{update.update_id}"
+    common: _Common = {"messenger_id": messenger_id, "provider": "telegram", "dedupe_key": key}
+    if update.callback_query is not None:
+        return _pressed(update.callback_query, common)
+    return [] if update.message is None else _written(update.message, common, bot_id, user_name)
+
+
+def _written(message: Message, common: _Common, bot_id: str, user_name: str) -> list[MessengerEvent]:
+    sender = message.sender
+    if sender is None or sender.is_bot or not (message.words or message.attachments):
+        return []
+    is_direct = message.chat.type == GENERAL
+    is_mention = _mentions(message, bot_id, user_name)
+    event = MessengerEvent(
+        kind=Kind.DIRECT if is_direct else Kind.MENTION if is_mention else Kind.MESSAGE,
+        thread_id=message.thread_id,
+        message_id=str(message.message_id),
+        author=sender.person,
+        text=message.words,
+        is_direct=is_direct,
+        attachments=message.attachments,
+        sent_at_ms=message.date * 1000,
+        **common,
+    )
+    return [event]
+
+
+def _pressed(query: Query, common: _Common) -> list[MessengerEvent]:
+    message = query.message
+    if message is None or query.sender.is_bot:
+        return []
+    action_id, _, value = query.data.partition(":")
+    event = MessengerEvent(
+        kind=Kind.ACTION,
+        thread_id=message.thread_id,
+        message_id=str(message.message_id),
+        author=query.sender.person,
+        is_direct=message.chat.type == GENERAL,
+        action=Action(id=action_id, value=value, message_text=message.words),
+        **common,
+    )
+    return [event]
+
+
+def _mentions(message: Message, bot_id: str, user_name: str) -> bool:
+    """Whether the bot is addressed: by name, by a command with its name, or by an answer to one of its messages."""
+    answered = message.reply_to_message
+    if answered is not None and answered.sender is not None and str(answered.sender.id) == bot_id:
+        return True
+    units = message.words.encode("utf-16-le", "surrogatepass")
+    name = f"@{user_name}".lower()
+    for entity in message.entities if message.text else message.caption_entities:
+        raw = units[2 * entity.offset : 2 * (entity.offset + entity.length)]
+        said = raw.decode("utf-16-le", "replace").lower()
+        if entity.type == "text_mention" and entity.user is not None and str(entity.user.id) == bot_id:
+            return True
+        is_named = said == name if entity.type == "mention" else entity.type == "bot_command" and said.endswith(name)
+        if user_name and is_named:
+            return True
+    return False
+
+
+def _attachment(kind: str, file: File) -> Attachment:
+    return Attachment(
+        kind=kind,
+        id=file.file_unique_id or file.file_id,
+        name=file.file_name,
+        media_type=file.mime_type,
+        size=file.file_size,
+        metadata={"fileId": file.file_id},
+    )
+
+
+# ---------------------------------------------------------------- telegram
 
 
 class Flood(TelegramError):

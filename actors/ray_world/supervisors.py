@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Final
 
 import ray
 from ray.exceptions import RayError
+from ray.util.metrics import Counter, Gauge, Histogram
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
 
+from perdure.actors.events.observability import Tags
 from perdure.actors.ray_world.cluster_record import begin_directory, refuse_if_stopped
 from perdure.actors.ray_world.courier import find_supervisor
 from perdure.actors.ray_world.deployment import Deployment
@@ -19,12 +22,43 @@ from perdure.actors.ray_world.named_actors import Handle, ask_home, create, kill
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.ray_world.process_telemetry import begin_telemetry, several
 from perdure.actors.ray_world.processes import SUPERVISOR, SupervisorProcess
-from perdure.actors.ray_world.ray_metrics import RayMetrics
 from perdure.actors.ray_world.system import system_world
 from perdure.ledger import NoLongerServed, SupervisorUnreachable
 
 PAUSES_S = (0.05, 0.2, 1.0)  # until the supervisor is looked for again
 ANSWER_S = 2.0  # for it to say which directory it serves
+
+
+# Ray's metrics behind the port `Metrics`.
+BOUNDARIES_MS: Final[list[float]] = [1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000]
+
+
+class RayMetrics:
+    """Counters, gauges and histograms. Each is created when it is first used, with the tags that it has then."""
+
+    def __init__(self) -> None:
+        self._counters: dict[str, Counter] = {}
+        self._gauges: dict[str, Gauge] = {}
+        self._histograms: dict[str, Histogram] = {}
+
+    def count(self, name: str, value: float = 1, tags: Tags | None = None) -> None:
+        """Add to a counter."""
+        if name not in self._counters:
+            self._counters[name] = Counter(f"perdure_{name}", tag_keys=tuple(tags or ()))
+        self._counters[name].inc(value, dict(tags or {}))
+
+    def gauge(self, name: str, value: float, tags: Tags | None = None) -> None:
+        """Set a gauge."""
+        if name not in self._gauges:
+            self._gauges[name] = Gauge(f"perdure_{name}", tag_keys=tuple(tags or ()))
+        self._gauges[name].set(value, dict(tags or {}))
+
+    def observe(self, name: str, value: float, tags: Tags | None = None) -> None:
+        """Add to a histogram of durations, in milliseconds."""
+        if name not in self._histograms:
+            keys = tuple(tags or ())
+            self._histograms[name] = Histogram(f"perdure_{name}", boundaries=BOUNDARIES_MS, tag_keys=keys)
+        self._histograms[name].observe(value, dict(tags or {}))
 
 
 class RaySupervisor(SupervisorProcess):

@@ -2,19 +2,197 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator
-from typing import cast
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, cast
 
 from starlette.responses import Response
 
 from perdure.actors.gateway.backend import Backend
+from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.streaming import event, event_stream
 from perdure.actors.rest import models
-from perdure.actors.rest.live import LookOut
 from perdure.actors.rest.table import Asked, Operation
-from perdure.ledger import BadRequest
+from perdure.actors.tasks import awaited
+from perdure.ledger import BadRequest, LedgerError, PerdureError, SupervisorUnreachable
+from perdure.policies import JsonObject
 
 EVENTS = "text/event-stream"
+
+
+# ---------------------------------------------------------------- live
+# Everything that changes, over one connection: `/api/live`.
+#
+# One look-out asks the supervisor a few times a second which runs have changed since the last fact that it knows, whatever the number of
+# those who watch; while nobody watches it asks nothing. What is told is how things stand, not what happened, so a run that changes often is
+# told once in a while, with its newest state, and a watcher that is slow misses nothing but states in between.
+#
+# The number of an event is that of a fact of the ledger. So a watcher that comes again, to whichever gateway, is told what has changed
+# since. If that is too long ago, or the supervisor has died meanwhile, it is told `reset`: everything is to be read again. An overview
+# follows.
+
+
+EVERY_S: Final = 0.2
+"""Between two looks."""
+COUNTS_EVERY: Final = 3
+"""How many looks lie between two looks at the counts."""
+AT_ONCE: Final = 500
+"""How many changed runs are told at once."""
+KEPT: Final = 64
+"""How many looks are kept for watchers that are slow. Who lags further behind asks for itself."""
+SILENT_S: Final = 2.0
+"""After so long without an answer of the supervisor, watchers are told that it is silent."""
+
+
+class _Look(NamedTuple):
+    after: int
+    upto: int
+    text: bytes
+
+
+class LookOut:
+    """What changes, for all watchers of one gateway."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._watchers = 0
+        self._begin = -1  # from this fact on, the looks tell everything
+        self._looks: deque[_Look] = deque(maxlen=KEPT)
+        self._counts = self._state = b""
+        self._grown = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+
+    async def watch(self, after: int | None, live_max: int) -> AsyncGenerator[bytes, None]:
+        """Events for one watcher: those after a fact, or else an overview and those after it."""
+        self._watchers += 1
+        if self._looking is None:
+            self._looking = awaited(self._look_out())
+        try:
+            async for piece in self._told(after, live_max):
+                yield piece
+        finally:
+            self._watchers -= 1
+            if not self._watchers:
+                await self._rest()
+
+    async def _told(self, after: int | None, live_max: int) -> AsyncGenerator[bytes, None]:
+        counts = state = b""
+        look = None if after is None else await self._ask(after)
+        while True:
+            grown = self._grown
+            if look is None:  # everything is to be read again
+                if after is not None:
+                    yield event(b"{}", name="reset")
+                after, overview = await self._overview(live_max)
+                yield overview
+            elif look.upto > (-1 if after is None else after) and look.text:
+                yield look.text
+            after = after if look is None else look.upto
+            assert after is not None
+            if counts != self._counts:
+                counts = self._counts
+                yield counts
+            if state != self._state:
+                state = self._state
+                yield state
+            look = await self._next(after, grown)
+
+    async def _next(self, after: int, grown: asyncio.Event) -> _Look | None:
+        """What comes after a fact, or after a while nothing; None if that cannot be told."""
+        if after < (self._looks[0].after if self._looks else self._begin):
+            return await self._ask(after)  # this watcher is slow, or new
+        found = next((each for each in self._looks if each.upto > after), None)
+        if found is None:
+            assert self._looking is not None
+            if self._looking.done():
+                self._looking.result()
+            await grown.wait()
+        return found or _Look(after, after, b"")
+
+    async def _ask(self, after: int) -> _Look | None:
+        """What has changed after a fact, by the supervisor; None if that cannot be told."""
+        told = await (await self._backend.client()).ask("changed", after, AT_ONCE)
+        return None if told["reset"] else _look(after, told)
+
+    async def _overview(self, live_max: int) -> tuple[int, bytes]:
+        """The fact up to which an overview goes at least, and the overview."""
+        client = await self._backend.client()
+        upto = (await client.ask("changed", None, 0))["upto"]
+        told = await client.ask("ps", live_max)
+        return upto, event(json_bytes(told), number=upto, name="overview")
+
+    async def _look_out(self) -> None:
+        try:
+            await self._look_for_ever()
+        finally:
+            self._wake()
+
+    async def _look_for_ever(self) -> None:
+        after: int | None = None
+        looks = 0
+        while True:
+            told = await self._patiently("changed", after, AT_ONCE)
+            if told["reset"]:
+                self._looks.clear()
+                self._begin = told["upto"]
+            elif told["upto"] != after:
+                self._looks.append(_look(after or 0, told))
+            after = told["upto"]
+            if looks % COUNTS_EVERY == 0:
+                self._count(await self._patiently("ps", 0))
+            looks += 1
+            self._wake()
+            if not told["more"]:
+                await asyncio.sleep(EVERY_S)
+
+    def _count(self, told: JsonObject) -> None:
+        shown = {name: value for name, value in told.items() if name not in ("live", "agents", "facts")}
+        self._counts = event(json_bytes(shown), name="counts")
+
+    async def _patiently(self, name: str, *args: object) -> Any:
+        """An answer of the supervisor. While it is silent, and when it answers again, watchers are told so."""
+        while True:
+            answer = awaited((await self._backend.client()).ask(name, *args))
+            try:
+                if not (await asyncio.wait({answer}, timeout=SILENT_S))[0]:
+                    self._say("silent")
+                told = await answer
+            except (SupervisorUnreachable, LedgerError):
+                self._say("silent")
+                await asyncio.sleep(EVERY_S)
+                continue
+            finally:
+                answer.cancel()
+            if self._state:
+                self._say("answers")
+            return told
+
+    def _say(self, state: str) -> None:
+        self._state = event(json_bytes({"supervisor": state}), name="state")
+        self._wake()
+
+    def _wake(self) -> None:
+        grown, self._grown = self._grown, asyncio.Event()
+        grown.set()
+
+    async def _rest(self) -> None:
+        looking, self._looking = self._looking, None
+        self._looks.clear()
+        if looking is not None:
+            looking.cancel()
+            with suppress(asyncio.CancelledError, PerdureError):
+                await looking
+
+
+def _look(after: int, told: dict[str, Any]) -> _Look:
+    runs, gone = told["runs"], told["gone"]
+    text = event(json_bytes({"runs": runs, "gone": gone}), number=told["upto"], name="runs") if runs or gone else b""
+    return _Look(after, told["upto"], text)
+
+
+# ---------------------------------------------------------------- reading
 
 
 def reading(backend: Backend) -> list[Operation]:

@@ -17,11 +17,10 @@ from perdure.actors.gateway.problems import AGAIN_S, public
 from perdure.actors.gateway.security import Scope
 from perdure.actors.rest.agents import agents
 from perdure.actors.rest.keeping import keeping
-from perdure.actors.rest.kill import killing
 from perdure.actors.rest.logs import logs
 from perdure.actors.rest.openapi import described
 from perdure.actors.rest.reading import reading
-from perdure.actors.rest.steering import steering
+from perdure.actors.rest.steering import killing, steering
 from perdure.actors.rest.table import JSON, Operation, routes_of
 from perdure.ledger import PerdureError
 

@@ -13,13 +13,16 @@ author's code does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+import inspect
+import os
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar, cast, overload
+from types import FrameType, TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar, cast, overload
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.code.permanent_names import check_format, remember_format
@@ -33,16 +36,204 @@ from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.ray_world.cluster_record import explain_refusal
 from perdure.actors.ray_world.connection import exit_on_sigterm
 from perdure.actors.ray_world.driver import FORKED
+from perdure.actors.ray_world.lifetime import Lifetime
+from perdure.actors.ray_world.system import system_world
 from perdure.actors.ray_world.world import RayCluster
-from perdure.actors.runtime.async_runtime import AsyncRuntime
-from perdure.actors.runtime.awaiting import can_await
 from perdure.actors.runtime.client import Client
 from perdure.actors.runtime.data_directory import check_program, data_directory
-from perdure.actors.runtime.session import CLOSED, Session
+from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, awaited
 from perdure.actors.threads import awaitable, wait_for
 from perdure.ledger import BadRequest, RuntimeClosed, SupervisorUnreachable, check_whole
 from perdure.policies import Limits
+
+
+# The type of `async with Runtime(…) as runtime`. At run time it is the `Runtime` itself.
+class AsyncRuntime(Protocol):
+    """The methods of `Runtime`, described there. Here their calls give awaitables."""
+
+    data: Path
+    limits: Limits
+
+    @property
+    def client(self) -> Client: ...
+    def agent(self, agent_class: type[A], name: str, of: object = None) -> A: ...
+
+    @overload
+    def run(
+        self, agent_class: type[AsyncAsksNothing[Output]], input: None = None, *, run_id: str | None = None
+    ) -> Awaitable[RunResult[Output]]: ...
+    @overload
+    def run(
+        self, agent_class: type[AsksNothing[Output]], input: None = None, *, run_id: str | None = None
+    ) -> Awaitable[RunResult[Output]]: ...
+    @overload
+    def run(
+        self, agent_class: AsyncChild[Input, Output], input: Input, *, run_id: str | None = None
+    ) -> Awaitable[RunResult[Output]]: ...
+    @overload
+    def run(
+        self, agent_class: Child[Input, Output], input: Input, *, run_id: str | None = None
+    ) -> Awaitable[RunResult[Output]]: ...
+    @overload
+    def start(
+        self, agent_class: type[AsksNothing[object]], input: None = None, *, run_id: str | None = None
+    ) -> Awaitable[RunHandle]: ...
+    @overload
+    def start(
+        self, agent_class: Child[Input, object], input: Input, *, run_id: str | None = None
+    ) -> Awaitable[RunHandle]: ...
+
+    def ask(self, name: str, *args: Plain) -> Awaitable[Plain]: ...
+    def ps(self) -> Awaitable[Fields]: ...
+    def audit(self) -> Awaitable[Fields]: ...
+    def inspect(self, run_id: str) -> Awaitable[Fields | None]: ...
+    def explain(self, run_id: str) -> Awaitable[list[str]]: ...
+    def cancel(self, run_id: str, reason: str = "cancelled by an operator") -> Awaitable[Plain]: ...
+    def retry(self, mail_id: str) -> Awaitable[Plain]: ...
+    def list(
+        self, *, parent: str | None = None, status: Sequence[str] | None = None, limit: int = 1000
+    ) -> Awaitable[Sequence[Fields]]: ...
+    def clear(
+        self, *, status: Sequence[str] | None = None, older_than: float | datetime | None = None
+    ) -> Awaitable[int]: ...
+    def events(self, run_id: str, after: int = -1) -> EventStream[Fields]: ...
+    def subscribe(self, channel: str, callback: Callback) -> Callable[[], None]: ...
+
+
+# ---------------------------------------------------------------- awaiting
+# Whether our caller can await. The runtime's calls block if it cannot.
+#
+# Without a running event loop it cannot. In a notebook a loop runs beneath every cell, but a cell without `await` is sync code, where a
+# call must block. A callback of a loop is no coroutine, but must never block the loop.
+
+
+ASYNC: Final = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+
+
+def can_await() -> bool:
+    """Whether our caller, directly or indirectly, is async code."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    frame = inspect.currentframe()
+    while frame is not None and not frame.f_code.co_flags & ASYNC:
+        if _is_cell(frame):
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _is_cell(frame: FrameType) -> bool:
+    """Whether this is the top level of a notebook: no function, and no class."""
+    code = frame.f_code
+    return (
+        "get_ipython" in frame.f_globals and not code.co_flags & inspect.CO_OPTIMIZED and code.co_name.startswith("<")
+    )
+
+
+# ---------------------------------------------------------------- session
+# A session: what an open runtime has. It ends with `close`, and everything that waits then is told.
+#
+# The conversation with the supervisor is served by one thread with a loop of its own. A process that is forked meanwhile has a copy of the
+# session, and none of its threads, so a copy refuses every call and ends nothing.
+
+
+CLOSED: Final = "it was closed. Open it again, or use it within `with Runtime(…)`; handles from before work then"
+CLOSED_MEANWHILE: Final = (
+    "it was closed meanwhile; what was asked for may have begun, and goes on if another program serves it"
+)
+
+
+class Session:
+    """One opening of a runtime.
+
+    Args:
+        offers: whether the supervisor is told with which code the agents of this process go on.
+    """
+
+    def __init__(self, cluster: RayCluster, limits: Limits, *, offers: bool) -> None:
+        self.cluster = cluster
+        self._process = os.getpid()
+        self._lifetime, started = Lifetime(), threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._serve, args=(limits, offers, started), name="perdure-client", daemon=True
+        )
+        self.client: Client
+        self._thread.start()
+        started.wait()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process has opened it, and is no fork of that one."""
+        return os.getpid() == self._process
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something can be asked."""
+        return self.is_ours and not self._lifetime.is_over
+
+    def submit(self, job: Pending[T]) -> Future[T]:
+        """Do this on its loop. Raises `RuntimeClosed`."""
+        if not self.is_ours or self._loop.is_closed():
+            job.close()
+            raise RuntimeClosed("runtime", CLOSED if self.is_ours else FORKED)
+        return self._lifetime.bound(asyncio.run_coroutine_threadsafe(job, self._loop))
+
+    def do(self, job: Callable[[], T]) -> T:
+        """Call a function on its loop."""
+        if threading.current_thread() is self._thread:
+            return job()
+        return wait_for(self.submit(_as_coroutine(job)))
+
+    def close(self) -> None:
+        """End it, and tell all who wait. A copy in a forked process ends nothing."""
+        if not self.is_ours:
+            return
+        self._lifetime.end(RuntimeClosed("runtime", CLOSED_MEANWHILE))
+        with suppress(RuntimeError):  # the loop was closed before
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        if self._thread is not threading.current_thread():
+            self._thread.join()
+
+    # on its own thread
+
+    def _serve(self, limits: Limits, offers: bool, started: threading.Event) -> None:
+        loop = self._loop
+        asyncio.set_event_loop(loop)
+        loop.call_soon(self._begin, limits, offers, started)
+        loop.run_forever()
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.close()
+
+    def _begin(self, limits: Limits, offers: bool, started: threading.Event) -> None:
+        deployment = self.cluster.deployment
+        packer = Packer(deployment.code_dir, sources_only=self.cluster.is_local)
+        self.client = Client(system_world(), self.cluster.courier(), limits, deployment.code_dir, packer)
+        if offers:
+            with suppress(BadRequest):  # then whoever asks for such an agent is told
+                self.client.offer_code()
+        self._serving = awaited(self.client.serve())
+        self._serving.add_done_callback(self._ended)
+        started.set()
+
+    def _ended(self, serving: asyncio.Task[None]) -> None:
+        """Tell all waiting callers why the conversation ended."""
+        problem = None if serving.cancelled() else serving.exception()
+        while isinstance(problem, ExceptionGroup):
+            problem = problem.exceptions[0]
+        if isinstance(problem, Exception):
+            self._lifetime.end(problem)
+
+
+async def _as_coroutine(job: Callable[[], T]) -> T:
+    return job()
+
 
 A = TypeVar("A", bound=Agent)
 T = TypeVar("T")
@@ -50,6 +241,9 @@ Input = TypeVar("Input")
 Output = TypeVar("Output")
 
 LOOK_S: Final = 10.0  # for a supervisor to answer one who only looks
+
+
+# ---------------------------------------------------------------- runtime
 
 
 class Runtime:

@@ -5,6 +5,7 @@ app = Gateway(agents=[Assistant], data="./perdure-data")
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from importlib import import_module
@@ -16,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from perdure.actors.ag_ui import routes as ag_ui
 from perdure.actors.agent.agent import Agent
@@ -33,14 +34,45 @@ from perdure.actors.mcp_server.offers import Choice
 from perdure.actors.neighbours import Neighbours
 from perdure.actors.rest import routes as rest
 from perdure.actors.serve.guard import Guard
-from perdure.actors.serve.traced import traced
+from perdure.actors.telemetry.settings import TelemetrySettings
+from perdure.actors.telemetry.telemetry import TRACE
 from perdure.actors.tray import page
+from perdure.policies import context_of
 
 PROTOCOLS = (rest.routes, ai_sdk.routes, ag_ui.routes, agents_client.routes, page.routes)
 JOINING = "perdure.actors.gateway.joining"  # brings Ray
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 EXPOSED = ("retry-after", "x-vercel-ai-ui-message-stream", "www-authenticate")
 ASKED_AGAIN_S = 600
+
+
+# ---------------------------------------------------------------- traced
+# Where a request stands in a trace: what it asks for is below whoever made it, by the header `traceparent` of the W3C.
+
+
+class Traced:
+    """Middleware. A header that is none changes nothing."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request in the place that it names."""
+        headers = dict(scope.get("headers", ()))
+        place = context_of(headers.get(b"traceparent", b"").decode("latin-1"))
+        token = TRACE.set(place)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            TRACE.reset(token)
+
+
+def traced() -> list[Middleware]:
+    """The middleware, if telemetry is on in this process."""
+    return [Middleware(Traced)] if TelemetrySettings.of(os.environ).is_on else []
+
+
+# ---------------------------------------------------------------- app
 
 
 class Gateway:

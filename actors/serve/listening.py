@@ -6,19 +6,162 @@ import asyncio
 import socket
 import ssl
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from perdure.actors.gateway.limits import GatewayLimits
-from perdure.actors.serve.lines import HttpLine, lines
+from perdure.actors.gateway.problems import AGAIN
+from perdure.actors.serve.guard import IS_STREAM
 from perdure.actors.serve.plan import ServePlan
 from perdure.ledger import BadRequest
 
 BACKLOG: Final = 2048
 TICK_S: Final = 1.0
 """Between two looks at the date, which stands in each answer."""
+
+
+# ---------------------------------------------------------------- lines
+# Connections as the server has them: uvicorn's, with patience that ends.
+#
+# uvicorn waits for ever for a client that says nothing, that sends its headers a byte at a time, or that takes nothing of what it is sent.
+
+
+CLOSE_S: Final = 20.0  # for a client that took nothing to take its leave
+
+
+class HttpLine(H11Protocol):
+    """A connection that speaks HTTP."""
+
+    limits: GatewayLimits
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Somebody has come. One too many is sent away."""
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.connections_max:
+            transport.abort()
+            return
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._stop_timers()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request."""
+        super().data_received(data)
+        self._await_head()
+
+    def on_response_complete(self) -> None:
+        """An answer is whole. The rest of its request, if there is any, gets as long as a head."""
+        super().on_response_complete()
+        if self.conn.their_state is h11.SEND_BODY:
+            self._await_head()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """The connection is another one's from now on."""
+        self._stop_timers()
+        super().handle_websocket_upgrade(event)
+
+    def _await_head(self) -> None:
+        """Wait for a head, unless a request is being answered. Bytes that come meanwhile give no more time."""
+        is_at_work = self.cycle is not None and not self.cycle.response_complete
+        if is_at_work or self.conn.our_state is h11.SWITCHED_PROTOCOL or self.transport.get_protocol() is not self:
+            self._cancel("_head_timer")
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.limits.head_s, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        """The client takes less than it is sent."""
+        super().pause_writing()
+        self._stall_timer = self.loop.call_later(self.limits.stall_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It has taken what there was."""
+        super().resume_writing()
+        self._cancel("_stall_timer")
+
+    def end_stream(self) -> None:
+        """Break off an event stream, so that its client connects again."""
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete and cycle.scope.get("state", {}).get(IS_STREAM):
+            self.transport.close()
+
+    def _stop_timers(self) -> None:
+        self._cancel("_head_timer")
+        self._cancel("_stall_timer")
+
+    def _cancel(self, name: str) -> None:
+        timer: asyncio.TimerHandle | None = getattr(self, name)
+        setattr(self, name, None)
+        if timer is not None:
+            timer.cancel()
+
+
+class SocketLine(WebSocketsSansIOProtocol):
+    """A WebSocket. A client that takes nothing is closed by a code after which it connects again."""
+
+    limits: GatewayLimits
+    _stall_timer: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        """The client takes less than it is sent."""
+        super().pause_writing()
+        self._stall_timer = self.loop.call_later(self.limits.stall_s, self._stalled)
+
+    def resume_writing(self) -> None:
+        """It has taken what there was."""
+        super().resume_writing()
+        self._forgive()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._forgive()
+        super().connection_lost(exc)
+
+    def _stalled(self) -> None:
+        if not self.close_sent and self.handshake_complete:
+            self.conn.send_close(AGAIN, "nothing was taken for a while")
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True
+            self.queue.put_nowait({"type": "websocket.disconnect", "code": AGAIN})
+        self.disconnected = True
+        self.writable.set()  # whoever sends something has nobody left to send it to
+        self.transport.close()
+        self._stall_timer = self.loop.call_later(CLOSE_S, self.transport.abort)
+
+    def _forgive(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+
+def lines(limits: GatewayLimits) -> dict[str, Any]:
+    """The protocols of a server with these limits, as uvicorn's options."""
+    return {
+        "http": type("HttpLine", (HttpLine,), {"limits": limits}),
+        "ws": type("SocketLine", (SocketLine,), {"limits": limits}),
+        "h11_max_incomplete_event_size": limits.head_bytes_max,
+        "ws_max_size": limits.frame_bytes_max,
+        "ws_ping_interval": limits.ping_s,
+        "ws_ping_timeout": limits.ping_s,
+        "ws_per_message_deflate": False,  # it costs 300 KB for each connection
+        "timeout_keep_alive": limits.idle_s,
+        "timeout_graceful_shutdown": limits.drain_s,
+    }
+
+
+# ---------------------------------------------------------------- listening
 
 
 class Server(uvicorn.Server):

@@ -10,23 +10,22 @@ what is still outstanding. An error of a commit ends the life at once, because a
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from perdure.actors.events.observability import Channel, EventType
 from perdure.actors.link.messages import REPORTS, Ask, Exists, Message, Refused, Reply, Report
 from perdure.actors.link.wire import content_of, error_to_plain
-from perdure.actors.ports import Fleet, KillPoint, World
+from perdure.actors.ports import Clock, Fleet, KillPoint, World
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.changes import Changes
-from perdure.actors.supervisor.checkpoints import Checkpoints
 from perdure.actors.supervisor.intake import Intake, together
 from perdure.actors.supervisor.keeping import Keeping
-from perdure.actors.supervisor.ledger_clock import LedgerClock
 from perdure.actors.supervisor.performer import Performer
 from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.publisher import Publisher
@@ -42,6 +41,7 @@ from perdure.actors.telemetry.run_spans import RunSpans
 from perdure.ledger import (
     CROWD_MIN,
     Adopt,
+    AgentForgotten,
     BadRequest,
     Ended,
     Fact,
@@ -53,29 +53,283 @@ from perdure.ledger import (
     Store,
     SupervisorStarted,
     Tell,
+    Tick,
     View,
     WorldError,
     arm,
     assign_hosts,
     count_of,
     decide,
+    dirty_records,
     enact,
     end_together,
     everything,
+    leave_out_passers,
+    meta_of,
     older_awake,
     outstanding,
+    prepare_rows,
     record_fact,
     request_together,
     restore,
+    rows_to_make,
     spelled_out,
 )
 from perdure.ledger.storage.cabinet import Cabinet
-from perdure.policies import Limits, turn_size_after
+from perdure.policies import LedgerTime, Limits, snapshot_age_max_ms, turn_size_after, with_leap
+
+if TYPE_CHECKING:
+    from perdure.ledger import Activation, Fact, Store, View
+
 
 BRIEF_MAX: Final = 16  # facts that are encoded and written in less time than a thread takes to wake
 LOOK_MS: Final = 2_000  # until the clocks are looked at again, whatever the timers say
 PASSES: Final = 2  # of the loop after a turn: its answers leave, and peers are heard, before the next one
 CODE_WAIT_MS: Final = 10_000  # after a boot, for the first program to come with its code
+
+
+# The time of the ledger in one supervisor life, which follows the wall clock (`policies.ledger_time`).
+log = logging.getLogger("perdure.supervisor")
+
+
+class LedgerClock:
+    """It begins at the wall's time, never before the last fact."""
+
+    def __init__(self, clock: Clock, view: View) -> None:
+        self._clock, self._view = clock, view
+        self.began_ms = max(clock.now_ms(), view.at_ms)
+        self._time = LedgerTime(self.began_ms, clock.steady_ms())
+
+    def now_ms(self) -> int:
+        """The ledger's time."""
+        return self._time.now_ms(self._clock.steady_ms())
+
+    def follow(self) -> None:
+        """Leap, if the wall clock was set forward."""
+        wall_ms = self._clock.now_ms()
+        leap = self._time.leap(wall_ms, self._clock.steady_ms())
+        if leap is not None:
+            self._time = self._time.after(leap)
+            self._view.leaps = with_leap(self._view.leaps, leap)
+            log.info("the wall clock is %.1f s ahead: it was set, or the machine slept", leap.by_ms / 1000)
+
+    def tick(self) -> Tick:
+        """Time passed, by the ledger and by the wall."""
+        wall_ms = self._clock.now_ms()
+        return Tick(self.now_ms() - wall_ms)
+
+    def due_ms(self) -> float:
+        """The ledger's time when the next timer or alarm is due; infinity if there is none."""
+        return min(self._view.timers.next_at_ms, self._view.alarms.next_at_ms + self.tick().behind_ms)
+
+
+# ---------------------------------------------------------------- checkpoints
+# Checkpoints: the snapshot follows the facts, and cleared runs go, without a turn waiting for it.
+#
+# A checkpoint has four steps, and turns go on during the first and the third:
+#
+# 1. The storages of what was cleared are deleted, on a thread (nobody wakes these agents again), and rows of runs are made a few at a
+#    time.
+# 2. Between two turns, the *cut* takes what is true: all facts behind it are durable.
+# 3. The store writes it on a thread.
+# 4. Between two turns, what was cleared leaves memory.
+#
+# Ended runs that nobody asks for are let go of afterwards, a few between each two turns.
+
+
+_ROWS_AT_ONCE = 50  # made in half a millisecond; a turn goes on in between
+_ROWS_AT_ONCE_MAX = 1_600  # more than a turn has messages, by default
+_LET_GO_AT_ONCE = 500  # runs that leave memory, in some two milliseconds
+_FEW = 500  # rows that the cut makes itself
+_PASSES_MAX = 12  # each finds what has changed since the one before
+_SUSPENDED_S = 30.0  # for so long the wish of a backup holds
+_FOLLOWS_FROM = 1_000  # facts that the archive lacks before it follows; fewer wait for a question or a checkpoint
+
+
+class Checkpoints:
+    """The checkpoints of one life of the supervisor.
+
+    Args:
+        behind: how many facts of earlier lives came after the snapshot.
+        append: makes facts durable together.
+        wake: lets the next turn begin.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        tasks: Tasks,
+        view: View,
+        store: Store,
+        cabinet: Cabinet,
+        limits: Limits,
+        recollection: Recollection,
+        *,
+        behind: int,
+        append: Callable[[Sequence[Fact]], Awaitable[None]],
+        wake: Callable[[], None],
+    ) -> None:
+        self.forgetting: list[str] = []  # runs that were cleared, and agents that were deleted
+        self._world, self._tasks, self._view, self._store, self._cabinet = world, tasks, view, store, cabinet
+        self._limits, self._recollection, self._append, self._wake = limits, recollection, append, wake
+        self._facts, self._unfollowed = behind, 0
+        self._quiet_since_s = 0.0
+        self._begun_s, self._age_max_s = asyncio.get_running_loop().time(), snapshot_age_max_ms(limits) / 1000
+        self._due, self._keeps_more = behind > limits.checkpoint_facts, False
+        self._next: Callable[[], Awaitable[None]] | None = None  # the step that waits for the end of a turn
+        self._at_rest = asyncio.Event()  # no checkpoint is under way
+        self._at_rest.set()
+        self._taken, self._suspended_until_s = 0, float("-inf")
+
+    def committed(self, count: int) -> None:
+        """So many facts became durable."""
+        self._facts += count
+        self._unfollowed += count
+        self._quiet_since_s = asyncio.get_running_loop().time()
+        if self._unfollowed >= _FOLLOWS_FROM and self.suspended is None:
+            self._unfollowed = 0
+            self._tasks.start(self._world.threads.archive(self._store.follow))
+
+    @property
+    def quiet(self) -> int | None:
+        """How many checkpoints this life has taken; None while one is under way."""
+        return self._taken if self._at_rest.is_set() else None
+
+    @property
+    def suspended(self) -> int | None:
+        """How many checkpoints this life had taken, if none is taken now."""
+        return self.quiet if asyncio.get_running_loop().time() < self._suspended_until_s else None
+
+    async def suspend(self) -> int:
+        """Let the snapshot be as it is for a while, once the checkpoint under way is done. Returns how many this life has taken."""
+        self._suspended_until_s = asyncio.get_running_loop().time() + _SUSPENDED_S
+        await self._at_rest.wait()
+        await self._world.threads.archive(_nothing)  # the archive may have begun to follow before
+        self._suspended_until_s = asyncio.get_running_loop().time() + _SUSPENDED_S
+        return self._taken
+
+    def sweep(self, now_s: float) -> None:
+        """Whether a checkpoint is due: in a quiet moment, when there is something to delete, after many facts, or when the last one is too
+        old for what retention has to clear."""
+        quiet = now_s - self._quiet_since_s >= self._limits.checkpoint_idle_ms / 1000
+        old = now_s - self._begun_s >= self._age_max_s
+        self._due = bool(self.forgetting) or self._facts > (0 if quiet or old else self._limits.checkpoint_facts)
+
+    @property
+    def has_step(self) -> bool:
+        """Whether a step is to be taken between two turns."""
+        return self._next is not None or self._may_begin or self._keeps_more
+
+    @property
+    def _may_begin(self) -> bool:
+        return self._due and self._at_rest.is_set() and self.suspended is None
+
+    async def between_turns(self) -> None:
+        """Take the next step, if one is due."""
+        if self._next is not None:
+            step, self._next = self._next, None
+            await step()
+        elif self._may_begin:
+            self._due = False
+            self._at_rest.clear()
+            self._taken += 1
+            self._begun_s = asyncio.get_running_loop().time()
+            self._tasks.start(self._prepare())
+        elif self._keeps_more:
+            self._let_go()
+
+    async def _prepare(self) -> None:
+        """Delete storages, then make rows until few are left for the cut. More runs change meanwhile, so each pass takes larger bites."""
+        view = self._view
+        due, self.forgetting = dict.fromkeys(self.forgetting), []
+        deleted = [key for key in due if await self._delete(key)]
+        if deleted:  # no fact may say so before
+            await self._world.threads.archive(self._cabinet.disk.settle)
+        bite = _ROWS_AT_ONCE
+        for _ in range(_PASSES_MAX):
+            keys = rows_to_make(view)
+            await self._bit_by_bit(prepare_rows, keys, bite)
+            if len(keys) <= _FEW:
+                break
+            bite = min(2 * bite, _ROWS_AT_ONCE_MAX)
+        await self._bit_by_bit(leave_out_passers, list(view.dirty_agents), bite)
+        self._then(partial(self._cut, deleted))
+
+    def _then(self, step: Callable[[], Awaitable[None]]) -> None:
+        self._next = step
+        self._wake()
+
+    async def _bit_by_bit(self, step: Callable[[View, list[str]], None], keys: list[str], bite: int) -> None:
+        for first in range(0, len(keys), bite):
+            step(self._view, keys[first : first + bite])
+            await asyncio.sleep(0)
+
+    async def _cut(self, deleted: list[str]) -> None:
+        view = self._view
+        agents = [AgentForgotten(key) for key in deleted if key in view.doomed]
+        if agents:
+            await self._append(agents)
+            self._wake()  # somebody may have called the next one of such a name
+        forgotten = [key for key in deleted if view.may_be_forgotten(key)]
+        children = [view.runs[run_id].child for run_id in forgotten]
+        for run_id in forgotten:
+            view.dirty_runs.pop(run_id, None)
+            view.dirty_agents.pop(view.runs[run_id].child, None)
+            view.want_no_more(view.runs[run_id].child)  # its storage is gone, so nobody wakes it to tidy up
+            for key in view.runs[run_id].mail_ids:  # a superseded mail must not come back by way of the snapshot
+                view.mail.pop(key, None)
+        await self._recollection.look_up_reports(view.dirty_agents)
+        meta, upto_seq, records = meta_of(view), view.seq, dirty_records(view)
+        finish = partial(self._finish, forgotten, dict(view.asleep), list(view.deleted))
+        view.dirty_runs, view.dirty_agents, view.dirty_mail = {}, {}, {}
+        self._facts = 0
+        self._world.faults.at(KillPoint.BEFORE_CHECKPOINT)
+        write = partial(self._store.checkpoint, meta, upto_seq, records, [*forgotten, *children])
+        self._tasks.start(self._write(write, finish))
+
+    async def _delete(self, key: str) -> bool:
+        """Delete the storages of a cleared run's child, or of an agent that is to be deleted, and of its descendants. False if it is too
+        early."""
+        if key not in self._view.doomed and not self._view.may_be_forgotten(key):
+            return False
+        agent = key if key in self._view.doomed else self._view.runs[key].child
+        await self._world.threads.archive(partial(self._cabinet.forget_family, agent, settle=False))
+        self._world.faults.at(KillPoint.MID_CLEAR, agent)
+        return True
+
+    async def _write(self, write: Callable[[], None], finish: Callable[[], Awaitable[None]]) -> None:
+        await self._world.threads.archive(write)
+        self._world.faults.at(KillPoint.AFTER_CHECKPOINT)
+        self._then(finish)
+
+    async def _finish(self, forgotten: list[str], asleep: dict[str, Activation], gone: list[str]) -> None:
+        """The snapshot has it: forget what was cleared, and what it says of agents that sleep, and begin to let go of settled runs."""
+        view = self._view
+        self._at_rest.set()
+        self._recollection.has_snapshot = True
+        for agent in [key for key, kept in asleep.items() if view.asleep.get(key) is kept]:
+            del view.asleep[agent]
+        for agent in gone:
+            del view.deleted[agent]
+        for run_id in forgotten:
+            view.forget_run(run_id)
+        self._let_go()
+        self._wake()  # somebody may have asked for the next run of an id that is free now
+
+    def _let_go(self) -> None:
+        """Let some settled runs beyond `retained_in_memory` leave memory. The others follow after later turns: none waits long."""
+        gone = self._view.let_go_of_oldest(self._limits.retained_in_memory, _LET_GO_AT_ONCE)
+        self._recollection.has_archive = self._recollection.has_archive or gone > 0
+        self._keeps_more = gone == _LET_GO_AT_ONCE
+        if self._keeps_more:
+            self._wake()
+
+
+def _nothing() -> None:
+    """Stands in the archive's line."""
+
+
+# ---------------------------------------------------------------- supervisor
 
 
 class Supervisor:

@@ -8,7 +8,7 @@ import inspect
 from textwrap import dedent
 from typing import Any
 
-from perdure.actors.runtime.awaiting import can_await
+from perdure.actors.runtime.runtime import can_await
 
 
 def in_notebook(text: str) -> Any:

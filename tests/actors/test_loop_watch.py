@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.actors.ports import Pulse
-from perdure.actors.ray_world.loop_watch import LoopWatch
+from perdure.actors.ray_world.processes import LoopWatch
 from perdure.actors.tasks import AGENT, Tasks
 
 A = "a@m:A"
@@ -36,7 +36,7 @@ class Author:
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.actors.ray_world.loop_watch.ANSWER_S", 0.02)
+    monkeypatch.setattr("perdure.actors.ray_world.processes.ANSWER_S", 0.02)
 
 
 def watched(

@@ -17,7 +17,7 @@ import pytest
 
 from perdure.actors import Agent, RunContext, exposed
 from perdure.actors.life.activity import Whose
-from perdure.actors.ray_world.process_log import FILES, TEXT_MAX, UNFINISHED_MAX, Heard, Lines, ProcessLog
+from perdure.actors.ray_world.processes import FILES, TEXT_MAX, UNFINISHED_MAX, Heard, Lines, ProcessLog
 from perdure.ledger import strike
 from tests.kit import Stage, play
 from tests.tidy import IMPORT_PATH
@@ -135,7 +135,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from perdure.actors.life.activity import ACTIVITY, Activity
-from perdure.actors.ray_world.process_log import ProcessLog, listen
+from perdure.actors.ray_world.processes import ProcessLog, listen
 from perdure.actors.tasks import AGENT, Tasks
 from perdure.actors.threads import Crew, inherit_contexts
 

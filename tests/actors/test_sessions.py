@@ -85,7 +85,7 @@ class Hub:
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     hub = Hub()
     monkeypatch.setattr(Runtime, "_enter", lambda _runtime: hub.cluster())
-    monkeypatch.setattr("perdure.actors.runtime.session.Packer", lambda *_, **__: None)
+    monkeypatch.setattr("perdure.actors.runtime.runtime.Packer", lambda *_, **__: None)
     yield hub
     hub.end()
 

@@ -16,8 +16,8 @@ import pytest
 from perdure.actors import Client
 from perdure.actors.host.host import Host
 from perdure.actors.host.tenant import Tenant
-from perdure.actors.jobs.fiber_agenda import FiberAgenda
 from perdure.actors.jobs.fiber_store import GroupCommit
+from perdure.actors.jobs.fibers import FiberAgenda
 from perdure.actors.jobs.queue import CallbackQueue
 from perdure.actors.jobs.schedules import Schedules
 from perdure.actors.life.mailbox import Mailbox
@@ -26,8 +26,7 @@ from perdure.actors.life.state_watch import StateWatch
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.link.wire import RemoteError
-from perdure.actors.supervisor.heartbeat import Heartbeat
-from perdure.actors.supervisor.pool import Pool
+from perdure.actors.supervisor.pool import Heartbeat, Pool
 from perdure.actors.supervisor.queries import Queries
 from perdure.actors.supervisor.supervisor import Supervisor
 from perdure.ledger import OutcomeUnknown

@@ -34,7 +34,7 @@ from perdure.actors.ray_world.os_processes import (
     wait_until_gone,
 )
 from perdure.actors.ray_world.ray_internals import GCS, IDLE_WORKER, RAYLET, SESSION, workers_of
-from perdure.actors.ray_world.ray_metrics import RayMetrics
+from perdure.actors.ray_world.supervisors import RayMetrics
 from perdure.actors.ray_world.world import RayCluster
 from perdure.ledger import (
     BadRequest,

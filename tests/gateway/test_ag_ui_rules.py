@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.actors.ag_ui.requests import asking, conversation, input_of
 from perdure.actors.ag_ui.run import Run, changes_of, interrupt_id, interrupt_of
-from perdure.actors.ag_ui.turns import encoded
+from perdure.actors.ag_ui.turns import asking, conversation, encoded, input_of
 from perdure.actors.events.message_parts import apply_chunk
 from perdure.ledger import BadRequest
 from tests.gateway.ag_ui_rules import Broken, Verifier, verify

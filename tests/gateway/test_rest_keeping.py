@@ -12,7 +12,7 @@ import pytest
 
 import perdure
 from perdure.actors.life.activity import Whose
-from perdure.actors.ray_world.process_log import ProcessLog
+from perdure.actors.ray_world.processes import ProcessLog
 from perdure.actors.rest.routes import table_of
 from perdure.actors.serve.app import Gateway
 from perdure.ledger.keeping.restoration import restore_backup

@@ -13,7 +13,7 @@ from pydantic_ai.models.test import TestModel
 from typer.testing import CliRunner
 
 from perdure.actors import Agent, ChatAgent, Client, FiberContext, Occurrence, exposed
-from perdure.actors.runtime.background import KINDS_OF_WORK, NOT_AWAKE, RECORDS_OF_WORK
+from perdure.actors.runtime.inspecting import KINDS_OF_WORK, NOT_AWAKE, RECORDS_OF_WORK
 from perdure.ledger.facts import AgentActivated, SupervisorStarted
 from perdure.ledger.keeping.looking import look, opened_copy, places_in
 from perdure.ledger.storage.cabinet import FileDisk

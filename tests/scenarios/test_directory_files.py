@@ -21,7 +21,7 @@ from perdure.actors.code.permanent_names import remember_format
 from perdure.actors.code.pinned import places_of, unpacked
 from perdure.actors.ray_world.cluster_record import begin_directory, check_directory, startup_lock, write_record
 from perdure.actors.ray_world.last_words import take_last_words
-from perdure.actors.ray_world.process_log import ProcessLog
+from perdure.actors.ray_world.processes import ProcessLog
 from perdure.actors.runtime.directory_files import FATES, FILES, DirectoryFile, Fate, file_at
 from perdure.actors.runtime.packing import pack_up
 from perdure.ledger import PerdureError

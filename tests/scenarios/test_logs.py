@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from perdure.actors import LogFiles, WantedLogs
 from perdure.actors.life.activity import Whose
-from perdure.actors.ray_world.process_log import FILES, ProcessLog
+from perdure.actors.ray_world.processes import FILES, ProcessLog
 from perdure.scenarios.cli import app
 
 CHILD = Whose("r1@desk:Clerk", "r1", "r1")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from perdure.actors.chat.eager_reading import IN_A_ROW_MAX, EagerReading
+from perdure.actors.chat.answer_stream import IN_A_ROW_MAX, EagerReading
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 
 

@@ -25,8 +25,7 @@ from perdure.actors import (
     Telegram,
     Webhook,
 )
-from perdure.actors.messenger.telegram import SECRET_HEADER
-from perdure.actors.messenger.telegram_text import rendered
+from perdure.actors.messenger.telegram import SECRET_HEADER, rendered
 from perdure.ledger import BadRequest
 from perdure.policies import Counting, length_of
 from perdure.scenarios.telegram.bot_api import BotFault
