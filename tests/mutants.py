@@ -26,7 +26,7 @@ MUTANTS = (
            "return not (box or owes)",
            "the child of a run that was woken by a letter is an agent of its own standing",
            "ledger/test_retention.py::test_a_run_of_which_something_goes_on_stays"),
-    Mutant("ledger/holdings.py", "known.reported, known.called = kept.reported, kept.called", "known.reported = kept.reported",
+    Mutant("ledger/view.py", "known.reported, known.called = kept.reported, kept.called", "known.reported = kept.reported",
            "an agent of its own standing is one also after it was woken for an end", "ledger/test_retention.py"
            "::test_a_child_that_was_called_or_written_to_stays_when_it_was_woken_for_the_end_of_its_own_run_since"),
     Mutant("ledger/folds.py", "        _owe_nothing(view, child)\n", "",
@@ -587,7 +587,7 @@ MUTANTS = (
            "mail.retry_at_ms, mail.seq = 0, seq",
            "mail that a person requeues has all its attempts again",
            "ledger/test_protocol.py::test_a_failing_handler_is_tried_again_with_a_doubling_pause_and_then_parked"),
-    Mutant("ledger/holdings.py", "if run is not None and run.child == root:", "if False:",
+    Mutant("ledger/view.py", "if run is not None and run.child == root:", "if False:",
            "the child of a run keeps the code that the run has", "ledger/test_upgrades.py"
            "::test_the_child_of_a_run_and_what_belongs_to_it_keep_the_code_of_the_run"),
     Mutant("ledger/old_code.py", "if activation.host_id and not (run is not None and run.child == root):",
@@ -996,7 +996,7 @@ MUTANTS = (
     Mutant("actors/supervisor/supervisor.py", "partial(self._cabinet.forget_family, agent, settle=False)", "_nothing",
            "a cleared run's storage is deleted before the run is forgotten",
            "actors/test_cancel_and_clear.py::test_a_clear_forgets_runs_their_events_and_their_storage_for_ever"),
-    Mutant("ledger/holdings.py", "run.has_ended and run.is_settled and not run.cleared", "run.has_ended and not run.cleared",
+    Mutant("ledger/view.py", "run.has_ended and run.is_settled and not run.cleared", "run.has_ended and not run.cleared",
            "only settled runs leave the memory",
            "ledger/test_snapshot.py::test_a_run_whose_end_is_owed_to_its_parent_does_not_leave_the_memory"),
     Mutant("actors/supervisor/pool.py", "not host.draining and not host.tenants and session",

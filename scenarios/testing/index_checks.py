@@ -51,7 +51,7 @@ def _queues(view: View) -> Iterator[str]:
 
 
 def _holdings(view: View) -> Iterator[str]:
-    """The indexes of `Holdings`, against a look at every record."""
+    """The indexes of the view, against a look at every record."""
     runs, agents, mail = view.runs.values(), view.agents.values(), view.mail.values()
     awake = {each.agent_id for each in agents if each.host_id or each.unclean}
     alarmed = {each.agent_id for each in agents if each.alarm_at_ms}
