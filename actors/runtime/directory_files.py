@@ -1,5 +1,5 @@
 """Every file that a data directory holds, in one table: what it is, who writes it and how durably, and what it means when it is missing
-or damaged. The page about what is durable shows this table, and a test plays each row.
+or damaged. A test plays each row.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ FILES: Final = (
     ),
     DirectoryFile(
         "logs/*.jsonl",
-        "what agents print and log, one file for each process ([more](../actors/README.md#logs))",
+        "what agents print and log, one file for each process",
         "that process; not synchronised",
         "nothing",
         "nothing",
@@ -261,11 +261,6 @@ FILES: Final = (
     ),
     DirectoryFile("*.[0-9]*-[0-9]*", _LEFT, "whoever writes a small file", "nothing", "nothing"),
 )
-
-
-def table() -> list[tuple[str, ...]]:
-    """The table as the page shows it."""
-    return [(f"`DIR/{each.path}`", each.what, each.kept, each.missing, each.damaged, each.but) for each in FILES]
 
 
 def file_at(path: str) -> DirectoryFile | None:

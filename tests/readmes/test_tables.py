@@ -15,7 +15,6 @@ from perdure.actors.chat import compaction, messages
 from perdure.actors.chat.turn import OUTPUT
 from perdure.actors.events.message_parts import RETRACT
 from perdure.actors.events.observability import Channel
-from perdure.actors.runtime import directory_files
 from perdure.ledger import InterruptedReason, Status
 from perdure.policies import TURN_ENDED, CatchUp, ChatRecovery, ContextOverflow, Limits, Outcome, phases
 from perdure.scenarios import exits
@@ -39,12 +38,7 @@ def test_the_table_of_guarantees_names_every_kill_point_and_no_other() -> None:
 
 
 def test_the_rows_of_guarantees_are_complete() -> None:
-    assert all(len(row) == 5 and row[0] and row[1] and row[2] for row in rows(GUARANTEES))
-
-
-def test_every_file_of_a_directory_is_told_as_the_table_in_the_code_has_it() -> None:
-    said = rows(LEDGER.section("The data directory"))
-    assert [tuple(row) for row in said] == directory_files.table()
+    assert all(len(row) == 4 and row[0] and row[1] and row[2] for row in rows(GUARANTEES))
 
 
 def test_every_reason_of_an_interruption_has_a_row() -> None:
