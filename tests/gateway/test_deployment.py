@@ -19,6 +19,7 @@ from perdure.scenarios.cli import app
 from tests.tidy import ROOT
 
 PAGE = (ROOT / "actors/gateway/README.md").read_text("utf-8")
+JOB = (ROOT / "ray_job.yaml").read_text("utf-8")
 
 
 def blocks(language: str) -> list[str]:
@@ -109,7 +110,7 @@ RAY_JOB = _known(
 
 
 def test_the_manifest_fits_the_schema_of_kuberay() -> None:
-    job = next(yaml.safe_load_all(blocks("yaml")[0]))
+    job = next(yaml.safe_load_all(JOB))
     jsonschema.validate(job, RAY_JOB)
     job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replica"] = 2
     with pytest.raises(jsonschema.ValidationError, match="replica"):
@@ -117,8 +118,7 @@ def test_the_manifest_fits_the_schema_of_kuberay() -> None:
 
 
 def test_the_manifest_has_what_kuberay_requires() -> None:
-    (text,) = blocks("yaml")
-    job, service = yaml.safe_load_all(text)
+    job, service = yaml.safe_load_all(JOB)
     given = served(job["spec"]["entrypoint"].split())
     cluster = job["spec"]["rayClusterSpec"]
     head = cluster["headGroupSpec"]

@@ -17,7 +17,7 @@ from typing import Any, Self
 import httpx
 import pytest
 
-from perdure import actors, messengers
+from perdure import actors
 from perdure.actors import Agent, Client
 from perdure.gateway import Gateway
 from perdure.ledger import Secret
@@ -105,10 +105,8 @@ def test_a_module_of_the_examples_stands_on_one_page() -> None:
 def test_every_module_is_played_here() -> None:
     played = set(builtins.filter(None, map(module_of, PYTHON)))
     assert played == {
-        "board",
         "bot",
         "conversation",
-        "diary",
         "elsewhere",
         "following",
         "helpdesk",
@@ -123,7 +121,6 @@ def test_every_module_is_played_here() -> None:
         "shop",
         "test_research",
         "tools",
-        "watching",
     }
 
 
@@ -363,30 +360,3 @@ def test_the_helpdesk_looks_up_packs_and_answers() -> None:
 def test_the_limits_of_the_example_are_limits() -> None:
     names = asyncio.run(execute(fragment(LIMITS, "from perdure import Limits, Runtime")))
     assert (names["runtime"].limits.hosts_max, names["runtime"].limits.attempts_max) == (16, 3)
-
-
-def test_the_board_is_an_adapter() -> None:
-    board = example("board")
-    adapter, messenger = board.Board("s3cret"), board.messenger
-    note = json.dumps({"thread": "t", "id": "1", "author": "ada", "text": "Hello"}).encode()
-    webhook = messengers.Webhook("POST", messenger.webhook_path, {"x-secret": "s3cret"}, note)
-    assert messenger.verified(webhook) is True
-    assert messenger.verified(webhook._replace(headers={})) is False
-    (event,) = adapter.parse("board", webhook)
-    assert (event.text, event.author.label, messenger.may_answer(event)) == ("Hello", "ada", True)
-    with pytest.raises(messengers.MalformedUpdate):
-        adapter.parse("board", webhook._replace(body=b"{}"))
-    asyncio.run(_write_on(adapter))
-    methods = {name for name in vars(messengers.Adapter) if not name.startswith("_")}
-    assert len(methods) == 7
-    assert methods <= vars(board.Board).keys()
-
-
-async def _write_on(adapter: Any) -> None:
-    first = await adapter.post("t", "Hel")
-    await adapter.typing("t")
-    await adapter.edit("t", first, "Hello")
-    assert list(adapter.posts.values()) == ["Hello"]
-    await adapter.delete("t", first)
-    with pytest.raises(messengers.MessageGone):
-        await adapter.edit("t", first, "Hello?")
