@@ -1,5 +1,8 @@
 """Perdure: a durable runtime for AI agents on Ray. Whatever dies, every run reaches an end, exactly once.
 
+The four folders of the checkout are linked here, so wheels, editable installs and type checkers see one package. A plain `import actors` is
+refused: the same modules under two names would be two of everything.
+
 Authors need this module alone. Beside it are `perdure.messengers` (agents behind Telegram and the like), `perdure.testing` (the simulated
 world) and `perdure.cli` (the command). Each name here loads its own module when it is first used.
 """

@@ -259,7 +259,7 @@ def bound(host: str, port: int, *, shared: bool = True) -> socket.socket:
         raise BadRequest("host", f"{host} cannot be listened on: {problem.strerror or problem}") from problem
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
+        if shared:  # by the kernel: no process hands connections on, so the death of one is no matter to the others
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         found.bind(address)
     except OSError as problem:

@@ -2,7 +2,8 @@
 
 Each attempt at a run is a span, from its placement on a host to its end: the child's report, its loss, a cancellation, or the end of its
 parent's patience. A later attempt has a link to the one before. A run whose child is a tool is `execute_tool`; any other is `invoke_agent`,
-and below a span `execute_tool` if a model asked for it.
+and below a span `execute_tool` if a model asked for it. A run has no span above its attempts: tools that count `invoke_agent` would count
+each agent twice.
 
 Nothing is kept for this that the ledger does not have, except for speed: after a death of the supervisor the record of the run tells when
 its present attempt began. The facts of the last moments before a death are told once more, under the same ids, because a collector may

