@@ -24,7 +24,7 @@ BODY_LINES_MAX = 50
 DEPTH_MAX = 3
 ANY_MAX = 10  # lines in a thousand of `actors/`; the goal was 15
 
-TOP_LEVEL = {*FOLDERS, "tests", "pyproject.toml", "ray_cluster.yaml", "ray_job.yaml", "README.md"}
+TOP_LEVEL = {*FOLDERS, "tests", "pyproject.toml", "ray_cluster.yaml", "README.md"}
 VAGUE_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "base", "core", "misc"}
 
 RAY_FOLDER = "actors/ray_world/"

@@ -19,7 +19,7 @@ from perdure.scenarios.cli import app
 from tests.tidy import ROOT
 
 PAGE = (ROOT / "actors/gateway/README.md").read_text("utf-8")
-JOB = (ROOT / "ray_job.yaml").read_text("utf-8")
+JOB = (ROOT / "actors/gateway/ray_job.yaml").read_text("utf-8")
 
 
 def blocks(language: str) -> list[str]:

@@ -85,7 +85,7 @@ def test_files_of_the_project_that_are_named_are_there(page: Page) -> None:
 
 
 def test_the_patterns_for_files_and_links_find_something() -> None:
-    assert {"ray_cluster.yaml", "ray_job.yaml", "policies/limits.py"} <= set(WORDS)
+    assert {"ray_cluster.yaml", "actors/gateway/ray_job.yaml", "policies/limits.py"} <= set(WORDS)
 
 
 @EVERY_PAGE
