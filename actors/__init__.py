@@ -72,10 +72,9 @@ if TYPE_CHECKING:
     from perdure.actors.messenger.telegram import Telegram
     from perdure.actors.ports import Clock, Courier, Dice, Faults, Fleet, KillPoint, PoolSpec, Threads, World
     from perdure.actors.ray_world.baseline import PlainRay
-    from perdure.actors.ray_world.cluster_record import check_directory, read_record, refuse_without_ledger
+    from perdure.actors.ray_world.cluster_record import check_directory, read_record
     from perdure.actors.ray_world.deployment import LOGS
     from perdure.actors.ray_world.gateways import Gateways
-    from perdure.actors.ray_world.identity import identity_of
     from perdure.actors.runtime.client import Client
     from perdure.actors.runtime.data_directory import data_directory
     from perdure.actors.runtime.directory_files import findings_in

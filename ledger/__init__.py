@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     )
     from perdure.ledger.codec import decode, encode, pack, unpack, unpack_opened
     from perdure.ledger.crowd_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
+    from perdure.ledger.directory_format import (
+        AGENTS,
+        FORMAT,
+        FORMAT_FILE,
+        LEDGER,
+        bring_up_to_date,
+        check_format,
+        keep_word,
+        word_of,
+    )
     from perdure.ledger.effects import (
         DeliverMail,
         Effect,
@@ -54,6 +64,7 @@ if TYPE_CHECKING:
         LedgerLocked,
         LedgerLost,
         LedgerTooNew,
+        LedgerTooOld,
         LedgerUnwritable,
         MigrationFailed,
         NoLongerServed,

@@ -56,5 +56,5 @@ class Code:
         return package == newest or (digest != "" and digest == self.parts.get(package, {}).get(origin))
 
     def to_plain(self) -> list[Any]:
-        """What older versions do not read, as plain data for the snapshot."""
-        return [self.since_ms, self.parts]
+        """Everything as plain data, for the snapshot."""
+        return [self.newest, self.warm, self.since_ms, self.parts]

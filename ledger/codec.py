@@ -61,7 +61,7 @@ def encode(fact: tuple[Any, ...]) -> tuple[str, bytes]:
 
 
 def decode(kind: str, body: bytes) -> Fact:
-    """The fact in a row. The fields that a row of an older version lacks take their defaults."""
+    """The fact in a row."""
     try:
         return _KINDS[kind](*unpack(body))
     except (KeyError, TypeError, ValueError) as problem:

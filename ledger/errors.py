@@ -18,6 +18,7 @@
     │   ├── DirectoryElsewhere        a machine has another directory at the path, or none; nothing begins there
     │   ├── LedgerLocked              another process owns the data directory
     │   ├── LedgerTooNew              a newer Perdure wrote it
+    │   ├── LedgerTooOld              an older Perdure wrote it, in a format that this one does not read
     │   ├── LedgerDamaged             the ledger does not verify; `perdure doctor` tells more
     │   ├── LedgerLost                there are agents' storages, and no ledger that knows of them
     │   ├── LedgerUnwritable          read-only, or no space left
@@ -155,6 +156,10 @@ class LedgerLocked(LedgerError):
 
 class LedgerTooNew(LedgerError):
     """The data directory was written by a newer version."""
+
+
+class LedgerTooOld(LedgerError):
+    """The data directory was written by an older version, in a format that this one does not read."""
 
 
 class LedgerDamaged(LedgerError):

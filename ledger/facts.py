@@ -1,7 +1,7 @@
 """Facts: what has happened, in the past tense.
 
-A fact is a tuple of plain data. It is stored under the name of its class with its fields in order. So a field may only be added at the
-end and with a default, which is how new code reads an old row (`codec`). A `sequence` is how far an agent's storage had come by then.
+A fact is a tuple of plain data. It is stored under the name of its class with its fields in order (`codec`), so other fields are another
+format of directories (`directory_format`). A `sequence` is how far an agent's storage had come by then.
 """
 
 from __future__ import annotations
@@ -11,19 +11,18 @@ from typing import Any, NamedTuple
 
 class CodeAdopted(NamedTuple):
     """From now on agents whose code is of these origins (`ids.origin_of`) take this package when they are woken, except for the children of
-    runs. It is empty for code that is installed. `digests` has that of each origin's part, in the same order: where it is that of the
-    package before, that one stays the newest."""
+    runs. It is empty for code that is installed. `digests` has that of each origin's part: where it is that of the package before, that one
+    stays the newest."""
 
     package: str
-    origins: list[str]
-    digests: list[str] = []  # noqa: RUF012 - a fact never changes
+    digests: dict[str, str]
 
 
 class SupervisorStarted(NamedTuple):
     """A life of the supervisor began. Its epoch fences all earlier lives; `limits` are those by which it decides."""
 
     epoch: int
-    limits: dict[str, float] | None = None
+    limits: dict[str, float]
 
 
 class RunRequested(NamedTuple):

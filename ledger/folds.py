@@ -93,11 +93,11 @@ def subject_of(fact: Fact) -> str:
 
 
 def _supervisor_started(view: View, fact: SupervisorStarted, _seq: int, _at_ms: int) -> None:
-    view.epoch, view.limits = fact.epoch, fact.limits or view.limits
+    view.epoch, view.limits = fact.epoch, fact.limits
 
 
 def _code_adopted(view: View, fact: CodeAdopted, _seq: int, at_ms: int) -> None:
-    view.code.came(fact.package, dict(zip(fact.origins, fact.digests or [""] * len(fact.origins), strict=True)), at_ms)
+    view.code.came(fact.package, fact.digests, at_ms)
 
 
 def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:

@@ -132,7 +132,7 @@ class Mail:
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> Mail:
-        """The record from plain data; a shorter list of an older version takes the defaults."""
+        """The record from plain data."""
         mail = cls(*plain)
         mail.state = MailState(mail.state)
         return mail

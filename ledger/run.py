@@ -184,20 +184,13 @@ class Run:
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> Run:
-        """The record from plain data. The fields that an older version lacks take their defaults."""
+        """The record from plain data."""
         run = cls(*plain)
         run.status = Status(run.status)
-        run.milestones = [_stone(*stone) for stone in run.milestones]
+        run.milestones = [(*stone,) for stone in run.milestones]
         run.chunk = (run.chunk[0], run.chunk[1])
         run.slots = {slot: MailState(state) for slot, state in run.slots.items()}
         return run
-
-
-def _stone(
-    number: int, name: str, nth: int, at_ms: int, body: bytes, source: str = ""
-) -> tuple[int, str, int, int, bytes, str]:
-    """A milestone from plain data; in an older version it had no source."""
-    return number, name, nth, at_ms, body, source
 
 
 _plain_of = attrgetter(*(each.name for each in fields(Run) if each.init))

@@ -2,7 +2,7 @@
 -- and no other index: an index besides the primary key is where DuckDB loses its way after a crash.
 --
 -- Bodies of which there are many are compressed by zstd. Left to choose, DuckDB tries a dictionary first, which makes a checkpoint of
--- many rows take five times as long and the file no smaller. Files of earlier versions keep what they have.
+-- many rows take five times as long and the file no smaller.
 
 -- What happened, in order, for ever, until its run is forgotten. `seq` comes from the one writer, without holes.
 CREATE TABLE facts (
@@ -50,5 +50,5 @@ CREATE TABLE seals (first_seq BIGINT, last_seq BIGINT, items BIGINT, total BLOB)
 -- unpack all that are before the one it reads.
 CREATE TABLE run_filter (place INTEGER PRIMARY KEY, bits BLOB USING COMPRESSION uncompressed);
 
--- `schema_version`, `snapshot` (the caller's), `mark` (up to where snapshot and seals reach), `filter` and `ended` (what they count).
+-- `snapshot` (the caller's), `mark` (up to where snapshot and seals reach), `key_filter_words` and `ended` (what they count).
 CREATE TABLE meta (key VARCHAR, value BLOB);

@@ -34,9 +34,7 @@ def meta_of(view: View) -> bytes:
             "at_ms": view.at_ms,
             "limits": view.limits,
             "lives": view.lives.to_plain(),
-            "code": view.code.newest,
-            "warm": view.code.warm,
-            "versions": view.code.to_plain(),
+            "code": view.code.to_plain(),
         }
     )
 
@@ -133,9 +131,8 @@ def restore(boot: Boot) -> View:
         meta = unpack(boot.meta)
         view.epoch, view.seq, view.incarnation = meta["epoch"], meta["seq"], meta["incarnation"]
         view.tally.update(meta["tally"])
-        view.at_ms, view.limits = meta["at_ms"], meta.get("limits", {})
-        view.code = Code(meta.get("code", {}), meta.get("warm", ""), *meta.get("versions", ()))
-        view.lives = Lives(*meta.get("lives", [view.seq]))
+        view.at_ms, view.limits = meta["at_ms"], meta["limits"]
+        view.code, view.lives = Code(*meta["code"]), Lives(*meta["lives"])
     view.archived.update(boot.ended)
     for record in boot.records:
         _restore_record(view, record)

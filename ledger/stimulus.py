@@ -120,11 +120,10 @@ class Handled(NamedTuple):
 
 class Adopt(NamedTuple):
     """A program brought code: agents of these origins (`ids.origin_of`) take it when they are woken next. The package is empty for code
-    that is installed. `digests` has that of each origin's part of it, in the same order."""
+    that is installed. `digests` has that of each origin's part of it."""
 
     package: str
-    origins: list[str]
-    digests: list[str] = []  # noqa: RUF012 - a stimulus never changes
+    digests: dict[str, str]
 
 
 class Cancel(NamedTuple):

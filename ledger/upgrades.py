@@ -23,16 +23,13 @@ from perdure.ledger.view import View
 def adopt(view: View, said: Adopt) -> Iterator[Fact]:
     """Code came. Parked runs that have waited for it are tried with it: also if it is the same, because a person brought it again. So are
     runs that were tried again with older code, and have not begun since."""
-    digests = said.digests or [""] * len(said.origins)
     news = {
-        origin: digest
-        for origin, digest in zip(said.origins, digests, strict=True)
-        if not view.code.knows(said.package, origin, digest)
+        origin: digest for origin, digest in said.digests.items() if not view.code.knows(said.package, origin, digest)
     }
     if news:
-        yield CodeAdopted(said.package, list(news), list(news.values()) if said.digests else [])
+        yield CodeAdopted(said.package, news)
     for run_id in [*view.parked, *view.begins_anew]:
         run = view.runs[run_id]
         newest = view.newest_code(run)
-        if view.origin_of_code(run) in said.origins and (run.parked or package_of(run.options.get("pool")) != newest):
+        if view.origin_of_code(run) in said.digests and (run.parked or package_of(run.options.get("pool")) != newest):
             yield RunRetried(run_id, newest)

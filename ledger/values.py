@@ -255,7 +255,7 @@ def opened(code: int, data: bytes) -> object:
 
 
 def unpack_with(body: bytes, hook: Callable[[int, bytes], object]) -> Any:
-    """Decode msgpack. A key that Python has no hash for is shown as text: an object by its fields, or what an earlier version let pass."""
+    """Decode msgpack. A key that Python has no hash for is shown as text: an object by its fields."""
     try:
         return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=hook)
     except TypeError:

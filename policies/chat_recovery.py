@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -137,10 +137,8 @@ class Incident:
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Incident:
-        """Read the stored form. An unknown field is left out, and a missing one has its default."""
-        known = {each.name: row[each.name] for each in fields(cls) if each.name in row}
-        status = IncidentStatus(known.get("status", IncidentStatus.ATTEMPTING))
-        return cls(**{**known, "kind": RecoveryKind(known["kind"]), "status": status})
+        """Read the stored form."""
+        return cls(**{**row, "kind": RecoveryKind(row["kind"]), "status": IncidentStatus(row["status"])})
 
     def moved(self, status: IncidentStatus, reason: str = "") -> Incident:
         """The incident in another status, or unchanged if it is sealed."""

@@ -25,7 +25,7 @@ class TurnStatus(StrEnum):
     ERROR = "error"
     ABORTED = "aborted"
     INTERRUPTED = "interrupted"
-    """Only in old rows, and in the `TurnResult` of an attempt that ends before its turn."""
+    """Only in the `TurnResult` of an attempt that ends before its turn."""
     SKIPPED = "skipped"
 
 

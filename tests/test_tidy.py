@@ -31,6 +31,7 @@ RAY_FOLDER = "actors/ray_world/"
 # The modules of the ledger that touch files, threads or the clock. Everything else in `policies` and `ledger` is pure.
 IMPURE_IN_LEDGER = {
     "ledger/block_guard.py",
+    "ledger/directory_format.py",
     "ledger/keeping/backup.py",
     "ledger/keeping/cold_steward.py",
     "ledger/keeping/cold_view.py",
@@ -62,7 +63,7 @@ IMPURE_IN_LEDGER = {
     "ledger/store/duckdb_file.py",
     "ledger/store/duckdb_store.py",
     "ledger/store/readers.py",
-    "ledger/store/earlier_layout.py",
+    "ledger/store/lock.py",
     "ledger/store/journal.py",
     "ledger/store/journal_scan.py",
     "ledger/store/integrity.py",

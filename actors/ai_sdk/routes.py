@@ -218,7 +218,7 @@ def encoded(chunk: Chunk) -> bytes:
     """A chunk as JSON."""
     try:
         return to_json(chunk, inf_nan_mode="null")
-    except PydanticSerializationError:  # half of a surrogate pair, from before such characters were mended
+    except PydanticSerializationError:  # half of a surrogate pair, for which there is no JSON
         return to_json(all_mended(chunk), inf_nan_mode="null")
 
 

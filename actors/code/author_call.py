@@ -224,25 +224,6 @@ def hook(method: Method) -> Method:
     return method
 
 
-_FORMER_NAMES: Final = {  # ours, as directories that an earlier version wrote have them
-    "deliver_reply": "_perdure_deliver_reply",
-    "on_detached_narrate": "_perdure_narrate",
-    "on_detached_notify": "_perdure_notify",
-    "on_detached_react": "_perdure_react",
-    "recover_reply": "_perdure_recover_reply",
-}
-
-
-def method_named(agent: object, name: str) -> object:
-    """The method of a stored name, or None."""
-    return getattr(agent, named_now(agent, name), None)
-
-
-def named_now(agent: object, name: str) -> str:
-    """What the method of a stored name is called now. An author's method comes before one of ours that once had the name."""
-    return name if getattr(agent, name, None) else _FORMER_NAMES.get(name, name)
-
-
 def name_of_method(agent: object, field: str, given: object) -> str:
     """The name of a method of the agent, which may be given as the method itself. Raises `BadRequest`, naming the field: another function
     could not be found again after a death."""

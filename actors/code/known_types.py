@@ -9,7 +9,6 @@ type, with other agents; that is told, because nobody means it.
 from __future__ import annotations
 
 import logging
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -22,7 +21,6 @@ from perdure.ledger import BadRequest, add_line, lines_of, numbered_lines, origi
 
 TYPES: Final = "types.txt"
 NAMED: Final = "name:"
-_ENDS_IN_DIGEST: Final = re.compile(r"=[0-9a-f]{12}$")
 log = logging.getLogger("perdure.code")
 
 _claims: dict[str, type] = {}  # the classes of this process that have a name of their own
@@ -93,10 +91,8 @@ def damaged_lines(code_dir: Path) -> list[int]:
 
 
 def _known(line: str) -> KnownType | None:
-    """What a line says; None if it is not as it was written. Those of earlier versions have no digest."""
+    """What a line says; None if it is not as it was written."""
     match line.split("\t"):
-        case [name, place] if name and ":" in place and not _ENDS_IN_DIGEST.search(place):
-            return KnownType(name, place)
         case [name, place, digest] if digest == _digest(name, place):
             return KnownType(name, place)
     return None

@@ -29,7 +29,7 @@ from perdure.actors.code.author_call import in_words
 from perdure.actors.code.excerpt import Source
 from perdure.actors.code.import_path import file_of, is_importable, is_installed, refuse_archive, root_of, spec_on_path
 from perdure.actors.code.known_types import NAMED, claimant, claimed, places_of, remember_type
-from perdure.actors.code.permanent_names import is_ours, module_of, permanent, scripts_have_module_names
+from perdure.actors.code.permanent_names import is_ours, module_of, permanent
 from perdure.actors.code.pinned import keep_text, pin, sent
 from perdure.actors.code.typed_texts import not_in_text, typed_texts
 from perdure.actors.tasks import as_failure
@@ -93,7 +93,7 @@ def _name(thing: Named, code_dir: Path | None, field: str) -> str:
     if module.__name__ in _origins:
         return f"{_origins[module.__name__]}:{thing.__qualname__}"
     if is_ours(module.__name__):
-        return f"{permanent(module.__name__, code_dir)}:{thing.__qualname__}"
+        return f"{permanent(module.__name__)}:{thing.__qualname__}"
     if module.__name__ == "__main__":
         return _main_name(module, thing, code_dir, field)
     refuse_archive(module, thing.__qualname__, field)
@@ -149,10 +149,10 @@ def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: s
             raise BadRequest(
                 field, f"other processes import {spec.name}, which would start the program there, too; {MAIN_BLOCK}"
             )
-        return f"{permanent(spec.name, code_dir)}:{qualname}"
+        return f"{permanent(spec.name)}:{qualname}"
     if file is not None and source is not None and source.defines(top):
         source.check(field, qualname, top, vars(module), f"{file.name},")
-        if source.has_main_block() and scripts_have_module_names(code_dir) and is_importable(file):
+        if source.has_main_block() and is_importable(file):
             _remember_root(file.parent, code_dir)
             return f"{file.stem}:{qualname}"
         return f"script:{file}:{qualname}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from inspect import isawaitable
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from starlette.requests import HTTPConnection
 
@@ -21,7 +21,7 @@ from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.link.messages import Plain
 from perdure.actors.neighbours import Neighbours
 from perdure.actors.runtime.client import Client
-from perdure.ledger import PerdureError, agent_id, path_of, sub_agent_id
+from perdure.ledger import AGENTS, PerdureError, agent_id, path_of, sub_agent_id
 
 T = TypeVar("T")
 
@@ -35,9 +35,6 @@ Striker = Callable[[str, int], Awaitable[str | None]]
 
 Stopper = Callable[[int], None]
 """Has a directory and what serves it stopped, once work has had so many ms to end by itself."""
-
-AGENTS: Final = "agents"
-"""The folder of the agents' storages in a data directory."""
 
 
 class Reached(NamedTuple):

@@ -116,13 +116,13 @@ class Fiber:
         return row
 
     def body(self) -> bytes:
-        """The stored row: its values in the order of the fields. The order never changes; new fields come last."""
+        """The stored row: its values in the order of the fields."""
         return pack(_VALUES(self))
 
     @classmethod
     def load(cls, body: bytes) -> Fiber:
-        """Read a stored row. An older version lacks the last fields; a later one has more."""
-        values = unpack(body)[: len(_NAMES)]
+        """Read a stored row."""
+        values = unpack(body)
         values[_STATUS] = FiberStatus(values[_STATUS])
         return cls(*values)
 

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from heapq import heappop, heappush
 
-from perdure.actors.code.author_call import in_words, is_async, method_named, named_now, tried, tried_now
+from perdure.actors.code.author_call import in_words, is_async, tried, tried_now
 from perdure.actors.code.signatures import NOTHING, Arguments, fiber_shape
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
@@ -233,7 +233,7 @@ class FiberRecoveries:
     async def _called(self, context: FiberRecovery, asked: Fiber) -> tuple[FiberResult | None, Exception | None]:
         """Call the hook. Returns its result or its error. After its time limit it is cancelled, and not awaited."""
         name = asked.on_recovered or "on_fiber_recovered"
-        hook = method_named(self._life.agent, name)
+        hook = getattr(self._life.agent, name, None)
         if not callable(hook):
             return None, BadRequest("on_recovered", f"{type(self._life.agent).__name__} has no method {name!r}")
         task = self._life.spawn_awaited(self._in_context(context, hook))
@@ -405,7 +405,7 @@ class Fibers:
 
     async def _within(self, context: FiberContext, fiber: Fiber) -> tuple[FiberResult | None, Exception | None]:
         """Call the author's method. Returns its result or its error."""
-        method = method_named(self._life.agent, fiber.fn_name)
+        method = getattr(self._life.agent, fiber.fn_name, None)
         if not callable(method):
             name = type(self._life.agent).__name__
             return FiberResult("interrupted", f"{name} has no method {fiber.fn_name!r} any more"), None
@@ -436,7 +436,7 @@ class Fibers:
 
     def _arguments(self, context: FiberContext, fiber: Fiber) -> Arguments:
         kind = type(self._life.agent)
-        entered = fiber_shape(kind, named_now(kind, fiber.fn_name))
+        entered = fiber_shape(kind, fiber.fn_name)
         body = self.store.input(fiber)
         return entered.arguments(entered.decode(NOTHING if body is None else body), context)
 

@@ -159,10 +159,7 @@ class RememberedDocuments(Documents[T]):
 
 
 class StoredRow:
-    """A dataclass that is a document: a map of its fields, without those that have their defaults.
-
-    Fields that another version has added are left out when a row is read, and those that it did not know have their defaults.
-    """
+    """A dataclass that is a document: a map of its fields, without those that have their defaults."""
 
     def body(self) -> bytes:
         """The row as it is stored."""
@@ -172,9 +169,8 @@ class StoredRow:
     @classmethod
     def load(cls, body: bytes) -> Self:
         """The row as it was stored."""
-        defaults, words = _layout(cast("Hashable", cls))
-        known = {name: value for name, value in unpack(body).items() if name in defaults}
-        for name, word in words:
+        known = unpack(body)
+        for name, word in _layout(cast("Hashable", cls)).words:
             if name in known:
                 known[name] = word(known[name])
         return cls(**known)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, cast
 
-from perdure.actors.code.author_call import method_named
 from perdure.actors.code.naming import load_type
 from perdure.actors.code.signatures import exposed_call
 from perdure.actors.life.activity import Activity
@@ -113,7 +112,7 @@ def _steps(life: Life, letter: Letter) -> list[Step]:
 
 
 def _method(agent: object, name: str) -> Callable[..., object]:
-    method = method_named(agent, name)
+    method = getattr(agent, name, None)
     if not callable(method):
         raise _NoHandler("handler", f"{type(agent).__name__} has no method {name!r}; the mail is parked")
     return cast("Callable[..., object]", method)

@@ -49,7 +49,7 @@ class TellContent(NamedTuple):
     method: str
     body: bytes
     home: HostNeeds
-    standalone: str = ""  # rows of outboxes that are older have none
+    standalone: str
 
 
 class AgentCaller:

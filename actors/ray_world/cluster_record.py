@@ -14,12 +14,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from perdure.actors.code.permanent_names import check_format, remember_format
-from perdure.actors.ray_world.identity import identity_of, is_blank, remember_identity
-from perdure.ledger import BadRequest, LedgerLost, LedgerUnwritable, NoLongerServed, SupervisorUnreachable, keep_whole
+from perdure.actors.ray_world.identity import identity_of, remember_identity
+from perdure.ledger import (
+    FORMAT,
+    FORMAT_FILE,
+    LEDGER,
+    BadRequest,
+    LedgerLost,
+    LedgerUnwritable,
+    NoLongerServed,
+    SupervisorUnreachable,
+    check_format,
+    keep_whole,
+    keep_word,
+)
 
-LEDGER: Final = "ledger"
-LEDGER_FILE: Final = re.compile(r"ledger\.(db|journal)(\.\d+)?$")
+LEDGER_FILE: Final = re.compile(r"ledger\.(db|journal\.\d+)$")
 STORAGES: Final = "agents/[0-9a-f][0-9a-f]/*.db"
 WAY_BACK: Final = (
     "bring the ledger back from where the directory was copied, or restore a backup with `perdure restore`; to begin anew, use another"
@@ -66,8 +76,8 @@ CONNECT_TIMEOUTS: Final = {
 
 
 def check_directory(data: Path) -> None:
-    """Raise a `LedgerError` if this directory must not be taken for what it was: its ledger is lost, it is not certain how its agents are
-    named, or its files are of two directories."""
+    """Raise a `LedgerError` if this directory must not be used: its ledger is lost, it is of another format than this Perdure reads, or its
+    files are of two directories. Whoever opens a directory begins with this."""
     refuse_without_ledger(data)
     check_format(data)
     identity_of(data)
@@ -101,20 +111,16 @@ def startup_lock(data: Path) -> Iterator[None]:
         raise _unwritable(data, error) from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            if not is_blank(data):
-                remember_format(data)
-        except OSError as error:
-            raise _unwritable(data, error) from error
         yield
 
 
 def begin_directory(data: Path) -> str:
-    """Write what says which directory this is, and how its agents are named, if it is new. Returns its identity. The caller has the startup
-    lock. Raises `LedgerUnwritable`, and `DirectoryElsewhere` if its files are of two directories."""
+    """Write the format and the identity of a directory, if it is new, and where one of their files is missing. Returns its identity. The
+    caller has the startup lock. Raises `LedgerUnwritable`, and what `check_format` and `identity_of` raise."""
+    check_format(data)
+    identity_of(data)  # nothing is written into a mixture
     try:
-        identity_of(data)  # nothing is written into a mixture
-        remember_format(data)
+        keep_word(data, FORMAT_FILE, str(FORMAT))
         return remember_identity(data)
     except OSError as error:
         raise _unwritable(data, error) from error

@@ -18,8 +18,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from perdure.actors.code.permanent_names import AGENTS, FORMAT_FILE, LEDGER, said_in
-from perdure.ledger import DirectoryElsewhere, LedgerUnwritable, keep_whole, mount_of
+from perdure.ledger import (
+    AGENTS,
+    FORMAT_FILE,
+    LEDGER,
+    DirectoryElsewhere,
+    LedgerDamaged,
+    LedgerUnwritable,
+    keep_whole,
+    keep_word,
+    mount_of,
+    word_of,
+)
 
 IDENTITY: Final = "identity"
 _PASSING: Final = frozenset(("overlay", "ramfs", "tmpfs"))  # what a reboot, or the end of a container, empties
@@ -30,14 +40,8 @@ ADVICE: Final = (
 
 
 def identity_of(data: Path) -> str:
-    """The word of the directory that this machine has at a path; empty if there is none. Raises `LedgerUnwritable` if it cannot be
-    read, and `DirectoryElsewhere` if its file and its ledger are of two directories."""
-    own, kept = said_in(data / IDENTITY), said_in(data / LEDGER / IDENTITY)
-    if own and kept and own != kept:
-        problem = f"{data / IDENTITY} says {own:.32}, {data / LEDGER / IDENTITY} says {kept:.32}: these are files of two directories"
-        advice = f"bring those of one of them back; if the ledger is the right one, delete {data / IDENTITY}: it is made again from there"
-        raise DirectoryElsewhere(str(data), problem, advice)
-    return own or kept
+    """The word of the directory that this machine has at a path; empty if there is none. Raises what `word_of` raises."""
+    return word_of(data, IDENTITY)
 
 
 def is_blank(data: Path) -> bool:
@@ -47,11 +51,9 @@ def is_blank(data: Path) -> bool:
 
 def remember_identity(data: Path) -> str:
     """Give a directory its word if it has none, and write it where it is missing; durable on return. Raises `OSError`, and what
-    `identity_of` raises."""
+    `word_of` raises."""
     word = identity_of(data) or secrets.token_hex(8)
-    for file in (data / LEDGER / IDENTITY, data / IDENTITY):
-        if not said_in(file):
-            keep_whole(file, f"{word}\n".encode())
+    keep_word(data, IDENTITY, word)
     return word
 
 
@@ -60,7 +62,7 @@ def unlike(data: Path, identity: str) -> str:
     try:
         here = identity_of(data)
         is_there = data.is_dir()
-    except DirectoryElsewhere as problem:
+    except LedgerDamaged as problem:
         return f"a mixture ({problem.problem})"
     except (LedgerUnwritable, OSError) as problem:
         return f"what it cannot read ({problem})"

@@ -28,7 +28,7 @@ from perdure.actors.ray_world.process_telemetry import traced_program
 from perdure.actors.ray_world.ray_internals import GCS, RAYLET
 from perdure.actors.ray_world.strikes import SUPERVISOR, Struck, gateways_of, processes_of, strike_processes
 from perdure.actors.ray_world.supervisors import Opening, find_again, find_served, no_longer_served
-from perdure.ledger import BadRequest, SupervisorUnreachable
+from perdure.ledger import BadRequest, SupervisorUnreachable, bring_up_to_date
 from perdure.policies import Limits
 
 STRIKE_S: Final = 60.0  # for all that are struck at once
@@ -74,6 +74,7 @@ class RayCluster:
             implementations=implementations or Implementations(),
             telemetry=traced_program(),
         )
+        bring_up_to_date(deployment.data)
         deployment.check_ledger()
         opening = Opening(deployment)
         member = Member(deployment.data, opening.ensure)

@@ -200,7 +200,7 @@ class Client:
 
     def _offer(self, offers: Iterable[tuple[str, dict[str, str]]]) -> None:
         for package, digests in offers:
-            self.peer.push(Adopt(package, list(digests), list(digests.values())))
+            self.peer.push(Adopt(package, digests))
 
     # runs
 

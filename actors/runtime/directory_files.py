@@ -13,11 +13,10 @@ from typing import Final, Literal, NamedTuple
 from perdure.actors.code.known_types import TYPES, damaged_lines, known_types, mistakable
 from perdure.actors.code.naming import ROOTS, cell_file, is_cell_whole
 from perdure.actors.code.packages import digest_of, packed_in
-from perdure.actors.code.permanent_names import FORMAT_FILE, LEDGER, check_format
 from perdure.actors.code.pinned import noted_places
 from perdure.actors.ray_world.cluster_record import RECORD, record_in
 from perdure.actors.ray_world.identity import IDENTITY, identity_of
-from perdure.ledger import LedgerError, numbered_lines
+from perdure.ledger import FORMAT_FILE, LEDGER, LedgerError, check_format, numbered_lines
 from perdure.ledger.store.integrity import Finding
 
 CODE: Final = "code"
@@ -153,7 +152,7 @@ FILES: Final = (
     ),
     DirectoryFile(
         "format",
-        "how agent types are named in this directory: one of an earlier version goes on with the names that it has",
+        "the number of the format of the whole directory; another one than this Perdure reads is refused",
         f"a start; {_WHOLE}",
         "again",
         "refused",

@@ -18,14 +18,12 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, cast, overload
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.code.permanent_names import check_format, remember_format
 from perdure.actors.event_stream import EventStream, Source
 from perdure.actors.events.observability import Callback
 from perdure.actors.jobs.schedule_requests import instant
@@ -44,7 +42,7 @@ from perdure.actors.runtime.data_directory import check_program, data_directory
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, awaited
 from perdure.actors.threads import awaitable, wait_for
-from perdure.ledger import BadRequest, RuntimeClosed, SupervisorUnreachable, check_whole
+from perdure.ledger import BadRequest, RuntimeClosed, SupervisorUnreachable, check_format, check_whole
 from perdure.policies import Limits
 
 
@@ -314,17 +312,14 @@ class Runtime:
                 check_limits(self._demanded, in_force, self.data)
             self.limits = in_force
             self.client.take(in_force)
-            if self._may_start:
-                with suppress(OSError):  # the next one who opens it does so
-                    remember_format(self.data)
         except BaseException:
             self.close()
             raise
 
     def _enter(self) -> RayCluster:
-        check_format(self.data)
         if self._may_start:
             return RayCluster.start(self.data, address=self._address, limits=self.limits)
+        check_format(self.data)
         found = RayCluster.found(self.data, self._address)
         if found is None:
             raise SupervisorUnreachable(f"nothing serves {self.data}")

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.actors.runtime.directory_files import findings_in
-from perdure.ledger import KnownAgents, Standing
+from perdure.ledger import AGENTS, LEDGER, KnownAgents, Standing
 from perdure.ledger.keeping.examination import examine_storages
 from perdure.ledger.store.integrity import Finding, lock_of
 
-AGENTS: Final = "agents"
-LEDGER: Final = "ledger"
 PAGE: Final = 20_000
 ADVICE: Final = "mount the directory's storage there, at the same path, or take the node out of the cluster; it is asked again by itself"
 

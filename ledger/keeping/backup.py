@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from perdure.ledger.block_guard import BlockGuard
+from perdure.ledger.directory_format import AGENTS, FORMAT_FILE, LEDGER
 from perdure.ledger.errors import BadRequest, LedgerError, StorageError
 from perdure.ledger.keeping.copying import copy_storage
-from perdure.ledger.keeping.cut import AGENTS, LEDGER, STAGE, Cut, read_cut, write_known
+from perdure.ledger.keeping.cut import STAGE, Cut, read_cut, write_known
 from perdure.ledger.keeping.listing import Stamps, list_storages
 from perdure.ledger.keeping.manifest import (
     Entry,
@@ -43,7 +44,7 @@ from perdure.ledger.keeping.target import PIECE_MAX, Target
 from perdure.ledger.storage.file_disk import log_of, place_of
 from perdure.ledger.store.duckdb_file import DATABASE
 
-OTHERS: Final = ("format", "scenario.json", "code")
+OTHERS: Final = (FORMAT_FILE, f"{LEDGER}/{FORMAT_FILE}", "scenario.json", "code")
 """What else of a directory is durable. Where its Ray is, what its hosts said, and logs belong to the machine."""
 _FEW, _PASSES_MAX, _TRIES_MAX = 32, 4, 5
 

@@ -6,9 +6,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+from perdure.ledger.directory_format import LEDGER
 from perdure.ledger.keeping.cold_view import read_cold
-from perdure.ledger.keeping.cut import LEDGER, STAGE, read_known, stage_cut
-from perdure.ledger.store.duckdb_file import Lock
+from perdure.ledger.keeping.cut import STAGE, read_known, stage_cut
+from perdure.ledger.store.lock import Lock
 
 
 class ColdSteward:

@@ -12,11 +12,11 @@ from perdure.ledger.ids import agent_id
 from perdure.ledger.snapshot import restore
 from perdure.ledger.standing import KnownAgents, standing_of
 from perdure.ledger.store.assessment import assess
-from perdure.ledger.store.crowd_table import stand_in
-from perdure.ledger.store.duckdb_file import Lock, connect, get, told, without_log
+from perdure.ledger.store.duckdb_file import connect, get, told, without_log
 from perdure.ledger.store.duckdb_tables import boot_records
 from perdure.ledger.store.ended_counts import read_counts
 from perdure.ledger.store.journal_scan import commits
+from perdure.ledger.store.lock import Lock
 from perdure.ledger.store.store import Boot, FactRow
 from perdure.ledger.view import View
 
@@ -42,7 +42,6 @@ def read_cold(directory: Path) -> tuple[KnownAgents, int]:
 
 def _read(directory: Path) -> tuple[KnownAgents, int]:
     with without_log(directory) as name, closing(connect(directory, read_only=True, name=name)) as con:
-        stand_in(con)
         found = assess(con, directory)
         rows = found.rows + [row for commit in commits(found.plan.replay) for row in commit.rows]
         ended = read_counts(con, found.snapshot_seq)

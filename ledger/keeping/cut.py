@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from perdure.ledger.codec import pack, unpack
+from perdure.ledger.directory_format import AGENTS, LEDGER
 from perdure.ledger.keeping.copying import copy_storage
 from perdure.ledger.keeping.listing import Stamps, list_storages
 from perdure.ledger.keeping.manifest import plain_stamps, stamps_from
 from perdure.ledger.store.journal import SEGMENT
 
 STAGE, KNOWN, CUT = "backup.stage", "known", "cut"
-AGENTS, LEDGER = "agents", "ledger"
 
 
 class Cut(NamedTuple):

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
+from perdure.ledger.errors import LedgerTooNew
 from perdure.ledger.keeping.listing import Stamp, Stamps
 from perdure.ledger.keeping.target import Target
 
-FORMAT: Final = 1
+_FORMAT: Final = 1  # of the manifest itself, for a target may have backups of directories of several formats
 FOLDER: Final = "backups"
 _ENDING: Final = ".jsonl.gz"
 
@@ -54,7 +55,7 @@ class Manifest(NamedTuple):
 
 def write_manifest(target: Target, manifest: Manifest) -> None:
     """Make a backup whole. Everything that it needs must be in the target."""
-    head = {"perdure_backup": FORMAT, "data": manifest.data, "seq": manifest.seq, "made_at_ms": manifest.made_at_ms}
+    head = {"perdure_backup": _FORMAT, "data": manifest.data, "seq": manifest.seq, "made_at_ms": manifest.made_at_ms}
     lines = [json.dumps(head), *(json.dumps(entry) for entry in manifest.entries.values())]
     text = "".join(f"{line}\n" for line in lines).encode()
     text += json.dumps({"digest": _digest(text)}).encode()
@@ -64,15 +65,16 @@ def write_manifest(target: Target, manifest: Manifest) -> None:
 
 
 def read_manifest(target: Target, name: str) -> Manifest | None:
-    """Read a backup's manifest; None if it is not whole, or of a format that is not known."""
+    """Read a backup's manifest; None if it is not whole. Raises `LedgerTooNew` for one of a later format."""
     try:
         text, _, last = gzip.decompress(target.read(f"{FOLDER}/{name}{_ENDING}")).rpartition(b"\n")
         text += b"\n"
         if json.loads(last)["digest"] != _digest(text):
             return None
         head, *rows = map(json.loads, text.splitlines())
-        if head["perdure_backup"] != FORMAT:
-            return None
+        if head["perdure_backup"] != _FORMAT:
+            words = f"a newer Perdure made backup {name}: its format is {head['perdure_backup']}, and this Perdure reads format {_FORMAT}"
+            raise LedgerTooNew(target.url, words, "use that Perdure for it, or another target")
         entries = map(_entry, rows)
         return Manifest(name, head["data"], head["seq"], head["made_at_ms"], {each.path: each for each in entries})
     except (EOFError, gzip.BadGzipFile, zlib.error, ValueError, KeyError, TypeError):

@@ -8,12 +8,13 @@ from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
+from perdure.ledger.directory_format import FORMAT_FILE, LEDGER, check_format
 from perdure.ledger.errors import BadRequest, LedgerError, LedgerUnwritable
 from perdure.ledger.keeping.manifest import Entry, Manifest, backups_in, latest_in, read_manifest
-from perdure.ledger.keeping.restore_part import LEDGER, part_of
+from perdure.ledger.keeping.restore_part import part_of
 from perdure.ledger.keeping.target import Target
-from perdure.ledger.store.duckdb_file import Lock
 from perdure.ledger.store.integrity import is_begun
+from perdure.ledger.store.lock import Lock
 
 
 def restore_backup(target: Target, data: Path, name: str = "", *, replace: bool = False) -> Manifest:
@@ -32,7 +33,11 @@ def restore_backup(target: Target, data: Path, name: str = "", *, replace: bool 
             taken = _taken(data, replace=replace)
             if is_begun(data / LEDGER):
                 stack.callback(Lock(data / LEDGER).release)  # nobody begins to use it meanwhile
-            for entry in manifest.entries.values():
+            of_format = (FORMAT_FILE, f"{LEDGER}/{FORMAT_FILE}")
+            first, *others = sorted(manifest.entries.values(), key=lambda each: each.path not in of_format)
+            _bring(target, first, part)
+            _check_format(target, manifest, part)
+            for entry in others:
                 _bring(target, entry, part)
             os.sync()
             _publish(part, data, taken)
@@ -80,6 +85,14 @@ def _chosen(target: Target, name: str) -> Manifest:
     if found is None:
         raise BadRequest("backup", f"{target.url} has no whole backup" + (f" {name!r}" if name else ""))
     return found
+
+
+def _check_format(target: Target, manifest: Manifest, part: Path) -> None:
+    try:
+        check_format(part)
+    except LedgerError as problem:
+        whose = f"{target.url}, backup {manifest.name}"
+        raise type(problem)(whose, problem.problem, "restore it with the Perdure that made it") from None
 
 
 def _bring(target: Target, entry: Entry, into: Path) -> None:

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from perdure.ledger.directory_format import LEDGER
 from perdure.ledger.errors import LedgerLocked
-from perdure.ledger.store.duckdb_file import Lock
-
-LEDGER = "ledger"
+from perdure.ledger.store.lock import Lock
 
 
 @contextmanager
@@ -77,7 +76,7 @@ def _claimed(part: Path) -> Lock | None:
 
 
 def _parts(data: Path) -> list[tuple[int, Path]]:
-    """All parts beside a directory, by their numbers. A restore of an earlier version had one without a number."""
+    """All parts beside a directory, by their numbers."""
     if not data.parent.is_dir():
         return []
     return sorted((number, each) for each in data.parent.iterdir() if (number := _number(data, each)) >= 0)
@@ -85,5 +84,5 @@ def _parts(data: Path) -> list[tuple[int, Path]]:
 
 def _number(data: Path, path: Path) -> int:
     """The number of a part; -1 if it is no part of this directory."""
-    found = re.fullmatch(rf"{re.escape(data.name)}\.restoring(?:-(\d+))?", path.name)
-    return -1 if found is None else int(found[1] or 0)
+    found = re.fullmatch(rf"{re.escape(data.name)}\.restoring-(\d+)", path.name)
+    return -1 if found is None else int(found[1])

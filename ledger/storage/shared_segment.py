@@ -19,7 +19,6 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 
-from perdure.ledger.errors import StorageError
 from perdure.ledger.storage.log_format import check_of, digest_in, life_in, read_frame
 from perdure.ledger.whole_files import synchronise
 
@@ -27,7 +26,7 @@ SUFFIX: Final = ".shared"
 _LOCK: Final = "lock"
 KEPT: Final = ".kept"  # ends the name, before the suffix, of a segment that nobody takes away before the next boot
 DAMAGED: Final = ".damaged-"  # and a number: ends the name of one that was not whole when it was redone
-_MAGIC, _EARLIER_MAGIC = b"perdureT", b"perdureS"
+_MAGIC = b"perdureT"
 _PIECE_MAGIC, _NAMES_MAGIC = b"\xc5shr", b"\xc5nam"
 _HEAD: Final = Struct(">8s40s16s")  # magic, boot, digest
 # Magic, generation, entry, number of the piece and of all in its entry, bytes of the place, where the frame begins, its bytes.
@@ -128,8 +127,6 @@ def boot_of(path: Path) -> str | None:
         return None
     if not is_begun:
         return None
-    if content.startswith(_EARLIER_MAGIC):
-        raise StorageError(str(path), "an earlier Perdure wrote it, whose directories this one does not read")
     return _boot_in(content)
 
 

@@ -10,19 +10,10 @@ from collections.abc import Collection, Iterator, Mapping
 import duckdb
 
 from perdure.ledger.store.crowds import crowd_of, spelled_out, without
-from perdure.ledger.store.duckdb_file import MIGRATIONS
 from perdure.ledger.store.seals import CROWD, reweigh
 from perdure.ledger.store.store import CrowdRow, FactRow
 
 _AT_ONCE = 100  # crowds; each may have more than a thousand runs
-
-
-def stand_in(con: duckdb.DuckDBPyConnection) -> None:
-    """In a file of an earlier layout there are no crowds. For this connection alone, an empty table stands for them."""
-    if not con.execute(
-        "SELECT 1 FROM duckdb_tables() WHERE (database_name, table_name) = ('ledger', 'crowds')"
-    ).fetchall():
-        con.execute(MIGRATIONS[2].replace("TABLE", "TEMP TABLE"))
 
 
 def spell_out(con: duckdb.DuckDBPyConnection) -> None:

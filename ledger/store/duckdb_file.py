@@ -1,4 +1,4 @@
-"""One DuckDB file: settings, lock, schema, migrations, and errors in plain words.
+"""One DuckDB file: settings, schema, and errors in plain words.
 
 What is set, and why: no log of DuckDB's own, because the journal has what comes after the last checkpoint; one thread and no helpers,
 because there is one writer; small blocks, because a ledger begins small; small row groups, because a full one is compressed anew by one
@@ -10,8 +10,6 @@ outside of the file. A new file is made under another name, so that it has its s
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -24,35 +22,16 @@ import duckdb
 import msgpack
 
 from perdure.ledger.block_guard import BlockGuard
-from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerLocked, LedgerTooNew, LedgerUnwritable
+from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerTooNew, LedgerUnwritable
+from perdure.ledger.store.lock import locked
 from perdure.ledger.store.seals import GENESIS, Mark
 from perdure.ledger.whole_files import synchronise
 
 _T = TypeVar("_T")
-DATABASE, WAL, LOCK = "ledger.db", "ledger.db.wal", "ledger.lock"
-EARLIER_JOURNAL = "ledger.journal"  # of the first layouts
+DATABASE, WAL = "ledger.db", "ledger.db.wal"
 EXAMINED = "ledger.db.examined"
 UNBORN = "ledger.db.unborn"
 MISSING = f"{DATABASE} is missing beside its journal"
-
-SCHEMA_VERSION = 4
-"""The layout: until 2 DuckDB's log was the commit, since 2 the journal is, since 3 a fact in it may be a crowd, and since 4 crowds have a
-table of their own."""
-JOURNAL_FIRST, CROWDS_FIRST = 2, 4
-MIGRATIONS: tuple[str, ...] = (
-    # 0 → 1: weights of facts before the last checkpoint, and payloads that know their fact
-    (
-        "CREATE TABLE seals (first_seq BIGINT, last_seq BIGINT, items BIGINT, total BLOB);"
-        "ALTER TABLE payloads ADD COLUMN seq BIGINT DEFAULT 0;"
-    ),
-    # 1 → 2: the chain stands in the journal alone
-    "ALTER TABLE facts DROP COLUMN digest;",
-    # 3 → 4: crowds stand in one row
-    (
-        "CREATE TABLE IF NOT EXISTS crowds (seq BIGINT PRIMARY KEY, at_ms BIGINT, facts BIGINT, kind VARCHAR,"
-        " body BLOB USING COMPRESSION uncompressed);"
-    ),
-)
 
 DOCTOR = "run `perdure doctor` on this directory"
 _FULL = ("No space left", "File too large", "Disk quota", "disk is full")
@@ -70,52 +49,6 @@ _SETTINGS = (
     "PRAGMA disable_checkpoint_on_shutdown",
 )
 _FENCES = ("SET enable_external_access = false", "SET lock_configuration = true")
-
-
-class Lock:
-    """An exclusive lock on the directory. The kernel releases it with the process, however that ends."""
-
-    def __init__(self, directory: Path) -> None:
-        path = directory / LOCK
-        self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as problem:
-            owner = os.pread(self._file, 20, 0).decode("ascii", "replace").strip()
-            self.release()
-            if problem.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-            raise locked(directory, owner) from None
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
-
-    def release(self) -> None:
-        """Release the lock. Idempotent."""
-        if self._file is not None:
-            os.close(self._file)
-        self._file = None
-
-    def is_of(self, directory: Path) -> bool:
-        """Whether the lock is that of this directory, which may have been deleted or moved since it was opened."""
-        try:
-            return self._file is not None and os.path.samestat(os.fstat(self._file), (directory / LOCK).stat())
-        except FileNotFoundError:
-            return False
-
-    @staticmethod
-    def is_held(directory: Path) -> bool:
-        """Whether a process has the lock now. Nothing is written."""
-        try:
-            file = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return False
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(file)
-        return False
 
 
 class Evidence:
@@ -170,14 +103,13 @@ def connect(
     *,
     fsync: bool = True,
     read_only: bool = False,
-    logged: bool = False,
     name: str = DATABASE,
     source: str = "",
 ) -> duckdb.DuckDBPyConnection:
     """Open the file, creating it if it is missing; beside it, as `source`, another one to be read.
 
-    Unless it is `logged`, as it was in the first layouts, DuckDB replays and writes no log; the mark of a checkpoint that it leaves as one
-    must be removed before. `TYPE duckdb` is part of each `ATTACH` so that the headers are read under the lock (`ledger.storage.disk`).
+    DuckDB replays and writes no log; the mark of a checkpoint that it leaves as one must be removed before. `TYPE duckdb` is part of each
+    `ATTACH` so that the headers are read under the lock (`ledger.storage.disk`).
     Raises what DuckDB raises; `told` says it in plain words.
     """
     con = duckdb.connect(":memory:", config={"threads": 1, "async_threads": 0})
@@ -185,8 +117,8 @@ def connect(
     try:
         for setting in _SETTINGS:
             con.execute(setting.format(fsync_mode="STANDARD" if fsync else "NONE", directory=place))
-        options = "READ_ONLY" if read_only else "BLOCK_SIZE 16384, ROW_GROUP_SIZE 8192, STORAGE_VERSION 'v2.0.0'"
-        options += "" if logged or read_only else ", RECOVERY_MODE no_wal_writes"
+        made = "BLOCK_SIZE 16384, ROW_GROUP_SIZE 8192, STORAGE_VERSION 'v2.0.0', RECOVERY_MODE no_wal_writes"
+        options = "READ_ONLY" if read_only else made
         con.execute(f"ATTACH '{place}/{name}' AS ledger (TYPE duckdb, {options})")
         if source:
             con.execute(f"ATTACH '{place}/{source}' AS source (TYPE duckdb, READ_ONLY)")
@@ -215,7 +147,6 @@ def create(directory: Path, *, fsync: bool = True) -> None:
 def prepare(con: duckdb.DuckDBPyConnection) -> None:
     """Create the tables of a new file."""
     con.execute(files("perdure.ledger").joinpath("schema.sql").read_text(encoding="utf-8"))
-    put(con, "schema_version", SCHEMA_VERSION)
     con.execute("CHECKPOINT")
 
 
@@ -238,22 +169,6 @@ def without_log(directory: Path) -> Iterator[str]:
         guard.close()
         guard.saved.unlink(missing_ok=True)
         second.unlink(missing_ok=True)
-
-
-def layout(directory: Path) -> int | None:
-    """The version of the file's layout, without its log; None if there is no file, or one that was never finished."""
-    if not (directory / DATABASE).exists():
-        return None
-    with without_log(directory) as name, closing(connect(directory, read_only=True, name=name)) as con:
-        if not con.execute("SELECT 1 FROM duckdb_tables() WHERE database_name = 'ledger'").fetchall():
-            return None
-        return version_of(con)
-
-
-def version_of(con: duckdb.DuckDBPyConnection) -> int:
-    """The version of the layout; 0 for files from before there was one."""
-    value = get(con, "schema_version")
-    return 0 if value is None else int(value)
 
 
 def get(con: duckdb.DuckDBPyConnection, key: str) -> Any:
@@ -285,40 +200,6 @@ def transact(con: duckdb.DuckDBPyConnection, work: Callable[[], _T]) -> _T:
     done = work()
     con.execute("COMMIT")
     return done
-
-
-def refuse_newer(con: duckdb.DuckDBPyConnection, directory: Path) -> None:
-    """Raise `LedgerTooNew` if a newer version wrote the file."""
-    if version_of(con) > SCHEMA_VERSION:
-        raise too_new(directory, version_of(con))
-
-
-def raise_layout(con: duckdb.DuckDBPyConnection, guard: BlockGuard) -> None:
-    """Bring a file of an earlier layout to this one. It is on the disk before the journal is written."""
-    if version_of(con) < SCHEMA_VERSION:
-        con.execute("DROP TABLE IF EXISTS temp.crowds")
-
-        def work() -> None:
-            con.execute(MIGRATIONS[2])
-            put(con, "schema_version", SCHEMA_VERSION)
-
-        transact(con, work)
-        with guard.around(con, "ledger"):
-            con.execute("CHECKPOINT")
-
-
-def locked(directory: Path, owner: str) -> LedgerLocked:
-    """The error that another process uses the directory; `owner` names it, if it is known."""
-    who = f"process {owner}" if owner else "another process"
-    return LedgerLocked(
-        str(directory), f"{who} is using this ledger", "ask through its supervisor, or stop that process first"
-    )
-
-
-def too_new(directory: Path, version: int) -> LedgerTooNew:
-    """The error that a newer version wrote the directory."""
-    words = f"a newer Perdure wrote it (layout {version}, known up to {SCHEMA_VERSION})"
-    return LedgerTooNew(str(directory), words, "use a newer Perdure")
 
 
 def told(directory: Path, problem: duckdb.Error | OSError) -> LedgerError:

@@ -31,24 +31,17 @@ from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
 from perdure.ledger.store.assessment import Assessment, assess
 from perdure.ledger.store.backlog import Backlog, end_before, facts_in, payload_in
-from perdure.ledger.store.crowd_table import stand_in
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     DOCTOR,
-    EARLIER_JOURNAL,
-    JOURNAL_FIRST,
     MISSING,
     WAL,
     Evidence,
-    Lock,
     connect,
     create,
     get,
-    layout,
     put,
     put_mark,
-    raise_layout,
-    refuse_newer,
     told,
     transact,
 )
@@ -68,11 +61,11 @@ from perdure.ledger.store.duckdb_tables import (
     runs_of,
     settled_before,
 )
-from perdure.ledger.store.earlier_layout import bring_forward
 from perdure.ledger.store.ended_counts import read_counts, write_counts
 from perdure.ledger.store.journal import SEGMENT, Journal
 from perdure.ledger.store.journal_scan import commits, has_everything, has_segments
 from perdure.ledger.store.key_filter import KeyFilter, filter_after, new_keys, read_filter
+from perdure.ledger.store.lock import Lock
 from perdure.ledger.store.memory_store import forget_bounds
 from perdure.ledger.store.readers import Readers
 from perdure.ledger.store.seals import GENESIS, NOTHING, extend, seal, seal_anew
@@ -259,14 +252,11 @@ class DuckDBStore:
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = Lock(self.path)
         evidence = Evidence(self.path)
-        findings = self._made_ready(evidence)
+        findings = self._made_ready()
         con = self._con = connect(self.path, fsync=self._fsync)
-        refuse_newer(con, self.path)
-        stand_in(con)
         found = assess(con, self.path)
         if found.loss and not self._repair:
             raise LedgerDamaged(str(self.path), found.loss, DOCTOR)
-        raise_layout(con, self._guard)
         findings += found.plan.findings
         replayed = list(commits(found.plan.replay))
         self._snapshot_seq, self._tally = found.snapshot_seq, NOTHING
@@ -286,23 +276,15 @@ class DuckDBStore:
         self._ended = read_counts(con, self._snapshot_seq)
         return Boot(get(con, "snapshot"), boot_records(con, rows), rows, findings, dict(self._ended))
 
-    def _made_ready(self, evidence: Evidence) -> list[str]:
-        """Before the attach: begin a new ledger, bring one of an earlier layout forward, and put back what a checkpoint has torn."""
-        earlier = self.path / EARLIER_JOURNAL
+    def _made_ready(self) -> list[str]:
+        """Before the attach: make the file of a new ledger or of a whole journal, and put back what a checkpoint has torn."""
         findings: list[str] = []
-        if (self.path / DATABASE).exists() and not has_segments(self.path):
-            known = layout(self.path)
-            if known is not None and (known < JOURNAL_FIRST or earlier.exists()):
-                findings = bring_forward(self.path, fsync=self._fsync, repair=self._repair, evidence=evidence)
-            elif known is None:
-                create(self.path, fsync=self._fsync)
-        elif not (self.path / DATABASE).exists():
-            if has_segments(self.path) and has_everything(self.path):
+        if not (self.path / DATABASE).exists():
+            if has_segments(self.path):
+                if not has_everything(self.path):
+                    raise LedgerDamaged(str(self.path), MISSING, DOCTOR)
                 findings = [f"{MISSING}; it is built anew from the journal, which has every commit"]
-            elif has_segments(self.path) or earlier.exists():
-                raise LedgerDamaged(str(self.path), MISSING, DOCTOR)
             create(self.path, fsync=self._fsync)
-        earlier.unlink(missing_ok=True)
         self._guard.mend()
         (self.path / WAL).unlink(missing_ok=True)
         return findings

@@ -1,7 +1,7 @@
 """How many ended runs of each status the snapshot has.
 
 The store counts rows as they come and go, and keeps the counts beside the snapshot that they speak of, so that a start does not look at
-every row. An earlier version of Perdure leaves them behind. Then they are counted anew.
+every row. Counts that speak of another snapshot are not used: the rows are counted anew.
 """
 
 from __future__ import annotations

@@ -20,26 +20,20 @@ from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerLocked
 from perdure.ledger.store.assessment import assess
-from perdure.ledger.store.crowd_table import spell_out, stand_in
+from perdure.ledger.store.crowd_table import spell_out
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     DOCTOR,
-    EARLIER_JOURNAL,
-    JOURNAL_FIRST,
-    LOCK,
     MISSING,
-    SCHEMA_VERSION,
-    Lock,
     connect,
     get_mark,
     told,
-    too_new,
-    version_of,
     without_log,
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.journal_scan import has_everything, has_segments
 from perdure.ledger.store.key_filter import DAMAGED, read_through_filter
+from perdure.ledger.store.lock import LOCK, Lock
 from perdure.ledger.store.salvage import read_through, rebuild, unreadable, way_out
 from perdure.ledger.store.seals import broken_seals
 
@@ -91,7 +85,7 @@ def lock_of(directory: Path) -> Path:
 
 def is_begun(directory: Path) -> bool:
     """Whether there is a ledger here, in whatever state."""
-    return any((directory / name).exists() for name in (DATABASE, EARLIER_JOURNAL)) or has_segments(directory)
+    return (directory / DATABASE).exists() or has_segments(directory)
 
 
 def refuse_if_in_use(directory: Path) -> None:
@@ -163,18 +157,6 @@ def _examine(directory: Path) -> Iterator[Finding]:
         try:
             name = stack.enter_context(without_log(directory))
             con = stack.enter_context(closing(connect(directory, read_only=True, name=name)))
-            if not con.execute("SELECT 1 FROM duckdb_tables() WHERE database_name = 'ledger'").fetchall():
-                yield Finding("warning", "its first start did not end", "the next start begins it anew")
-                return
-            version = version_of(con)
-            if version > SCHEMA_VERSION:
-                yield _of(too_new(directory, version))
-                return
-            if version < JOURNAL_FIRST or (directory / EARLIER_JOURNAL).exists():
-                words = f"its layout has the older version {min(version, JOURNAL_FIRST - 1)}"
-                yield Finding("warning", words, "the next start brings it up to date; examine it then")
-                return
-            stand_in(con)
             read_through(con)
             yield from _derived(con)
             yield from _sealed(con)

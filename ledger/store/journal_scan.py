@@ -26,7 +26,6 @@ from perdure.ledger.store.journal import (
 )
 from perdure.ledger.store.seals import GENESIS, Commit, Mark, unseal
 
-_EARLIER_MAGIC = b"perdureJ"  # of the journal of the first layouts, which was one file
 _Bytes = mmap.mmap | bytes
 
 
@@ -69,13 +68,6 @@ def scan(directory: Path) -> Scan:
         _scan_segment(directory / f"{SEGMENT}{number}", directory / f"{MIRROR}{number}", found)
         last_seq = max([last_seq, *(mark.seq for mark in found.bases)])
         found.segments[number] = max([last_seq, *(entry.after.seq for entry in found.entries[before:])])
-    return found
-
-
-def scan_file(path: Path) -> Scan:
-    """Verify every frame of one file, which has no mirror."""
-    found = Scan([], [], [], [], {})
-    _scan_segment(path, path.with_name("no mirror"), found)
     return found
 
 
@@ -180,7 +172,7 @@ def _head(held: _Bytes) -> Mark | None:
     if len(head) < HEAD.size or held[HEAD.size : HEAD.size + CHECK] != digest(head):
         return None
     magic, *base = HEAD.unpack(head)
-    return Mark(*base) if magic in (HEAD_MAGIC, _EARLIER_MAGIC) else None
+    return Mark(*base) if magic == HEAD_MAGIC else None
 
 
 def _frame(path: Path, held: _Bytes, place: int) -> Entry | None:

@@ -8,15 +8,14 @@ others.
 
 It stands in the database's file beside the records, in a table of its own, because DuckDB reads a small table whole whenever it looks for
 one row of it. A checkpoint writes the level that changed, so its cost does not grow with what is retained. With the filter stands for
-which snapshot it was written: an earlier version of Perdure leaves it behind, and one that is behind is not used. Without a filter every id
-is looked up, which is right but slow, and the next checkpoint builds it anew from the records.
+which snapshot it was written, and one that speaks of another is not used. Without a filter every id is looked up, which is right but slow,
+and the next checkpoint builds it anew from the records.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from contextlib import suppress
 from hashlib import blake2b
 from struct import Struct
 from typing import Final, Self
@@ -35,13 +34,9 @@ _SIZE_MAX: Final = 1 << 22  # until this: room for a million ids
 _PIECE: Final = 1 << 18  # bytes that are read at once, so that a start needs no memory for a second copy
 _SPARE: Final = 10_000  # ids of what is gone that are not worth a new filter
 _AT_ONCE: Final = 20_000
-DERIVED: Final = "run_filter"  # the table
 DAMAGED: Final = "the filter of the ids that the snapshot has (table run_filter) is damaged"
 _KEY: Final = "key_filter_words"  # in the table `meta`: of which snapshot the levels are, and their digests
-_EARLIER_KEYS: Final = ("filter", "run_filter", "key_filter_14")  # how others began, of which none is used any more
-_TABLE: Final = (
-    "CREATE TABLE IF NOT EXISTS run_filter (place INTEGER PRIMARY KEY, bits BLOB USING COMPRESSION uncompressed)"
-)
+_TABLE: Final = "CREATE TABLE run_filter (place INTEGER PRIMARY KEY, bits BLOB USING COMPRESSION uncompressed)"
 
 
 def _pattern(number: int) -> int:
@@ -118,9 +113,7 @@ class KeyFilter:
 
     @classmethod
     def read(cls, con: duckdb.DuckDBPyConnection, snapshot_seq: int) -> Self | None:
-        """The filter of this snapshot, or None if there is none that speaks of it: an empty snapshot needs none. A file of an earlier
-        version gets its table now, because DuckDB refuses a checkpoint if a table was created while others read."""
-        con.execute(_TABLE)
+        """The filter of this snapshot, or None if there is none that speaks of it: an empty snapshot needs none."""
         kept, keys, made = get(con, _KEY), _keys_in(con), cls()
         if not keys:
             return made
@@ -139,8 +132,6 @@ class KeyFilter:
     def built(cls, con: duckdb.DuckDBPyConnection) -> Self:
         """A new one, from the records."""
         made = cls()
-        for key in _EARLIER_KEYS:
-            con.execute("DELETE FROM meta WHERE prefix(key, $1)", [key])
         con.execute("DELETE FROM run_filter")
         found = con.execute("SELECT run_id FROM runs UNION ALL SELECT agent_id FROM agents")
         while rows := found.fetchmany(_AT_ONCE):
@@ -156,15 +147,15 @@ def read_filter(con: duckdb.DuckDBPyConnection, snapshot_seq: int, findings: lis
         if not is_damage(problem):
             raise
         con.execute("DROP TABLE run_filter")
+        con.execute(_TABLE)  # now, because DuckDB refuses a checkpoint if a table was created while others read
         findings.append(f"{DAMAGED}; it is built anew from the records")
     return KeyFilter.read(con, snapshot_seq)
 
 
 def read_through_filter(con: duckdb.DuckDBPyConnection) -> None:
     """Read all of the filter's table, and find its rows by their key. Raises what DuckDB raises at a damaged block."""
-    with suppress(duckdb.CatalogException):  # a file of an earlier version has none
-        con.execute("SELECT max(hash(run_filter)) FROM run_filter").fetchall()
-        con.execute("SELECT count(bits) FROM run_filter WHERE place IN (SELECT place FROM run_filter)").fetchall()
+    con.execute("SELECT max(hash(run_filter)) FROM run_filter").fetchall()
+    con.execute("SELECT count(bits) FROM run_filter WHERE place IN (SELECT place FROM run_filter)").fetchall()
 
 
 def new_keys(known: KeyFilter | None, records: list[Record]) -> set[str]:

@@ -18,19 +18,16 @@ from typing import Any, NamedTuple
 import duckdb
 
 from perdure.ledger.errors import LedgerDamaged
-from perdure.ledger.store.crowd_table import count_facts, stand_in
+from perdure.ledger.store.crowd_table import count_facts
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     INDEXED_MAX,
     MISSING,
-    SCHEMA_VERSION,
     WAL,
     Evidence,
-    Lock,
     connect,
     get_mark,
     prepare,
-    put,
     put_mark,
     told,
     transact,
@@ -38,7 +35,7 @@ from perdure.ledger.store.duckdb_file import (
 )
 from perdure.ledger.store.duckdb_tables import COLUMNS
 from perdure.ledger.store.journal_scan import scan
-from perdure.ledger.store.key_filter import DERIVED
+from perdure.ledger.store.lock import Lock
 from perdure.ledger.store.seals import GENESIS, Mark, seal_anew
 
 REBUILT = "ledger.db.rebuilt"
@@ -69,7 +66,6 @@ def unreadable(directory: Path) -> str:
         return MISSING
     try:
         with without_log(directory) as name, closing(connect(directory, read_only=True, name=name)) as con:
-            stand_in(con)
             read_through(con)
     except duckdb.Error as problem:
         refusal = told(directory, problem)
@@ -80,12 +76,9 @@ def unreadable(directory: Path) -> str:
 def read_through(con: duckdb.DuckDBPyConnection) -> None:
     """Read every row of every table but the one that is derived, and find every row by its key as a start does. Raises what DuckDB raises
     at a damaged block."""
-    tables = con.execute("SELECT table_name FROM duckdb_tables() WHERE database_name = 'ledger'").fetchall()
-    there = {str(name) for (name,) in tables} - {DERIVED}
-    for table in dict.fromkeys([*HISTORY, *SNAPSHOT, "seals", *sorted(there)]):
-        con.execute(f'SELECT max(hash("{table}")) FROM "{table}"').fetchall()
-    for table in there & _KEYS.keys():
-        key, kind = _KEYS[table]
+    for table in (*HISTORY, *SNAPSHOT, "seals"):
+        con.execute(f"SELECT max(hash({table})) FROM {table}").fetchall()
+    for table, (key, kind) in _KEYS.items():
         keys = con.cursor().execute(f"SELECT {key} FROM ledger.{table}")
         found = f"SELECT count(body) FROM {table} WHERE {key} IN (SELECT unnest($1::{kind}[]))"
         while rows := keys.fetchmany(INDEXED_MAX):
@@ -182,7 +175,6 @@ def _without_snapshot(
     def work() -> None:
         for table in SNAPSHOT:
             con.execute(f"DELETE FROM {table}")
-        put(con, "schema_version", SCHEMA_VERSION)
         put_mark(con, 0, mark)
 
     transact(con, work)
@@ -205,8 +197,6 @@ def _copy(con: duckdb.DuckDBPyConnection, table: str) -> Saved:
     try:
         query = f"SELECT count(*), coalesce(max(rowid), -1) FROM source.{table}"
         (there, last) = con.execute(query).fetchone() or (0, -1)
-    except duckdb.CatalogException:
-        return Saved(0, 0)  # the file is of an earlier layout
     except duckdb.Error:
         return Saved(0, None)
     con.execute(f"DELETE FROM {table}")

@@ -140,7 +140,7 @@ def build(place: Path, count: int) -> None:
     """Fill a ledger with sleeping agents that set an alarm."""
     store, view = DuckDBStore(place, fsync=False), View()
     store.boot()
-    store.append([record_fact(view, SupervisorStarted(1), AT_MS)], [])
+    store.append([record_fact(view, SupervisorStarted(1, {}), AT_MS)], [])
     view.hosts[HOST] = HostView(HOST, None, up=True)
     for first in range(0, count, CHUNK):
         names = [

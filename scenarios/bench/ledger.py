@@ -100,7 +100,7 @@ def build(place: Path, retained: int, live: int, say: Callable[[str], None] = pr
     """Fill a ledger like a supervisor, but many runs at once. Live runs also have facts after the snapshot."""
     store, view = DuckDBStore(place, fsync=False), View()
     store.boot()
-    store.append([record_fact(view, SupervisorStarted(1), AT_MS)], [])
+    store.append([record_fact(view, SupervisorStarted(1, {}), AT_MS)], [])
     facts, record = _template()
     for first in range(0, retained, CHUNK):
         numbers = range(first, min(first + CHUNK, retained))

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from perdure import actors
-from perdure.ledger import BadRequest, name_of, type_of
+from perdure.ledger import AGENTS, BadRequest, name_of, type_of
 from perdure.ledger.keeping.looking import OneStorage, look, opened_copy, places_in
 from perdure.ledger.storage.cabinet import STATE
 from perdure.scenarios.commands.cold import ColdLedger
-from perdure.scenarios.commands.opening import AGENTS, opened
+from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
 from perdure.scenarios.commands.shown import instant, json_of, print_pairs, print_table, shortened
 

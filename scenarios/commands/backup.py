@@ -13,13 +13,12 @@ import typer
 
 from perdure import actors
 from perdure.actors import read_record
-from perdure.ledger import BadRequest, NoLongerServed, SupervisorUnreachable
+from perdure.ledger import LEDGER, BadRequest, NoLongerServed, SupervisorUnreachable
 from perdure.ledger.keeping.backup import Backup, Steward, prune
 from perdure.ledger.keeping.cold_steward import ColdSteward
 from perdure.ledger.keeping.restoration import restore_backup
 from perdure.ledger.keeping.target import Target
 from perdure.ledger.store.integrity import is_begun
-from perdure.scenarios.commands.cold import LEDGER
 from perdure.scenarios.commands.doctor import diagnosis, show
 from perdure.scenarios.commands.options import AsJson, directory
 from perdure.scenarios.commands.shown import json_of

@@ -15,6 +15,8 @@ from typing import Any, Final, Self
 
 from perdure import actors
 from perdure.ledger import (
+    AGENTS,
+    LEDGER,
     BadRequest,
     Cancel,
     Clear,
@@ -46,8 +48,6 @@ from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import is_begun
 from perdure.policies import Limits
 
-AGENTS: Final = "agents"
-LEDGER: Final = "ledger"
 CLEARED_AT_ONCE: Final = 500
 FAMILY_MAX: Final = 100_000
 

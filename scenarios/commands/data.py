@@ -15,10 +15,10 @@ import typer
 
 from perdure import actors
 from perdure.actors import LOGS, mistakable, read_record
-from perdure.ledger import HARD, BadRequest, Status, lasting, name_of, type_of
+from perdure.ledger import AGENTS, HARD, BadRequest, Status, lasting, name_of, type_of
 from perdure.scenarios.commands.background import about, counted, show_agent, tally
 from perdure.scenarios.commands.cold import ColdLedger
-from perdure.scenarios.commands.opening import AGENTS, opened
+from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import equation, json_of, print_hosts, print_live, print_pairs, print_runs
 from perdure.scenarios.commands.watch import watch

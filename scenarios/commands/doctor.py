@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from perdure import actors
 from perdure.actors import read_record
-from perdure.ledger import KnownAgents, LedgerDamaged, LedgerError, NoLongerServed, SupervisorUnreachable
+from perdure.ledger import (
+    AGENTS,
+    LEDGER,
+    KnownAgents,
+    LedgerDamaged,
+    LedgerError,
+    LedgerTooNew,
+    LedgerTooOld,
+    NoLongerServed,
+    SupervisorUnreachable,
+)
 from perdure.ledger.keeping.cold_view import cold_view
 from perdure.ledger.keeping.examination import examine_storages
 from perdure.ledger.keeping.restore_part import left_beside
 from perdure.ledger.store.integrity import Finding, Severity, examine, is_begun, repair
-from perdure.scenarios.commands.cold import LEDGER
 from perdure.scenarios.commands.options import HERE, AsJson, Data
 from perdure.scenarios.commands.shown import json_of
 from perdure.scenarios.exits import REFUSED
-
-AGENTS: Final = "agents"
 
 
 def doctor(
@@ -36,7 +43,7 @@ def doctor(
     """Verify a directory: the ledger's files, chain, journal and records, and the agents' storages against the ledger.
 
     Each line begins with its severity: `ok`; `warning`, which the next start repairs or which does no harm; `damage`, which it does not;
-    `refused`, when the ledger is absent, in use, not writable or of a newer Perdure. Exits 1 if there is damage, and 2 if the ledger could
+    `refused`, when the ledger is absent, in use, not writable or of another format. Exits 1 if there is damage, and 2 if the ledger could
     not be examined.
 
     A storage is missing if its agent had reported something and there is no file; damaged if its headers or its log are; older than the
@@ -47,7 +54,7 @@ def doctor(
 
     What a restore into this directory that was killed has left beside it is named, too.
 
-    Small files that are not as they were written are named: code, which types there are, where the Ray is, how agents are named. So are
+    Small files that are not as they were written are named: code, which types there are, where the Ray is, the format. So are
     agent types that have the same class name and different places: the code may have been moved.
 
     If the directory is served, its supervisor is asked which storages there should be. The ledger's files are not looked at then.
@@ -65,15 +72,16 @@ def doctor(
     """
     findings = None if mend else _of_served(data, deep=deep)
     if findings is None:
-        findings = [*diagnosis(data, mend=mend, deep=deep), *actors.findings_in(data)]
+        findings = diagnosis(data, mend=mend, deep=deep)
     show([*findings, *_left_by_restores(data)], as_json=as_json)
 
 
 def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Finding]:
     """What is to be said of a cold directory."""
     try:
-        actors.identity_of(data)
-        actors.refuse_without_ledger(data)
+        actors.check_directory(data)
+    except (LedgerTooOld, LedgerTooNew) as problem:
+        return [Finding("refused", problem.problem, problem.advice)]
     except LedgerError as problem:
         return [Finding("damage", problem.problem, problem.advice)]
     findings = (repair if mend else examine)(data / LEDGER)
@@ -86,7 +94,7 @@ def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Fin
         what = f"which storages there should be is not known, because the ledger cannot be read: {problem.problem}"
         severity: Severity = "warning" if any(each.severity == "damage" for each in findings) else "damage"
         findings.append(Finding(severity, what, "repair the ledger, and ask again"))
-    return findings + examine_storages(data / AGENTS, known, deep=deep)
+    return [*findings, *examine_storages(data / AGENTS, known, deep=deep), *actors.findings_in(data)]
 
 
 def show(findings: list[Finding], *, as_json: bool = False) -> None:

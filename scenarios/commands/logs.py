@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from perdure.actors import LOGS, LogFiles, WantedLogs
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, check_format
 from perdure.scenarios.commands.options import HERE, Data, duration_ms
 
 POLL_S: Final = 0.3
@@ -58,6 +58,7 @@ def logs(
     """
     if not data.exists():
         raise BadRequest("data", f"there is no directory {data}")
+    check_format(data)
     since_ms = 0 if since is None else time.time_ns() // 1_000_000 - duration_ms(since, "since")
     files, wanted = LogFiles(data / LOGS), WantedLogs(whose or "", since_ms, level.upper(), without_tools=own)
     newest = files.newest(wanted, last)

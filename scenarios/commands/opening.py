@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from perdure import actors
 from perdure.actors import read_record
@@ -15,8 +15,6 @@ from perdure.scenarios.commands.cold import ColdLedger
 
 if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it; a cold directory needs none
-
-AGENTS: Final = "agents"
 
 
 @contextmanager

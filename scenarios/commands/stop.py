@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from perdure import actors
-from perdure.ledger import BadRequest
+from perdure.ledger import LEDGER, BadRequest
 from perdure.ledger.store.integrity import refuse_if_in_use
-from perdure.scenarios.commands.cold import LEDGER
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import json_of
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from perdure import actors
-from perdure.ledger import BadRequest, type_of
+from perdure.ledger import AGENTS, BadRequest, type_of
 from perdure.ledger.keeping.looking import look, places_in
 from perdure.ledger.storage.cabinet import VERSION
 from perdure.scenarios.commands.background import SMALL_BYTES
 from perdure.scenarios.commands.cold import ColdLedger
-from perdure.scenarios.commands.opening import AGENTS, opened
+from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
 from perdure.scenarios.commands.shown import instant, json_of, print_table
 

@@ -20,6 +20,7 @@ from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.commands.doctor import diagnosis
 from perdure.scenarios.testing.checks import unfinished
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
+from tests.ledger.directories import formatted
 
 LIMITS = replace(QUICK, idle_ms=300, checkpoint_idle_ms=500)
 RELAYS, HOPS = 2, 15
@@ -63,7 +64,7 @@ class Workshop(Laboratory):
 
     def __init__(self, data: Path, seed: int = 1) -> None:
         super().__init__(seed, Weather.calm(), LIMITS, checked=False)
-        self.data, self.disk = data, FileDisk(data / "agents")  # type: ignore[assignment]
+        self.data, self.disk = formatted(data), FileDisk(data / "agents")  # type: ignore[assignment]
 
     def _supervisor(self, world: World, fleet: Fleet) -> Supervisor:  # type: ignore[override]
         store, cabinet = DuckDBStore(self.data / "ledger", fsync=False), Cabinet(self.disk)

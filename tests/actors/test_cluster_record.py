@@ -127,7 +127,6 @@ def test_a_directory_with_storages_and_no_ledger_is_refused_in_words_that_do_no_
         ),
         (STORAGE, "ledger/ledger.db"),
         (STORAGE, "ledger/ledger.journal.7"),
-        (STORAGE, "ledger/ledger.journal"),
     ],
 )
 def test_a_fresh_directory_one_of_foreign_files_and_one_with_a_ledger_are_fine(

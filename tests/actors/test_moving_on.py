@@ -17,7 +17,7 @@ def test_who_is_at_rest_leaves_and_wakes_with_the_newest_code_and_who_is_at_work
         late = asyncio.ensure_future(stage.call(Boss, "wait_for", "Sleeper", 1_000, "brief", name="late"))
         await stage.until(lambda: stage.status("brief") == "running")
         await stage.call(Boss, "told", name="idle")
-        stage.client.peer.push(Adopt("new", ["tests"], ["digest"]))
+        stage.client.peer.push(Adopt("new", {"tests": "digest"}))
         kind = "tests.actors.cast:Boss"
 
         async def boss(*, now: bool = False, asked: str | None = None) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def test_who_is_at_rest_leaves_and_wakes_with_the_newest_code_and_who_is_at_work
         assert stays == {"agent": address(Boss, "busy"), "version": "", "because": "it waits for a run"}
         assert not busy.done()
         await stage.call(Boss, "told", name="idle")
-        stage.client.peer.push(Adopt("newer", ["tests"], ["other"]))
+        stage.client.peer.push(Adopt("newer", {"tests": "other"}))
         await stage.call(Boss, "told", name="idle")
         now = await boss()
         assert (now["awake"], now["awake_older"]) == (2, 1), "it has the newest code"
@@ -47,7 +47,7 @@ def test_a_run_is_never_moved_and_is_listed_with_its_version() -> None:
     async def story(stage: Stage) -> None:
         waiting = asyncio.ensure_future(stage.call(Boss, "wait_for", "Sleeper", 5_000, "child"))
         await stage.until(lambda: stage.status("child") == "running")
-        stage.client.peer.push(Adopt("new", ["tests"], ["digest"]))
+        stage.client.peer.push(Adopt("new", {"tests": "digest"}))
         rows = {row["agent_type"]: row for row in await stage.client.ask("upgrade", None, True)}
         assert rows["tests.actors.cast:Sleeper"]["runs_with_older_code"] == [{"run_id": "child", "version": ""}]
         assert rows["tests.actors.cast:Sleeper"]["awake"] == 0, "the child of a run has the code of the run"

@@ -175,7 +175,7 @@ def test_neither_a_turn_nor_a_question_waits_for_a_checkpoint() -> None:
 
 def test_mail_of_a_cleared_run_does_not_come_back_by_way_of_the_snapshot() -> None:
     facts: list[Fact] = [
-        SupervisorStarted(1),
+        SupervisorStarted(1, {}),
         asked(detached=True, on_finish="f"),
         placed(),
         begun(),

@@ -7,7 +7,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from perdure.actors import Agent, ChatAgent, MessengerAgent, RunContext, TurnResult, exposed
-from perdure.actors.code.author_call import method_named
 from perdure.actors.code.signatures import run_shapes
 from tests.kit import Stage, play
 
@@ -91,23 +90,6 @@ def test_the_groups_have_these_members() -> None:
         assert {name: set(each) for name, each in found.items()} == {n: set(each.split()) for n, each in GROUPS.items()}
 
     play(story)
-
-
-FORMER = {
-    "deliver_reply": "_perdure_deliver_reply",
-    "on_detached_narrate": "_perdure_narrate",
-    "on_detached_notify": "_perdure_notify",
-    "on_detached_react": "_perdure_react",
-    "recover_reply": "_perdure_recover_reply",
-}
-
-
-def test_names_that_an_earlier_version_stored_still_mean_their_methods() -> None:
-    for former, name in FORMER.items():
-        assert method_named(MessengerAgent, former) is getattr(MessengerAgent, name)
-    own = type("Own", (MessengerAgent,), {"deliver_reply": len})
-    assert method_named(own, "deliver_reply") is len
-    assert method_named(Agent, "deliver_reply") is None
 
 
 class Plan(BaseModel):

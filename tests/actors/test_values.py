@@ -244,7 +244,7 @@ def test_a_value_of_a_class_that_has_changed_since_is_checked_again() -> None:
     assert Shape(Any).decode("input", body) == {"title": "a", "days": 2}
 
 
-def test_a_key_that_an_earlier_version_let_pass_hides_nothing_else() -> None:
+def test_a_key_that_python_has_no_hash_for_hides_nothing_else() -> None:
     body = b"\x82\x92\x00\x01\xa1x\xa1a\x01"  # {[0, 1]: "x", "a": 1}
     assert unpack(body) == {"[0, 1]": "x", "a": 1}
     assert "cannot be read" in shown(b"\xc1")

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from perdure.actors.code.known_types import known_types, remember_type
 from perdure.actors.code.naming import _digest, cell_file, is_cell_whole
-from perdure.actors.code.permanent_names import check_format, remember_format
-from perdure.ledger import keep_whole
+from perdure.ledger import FORMAT, FORMAT_FILE, check_format, keep_whole, keep_word
 from perdure.ledger.errors import PerdureError, StorageError
 from perdure.ledger.storage.cabinet import Cabinet, FileDisk, Storage, StorageLocked
 from perdure.ledger.storage.shared_log import SharedLog
@@ -315,7 +314,7 @@ def live_by_names(directory: Path, say: Say) -> None:
     """A new directory, in which programs name classes that were typed at a prompt; each is named twice, as by two programs."""
     try:
         directory.mkdir(exist_ok=True)
-        remember_format(directory)
+        keep_word(directory, FORMAT_FILE, str(FORMAT))
         say("formatted 1")
         for n in (*range(1, 9), *range(1, 9)):
             _name(directory / "code", n)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
-from perdure.ledger import View, record_fact, restore
+from perdure.ledger import FORMAT, FORMAT_FILE, View, keep_word, record_fact, restore
 from perdure.ledger.facts import AgentActivated, AgentReleased, Fact
 from perdure.ledger.snapshot import dirty_records, meta_of
 from perdure.ledger.storage.cabinet import Cabinet, FileDisk
@@ -17,8 +17,15 @@ def lived(agent: str, incarnation: int, sequence: int) -> list[Fact]:
     return [AgentActivated(agent, incarnation, "h"), AgentReleased(agent, incarnation, sequence)]
 
 
+def formatted(data: Path, number: int = FORMAT) -> Path:
+    """A directory that says that it is of this format."""
+    keep_word(data, FORMAT_FILE, str(number))
+    return data
+
+
 def recorded(data: Path, *facts: Fact, snapshot: bool = False) -> None:
     """Add facts to the ledger of a directory, and take a snapshot."""
+    formatted(data)
     with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
         view: View = restore(store.boot())
         if facts:

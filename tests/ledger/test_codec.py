@@ -1,4 +1,4 @@
-"""Facts to rows and back: every kind survives, an older row is read, a broken one is named."""
+"""Facts to rows and back: every kind survives, a broken one is named."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.ledger import Fact, LedgerDamaged, decode, encode, pack, unpack
-from perdure.ledger.facts import AttemptStarted, RunReattached, RunRequested
 
 KINDS: list[type[Fact]] = list(get_args(Fact))
 
@@ -53,13 +52,6 @@ def test_a_fact_survives_its_row(kind: type[Fact]) -> None:
 @given(PLAIN)
 def test_plain_data_survives(value: object) -> None:
     assert unpack(pack(value)) == value
-
-
-def test_an_older_row_takes_the_defaults_of_fields_that_came_later() -> None:
-    fields = ["r", "T", "p", "", "d", None, {}]
-    assert decode("RunRequested", pack(fields)) == RunRequested("r", "T", "p", "", "d", None, {}, 0)
-    assert decode("AttemptStarted", pack(["r", 1, 1, "h"])) == AttemptStarted("r", 1, 1, "h", collect=False)
-    assert decode("RunReattached", pack(["r", 4])) == RunReattached("r", 4, 0)
 
 
 @pytest.mark.parametrize(

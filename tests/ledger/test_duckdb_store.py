@@ -17,8 +17,8 @@ import pytest
 
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.codec import unpack
-from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerLocked, LedgerTooNew, LedgerUnwritable
-from perdure.ledger.store.duckdb_file import DATABASE, SCHEMA_VERSION, layout, transact
+from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerLocked, LedgerUnwritable
+from perdure.ledger.store.duckdb_file import DATABASE, transact
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import examine
 from perdure.ledger.store.journal import Journal
@@ -473,29 +473,6 @@ def test_a_stranger_that_holds_the_file_is_named(dead: Path, tmp_path: Path) -> 
     stranger.kill()
     stranger.communicate()
     boot(directory)
-
-
-# ------------------------------------------------------------------ versions
-
-
-def test_a_newer_layout_is_refused(dead: Path, tmp_path: Path) -> None:
-    directory = copy(dead, tmp_path / "ledger")
-    tamper(directory, r"UPDATE meta SET value = '\x05'::BLOB WHERE key = 'schema_version'")
-    with pytest.raises(LedgerTooNew, match=r"layout 5.*newer Perdure"):
-        boot(directory)
-
-
-def test_the_layout_without_crowds_is_raised_before_anything_is_written(dead: Path, tmp_path: Path) -> None:
-    """So an earlier version says that the directory is too new for it, and does not stumble over a crowd."""
-    directory = copy(dead, tmp_path / "ledger")
-    tamper(directory, r"UPDATE meta SET value = '\x02'::BLOB WHERE key = 'schema_version'")
-    assert layout(directory) == 2
-    store = DuckDBStore(directory)
-    store.boot()
-    killed = copy(directory, tmp_path / "killed")
-    store.close()
-    assert layout(killed) == layout(directory) == SCHEMA_VERSION
-    assert boot(killed).rows == boot(copy(dead, tmp_path / "again")).rows
 
 
 # ------------------------------------------------------------------ questions in SQL

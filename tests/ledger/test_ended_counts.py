@@ -28,7 +28,7 @@ def test_the_counts_stand_beside_their_snapshot(tmp_path: Path) -> None:
         assert read_counts(con, 2) == {"completed": 1, "error": 1}, "no row is looked at"
 
 
-def test_runs_are_counted_anew_after_an_earlier_version_has_written(tmp_path: Path) -> None:
+def test_runs_are_counted_anew_if_the_counts_speak_of_another_snapshot(tmp_path: Path) -> None:
     written(tmp_path / "ledger")
     with closing(connect(tmp_path / "ledger", fsync=False)) as con:
         con.execute("INSERT INTO runs (run_id, live, status) VALUES ('c', false, 'aborted')")

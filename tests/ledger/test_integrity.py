@@ -158,14 +158,6 @@ def test_damaged_blocks_are_found_by_looking_at_everything(wreck: Path) -> None:
     assert harmless < len(whole) / 16_384  # free blocks may hold anything
 
 
-def test_other_versions_are_told(wreck: Path) -> None:
-    tamper(wreck, r"UPDATE meta SET value = '\x07'::BLOB WHERE key = 'schema_version'")
-    assert told(examine(wreck)) == "refused: a newer Perdure wrote it (layout 7, known up to 4)"
-    assert repair(wreck) == examine(wreck)
-    tamper(wreck, "DELETE FROM meta WHERE key = 'schema_version'")
-    assert "older version 0" in told(examine(wreck))
-
-
 # ------------------------------------------------------------------ repairing
 
 

@@ -88,11 +88,11 @@ def shorter(con: duckdb.DuckDBPyConnection) -> None:
     con.execute("DELETE FROM run_filter WHERE place = 0")
 
 
-def followed_by_runs_of_an_earlier_version(con: duckdb.DuckDBPyConnection) -> None:
+def with_more_runs_than_it_knows(con: duckdb.DuckDBPyConnection) -> None:
     with_runs(con, ["another"])
 
 
-@pytest.mark.parametrize("fate", [damaged, shorter, followed_by_runs_of_an_earlier_version])
+@pytest.mark.parametrize("fate", [damaged, shorter, with_more_runs_than_it_knows])
 def test_one_that_is_not_of_this_snapshot_is_not_used_and_built_anew(
     con: duckdb.DuckDBPyConnection, fate: object
 ) -> None:

@@ -132,13 +132,11 @@ def test_what_a_killed_restore_has_left_is_told_and_the_next_one_takes_it_away(
     killed = start(into, "amid")
     killed.kill()
     killed.wait()
-    (tmp_path / "copy.restoring").mkdir()  # of an earlier version
     (tmp_path / "copy.restoring-notes").mkdir()  # somebody's own
     with pytest.raises(typer.Exit):
         doctor(data=into)
     said = capsys.readouterr().out
-    for name in ("copy.restoring", "copy.restoring-1"):
-        assert f"warning  {tmp_path / name} was left by a restore that was killed – delete it; the next restore" in said
+    assert f"warning  {into}.restoring-1 was left by a restore that was killed – delete it; the next restore" in said
     restore_backup(Target(str(backups)), into)
     assert beside(into) == ["copy", "copy.restoring-notes"]
 

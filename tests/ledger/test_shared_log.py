@@ -511,14 +511,6 @@ def test_a_power_cut_in_the_first_entry_of_a_generation_refuses_nobody(tmp_path:
     process.disk.close()
 
 
-def test_a_segment_of_an_earlier_perdure_is_refused_in_words(process: Process, tmp_path: Path) -> None:
-    process.commit(1)
-    process.commit(2)
-    cut = damaged(process, tmp_path / "cut", {}, lambda raw: raw.__setitem__(slice(0, 8), b"perdureS"))
-    with pytest.raises(StorageError, match="an earlier Perdure wrote it"):
-        found(cut)
-
-
 def test_who_has_lost_a_commit_and_reported_it_is_refused(process: Process, tmp_path: Path) -> None:
     process.commit(1)
     before = process.files()

@@ -29,7 +29,7 @@ ORIGIN = "tests"
 
 def with_new_code() -> Ledger:
     ledger = Ledger().given(asked(pool=OLD), placed(), begun())
-    assert ledger.when(Adopt("new", [ORIGIN])) == [CodeAdopted("new", [ORIGIN])]
+    assert ledger.when(Adopt("new", {ORIGIN: ""})) == [CodeAdopted("new", {ORIGIN: ""})]
     return ledger
 
 
@@ -48,7 +48,7 @@ def test_types_share_code_with_their_script_their_top_level_module_or_their_name
 
 
 def test_the_same_code_again_is_no_news() -> None:
-    assert with_new_code().when(Adopt("new", [ORIGIN])) == []
+    assert with_new_code().when(Adopt("new", {ORIGIN: ""})) == []
 
 
 def test_a_live_run_keeps_its_code_and_an_agent_with_a_name_takes_the_new_when_it_wakes() -> None:
@@ -75,8 +75,8 @@ def test_a_run_that_is_tried_again_has_the_code_that_came_last() -> None:
 def test_a_parked_run_is_tried_as_soon_as_code_for_it_comes_also_if_that_is_installed() -> None:
     ledger = Ledger().given(asked(pool=OLD), placed())
     ledger.when(Unstarted("r", 1, "unfit", "input: months: Field required"))
-    assert ledger.when(Adopt("other", ["elsewhere"])) == [CodeAdopted("other", ["elsewhere"])]
-    assert ledger.when(Adopt("", [ORIGIN])) == [CodeAdopted("", [ORIGIN]), RunRetried("r", "")]
+    assert ledger.when(Adopt("other", {"elsewhere": ""})) == [CodeAdopted("other", {"elsewhere": ""})]
+    assert ledger.when(Adopt("", {ORIGIN: ""})) == [CodeAdopted("", {ORIGIN: ""}), RunRetried("r", "")]
     assert "pool" not in ledger.run().options or ledger.run().options["pool"] is None
     assert not ledger.run().parked
 
@@ -84,12 +84,12 @@ def test_a_parked_run_is_tried_as_soon_as_code_for_it_comes_also_if_that_is_inst
 def test_hosts_with_the_newest_code_are_kept_warm_and_a_boot_knows_it() -> None:
     ledger = Ledger()
     ledger.view.hosts.clear()
-    ledger.when(Adopt("new", [ORIGIN]))
+    ledger.when(Adopt("new", {ORIGIN: ""}))
     assert hosts_wanted(ledger.view, ledger.limits)[0] == NEW
     assert hosts_wanted(ledger.view, ledger.limits, warm=False) == [], (
         "until somebody has come who says which code there is"
     )
-    kind, body = encode(CodeAdopted("new", [ORIGIN]))
+    kind, body = encode(CodeAdopted("new", {ORIGIN: ""}))
     booted = restore(Boot(None, [], [FactRow(1, 5, "new", None, kind, body)], []))
     assert (booted.code.newest, booted.code.warm) == ({ORIGIN: "new"}, "new")
 
@@ -97,7 +97,7 @@ def test_hosts_with_the_newest_code_are_kept_warm_and_a_boot_knows_it() -> None:
 def failed_with_old_code() -> Ledger:
     """Tried again before the program with the mended code was started."""
     ledger = Ledger().given(asked(pool=OLD), placed(), begun(), RunFailed("r", 1, "it broke", released=True))
-    ledger.given(CodeAdopted("old", [ORIGIN]))
+    ledger.given(CodeAdopted("old", {ORIGIN: ""}))
     assert ledger.when(Retry("r")) == [RunRetried("r", "old")]
     return ledger
 
@@ -106,19 +106,19 @@ def test_a_run_that_is_tried_again_takes_the_code_that_comes_before_its_next_att
     ledger = failed_with_old_code()
     said = " ".join(explain(ledger.view, ledger.run(), ledger.now_ms, ledger.limits))
     assert "No attempt has begun since: if newer code comes before that, it takes the newer one." in said
-    assert ledger.when(Adopt("new", [ORIGIN])) == [CodeAdopted("new", [ORIGIN]), RunRetried("r", "new")]
+    assert ledger.when(Adopt("new", {ORIGIN: ""})) == [CodeAdopted("new", {ORIGIN: ""}), RunRetried("r", "new")]
     assert ledger.run().retries == 1, "it is one retry"
     ledger.view.hosts["h9"] = HostView("h9", NEW, up=True)
     made = ledger.enact(assign_hosts(ledger.view, ledger.now_ms, ledger.limits))
     assert [(fact.attempt, fact.host_id) for fact in made if isinstance(fact, AttemptStarted)] == [(2, "h9")]
-    assert ledger.when(Adopt("newer", [ORIGIN])) == [CodeAdopted("newer", [ORIGIN])], "now it is pinned"
+    assert ledger.when(Adopt("newer", {ORIGIN: ""})) == [CodeAdopted("newer", {ORIGIN: ""})], "now it is pinned"
     assert ledger.run().options["pool"] == NEW
     said = " ".join(explain(ledger.view, ledger.run(), ledger.now_ms, ledger.limits))
     assert "Its code is version new, with which it was tried again. Newer code has come since (newer)" in said
 
 
 def test_the_same_code_again_changes_nothing_for_a_run_that_is_to_begin_anew() -> None:
-    assert failed_with_old_code().when(Adopt("old", [ORIGIN])) == []
+    assert failed_with_old_code().when(Adopt("old", {ORIGIN: ""})) == []
 
 
 def test_after_a_boot_it_waits_for_the_first_program_but_not_for_ever() -> None:
@@ -130,14 +130,14 @@ def test_after_a_boot_it_waits_for_the_first_program_but_not_for_ever() -> None:
 
 
 def test_a_package_whose_part_for_a_type_is_the_same_is_not_newer_and_makes_no_other_pool_warm() -> None:
-    ledger = Ledger().given(asked(pool=OLD), placed(), begun(), CodeAdopted("old", [ORIGIN], ["same"]))
-    ledger.when(Adopt("wide", [ORIGIN, "more"], ["same", "other"]))
+    ledger = Ledger().given(asked(pool=OLD), placed(), begun(), CodeAdopted("old", {ORIGIN: "same"}))
+    ledger.when(Adopt("wide", {ORIGIN: "same", "more": "other"}))
     assert ledger.view.code.newest == {ORIGIN: "old", "more": "wide"}
-    ledger.when(Adopt("narrow", [ORIGIN], ["same"]))
+    ledger.when(Adopt("narrow", {ORIGIN: "same"}))
     assert ledger.view.code.newest[ORIGIN] == "old"
     assert ledger.view.code.warm == "wide", "it brought something new"
-    assert ledger.when(Adopt("narrow", [ORIGIN], ["same"])) == [], "it is known by now"
+    assert ledger.when(Adopt("narrow", {ORIGIN: "same"})) == [], "it is known by now"
     said = " ".join(explain(ledger.view, ledger.run(), ledger.now_ms, ledger.limits))
     assert "Newer code" not in said
-    ledger.when(Adopt("narrow", [ORIGIN], ["mended"]))
+    ledger.when(Adopt("narrow", {ORIGIN: "mended"}))
     assert ledger.view.code.newest[ORIGIN] == "narrow"

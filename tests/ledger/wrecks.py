@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import duckdb
@@ -63,16 +62,6 @@ def live(directory: Path, script: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", PRELUDE + script, str(directory)]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-
-
-def of_layout_1(to: Path, **changed: bytes) -> Path:
-    """The directory after `SMALL_LIFE` in a version whose commits were in DuckDB's log, with these files holding something else."""
-    shutil.rmtree(to, ignore_errors=True)
-    with zipfile.ZipFile(Path(__file__).with_name("ledger_of_layout_1.zip")) as archive:
-        archive.extractall(to)
-    for name, content in changed.items():
-        (to / name.replace("_", ".")).write_bytes(content)
-    return to
 
 
 def small_life(directory: Path) -> Path:
@@ -140,7 +129,6 @@ __all__ = [
     "in_frames",
     "live",
     "numbers",
-    "of_layout_1",
     "run",
     "segment",
     "small_life",

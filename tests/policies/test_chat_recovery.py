@@ -445,15 +445,6 @@ def test_c_0181_a_reason_that_nobody_gives_any_more_is_still_read() -> None:
     assert Incident.of_row(row).reason == "max_recovery_window_exceeded"
 
 
-def test_c_0180_and_c_0183_a_row_of_another_version_is_read_as_far_as_it_goes() -> None:
-    row = story((0, cut())).incident.as_row()
-    for name in ("oom_attempts", "reason", "status", "parked_at_ms", "losses"):
-        del row[name]
-    incident = Incident.of_row({**row, "of_tomorrow": 1})
-    assert (incident.oom_attempts, incident.status) == (0, "attempting")
-    assert not evaluate(incident, cut(), CONFIG, MINUTE).is_exhausted
-
-
 # --- properties --------------------------------------------------------------------------------------------------
 
 LOOKS = st.lists(

@@ -176,14 +176,14 @@ def test_a_reply_moves_by_its_table_and_is_open_until_it_is_settled_or_parked(
 
 
 @pytest.mark.parametrize("status", FiberStatus)
-def test_a_fiber_that_an_earlier_version_wrote_has_its_status(status: FiberStatus) -> None:
+def test_a_stored_fiber_has_its_status_as_a_plain_word(status: FiberStatus) -> None:
     stored = Fiber("f", 1, "job", status=status).body()
     assert unpack(stored)[5] == status.value
     assert type(unpack(stored)[5]) is str
     assert Fiber.load(stored).status is status
 
 
-def test_rows_that_an_earlier_version_wrote_have_words_of_their_enums() -> None:
+def test_rows_that_are_read_have_words_of_their_enums() -> None:
     wanted = {name: getattr(callback_in(CallbackStatus.PAUSED), name) for name in unpack(callback_in("paused").body())}  # type: ignore[arg-type]
     row = Row.load(pack({**wanted, "kind": "interval", "status": "parked", "catch_up": "all", "overlap": "queue"}))
     assert [type(each).__name__ for each in (row.kind, row.status, row.catch_up, row.overlap)] == [

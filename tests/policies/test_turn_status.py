@@ -78,7 +78,7 @@ def commit_failure_of(turn: Turn) -> None:
 
 
 @pytest.mark.parametrize("status", ORDER)
-def test_the_statuses_of_rows_that_earlier_versions_wrote_are_read(status: str) -> None:
+def test_the_statuses_of_stored_rows_are_read(status: str) -> None:
     stored = pack({"request_id": "r", "number": 1, "trigger": "chat", "message_id": "m", "status": status})
     assert Turn.load(stored).status is TurnStatus(status)
     assert Turn.load(Turn.load(stored).body()).status == status

@@ -10,9 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, fields
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from perdure.actors import Runtime
+from perdure.actors.ray_world.deployment import Deployment
 from perdure.ledger import (
+    FORMAT,
     BadRequest,
     LedgerLocked,
+    LedgerTooNew,
+    LedgerTooOld,
     LedgerUnwritable,
     PerdureError,
     Request,
@@ -30,6 +36,7 @@ from perdure.ledger import (
     SupervisorStarted,
     UnknownRun,
     View,
+    check_format,
     decide,
     digest_of,
     dirty_records,
@@ -40,6 +47,9 @@ from perdure.ledger import (
     restore,
 )
 from perdure.ledger.facts import MailFailed, MailPosted, RunAborted, RunFailed, RunRequested
+from perdure.ledger.keeping.backup import Backup
+from perdure.ledger.keeping.cold_steward import ColdSteward
+from perdure.ledger.keeping.target import Target
 from perdure.ledger.storage.cabinet import Cabinet, FileDisk
 from perdure.ledger.storage.file_disk import log_of, place_of
 from perdure.ledger.store.duckdb_store import DuckDBStore
@@ -52,7 +62,7 @@ from perdure.scenarios.stories.fan_out_record import Order, Progress
 from perdure.scenarios.stories.stage import RayStage
 from perdure.scenarios.swarm.play_context import PlayContext
 from perdure.scenarios.swarm.stories import STORIES
-from tests.ledger.directories import lived, recorded
+from tests.ledger.directories import formatted, lived, recorded
 from tests.tidy import IMPORT_PATH
 
 
@@ -60,10 +70,21 @@ def perdure(*words: str | Path) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
+def perdure_at(words: list[str], data: Path) -> None:
+    """Have the command do this to a directory. What it refuses is raised."""
+    where = [data, data / "backups"] if words == ["backup"] else ["--data", data]
+    done = perdure(*words, *where)
+    if words == ["doctor"]:
+        assert (done.exit_code, done.stdout.split()[0]) == (2, "refused")
+        check_format(data)
+    if done.exception is not None:
+        raise done.exception
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     """A directory whose ledger knows one run that waits for a place."""
-    store, view = DuckDBStore(tmp_path / "ledger", fsync=False), View()
+    store, view = DuckDBStore(formatted(tmp_path) / "ledger", fsync=False), View()
     store.boot()
     body = pack({"topic": "HTTP/3"})
     asked = Request("one", "Reader", "", "", digest_of(body), body, {}, 0, wait=False)
@@ -228,6 +249,52 @@ def test_a_look_at_a_directory_that_nobody_serves_decides_nothing_loads_no_ray_a
         assert restore(store.boot()).seq == 2
 
 
+DOORS: dict[str, Callable[[Path], object]] = {
+    **{name: partial(perdure_at, words) for name, words in LOOKS.items()},
+    "cancel": partial(perdure_at, ["cancel", "one"]),
+    "retry": partial(perdure_at, ["retry", "one"]),
+    "clear": partial(perdure_at, ["clear", "one", "--yes"]),
+    "forget": partial(perdure_at, ["forget", "one@m:Reader", "--yes"]),
+    "backup": partial(perdure_at, ["backup"]),
+    "run": partial(perdure_at, ["run", "fan-out", "--children", "1"]),
+    "a runtime that starts": lambda data: Runtime(data).open(),
+    "a runtime that looks": lambda data: Runtime(data, may_start=False).open(),
+    "a supervisor": lambda data: Deployment(data, Limits()).check_ledger(),
+}
+
+
+@pytest.mark.parametrize("age", [-1, 1])
+@pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
+def test_every_door_refuses_a_directory_of_another_format_in_words(
+    data: Path, door: Callable[[Path], object], age: int
+) -> None:
+    formatted(data, FORMAT + age)
+    before = contents(data)
+    with pytest.raises(LedgerTooOld if age < 0 else LedgerTooNew) as refused:
+        door(data)
+    for words in (f"its format is {FORMAT + age}", f"this Perdure reads format {FORMAT}", "begin a new directory"):
+        assert words in str(refused.value)
+    assert contents(data) == before
+
+
+def contents(data: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in data.rglob("*") if path.is_file() and path.suffix != ".lock"}
+
+
+@pytest.mark.parametrize("age", [-1, 1])
+def test_a_backup_of_another_format_is_not_restored(data: Path, tmp_path: Path, age: int) -> None:
+    backups, into = tmp_path / "backups", tmp_path / "restored"
+    with ColdSteward(formatted(data, FORMAT + age)) as steward:
+        Backup(data, Target(str(backups)), steward, print).make(0)
+    said = str(perdure("restore", backups, into).exception)
+    assert (
+        f"backup 00000001: {'an older' if age < 0 else 'a newer'} Perdure wrote it: its format is {FORMAT + age}"
+        in said
+    )
+    assert "restore it with the Perdure that made it" in said
+    assert not into.exists()
+
+
 def test_show_without_a_run_tells_of_the_directory_and_the_limits(data: Path) -> None:
     told = json.loads(perdure("show", "--data", data, "--json").stdout)
     assert told["directory"] == str(data)
@@ -289,8 +356,7 @@ def test_runs_that_only_the_snapshot_has_are_counted(archive: Path) -> None:
 
 
 def test_where_there_are_no_runs_none_are_counted(tmp_path: Path) -> None:
-    with closing(DuckDBStore(tmp_path / "ledger", fsync=False)) as store:
-        store.boot()
+    recorded(tmp_path)
     assert "runs   none\n" in perdure("ps", "--data", tmp_path).stdout
 
 

@@ -17,7 +17,6 @@ from perdure.actors import Agent, LogFiles, WantedLogs, exposed, findings_in, re
 from perdure.actors.code.known_types import known_types, remember_type
 from perdure.actors.code.naming import load_type, type_name
 from perdure.actors.code.packages import package_file
-from perdure.actors.code.permanent_names import remember_format
 from perdure.actors.code.pinned import places_of, unpacked
 from perdure.actors.ray_world.cluster_record import begin_directory, check_directory, startup_lock, write_record
 from perdure.actors.ray_world.last_words import take_last_words
@@ -103,7 +102,7 @@ class Place:
         return refused
 
     def diagnose(self) -> None:
-        self.said = [*diagnosis(self.data), *findings_in(self.data)]
+        self.said = diagnosis(self.data)
 
     def start(self) -> None:
         with startup_lock(self.data):
@@ -153,7 +152,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Place:
         workshop.disk.close()
         shutil.copytree(data, root / "dead")  # while the supervisor is at work
     data = root / "dead"
-    remember_format(data)
     command = [sys.executable, "-c", CELL.format(str(data / "code"))]
     named = subprocess.run(command, env={"PYTHONPATH": IMPORT_PATH}, capture_output=True, text=True, check=True)
     package = pack_up({"author.py": author}, data / "code")

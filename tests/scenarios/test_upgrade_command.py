@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from perdure.actors.code.known_types import remember_type
 from perdure.ledger import with_package
 from perdure.ledger.facts import AgentActivated, CodeAdopted, RunParked, SupervisorStarted
 from perdure.ledger.ids import agent_id
@@ -29,9 +30,9 @@ def data(tmp_path: Path) -> Path:
         placed("unfit", incarnation=2),
         RunParked("unfit", 1, UNFIT),
     ]
-    came = [CodeAdopted("old", ["tests"]), asked(pool=OLD), placed(), begun(), *parked]
-    later = [AgentActivated(agent_id(TYPE, "cut off"), 3, "h1", OLD), CodeAdopted("new", ["tests"])]
-    recorded(tmp_path, SupervisorStarted(1), *came, *later)
+    came = [CodeAdopted("old", {"tests": ""}), asked(pool=OLD), placed(), begun(), *parked]
+    later = [AgentActivated(agent_id(TYPE, "cut off"), 3, "h1", OLD), CodeAdopted("new", {"tests": ""})]
+    recorded(tmp_path, SupervisorStarted(1, {}), *came, *later)
     written(tmp_path, SLEEPER, 4, "kept")
     return tmp_path
 
@@ -75,10 +76,15 @@ def test_ps_counts_parked_runs_and_older_code(data: Path) -> None:
 
 
 def test_an_idle_directory_has_the_types_with_their_newest_code(data: Path) -> None:
-    recorded(data, CodeAdopted("desk code", ["desk", "name:counter"]))
-    (data / "code").mkdir()
-    lines = ["desk:Till\tdesk:Till", "desk:Clerk\tdesk:Clerk", "name:counter\tdesk:Counter", "gone:Type\tgone:Type"]
-    (data / "code/types.txt").write_text("\n".join(lines))
+    recorded(data, CodeAdopted("desk code", {"desk": "", "name:counter": ""}))
+    types = {
+        "desk:Till": "desk:Till",
+        "desk:Clerk": "desk:Clerk",
+        "name:counter": "desk:Counter",
+        "gone:Type": "gone:Type",
+    }
+    for name, place in types.items():
+        remember_type(name, place, data / "code")
     rows = {row["agent_type"]: row for row in perdure("upgrade", "--data", data)["types"]}
     assert rows.keys() == {TYPE, "shop:Till", "desk:Till", "desk:Clerk", "name:counter"}
     assert {rows[name]["newest"] for name in ("desk:Till", "desk:Clerk", "name:counter")} == {"desk code"}

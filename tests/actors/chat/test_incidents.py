@@ -10,9 +10,7 @@ import pytest
 
 from perdure.actors import ChatRecovery, ChatRecoveryContext, Client, KillPoint
 from perdure.actors.chat.event_lists import last_boundary
-from perdure.actors.chat.turn import Turn
 from perdure.actors.events.observability import Event, subscribe
-from perdure.ledger import pack
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from perdure.scenarios.provider.script import Call
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -311,18 +309,3 @@ def test_a_step_that_was_withdrawn_says_nothing_of_where_a_turn_stands() -> None
     assert last_boundary([*second, withdrawn]) is None
     assert last_boundary([*first, *second, withdrawn]) == first[1]
     assert last_boundary([*first, second[0], withdrawn, second[0]]) == second[0]
-
-
-def test_a_row_of_another_version_is_read_as_far_as_it_goes() -> None:
-    """C-0300: what a later version wrote besides is left alone, and what an earlier one lacked has its default."""
-    row = {
-        "request_id": "asked",
-        "number": 7,
-        "trigger": "chat",
-        "message_id": "m",
-        "status": "running",
-        "mood": {"a": 1},
-    }
-    turn = Turn.load(pack(row))
-    assert (turn.request_id, turn.number, turn.status, turn.attempt, turn.stashed) == ("asked", 7, "running", 0, None)
-    assert Turn.load(turn.body()) == turn

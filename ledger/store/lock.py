@@ -1,0 +1,67 @@
+"""The lock of a ledger's directory: one process at a time has it, and the kernel releases it with the process, however that ends."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+from perdure.ledger.errors import LedgerLocked
+
+LOCK: Final = "ledger.lock"
+
+
+class Lock:
+    """An exclusive lock on the directory. The kernel releases it with the process, however that ends."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / LOCK
+        self._file: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as problem:
+            owner = os.pread(self._file, 20, 0).decode("ascii", "replace").strip()
+            self.release()
+            if problem.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                raise
+            raise locked(directory, owner) from None
+        os.ftruncate(self._file, 0)
+        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Release the lock. Idempotent."""
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+    def is_of(self, directory: Path) -> bool:
+        """Whether the lock is that of this directory, which may have been deleted or moved since it was opened."""
+        try:
+            return self._file is not None and os.path.samestat(os.fstat(self._file), (directory / LOCK).stat())
+        except FileNotFoundError:
+            return False
+
+    @staticmethod
+    def is_held(directory: Path) -> bool:
+        """Whether a process has the lock now. Nothing is written."""
+        try:
+            file = os.open(directory / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+        return False
+
+
+def locked(directory: Path, owner: str) -> LedgerLocked:
+    """The error that another process uses the directory; `owner` names it, if it is known."""
+    who = f"process {owner}" if owner else "another process"
+    return LedgerLocked(
+        str(directory), f"{who} is using this ledger", "ask through its supervisor, or stop that process first"
+    )
