@@ -1385,6 +1385,9 @@ MUTANTS = (
     Mutant("actors/ray_world/supervisors.py", "if is_blank(data) and _served(self.deployment):", "if False:",
            "nothing is begun at an empty path for which Ray knows a supervisor",
            "actors/test_identity.py::test_nothing_is_begun_at_an_empty_path_for_which_ray_knows_a_supervisor"),
+    Mutant("ledger/directory_format.py", "if found is None or found == FORMAT:", "if True:",
+           "a directory of another format is refused by every door",
+           "scenarios/test_cli.py::test_every_door_refuses_a_directory_of_another_format_in_words"),
     Mutant("ledger/directory_format.py", "if own and kept and own != kept:", "if False:",
            "files of two directories are no directory",
            "actors/test_identity.py::test_files_of_two_directories_are_refused_and_left_as_they_are"),
@@ -1953,7 +1956,7 @@ MUTANTS = (
     Mutant("scenarios/versus/runner.py", "    installed(name)\n", "",
            "a peer that is not installed is refused before anything is measured", "scenarios/test_versus.py"
            "::test_a_peer_that_is_not_installed_is_refused_with_how_to_install_it_before_anything_is_written"),
-    Mutant("ledger/store/duckdb_file.py", "            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+    Mutant("ledger/store/lock.py", "            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
            "            pass",
            "one process at a time has a ledger", "ledger/test_duckdb_store.py::test_one_process_at_a_time"),
     Mutant("ledger/run.py", "run.lost_at_ms = at_ms if run.lost_at_ms else 0", "run.lost_at_ms = 0",

@@ -334,10 +334,10 @@ class _Follower:
         info = Interrupted(
             request_id=self._request_id,
             next_event=self._first,
-            attempt=data.get("recovery", data["attempt"]),
-            max_attempts=data.get("max_recoveries", 0),
+            attempt=data["recovery"],
+            max_attempts=data["max_recoveries"],
             turn_attempt=data["attempt"],
-            **{name: data[name] for name in ("outcome", "cause", "incident_id", "message_id", "text") if name in data},
+            **{name: data[name] for name in ("outcome", "cause", "incident_id", "message_id", "text")},
         )
         words = f"attempt {info.turn_attempt} was interrupted ({info.cause}); {_COMING[info.outcome]}"
         return TurnResult(

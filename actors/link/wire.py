@@ -91,7 +91,7 @@ PROTOCOL: Final = _protocol()
 def peer_frame(frame: bytes) -> PeerFrame:
     """The frame of a peer. Raises `VersionMismatch` if the peer has other messages than this process."""
     said = read(frame, PeerFrame)
-    theirs = said[-1] if isinstance(said[-1], str) else "of an earlier version"
+    theirs = str(said[-1])
     if theirs.rpartition(" ")[2] != PROTOCOL.rpartition(" ")[2]:
         raise VersionMismatch(PROTOCOL, theirs)
     return PeerFrame(*said)

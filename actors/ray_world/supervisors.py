@@ -133,7 +133,7 @@ def _of_this_directory(handle: Handle, deployment: Deployment) -> Handle:
     see the directory, is ended: another one is created here. One that does not answer soon is taken as it is."""
     try:
         identity, has_failed = ray.get(ask_home(handle), timeout=ANSWER_S)
-    except (RayError, AttributeError):  # busy, on its way to another life, or of an earlier version
+    except RayError:  # busy, or on its way to another life
         return handle
     if deployment.identity and identity not in ("", deployment.identity):
         raise elsewhere(deployment.data, "another directory than the one that this Ray serves")
