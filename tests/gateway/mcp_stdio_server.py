@@ -20,12 +20,13 @@ from tests.actors.one_process import OneProcess
 from tests.gateway.clerk import Clerk, script
 from tests.gateway.mcp_cast import Importer
 from tests.gateway.server import LIMITS
+from tests.ledger.directories import formatted
 
 
 async def serve(data: Path) -> None:
     """Serve until standard input ends."""
     script()
-    everything = OneProcess(LIMITS, DuckDBStore(data / "ledger", fsync=False), FileDisk(data / "agents"))
+    everything = OneProcess(LIMITS, DuckDBStore(formatted(data) / "ledger", fsync=False), FileDisk(data / "agents"))
 
     async def story(world: OneProcess) -> None:
         @asynccontextmanager

@@ -27,6 +27,7 @@ from perdure.ledger.storage.file_disk import FileDisk
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
 from tests.actors.one_process import OneProcess
+from tests.ledger.directories import formatted
 
 LIMITS = Limits(hosts_max=1, hosts_warm=1, threads_max=8)
 
@@ -44,7 +45,7 @@ async def serve(given: dict[str, Any]) -> None:
     data = Path(given["data"])
     everything = OneProcess(
         replace(LIMITS, **given.get("limits", {})),
-        DuckDBStore(data / "ledger", fsync=False),
+        DuckDBStore(formatted(data) / "ledger", fsync=False),
         FileDisk(data / "agents"),
     )
 
