@@ -63,11 +63,11 @@ def check_format(data: Path) -> None:
 
 
 def format_of(data: Path) -> int | None:
-    """The format of a directory; None if nothing has begun there. Raises `LedgerDamaged` if it says none, and what `word_of` raises."""
+    """The format of a directory; None if no ledger has begun there. Raises `LedgerDamaged` if it says none, and what `word_of` raises."""
     word = word_of(data, FORMAT_FILE)
     if word.isdecimal():
         return int(word)
-    if not word and not any(data.glob(f"{LEDGER}/ledger.*")) and not any(data.glob(f"{AGENTS}/*/*.db")):
+    if not word and not any((data / LEDGER).glob("ledger.*")):
         return None
     problem = f"{data / FORMAT_FILE} and its copy in {LEDGER} should say the number of its format, and say {word or 'nothing'}"
     advice = f"bring {FORMAT_FILE} back from a backup of it; if an older Perdure wrote it, keep it with that one"

@@ -33,7 +33,7 @@ def inspected(run: Run) -> dict[str, Any]:
     told["waits_for_host"] = run.is_live and not run.is_placed and not run.parked
     told["lost_by"] = (run.cause or None) if told["waits_for_host"] else None
     if run.progress is not None:
-        told["progress"] = {**unpack(run.progress), "at_ms": run.progress_at_ms or run.signal_at_ms}
+        told["progress"] = {**unpack(run.progress), "at_ms": run.progress_at_ms}
         told["progress"].pop("live_data", None)
     told["milestones"] = [
         {"name": name, "sequence": number, "at_ms": at_ms, **unpack(body)}

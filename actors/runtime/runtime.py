@@ -18,6 +18,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from types import FrameType, TracebackType

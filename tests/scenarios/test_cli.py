@@ -46,6 +46,7 @@ from perdure.ledger import (
     record_fact,
     restore,
 )
+from perdure.ledger.directory_format import MIGRATIONS
 from perdure.ledger.facts import MailFailed, MailPosted, RunAborted, RunFailed, RunRequested
 from perdure.ledger.keeping.backup import Backup
 from perdure.ledger.keeping.cold_steward import ColdSteward
@@ -279,6 +280,18 @@ def test_every_door_refuses_a_directory_of_another_format_in_words(
 
 def contents(data: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in data.rglob("*") if path.is_file() and path.suffix != ".lock"}
+
+
+def test_a_start_migrates_an_older_directory_before_it_opens_it(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def migrate(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setitem(MIGRATIONS, FORMAT - 1, migrate)
+    formatted(data, FORMAT - 1)
+    with pytest.raises(LedgerUnwritable, match=r"cannot be brought from one format to the next.*No space left"):
+        Runtime(data).open()
+    with pytest.raises(LedgerTooOld, match="which brings it up to date"):
+        perdure_at(["ps"], data)
 
 
 @pytest.mark.parametrize("age", [-1, 1])
