@@ -8,13 +8,14 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import socket
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from perdure.actors.ray_world.identity import identity_of, remember_identity
+from perdure.actors.ray_world.identity import IDENTITY, identity_of
 from perdure.ledger import (
     FORMAT,
     FORMAT_FILE,
@@ -77,7 +78,7 @@ CONNECT_TIMEOUTS: Final = {
 
 def check_directory(data: Path) -> None:
     """Raise a `LedgerError` if this directory must not be used: its ledger is lost, it is of another format than this Perdure reads, or its
-    files are of two directories. Whoever opens a directory begins with this."""
+    files are of two directories."""
     refuse_without_ledger(data)
     check_format(data)
     identity_of(data)
@@ -118,12 +119,13 @@ def begin_directory(data: Path) -> str:
     """Write the format and the identity of a directory, if it is new, and where one of their files is missing. Returns its identity. The
     caller has the startup lock. Raises `LedgerUnwritable`, and what `check_format` and `identity_of` raise."""
     check_format(data)
-    identity_of(data)  # nothing is written into a mixture
+    identity = identity_of(data) or secrets.token_hex(8)
     try:
         keep_word(data, FORMAT_FILE, str(FORMAT))
-        return remember_identity(data)
+        keep_word(data, IDENTITY, identity)
     except OSError as error:
         raise _unwritable(data, error) from error
+    return identity
 
 
 def _unwritable(data: Path, error: OSError) -> LedgerUnwritable:

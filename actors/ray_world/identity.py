@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -26,7 +25,6 @@ from perdure.ledger import (
     LedgerDamaged,
     LedgerUnwritable,
     keep_whole,
-    keep_word,
     mount_of,
     word_of,
 )
@@ -47,14 +45,6 @@ def identity_of(data: Path) -> str:
 def is_blank(data: Path) -> bool:
     """Whether nothing of a directory of ours lies at this path: it is new, or what should be mounted there is not."""
     return not any((data / name).exists() for name in (IDENTITY, FORMAT_FILE, LEDGER, AGENTS))
-
-
-def remember_identity(data: Path) -> str:
-    """Give a directory its word if it has none, and write it where it is missing; durable on return. Raises `OSError`, and what
-    `word_of` raises."""
-    word = identity_of(data) or secrets.token_hex(8)
-    keep_word(data, IDENTITY, word)
-    return word
 
 
 def unlike(data: Path, identity: str) -> str:
