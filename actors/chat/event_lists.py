@@ -78,5 +78,5 @@ def _join(joined: list[Event], run: list[str]) -> None:
 
 def _same_text(left: Event, right: Event) -> bool:
     """Whether both are deltas of one text that have nothing else to say. It is asked for each delta of a long answer."""
-    plain = left.keys() == _PLAIN == right.keys() and isinstance(right["delta"], str)
+    plain = left.keys() == _PLAIN == right.keys()
     return plain and bool(left["type"] == right["type"] and left["id"] == right["id"])

@@ -147,13 +147,8 @@ class Feed:
 
     def _read(self, first: int) -> list[FeedEvent]:
         """As many events as one answer should carry, and at least one if there is any."""
-        row = first // PER_ROW
-        while True:
-            rows = self._state.store.rows_from(row, ROWS_MAX)
-            found = [event for each in rows for event in self._numbered(*each) if event["number"] >= first]
-            if found or len(rows) < ROWS_MAX:
-                return batch(found)
-            row = rows[-1][0] + 1
+        rows = self._state.store.rows_from(first // PER_ROW, ROWS_MAX)
+        return batch([event for each in rows for event in self._numbered(*each) if event["number"] >= first])
 
     def _numbered(self, row: int, kind: str, key: str, value: object) -> Iterator[FeedEvent]:
         for number, event in enumerate(self._told(kind, key, value), row * PER_ROW):

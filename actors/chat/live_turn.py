@@ -59,7 +59,7 @@ class LiveTurn:
         self.turn, self.stream = turn, state.stream_of(turn)
         self._state, self._agent, self._tenant = state, state.agent, state.tenant
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._has_toolsets = self._is_abandoned = False
+        self._is_abandoned = False
         self._for_client: set[str] = set()  # the client's calls that nobody has to allow
 
     @cached_property
@@ -77,11 +77,10 @@ class LiveTurn:
             self.__dict__["tools"] = self.tools.plus([tool])
 
     async def open_toolsets(self) -> None:
-        """Learn the tools of the agent's toolsets of pydantic-ai, once a turn."""
-        if self._agent.toolsets and not self._has_toolsets:
+        """Learn the tools of the agent's toolsets of pydantic-ai."""
+        if self._agent.toolsets:
             found = await listed(type(self._agent), self._tenant.code_dir, self._tenant.trouble)
             self.__dict__["tools"] = self.tools.plus(found)
-            self._has_toolsets = True
 
     def is_settled(self, call_id: str) -> bool:
         """Whether a call has its result, or needs none."""

@@ -76,6 +76,8 @@ class Play:
 
     async def run(self) -> Outcome:
         """Play the turn to its end."""
+        if self._agent.library_agent is None:
+            await self.live.open_toolsets()
         while True:
             try:
                 return await self._steps()
@@ -88,7 +90,6 @@ class Play:
         live = self.live
         if self._agent.library_agent is not None:
             return await self._by_library(self._agent.library_agent)
-        await live.open_toolsets()
         for _ in range(self._agent.max_steps + FAILURES_MAX):
             live.stream.mend()
             if await live.settle():

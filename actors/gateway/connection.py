@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 
 from perdure.actors.runtime.client import Client
 from perdure.actors.tasks import awaited
-from perdure.ledger import SupervisorUnreachable
+from perdure.ledger import BadRequest, SupervisorUnreachable
 from perdure.policies import Limits
 
 Opener = Callable[[], AbstractAsyncContextManager[Client]]
@@ -21,7 +21,9 @@ Opener = Callable[[], AbstractAsyncContextManager[Client]]
 
 @asynccontextmanager
 async def served(client: Client) -> AsyncGenerator[Client, None]:
-    """Serve the conversation of a client with its supervisor, and take the limits that are in force there."""
+    """Offer the code of this process, serve the conversation of a client, and take the limits that are in force at its supervisor."""
+    with suppress(BadRequest):  # of an agent whose code cannot travel; whoever asks for it is told
+        await client.ready()
     serving = awaited(client.serve())
     try:
         client.take(Limits.recorded(await client.ask("limits")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from perdure.actors.gateway.connection import Opener, served
@@ -12,7 +12,6 @@ from perdure.actors.ray_world.system import system_world
 from perdure.actors.ray_world.world import RayCluster
 from perdure.actors.runtime.client import Client
 from perdure.actors.runtime.packing import Packer
-from perdure.ledger import BadRequest
 from perdure.policies import Limits
 
 
@@ -25,8 +24,6 @@ def joining(data: str | Path, *, address: str | None = None, limits: Limits | No
         try:
             packer = Packer(cluster.deployment.code_dir, sources_only=cluster.is_local)
             client = Client(system_world(), cluster.courier(), limits or Limits(), cluster.deployment.code_dir, packer)
-            with suppress(BadRequest):  # then whoever asks for such an agent is told
-                await client.ready()
             async with served(client):
                 yield client
         finally:

@@ -16,7 +16,7 @@ from perdure.actors.runtime.client import Client
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.serve.listening import Server, bound
 from perdure.actors.serve.plan import ServePlan
-from perdure.ledger import BadRequest, LedgerError, SupervisorUnreachable
+from perdure.ledger import LedgerError, SupervisorUnreachable
 
 
 class GatewayServer:
@@ -54,8 +54,6 @@ class GatewayServer:
         deployment = self._deployment
         packer = Packer(deployment.code_dir, sources_only=self._is_local)
         client = Client(system_world(), self._courier, deployment.limits, deployment.code_dir, packer)
-        with suppress(BadRequest):  # then whoever asks for such an agent is told
-            await client.ready()
         async with served(client):
             yield client
 

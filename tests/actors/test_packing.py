@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -19,10 +19,12 @@ from perdure.actors.chat.tool_run import ToolRun
 from perdure.actors.code.naming import cell_file, load_type, prefer_pinned, prefer_sent, type_name
 from perdure.actors.code.packages import places_file
 from perdure.actors.code.pinned import places_of, unpacked
+from perdure.actors.gateway.connection import served
 from perdure.actors.life.class_options import pool_spec
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.runtime.packing import Packer, files_for, needed_here, pack_up, package_file
 from perdure.ledger import BadRequest, pool_key, with_package
+from perdure.policies import Limits
 from perdure.scenarios.stories.fan_out_agents import Reader
 from perdure.scenarios.swarm.workloads import Worker
 from tests.actors.one_process import OneProcess
@@ -259,6 +261,33 @@ def test_code_is_packed_once_beside_the_loop_also_if_whoever_asked_first_has_lef
     assert play_here(story) == [True, False]
     assert len(packer.begun) == 1
     assert packer.begun != [threading.get_ident()]
+
+
+class Offering(Packer):
+    """Has code of this process, or some that cannot travel."""
+
+    def __init__(self, code_dir: Path, problem: BadRequest | None) -> None:
+        super().__init__(code_dir)
+        self.problem = problem
+
+    def offers(self) -> Iterator[tuple[str, dict[str, str]]]:
+        if self.problem is not None:
+            raise self.problem
+        yield "package", {"module:mine": "digest"}
+
+
+@pytest.mark.parametrize("problem", [None, BadRequest("agent_class", "it is too large")])
+def test_a_gateway_offers_the_code_of_its_process_when_it_opens_and_opens_without_what_cannot_travel(
+    code_dir: Path, problem: BadRequest | None
+) -> None:
+    async def story(here: OneProcess) -> None:
+        client = Client(system_world(), here, Limits(), code_dir, Offering(code_dir, problem))
+        async with served(client):
+            assert client.limits == here.limits, "those in force there"
+            await client.ask("ps")  # comes after what was offered
+            assert here.supervisor.view.code.knows("package", "module:mine", "digest") is (problem is None)
+
+    play_here(story)
 
 
 def test_a_script_without_a_suffix_is_pinned_with_what_it_imports(author: Author, code_dir: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
-from perdure.actors import offers_of
+from perdure.actors import Agent, exposed, offers_of
 from perdure.ledger import BadRequest
 from perdure.scenarios.commands.mcp import mcp
 from tests.gateway.cast import Counter
@@ -98,13 +98,46 @@ def test_what_stands_on_standard_input_is_told_line_by_line() -> None:
     ]  # fmt: skip
 
 
-def test_what_can_be_no_tool_is_refused() -> None:
-    with pytest.raises(BadRequest, match="two tools would be named 'importer'"):
-        offers_of([Importer, Importer])
-    with pytest.raises(BadRequest, match="neither a class of agents nor an exposed method"):
-        offers_of([print])
-    with pytest.raises(BadRequest, match="no class of agents with a `run`"):
-        offers_of([Counter])
+class Adrift:
+    """Is no agent, and says that its method is exposed."""
+
+    @exposed
+    def add(self, amount: int) -> int:
+        """Add an amount."""
+        return amount
+
+
+class Unnamed(Agent):
+    """Its methods cannot be tools."""
+
+    @exposed
+    def ask(self, agent: str) -> str:
+        """A parameter has the name by which a tool is told its agent."""
+        return agent
+
+    def hidden(self) -> None:
+        """Is not exposed."""
+
+
+START = type("StartRun", (Importer,), {})
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ([Importer, Importer], "two tools would be named 'importer'"),
+        ([START], "two tools would be named 'start_run'"),
+        ([print], "neither a class of agents nor an exposed method"),
+        ([Adrift.add], "neither a class of agents nor an exposed method"),
+        ([Unnamed.hidden], "neither a class of agents nor an exposed method"),
+        ([Unnamed.ask], "has a parameter 'agent', which names the agent"),
+        ([Counter], "no class of agents with a `run`"),
+        ([dict], "no class of agents with a `run`"),
+    ],
+)
+def test_what_can_be_no_tool_is_refused(choices: list[Any], words: str) -> None:
+    with pytest.raises(BadRequest, match=words):
+        offers_of(choices)
 
 
 def test_a_target_without_a_tool_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, exposed
+from perdure.actors.gateway import problems
 from perdure.actors.gateway.security import Principal, Scope, bearer
 from perdure.ledger import LedgerError, LedgerUnwritable, NoLongerServed
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -143,3 +144,18 @@ def test_a_probe_needs_no_token_and_is_told_nothing_but_whether(caplog: pytest.L
     who = bearer({"sixteen-letters-": Principal("ops", frozenset({Scope.READ}))})
     visit([Slow], story, gateway_options={"authenticate": who})
     assert sum("nobody can be asked" in each.getMessage() for each in caplog.records) <= 1
+
+
+def test_the_log_hears_of_a_cause_once_a_minute_however_many_causes_there_are(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(problems, "_WARNED", {})
+    for number in range(2 * problems.WARNED_MAX + 50):
+        for _ in range(3):
+            problems.warn_once(LedgerUnwritable("/srv/secret", f"cause {number}.", "free some space"))
+        assert caplog.text.count(f"cause {number}.") == 1
+        assert len(problems._WARNED) <= problems.WARNED_MAX  # noqa: SLF001 - a log must not fill the memory
+    monkeypatch.setattr(problems, "WARN_EVERY_S", 0.0)
+    problems.warn_once(LedgerUnwritable("/srv/secret", "cause 0.", "free some space"))
+    problems.warn_once(LedgerUnwritable("/srv/secret", "cause 0.", "free some space"))
+    assert caplog.text.count("cause 0.") == 3

@@ -281,6 +281,10 @@ def test_rates_let_so_many_through_in_the_long_run_and_forget_names_that_do_not_
     for number in range(10_001):
         rates.take(f"name {number}", 100.0)
     assert len(rates) == 10_000
+    for _ in range(4):
+        rates.take("name 10000", 100.0)
+    assert rates.take("name 10000", 100.0) == pytest.approx(0.1), "what came last is known, and what came first is not"
+    assert [rates.take("a", 100.0) for _ in range(6)] == waits
 
 
 @pytest.mark.parametrize("name", GatewayLimits.__dataclass_fields__)
@@ -390,6 +394,26 @@ def test_a_body_in_pieces_is_bounded_in_all_although_it_declares_no_length(last:
         with pytest.raises(TooLarge, match="more than 1000 bytes"):
             await body_of(Request(scope, receive), 1000)
         assert pieces == [b"never asked for"]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("declared", "is_read"), [("1000", True), ("1001", False), ("9" * 5_000, False), ("-1", True), ("a lot", True)]
+)
+def test_a_body_that_declares_to_be_too_large_is_refused_before_it_is_read(declared: str, is_read: bool) -> None:
+    async def story() -> None:
+        async def receive() -> Any:
+            assert is_read
+            return {"type": "http.request", "body": b"x", "more_body": False}
+
+        headers = [(b"content-length", declared.encode())]
+        request = Request({"type": "http", "headers": headers}, receive)
+        if is_read:
+            assert await body_of(request, 1000) == b"x"
+            return
+        with pytest.raises(TooLarge, match="more than 1000 bytes"):
+            await body_of(request, 1000)
 
     asyncio.run(story())
 

@@ -105,6 +105,18 @@ def test_messages_can_be_added_without_a_turn() -> None:
     visit(Adder, story)
 
 
+def test_a_message_that_was_deleted_and_comes_again_is_a_new_one() -> None:
+    async def story(room: Room) -> None:
+        await room.do("add_messages", [user("a", "first"), user("b", "second"), user("c", "third")])
+        assert await room.do("delete_messages", ["a", "c"]) == 2
+        await room.do("add_messages", [user("a", "fourth"), user("c", "fifth")])
+        for _ in range(2):
+            assert [each["id"] for each in await room.do("get_messages")] == ["b", "a", "c"]
+            await room.sleep()
+
+    visit(Adder, story)
+
+
 class Noting(Adder):
     """Takes notes in the middle of a turn."""
 

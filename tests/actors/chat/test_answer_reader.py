@@ -58,6 +58,10 @@ def ends(chunks: Iterable[Chunk]) -> list[Chunk]:
 # ---------------------------------------------------------------- words
 
 
+def test_a_piece_of_what_never_began_says_nothing() -> None:
+    assert read(more(7, lib.TextPartDelta("lost")), args(8, "{"), reason=None) == []
+
+
 def test_a_text_grows_and_ends() -> None:
     text = lib.TextPart("Hi ")
     chunks = read(

@@ -298,6 +298,31 @@ def test_of_a_tool_that_has_ended_during_the_recovery_a_cancelled_turn_keeps_the
     visit(Musing, story, asks_for(tool_call), kill_when=rule)
 
 
+BROODS_BRIEFLY = Call(name="brood", arguments={"what": "a", "seconds": 5})
+
+
+@pytest.mark.parametrize("tool_call", [WORKS, WALKS, BROODS_BRIEFLY], ids=["function", "child", "inline"])
+def test_of_a_tool_that_the_death_came_before_a_cancelled_turn_says_that_it_never_ran(tool_call: Call) -> None:
+    """The model may ask for it again without a second thought."""
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "go", request_id="asked")
+        await room.until(lambda: Outside.effects["asked"])
+        assert await room.do("cancel_chat", "asked", "enough") is True
+        (outcome,) = outcomes((await room.do("attach", "asked")).message)
+        assert outcome[1].startswith(f"NOT RUN: the user stopped the turn before this call of {tool_call.name} began")
+        await asyncio.sleep(10)
+        assert Outside.effects["began", "a"] == 0
+
+    def rule(_process: str, point: Any, detail: str) -> bool:
+        Outside.effects["struck"] += (
+            hit := (str(point), detail) == ("mid_tool", "before") and not Outside.effects["struck"]
+        )
+        return bool(hit)
+
+    visit(Musing, story, asks_for(tool_call), kill_when=rule)
+
+
 def test_who_is_cleared_in_the_moment_of_asking_is_told_an_end_too() -> None:
     """Case 62: whether the turn is forgotten before, between or after the first answers about it."""
 

@@ -204,6 +204,7 @@ class Parent(Adder):
         return [
             agent_tool(Adder, name="ask_adder", description="Ask another chat."),
             agent_tool(Counting, name="count", description="Count.", input=int),
+            agent_tool(Counting, name="count_later", description="Count.", input=int, detached=True),
         ]
 
     @exposed
@@ -248,6 +249,7 @@ def test_agents_are_tools_of_a_chat() -> None:
             calls=(
                 Call(name="ask_adder", arguments={"message": "words please"}),
                 Call(name="count", arguments={"input": 5}),
+                Call(name="count_later", arguments={"input": 6}),
             )
         ),
     )
@@ -259,6 +261,11 @@ def test_agents_are_tools_of_a_chat() -> None:
         outputs = [part["output"] for part in result.message["parts"] if "output" in part]
         assert "counted to 5" in outputs
         assert any("Only words" in str(output) for output in outputs), result.message
+        (begun,) = [output for output in outputs if "runId" in str(output)]
+        assert begun["status"] == "running"
+        while (run := await client.ask("inspect", begun["runId"]))["status"] != "completed":
+            await asyncio.sleep(0.2)
+        assert run["output"] == "counted to 6", "nobody has waited for it"
 
     tell(story, script)
 

@@ -444,8 +444,12 @@ def test_a_summary_is_asked_for_with_patience_and_in_ever_shorter_words(problems
         talk = old_talk()
         talk[0]["parts"][0]["text"] += "word " * 1_000
         await room.do("add_messages", talk)
+        began_s = asyncio.get_running_loop().time()
         result = await room.do("chat", "hello")
         assert result.ok is not fails
+        took_s = asyncio.get_running_loop().time() - began_s - asked * Narrow.summary_s
+        waits = sum(each is TOO_MANY for each in problems[: asked - 1])
+        assert waits <= took_s < 1 + 10 * waits, "after each request that may pass later"
 
     assert [each["shortened"] for each in heard(Miner, story)] == [not fails]
     lengths = [len(each) for each in Narrow.summaries]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from pydantic_ai import Agent as LibraryAgent
-from pydantic_ai import ApprovalRequired, ModelMessage, ModelRetry, RunContext
+from pydantic_ai import ApprovalRequired, ModelMessage, ModelResponse, ModelRetry, RunContext
 from pydantic_ai.capabilities import AbstractCapability, ProcessHistory
 from pydantic_ai.toolsets import FunctionToolset
 
@@ -58,6 +58,10 @@ class Plan(BaseModel):
 def shortened(messages: list[ModelMessage]) -> list[ModelMessage]:
     """A history processor."""
     Outside.effects["processed"] += 1
+    for each in messages:
+        if isinstance(each, ModelResponse):
+            Outside.effects["ended", each.finish_reason] += 1
+            Outside.effects["tokens",] += each.usage.output_tokens
     return messages[-20:]
 
 
@@ -165,6 +169,19 @@ Renter = Scripted.of(
 Planner = Scripted.of(planner, name="Planner", deps=team)
 
 
+def twice(messages: list[ModelMessage]) -> list[ModelMessage]:
+    """A history processor that tells of each result twice."""
+    return [
+        replace(each, parts=[*each.parts, *(part for part in each.parts if part.part_kind == "tool-return")])
+        for each in messages
+    ]
+
+
+Careless = Scripted.of(
+    LibraryAgent("test", tools=[add], capabilities=[ProcessHistory(twice)]), name="Careless", deps=team
+)
+
+
 def test_the_agent_of_the_library_plays_the_turn() -> None:
     """Its tools, dependencies, instructions, system prompt and history processors are used; the answer is the one of a chat agent."""
     Outside.begin(ALL)
@@ -177,9 +194,19 @@ def test_the_agent_of_the_library_plays_the_turn() -> None:
     }  # fmt: skip
     assert Outside.effects["for", "the team"] == 3
     assert Outside.effects["processed"] == 3
+    assert Outside.effects["ended", "tool_call"] == 3, "it is asked three times, and knows of none, one and two answers"
+    assert Outside.effects["tokens",] > 0
     told = str(Outside.provider.log()[-1].body)
     assert "You work for the team." in told
     assert "You add numbers." in told
+
+
+def test_a_request_that_a_provider_would_refuse_for_ever_is_not_sent() -> None:
+    Outside.begin(ALL)
+    result, _, _ = play("sum", agent=Careless)
+    assert (result.status, result.reason) == ("error", "IllegalRequest")
+    assert ", but the results are of " in result.error
+    assert len(Outside.provider.log()) == 1
 
 
 def test_an_output_type_is_the_output() -> None:

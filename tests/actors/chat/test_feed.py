@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
 from contextlib import aclosing
 from typing import Any, cast
@@ -10,7 +11,9 @@ from typing import Any, cast
 import pytest
 
 from perdure.actors import Agent, exposed
-from perdure.actors.chat.feed_follower import REST_AFTER_S
+from perdure.actors.chat.feed import HOLD_S
+from perdure.actors.chat.feed_follower import REST_AFTER_S, Rest
+from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.ledger import BadRequest
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, in_third_answer
 from tests.actors.chat.room import SLOW, Room, visit
@@ -178,6 +181,55 @@ def test_an_idle_follower_lets_the_agent_sleep_and_hears_when_somebody_wakes_it(
         assert loop.time() - asked_at_s < 5
 
     visit(Adder, story, timeout_ms=7_200_000)
+
+
+class Sleeper:
+    """An agent that is awake until an instant, and from another one on."""
+
+    def __init__(self, idle_s: float) -> None:
+        self.idle_s, self.sleeps_at_s, self.wakes_at_s = idle_s, math.inf, math.inf
+
+    async def call(self, method: str, *args: object, **kwargs: object) -> Any:
+        raise AssertionError("a rest wakes nobody")
+
+    async def is_awake(self) -> bool:
+        return not self.sleeps_at_s <= asyncio.get_running_loop().time() < self.wakes_at_s
+
+
+@pytest.mark.parametrize(("idle_s", "first_s"), [(1, 10), (5, 10), (20, 40)])
+def test_a_follower_looks_ever_more_rarely_at_an_agent_that_sleeps_and_at_once_when_somebody_wakes_it(
+    idle_s: float, first_s: float
+) -> None:
+    async def story() -> None:
+        loop, agent = asyncio.get_running_loop(), Sleeper(idle_s)
+        rest = Rest(agent)
+
+        async def rested(*, is_resting: bool = True) -> tuple[float, float]:
+            """How long it rests, and how long it lets its next question be held."""
+            began_s = loop.time()
+            await rest.after(is_resting=is_resting)
+            return round(loop.time() - began_s), rest.hold_s
+
+        assert await rested() == (0, HOLD_S)
+        await asyncio.sleep(REST_AFTER_S - 1)
+        assert await rested() == (0, HOLD_S)
+        await asyncio.sleep(1)
+        assert [await rested() for _ in range(3)] == [(first_s, HOLD_S)] * 3, "somebody else keeps it awake"
+        agent.sleeps_at_s = loop.time()
+        assert [await rested() for _ in range(8)] == [(min(600, first_s * 2**number), 0.0) for number in range(8)], (
+            "it sleeps, and may be kept from it by no question that is held"
+        )
+        agent.wakes_at_s = loop.time() + 2.5
+        assert await rested() == (3, HOLD_S)
+        agent.sleeps_at_s, agent.wakes_at_s = loop.time(), math.inf
+        assert await rested() == (first_s, 0.0), "it has begun anew"
+        assert await rested(is_resting=False) == (0, HOLD_S)
+        assert await rested() == (0, HOLD_S), "for a minute after a word"
+        await asyncio.sleep(REST_AFTER_S)
+        assert await rested() == (first_s, 0.0)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(story())
 
 
 class Watcher(Agent):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from perdure.actors import client_tool, exposed, tool
+from perdure.actors.chat.client_answers import UNANSWERED
 from perdure.actors.sim_world.world import Overdue
 from perdure.scenarios.provider.script import Call, Question, Script
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -96,6 +97,30 @@ def test_a_person_who_is_waited_for_is_no_rest_until_the_turn_has_gone_on(
         assert (await room.do("inspect_turn", "asked"))["attempt"] == 1
 
     visit(Asker, story, ASK)
+
+
+class Considerate(Asker):
+    """Waits for a few seconds only, and thinks for longer about what to say then."""
+
+    chat_recovery: ClassVar[Any] = {"parked_deadline_ms": 5_000}
+    told: ClassVar[list[str]] = []
+
+    async def on_chat_error(self, error: str, _info: dict[str, Any]) -> str:
+        """Kind words."""
+        self.told.append(error)
+        await asyncio.sleep(10)
+        return "Ask again."
+
+
+def test_a_turn_whose_question_nobody_answers_ends_once_however_long_its_author_thinks_about_the_words() -> None:
+    async def story(room: Room) -> None:
+        await _asked(room, "ask")
+        result = await room.do("attach", "asked", follow=True)
+        assert (result.status, result.error, result.reason) == ("error", "Ask again.", "awaiting_client_deadline")
+
+    Considerate.told.clear()
+    visit(Considerate, story, ASK)
+    assert Considerate.told == [UNANSWERED]
 
 
 def test_clearing_the_conversation_withdraws_the_question() -> None:

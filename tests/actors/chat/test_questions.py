@@ -82,6 +82,20 @@ def test_a_question_without_such_a_repair_goes_on_waiting() -> None:
     visit(Asker, story, SCRIPT_ASKS)
 
 
+def test_only_a_person_answers_a_question_by_a_message() -> None:
+    """What the system says is no answer."""
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "paint", request_id="asked")
+        await room.until(lambda: room.is_("parked"))
+        rule = {"id": "rule", "role": "system", "parts": [{"type": "text", "text": "Be brief."}]}
+        assert (await room.do("chat", [rule])).ok
+        assert await room.do("has_pending_interaction")
+        assert await room.do("cancel_chat", "asked")
+
+    visit(Painter, story, SCRIPT_ASKS)
+
+
 def imported(state: str, name: str) -> dict[str, Any]:
     """A call of another system, which waits for a person."""
     given = {"what": "it"} if name == "risky" else {"prompt": "Which colour?"}

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any, ClassVar
 
+import pytest
+
 from perdure.actors import ChatRecovery, ChatRecoveryContext, Client, KillPoint, tool
+from perdure.policies import default_repair
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from perdure.scenarios.provider.script import Call, Question, Round, Script
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -213,6 +217,39 @@ def test_hooks_that_raise_stop_nothing() -> None:
     """The turn goes on as if they had said nothing (C-0587, C-0588)."""
     result, _ = played(Raising, FaultPlan.at({2: STALL}))
     assert result.text == WHOLE
+
+
+def test_a_repair_that_raises_leaves_the_call_to_the_repair_of_every_agent(caplog: pytest.LogCaptureFixture) -> None:
+    lost: list[Any] = [
+        {"type": "tool-find", "toolName": "find", "toolCallId": "c", "state": "input-available", "input": {}},
+        {"type": "text", "text": "So I said."},
+    ]
+
+    async def story(room: Room) -> list[Any]:
+        await room.do("add_messages", [{"id": "q", "role": "user", "parts": [{"type": "text", "text": "words"}]}])
+        await room.do("add_messages", [{"id": "a", "role": "assistant", "parts": lost}])
+        assert (await room.do("chat", "words")).ok
+        return list((await room.do("get_messages"))[1]["parts"])
+
+    assert visit(Raising, story) == [default_repair(lost[0]), lost[1]]
+    assert "repair_interrupted_tool_part" in caplog.text
+    assert "and this one" in caplog.text
+
+
+def test_the_third_attempt_waits_a_second_and_each_further_one_twice_as_long() -> None:
+    silent = Fault(kind=FaultKind.STALL, event=0)
+    result, _ = played(Told, FaultPlan.at(dict.fromkeys(range(1, 5), silent)), "words")
+    assert result.ok
+    first, *further = pauses_of(5_000)
+    assert first < 100
+    for number, pause in enumerate(further):
+        assert 500 * 2**number <= pause <= 1_500 * 2**number, further
+
+
+def pauses_of(stall_ms: float) -> list[float]:
+    """How long after each stall the next request was sent."""
+    at_ms = [record.at_ms for record in Outside.provider.log()]
+    return [later - earlier - stall_ms for earlier, later in itertools.pairwise(at_ms)]
 
 
 class Stashing(Told):

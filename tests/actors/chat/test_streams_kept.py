@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from copy import deepcopy
 from typing import Any
 
 import pytest
 
 from perdure.actors import exposed, tool
-from perdure.actors.events.message_parts import apply_chunk
+from perdure.actors.chat.event_lists import batch, last_boundary, merged, step_ends
+from perdure.actors.events.message_parts import RETRACT, apply_chunk
 from perdure.ledger import BadRequest, TooLarge, unpack
 from perdure.ledger.storage.cabinet import CHUNKS
+from perdure.policies import Event
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.provider.script import Call, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
@@ -211,3 +214,75 @@ def test_what_is_very_long_is_cut_where_it_comes_in_and_nothing_breaks_of_it() -
                 await room.do(method, *args, **options)
 
     visit(Keeper, story, PRINT)
+
+
+# lists of events
+
+
+START: Event = {"type": "start-step"}
+FINISH: Event = {"type": "finish-step", "finishReason": "stop"}
+WITHDRAWN: Event = {"type": RETRACT, "data": {"parts": 0, "step": True}, "transient": True}
+SHORTER: Event = {"type": RETRACT, "data": {"parts": 1, "step": False}, "transient": True}
+
+
+@pytest.mark.parametrize(
+    ("events", "boundary", "ends"),
+    [
+        ([], None, []),
+        ([FINISH, WITHDRAWN], None, []),
+        ([START], START, [None]),
+        ([START, SHORTER], START, [None]),
+        ([START, FINISH], FINISH, [FINISH]),
+        ([START, FINISH, START], START, [FINISH, None]),
+        ([START, FINISH, START, WITHDRAWN], FINISH, [FINISH]),
+        ([START, FINISH, START, FINISH, WITHDRAWN], FINISH, [FINISH]),
+        ([START, FINISH, START, FINISH, WITHDRAWN, START], START, [FINISH, None]),
+        ([START, WITHDRAWN, START, WITHDRAWN], None, []),
+        ([START, FINISH, START, START, WITHDRAWN, WITHDRAWN], FINISH, [FINISH]),
+    ],
+)
+def test_a_step_that_was_withdrawn_is_none(events: list[Event], boundary: Event | None, ends: list[Any]) -> None:
+    assert last_boundary(events) == boundary
+    assert step_ends(events) == ends
+
+
+def said(delta: str, kind: str = "text", part: str = "a", **more: Any) -> Event:
+    return {"type": f"{kind}-delta", "id": part, "delta": delta, **more}
+
+
+@pytest.mark.parametrize(
+    ("events", "joined"),
+    [
+        ([], []),
+        ([said("a")], [said("a")]),
+        ([said("a"), said("b"), said("c")], [said("abc")]),
+        ([said("a", "reasoning"), said("b", "reasoning")], [said("ab", "reasoning")]),
+        ([said("a"), said("b"), START, said("c"), said("d")], [said("ab"), START, said("cd")]),
+        *(
+            ([said("a"), other, said("b")], [said("a"), other, said("b")])
+            for other in (
+                said("x", part="b"), said("x", "reasoning"), said("x", providerMetadata={}), said("x", signature="s"), START,
+                {"type": "data-delta", "id": "a", "delta": "x"},
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_neighbouring_deltas_of_one_text_are_joined_and_nothing_else(events: list[Event], joined: list[Event]) -> None:
+    before = deepcopy(events)
+    assert merged(events) == joined
+    assert events == before, "they are kept elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count"),
+    [
+        ([], 0), ([1] * 10, 10), ([1] * 6_000, 5_000), ([2_000_000, 1], 1), ([1, 2_000_000, 1], 2),
+        ([250_000], 1), ([125_000, 125_000, 1], 3), ([125_000, 125_001, 1], 2),
+    ],
+)  # fmt: skip
+def test_one_answer_carries_so_many_events_and_bytes_and_at_least_one_event(sizes: list[int], count: int) -> None:
+    """A character counts as the four bytes that it may have."""
+    events = [said("x" * size) for size in sizes]
+    assert batch(events) == events[:count]
+    whole = {"type": "file", "url": "x" * 999_000}
+    assert batch([whole, whole, whole]) == [whole, whole]

@@ -55,16 +55,18 @@ def test_an_answer_grows_in_one_message_and_is_whole_in_the_end() -> None:
     ]
 
 
-def test_a_long_answer_is_several_messages_in_order_and_none_is_too_long() -> None:
-    """M37, M40."""
+@pytest.mark.parametrize("fates", [[], ["unreached"] * 2, ["ok"] + ["unreached"] * 2])
+def test_a_long_answer_is_several_messages_in_order_and_none_is_too_long(fates: list[str]) -> None:
+    """M37, M40; also where a post fails for a while. Else each grows while the answer does."""
 
     async def story(chat: Chat) -> Any:
         await chat.hear("a long one")
         return await chat.rest()
 
-    Board.begin()
+    Board.begin(post=fates)
     visit(story, pace=SLOW)
     assert "".join(Board.thread()) == answer_to("long")
+    assert fates or min(len(each) for each in Board.history()[:3]) > 1
     assert len(Board.thread()) > 3
     assert all(len(each) <= LIMIT for said_so_far in Board.history() for each in said_so_far)
 

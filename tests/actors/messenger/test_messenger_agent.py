@@ -106,6 +106,8 @@ def test_a_notice_is_posted_in_its_place_and_begins_no_turn() -> None:
             await chat.do("deliver_notice", " ", "t")
         with pytest.raises(BadRequest, match=f"the limit is {NOTICE_CHARS_MAX}"):
             await chat.do("deliver_notice", "x" * (NOTICE_CHARS_MAX + 1), "t")
+        largest = await chat.do("deliver_notice", "x" * NOTICE_CHARS_MAX, "u")
+        assert await chat.do("cancel_reply", largest)
         with pytest.raises(BadRequest, match="messenger_id"):
             await chat.do("deliver_notice", "Hello", "t", "other")
         return rows, await chat.do("get_messages")
@@ -127,11 +129,16 @@ class Asking(Bot):
         return [client_tool("ask_user", "Ask the user.", {"type": "object", "properties": {}})]
 
 
-def test_an_answer_that_waits_for_a_person_keeps_nobody_waiting_behind_it() -> None:
+@pytest.mark.parametrize("comes", ["before", "after"])
+def test_an_answer_that_waits_for_a_person_keeps_nobody_waiting_behind_it(comes: str) -> None:
     async def story(chat: Chat) -> Any:
         await chat.hear("go")
+        await chat.until(lambda: len(Outside.provider.log()) == 1)
+        if comes == "before":
+            await chat.hear("what then")
         await chat.until(lambda: chat.do("has_pending_interaction"))
-        await chat.hear("what then")
+        if comes == "after":
+            await chat.hear("what then")
         await chat.until(lambda: len(Board.thread()) == 2)
         (message,) = [each for each in await chat.do("get_messages") if "toolCallId" in str(each)]
         (call_id,) = [part["toolCallId"] for part in message["parts"] if "toolCallId" in part]
@@ -139,7 +146,7 @@ def test_an_answer_that_waits_for_a_person_keeps_nobody_waiting_behind_it() -> N
         return await chat.rest()
 
     Board.begin()
-    rows, _ = visit(story, Asking, script=asks_for(Call(name="ask_user")))
+    rows, _ = visit(story, Asking, script=asks_for(Call(name="ask_user")), pace=Pace(first_ms=300, between_ms=50))
     assert [row["outcome"] for row in rows] == ["answered", "answered"]
     assert Board.thread()[0].startswith("On it. ")
     assert Board.thread()[0].endswith("∎")
