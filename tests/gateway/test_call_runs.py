@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from perdure.actors import Client
 from perdure.actors.chat.approvals import run_ids
 from perdure.actors.gateway.call_runs import CallRuns, Framed
+from perdure.scenarios.provider.script import Call
 from tests.actors.chat.desk import Outside
-from tests.actors.chat.talk import call, status_of, tell, until_parked
+from tests.actors.chat.talk import call, status_of, streams, tell, until_parked
 from tests.actors.chat.test_toolsets import LOOKS, Looker
 from tests.gateway.world import gateway
 from tests.kit import address
@@ -45,3 +49,54 @@ def test_an_approved_run_is_followed_after_the_one_that_asked() -> None:
 
     tell(story, LOOKS)
     assert Outside.effects["paid", 50] == 1
+
+
+def looking(client: Client, say: Any) -> tuple[CallRuns, Any]:
+    """Follows the runs of the turn `asked`."""
+    backend = gateway(client, [Looker]).backend
+    return CallRuns(backend, address(Looker, "somebody"), "asked", say), backend
+
+
+def test_a_run_that_was_not_heard_of_is_found_when_something_may_have_been_missed() -> None:
+    heard: list[str] = []
+
+    async def say(framed: Framed) -> None:
+        heard.append(framed.frame["event"]["kind"])
+
+    async def story(client: Client) -> None:
+        runs, backend = looking(client, say)
+        for _ in range(2):
+            await runs.follow("call-a")
+        runs._leave()  # type: ignore[misc]  # noqa: SLF001 - so that it hears of nothing
+        runs._leave = None  # noqa: SLF001
+        assert (await call(client, Looker, "chat", "go", request_id="asked")).ok
+        await asyncio.sleep(5)
+        assert (heard, len(runs.under_way)) == ([], 2)
+        runs._heard(None)  # noqa: SLF001 - as it is told when a supervisor has died
+        await asyncio.sleep(5)
+        assert (heard[0], heard[-1], len(runs.under_way)) == ("started", "finished", 1)
+        runs.raise_failures()
+        await runs.close()
+        assert runs.under_way == []
+        await backend.close()
+
+    tell(story, streams(*(Call(name="look", arguments={"what": what}) for what in ("it", "that"))))
+
+
+def test_what_makes_the_following_of_a_run_fail_is_raised() -> None:
+    async def say(framed: Framed) -> None:
+        raise ValueError("it cannot be told")
+
+    async def story(client: Client) -> None:
+        runs, backend = looking(client, say)
+        result = await call(client, Looker, "chat", "look", request_id="asked")
+        (call_id,) = [part["toolCallId"] for part in result.message["parts"] if "toolCallId" in part]
+        await runs.follow(call_id)
+        runs.raise_failures()
+        await runs.told(call_id)
+        with pytest.raises(ValueError, match="it cannot be told"):
+            runs.raise_failures()
+        await runs.close()
+        await backend.close()
+
+    tell(story, LOOKS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -10,8 +11,33 @@ import pytest
 
 from perdure.actors import Agent, exposed
 from perdure.actors.gateway import problems
+from perdure.actors.gateway.limits import TooManyRequests, TooSlow
+from perdure.actors.gateway.refusals import Forbidden, GatewayStopped, NoSuchAgent, Unauthenticated
 from perdure.actors.gateway.security import Principal, Scope, bearer
-from perdure.ledger import LedgerError, LedgerUnwritable, NoLongerServed
+from perdure.actors.link.wire import RemoteError
+from perdure.ledger import (
+    AdmissionRefused,
+    AgentAborted,
+    AgentForbidden,
+    AgentUnreachable,
+    BadRequest,
+    ConflictingRequest,
+    HostUnavailable,
+    LedgerError,
+    LedgerUnwritable,
+    NoLongerServed,
+    OutcomeUnknown,
+    Overloaded,
+    PerdureError,
+    RetryRefused,
+    RuntimeClosed,
+    StorageConflict,
+    StorageLost,
+    SupervisorUnreachable,
+    TooLarge,
+    UnknownRun,
+    VersionMismatch,
+)
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.door import Door
 from tests.gateway.world import visit
@@ -159,3 +185,68 @@ def test_the_log_hears_of_a_cause_once_a_minute_however_many_causes_there_are(
     problems.warn_once(LedgerUnwritable("/srv/secret", "cause 0.", "free some space"))
     problems.warn_once(LedgerUnwritable("/srv/secret", "cause 0.", "free some space"))
     assert caplog.text.count("cause 0.") == 3
+
+
+@pytest.mark.parametrize(
+    ("problem", "status", "code", "header"),
+    [
+        (BadRequest("field", "is wrong"), 400, 4400, {}),
+        (TooLarge("body", "it is"), 413, 4413, {}),
+        (UnknownRun("run", "there is none"), 404, 4404, {}),
+        (Unauthenticated("nobody"), 401, 4401, {"www-authenticate": "Bearer"}),
+        (TooManyRequests("enough", 1.2), 429, 1013, {"retry-after": "2"}),
+        (TooManyRequests("enough"), 429, 1013, {"retry-after": "1"}),
+        (RuntimeClosed("runtime", "it is"), 503, 1011, {}),
+        (HostUnavailable("none"), 503, 1011, {"retry-after": "2"}),
+        (FULL, 503, 1011, {"retry-after": "2"}),
+        (KeyError("a bug of ours"), 500, 1011, {}),
+    ],
+)
+def test_a_refusal_has_the_status_the_close_code_and_the_advice_of_its_kind(
+    problem: Exception, status: int, code: int, header: dict[str, str]
+) -> None:
+    answer = problems.refusal(problem)
+    assert answer.status_code == status
+    assert {name: value for name, value in answer.headers.items() if not name.startswith("content-")} == header
+    assert problems.close_code(problem)[0] == code
+    told = json.loads(bytes(answer.body))["error"]
+    assert told["type"] == ("InternalError" if status == 500 else type(problem).__name__)
+    assert ("args" in told, "bug of ours" in str(told)) == (status != 500, False)
+    assert told.get("field") == getattr(problem, "field", None)
+
+
+def test_the_reason_of_a_close_is_cut_between_two_characters() -> None:
+    words = "ü" * 200
+    _, reason = problems.close_code(UnknownRun("run", words))
+    assert f"run: {words}".startswith(reason)
+    assert 122 <= len(reason.encode()) <= problems.REASON_BYTES
+
+
+def test_the_path_of_the_directory_is_told_to_nobody_and_what_is_of_no_path_is_told_as_it_is() -> None:
+    assert "/srv/secret" not in str(problems.public(FULL))
+    assert str(problems.public(FULL)) == "the data directory: the disk is full — free some space"
+    mismatch = VersionMismatch("1.0", "1.1")
+    assert problems.public(mismatch) is mismatch
+
+
+KINDS = {
+    400: (BadRequest,),
+    401: (Unauthenticated,),
+    403: (Forbidden, AgentForbidden),
+    404: (NoSuchAgent, UnknownRun, AgentUnreachable),
+    408: (TooSlow,),
+    409: (ConflictingRequest, RetryRefused, problems.NotNow, AgentAborted, StorageConflict),
+    413: (TooLarge,),
+    422: (RemoteError, problems.AgentRaised),
+    429: (TooManyRequests, AdmissionRefused, Overloaded),
+    500: (KeyError, PerdureError),
+    502: (OutcomeUnknown,),
+    503: (RuntimeClosed, StorageLost, GatewayStopped, SupervisorUnreachable, HostUnavailable, LedgerError),
+}
+
+
+@pytest.mark.parametrize(("status", "kind"), [(status, kind) for status, kinds in KINDS.items() for kind in kinds])
+def test_each_kind_of_error_has_its_status(status: int, kind: type[Exception]) -> None:
+    """By which clients know whether to ask again, and Perdure's own which error it was."""
+    assert problems.status_of(kind.__new__(kind)) == status
+    assert {each for kinds in KINDS.values() for each in kinds} >= {each for each, _ in problems.STATUSES}

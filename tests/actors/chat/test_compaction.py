@@ -209,6 +209,26 @@ def test_a_conversation_is_made_shorter_before_it_is_refused() -> None:
     assert (len(Narrow.summaries), Narrow.refusals) == (1, 0)
 
 
+class Wordy(Ahead):
+    """Its summary is shorter than the conversation, and too long all the same."""
+
+    async def summarize_messages(self, messages: list[dict[str, Any]]) -> str | None:
+        """Hardly shorter."""
+        Narrow.summaries.append("")
+        return "word " * 300
+
+
+def test_what_a_summary_has_made_too_little_shorter_is_not_summarised_again_in_the_same_turn() -> None:
+    Narrow.begin(window=100_000)
+
+    async def story(room: Room) -> None:
+        await filled(room, 40)
+        assert (await room.do("chat", "dig 3", request_id="asked")).ok
+        assert len(Narrow.requests) == 4
+
+    assert [(each["reason"], each["shortened"]) for each in heard(Wordy, story)] == [("proactive", True)]
+
+
 class Reluctant(Ahead):
     """Refuses its first summary."""
 

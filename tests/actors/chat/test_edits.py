@@ -161,11 +161,17 @@ def test_a_known_id_with_other_content_is_a_conflict(verb: str) -> None:
     """It names the field, and changes nothing; the same message again is the same."""
 
     async def story(room: Room) -> None:
+        await room.do("add_messages", said("at first") | {"id": "first"})
         assert (await room.do("chat", said("words"), request_id="one")).ok
         before = await room.do("get_messages")
         with pytest.raises(ConflictingRequest) as refused:
             await room.do(verb, ["and this", said("other words")])
         assert refused.value.field == "messages[1].id"
+        assert await room.do("get_messages") == before
+        instead = said("new words") | {"id": "first"}
+        with pytest.raises(ConflictingRequest) as refused:
+            await room.do(verb, [instead, said("other words")], instead_of="first")
+        assert refused.value.field == "messages[1].id", "only what is to be replaced may differ"
         assert await room.do("get_messages") == before
         assert (await room.do("chat", said("words"), request_id="two")).ok
         assert await room.do("get_messages") == before

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import ChatAgent, tool
+from perdure.actors.chat.answer_stream import reason_of_end
 from perdure.scenarios.provider.events import (
     CREATED_S,
     Done,
@@ -22,6 +23,54 @@ from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.provider.script import Call, Question, Round, Script
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.actors.chat.room import Room, visit
+
+
+class Stream:
+    """What the library makes of an answer, as far as its end is read from it."""
+
+    provider_url: str | None = "https://provider.example"
+    finish_reason: str | None = None
+    provider_details: dict[str, Any] | None = None
+
+    def __init__(self, **told: Any) -> None:
+        vars(self).update(told)
+
+
+class OpenAIStreamedResponse(Stream):
+    """Says `stop` although nothing was said."""
+
+
+def raw(reason: object) -> dict[str, Any]:
+    return {"provider_details": {"finish_reason": reason}}
+
+
+@pytest.mark.parametrize(
+    ("stream", "meanwhile", "in_the_end"),
+    [
+        (Stream(), None, None),
+        (Stream(provider_url=None), None, "stop"),
+        (Stream(finish_reason="length"), "length", "length"),
+        (Stream(finish_reason="stop"), "stop", "stop"),
+        (OpenAIStreamedResponse(finish_reason="stop"), None, None),
+        (OpenAIStreamedResponse(finish_reason="tool_call"), "tool_call", "tool_call"),
+        (OpenAIStreamedResponse(finish_reason="stop", **raw("stop")), "stop", "stop"),
+        (Stream(**raw("MAX_TOKENS")), "length", "length"),
+        (Stream(**raw("the length")), "length", "length"),
+        (Stream(**raw("eos")), "stop", "stop"),
+        (Stream(**raw("")), None, None),
+        (Stream(**raw(7)), None, None),
+        (Stream(finish_reason="error", **raw("length")), "error", "error"),
+        (Stream(finish_reason="stop", _has_refusal=True, _has_finish_reason=False), None, "stop"),
+        (Stream(finish_reason="stop", _has_refusal=True, _has_finish_reason=True), "stop", "stop"),
+        (Stream(finish_reason="stop", _has_refusal=False, _has_finish_reason=False), "stop", "stop"),
+        (Stream(finish_reason="stop", _has_refusal=True), "stop", "stop"),
+    ],
+)
+def test_the_end_of_an_answer_is_what_its_provider_says_of_it(
+    stream: Any, meanwhile: str | None, in_the_end: str | None
+) -> None:
+    assert reason_of_end(stream, is_over=False) == meanwhile
+    assert reason_of_end(stream, is_over=True) == in_the_end
 
 
 def says(*events: Event) -> Script:

@@ -84,6 +84,9 @@ def test_a_recovery_happens_in_one_order_and_leaves_a_turn_like_any_other() -> N
     context = TOLD[5]
     assert TOLD[3].payload["incidentId"] == context.incident_id == "asked:asked-0"
     assert TOLD[3].payload["recoveryKind"] == context.recovery_kind == "continue"
+    base = {"incidentId": context.incident_id, "attempt": 1, "maxAttempts": 10, "recoveryKind": "continue"}
+    assert TOLD[4].payload == {"requestId": "asked", **base, "cause": "stall", "reason": None}
+    assert TOLD[6].payload == {"requestId": "asked", **base}
     assert (context.last_body, context.last_client_tools) == ({"page": 7}, tools)
     assert [message["id"] for message in context.messages] == ["asked-0"]
     assert (row["status"], row["incident"], row["attempt"], row["metadata"]) == ("completed", None, 2, {"page": 7})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -86,6 +87,8 @@ def test_a_request_tells_its_model_and_its_tokens() -> None:
         assert span.name == f"chat {told['gen_ai.request.model']}"
         assert isinstance(told["gen_ai.usage.input_tokens"], int)
         assert isinstance(told["gen_ai.usage.output_tokens"], int)
+        place = urlsplit(Outside.model.base_url)
+        assert (told["server.address"], told.get("server.port")) == (place.hostname, place.port)
     reasons = [span.attributes["gen_ai.response.finish_reasons"] for span in _requests(recorder)]
     assert reasons == [["tool_call"], ["tool_call"], ["stop"]]
 
