@@ -516,8 +516,7 @@ class Deliveries:
         row = self._replies.get(reply_id)
         if row is None:
             return False
-        was_asked = bool(row.request_id) or row.words is not None
-        status = row.next(ReplyEvent.RETRIED_AFTERWARDS if was_asked else ReplyEvent.RETRIED)
+        status = row.next(ReplyEvent.RETRIED_AFTERWARDS if row.request_id else ReplyEvent.RETRIED)
         if status is None:
             return False
         afresh = replace(row, status=status, tries=0, busy=0, problem="", settled_at_ms=0)

@@ -200,6 +200,7 @@ def test_the_log_hears_of_a_cause_once_a_minute_however_many_causes_there_are(
         (HostUnavailable("none"), 503, 1011, {"retry-after": "2"}),
         (FULL, 503, 1011, {"retry-after": "2"}),
         (KeyError("a bug of ours"), 500, 1011, {}),
+        (PerdureError("a bug of ours"), 500, 1011, {}),
     ],
 )
 def test_a_refusal_has_the_status_the_close_code_and_the_advice_of_its_kind(
@@ -213,6 +214,13 @@ def test_a_refusal_has_the_status_the_close_code_and_the_advice_of_its_kind(
     assert told["type"] == ("InternalError" if status == 500 else type(problem).__name__)
     assert ("args" in told, "bug of ours" in str(told)) == (status != 500, False)
     assert told.get("field") == getattr(problem, "field", None)
+
+
+def test_an_error_that_is_made_of_more_than_texts_and_numbers_is_told_in_words_alone() -> None:
+    answer = problems.refusal(UnknownRun("run", ["neither", "nor"]))  # type: ignore[arg-type]
+    assert json.loads(bytes(answer.body)) == {
+        "error": {"type": "UnknownRun", "field": "run", "message": "run: ['neither', 'nor']"}
+    }
 
 
 def test_the_reason_of_a_close_is_cut_between_two_characters() -> None:

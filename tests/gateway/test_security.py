@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -268,6 +268,24 @@ def test_a_principal_that_asks_too_often_is_told_when_to_ask_again_and_others_go
         assert (await door.post("/", headers=reader)).status == 200
         assert [(await door.post("/")).status for _ in range(5)] == [401, 401, 401, 429, 429]
         assert (await door.post("/", headers=reader)).status == 200, "failures of others cost it nothing"
+
+    asyncio.run(story())
+
+
+def test_where_nobody_is_asked_for_a_name_each_address_is_counted_by_itself() -> None:
+    class Elsewhere(Door):
+        """Asks from another address."""
+
+        def _scope(self, kind: str, method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+            return super()._scope(kind, method, path, headers) | {"client": ("192.0.2.7", 50_000)}
+
+    async def story() -> None:
+        for security, statuses in ((Security(), [200, 200, 429]), (Security(bearer({KEY: READER})), [429] * 3)):
+            near = guarded(echo, security, requests_per_s=0.01, requests_burst=2)
+            far = Elsewhere(near.app)
+            known = {"authorization": f"Bearer {KEY}"}
+            assert [(await near.post("/", headers=known)).status for _ in range(3)] == [200, 200, 429]
+            assert [(await far.post("/", headers=known)).status for _ in range(3)] == statuses
 
     asyncio.run(story())
 

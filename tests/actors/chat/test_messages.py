@@ -14,8 +14,10 @@ from perdure.actors.chat.messages import (
     FILES_BYTES_MAX,
     INPUT_BYTES_MAX,
     MESSAGE_BYTES_MAX,
+    RESULT_BYTES_MAX,
     as_messages,
     for_storage,
+    shortened_result,
 )
 from perdure.actors.chat.plain_data import TextJoiner, all_mended
 from perdure.ledger import BadRequest, TooLarge, pack
@@ -193,6 +195,20 @@ def test_what_tools_returned_is_shortened_first_with_a_note_in_its_place() -> No
     assert long["output"].startswith("yyyy")
     assert long["output"].endswith("yyyy")
     assert "characters were left out: the message was longer than one may be" in long["output"]
+
+
+def test_of_a_text_that_is_too_long_two_thirds_are_its_beginning_and_one_its_end() -> None:
+    keep = RESULT_BYTES_MAX
+    assert shortened_result("a" * keep) == "a" * keep
+    for first, last in (("a", "b"), ("ü", "ö")):
+        fits = keep // len(first.encode())
+        head, note, tail = shortened_result(first * fits + last * fits).split("\n")
+        assert (set(head), set(tail)) == ({first}, {last}), "no character is cut in two"
+        assert keep * 2 // 3 - 1 <= len(head.encode()) <= keep * 2 // 3
+        assert keep // 3 - 1 <= len(tail.encode()) <= keep // 3
+        assert note.startswith(f"[… {2 * fits - len(head) - len(tail):,} characters were left out")
+    assert str(shortened_result(["a" * keep])).startswith('["aaa')
+    assert shortened_result(small := ["a" * (keep - 10)]) is small
 
 
 def test_what_people_wrote_is_shortened_when_nothing_else_helps() -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from perdure.actors import exposed, tool
 from perdure.actors.chat.event_lists import batch, last_boundary, merged, step_ends
-from perdure.actors.events.message_parts import RETRACT, apply_chunk
+from perdure.actors.chat.stream import Stream
+from perdure.actors.chat.turn import Turn
+from perdure.actors.events.message_parts import BROKEN, RETRACT, apply_chunk
 from perdure.ledger import BadRequest, TooLarge, unpack
 from perdure.ledger.storage.cabinet import CHUNKS
 from perdure.policies import Event
@@ -286,3 +288,106 @@ def test_one_answer_carries_so_many_events_and_bytes_and_at_least_one_event(size
     assert batch(events) == events[:count]
     whole = {"type": "file", "url": "x" * 999_000}
     assert batch([whole, whole, whole]) == [whole, whole]
+
+
+# a step that broke off
+
+
+class Mended(Stream):
+    """A stream that is written nowhere."""
+
+    def __init__(self, *events: Event) -> None:
+        super().__init__(Turn("asked", 0, "chat", "asked-answer"), None, None, print, list(events))  # type: ignore[arg-type]
+
+    def add(self, event: Event) -> None:
+        """Add an event."""
+        self.events.append(event)
+
+
+def opened(kind: str, part: str = "a") -> Event:
+    return {"type": f"{kind}-start", "id": part}
+
+
+TEXT = (opened("text"), said("So"))
+THOUGHT = (opened("reasoning", "r"), said("Hm", "reasoning", "r"))
+HALF: tuple[Event, ...] = (
+    {"type": "tool-input-start", "toolCallId": "half", "toolName": "add"},
+    {"type": "tool-input-delta", "toolCallId": "half", "inputTextDelta": '{"a"'},
+)
+WHOLE_CALL: tuple[Event, ...] = (
+    {"type": "tool-input-available", "toolCallId": "whole", "toolName": "add", "input": {"a": 1}},
+)
+LEFT = {
+    "nothing": ((), [], [], False),
+    "a text": (TEXT, ["step-start", "text"], [], True),
+    "a text without a letter": ((opened("text"),), [], [], False),
+    "a thought": (THOUGHT, [], [], False),
+    "a text and a thought": ((*TEXT, *THOUGHT), ["step-start", "text"], [], True),
+    "half a call": (HALF, [], [], False),
+    "a text and half a call": ((*TEXT, *HALF), ["step-start", "text"], [], True),
+    "a call": (WHOLE_CALL, ["step-start", "tool-add"], ["step-start", "tool-add"], False),
+    "a thought and a call": (
+        (*THOUGHT, *WHOLE_CALL), ["step-start", "reasoning", "tool-add"], ["step-start", "reasoning", "tool-add"], False,
+    ),
+    "half a call and a call": ((*HALF, *WHOLE_CALL), ["step-start", "tool-add", "tool-add"], ["step-start", "tool-add", "tool-add"], False),
+    "a call and a text": ((*WHOLE_CALL, *TEXT), ["step-start", "tool-add", "text"], ["step-start", "tool-add"], True),
+    "a call and half a call": ((*WHOLE_CALL, *HALF), ["step-start", "tool-add"], ["step-start", "tool-add"], False),
+    "a call and a thought": ((*WHOLE_CALL, *THOUGHT), ["step-start", "tool-add"], ["step-start", "tool-add"], False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("replay", [False, True])
+@pytest.mark.parametrize("before", [(), (START, {**WHOLE_CALL[0], "toolCallId": "earlier"}, FINISH)])
+def test_of_a_step_that_broke_off_what_counts_is_kept(name: str, replay: bool, before: tuple[Event, ...]) -> None:
+    """Half a thought and half a call are withdrawn, half a text is gone on with; where all is said again, the calls alone are kept."""
+    events, kept, kept_for_replay, is_open = LEFT[name]
+    stream = Mended(*before, START, *events)
+    base = len(Mended(*before).parts)
+    assert stream.is_broken
+    stream.mend(replay=replay)
+    assert [part["type"] for part in stream.parts[base:]] == (kept_for_replay if replay else kept)
+    goes_on = is_open and not replay
+    assert (stream.open_text is not None, stream.is_broken) == (goes_on, goes_on)
+    assert not any(part.get("state") == "input-streaming" for part in stream.parts)
+    assert [part.get("state") for part in stream.parts if part.get("toolCallId") == "half"] in ([], ["output-error"])
+    assert (stream.events[-1].get("finishReason") == BROKEN) is bool(not goes_on and len(stream.parts) > base)
+    told = list(stream.events)
+    stream.mend(replay=replay)
+    assert stream.events == told or goes_on or (replay and not kept_for_replay)
+
+
+def test_an_answer_from_elsewhere_takes_the_place_of_what_broke_off() -> None:
+    for events in ((), (START, *TEXT), (START, *WHOLE_CALL), (START, *WHOLE_CALL, FINISH)):
+        stream = Mended(*events)
+        calls = [part for part in stream.parts if "toolCallId" in part]
+        stream.answer_with("The whole\0 answer.")
+        assert [part for part in stream.parts if "toolCallId" in part] == calls
+        assert stream.parts[-2:] == [
+            {"type": "step-start"},
+            {"type": "text", "text": "The whole\ufffd answer.", "state": "done"},
+        ]
+        assert (stream.is_answered, stream.is_broken, stream.finish_reason, stream.remark) == (True, False, "stop", "")
+        assert stream.steps_taken == 1 + bool(calls)
+
+
+@pytest.mark.parametrize(
+    ("events", "reason", "remark", "is_answered"),
+    [
+        ((), "", "", False),
+        ((START, *TEXT), "", "", False),
+        ((START, *TEXT, FINISH), "stop", "", True),
+        ((START, FINISH), "stop", "empty", True),
+        ((START, *THOUGHT, FINISH), "stop", "empty", True),
+        ((START, *WHOLE_CALL, {**FINISH, "finishReason": "tool_call"}), "tool_call", "", False),
+        ((START, *TEXT, {**FINISH, "finishReason": "length"}), "length", "length", True),
+        ((START, *TEXT, {**FINISH, "finishReason": BROKEN}), "", "", False),
+        ((START, *TEXT, FINISH, START, {**WITHDRAWN, "data": {"parts": 2, "step": True}}), "stop", "", True),
+        ((START, {**WHOLE_CALL[0], "providerExecuted": True}, *TEXT, FINISH), "stop", "", True),
+    ],
+)
+def test_how_a_stream_stands_is_read_from_its_events(
+    events: tuple[Event, ...], reason: str, remark: str, is_answered: bool
+) -> None:
+    stream = Mended(*events)
+    assert (stream.finish_reason, stream.remark, stream.is_answered) == (reason, remark, is_answered)

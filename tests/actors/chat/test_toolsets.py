@@ -19,7 +19,7 @@ from pydantic_ai.toolsets import FunctionToolset
 from perdure.actors import ChatAgent, DurableAgent
 from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool
-from perdure.actors.chat.toolsets import ToldToModel, effect_of, find_library_tool, listed
+from perdure.actors.chat.toolsets import ToldToModel, checked_toolsets, effect_of, find_library_tool, listed
 from perdure.ledger import BadRequest, UnknownTool
 from perdure.scenarios.provider.script import Call, Script
 from tests.actors.chat.desk import Outside, play
@@ -379,6 +379,10 @@ def test_what_is_no_toolset_is_refused() -> None:
     with pytest.raises(BadRequest) as refused:
         asyncio.run(listed(Wrong, None, no_trouble))
     assert refused.value.field == "toolsets[0]"
+    for given in ("notes", "", notes, {"notes"}):
+        with pytest.raises(BadRequest, match="is not a list of toolsets"):
+            checked_toolsets(given)
+    assert checked_toolsets((notes, files)) == (notes, files)
     with pytest.raises(UnknownTool, match="no toolset number 3"):
         find_library_tool(f"library#3#look#{Looker.__module__}:Looker", None)
 

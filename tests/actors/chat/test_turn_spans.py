@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
 
-from perdure.actors import agent_tool
+from perdure.actors import agent_tool, tool
 from perdure.policies import Span, TraceContext, context_of
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.provider.script import Call, Question, Round, Script
@@ -154,6 +155,37 @@ def test_a_refused_request_is_told_by_its_kind() -> None:
     assert broken.error
     assert " " not in broken.error
     assert not any(span.error for span in others)
+
+
+class Redoubling(Adder):
+    """Doubles slowly, and may do so again."""
+
+    @tool(effect="idempotent")
+    async def double(self, a: int) -> str:
+        """Double a number."""
+        Outside.effects["double", a] += 1
+        await asyncio.sleep(2)
+        return str(2 * a)
+
+
+def test_each_attempt_at_an_inline_call_is_told_and_linked_to_the_one_before() -> None:
+    recorder = Recorder()
+
+    async def story(room: Room) -> Any:
+        waiting = room.soon("chat", "sum", request_id="asked")
+        for times in (1, 2):
+            await room.until(lambda times=times: Outside.effects["double", 7] == times)  # type: ignore[misc]
+            await asyncio.sleep(0.5)
+            room.kill()
+        return await waiting
+
+    assert visit(Redoubling, story, telemetry=recorder).text == WHOLE
+    calls = recorder.named("execute_tool double")
+    assert [each.attributes["perdure.tool.attempt"] for each in calls] == [1, 2, 3]
+    assert [each.error for each in calls] == ["process_lost", "process_lost", ""]
+    assert [each.links for each in calls] == [(), (calls[0].context,), (calls[1].context,)]
+    assert [each.parent for each in calls] == [each.context.span_id for each in _turns(recorder, "Redoubling")]
+    tree(recorder.spans)
 
 
 @pytest.mark.parametrize("victim", ["nobody", "parent", "child"])

@@ -101,6 +101,11 @@ def test_the_cache_forgets_in_time_and_sets_once() -> None:
         for ttl in (0, -1, float("nan"), float("inf")):
             with pytest.raises(BadRequest, match="ttl_ms"):
                 await ask("set", "k", 1, ttl)
+        lock = await ask("acquire_lock", T, 1_000)
+        for ttl in (0, -1, None, float("inf")):
+            for method, about in (("acquire_lock", "another"), ("extend_lock", lock)):
+                with pytest.raises(BadRequest, match="ttl_ms"):
+                    await ask(method, about, ttl)
         with pytest.raises(BadRequest, match="value"):
             await ask("set", "k", None)
 

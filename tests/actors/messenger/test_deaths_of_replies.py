@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import pytest
 
-from perdure.actors import Client, KillPoint
+from perdure.actors import Client, KillPoint, Messenger, MessengerEvent
 from perdure.policies import Delivery
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Outside
-from tests.actors.messenger.paper import SCRIPT, Board, Bot, Chat, answer_to
+from tests.actors.messenger.paper import SCRIPT, Board, Bot, Chat, Paper, answer_to, visit
 
 NOTE = Delivery().repeated_text
 TOLD = answer_to("story")
@@ -150,3 +151,35 @@ def test_a_reply_whose_delivery_kills_its_process_again_and_again_is_parked_in_t
     assert row["status"] == "parked"
     assert "the process died" in row["problem"]
     assert deaths["post"] < 60
+
+
+class Deadly(Bot):
+    """Ends its process when it is to say who speaks, before the model is asked."""
+
+    kill: ClassVar[Callable[[], None] | None] = None
+
+    @classmethod
+    def messengers(cls) -> Sequence[Messenger]:
+        def speaker(event: MessengerEvent) -> str:
+            if cls.kill is not None:
+                cls.kill()
+            return "Ada"
+
+        return [Messenger(id="paper", adapter=Paper(), speaker=speaker)]
+
+
+def test_a_reply_that_was_parked_before_the_model_was_asked_asks_it_when_it_is_tried_again() -> None:
+    async def story(chat: Chat) -> list[dict[str, Any]]:
+        Deadly.kill = chat.kill
+        await chat.hear("one short", is_direct=False)
+        await chat.until(lambda: chat.do("list_deliveries", "parked"), seconds=3_600, every_s=60)
+        Deadly.kill = None
+        (row,) = await chat.rows()
+        assert "the process died" in row["problem"]
+        assert (row["request_id"], row["outcome"], len(Outside.provider.log())) == ("", "", 0)
+        assert await chat.do("retry_delivery", row["reply_id"]) is True
+        return await chat.rest()
+
+    Board.begin()
+    (row,), _ = visit(story, Deadly)
+    assert (row["outcome"], Board.thread()) == ("answered", [answer_to("short")])

@@ -190,6 +190,20 @@ def test_what_cannot_be_delivered_is_parked_in_nobodys_way_and_can_be_tried_agai
     assert len(Outside.provider.log()) == 2
 
 
+def test_a_notice_that_could_not_be_posted_is_posted_in_its_turn_when_it_is_tried_again() -> None:
+    async def story(chat: Chat) -> Any:
+        notice = await chat.do("deliver_notice", "Soon we close.", "t")
+        await chat.rest()
+        assert outcomes(await chat.rows()) == ["parked"]
+        assert await chat.do("retry_delivery", notice) is True
+        await chat.hear("one short")
+        return await chat.rest()
+
+    Board.begin(post=["refused"])
+    rows, _ = visit(story)
+    assert (outcomes(rows), Board.thread()) == (["answered"] * 2, ["Soon we close.", answer_to("short")])
+
+
 def test_a_provider_that_stays_away_parks_the_reply_after_so_many_tries() -> None:
     Board.begin(post=["unreached"] * 99)
     rows, _ = visit(asked)

@@ -25,7 +25,7 @@ from perdure.actors import (
     Telegram,
     Webhook,
 )
-from perdure.actors.messenger.telegram import SECRET_HEADER, rendered
+from perdure.actors.messenger.telegram import SECRET_HEADER, TEXT_MAX, rendered
 from perdure.ledger import BadRequest
 from perdure.policies import Counting, length_of
 from perdure.scenarios.telegram.bot_api import BotFault
@@ -189,6 +189,28 @@ def test_a_token_that_is_none_is_refused_without_being_told(token: str) -> None:
         Telegram(token)
     assert refused.value.field == "token"
     assert "abc" not in repr(Telegram("12:abc"))
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        *(({"text_max": each}, "text_max") for each in (0, TEXT_MAX + 1, 1.5)),
+        *(({"requests_per_s": each}, "requests_per_s") for each in (0, -1, float("inf"), float("nan"))),
+        ({"secret_token": " "}, "secret_token"),
+    ],
+)
+def test_an_option_that_is_none_is_refused_by_its_field(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        Telegram("12:abc", **options)
+    assert refused.value.field == field
+
+
+def test_a_group_is_edited_less_often_than_a_person() -> None:
+    few = Telegram("12:abc", text_max=1, edit_every_ms=2, group_edit_every_ms=3, requests_per_s=0.1)
+    for bot, limits in ((BOT, (TEXT_MAX, 1_000, 3_000)), (few, (1, 2, 3))):
+        person, group = bot.limits("telegram:42"), bot.limits("telegram:-42:7")
+        assert (person.text_max, person.edit_every_ms, group.edit_every_ms) == limits
+        assert person.counting is group.counting is Counting.UTF16
 
 
 # ---------------------------------------------------------------- going out
