@@ -160,7 +160,7 @@ class ClientAnswers:
 
     def _waiting_calls(self, turn: Turn) -> list[Part]:
         """The calls of a turn that wait for the client."""
-        if not turn.segments and turn.request_id not in self._state.open:
+        if turn.request_id not in self._state.open:
             return []
         own = [tool for tool in self._state.toolset() if tool.kind == "client"]
         names = frozenset(tool.name for tool in (*own, *self._state.client_tools(turn)))

@@ -43,6 +43,11 @@ class Keeper(Adder):
         """Keep the newest streams only."""
         self._perdure_conversation.state.store.prune_streams(kept)
 
+    @exposed
+    async def held(self) -> list[str]:
+        """The turns whose streams are in memory."""
+        return list(self._perdure_conversation.state.streams)
+
     @tool
     async def print_out(self, pages: int) -> str:
         """A very long text."""
@@ -216,6 +221,19 @@ def test_what_is_very_long_is_cut_where_it_comes_in_and_nothing_breaks_of_it() -
                 await room.do(method, *args, **options)
 
     visit(Keeper, story, PRINT)
+
+
+def test_who_asks_how_an_ended_turn_stands_opens_no_stream_of_it() -> None:
+    async def story(room: Room) -> None:
+        assert (await room.do("chat", "words", request_id="asked")).ok
+        for _ in range(2):
+            standing = await room.do("_perdure_standing", "asked")
+            assert (standing["known"]["status"], standing["known"]["waits_for"]) == ("completed", [])
+            assert standing["last"] == standing["known"] == standing["resumable"]
+            assert await room.do("held") == []
+            await room.sleep()
+
+    visit(Keeper, story)
 
 
 # lists of events

@@ -188,6 +188,24 @@ def test_each_attempt_at_an_inline_call_is_told_and_linked_to_the_one_before() -
     tree(recorder.spans)
 
 
+def test_a_cancelled_turn_and_its_inline_call_are_told_as_such() -> None:
+    recorder = Recorder()
+
+    async def story(room: Room) -> Any:
+        waiting = room.soon("chat", "sum", request_id="asked", metadata={"from": "me"})
+        await room.until(lambda: Outside.effects["double", 7])
+        assert await room.do("cancel_chat", "asked")
+        return await waiting
+
+    assert visit(Redoubling, story, telemetry=recorder).status == "aborted"
+    (turn,) = _turns(recorder, "Redoubling")
+    told = {name: turn.attributes[f"perdure.turn.{name}"] for name in ("request_id", "trigger", "attempt", "status")}
+    assert told == {"request_id": "asked", "trigger": "chat", "attempt": 1, "status": "aborted"}
+    assert (turn.error, turn.links) == ("cancelled", ())
+    call = recorder.one("execute_tool double")
+    assert (call.error, call.attributes["perdure.tool.attempt"]) == ("cancelled", 1)
+
+
 @pytest.mark.parametrize("victim", ["nobody", "parent", "child"])
 def test_a_chat_that_asks_another_is_one_tree_whoever_dies(victim: str) -> None:
     recorder = Recorder()

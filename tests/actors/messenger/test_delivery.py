@@ -71,6 +71,31 @@ def test_a_long_answer_is_several_messages_in_order_and_none_is_too_long(fates: 
     assert all(len(each) <= LIMIT for said_so_far in Board.history() for each in said_so_far)
 
 
+def test_how_far_a_reply_is_is_told_while_it_is_under_way() -> None:
+    seen: list[list[tuple[str, str]]] = []
+
+    async def story(chat: Chat) -> Any:
+        async def look() -> None:
+            seen.append([(row["status"], row["stage"]) for row in await chat.rows()])
+
+        await chat.hear("a story please")
+        await chat.until(lambda: len(Outside.provider.log()) == 1)
+        await chat.hear("one short")
+        await look()
+        await chat.until(lambda: bool(Board.thread()))
+        await look()
+        await chat.rest()
+        await look()
+
+    Board.begin()
+    visit(story, pace=SLOW)
+    assert seen == [
+        [("running", "accepted"), ("waiting", "accepted")],
+        [("running", "streaming"), ("waiting", "accepted")],
+        [("settled", "completed"), ("settled", "completed")],
+    ]
+
+
 def test_an_answer_without_words_gets_words_of_ours_and_an_outcome_of_its_own() -> None:
     async def story(chat: Chat) -> Any:
         await chat.hear("silence")
