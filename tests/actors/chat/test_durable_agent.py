@@ -207,6 +207,7 @@ def test_a_request_that_a_provider_would_refuse_for_ever_is_not_sent() -> None:
     assert (result.status, result.reason) == ("error", "IllegalRequest")
     assert ", but the results are of " in result.error
     assert len(Outside.provider.log()) == 1
+    assert result.message["parts"][-1]["type"] == "tool-add", "of the request that was not sent nothing is left"
 
 
 def test_an_output_type_is_the_output() -> None:

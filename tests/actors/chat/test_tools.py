@@ -571,6 +571,30 @@ def test_the_end_of_a_child_becomes_the_answer_of_the_tool(
     assert child(Adder, **options).answer(result) == answer
 
 
+class Summarised(Bare):
+    """Says itself what its parent should know."""
+
+    def get_agent_tool_summary(self, output: Any, run: Any) -> str:
+        """In short."""
+        return "Short."
+
+
+@pytest.mark.parametrize(
+    ("agent_class", "summary", "output", "answer"),
+    [
+        (Summarised, "Short.", {"n": 3}, "Short."),
+        (Summarised, "Short.", None, "Short."),
+        (Summarised, "", {"n": 3}, {"n": 3}),
+        (Bare, "Short.", {"n": 3}, {"n": 3}),
+        (Bare, "Short.", None, "Short."),
+    ],
+)
+def test_the_summary_of_a_child_that_has_one_of_its_own_is_the_answer(
+    agent_class: type[Agent], summary: str, output: object, answer: object
+) -> None:
+    assert child(agent_class).answer(ended("completed", summary=summary, output=output)) == answer
+
+
 def test_an_output_that_is_not_what_was_declared_is_an_error() -> None:
     with pytest.raises(BadToolOutput, match=r"is not what was declared \(city: Field required\)"):
         child(Adder, output=Place).answer(ended("completed", output={}))

@@ -202,6 +202,19 @@ LOOKS = Script(
 )
 
 
+def test_a_tool_of_a_toolset_is_what_the_library_says_of_it() -> None:
+    found = asyncio.run(listed(Looker, None, no_trouble))
+    assert [(each.name, each.kind, each.effect, each.needs_approval, each.description) for each in found] == [
+        ("look", "function", "idempotent", False, "Look something up."),
+        ("refuse", "function", "once", False, "Refuse."),
+        ("pay", "function", "once", False, "Pay. Much money needs an approval."),
+        ("order", "function", "idempotent", False, "Order something. Somebody else will say what came."),
+        ("delete", "function", "once", False, "Delete a file."),
+        ("insist", "function", "once", False, "Ask for an approval, whatever was said."),
+    ]
+    assert all(each.timeout_ms is None for each in found)
+
+
 def test_a_chat_agent_calls_the_tools_of_a_toolset() -> None:
     """Each call is a run, as that of a function is."""
     Outside.begin(LOOKS)
