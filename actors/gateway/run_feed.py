@@ -74,9 +74,8 @@ class RunFeeds:
         finally:
             feed.watchers -= 1
             if feed.watchers == 0:
+                del self._feeds[run_id]  # who comes while it is stopped gets another one
                 await feed.stop()
-                if self._feeds.get(run_id) is feed:
-                    del self._feeds[run_id]
 
 
 class _RunFeed:

@@ -40,6 +40,5 @@ class Shared(Generic[T]):
         finally:
             users.remove(user)
             if not users:
-                if self._known.get(key, (None,))[0] is found:
-                    del self._known[key]
+                del self._known[key]  # who comes while it is stopped gets another one
                 await found.stop()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
 from perdure.actors import Agent, RunContext
 from perdure.actors.gateway.run_feed import WINDOW, Batch, RunFeeds
+from perdure.actors.gateway.shared import Shared
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.door import Door, events
 from tests.gateway.world import visit
@@ -172,3 +174,87 @@ def test_a_page_elsewhere_and_a_foreign_host_name_are_refused() -> None:
 
 def test_the_text_of_an_event_is_its_frame() -> None:
     assert events(b'id: 3\ndata: {"a":1}\n\n: still here\n\ndata: [DONE]\n\n')[0] == json.loads('{"a":1}')
+
+
+class Lingering:
+    """A client whose following of a run takes a moment to end."""
+
+    async def ask(self, _name: str, _run_id: str, last: int) -> list[dict[str, Any]]:
+        return [{"sequence": number, "event": {"kind": "progress"}} for number in range(last + 1, 3)]
+
+    async def follow(self, _run_id: str, _last: int) -> AsyncGenerator[dict[str, Any], None]:
+        try:
+            await asyncio.Event().wait()
+            yield {}
+        finally:
+            await asyncio.sleep(0.05)
+
+
+def test_who_comes_while_the_last_watcher_leaves_is_told_what_comes() -> None:
+    async def story() -> None:
+        feeds, client = RunFeeds(), Lingering()
+        first = Watcher(feeds, client)
+        await first.take()
+        waiting = asyncio.ensure_future(first.take())
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.sleep(0.01)
+        second = Watcher(feeds, client)
+        await second.take()
+        upcoming = asyncio.ensure_future(second.take())
+        await asyncio.wait({waiting})
+        await asyncio.wait({upcoming}, timeout=0.1)
+        assert (second.numbers, upcoming.done()) == ([0, 1, 2], False)
+        upcoming.cancel()
+        await asyncio.wait({upcoming})
+
+    asyncio.run(story())
+
+
+class Thing:
+    """Is begun and stopped."""
+
+    def __init__(self, told: list[str], name: str, problem: Exception | None = None) -> None:
+        self.told, self.name, self.problem = told, name, problem
+
+    async def begin(self) -> None:
+        self.told.append(f"begin {self.name}")
+        if self.problem is not None:
+            raise self.problem
+
+    async def stop(self) -> None:
+        self.told.append(f"stop {self.name}")
+        await asyncio.sleep(0.01)
+        self.told.append(f"stopped {self.name}")
+
+
+def test_what_is_shared_is_made_for_the_first_and_put_away_after_the_last() -> None:
+    told: list[str] = []
+    names = iter("abcde")
+
+    def make() -> Thing:
+        return Thing(told, next(names))
+
+    async def story() -> None:
+        shared: Shared[Thing] = Shared()
+
+        async def visited() -> str:
+            async with shared.watched("key", make) as thing:
+                return thing.name
+
+        async with shared.watched("key", make) as one, shared.watched("other", make) as other:
+            async with shared.watched("key", make) as two:
+                assert (one is two, one is other) == (True, False)
+            assert told == ["begin a", "begin b", "begin a"]
+        assert told[3:] == ["stop b", "stopped b", "stop a", "stopped a"]
+        first = asyncio.ensure_future(visited())
+        await asyncio.sleep(0)
+        assert (await visited(), await first) == ("d", "c"), "who comes while it is put away gets another one"
+        failing = Thing(told, "broken", ValueError("it does not begin"))
+        with pytest.raises(ValueError, match="it does not begin"):
+            async with shared.watched("key", lambda: failing):
+                raise AssertionError("it has not begun")
+        assert told[-3:] == ["begin broken", "stop broken", "stopped broken"]
+        assert await visited() == "e"
+
+    asyncio.run(story())
