@@ -120,8 +120,7 @@ class ClientAnswers:
 
     def are_waited_for(self) -> bool:
         """Whether a call waits for a client's result or an approval (spec §7), in an open turn or in the newest message."""
-        open_turns = [turn for turn in self._state.open.values() if turn.segments or turn.attempt]
-        return bool(self.imported()) or any(self._waiting_calls(turn) for turn in open_turns)
+        return bool(self.imported()) or any(map(self._waiting_calls, self._state.open.values()))
 
     def imported(self) -> list[Part]:
         """The calls of the newest message that wait for the client though no turn has made them: an imported answer."""
