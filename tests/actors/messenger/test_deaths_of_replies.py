@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from perdure.actors import Client, KillPoint, Messenger, MessengerEvent
+from perdure.actors.messenger.messenger_agent import _MESSENGERS
 from perdure.policies import Delivery
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -183,3 +184,28 @@ def test_a_reply_that_was_parked_before_the_model_was_asked_asks_it_when_it_is_t
     Board.begin()
     (row,), _ = visit(story, Deadly)
     assert (row["outcome"], Board.thread()) == ("answered", [answer_to("short")])
+
+
+def test_a_reply_of_a_messenger_that_its_class_has_no_more_is_parked_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And delivered once the messenger is there again."""
+
+    async def story(chat: Chat) -> list[dict[str, Any]]:
+        await chat.hear("a story please")
+        await chat.until(lambda: len(Outside.provider.log()) == 1)
+        with monkeypatch.context() as without:
+            without.setitem(_MESSENGERS, Bot, {})
+            chat.kill()
+            for _ in range(3):  # lives
+                await chat.rows()
+                await asyncio.sleep(30)
+            (row,) = await chat.rows()
+            assert (row["status"], "'paper' is none of (none)" in row["problem"]) == ("parked", True)
+            await asyncio.sleep(30)
+        assert await chat.do("retry_delivery", row["reply_id"]) is True
+        return await chat.rest()
+
+    Board.begin()
+    (row,), _ = visit(story, pace=Pace(first_ms=1_000))
+    assert (row["outcome"], Board.thread()) == ("answered", [TOLD])
