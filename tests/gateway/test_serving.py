@@ -238,9 +238,9 @@ def test_one_connection_too_many_is_sent_away() -> None:
         async with serving(connections_max=2) as place:
             lines = [await place.line() for _ in range(2)]
             assert b"200 OK" not in await _quietly(place.said(HELLO))
-            lines[0][1].write(HELLO)
-            assert (await lines[0][0].readline()).startswith(b"HTTP/1.1 200")
-            for _, writer in lines:
+            for reader, writer in lines:
+                writer.write(HELLO)
+                assert (await reader.readline()).startswith(b"HTTP/1.1 200")
                 writer.close()
 
     play(story)

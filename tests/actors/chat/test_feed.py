@@ -15,7 +15,8 @@ from perdure.actors.chat.feed import HOLD_S
 from perdure.actors.chat.feed_follower import REST_AFTER_S, Rest
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.ledger import BadRequest
-from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, in_third_answer
+from perdure.scenarios.provider.faults import Pace
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside, in_third_answer
 from tests.actors.chat.room import SLOW, Room, visit
 from tests.kit import address
 
@@ -158,6 +159,20 @@ def test_a_queued_turn_is_told_with_its_words_before_it_begins() -> None:
         assert told[-1]["status"] == "aborted"
 
     visit(Adder, story, SCRIPT, pace=SLOW)
+
+
+def test_who_comes_in_the_midst_of_a_slow_turn_is_told_at_once_what_was_said() -> None:
+    """Also of what was not yet written, because nobody had followed."""
+
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "words", request_id="asked")
+        await room.until(lambda: len(Outside.provider.log()) == 1)
+        await asyncio.sleep(3)
+        began_s = asyncio.get_running_loop().time()
+        await watch(room, lambda event: event.get("event", {}).get("type") == "text-delta")
+        assert asyncio.get_running_loop().time() - began_s < 0.5
+
+    visit(Adder, story, pace=Pace(first_ms=200, between_ms=2_000))
 
 
 def test_an_idle_follower_lets_the_agent_sleep_and_hears_when_somebody_wakes_it() -> None:

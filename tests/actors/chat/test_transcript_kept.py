@@ -11,7 +11,7 @@ import pytest
 from pydantic_ai.messages import NativeToolCallPart, NativeToolReturnPart
 from pydantic_ai.models.function import FunctionModel
 
-from perdure.actors import Agent, Detached, RunContext, exposed, tool
+from perdure.actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, exposed, tool
 from perdure.actors.events.observability import subscribe
 from perdure.ledger import BadRequest, TooLarge
 from perdure.scenarios.provider.script import Call, Question, Script
@@ -142,6 +142,39 @@ def test_lines_that_are_told_of_several_milestones_at_once_all_stay() -> None:
         assert told == ["one.", "two.", "three."]
 
     visit(Scribe, story)
+
+
+class Quiet(Scribe):
+    """Tells of no end, and not of every milestone."""
+
+    @exposed
+    async def send_walker(self) -> None:
+        """A child that is told of."""
+        stones = ["one", "two", "three"]
+        await self.run_agent_tool(Walker, 1, run_id="walk", detached=Detached(notify=True, on_milestones=stones))
+
+    async def format_detached_milestone(self, run: RunInfo, milestone: MilestoneInfo) -> str:
+        """The name, but for one."""
+        return " \n" if milestone.name == "two" else milestone.name
+
+    async def format_detached_completion(self, run: RunInfo, result: RunResult) -> str:
+        """Nothing."""
+        return " "
+
+
+def test_a_blank_word_about_a_run_is_no_message_and_begins_no_turn() -> None:
+    async def story(room: Room) -> None:
+        await room.do("send_walker")
+        await room.until(lambda: _count(room, 2))
+        await asyncio.sleep(10)
+        told = await room.do("get_messages")
+        assert [(each["role"], texts(each)) for each in told] == [("assistant", ["one"]), ("assistant", ["three"])]
+        assert {name: told[0]["metadata"][name] for name in ("source", "runId")} == {
+            "source": "detached-agent-tool", "runId": "walk",
+        }  # fmt: skip
+        assert await room.do("list_turns") == []
+
+    visit(Quiet, story)
 
 
 async def _count(room: Room, count: int) -> bool:
