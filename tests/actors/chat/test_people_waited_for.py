@@ -143,6 +143,18 @@ def test_clearing_the_conversation_withdraws_the_question() -> None:
     visit(Asker, story, ASK)
 
 
+def test_the_id_of_a_question_that_was_withdrawn_is_free_again() -> None:
+    """In the same life of the agent."""
+
+    async def story(room: Room) -> None:
+        for _ in range(2):
+            await _asked(room, "ask")
+            await room.do("clear")
+        assert (await room.do("chat", "words", request_id="asked")).ok
+
+    visit(Asker, story, ASK)
+
+
 def test_the_same_answer_again_is_silent_and_another_one_changes_nothing() -> None:
     """Neither an event nor a write; after the turn's end neither (C-1217…C-1220)."""
 
