@@ -263,3 +263,45 @@ def test_forged_truncated_and_damaged_webhooks_are_refused_or_mean_something(
     assert not quick.heard or (
         status == 200 and secret == OnTelegram.secret and json.loads(body.decode())["update_id"] >= 0
     )
+
+
+class Prepared(Paper):
+    """Prepares itself, and is closed."""
+
+    def __init__(self, name: str, told: list[str]) -> None:
+        self.name, self.told = name, told
+
+    async def prepare(self) -> None:
+        self.told.append(f"prepare {self.name}")
+        if self.name == "broken":
+            raise ConnectionError("nobody is there")
+
+    async def close(self) -> None:
+        self.told.append(f"close {self.name}")
+        if self.name == "broken":
+            raise ConnectionError("nor now")
+
+
+def test_adapters_prepare_with_the_application_and_are_closed_with_it_whatever_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    told: list[str] = []
+
+    class Several(Bot):
+        """Has adapters of all kinds."""
+
+        @classmethod
+        def messengers(cls) -> Sequence[Messenger]:
+            adapters = {"broken": Prepared("broken", told), "plain": Paper(), "whole": Prepared("whole", told)}
+            return [Messenger(id=name, adapter=adapter) for name, adapter in adapters.items()]
+
+    async def story(app: Any) -> None:
+        async with app.router.lifespan_context(app):
+            assert told == ["prepare broken", "prepare whole"]
+            for name in ("broken", "plain", "whole"):
+                path = f"/messengers/{name}/webhook"
+                assert (await knock(app, b"hello", RIGHT, path=path))[0] == 200
+        assert told[2:] == ["close broken", "close whole"]
+
+    doors(story, Quick(), Several)
+    assert "messenger broken could not prepare: ConnectionError: nobody is there" in caplog.text
