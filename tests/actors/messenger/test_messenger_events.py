@@ -8,7 +8,15 @@ import pytest
 
 from perdure.actors import Kind, Messenger, Person, Telegram, Webhook, conversation_name
 from perdure.actors.messenger.adapter import Reply, declared
-from perdure.actors.messenger.events import Action, Attachment, MessengerEvent, own_mentions, user_message, user_text
+from perdure.actors.messenger.events import (
+    Action,
+    Attachment,
+    MessengerEvent,
+    own_mentions,
+    short,
+    user_message,
+    user_text,
+)
 from perdure.ledger import BadRequest
 from tests.actors.messenger.paper import Paper, said
 
@@ -88,6 +96,13 @@ def test_every_thread_has_a_conversation_of_its_own() -> None:
     assert all(len(name) <= 256 for name in long)
 
 
+def test_a_name_that_is_too_long_is_its_beginning_and_a_digest_that_stays_the_same_for_ever() -> None:
+    """Conversations and messages are found again by such names."""
+    assert short("x" * 256) == "x" * 256
+    assert short("x" * 257) == "x" * 180 + "~6111369e4b587b4a4bf84d6ef4d86968"
+    assert len({short("x" * 256 + each) for each in ("", "y", "z", "\ud800")}) == 4
+
+
 def test_a_messenger_has_defaults_that_answer_those_who_speak_to_it() -> None:
     """M10."""
     messenger = declared([Messenger(id="m", adapter=Paper())])["m"]
@@ -108,7 +123,10 @@ def test_a_messenger_has_defaults_that_answer_those_who_speak_to_it() -> None:
         ),
         ([Messenger(id="m", adapter=Paper()), Messenger(id="m", adapter=Paper(), path="/y")], "messengers.id"),
         ([Messenger(id="", adapter=Paper())], "messengers.id"),
-        ([Messenger(id="a/b", adapter=Paper())], "messengers.id"),
+        *(
+            ([Messenger(id=each, adapter=Paper())], "messengers.id")
+            for each in ("a/b", "a?b", "a#b", "a\0b", " m", "m ")
+        ),
         ([Messenger(id="m", adapter=Telegram("1:a"))], "messengers.verify"),
         ([Messenger(id="m", adapter=Paper(), verify=True)], "messengers.verify"),  # type: ignore[arg-type]
         ([Messenger(id="m", adapter=Paper(), respond_to=frozenset({"all"}))], "messengers.respond_to"),
