@@ -51,6 +51,23 @@ def test_who_comes_later_is_told_all_of_it_and_adds_nothing() -> None:
     tell(story, pace=Pace(first_ms=300))
 
 
+def test_who_goes_on_after_an_interruption_misses_nothing_and_hears_nothing_twice() -> None:
+    plan = FaultPlan.at({1: Fault(kind=FaultKind.STALL, event=4), 2: Fault(kind=FaultKind.STALL, event=4)})
+
+    async def story(client: Client) -> None:
+        result, listeners = await ask(client, Adder, "sum")
+        assert (result.text, [each.ends for each in listeners]) == (
+            WHOLE,
+            [["on_interrupted"], ["on_interrupted"], ["on_done"]],
+        )
+        whole = Listener()
+        await call(client, Adder, "attach", "asked", whole)
+        told = [event for event in events_of(whole) if event["type"] != "data-interrupted"]
+        assert [event for each in listeners for event in events_of(each)] == told
+
+    tell(story, plan=plan, pace=Pace(first_ms=300, between_ms=50))
+
+
 def test_who_comes_to_an_orphan_is_told_all_of_it_and_it_goes_on() -> None:
     """C-0334: the life that streamed it is dead; what it had made durable is told again, and the rest follows in the same message."""
     struck: list[str] = []

@@ -316,6 +316,48 @@ def test_a_call_that_died_is_not_made_again_and_the_model_is_told_why() -> None:
     assert any("OUTCOME UNKNOWN" in body for body in bodies)
 
 
+class Probed(Adder):
+    """Can look whether its tool took effect."""
+
+    found: ClassVar[Any] = None
+
+    async def look(self) -> Any:
+        """What a look shows."""
+        return self.found
+
+    @tool(probe=lambda agent: agent.look())
+    async def launch(self, what: str) -> str:
+        """Launch something: at most once."""
+        Outside.effects["launch", what] += 1
+        await asyncio.sleep(1)
+        return "launched"
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (True, "a check of what it touches shows that it took effect. Its result is lost; do not issue it again."),
+        (False, "a check of what it touches shows that it took no effect. Issue it again if it is still needed."),
+        (None, "OUTCOME UNKNOWN"),
+        ("perhaps", "OUTCOME UNKNOWN"),
+    ],
+)
+def test_of_a_call_that_died_the_model_is_told_what_a_probe_has_found(
+    found: object, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Probed, "found", found)
+
+    async def story(room: Room) -> list[str]:
+        asking = room.soon("chat", "go", request_id="asked", follow=True)
+        await room.until(lambda: Outside.effects["launch", "it"])
+        room.kill()
+        return [part["errorText"] for part in (await asking).message["parts"] if "errorText" in part]
+
+    (told,) = visit(Probed, story, Script(questions=(Question(asks="go", rounds=(Round(calls=(LAUNCH,)),)),)))
+    assert words in told
+    assert Outside.effects["launch", "it"] == 1
+
+
 def test_a_submitted_turn_outlives_its_agent() -> None:
     """Nobody needs to watch: the row alone brings it to its end (W-03, W-06, W-07, W-37)."""
     Outside.begin(SCRIPT)
