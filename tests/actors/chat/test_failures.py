@@ -120,7 +120,8 @@ def test_an_answer_that_cannot_be_read_is_a_fault_of_the_connection(problem: Exc
 def test_of_several_models_that_failed_one_that_may_pass_decides() -> None:
     bad, busy = ModelHTTPError(401, "a", None), ModelHTTPError(503, "b", None)
     assert failure_of(FallbackExceptionGroup("all failed", [bad, busy])).api is ApiKind.SERVER_OVERLOAD
-    assert failure_of(FallbackExceptionGroup("all failed", [bad, bad])).api is ApiKind.AUTH
+    worse = ModelHTTPError(400, "c", None)
+    assert failure_of(FallbackExceptionGroup("all failed", [bad, worse])).api is ApiKind.AUTH, "else the first"
     assert failure_of(behind(KeyError("x"), ExceptionGroup("of tasks", [busy]))).status == 503
 
 

@@ -398,6 +398,24 @@ class Steered(Bot):
         found = self.inspect_fiber(fiber_id)
         return "" if found is None else found.status
 
+    @exposed
+    async def fiber_end(self, fiber_id: str) -> list[Any]:
+        found = self.inspect_fiber(fiber_id)
+        return [] if found is None else [found.status, found.error, (found.metadata or {}).get("outcome")]
+
+
+def test_the_fiber_of_a_reply_ends_with_what_became_of_the_reply() -> None:
+    async def story(chat: Chat) -> Any:
+        await chat.hear("a story please")
+        await chat.hear("one short", key="2")
+        rows = await chat.rest()
+        return [(row["problem"], await chat.do("fiber_end", row["fiber_id"])) for row in rows]
+
+    Board.begin(post=["refused"] * 2)
+    (parked, answered), _ = visit(story, Steered, pace=Pace(first_ms=100, between_ms=10))
+    assert parked == ("post is refused", ["error", "post is refused", "parked"])
+    assert answered == ("", ["completed", None, "answered"])
+
 
 @pytest.mark.parametrize("has_begun", [False, True])
 def test_of_a_conversation_that_is_cleared_meanwhile_only_what_stands_there_is_marked(has_begun: bool) -> None:
