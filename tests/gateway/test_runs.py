@@ -211,6 +211,24 @@ def test_who_comes_while_the_last_watcher_leaves_is_told_what_comes() -> None:
     asyncio.run(story())
 
 
+class Broken(Lingering):
+    """A client that cannot follow."""
+
+    async def follow(self, _run_id: str, _last: int) -> AsyncGenerator[dict[str, Any], None]:
+        raise ConnectionError("nobody can be asked")
+        yield {}
+
+
+def test_what_ends_the_following_of_a_run_is_raised_by_its_watchers_and_no_end_of_the_run() -> None:
+    async def story() -> None:
+        watcher = Watcher(RunFeeds(), Broken())
+        await watcher.take()
+        with pytest.raises(ConnectionError, match="nobody can be asked"):
+            await watcher.take()
+
+    asyncio.run(story())
+
+
 class Thing:
     """Is begun and stopped."""
 

@@ -16,6 +16,7 @@ from starlette.types import Scope as ASGIScope
 from perdure.actors import Agent, ServePlan
 from perdure.actors.gateway.bodies import body_of
 from perdure.actors.gateway.limits import GatewayLimits, Rates
+from perdure.actors.gateway.refusals import Forbidden
 from perdure.actors.gateway.security import (
     Principal,
     Scope,
@@ -106,6 +107,28 @@ def test_tokens_are_compared_as_digests_of_one_length_and_all_of_them(monkeypatc
     assert compared == [(64, 64)] * 10
     with pytest.raises(BadRequest, match="a token is empty"):
         bearer({"": Principal("a")})
+
+
+@pytest.mark.parametrize("hears", [False, True])
+def test_a_connection_that_is_refused_is_taken_first_once_its_wish_was_heard(hears: bool) -> None:
+    """A server of ASGI takes no answer before it was asked what the client wants."""
+    order: list[str] = []
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        if hears:
+            await receive()
+        raise Forbidden("not you")
+
+    async def receive() -> Any:
+        order.append("receive")
+        return {"type": "websocket.connect"}
+
+    async def say(message: Any) -> None:
+        order.append(message["type"])
+
+    scope = {"type": "websocket", "path": "/", "query_string": b"", "headers": [(b"host", b"localhost")]}
+    asyncio.run(Guard(app, Security(), GatewayLimits())(scope, receive, say))
+    assert order == ["receive", "websocket.accept", "websocket.close"]
 
 
 # what one may do
