@@ -36,7 +36,7 @@ TOGETHER = {  # tests that run in one process, one after the other, by what thei
     ),  # the others, most of which share one; more Rays at once starve each other
     "mypy": re.compile(r"::test_[a-z_]*mypy"),  # they share one run of it
     "packaging": re.compile(r"^tests/test_packaging\.py"),  # what they install is built once
-    "tidy": re.compile(r"^tests/test_(tidy|dependencies)\.py"),  # they parse all files once
+    "tidy": re.compile(r"^tests/(test_(tidy|dependencies|mutants)|conformance)"),  # they parse all files once
     "tray": re.compile(r"^tests/gateway/test_tray\.py"),  # they share a gateway
 }
 

@@ -13,13 +13,10 @@ def test_something() -> None:
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import pickle
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -45,7 +42,6 @@ from perdure.ledger.facts import AttemptStarted, RunRequested, RunStarted
 from perdure.ledger.run import Run
 from perdure.policies import Limits
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
-from tests.tidy import ROOT
 
 T = TypeVar("T")
 
@@ -249,25 +245,3 @@ def play(
     laboratory.simulation.raise_errors()
     assert balance["balanced"], balance
     return result
-
-
-# ---------------------------------------------------------------- tests that are named elsewhere
-
-
-@cache
-def _tests_of(path: Path) -> frozenset[str]:
-    """The test functions of a module, by name."""
-    if not path.is_file():
-        return frozenset()
-    tree = ast.parse(path.read_text("utf-8"))
-    return frozenset(
-        node.name
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-    )
-
-
-def is_test(node_id: str) -> bool:
-    """Whether a node id (`tests/…/test_x.py::test_y`, perhaps with `[case]`) names a test that pytest collects."""
-    path, _, name = node_id.partition("::")
-    return Path(path).name.startswith("test_") and name.partition("[")[0] in _tests_of(ROOT / path)

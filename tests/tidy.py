@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -119,6 +120,26 @@ def sources(*folders: str) -> tuple[Source, ...]:
 @cache
 def _source(path: Path) -> Source:
     return Source(path.relative_to(ROOT).as_posix(), path.read_text("utf-8"))
+
+
+def own_tests(source: Source) -> list[Function]:
+    """The tests of a file."""
+    is_collected = Path(source.path).name.startswith("test_")
+    return [
+        node
+        for node in source.tree.body
+        if is_collected and isinstance(node, Function) and node.name.startswith("test_")
+    ]
+
+
+@cache
+def named_tests() -> dict[str, list[str]]:
+    """Where each test is: a test that is named elsewhere is named without its file, so that it may move."""
+    found = defaultdict(list)
+    for source in sources("tests"):
+        for test in own_tests(source):
+            found[test.name].append(source.path)
+    return found
 
 
 @cache

@@ -112,6 +112,7 @@ class Member(Elementary):
 VALUES = [None, 0, False, "", [], {}, 1.5, "text", [1, [2]], {"a": {"b": None}}, b"\0\xff"]
 
 
+@pytest.mark.shows(sub_agents="B2 B3 B4 B5 B12 B13 B39 B40 B41 B42 B54 B58 B71")
 def test_a_value_comes_back_as_it_is_from_a_call_and_from_the_state_of_a_later_life() -> None:
     async def story(stage: Stage) -> None:
         for number, value in enumerate(VALUES):
@@ -136,6 +137,7 @@ def test_a_state_is_assigned_as_a_whole_and_given_back_as_a_dictionary() -> None
     play(story)
 
 
+@pytest.mark.shows(sub_agents="B55 B68 B69")
 def test_calls_overtake_each_other_and_each_gets_its_own_answer() -> None:
     async def story(stage: Stage) -> None:
         ended: list[int] = []
@@ -150,6 +152,7 @@ def test_calls_overtake_each_other_and_each_gets_its_own_answer() -> None:
     play(story)
 
 
+@pytest.mark.shows(sub_agents="B56")
 def test_who_does_not_wait_for_the_answer_has_called_all_the_same_and_harms_nobody() -> None:
     async def story(stage: Stage) -> None:
         for method, args in (("later", [2, "x"]), ("fails", ["unheard"])):
@@ -163,6 +166,7 @@ def test_who_does_not_wait_for_the_answer_has_called_all_the_same_and_harms_nobo
     play(story)
 
 
+@pytest.mark.shows(sub_agents="B57 B59 B60 B61 B62 B70 B73 B74")
 def test_a_method_may_give_nothing_take_nothing_be_inherited_be_replaced_or_fail() -> None:
     async def story(stage: Stage) -> None:
         assert await stage.call(Member, "nothing") is None
@@ -179,6 +183,7 @@ def test_a_method_may_give_nothing_take_nothing_be_inherited_be_replaced_or_fail
     play(story)
 
 
+@pytest.mark.shows(sub_agents="B126 B127 B130 B131 B143 B144 B153")
 def test_two_agents_of_a_class_are_apart_and_a_name_is_the_same_agent_for_everybody() -> None:
     async def story(stage: Stage) -> None:
         for name in ("a", "A", "a-1", "a_1", "default", "1"):
@@ -190,6 +195,7 @@ def test_two_agents_of_a_class_are_apart_and_a_name_is_the_same_agent_for_everyb
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G47 G49 G50")
 def test_vigils_on_many_threads_end_with_their_blocks_also_when_these_fail() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Member, "vigils_on_threads", 8)

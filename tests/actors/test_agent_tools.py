@@ -35,6 +35,7 @@ def kinds(frames: list[dict[str, Any]]) -> list[str]:
 # ---------------------------------------------------------------- results
 
 
+@pytest.mark.shows(agent_tools="81", chat_recovery="C-0874")
 def test_a_child_returns_its_typed_output_to_the_parent_that_waits() -> None:
     async def story(stage: Stage) -> None:
         assert (await stage.client.run(Doubler, Number(n=4))).output == 8
@@ -74,6 +75,7 @@ def test_none_of_a_batch_begins_if_one_is_wrong() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="66 75", chat_recovery="C-0868")
 def test_text_that_a_child_returns_is_its_summary_and_a_class_may_make_another() -> None:
     async def story(stage: Stage) -> None:
         wordy = await stage.client.run(Wordy, "hello")
@@ -84,6 +86,7 @@ def test_text_that_a_child_returns_is_its_summary_and_a_class_may_make_another()
     play(story)
 
 
+@pytest.mark.shows(agent_tools="76", chat_recovery="C-0869")
 def test_a_child_that_returns_nothing_has_completed_with_an_empty_summary() -> None:
     async def story(stage: Stage) -> None:
         result = await stage.client.run(Wordy, None)
@@ -92,6 +95,7 @@ def test_a_child_that_returns_nothing_has_completed_with_an_empty_summary() -> N
     play(story)
 
 
+@pytest.mark.shows(agent_tools="40 85 147 151", chat_recovery="C-0465 C-0878 C-0919 C-0923")
 def test_what_a_child_raises_is_the_words_of_an_error() -> None:
     async def story(stage: Stage) -> None:
         result = await stage.client.run(Failing, "no such file", run_id="f")
@@ -102,6 +106,7 @@ def test_what_a_child_raises_is_the_words_of_an_error() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="68")
 def test_a_child_that_returns_what_it_did_not_promise_fails_with_words_about_it() -> None:
     async def story(stage: Stage) -> None:
         result = await stage.client.run(Liar, "not a number")
@@ -112,6 +117,7 @@ def test_a_child_that_returns_what_it_did_not_promise_fails_with_words_about_it(
     play(story)
 
 
+@pytest.mark.shows(agent_tools="84 86 148 152", chat_recovery="C-0877 C-0879 C-0920 C-0924")
 def test_children_at_the_same_time_keep_their_ends_apart() -> None:
     async def story(stage: Stage) -> None:
         good, bad = await asyncio.gather(stage.client.run(Doubler, {"n": 1}), stage.client.run(Failing, "x"))
@@ -128,6 +134,7 @@ FAILURES: list[tuple[dict[str, Any], bool]] = [
 ]
 
 
+@pytest.mark.shows(agent_tools="63 64 65", chat_recovery="C-1407 C-1408 C-1409")
 @pytest.mark.parametrize(("end", "retryable"), FAILURES)
 def test_only_an_interruption_may_be_tried_again(end: dict[str, Any], retryable: bool) -> None:
     failure = run_result(output=None, **RESULT, **end).failure
@@ -142,6 +149,7 @@ def test_a_completed_run_has_no_failure() -> None:
     assert run_result(output=None, **RESULT, status="completed").ok
 
 
+@pytest.mark.shows(agent_tools="70")
 def test_there_are_seven_reasons_and_no_others() -> None:
     assert set(InterruptedReason) == {
         "no-progress", "window-exceeded", "not-tailable", "inspect-timeout", "inspect-failed", "recovery-deadline",
@@ -149,6 +157,7 @@ def test_there_are_seven_reasons_and_no_others() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.shows(agent_tools="71")
 def test_reason_and_child_still_running_are_told_apart_from_absent() -> None:
     hints = typing.get_type_hints(RunFailed)
     assert hints["child_still_running"] == bool | None
@@ -160,6 +169,7 @@ def test_reason_and_child_still_running_are_told_apart_from_absent() -> None:
 # ---------------------------------------------------------------- the id
 
 
+@pytest.mark.shows(agent_tools="77 146", chat_recovery="C-0870 C-0917 C-0918")
 def test_the_same_id_with_the_same_content_gives_the_same_result_and_runs_nothing_again() -> None:
     async def story(stage: Stage) -> None:
         first = await stage.client.run(Worker, {"steps": 2}, run_id="w")
@@ -170,6 +180,7 @@ def test_the_same_id_with_the_same_content_gives_the_same_result_and_runs_nothin
     play(story)
 
 
+@pytest.mark.shows(agent_tools="101 140", chat_recovery="C-0894 C-0912")
 def test_the_same_id_asked_for_at_the_same_time_is_one_run_with_one_end_for_everybody() -> None:
     async def story(stage: Stage) -> None:
         asked = [stage.client.run(Worker, {"steps": 2, "pause_ms": 1_000}, run_id="w") for _ in range(5)]
@@ -184,6 +195,7 @@ def test_the_same_id_asked_for_at_the_same_time_is_one_run_with_one_end_for_ever
     play(story)
 
 
+@pytest.mark.shows(agent_tools="145 W-19")
 def test_the_same_id_with_other_content_is_a_conflict_that_names_the_field() -> None:
     async def story(stage: Stage) -> None:
         await stage.client.run(Doubler, {"n": 1}, run_id="d")
@@ -198,6 +210,7 @@ def test_the_same_id_with_other_content_is_a_conflict_that_names_the_field() -> 
     play(story)
 
 
+@pytest.mark.shows(agent_tools="69")
 def test_an_id_that_was_not_given_follows_from_where_and_what_is_asked_so_a_killed_parent_finds_its_children() -> None:
     async def story(stage: Stage) -> None:
         task = asyncio.create_task(stage.client.run(Crowd, 3, run_id="p"))
@@ -255,6 +268,7 @@ def test_over_the_limit_runs_wait_for_their_turn() -> None:
     assert most == 2
 
 
+@pytest.mark.shows(agent_tools="113 114 W-18")
 def test_over_the_limit_a_run_is_refused_at_once_if_asked_for_and_its_id_can_be_used_later() -> None:
     async def story(stage: Stage) -> None:
         tasks = [asyncio.create_task(stage.call(Narrow, "sleep", 5_000, f"s{n}")) for n in range(2)]
@@ -269,6 +283,7 @@ def test_over_the_limit_a_run_is_refused_at_once_if_asked_for_and_its_id_can_be_
     play(story)
 
 
+@pytest.mark.shows(agent_tools="115")
 def test_without_a_limit_everything_is_at_work_at_once() -> None:
     async def story(stage: Stage) -> None:
         runs = [asyncio.create_task(stage.client.run(Sleeper, 60_000, run_id=f"s{n}")) for n in range(30)]
@@ -278,6 +293,7 @@ def test_without_a_limit_everything_is_at_work_at_once() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="118 120", chat_recovery="C-0942")
 def test_each_level_of_a_chain_completes_and_has_its_own_limit() -> None:
     async def story(stage: Stage) -> None:
         assert (await stage.client.run(Middle, 3, run_id="m")).output == ["completed"] * 3
@@ -295,6 +311,7 @@ def test_nested_waiting_never_deadlocks_on_one_crowded_host() -> None:
     play(story, limits=Limits(hosts_max=1, hosts_warm=1, pack_max=2))
 
 
+@pytest.mark.shows(agent_tools="119")
 def test_a_follower_of_the_top_hears_of_the_middle_only() -> None:
     async def story(stage: Stage) -> None:
         heard: list[str] = []
@@ -311,6 +328,7 @@ def test_a_follower_of_the_top_hears_of_the_middle_only() -> None:
 # ---------------------------------------------------------------- events
 
 
+@pytest.mark.shows(agent_tools="38 39 129", chat_recovery="C-0463 C-0464 C-0901")
 def test_the_events_of_a_run_are_numbered_and_replayed_from_any_number() -> None:
     signals = [{"chunk": {"type": "text-delta", "delta": str(n)}} for n in range(5)]
 
@@ -324,6 +342,7 @@ def test_the_events_of_a_run_are_numbered_and_replayed_from_any_number() -> None
     play(story)
 
 
+@pytest.mark.shows(agent_tools="82 92 130 132 W-06 W-30", chat_recovery="C-0875 C-0885 C-0902 C-0904")
 def test_who_follows_from_the_middle_gets_every_event_once_and_the_numbers_go_on_over_a_death() -> None:
     signals = [{"chunk": n, "after_ms": 300} for n in range(10)]
 
@@ -339,6 +358,7 @@ def test_who_follows_from_the_middle_gets_every_event_once_and_the_numbers_go_on
     play(story)
 
 
+@pytest.mark.shows(agent_tools="133 W-31", chat_recovery="C-0905")
 def test_a_follower_that_leaves_takes_nothing_from_the_others() -> None:
     signals = [{"chunk": n, "after_ms": 300} for n in range(5)]
 
@@ -360,6 +380,7 @@ async def collect(stage: Stage, run_id: str) -> list[dict[str, Any]]:
     return [frame async for frame in stage.client.follow(run_id)]
 
 
+@pytest.mark.shows(agent_tools="179 182")
 def test_a_page_that_is_opened_later_shows_the_same_runs_in_their_order_under_one_tool_call() -> None:
     async def story(stage: Stage) -> None:
         assert await stage.call(Starter, "compare", "call-1") == ["completed", "completed"]
@@ -376,6 +397,7 @@ def test_a_page_that_is_opened_later_shows_the_same_runs_in_their_order_under_on
 # ---------------------------------------------------------------- hooks and questions
 
 
+@pytest.mark.shows(agent_tools="134", chat_recovery="C-0906")
 def test_the_start_hook_is_called_before_the_run_and_not_again_for_the_same_id() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Hooked, "wait_for", "Doubler", {"n": 1}, "d")
@@ -385,6 +407,7 @@ def test_the_start_hook_is_called_before_the_run_and_not_again_for_the_same_id()
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-03")
 def test_a_start_hook_that_raises_refuses_the_run_and_nothing_has_happened() -> None:
     async def story(stage: Stage) -> None:
         with pytest.raises(Exception, match="not today"):
@@ -394,6 +417,7 @@ def test_a_start_hook_that_raises_refuses_the_run_and_nothing_has_happened() -> 
     play(story)
 
 
+@pytest.mark.shows(agent_tools="175")
 def test_a_run_can_be_listed_inspected_and_is_not_known_to_others() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "wait_for", "Doubler", {"n": 1}, "d")
@@ -406,6 +430,7 @@ def test_a_run_can_be_listed_inspected_and_is_not_known_to_others() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-50")
 def test_the_gate_lets_in_to_runs_that_began_and_by_their_own_class() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "wait_for", "Doubler", {"n": 1}, "d")
@@ -420,6 +445,7 @@ def test_the_gate_lets_in_to_runs_that_began_and_by_their_own_class() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="80", chat_recovery="C-0873")
 def test_nothing_is_left_on_the_hosts_when_all_is_done() -> None:
     async def story(stage: Stage) -> None:
         await asyncio.gather(*(stage.client.run(Worker, {"steps": 1}, run_id=f"w{n}") for n in range(5)))
@@ -430,6 +456,7 @@ def test_nothing_is_left_on_the_hosts_when_all_is_done() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="72")
 @pytest.mark.parametrize(
     "attribute", ["agent_tool_reattach_no_progress_timeout_ms", "agent_tool_reattach_max_window_ms"]
 )
@@ -440,6 +467,7 @@ def test_a_static_option_that_is_no_duration_is_refused_by_its_name(attribute: s
     assert refused.value.field == attribute
 
 
+@pytest.mark.shows(agent_tools="72")
 @pytest.mark.parametrize("value", [0, 2_500, float("inf")])
 def test_the_static_options_of_a_wait_are_durations_and_infinity_is_one(value: float) -> None:
     from perdure.actors.life.class_options import class_options  # noqa: PLC0415

@@ -28,6 +28,7 @@ async def refused(stage: Stage, job: Any) -> BadRequest:
     return problem.value
 
 
+@pytest.mark.shows(agent_tools="73")
 @pytest.mark.parametrize(
     ("value", "words"),
     [({"n": "many"}, "n: "), ({"n": None}, "n: "), ("text", "Number"), ([1], "Number")],
@@ -51,6 +52,7 @@ def test_input_that_cannot_be_encoded(value: object) -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-48")
 def test_input_and_output_over_their_limits_say_the_limit() -> None:
     async def story(stage: Stage) -> None:
         problem = await refused(stage, stage.client.run(Wordy, "x" * 2_000))
@@ -111,6 +113,7 @@ def test_milestones_that_are_none(stones: Any) -> None:
     assert problem.value.field == "on_milestones"
 
 
+@pytest.mark.shows(agent_tools="W-51")
 def test_a_notification_without_a_chat_is_refused_instead_of_ignored() -> None:
     async def story(stage: Stage) -> None:
         problem = await refused(stage, stage.call(Boss, "detach", "Sleeper", 1, "s", {"notify": True}))

@@ -262,6 +262,7 @@ def test_a_call_that_comes_too_late_for_a_life_that_went_to_sleep_is_made_in_the
     play(story, limits=replace(ROOMY, idle_ms=1_500))
 
 
+@pytest.mark.shows(chat_recovery="C-0938")
 @pytest.mark.parametrize(("method", "outcome"), [("count", "refused"), ("count_again", "2")])
 def test_a_call_whose_agent_is_stopped_is_refused_or_made_again(method: str, outcome: str) -> None:
     async def story(stage: Stage) -> str:

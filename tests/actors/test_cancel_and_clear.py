@@ -19,6 +19,7 @@ async def kinds_of(stage: Stage, run_id: str) -> list[str]:
     return [frame["event"]["kind"] for frame in await stage.client.ask("frames", run_id, -1)]
 
 
+@pytest.mark.shows(agent_tools="11 157", chat_recovery="C-0929")
 def test_a_cancelled_run_is_aborted_its_child_stopped_and_its_parent_told_once() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "detach", "Sleeper", HOUR_MS, "s")
@@ -34,6 +35,7 @@ def test_a_cancelled_run_is_aborted_its_child_stopped_and_its_parent_told_once()
     play(story)
 
 
+@pytest.mark.shows(agent_tools="9")
 def test_who_waits_for_a_cancelled_run_is_given_the_abort_and_no_mail_is_sent() -> None:
     async def story(stage: Stage) -> None:
         waiting = asyncio.create_task(stage.call(Boss, "wait_for", "Sleeper", HOUR_MS, "s"))
@@ -57,6 +59,7 @@ def test_a_cancelled_awaited_run_calls_the_finish_hook_once() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="79 W-23", chat_recovery="C-0872")
 def test_a_cancel_can_be_repeated_and_a_late_result_does_not_change_it() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "detach", "Stubborn", 20_000, "s")
@@ -80,6 +83,7 @@ def test_a_cancel_of_a_run_that_has_ended_changes_nothing() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-13")
 def test_a_run_that_was_cancelled_before_it_had_a_place_never_starts() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "detach", "Worker", {"steps": 1}, "w")
@@ -93,6 +97,7 @@ def test_a_run_that_was_cancelled_before_it_had_a_place_never_starts() -> None:
     play(story, limits=replace(ROOMY, hosts_max=1, hosts_warm=1, pack_max=1))
 
 
+@pytest.mark.shows(agent_tools="153", chat_recovery="C-0925")
 def test_a_cancel_goes_down_to_whatever_is_waited_for() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(
@@ -106,6 +111,7 @@ def test_a_cancel_goes_down_to_whatever_is_waited_for() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="107 160", chat_recovery="C-0900 C-0932")
 def test_a_cancel_ends_the_attempt_that_followed_a_death() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "detach", "Sleeper", HOUR_MS, "s")
@@ -141,6 +147,7 @@ def test_a_cancel_of_an_unknown_or_a_foreign_run_names_the_run(name: str) -> Non
     play(story)
 
 
+@pytest.mark.shows(agent_tools="177 183")
 def test_a_clear_forgets_runs_their_events_and_their_storage_for_ever() -> None:
     async def story(stage: Stage) -> None:
         for number in range(3):
@@ -183,6 +190,7 @@ def test_a_cleared_id_can_be_used_again_for_something_else() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-39")
 def test_a_clear_cancels_what_is_live_tells_no_handler_and_sends_a_last_event() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "detach", "Sleeper", HOUR_MS, "s")

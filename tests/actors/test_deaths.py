@@ -79,6 +79,7 @@ async def until_told(stage: Stage, *expected: str) -> list[list[Any]]:
     return told
 
 
+@pytest.mark.shows(agent_tools="100 139 W-01", chat_recovery="C-0893 C-0911")
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_the_end_of_a_detached_run_takes_effect_exactly_once(victim: str, moment: str) -> None:

@@ -29,6 +29,7 @@ def test_a_handle_comes_back_as_soon_as_the_run_is_durable() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="1", chat_recovery="C-1411")
 def test_an_end_is_told_to_the_hook_and_then_to_the_handler_once() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Hooked, "detach", "Sleeper", 100, "s")
@@ -50,6 +51,7 @@ def test_every_true_end_is_told(kind: str, status: str) -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-25")
 def test_a_handler_is_given_the_typed_output_and_the_id_of_its_mail() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Clumsy, "detach", "Numbers", 7, "s", {"on_finish": "on_output"})
@@ -59,6 +61,7 @@ def test_a_handler_is_given_the_typed_output_and_the_id_of_its_mail() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="4 12 W-07", chat_recovery="C-1414")
 def test_a_give_up_is_told_once_and_the_teardown_after_it_is_no_second_end() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "detach", "Sleeper", HOUR_MS, "s", {"max_budget_ms": 1_000})
@@ -71,6 +74,7 @@ def test_a_give_up_is_told_once_and_the_teardown_after_it_is_no_second_end() -> 
     play(story)
 
 
+@pytest.mark.shows(agent_tools="3", chat_recovery="C-1413")
 def test_a_give_up_and_a_late_true_end_are_both_told_in_this_order() -> None:
     async def story(stage: Stage) -> None:
         followed = {"max_budget_ms": 1_000, "on_give_up": "on_gone"}
@@ -86,6 +90,7 @@ def test_a_give_up_and_a_late_true_end_are_both_told_in_this_order() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-49 W-55")
 def test_a_true_end_during_the_teardown_wins_and_no_give_up_is_told() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "detach", "Stubborn", 3_000, "s", {"max_budget_ms": 1_000})
@@ -132,6 +137,7 @@ def test_without_limits_nobody_is_ever_given_up() -> None:
     play(story, limits=strict)
 
 
+@pytest.mark.shows(agent_tools="6", chat_recovery="C-1416")
 def test_signals_reset_the_window_of_silence() -> None:
     signals: list[dict[str, Any]] = [{"fraction": 0.1 * n, "after_ms": 4_000} for n in range(8)]
 
@@ -150,6 +156,7 @@ def test_who_never_reported_anything_is_not_given_up_for_silence() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-20")
 def test_asking_again_tells_the_true_status_and_starts_nothing() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "detach", "Failing", "x", "f")
@@ -208,6 +215,7 @@ def test_the_source_of_a_notification_travels_with_the_run() -> None:
     assert about(open_run(asked(**options), 1, 1))["source"] == "research"
 
 
+@pytest.mark.shows(agent_tools="W-08")
 def test_a_child_of_which_nothing_is_heard_any_more_is_not_polled_for_ever() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "detach", "Sleeper", HOUR_MS, "s", {"max_budget_ms": 1_000})

@@ -107,6 +107,7 @@ def addresses(stage: Stage, name: str) -> set[str]:
     return found | {each for each in possible if stage.laboratory.disk.has(each)}
 
 
+@pytest.mark.shows(agent_tools="180")
 @WAYS
 def test_the_child_of_a_run_is_reached_while_it_runs_after_it_and_after_a_death(way: Way) -> None:
     async def story(stage: Stage) -> None:
@@ -161,6 +162,7 @@ def test_what_belongs_to_a_child_is_reached_through_it_and_through_all_above_it(
     play(story)
 
 
+@pytest.mark.shows(agent_tools="176 181")
 def test_a_guessed_id_is_refused_at_every_door_and_leaves_nothing_on_record() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Owner, "dig", "r", 0.0)

@@ -36,6 +36,7 @@ def prose(events: AgentToolEvents) -> str:
     return "".join(part["text"] for part in events.runs_by_id["r"].parts)
 
 
+@pytest.mark.shows(agent_tools="28 156", chat_recovery="C-0928")
 @pytest.mark.parametrize(
     "junk",
     [

@@ -48,6 +48,7 @@ def replayed(frames: Frames) -> Frames:
 # --- what was seen, and in which order
 
 
+@pytest.mark.shows(agent_tools="22")
 def test_a_replay_of_what_was_seen_live_is_dropped_and_the_next_new_frame_applies() -> None:
     """Case 22."""
     live = [started(), text(1, "a"), text(2, "b")]
@@ -58,6 +59,7 @@ def test_a_replay_of_what_was_seen_live_is_dropped_and_the_next_new_frame_applie
     assert prose(events.runs_by_id["r"]) == "abc"
 
 
+@pytest.mark.shows(agent_tools="23")
 def test_distinct_numbers_of_one_run_all_apply() -> None:
     """Case 23: equal content under distinct numbers is not taken for an echo."""
     events = shown(started())
@@ -65,6 +67,7 @@ def test_distinct_numbers_of_one_run_all_apply() -> None:
     assert prose(events.runs_by_id["r"]) == "xxxxx"
 
 
+@pytest.mark.shows(agent_tools="24")
 def test_a_stray_started_after_the_end_is_ignored() -> None:
     """Case 24: the number is new, but the end stands."""
     events = shown(started(), frame(1, "finished", summary="done"))
@@ -82,6 +85,7 @@ def test_a_second_started_renews_the_description_of_a_running_run_and_keeps_its_
     assert (run.order, run.input_preview, prose(run)) == (4, "new", "a")
 
 
+@pytest.mark.shows(agent_tools="25")
 def test_after_a_reset_the_same_frames_apply_again() -> None:
     """Case 25."""
     frames = [started(), text(1, "a"), frame(2, "finished", summary="s")]
@@ -93,6 +97,7 @@ def test_after_a_reset_the_same_frames_apply_again() -> None:
     assert events.runs_by_id == before
 
 
+@pytest.mark.shows(agent_tools="26")
 def test_runs_are_grouped_by_their_tool_call_and_the_others_are_unbound() -> None:
     """Case 26."""
     events = shown(
@@ -112,6 +117,7 @@ def test_runs_are_grouped_by_their_tool_call_and_the_others_are_unbound() -> Non
     assert [run.run_id for run in events.unbound_runs] == ["free"]
 
 
+@pytest.mark.shows(agent_tools="27")
 @pytest.mark.parametrize(
     ("end", "expected"),
     [
@@ -134,12 +140,14 @@ def test_each_end_shows_its_fields(end: dict[str, Any], expected: dict[str, Any]
     assert {name: getattr(run, name) for name in expected} == expected
 
 
+@pytest.mark.shows(agent_tools="29")
 def test_siblings_that_started_in_another_order_are_listed_in_theirs() -> None:
     """Case 29."""
     events = shown(started(run="b", order=1), started(run="a", order=0))
     assert [run.run_id for run in events.runs_by_tool_call_id["tool-1"]] == ["a", "b"]
 
 
+@pytest.mark.shows(agent_tools="30")
 @pytest.mark.parametrize("body", [{"type": "text-delta", "delta": "hello"}, '{"type": "text-delta", "delta": "hello"}'])
 def test_a_chunk_body_grows_the_parts(body: object) -> None:
     """Case 30: a lone text delta makes a text part, as an object or as opaque text."""
@@ -155,6 +163,7 @@ def test_a_chunk_that_is_no_ui_chunk_shows_nothing_but_takes_its_number(body: ob
     assert events.runs_by_id["r"].parts == []
 
 
+@pytest.mark.shows(agent_tools="31", chat_recovery="C-0473")
 def test_the_same_delta_on_the_same_state_does_not_double_the_text() -> None:
     """Case 31: what was shown before stays as it was, whoever applies the next frame to it."""
     first, second = shown(started(), text(1, "hello")), shown(started(), text(1, "hello"))
@@ -165,6 +174,7 @@ def test_the_same_delta_on_the_same_state_does_not_double_the_text() -> None:
     assert prose(before) == "hello"
 
 
+@pytest.mark.shows(agent_tools="32")
 def test_progress_is_shown_without_a_part_and_the_latest_wins() -> None:
     """Case 32."""
     events = shown(started(), frame(1, "progress", fraction=0.6, phase="reading", message="Reading…", at_ms=10))
@@ -182,6 +192,7 @@ def milestone(sequence: int, number: int, name: str, at_ms: int, **fields: Any) 
     return frame(sequence, "milestone", name=name, milestone_sequence=number, at_ms=at_ms, **fields)
 
 
+@pytest.mark.shows(agent_tools="33")
 def test_milestones_are_kept_once_in_order_and_the_newest_is_the_progress() -> None:
     """Case 33."""
     events = shown(started(), milestone(1, 1, "synthesized", 1001, phase="two", data={"k": 1}))
@@ -202,6 +213,7 @@ def test_a_milestone_older_than_the_progress_does_not_roll_it_back() -> None:
     assert [mark["name"] for mark in run.milestones] == ["m"]
 
 
+@pytest.mark.shows(agent_tools="34")
 @pytest.mark.parametrize("call", [None, ""])
 def test_a_run_without_a_tool_call_is_unbound_only(call: str | None) -> None:
     """Case 34."""
@@ -210,6 +222,7 @@ def test_a_run_without_a_tool_call_is_unbound_only(call: str | None) -> None:
     assert events.runs_by_tool_call_id == {}
 
 
+@pytest.mark.shows(agent_tools="35")
 def test_an_interruption_is_a_state_of_its_own_with_its_text() -> None:
     """Case 35."""
     run = the_run(started(), frame(1, "interrupted", error="parent restarted"))
@@ -221,6 +234,7 @@ def test_an_interruption_is_a_state_of_its_own_with_its_text() -> None:
     )
 
 
+@pytest.mark.shows(agent_tools="21 36", chat_recovery="C-0474")
 def test_a_soft_interruption_tells_its_typed_reason_and_that_the_child_runs_on() -> None:
     """Case 36."""
     end = frame(1, "interrupted", error="gave up", reason="no-progress", child_still_running=True)
@@ -228,6 +242,7 @@ def test_a_soft_interruption_tells_its_typed_reason_and_that_the_child_runs_on()
     assert (run.reason, run.child_still_running) == ("no-progress", True)
 
 
+@pytest.mark.shows(agent_tools="37", chat_recovery="C-0475")
 def test_a_torn_down_interruption_tells_that_the_child_is_gone() -> None:
     """Case 37: False is not None."""
     end = frame(1, "interrupted", error="ceiling", reason="window-exceeded", child_still_running=False)
@@ -248,6 +263,7 @@ FULL_LIFE = [
 ]
 
 
+@pytest.mark.shows(agent_tools="19 20")
 def test_a_late_client_gets_everything_by_replay_and_a_reconnecting_one_nothing_twice() -> None:
     """Cases 19 and 20 as the reducer sees them; spec W-29 (milestones are replayed) and W-34 (so are chunks)."""
     late = shown(*replayed(FULL_LIFE))
@@ -268,6 +284,7 @@ def test_the_frames_of_a_re_attached_run_go_on_where_the_others_ended() -> None:
     assert statuses == ["interrupted", "interrupted", "completed"]
 
 
+@pytest.mark.shows(agent_tools="W-33")
 def test_a_repaired_run_keeps_nothing_of_its_interruption() -> None:
     """Spec W-33, and case 18 as the reducer sees it."""
     for repair in (frame(4, "finished", summary=""), frame(4, "error", error="e"), frame(4, "aborted")):

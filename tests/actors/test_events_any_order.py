@@ -5,6 +5,7 @@ from __future__ import annotations
 from copy import deepcopy
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +42,7 @@ def replayed(frames: Frames) -> Frames:
     return [{**each, "replay": True} for each in frames]
 
 
+@pytest.mark.shows(agent_tools="W-32")
 def test_a_chunk_that_overtakes_started_waits_for_it() -> None:
     """Spec W-32: nothing is marked seen unless it is applied or waits."""
     events = shown(text(2, "b"), text(1, "a"))

@@ -58,6 +58,7 @@ MOMENTS = {
 }
 
 
+@pytest.mark.shows(chat_recovery="C-1358", fibers="F41 weakness-9 W1 W2 W6 case-6")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_fiber_with_retry_comes_to_its_end_whenever_it_is_killed(moment: str) -> None:
     strike = Strike(MOMENTS[moment])
@@ -74,6 +75,7 @@ def test_a_fiber_with_retry_comes_to_its_end_whenever_it_is_killed(moment: str) 
     assert strike.struck
 
 
+@pytest.mark.shows(chat_recovery="C-1363", fibers="F46")
 def test_without_hook_and_retry_it_stays_interrupted_until_somebody_resolves_it() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Jobs, "start", "forever", None, {"fiber_id": "f"})
@@ -106,6 +108,7 @@ def test_a_person_may_have_an_interrupted_fiber_entered_again() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-0941 C-1357 C-1359 C-1362", fibers="F40 F42 F45 F52")
 @pytest.mark.parametrize("status", ["completed", "error", "aborted", "interrupted"])
 def test_the_hook_decides_what_becomes_of_it(status: Any) -> None:
     Recovering.verdicts.append(FiberResult(status, error="because", snapshot={"told": 1}, metadata={"new": True}))
@@ -151,6 +154,7 @@ def test_the_hook_may_have_it_entered_again() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1360", fibers="F43 weakness-2 W13 case-2")
 def test_while_it_is_being_recovered_it_is_not_over_and_whoever_waits_goes_on_waiting() -> None:
     """§13.7, 2: a duplicate that comes during the recovery joins, and the body runs no second time."""
     Recovering.verdicts.append(FiberResult("completed"))
@@ -173,6 +177,7 @@ def test_while_it_is_being_recovered_it_is_not_over_and_whoever_waits_goes_on_wa
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1339", fibers="F22 weakness-1 weakness-7 W9 W10 case-1 case-5")
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_death_in_the_hook_has_it_called_again_after_a_longer_pause_each_time(times: int) -> None:
     """§13.7, 1 and 5: at least once, bounded, and the pause outlives the process."""
@@ -194,6 +199,7 @@ def test_a_death_in_the_hook_has_it_called_again_after_a_longer_pause_each_time(
     assert strike.struck == times
 
 
+@pytest.mark.shows(fibers="W12")
 def test_a_cancelled_fiber_is_not_recovered() -> None:
     """W12."""
 

@@ -36,6 +36,7 @@ async def each_kind(stage: Stage) -> None:
     await asyncio.sleep(1)
 
 
+@pytest.mark.shows(chat_recovery="C-1355", fibers="F38")
 def test_fibers_are_listed_by_status_and_name_the_newest_first() -> None:
     async def story(stage: Stage) -> None:
         await each_kind(stage)
@@ -66,6 +67,7 @@ def test_pages_follow_each_other_whatever_is_added_meanwhile() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1356", fibers="F39")
 def test_a_deletion_spares_interrupted_and_open_fibers_unless_it_is_told_otherwise() -> None:
     async def story(stage: Stage) -> None:
         await each_kind(stage)
@@ -81,6 +83,7 @@ def test_a_deletion_spares_interrupted_and_open_fibers_unless_it_is_told_otherwi
     play(story)
 
 
+@pytest.mark.shows(fibers="weakness-12")
 def test_what_was_settled_long_ago_goes_by_itself() -> None:
     limits = replace(ROOMY, fibers_kept_max=20, fibers_kept_ms=600_000)
 
@@ -100,6 +103,7 @@ def test_what_was_settled_long_ago_goes_by_itself() -> None:
     play(story, limits=limits)
 
 
+@pytest.mark.shows(chat_recovery="C-1347", fibers="F30")
 @pytest.mark.parametrize(
     ("options", "field"),
     [

@@ -34,6 +34,7 @@ async def killed(stage: Stage, kind: type[Jobs] = Recovering, after_s: float = 1
 # work without a record
 
 
+@pytest.mark.shows(chat_recovery="C-1318 C-1319 C-1320 C-1343", fibers="F1 F2 F3 F26")
 def test_unmanaged_work_gives_what_it_gives_and_leaves_nothing() -> None:
     async def story(stage: Stage) -> None:
         assert await stage.call(Jobs, "run_one", "work") == "worked"
@@ -44,6 +45,7 @@ def test_unmanaged_work_gives_what_it_gives_and_leaves_nothing() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1321 C-1342", fibers="F4 F25")
 def test_unmanaged_work_that_nobody_waits_for_keeps_its_agent_awake() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Jobs, "forget_about", 3)
@@ -54,6 +56,7 @@ def test_unmanaged_work_that_nobody_waits_for_keeps_its_agent_awake() -> None:
     play(story, limits=replace(ROOMY, idle_ms=500))
 
 
+@pytest.mark.shows(chat_recovery="C-1322 C-1323 C-1324 C-1328", fibers="F5 F6 F7 F11")
 def test_a_stash_goes_to_the_fiber_that_the_code_belongs_to() -> None:
     async def story(stage: Stage) -> None:
         assert await stage.call(Jobs, "stash_in_two") == ["a", "b"]
@@ -63,6 +66,7 @@ def test_a_stash_goes_to_the_fiber_that_the_code_belongs_to() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-0940 C-1330 C-1331 C-1332 C-1334 C-1335", fibers="F13 F14 F15 F17 F18 F24 F51 W3")
 def test_unmanaged_work_that_died_is_told_to_the_hook_once_with_what_it_stashed() -> None:
     async def story(stage: Stage) -> None:
         begun_ms = int(EPOCH_MS + stage.laboratory.simulation.now_ms())
@@ -106,6 +110,7 @@ def test_of_five_fibers_that_died_together_each_is_told_to_the_hook_once() -> No
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1337", fibers="F20 F61")
 def test_unmanaged_work_is_forgotten_when_nobody_takes_it_up() -> None:
     limits = replace(ROOMY, fiber_recoveries_max=3)
     Recovering.verdicts.append(ValueError("not today"))
@@ -124,6 +129,7 @@ def test_unmanaged_work_is_forgotten_when_nobody_takes_it_up() -> None:
 # hooks
 
 
+@pytest.mark.shows(chat_recovery="C-1336 C-1364", fibers="F19 F47")
 def test_a_hook_that_fails_is_called_again_and_then_the_fiber_stays_interrupted() -> None:
     Recovering.verdicts.append(ValueError("not today"))
 
@@ -143,6 +149,7 @@ def test_a_hook_that_fails_is_called_again_and_then_the_fiber_stays_interrupted(
     play(story, limits=replace(ROOMY, fiber_recoveries_max=3))
 
 
+@pytest.mark.shows(chat_recovery="C-1338 C-1340 C-1341", fibers="F21 F23 F62 weakness-8")
 def test_a_hook_that_fails_at_first_may_succeed_later_also_after_the_agent_slept() -> None:
     Recovering.verdicts[:] = [ValueError("not today")] * 6 + [FiberResult("completed")]
 
@@ -159,6 +166,7 @@ def test_a_hook_that_fails_at_first_may_succeed_later_also_after_the_agent_slept
     play(story)
 
 
+@pytest.mark.shows(fibers="weakness-4 weakness-5 case-3")
 @pytest.mark.parametrize("stubborn", [False, True])
 def test_a_hook_that_hangs_is_cancelled_and_holds_up_nobody(stubborn: bool) -> None:
     """§13.7, 3: neither the start of the agent, nor a call, nor the recovery of the others."""
@@ -185,6 +193,7 @@ def test_a_hook_that_hangs_is_cancelled_and_holds_up_nobody(stubborn: bool) -> N
     play(story, limits=limits)
 
 
+@pytest.mark.shows(fibers="F60 F63 weakness-6 case-4")
 def test_many_are_recovered_a_few_at_a_time_the_oldest_first() -> None:
     """§13.7, 4."""
     limits = replace(ROOMY, fiber_recoveries_at_once_max=3)
@@ -202,6 +211,7 @@ def test_many_are_recovered_a_few_at_a_time_the_oldest_first() -> None:
     play(story, limits=limits)
 
 
+@pytest.mark.shows(fibers="weakness-16")
 def test_no_recovery_begins_before_the_agent_has_come_up() -> None:
     Recovering.verdicts.append(FiberResult("completed"))
     Slowly.start_s = 20
@@ -243,6 +253,7 @@ def test_a_fiber_may_name_its_own_hook_which_decides_by_what_was_stashed() -> No
     play(story)
 
 
+@pytest.mark.shows(fibers="W11")
 def test_a_hook_may_resolve_the_fiber_itself_and_start_another() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Recovering, "start", "forever", None, {"fiber_id": "f", "on_recovered": "hands_on"})
@@ -304,6 +315,7 @@ def test_fibers_that_wait_for_others_lend_their_places() -> None:
     play(story, limits=replace(ROOMY, fibers_at_once_max=1))
 
 
+@pytest.mark.shows(fibers="case-7")
 def test_an_agent_that_is_stopped_in_the_middle_goes_on_with_its_fibers() -> None:
     """A run of it is cancelled: what it does for itself is not."""
 
@@ -330,6 +342,7 @@ def test_an_agent_that_cannot_come_up_is_tried_again_while_its_fibers_wait() -> 
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1365", fibers="F48")
 def test_those_who_observe_are_told_what_happens_to_fibers() -> None:
     seen: list[tuple[str, Any]] = []
     leave = subscribe("fiber", lambda event: seen.append((event.type, event.payload["fiber_id"])))

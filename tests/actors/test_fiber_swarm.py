@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import swarm
 from tests.actors.fiber_story import fiber_story
@@ -13,6 +15,7 @@ def test_fibers_come_to_their_ends_in_any_weather() -> None:
     assert report.kills > 50
 
 
+@pytest.mark.shows(fibers="W4")
 def test_fibers_come_to_their_ends_wherever_somebody_dies() -> None:
     report = explore(fiber_story, seed=5, stride=23)
     assert report.ok, report.failures[0].trace

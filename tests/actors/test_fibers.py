@@ -25,6 +25,7 @@ async def start(stage: Stage, fn_name: str, input: Any = None, **options: Any) -
     return told
 
 
+@pytest.mark.shows(chat_recovery="C-1344", fibers="F27")
 def test_a_fiber_is_accepted_at_once_and_its_end_is_kept() -> None:
     async def story(stage: Stage) -> None:
         told = await start(stage, "quick", 7, fiber_id="f", idempotency_key="k", metadata={"for": "you"})
@@ -38,6 +39,7 @@ def test_a_fiber_is_accepted_at_once_and_its_end_is_kept() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1345 C-1346 C-1351", fibers="F28 F29 F34")
 @pytest.mark.parametrize("identity", [{"fiber_id": "f"}, {"idempotency_key": "k"}])
 def test_a_duplicate_joins_and_nothing_is_done_twice(identity: dict[str, Any]) -> None:
     async def story(stage: Stage) -> None:
@@ -51,6 +53,7 @@ def test_a_duplicate_joins_and_nothing_is_done_twice(identity: dict[str, Any]) -
     play(story)
 
 
+@pytest.mark.shows(fibers="weakness-13")
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -72,6 +75,7 @@ def test_the_same_identity_with_other_content_is_a_conflict(change: dict[str, An
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1348 C-1350 C-1353", fibers="F31 F33 F36")
 def test_who_waits_is_told_of_a_failure() -> None:
     async def story(stage: Stage) -> None:
         told = await start(stage, "failing", "no use", wait_for_completion=True)
@@ -80,6 +84,7 @@ def test_who_waits_is_told_of_a_failure() -> None:
     play(story)
 
 
+@pytest.mark.shows(fibers="weakness-11")
 def test_a_wait_may_have_a_limit_and_the_fiber_goes_on() -> None:
     async def story(stage: Stage) -> None:
         told = await start(stage, "slow", fiber_id="f", wait_for_completion=True, timeout_ms=1_500)
@@ -89,6 +94,7 @@ def test_a_wait_may_have_a_limit_and_the_fiber_goes_on() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1354", fibers="F37 weakness-17")
 def test_a_cancel_is_durable_at_once_and_stops_async_code() -> None:
     async def story(stage: Stage) -> None:
         await start(stage, "forever", fiber_id="f")
@@ -105,6 +111,7 @@ def test_a_cancel_is_durable_at_once_and_stops_async_code() -> None:
     play(story, timeout_ms=10_000_000)
 
 
+@pytest.mark.shows(chat_recovery="C-1352", fibers="F35 weakness-14")
 def test_a_body_that_goes_on_after_a_cancel_changes_nothing_any_more() -> None:
     async def story(stage: Stage) -> None:
         await start(stage, "stubborn", fiber_id="f", idempotency_key="k")

@@ -41,6 +41,7 @@ def test_mail_that_the_ledger_knows_to_be_handled_is_forgotten_by_its_parent() -
     play(story, limits=replace(ROOMY, inbox_max=3))
 
 
+@pytest.mark.shows(agent_tools="7 W-05", chat_recovery="C-1417")
 def test_a_handler_that_raises_leaves_nothing_behind_and_is_called_again() -> None:
     async def story(stage: Stage) -> None:
         Clumsy.failures = 3
@@ -51,6 +52,7 @@ def test_a_handler_that_raises_leaves_nothing_behind_and_is_called_again() -> No
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-27")
 def test_a_poisonous_handler_is_parked_after_its_attempts_and_can_be_tried_again() -> None:
     async def story(stage: Stage) -> None:
         Clumsy.failures = 1
@@ -67,6 +69,7 @@ def test_a_poisonous_handler_is_parked_after_its_attempts_and_can_be_tried_again
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-42")
 def test_one_poisonous_mail_costs_the_others_of_its_group_nothing() -> None:
     async def story(stage: Stage) -> None:
         Clumsy.failures = 1
@@ -119,6 +122,7 @@ def test_a_run_may_not_be_awaited_inside_a_handler() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-26")
 @pytest.mark.parametrize(
     "point", [KillPoint.MID_HANDLER, KillPoint.BEFORE_HANDLER_COMMIT, KillPoint.AFTER_HANDLER_COMMIT]
 )
@@ -151,6 +155,7 @@ def test_a_handler_that_meets_other_work_of_its_agent_loses_no_update() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-04")
 def test_a_long_call_neither_delays_nor_doubles_a_delivery() -> None:
     async def story(stage: Stage) -> None:
         busy = asyncio.create_task(stage.call(Clumsy, "busy", 300_000))
@@ -162,6 +167,7 @@ def test_a_long_call_neither_delays_nor_doubles_a_delivery() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="144", chat_recovery="C-0916")
 def test_a_hook_that_raises_is_tried_again_with_its_handler_and_takes_nothing_from_others() -> None:
     async def story(stage: Stage) -> None:
         BadHook.failures = 2
@@ -175,6 +181,7 @@ def test_a_hook_that_raises_is_tried_again_with_its_handler_and_takes_nothing_fr
     play(story)
 
 
+@pytest.mark.shows(agent_tools="2", chat_recovery="C-1412")
 def test_a_lost_acknowledgement_does_not_deliver_twice() -> None:
     weather = replace(Weather.calm(), lost=0.4, doubled=0.4, late=0.3)
 

@@ -55,6 +55,7 @@ class Ears:
         return [dict(event.payload) for event in self.events if event.type == type]
 
 
+@pytest.mark.shows(sub_agents="B173")
 def test_every_event_is_told_with_the_payload_that_is_promised() -> None:
     async def story(stage: Stage) -> None:
         ears = Ears(stage, "agent_tool", "supervisor")

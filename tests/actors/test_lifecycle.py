@@ -69,6 +69,7 @@ async def seen(stage: Stage) -> list[Any]:
     return list(await stage.call(Careful, "look"))
 
 
+@pytest.mark.shows(sub_agents="B15")
 def test_a_change_of_state_that_the_author_refuses_writes_nothing_and_tells_nobody() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Careful, "put", balance=5, owner="x")
@@ -83,6 +84,7 @@ def test_a_change_of_state_that_the_author_refuses_writes_nothing_and_tells_nobo
     play(story)
 
 
+@pytest.mark.shows(sub_agents="B7 B16 B17")
 def test_changes_of_state_are_told_once_they_are_durable_and_a_hook_that_raises_changes_nothing() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Careful, "put_in_transaction", 1, 2, 3)
@@ -97,6 +99,7 @@ def test_changes_of_state_are_told_once_they_are_durable_and_a_hook_that_raises_
     play(story)
 
 
+@pytest.mark.shows(sub_agents="B35 B36 B37 B38")
 def test_every_value_that_is_false_is_a_value() -> None:
     async def story(stage: Stage) -> None:
         for value in (None, 0, False, "", [], {}):
@@ -106,6 +109,7 @@ def test_every_value_that_is_false_is_a_value() -> None:
     play(story)
 
 
+@pytest.mark.shows(schedules="S70 S72 S74", sub_agents="G48")
 def test_an_agent_that_is_kept_alive_does_not_sleep() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Careful, "stay", 60)

@@ -23,6 +23,7 @@ from perdure.actors.events.observability import (
 from perdure.ledger import BadRequest, agent_id
 
 
+@pytest.mark.shows(agent_tools="61", sub_agents="B163 B165")
 def test_an_event_of_a_run_and_one_of_a_fiber_are_heard_on_their_own_channels_only() -> None:
     """Case 61: `agent_tool:recovery:row` reaches only the agent_tool channel, `fiber:*` only the fiber channel."""
     channels = Channels()
@@ -59,6 +60,7 @@ def test_every_process_has_one_set_of_channels_behind_the_two_functions() -> Non
     assert [event.payload for event in heard] == [{"epoch": 3}]
 
 
+@pytest.mark.shows(sub_agents="B164")
 def test_a_subscription_ends_once_and_leaves_the_same_callback_subscribed_elsewhere() -> None:
     channels, heard = Channels(), list[Event]()
     first, second = channels.subscribe("chat", heard.append), channels.subscribe("chat", heard.append)

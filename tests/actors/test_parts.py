@@ -33,16 +33,19 @@ def call(kind: str, **fields: Any) -> dict[str, Any]:
 # --- text and reasoning
 
 
+@pytest.mark.shows(chat_recovery="C-0347 C-0348 C-0350 C-0386")
 def test_a_text_streams_and_is_done() -> None:
     started = grown({"type": "text-start", "id": "t"}, text("Hel", id="t"), text("lo", id="t"))
     assert started == [{"type": "text", "id": "t", "text": "Hello", "state": "streaming"}]
     assert grown({"type": "text-end", "id": "t"}, parts=started) == [{"type": "text", "text": "Hello", "state": "done"}]
 
 
+@pytest.mark.shows(chat_recovery="C-0349")
 def test_a_lone_delta_makes_a_text_part_and_the_next_one_continues_it() -> None:
     assert grown(text("hello"), text(" world")) == [{"type": "text", "text": "hello world", "state": "streaming"}]
 
 
+@pytest.mark.shows(chat_recovery="C-0399 W-31")
 def test_interleaved_texts_find_their_parts_by_id() -> None:
     parts = grown(
         {"type": "text-start", "id": "a"},
@@ -61,6 +64,7 @@ def test_text_without_an_id_that_follows_a_tool_call_is_not_put_before_it() -> N
     assert [part.get("text") for part in parts] == ["before", None, "after"]
 
 
+@pytest.mark.shows(chat_recovery="C-0361 C-0362")
 def test_a_finished_step_closes_its_texts_so_that_the_next_step_may_use_their_ids() -> None:
     parts = grown(
         {"type": "start-step"},
@@ -74,6 +78,7 @@ def test_a_finished_step_closes_its_texts_so_that_the_next_step_may_use_their_id
     assert [part["state"] for part in parts if part["type"] == "text"] == ["done", "streaming"]
 
 
+@pytest.mark.shows(chat_recovery="C-0351 C-0353 C-0354 C-0355")
 def test_reasoning_keeps_the_signature_that_comes_with_its_end() -> None:
     parts = grown(
         {"type": "reasoning-start", "id": "r", "providerMetadata": {"a": 1}},
@@ -84,6 +89,7 @@ def test_reasoning_keeps_the_signature_that_comes_with_its_end() -> None:
     assert parts == [{"type": "reasoning", "text": "hm", "state": "done", "providerMetadata": metadata}]
 
 
+@pytest.mark.shows(chat_recovery="C-0352 C-0356 C-0357")
 def test_a_lone_reasoning_delta_makes_a_part_with_the_metadata_that_it_has() -> None:
     bare = {"type": "reasoning-delta", "delta": "hm"}
     assert grown(bare) == [{"type": "reasoning", "text": "hm", "state": "streaming"}]
@@ -93,6 +99,7 @@ def test_a_lone_reasoning_delta_makes_a_part_with_the_metadata_that_it_has() -> 
 # --- sources, files, data
 
 
+@pytest.mark.shows(chat_recovery="C-0358 C-0359 C-0360")
 def test_sources_and_files_are_parts_as_they_come() -> None:
     chunks = [
         {"type": "source-url", "sourceId": "s1", "url": "https://example.org", "title": "Example"},
@@ -108,6 +115,7 @@ def test_sources_and_files_are_parts_as_they_come() -> None:
     assert grown(*chunks) == chunks
 
 
+@pytest.mark.shows(chat_recovery="C-0363 C-0364 C-0405")
 def test_a_data_part_with_an_id_is_renewed_in_place() -> None:
     parts = grown(
         {"type": "data-weather", "id": "w", "data": 1},
@@ -119,6 +127,7 @@ def test_a_data_part_with_an_id_is_renewed_in_place() -> None:
     assert [part.get("data") for part in parts] == [2, None, 3, 4]
 
 
+@pytest.mark.shows(chat_recovery="C-0365")
 def test_a_transient_data_part_is_not_kept() -> None:
     parts = grown(text("a"))
     assert apply_chunk(parts, {"type": "data-agent-progress", "transient": True, "data": {"fraction": 0.5}}) is parts
@@ -127,6 +136,7 @@ def test_a_transient_data_part_is_not_kept() -> None:
 # --- tool calls
 
 
+@pytest.mark.shows(chat_recovery="C-0366 C-0367 C-0368 C-0371")
 def test_a_tool_call_goes_from_streamed_input_to_output() -> None:
     parts = grown(call("tool-input-start"), call("tool-input-delta", inputTextDelta='{"query": "du'))
     assert parts[0]["state"] == "input-streaming"
@@ -149,10 +159,12 @@ def test_a_tool_call_goes_from_streamed_input_to_output() -> None:
     ]
 
 
+@pytest.mark.shows(chat_recovery="C-0369")
 def test_a_dynamic_tool_keeps_its_name_in_a_field() -> None:
     assert grown(call("tool-input-available", dynamic=True, input={}))[0]["type"] == "dynamic-tool"
 
 
+@pytest.mark.shows(chat_recovery="C-1221", transport_recovery="8")
 @pytest.mark.parametrize(
     "replayed",
     [
@@ -169,6 +181,7 @@ def test_a_provider_that_replays_an_earlier_call_moves_nothing_backwards(replaye
     assert apply_chunk(parts, replayed) is parts
 
 
+@pytest.mark.shows(chat_recovery="C-0404")
 def test_a_preliminary_output_gives_way_to_the_final_one() -> None:
     half = grown(call("tool-input-available", input={}), call("tool-output-available", output="half", preliminary=True))
     assert (half[0]["output"], half[0]["preliminary"]) == ("half", True)
@@ -177,6 +190,7 @@ def test_a_preliminary_output_gives_way_to_the_final_one() -> None:
     assert "preliminary" not in parts[0]
 
 
+@pytest.mark.shows(chat_recovery="C-0372")
 def test_an_output_error_leaves_no_output_behind() -> None:
     parts = grown(
         call("tool-input-available", input={}),
@@ -187,11 +201,13 @@ def test_an_output_error_leaves_no_output_behind() -> None:
     assert "output" not in parts[0]
 
 
+@pytest.mark.shows(chat_recovery="C-0370")
 def test_an_input_error_settles_a_call_that_was_never_seen() -> None:
     parts = grown(call("tool-input-error", input="{broken", errorText="invalid"))
     assert (parts[0]["state"], parts[0]["input"], parts[0]["errorText"]) == ("output-error", {}, "invalid")
 
 
+@pytest.mark.shows(chat_recovery="C-0373 C-0374")
 def test_an_approval_shows_the_input_that_was_streamed_and_may_be_denied() -> None:
     parts = grown(
         call("tool-input-start"),
@@ -230,6 +246,7 @@ def test_every_tool_input_becomes_an_object(raw: object, expected: dict[str, Any
 # --- what is not a chunk
 
 
+@pytest.mark.shows(chat_recovery="C-0383 C-0408")
 @pytest.mark.parametrize(
     "chunk",
     [
@@ -277,6 +294,7 @@ FIELDS = "id delta toolCallId toolName input inputTextDelta output errorText pro
 CHUNKS = st.fixed_dictionaries({"type": st.sampled_from(KINDS)}, optional=dict.fromkeys(FIELDS, ANYTHING))
 
 
+@pytest.mark.shows(chat_recovery="C-0391 C-0442")
 @given(st.lists(CHUNKS, max_size=12))
 def test_any_chunks_give_new_lists_and_leave_the_old_parts_and_the_chunks_as_they_were(
     chunks: list[dict[str, Any]],

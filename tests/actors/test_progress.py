@@ -28,6 +28,7 @@ def fractions(events: list[dict[str, Any]]) -> list[float]:
     return [event["fraction"] for event in events if event["kind"] == "progress"]
 
 
+@pytest.mark.shows(agent_tools="48")
 def test_outside_of_a_run_progress_is_a_no_op_with_a_warning() -> None:
     async def story(stage: Stage) -> None:
         with pytest.warns(RuntimeWarning, match="outside of a run"):
@@ -36,6 +37,7 @@ def test_outside_of_a_run_progress_is_a_no_op_with_a_warning() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="49")
 def test_a_signal_is_an_event_and_the_latest_one_can_be_inspected() -> None:
     async def story(stage: Stage) -> None:
         events = await talk(stage, {"fraction": 0.25, "message": "a quarter", "phase": "reading"})
@@ -48,6 +50,7 @@ def test_a_signal_is_an_event_and_the_latest_one_can_be_inspected() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-28")
 def test_a_burst_is_coalesced_and_its_last_value_goes_out_at_the_end_of_the_window() -> None:
     burst = [{"fraction": n / 100} for n in range(91)]
 
@@ -57,6 +60,7 @@ def test_a_burst_is_coalesced_and_its_last_value_goes_out_at_the_end_of_the_wind
     play(story)
 
 
+@pytest.mark.shows(agent_tools="51")
 def test_done_goes_out_at_once_and_in_no_window() -> None:
     async def story(stage: Stage) -> None:
         events = await talk(stage, {"fraction": 0.1}, {"fraction": 0.2}, {"fraction": 1.0}, {"fraction": 1.0})
@@ -75,6 +79,7 @@ def test_what_was_coalesced_goes_out_before_the_run_ends() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="50")
 def test_data_is_live_only_unless_it_shall_be_kept() -> None:
     signals = [
         {"fraction": 0.1, "data": {"n": 1}},
@@ -90,6 +95,7 @@ def test_data_is_live_only_unless_it_shall_be_kept() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="83 131", chat_recovery="C-0876 C-0903")
 def test_live_data_reaches_whoever_follows_and_is_neither_replayed_nor_inspected() -> None:
     async def story(stage: Stage) -> None:
         follower = asyncio.create_task(first_progress(stage))
@@ -111,6 +117,7 @@ async def first_progress(stage: Stage) -> dict[str, Any]:
     return {}
 
 
+@pytest.mark.shows(agent_tools="52 W-29")
 def test_a_milestone_is_never_coalesced_is_numbered_and_keeps_its_data() -> None:
     async def story(stage: Stage) -> None:
         signals = [
@@ -189,6 +196,7 @@ def test_a_listed_milestone_is_told_while_the_child_goes_on() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-02")
 def test_a_milestone_of_a_run_that_is_over_in_no_time_is_told_nevertheless() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "detach", "Talker", [{"milestone": "half"}], "t", STONES)
@@ -223,6 +231,7 @@ def test_on_progress_hears_signals_and_milestones_of_awaited_and_of_detached_run
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-54")
 def test_an_on_progress_that_raises_stops_nothing() -> None:
     async def story(stage: Stage) -> None:
         signals = [{"fraction": 0.1 * n, "after_ms": 300} for n in range(4)]
@@ -275,6 +284,7 @@ class Pair(Agent):
         return [result.status for result in await self.run_agent_tools(asked)]
 
 
+@pytest.mark.shows(chat_recovery="C-0476")
 def test_what_two_children_say_is_shown_below_their_call_as_it_was_said() -> None:
     """Grouped, in order, each with its own end; what is text grows, what is progress is shown and not kept as text (C-0476)."""
     words = [{"chunk": {"type": "text-delta", "delta": each}} for each in ("It ", "grows")]

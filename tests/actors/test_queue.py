@@ -24,6 +24,7 @@ def _nothing_fails() -> Iterator[None]:
     Planner.failures = Planner.calls = 0
 
 
+@pytest.mark.shows(schedules="S84")
 def test_items_are_done_in_the_order_in_which_they_were_queued() -> None:
     async def story(stage: Stage) -> None:
         for pause_ms in (300, 20, 100, 1):
@@ -85,6 +86,7 @@ def test_a_line_goes_on_by_itself_after_a_kill() -> None:
     play(story)
 
 
+@pytest.mark.shows(schedules="S85 S86 S147 S148", sub_agents="B179")
 def test_an_item_that_always_raises_is_parked_and_the_others_go_on() -> None:
     async def story(stage: Stage) -> None:
         bad = await do(stage, "queue", "poison", "bad", retry=STUBBORN)
@@ -101,6 +103,7 @@ def test_an_item_that_always_raises_is_parked_and_the_others_go_on() -> None:
     play(story)
 
 
+@pytest.mark.shows(schedules="S146")
 def test_an_item_that_waits_to_be_tried_again_holds_up_nobody_and_is_done_in_the_end() -> None:
     async def story(stage: Stage) -> None:
         Planner.failures = 1

@@ -42,6 +42,7 @@ async def waiting_parent(stage: Stage, parent: type[Boss], kind: str, value: Any
 # ---------------------------------------------------------------- the seven reasons
 
 
+@pytest.mark.shows(agent_tools="90 136", chat_recovery="C-0883 C-0908")
 def test_no_progress_a_re_attached_parent_gives_up_on_silence_and_leaves_the_child_alone() -> None:
     async def story(stage: Stage) -> None:
         task = await waiting_parent(stage, Boss, "Sleeper", HOUR_MS)
@@ -52,6 +53,7 @@ def test_no_progress_a_re_attached_parent_gives_up_on_silence_and_leaves_the_chi
     play(story)
 
 
+@pytest.mark.shows(agent_tools="5", chat_recovery="C-1415")
 def test_no_progress_a_silent_detached_child_is_torn_down_after_its_window() -> None:
     async def story(stage: Stage) -> None:
         signals = [{"fraction": 0.1}, {"after_ms": HOUR_MS, "fraction": 0.2}]
@@ -63,6 +65,7 @@ def test_no_progress_a_silent_detached_child_is_torn_down_after_its_window() -> 
     play(story)
 
 
+@pytest.mark.shows(agent_tools="91", chat_recovery="C-0884")
 def test_window_exceeded_a_hard_window_ends_the_wait_and_the_child() -> None:
     async def story(stage: Stage) -> None:
         task = await waiting_parent(stage, Windowed, "Sleeper", HOUR_MS)
@@ -83,6 +86,7 @@ def test_budget_exceeded_the_absolute_budget_of_a_detached_run_ends_it() -> None
     play(story)
 
 
+@pytest.mark.shows(agent_tools="99 138", chat_recovery="C-0892 C-0910")
 def test_inspect_timeout_an_agent_that_never_comes_up_is_given_up() -> None:
     async def story(stage: Stage) -> None:
         result = await stage.client.run(Wedged, None, run_id="c")
@@ -108,6 +112,7 @@ async def vanishing_story(stage: Stage, monkeypatch: pytest.MonkeyPatch, holder:
     return await task
 
 
+@pytest.mark.shows(agent_tools="137", chat_recovery="C-0909")
 def test_inspect_failed_a_class_that_is_gone_after_a_death_interrupts_softly(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(stage: Stage) -> None:
         result = await vanishing_story(stage, monkeypatch, cast, "Vanishing")
@@ -118,6 +123,7 @@ def test_inspect_failed_a_class_that_is_gone_after_a_death_interrupts_softly(mon
     load_type.cache_clear()
 
 
+@pytest.mark.shows(agent_tools="95", chat_recovery="C-0888")
 def test_not_tailable_a_class_that_can_no_longer_run_interrupts_softly(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(stage: Stage) -> None:
         result = await vanishing_story(stage, monkeypatch, Vanishing, "run")
@@ -144,6 +150,7 @@ def test_recovery_deadline_a_lost_run_that_finds_no_place_is_interrupted() -> No
 # ---------------------------------------------------------------- re-attachment
 
 
+@pytest.mark.shows(agent_tools="94", chat_recovery="C-0887")
 def test_a_parent_that_never_gives_up_on_silence_is_ended_by_the_window_alone() -> None:
     async def story(stage: Stage) -> None:
         task = await waiting_parent(stage, Patient, "Sleeper", HOUR_MS)
@@ -162,6 +169,7 @@ def test_a_parent_that_does_not_wait_gives_up_at_once_when_it_has_to_re_attach()
     play(story)
 
 
+@pytest.mark.shows(agent_tools="88 171 173", chat_recovery="C-0881")
 def test_a_parent_that_was_killed_takes_the_result_of_the_same_child() -> None:
     async def story(stage: Stage) -> None:
         task = await waiting_parent(stage, Boss, "Worker", {"steps": 30, "pause_ms": 1_000})
@@ -174,6 +182,7 @@ def test_a_parent_that_was_killed_takes_the_result_of_the_same_child() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="89 135 170", chat_recovery="C-0882 C-0907")
 def test_progress_keeps_a_re_attached_run_alive_longer_than_the_window_of_silence() -> None:
     async def story(stage: Stage) -> None:
         task = await waiting_parent(stage, Boss, "Worker", {"steps": 10, "pause_ms": 100_000})
@@ -182,6 +191,7 @@ def test_progress_keeps_a_re_attached_run_alive_longer_than_the_window_of_silenc
     play(story)
 
 
+@pytest.mark.shows(agent_tools="93", chat_recovery="C-0886")
 def test_silence_after_earlier_progress_still_ends_the_wait() -> None:
     async def story(stage: Stage) -> None:
         signals = [{"fraction": 0.1}, {"after_ms": HOUR_MS, "fraction": 1.0}]
@@ -191,6 +201,7 @@ def test_silence_after_earlier_progress_still_ends_the_wait() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="97 W-36", chat_recovery="C-0890")
 def test_a_hung_child_does_not_starve_its_sibling() -> None:
     async def story(stage: Stage) -> None:
         hung = asyncio.create_task(stage.client.run(Boss, {"wait": ["Sleeper", HOUR_MS, "hung"]}, run_id="p1"))
@@ -205,6 +216,7 @@ def test_a_hung_child_does_not_starve_its_sibling() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-37")
 def test_an_interrupted_run_is_repaired_by_the_late_result_and_by_asking_again() -> None:
     async def story(stage: Stage) -> None:
         task = await waiting_parent(stage, Impatient, "Sleeper", 60_000)
@@ -215,6 +227,7 @@ def test_an_interrupted_run_is_repaired_by_the_late_result_and_by_asking_again()
     play(story)
 
 
+@pytest.mark.shows(agent_tools="98", chat_recovery="C-0891")
 def test_asking_again_for_an_interrupted_run_re_attaches_and_takes_its_result() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "detach", "Stubborn", 60_000, "d", {"max_budget_ms": 1_000})
@@ -230,6 +243,7 @@ def test_asking_again_for_an_interrupted_run_re_attaches_and_takes_its_result() 
 # ---------------------------------------------------------------- attempts
 
 
+@pytest.mark.shows(agent_tools="104 158 W-09", chat_recovery="C-0897 C-0930")
 def test_a_child_that_was_killed_goes_on_after_its_last_step_and_repeats_none() -> None:
     async def story(stage: Stage) -> dict[str, Any]:
         task = asyncio.create_task(stage.client.run(Worker, {"steps": 5, "pause_ms": 1_000}, run_id="c"))
@@ -243,6 +257,7 @@ def test_a_child_that_was_killed_goes_on_after_its_last_step_and_repeats_none() 
     assert play(story) == {"steps": [0, 1, 2, 3, 4], "attempt": 4}
 
 
+@pytest.mark.shows(agent_tools="W-24")
 def test_a_run_with_one_attempt_is_at_most_once() -> None:
     async def story(stage: Stage) -> None:
         task = asyncio.create_task(stage.client.run(Once, 60_000, run_id="c"))
@@ -255,6 +270,7 @@ def test_a_run_with_one_attempt_is_at_most_once() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="105 159", chat_recovery="C-0898 C-0931")
 def test_a_run_with_one_attempt_that_had_committed_its_result_is_not_lost() -> None:
     def at_the_report(stage: Stage, _process: str, point: KillPoint, detail: str) -> bool:
         run = stage.record("c")

@@ -33,10 +33,12 @@ async def leaves(stage: Stage) -> None:
     assert await do(stage, "schedules.list", kind=Leaver) == []
 
 
+@pytest.mark.shows(chat_recovery="C-1422", schedules="S53 S56 S60")
 def test_a_callback_may_end_its_agent_and_all_its_plans_with_it() -> None:
     play(leaves)
 
 
+@pytest.mark.shows(schedules="S57")
 @pytest.mark.parametrize("point", [KillPoint.MID_CANCEL, KillPoint.MID_CLEAR, KillPoint.AFTER_COMMIT])
 def test_the_end_of_an_agent_by_its_own_callback_is_seen_through_whoever_dies(point: KillPoint) -> None:
     left = 1
@@ -63,6 +65,7 @@ def test_an_author_is_told_of_a_callback_that_is_parked() -> None:
     play(story)
 
 
+@pytest.mark.shows(schedules="S71 S75 S76 S83")
 @pytest.mark.parametrize("regrets", [False, True])
 def test_who_is_kept_alive_twice_is_awake_until_both_have_ended_and_has_no_schedule_for_it(regrets: bool) -> None:
     async def story(stage: Stage) -> None:

@@ -49,6 +49,7 @@ BAD: list[tuple[str, list[Any], dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.shows(schedules="S151 S152 S153 S154")
 def test_a_bad_request_names_its_field_and_writes_nothing() -> None:
     async def story(stage: Stage) -> None:
         for method, args, kwargs, field in BAD:
@@ -84,6 +85,10 @@ def test_an_agent_has_a_limit_of_schedules() -> None:
 # ---------------------------------------------------------------- what is the same
 
 
+@pytest.mark.shows(
+    chat_recovery="C-1366 C-1367 C-1368 C-1369",
+    schedules="S17 S18 S19 S20 S21 S22 S23 S24 S25 S26 S29 S32 S33 S34 S35 S36",
+)
 @pytest.mark.parametrize(
     ("requests", "expected"),
     [
@@ -169,6 +174,7 @@ def test_a_key_is_free_again_when_its_schedule_is_done() -> None:
 # ---------------------------------------------------------------- what can be seen
 
 
+@pytest.mark.shows(schedules="S4 S5 S6 S150", sub_agents="G29")
 def test_a_schedule_is_shown_as_it_was_asked_for() -> None:
     async def story(stage: Stage) -> None:
         told = await do(
@@ -195,6 +201,7 @@ def test_a_schedule_is_shown_as_it_was_asked_for() -> None:
     play(story)
 
 
+@pytest.mark.shows(schedules="S8")
 def test_schedules_are_listed_by_type_callback_status_and_time_page_by_page() -> None:
     async def story(stage: Stage) -> None:
         for after_s in (100, 200, 300):
@@ -222,6 +229,7 @@ def test_schedules_are_listed_by_type_callback_status_and_time_page_by_page() ->
     play(story)
 
 
+@pytest.mark.shows(schedules="S1 S2 S3 S7")
 def test_what_is_not_there_is_neither_found_nor_cancelled() -> None:
     async def story(stage: Stage) -> None:
         assert await do(stage, "schedules.get", "x") is None
@@ -258,6 +266,7 @@ def test_a_sync_callback_and_sync_code_may_plan_too() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1370", schedules="S27")
 def test_the_history_is_bounded_and_so_is_that_of_schedules_that_are_gone() -> None:
     async def story(stage: Stage) -> None:
         await do(stage, "schedule_every", 0.5, "note", schedule_id="often")

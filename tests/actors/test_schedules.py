@@ -73,6 +73,7 @@ async def outcomes(stage: Stage, schedule_id: str) -> list[str]:
 # ---------------------------------------------------------------- in time
 
 
+@pytest.mark.shows(schedules="S89")
 def test_a_callback_is_called_when_it_is_due_and_not_before() -> None:
     async def story(stage: Stage) -> None:
         told = await do(stage, "schedule", 10.5, "note", "hello")
@@ -89,6 +90,7 @@ def test_a_callback_is_called_when_it_is_due_and_not_before() -> None:
     play(story)
 
 
+@pytest.mark.shows(schedules="S54")
 def test_an_agent_that_sleeps_is_awake_in_time() -> None:
     async def story(stage: Stage) -> None:
         told = await do(stage, "schedule", 300, "named", "hello")
@@ -101,6 +103,7 @@ def test_an_agent_that_sleeps_is_awake_in_time() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1372 C-1373", schedules="S30 S31")
 def test_an_agent_that_was_killed_before_the_time_calls_back_in_time() -> None:
     """Its alarm may not even have been told: the timer is repaired when it wakes (spec W16, 13.7 case 12)."""
 
@@ -114,6 +117,7 @@ def test_an_agent_that_was_killed_before_the_time_calls_back_in_time() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-0939")
 def test_an_interval_goes_on_in_its_rhythm_in_the_life_after_a_death() -> None:
     async def story(stage: Stage) -> None:
         told = await do(stage, "schedule_every", 20, "note", "tick")
@@ -138,6 +142,7 @@ def test_a_time_that_is_past_runs_at_once() -> None:
     play(story)
 
 
+@pytest.mark.shows(schedules="S10")
 def test_an_interval_does_not_drift_however_long_its_callback_takes() -> None:
     async def story(stage: Stage) -> None:
         told = await do(stage, "schedule_every", 10, "slow", 3_000)
@@ -174,6 +179,7 @@ def test_jitter_makes_each_call_later_but_never_earlier() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1371", schedules="S28")
 def test_what_is_due_begins_in_the_order_of_its_time() -> None:
     async def story(stage: Stage) -> None:
         for after_s in (3, 1, 2, 1.5):
@@ -216,6 +222,7 @@ def test_more_than_may_run_at_once_wait_for_a_place() -> None:
 # ---------------------------------------------------------------- once in effect
 
 
+@pytest.mark.shows(chat_recovery="C-1375 C-1376", schedules="S37 S38")
 @pytest.mark.parametrize("point", COMMITS)
 @pytest.mark.parametrize("kind", ["once", "cron"])
 def test_an_occurrence_counts_once_wherever_its_agent_is_killed(point: KillPoint, kind: str) -> None:
@@ -411,6 +418,7 @@ def test_ticks_that_were_missed_are_dropped_and_the_history_says_so() -> None:
     play(story, limits=replace(ROOMY, schedule_grace_ms=0))
 
 
+@pytest.mark.shows(schedules="S11")
 @pytest.mark.parametrize(("overlap", "times"), [("skip", [10, 40, 70]), ("queue", [10, 20, 40, 70])])
 def test_ticks_that_come_while_the_callback_is_at_work(overlap: str, times: list[int]) -> None:
     async def story(stage: Stage) -> None:
@@ -426,6 +434,7 @@ def test_ticks_that_come_while_the_callback_is_at_work(overlap: str, times: list
 # ---------------------------------------------------------------- failures
 
 
+@pytest.mark.shows(chat_recovery="C-1386 C-1387", schedules="S48 S49 S90 S94 S149")
 def test_a_callback_that_raises_is_tried_again_and_leaves_nothing_of_what_failed() -> None:
     async def story(stage: Stage) -> None:
         Planner.failures = 2
@@ -438,6 +447,7 @@ def test_a_callback_that_raises_is_tried_again_and_leaves_nothing_of_what_failed
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1384", schedules="S46")
 def test_the_tries_and_the_pause_outlive_the_agent() -> None:
     async def story(stage: Stage) -> None:
         await do(
@@ -462,6 +472,7 @@ def test_the_tries_and_the_pause_outlive_the_agent() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1377 C-1385 C-1388 C-1389", schedules="S39 S47 S50 S51 S91")
 def test_a_single_time_whose_callback_always_raises_is_parked_and_can_be_tried_again() -> None:
     async def story(stage: Stage) -> None:
         Planner.failures = 3
@@ -486,6 +497,7 @@ def test_a_single_time_whose_callback_always_raises_is_parked_and_can_be_tried_a
     play(story)
 
 
+@pytest.mark.shows(schedules="S9")
 def test_a_recurring_schedule_goes_on_after_a_failure_and_keeps_it_in_its_history() -> None:
     async def story(stage: Stage) -> None:
         Planner.failures = 2
@@ -521,6 +533,7 @@ def test_a_callback_that_was_taken_away_parks_its_schedule(monkeypatch: pytest.M
     play(story)
 
 
+@pytest.mark.shows(schedules="S12")
 def test_a_callback_that_hangs_is_cut_off_and_tried_again() -> None:
     async def story(stage: Stage) -> None:
         await do(stage, "schedule", 1, "slow", 60_000, schedule_id="it", retry={"attempts_max": 2})
@@ -531,6 +544,7 @@ def test_a_callback_that_hangs_is_cut_off_and_tried_again() -> None:
     play(story, limits=replace(ROOMY, handler_timeout_ms=5_000))
 
 
+@pytest.mark.shows(chat_recovery="C-1379 C-1380 C-1381", schedules="S41 S42 S43")
 def test_a_callback_that_kills_its_agent_again_and_again_is_parked_and_its_neighbours_are_not() -> None:
     death = Death(KillPoint.MID_HANDLER, "bad", times=1_000)
 
@@ -560,6 +574,7 @@ def test_slow_neighbours_of_a_callback_that_kills_its_agent_are_called_apart_fro
     play(story, kill_when=death, limits=replace(ROOMY, callback_losses_max=3))
 
 
+@pytest.mark.shows(schedules="S155 S156 S157")
 def test_the_class_says_how_often_a_callback_is_tried_unless_the_schedule_does() -> None:
     async def story(stage: Stage) -> None:
         await do(stage, "schedule", 1, "poison", "a", schedule_id="a", kind=Patient)
@@ -570,6 +585,7 @@ def test_the_class_says_how_often_a_callback_is_tried_unless_the_schedule_does()
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1374 C-1421", schedules="S14 S16 S55")
 def test_what_is_planned_on_start_is_planned_once_however_often_the_agent_starts() -> None:
     async def story(stage: Stage) -> None:
         for _ in range(3):
@@ -582,6 +598,7 @@ def test_what_is_planned_on_start_is_planned_once_however_often_the_agent_starts
     play(story)
 
 
+@pytest.mark.shows(sub_agents="B167")
 def test_what_happens_to_a_schedule_is_told_on_its_channel() -> None:
     async def story(stage: Stage) -> list[str]:
         heard: list[str] = []

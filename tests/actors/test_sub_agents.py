@@ -136,6 +136,7 @@ def below(*names: str) -> str:
     return agent
 
 
+@pytest.mark.shows(sub_agents="R14")
 def test_an_address_tells_the_way_and_no_name_can_fake_it() -> None:
     child = sub_agent_id(PARENT_ID, "m:Kid", "a>b@m:X%20/c")
     assert parent_of(child) == PARENT_ID
@@ -148,6 +149,7 @@ def test_an_address_tells_the_way_and_no_name_can_fake_it() -> None:
     assert parent_of(PARENT_ID) == ""
 
 
+@pytest.mark.shows(sub_agents="G1 G2 G3 G77 R62")
 def test_sub_agents_are_apart_and_outlive_their_lives() -> None:
     async def story(stage: Stage) -> None:
         assert await stage.call(Root, "add", "a") == 1
@@ -180,6 +182,7 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G7 G19 G23 G59 G63 G83 G84 G85")
 def test_a_sub_agent_knows_its_way_and_reaches_its_parent_and_has_children_of_its_own() -> None:
     async def story(stage: Stage) -> None:
         way = await stage.call(Root, "ask", "a", "where")
@@ -199,6 +202,7 @@ def test_what_a_sub_agent_raises_is_raised_as_what_it_is() -> None:
     play(story)
 
 
+@pytest.mark.shows(sub_agents="R3 R8 R9 R11 R63 R64 R66")
 def test_from_outside_a_sub_agent_is_reached_by_way_of_its_ancestors_and_what_they_allow() -> None:
     async def story(stage: Stage) -> None:
         root = stage.client.agent(Root, "p")
@@ -220,6 +224,7 @@ def test_from_outside_a_sub_agent_is_reached_by_way_of_its_ancestors_and_what_th
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G5")
 def test_an_abort_ends_a_life_and_not_its_storage() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Root, "add", "a", 7)
@@ -234,6 +239,7 @@ def deleted(stage: Stage, agent: str) -> bool:
     return not stage.view.doomed and not any(is_within(each, agent) for each in known)
 
 
+@pytest.mark.shows(sub_agents="G6 G88")
 def test_deleting_takes_storages_runs_and_descendants_and_frees_the_name() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Root, "add", "a", 7)
@@ -259,6 +265,7 @@ def test_a_name_that_is_being_deleted_is_waited_for() -> None:
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G96 G97")
 def test_deleting_what_does_not_exist_is_harmless_and_a_rollback_deletes_nothing() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Root, "drop", "nobody")

@@ -12,6 +12,7 @@ from tests.actors.family_cast import Elder, Kid, ask, kid
 from tests.kit import Stage, play
 
 
+@pytest.mark.shows(sub_agents="weakness-33")
 def test_a_fiber_goes_on_in_the_next_life_although_nobody_calls() -> None:
     async def story(stage: Stage) -> None:
         Kid.effects.clear()
@@ -57,6 +58,7 @@ def test_who_waits_for_an_aborted_family_is_told_why_and_others_are_not_disturbe
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G71 G72 G86")
 def test_an_aborted_life_runs_nothing_any_more_and_the_way_is_the_same_afterwards() -> None:
     async def story(stage: Stage) -> None:
         await ask(stage, ["a"], "note", "x")

@@ -56,6 +56,7 @@ def test_a_name_that_is_asked_for_in_the_same_breath_as_its_deletion_is_a_new_su
     play(story)
 
 
+@pytest.mark.shows(sub_agents="R76")
 def test_an_old_handle_brings_nobody_back() -> None:
     async def story(stage: Stage) -> None:
         await ask(stage, ["a"], "note", "old")
@@ -82,6 +83,7 @@ def test_what_a_descendant_was_about_to_do_when_it_was_deleted_makes_no_orphan()
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G31 G33 G39 G42 G46 G57 G58")
 def test_schedules_queue_and_fibers_of_what_was_deleted_never_come_again() -> None:
     async def story(stage: Stage) -> None:
         Kid.effects.clear()
@@ -114,6 +116,7 @@ def test_a_parent_may_sleep_or_die_as_soon_as_it_has_asked() -> None:
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G41 G43 G44")
 @pytest.mark.parametrize("method", ["plan_end", "begin_end", "go"])
 def test_an_agent_may_end_itself_in_whatever_it_does(method: str) -> None:
     async def story(stage: Stage) -> None:

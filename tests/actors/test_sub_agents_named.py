@@ -13,6 +13,7 @@ from tests.actors.family_cast import Cousin, Elder, Kid, ask, kid
 from tests.kit import Stage, address, play
 
 
+@pytest.mark.shows(sub_agents="G9 R21")
 @pytest.mark.parametrize(
     ("what", "words"),
     [
@@ -33,6 +34,7 @@ def test_what_is_no_class_of_agents_is_refused_at_once_with_words(what: str, wor
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G91 R20")
 @pytest.mark.parametrize("name", ["", " ", "a\0b", "x" * 300, "\ud800", 7, None])
 def test_a_name_that_is_none_is_refused_at_each_way_in(name: Any) -> None:
     async def story(stage: Stage) -> None:
@@ -45,6 +47,7 @@ def test_a_name_that_is_none_is_refused_at_each_way_in(name: Any) -> None:
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G12 G13 G20 G21 G22 G64 G67")
 def test_the_same_name_is_another_agent_under_another_class_parent_and_root() -> None:
     async def story(stage: Stage) -> None:
         assert await ask(stage, ["x"], "note", "1") == ["1"]
@@ -64,6 +67,7 @@ def test_the_same_name_is_another_agent_under_another_class_parent_and_root() ->
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G87 G89 G90 G95 R4")
 def test_children_are_listed_in_the_order_of_their_creation_of_all_classes_or_of_one() -> None:
     async def story(stage: Stage) -> None:
         for name in ("c", "a", "b"):
@@ -98,6 +102,7 @@ def test_a_family_may_be_ten_deep_and_more_and_ends_at_a_depth_that_is_said() ->
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G4")
 def test_hundreds_of_children_come_and_go() -> None:
     async def story(stage: Stage) -> None:
         names = [f"n{number}" for number in range(120)]
@@ -128,6 +133,7 @@ def test_a_call_through_an_ancestor_that_dies_is_unknown_or_made_and_never_made_
     play(story)
 
 
+@pytest.mark.shows(sub_agents="R60 weakness-35")
 def test_the_gate_is_asked_for_every_call_and_at_every_level() -> None:
     async def story(stage: Stage) -> None:
         root = stage.client.agent(Elder, "p")
@@ -163,6 +169,7 @@ def test_only_what_the_author_exposed_can_be_called(method: str) -> None:
     play(story)
 
 
+@pytest.mark.shows(sub_agents="R6 R7")
 def test_a_handle_is_no_awaitable_and_its_inner_names_are_no_calls() -> None:
     async def story(stage: Stage) -> None:
         handle: Any = stage.client.agent(Kid, "a", of=stage.client.agent(Elder, "p"))

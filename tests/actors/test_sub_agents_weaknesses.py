@@ -1,4 +1,4 @@
-"""The weaknesses of sub-agents and of the base agent (spec §11, 30-36), each with the test that shows it absent, or a reason."""
+"""The weaknesses of sub-agents and of the base agent (spec §11, 30-36) that no other test shows to be absent."""
 
 from __future__ import annotations
 
@@ -9,24 +9,7 @@ import pytest
 from perdure.actors import Agent, exposed
 from perdure.ledger import BadRequest, PerdureError
 from tests.actors.family_cast import Elder, Kid, ask, kid
-from tests.kit import Stage, address, is_test, play
-
-SHOWN_BY = """
-30 test_sub_agents_weaknesses.py::test_30_what_goes_wrong_in_the_background_is_told_once_and_what_on_error_does_with_it_changes_nothing
-31 test_sub_agents_weaknesses.py::test_31_children_work_by_the_clock_while_their_parents_sleep_and_are_not_begun_again_by_each_call
-32 test_sub_agents_weaknesses.py::test_32_a_depth_has_its_limit_and_every_child_is_on_record_until_it_is_deleted
-33 test_sub_agents_aborted.py::test_a_fiber_goes_on_in_the_next_life_although_nobody_calls
-34 of names: the class is part of an address, as it is of a run; a class is named by its module, never by what a bundler made of it
-35 test_sub_agents_named.py::test_the_gate_is_asked_for_every_call_and_at_every_level
-36 test_sub_agents_weaknesses.py::test_36_nothing_is_done_any_more_for_who_is_being_deleted
-"""
-
-
-def test_each_weakness_has_a_test_that_exists_or_a_reason() -> None:
-    rows = [line.split(" ", 1) for line in SHOWN_BY.strip().splitlines()]
-    assert [number for number, _ in rows] == [str(number) for number in range(30, 37)]
-    for number, shown in rows:
-        assert is_test(f"tests/actors/{shown}") or (number == "34" and len(shown) > 40), number
+from tests.kit import Stage, address, play
 
 
 class Unlucky(Agent):
@@ -45,6 +28,7 @@ class Unlucky(Agent):
         return int(self.state["n"])
 
 
+@pytest.mark.shows(sub_agents="weakness-30")
 def test_30_what_goes_wrong_in_the_background_is_told_once_and_what_on_error_does_with_it_changes_nothing() -> None:
     async def story(stage: Stage) -> None:
         Kid.effects.clear()
@@ -56,6 +40,7 @@ def test_30_what_goes_wrong_in_the_background_is_told_once_and_what_on_error_doe
     play(story)
 
 
+@pytest.mark.shows(sub_agents="weakness-31")
 def test_31_children_work_by_the_clock_while_their_parents_sleep_and_are_not_begun_again_by_each_call() -> None:
     async def story(stage: Stage) -> None:
         for _ in range(5):
@@ -70,6 +55,7 @@ def test_31_children_work_by_the_clock_while_their_parents_sleep_and_are_not_beg
     play(story)
 
 
+@pytest.mark.shows(sub_agents="weakness-32")
 def test_32_a_depth_has_its_limit_and_every_child_is_on_record_until_it_is_deleted() -> None:
     async def story(stage: Stage) -> None:
         with pytest.raises(BadRequest, match="its sub-agents can have none"):
@@ -81,6 +67,7 @@ def test_32_a_depth_has_its_limit_and_every_child_is_on_record_until_it_is_delet
     play(story)
 
 
+@pytest.mark.shows(sub_agents="weakness-36")
 def test_36_nothing_is_done_any_more_for_who_is_being_deleted() -> None:
     async def story(stage: Stage) -> None:
         await ask(stage, ["a", "b"], "note", "old")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from perdure.actors.events.observability import Event, subscribe
 from tests.actors.family_cast import Elder, Kid, ask, kid
 from tests.kit import Stage, address, play
 
 
+@pytest.mark.shows(sub_agents="G25 G26 G32 G36")
 def test_a_sub_agent_calls_back_in_time_while_its_whole_family_sleeps() -> None:
     async def story(stage: Stage) -> None:
         Kid.effects.clear()
@@ -31,6 +34,7 @@ def test_a_sub_agent_calls_back_in_time_while_its_whole_family_sleeps() -> None:
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G27 G28 G37 G38 G70")
 def test_siblings_and_parents_neither_see_nor_cancel_each_others_schedules() -> None:
     async def story(stage: Stage) -> None:
         for name in ("a", "b"):
@@ -48,6 +52,7 @@ def test_siblings_and_parents_neither_see_nor_cancel_each_others_schedules() -> 
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G40")
 def test_a_callback_of_a_sub_agent_may_cancel_its_own_schedule() -> None:
     async def story(stage: Stage) -> None:
         await ask(stage, ["a"], "plan_every", 2, "only once")
@@ -58,6 +63,7 @@ def test_a_callback_of_a_sub_agent_may_cancel_its_own_schedule() -> None:
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G34 G35 R17 R31")
 def test_names_that_are_patterns_or_ways_touch_no_sibling() -> None:
     async def story(stage: Stage) -> None:
         names = ["a", "a/b", "a>b", "a%", "_", "%", "*", "sub", "Kid", "a@x:Y", "..", "ä", "constructor", "__class__"]
@@ -74,6 +80,7 @@ def test_names_that_are_patterns_or_ways_touch_no_sibling() -> None:
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G51 G52")
 def test_a_fiber_keeps_its_sub_agent_awake_and_no_other() -> None:
     async def story(stage: Stage) -> None:
         await ask(stage, ["a"], "begin", 10, 10)
@@ -87,6 +94,7 @@ def test_a_fiber_keeps_its_sub_agent_awake_and_no_other() -> None:
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G53 G54 G56")
 def test_a_fiber_of_a_sub_agent_is_recovered_once_without_its_parents() -> None:
     async def story(stage: Stage) -> None:
         Kid.effects.clear()
@@ -101,6 +109,7 @@ def test_a_fiber_of_a_sub_agent_is_recovered_once_without_its_parents() -> None:
     play(story)
 
 
+@pytest.mark.shows(sub_agents="G45")
 def test_what_happens_to_a_schedule_of_a_sub_agent_is_told_of_it_alone() -> None:
     heard: list[Event] = []
 
@@ -122,6 +131,7 @@ def test_what_happens_to_a_schedule_of_a_sub_agent_is_told_of_it_alone() -> None
     assert {f"{each.agent_name}@{each.agent_type}" for each in heard} == {kid("a")}
 
 
+@pytest.mark.shows(sub_agents="R68 R69 R70 R71 R74 R75")
 def test_what_a_run_comes_to_is_told_to_the_sub_agent_that_asked_for_it_and_to_nobody_else() -> None:
     async def story(stage: Stage) -> None:
         await ask(stage, ["a", "b"], "start_run", "good", 5)

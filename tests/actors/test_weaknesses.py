@@ -1,4 +1,4 @@
-"""The weaknesses of the system that we answer (spec §16), each shown to be absent here: by a story below or by a test that is named."""
+"""The weaknesses of the system that we answer (spec §16), those that no other test shows to be absent."""
 
 from __future__ import annotations
 
@@ -12,76 +12,12 @@ from perdure.actors.sim_world.world import Span, Weather
 from tests.actors.cast import Boss, Hooked, Sleeper, Talker
 from tests.actors.crew import BadHook
 from tests.actors.stories import Told, settled, told_by
-from tests.kit import ROOMY, Stage, address, is_test, play
+from tests.kit import ROOMY, Stage, address, play
 
 HOUR_MS = 3_600_000
-SHOWN_BY = """
-W-01 H test_deaths.py::test_the_end_of_a_detached_run_takes_effect_exactly_once
-W-02 H test_progress.py::test_a_milestone_of_a_run_that_is_over_in_no_time_is_told_nevertheless
-W-03 H test_agent_tools.py::test_a_start_hook_that_raises_refuses_the_run_and_nothing_has_happened
-W-04 H test_handlers.py::test_a_long_call_neither_delays_nor_doubles_a_delivery
-W-05 H test_handlers.py::test_a_handler_that_raises_leaves_nothing_behind_and_is_called_again
-W-06 M test_agent_tools.py::test_who_follows_from_the_middle_gets_every_event_once_and_the_numbers_go_on_over_a_death
-W-07 H test_detached.py::test_a_give_up_is_told_once_and_the_teardown_after_it_is_no_second_end
-W-08 M test_detached.py::test_a_child_of_which_nothing_is_heard_any_more_is_not_polled_for_ever
-W-09 H test_recovery.py::test_a_child_that_was_killed_goes_on_after_its_last_step_and_repeats_none
-W-10 M test_weaknesses.py::test_w10_a_follower_goes_on_hearing_a_detached_run_after_the_supervisor_died
-W-11 M test_weaknesses.py::test_w11_a_hook_that_raises_does_not_rewrite_how_the_run_ended
-W-12 M test_weaknesses.py::test_w12_whoever_asks_at_the_same_time_the_hook_hears_of_one_end
-W-13 M test_cancel_and_clear.py::test_a_run_that_was_cancelled_before_it_had_a_place_never_starts
-W-14 M test_weaknesses.py::test_w14_a_parent_that_re_attached_can_still_be_cancelled_with_what_it_waits_for
-W-15 M test_weaknesses.py::test_w15_a_cancel_is_final_at_once_also_if_the_child_cannot_be_reached
-W-16 M test_weaknesses.py::test_w16_detached_ends_do_not_wait_for_the_recovery_of_awaited_runs
-W-17 H test_weaknesses.py::test_w17_one_hung_host_delays_nothing_that_lives_elsewhere
-W-18 M test_agent_tools.py::test_over_the_limit_a_run_is_refused_at_once_if_asked_for_and_its_id_can_be_used_later
-W-19 M test_agent_tools.py::test_the_same_id_with_other_content_is_a_conflict_that_names_the_field
-W-20 M test_detached.py::test_asking_again_tells_the_true_status_and_starts_nothing
-W-21 M ../ledger/test_protocol.py::test_a_run_id_with_other_content_is_a_conflict_that_names_the_field
-W-23 M test_cancel_and_clear.py::test_a_cancel_can_be_repeated_and_a_late_result_does_not_change_it
-W-24 M test_recovery.py::test_a_run_with_one_attempt_is_at_most_once
-W-25 M test_detached.py::test_a_handler_is_given_the_typed_output_and_the_id_of_its_mail
-W-26 M test_handlers.py::test_what_a_handler_asks_for_is_asked_for_once_whenever_it_is_killed
-W-27 M test_handlers.py::test_a_poisonous_handler_is_parked_after_its_attempts_and_can_be_tried_again
-W-28 M test_progress.py::test_a_burst_is_coalesced_and_its_last_value_goes_out_at_the_end_of_the_window
-W-29 M test_progress.py::test_a_milestone_is_never_coalesced_is_numbered_and_keeps_its_data
-W-30 H test_agent_tools.py::test_who_follows_from_the_middle_gets_every_event_once_and_the_numbers_go_on_over_a_death
-W-31 M test_agent_tools.py::test_a_follower_that_leaves_takes_nothing_from_the_others
-W-32 M test_events_any_order.py::test_a_chunk_that_overtakes_started_waits_for_it
-W-33 L test_events.py::test_a_repaired_run_keeps_nothing_of_its_interruption
-W-34 M test_weaknesses.py::test_w34_and_w35_the_events_of_old_runs_are_replayed_without_waking_anybody
-W-35 M test_weaknesses.py::test_w34_and_w35_the_events_of_old_runs_are_replayed_without_waking_anybody
-W-36 M test_recovery.py::test_a_hung_child_does_not_starve_its_sibling
-W-37 M test_recovery.py::test_an_interrupted_run_is_repaired_by_the_late_result_and_by_asking_again
-W-38 M test_weaknesses.py::test_w16_detached_ends_do_not_wait_for_the_recovery_of_awaited_runs
-W-39 M test_cancel_and_clear.py::test_a_clear_cancels_what_is_live_tells_no_handler_and_sends_a_last_event
-W-40 L test_weaknesses.py::test_w40_and_w41_every_transition_is_observed_with_its_typed_reason
-W-41 L test_weaknesses.py::test_w40_and_w41_every_transition_is_observed_with_its_typed_reason
-W-42 M test_handlers.py::test_one_poisonous_mail_costs_the_others_of_its_group_nothing
-W-47 L ../ledger/test_protocol.py::test_a_cancel_goes_down_to_awaited_children_and_leaves_detached_ones
-W-48 L test_bad_input.py::test_input_and_output_over_their_limits_say_the_limit
-W-49 L test_detached.py::test_a_true_end_during_the_teardown_wins_and_no_give_up_is_told
-W-50 L test_agent_tools.py::test_the_gate_lets_in_to_runs_that_began_and_by_their_own_class
-W-51 L test_bad_input.py::test_a_notification_without_a_chat_is_refused_instead_of_ignored
-W-52 L test_weaknesses.py::test_w52_a_clock_that_jumps_gives_nobody_up
-W-54 L test_progress.py::test_an_on_progress_that_raises_stops_nothing
-W-55 M test_detached.py::test_a_true_end_during_the_teardown_wins_and_no_give_up_is_told
-"""
-TABLE = [row.split() for row in SHOWN_BY.strip().splitlines()]
-GRAVE = {f"W-{n:02}" for n in range(1, 56)} - {
-    "W-22", "W-33", "W-40", "W-41", "W-43", "W-44", "W-45", "W-46", "W-47", "W-48", "W-49", "W-50", "W-51", "W-52", "W-53", "W-54",
-}  # fmt: skip
 
 
-@pytest.mark.parametrize(("weakness", "node"), [(row[0], row[2]) for row in TABLE], ids=[row[0] for row in TABLE])
-def test_a_weakness_is_shown_absent_by_a_test_that_exists(weakness: str, node: str) -> None:
-    path = f"tests/actors/{node}".replace("tests/actors/../", "tests/")
-    assert is_test(path), f"{weakness}: {path}"
-
-
-def test_every_grave_weakness_has_its_test() -> None:
-    assert {row[0] for row in TABLE} >= GRAVE
-
-
+@pytest.mark.shows(agent_tools="W-10")
 def test_w10_a_follower_goes_on_hearing_a_detached_run_after_the_supervisor_died() -> None:
     signals = [{"chunk": n, "after_ms": 500} for n in range(10)]
 
@@ -102,6 +38,7 @@ async def follow(stage: Stage, run_id: str) -> list[dict[str, Any]]:
     return [frame async for frame in stage.client.follow(run_id)]
 
 
+@pytest.mark.shows(agent_tools="W-11")
 def test_w11_a_hook_that_raises_does_not_rewrite_how_the_run_ended() -> None:
     async def story(stage: Stage) -> None:
         BadHook.failures = 1_000
@@ -117,6 +54,7 @@ def test_w11_a_hook_that_raises_does_not_rewrite_how_the_run_ended() -> None:
         BadHook.failures = 0
 
 
+@pytest.mark.shows(agent_tools="W-12")
 def test_w12_whoever_asks_at_the_same_time_the_hook_hears_of_one_end() -> None:
     async def story(stage: Stage) -> None:
         asking = [stage.call(Hooked, "wait_for", "Sleeper", 500, "s") for _ in range(3)]
@@ -127,6 +65,7 @@ def test_w12_whoever_asks_at_the_same_time_the_hook_hears_of_one_end() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-14")
 def test_w14_a_parent_that_re_attached_can_still_be_cancelled_with_what_it_waits_for() -> None:
     async def story(stage: Stage) -> None:
         waiting = asyncio.create_task(stage.client.run(Boss, {"wait": ["Sleeper", HOUR_MS, "c"]}, run_id="p"))
@@ -141,6 +80,7 @@ def test_w14_a_parent_that_re_attached_can_still_be_cancelled_with_what_it_waits
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-15")
 def test_w15_a_cancel_is_final_at_once_also_if_the_child_cannot_be_reached() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "detach", "Sleeper", 20_000, "s")
@@ -155,6 +95,7 @@ def test_w15_a_cancel_is_final_at_once_also_if_the_child_cannot_be_reached() -> 
     play(story)
 
 
+@pytest.mark.shows(agent_tools="102 W-16 W-38", chat_recovery="C-0895")
 def test_w16_detached_ends_do_not_wait_for_the_recovery_of_awaited_runs() -> None:
     async def story(stage: Stage) -> None:
         asyncio.create_task(stage.client.run(Boss, {"wait": ["Sleeper", HOUR_MS, "slow"]}, run_id="p"))  # noqa: RUF006
@@ -170,6 +111,7 @@ def test_w16_detached_ends_do_not_wait_for_the_recovery_of_awaited_runs() -> Non
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-17")
 def test_w17_one_hung_host_delays_nothing_that_lives_elsewhere() -> None:
     async def story(stage: Stage) -> None:
         await stage.call(Boss, "detach", "Sleeper", HOUR_MS, "hung", {"max_budget_ms": 1_000})
@@ -185,6 +127,7 @@ def test_w17_one_hung_host_delays_nothing_that_lives_elsewhere() -> None:
     play(story)
 
 
+@pytest.mark.shows(agent_tools="178 W-34 W-35")
 def test_w34_and_w35_the_events_of_old_runs_are_replayed_without_waking_anybody() -> None:
     async def story(stage: Stage) -> None:
         for number in range(5):
@@ -200,6 +143,7 @@ def test_w34_and_w35_the_events_of_old_runs_are_replayed_without_waking_anybody(
     play(story, limits=replace(ROOMY, retained_in_memory=1))
 
 
+@pytest.mark.shows(agent_tools="W-40 W-41")
 def test_w40_and_w41_every_transition_is_observed_with_its_typed_reason() -> None:
     seen: list[tuple[str, Any]] = []
 
@@ -232,6 +176,7 @@ def test_w52_a_clock_that_is_set_forward_once_gives_nobody_up_and_the_budget_end
     play(story)
 
 
+@pytest.mark.shows(agent_tools="W-52")
 def test_w52_a_clock_that_jumps_gives_nobody_up() -> None:
     weather = replace(Weather.calm(), clock_jump_every_ms=2_000, clock_jump_ms=Span(-600_000, 600_000))
 

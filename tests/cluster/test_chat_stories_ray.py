@@ -33,6 +33,7 @@ def perdure(*words: str | Path, **environment: str) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.shows(chat_recovery="C-1314", transport_recovery="A2")
 @pytest.mark.thorough
 def test_processes_that_are_killed_in_a_turn_change_nothing(tmp_path: Path) -> None:
     told = perdure("chat-recovery", "--points", "2", "--seed", "1", "--data", tmp_path)

@@ -155,6 +155,7 @@ class Smith(Noting):
         return len(self.list_fibers())
 
 
+@pytest.mark.shows(fibers="F53 F54 F55 F56 F57 F58 F59")
 def test_fibers_whose_process_is_killed_are_told_to_the_hook_once_and_do_no_step_twice(
     runtime: Runtime, notes: Notes
 ) -> None:
@@ -228,6 +229,7 @@ class Clock(Noting):
         return self.sql("SELECT * FROM fired")
 
 
+@pytest.mark.shows(fibers="F50")
 def test_schedules_and_the_queue_are_in_time_and_count_once_after_a_kill_of_the_host_and_of_the_supervisor(
     runtime: Runtime, notes: Notes
 ) -> None:

@@ -45,6 +45,7 @@ class Family(Agent):
 ROOTS = Registry([Family])
 
 
+@pytest.mark.shows(sub_agents="R29 R30 R33 R35 R37")
 @pytest.mark.parametrize(
     ("path", "steps", "rest"),
     [
@@ -65,6 +66,7 @@ def test_a_path_is_read_from_the_outermost_agent_on(path: str, steps: list[str],
     assert {each.agent_class for each in found} == {Family}
 
 
+@pytest.mark.shows(sub_agents="R32 R34")
 @pytest.mark.parametrize(
     "path",
     [
@@ -78,6 +80,7 @@ def test_what_is_no_address_reaches_nobody(path: str) -> None:
         ROOTS.path(path.split("/"))
 
 
+@pytest.mark.shows(clients="P-002")
 def test_two_classes_of_one_name_and_the_name_that_separates_are_refused() -> None:
     """P-002."""
     twin, reserved = type("family", (Agent,), {}), type("Sub", (Agent,), {})
@@ -89,6 +92,7 @@ def test_two_classes_of_one_name_and_the_name_that_separates_are_refused() -> No
         Registry([dict])  # type: ignore[list-item]
 
 
+@pytest.mark.shows(chat_recovery="C-0342", sub_agents="B129 B135 B136 B137")
 @pytest.mark.parametrize(
     ("name", "written"),
     [
@@ -113,6 +117,7 @@ async def named(socket: Socket) -> str:
     return str((await opened(socket))[0]["name"])
 
 
+@pytest.mark.shows(clients="P-008", sub_agents="R51 B128 B134 B151")
 def test_names_are_read_back_as_they_were_meant() -> None:
     """P-007, P-008: a slash, an emoji, a percent sign, 256 characters; a path after the name belongs to nobody."""
 
@@ -134,6 +139,7 @@ def test_names_are_read_back_as_they_were_meant() -> None:
     visit([Family], story)
 
 
+@pytest.mark.shows(clients="P-164 P-165", sub_agents="R52")
 def test_every_ancestor_is_asked_in_order_and_the_leaf_is_reached() -> None:
     """P-009, P-164, P-165."""
 
@@ -164,6 +170,7 @@ def test_every_ancestor_is_asked_in_order_and_the_leaf_is_reached() -> None:
     visit([Family], story)
 
 
+@pytest.mark.shows(chat_recovery="C-0764", sub_agents="G78 G80 G82 R55")
 def test_what_happens_in_a_child_is_told_to_its_own_connections() -> None:
     """Neither the state of the parent nor the answers to others reach a child's client, and the other way round."""
 
@@ -194,6 +201,7 @@ def test_what_happens_in_a_child_is_told_to_its_own_connections() -> None:
     visit([Family], story)
 
 
+@pytest.mark.shows(sub_agents="R46 R47")
 def test_two_megabytes_reach_a_child_as_they_were_sent() -> None:
     large = "ü" * 1_000_000
 
@@ -210,6 +218,7 @@ def test_two_megabytes_reach_a_child_as_they_were_sent() -> None:
     visit([Family], story)
 
 
+@pytest.mark.shows(sub_agents="R2 R24 R36")
 def test_below_a_path_that_begins_like_a_child_s_agents_are_found() -> None:
     async def story(_: Door, laboratory: Laboratory) -> None:
         client: Any = laboratory._client  # noqa: SLF001 - the story's own
@@ -221,6 +230,7 @@ def test_below_a_path_that_begins_like_a_child_s_agents_are_found() -> None:
     visit([Family], story)
 
 
+@pytest.mark.shows(chat_recovery="C-0130 C-0131 C-0132 C-0144", sub_agents="B118 B119 B120 B121 B122 B123 B124 B125")
 def test_frames_that_are_none_are_ignored_and_those_that_follow_are_answered() -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
         async with door.socket("/agents/family/one") as socket:

@@ -109,6 +109,7 @@ def client_messages(told: Told) -> Told:
     return list(found.values())
 
 
+@pytest.mark.shows(clients="P-190")
 @pytest.mark.parametrize("allowed", [True, False])
 def test_an_approval_is_an_interrupt_and_its_answer_goes_on_with_the_turn(allowed: bool) -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
@@ -210,6 +211,7 @@ def test_children_are_subagents_with_their_words_and_their_progress() -> None:
     play(story)
 
 
+@pytest.mark.shows(clients="P-189")
 def test_another_attempt_of_a_child_is_another_subagent() -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
         async with door.stream("POST", "/ag-ui/clerk", json_body=body("please walk")) as (_, pieces):
@@ -231,6 +233,7 @@ def test_another_attempt_of_a_child_is_another_subagent() -> None:
     play(story)
 
 
+@pytest.mark.shows(clients="P-191")
 def test_the_state_is_told_whole_and_then_its_changes() -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
         told = await ask(door, body("please note"))
@@ -243,6 +246,7 @@ def test_the_state_is_told_whole_and_then_its_changes() -> None:
     play(story)
 
 
+@pytest.mark.shows(clients="P-193")
 def test_a_client_that_leaves_detaches_and_the_same_run_is_told_from_its_beginning() -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
         async with door.stream("POST", "/ag-ui/clerk", json_body=body("sum")) as (_, pieces):
@@ -259,6 +263,7 @@ def test_a_client_that_leaves_detaches_and_the_same_run_is_told_from_its_beginni
     play(story)
 
 
+@pytest.mark.shows(clients="P-188")
 def test_a_cancelled_run_ends_as_cancelled_with_all_that_was_open_closed() -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
         async with door.stream("POST", "/ag-ui/clerk", json_body=body("please walk")) as (_, pieces):

@@ -47,6 +47,7 @@ def is_broken(stream: list[dict[str, Any]]) -> bool:
     return False
 
 
+@pytest.mark.shows(clients="P-186 P-192")
 @pytest.mark.thorough
 def test_the_real_client_accepts_whole_runs_and_agrees_with_the_checker(tmp_path: Path) -> None:
     full = {"threadId": "given", "runId": "r"}

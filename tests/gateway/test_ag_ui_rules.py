@@ -72,6 +72,7 @@ def ended(run: Run, end: str) -> Any:
     return getattr(run, end)(*given)
 
 
+@pytest.mark.shows(clients="P-187")
 @settings(deadline=None, max_examples=120)
 @given(
     skipped=st.lists(CHUNKS, max_size=8),

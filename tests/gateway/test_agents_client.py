@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any, ClassVar
 
+import pytest
+
 from perdure.actors import Agent, exposed
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway import agents_cast
@@ -63,6 +65,7 @@ async def call(socket: Socket, method: str, *args: Any, call_id: str = "1") -> l
     return found
 
 
+@pytest.mark.shows(clients="P-015 P-026", sub_agents="B9 B11 B97 B98 B115 B116 B147 B148 B157")
 def test_a_connection_begins_with_who_is_reached_and_its_state() -> None:
     """P-001, P-003, P-004, P-005, P-007, P-015, P-026: names are decoded once."""
 
@@ -93,6 +96,7 @@ def test_a_connection_begins_with_who_is_reached_and_its_state() -> None:
     visit([Counter, HTTPAgent], story)
 
 
+@pytest.mark.shows(clients="P-042 P-043 P-050 P-052 P-053 P-054")
 def test_methods_are_called() -> None:
     """P-041, P-042, P-043, P-050, P-051, P-052, P-053, P-054."""
 
@@ -129,6 +133,7 @@ def test_methods_are_called() -> None:
     visit([Counter], story)
 
 
+@pytest.mark.shows(clients="P-044 P-056 P-057")
 def test_generators_are_streamed_and_go_on_only_as_they_are_taken() -> None:
     """P-044, P-056, P-057."""
 
@@ -155,6 +160,7 @@ def test_generators_are_streamed_and_go_on_only_as_they_are_taken() -> None:
     visit([Counter], story)
 
 
+@pytest.mark.shows(clients="P-019 P-021 P-023", sub_agents="B10 B19")
 def test_the_state_goes_to_all_but_its_author() -> None:
     """P-019, P-020, P-021, P-023, P-024."""
 
@@ -190,6 +196,7 @@ def test_the_state_goes_to_all_but_its_author() -> None:
     visit([Counter], story)
 
 
+@pytest.mark.shows(chat_recovery="C-1145")
 def test_the_agent_sleeps_although_it_is_watched() -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
         async with door.socket("/agents/counter/one") as socket:
@@ -210,6 +217,7 @@ async def counted(socket: Socket, count: int) -> None:
     assert frames["cf_agent_state"]["state"] == {"count": count}
 
 
+@pytest.mark.shows(clients="P-006 P-010 P-030 P-037")
 def test_connections_that_may_not_be_are_accepted_and_closed_by_a_final_code() -> None:
     """P-006, P-010, P-030, P-037."""
 

@@ -22,6 +22,11 @@ def play(story: Any, **options: Any) -> None:
     assert Outside.provider.counters().illegal == 0, Outside.provider.log()
 
 
+@pytest.mark.shows(
+    chat_recovery="C-0133 C-0145 C-0324 C-0329 C-0956 C-1007 C-1258",
+    clients="P-058 P-062 P-093 P-095 P-096",
+    sub_agents="B142",
+)
 def test_a_turn_is_streamed_to_its_author_and_to_the_other_tab() -> None:
     """P-058, P-061, P-062, P-093, P-095, P-096."""
 
@@ -52,6 +57,10 @@ def test_a_turn_is_streamed_to_its_author_and_to_the_other_tab() -> None:
     play(story)
 
 
+@pytest.mark.shows(
+    chat_recovery="C-0141 C-0314 C-0323 C-0325 C-0762 C-1242 C-1243 C-1244 C-1257 C-1261 C-1262 C-1284",
+    clients="P-063 P-064 P-100 P-101 P-102 P-105 P-113 P-126",
+)
 def test_a_tab_that_comes_in_mid_turn_gets_all_of_it_once() -> None:
     """P-063, P-064, P-097, P-100, P-101, P-102, P-105, P-107, P-126: resuming is told on connect and for the probe, and replayed once."""
 
@@ -80,6 +89,7 @@ def test_a_tab_that_comes_in_mid_turn_gets_all_of_it_once() -> None:
     play(story, between_ms=20)
 
 
+@pytest.mark.shows(clients="P-065 P-066")
 @pytest.mark.parametrize("between_ms", [0, 30])
 def test_two_tabs_that_send_at_once_get_their_turns_one_after_the_other(between_ms: int) -> None:
     """P-065, P-066."""
@@ -103,6 +113,7 @@ def test_two_tabs_that_send_at_once_get_their_turns_one_after_the_other(between_
     play(story, between_ms=between_ms)
 
 
+@pytest.mark.shows(chat_recovery="C-0136", clients="P-068 P-069 P-070 P-071 P-072")
 def test_a_turn_is_cancelled_from_any_tab_once() -> None:
     """P-068, P-069, P-070, P-071, P-072."""
 
@@ -128,6 +139,7 @@ def test_a_turn_is_cancelled_from_any_tab_once() -> None:
     play(story, between_ms=50)
 
 
+@pytest.mark.shows(chat_recovery="C-0135 C-0766", clients="P-079 P-080 P-104")
 def test_a_conversation_is_cleared() -> None:
     """P-079, P-080, P-081, P-104."""
 
@@ -154,6 +166,7 @@ def test_a_conversation_is_cleared() -> None:
     play(story, between_ms=50)
 
 
+@pytest.mark.shows(clients="P-077 P-078 P-085 P-086")
 def test_an_answer_is_given_again_and_a_message_is_edited() -> None:
     """P-077, P-078, P-085, P-086, P-087."""
 
@@ -190,6 +203,7 @@ def test_an_answer_is_given_again_and_a_message_is_edited() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-0142", clients="P-082 P-083")
 def test_a_tab_replaces_the_transcript() -> None:
     """P-082, P-083."""
 
@@ -211,6 +225,7 @@ def test_a_tab_replaces_the_transcript() -> None:
     play(story, between_ms=20)
 
 
+@pytest.mark.shows(clients="P-084 P-134")
 def test_what_is_no_request_is_refused_and_never_met_with_silence() -> None:
     """P-084."""
 
@@ -234,6 +249,7 @@ def test_what_is_no_request_is_refused_and_never_met_with_silence() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-1114", clients="P-118")
 def test_the_death_of_the_agent_in_mid_stream_is_bridged() -> None:
     """P-118: tabs hear that the turn is recovered, and see its answer whole."""
 

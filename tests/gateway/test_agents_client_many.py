@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Any
 
+import pytest
 from starlette.requests import HTTPConnection
 
 from perdure.actors import Agent, exposed
@@ -37,6 +38,7 @@ class Shown:
             self.state = frame["state"] if frame["type"] == "cf_agent_state" else self.state
 
 
+@pytest.mark.shows(clients="P-020 P-024")
 def test_every_tab_shows_the_state_that_was_stored_last() -> None:
     """P-020, P-024: both set it at once; and one sets it as its first word, before it was told another's."""
 
@@ -104,6 +106,7 @@ LOOP: list[Any] = []
 LOOP.append(LOOP)
 
 
+@pytest.mark.shows(clients="P-051")
 def test_a_result_that_cannot_be_told_is_an_error_and_the_connection_stays() -> None:
     """P-051."""
 
@@ -120,6 +123,7 @@ def test_a_result_that_cannot_be_told_is_an_error_and_the_connection_stays() -> 
     visit([Odd], story)
 
 
+@pytest.mark.shows(clients="P-038")
 def test_one_of_five_hundred_that_does_not_read_holds_up_nobody() -> None:
     """P-038."""
 
@@ -155,6 +159,7 @@ class Porter:
         return Principal()
 
 
+@pytest.mark.shows(clients="P-033")
 def test_nothing_is_left_of_a_client_that_did_not_wait_to_be_let_in() -> None:
     """P-033, with P-035 on its way: a client that has gone before it was let in, and one that goes at once."""
     porter = Porter(5)

@@ -32,6 +32,7 @@ def doors(laboratory: Laboratory, count: int) -> list[Door]:
     return [Door(gateway(client, [Talker])) for _ in range(count)]
 
 
+@pytest.mark.shows(clients="P-121 P-128")
 def test_a_tab_moves_from_one_gateway_to_another_in_mid_stream_and_in_mid_replay() -> None:
     """P-121, P-128."""
 
@@ -53,6 +54,7 @@ def test_a_tab_moves_from_one_gateway_to_another_in_mid_stream_and_in_mid_replay
     play(story, between_ms=50)
 
 
+@pytest.mark.shows(clients="P-123")
 def test_twenty_drops_at_any_moment_of_one_long_turn_change_nothing() -> None:
     """P-123."""
     dice = random.Random(7)
@@ -79,6 +81,7 @@ def test_twenty_drops_at_any_moment_of_one_long_turn_change_nothing() -> None:
     visit([Talker], story)
 
 
+@pytest.mark.shows(clients="P-111")
 def test_what_is_loaded_in_mid_turn_has_the_id_of_what_is_resumed() -> None:
     """P-111: in every moment of a turn a page that is loaded shows one answer."""
 
@@ -97,6 +100,7 @@ def test_what_is_loaded_in_mid_turn_has_the_id_of_what_is_resumed() -> None:
     play(story, between_ms=20)
 
 
+@pytest.mark.shows(clients="P-106")
 def test_five_hundred_tabs_have_their_probes_answered_at_once() -> None:
     """P-106."""
 
@@ -117,6 +121,7 @@ def test_five_hundred_tabs_have_their_probes_answered_at_once() -> None:
     play(story, between_ms=200)
 
 
+@pytest.mark.shows(clients="P-117")
 def test_a_connection_to_the_model_that_breaks_leaves_no_mixture() -> None:
     """P-117: what was withdrawn is not in what the tabs show in the end."""
     cut = Rule(fault=Fault(kind=FaultKind.RESET, event=8), number=1)
@@ -138,6 +143,7 @@ def test_a_connection_to_the_model_that_breaks_leaves_no_mixture() -> None:
     visit([Talker], story)
 
 
+@pytest.mark.shows(clients="P-120")
 @pytest.mark.parametrize("moment", ["accepted", "begun"])
 def test_a_message_whose_agent_dies_before_it_has_spoken_is_answered(moment: str) -> None:
     """P-120."""
@@ -159,6 +165,7 @@ def test_a_message_whose_agent_dies_before_it_has_spoken_is_answered(moment: str
     play(story, first_ms=500, between_ms=20)
 
 
+@pytest.mark.shows(chat_recovery="C-0769", clients="P-122")
 def test_a_turn_that_gives_up_is_told_to_tabs_that_come_later_until_the_next() -> None:
     """P-122, C-0769."""
     always = Rule(fault=Fault(kind=FaultKind.STATUS, status=400, message="no such thing"), asks="sum", times=None)
@@ -185,6 +192,7 @@ def test_a_turn_that_gives_up_is_told_to_tabs_that_come_later_until_the_next() -
     visit([Talker], story)
 
 
+@pytest.mark.shows(clients="P-125")
 def test_a_tab_that_slept_for_long_finds_the_whole_answer() -> None:
     """P-125: its line stood, or it was lost; the agent sleeps by then."""
 
@@ -208,6 +216,7 @@ def test_a_tab_that_slept_for_long_finds_the_whole_answer() -> None:
 # continuations
 
 
+@pytest.mark.shows(chat_recovery="C-1115")
 def test_a_tab_that_opens_while_a_turn_is_recovered_is_told_so_and_that_it_is_over() -> None:
     """C-1115."""
 
@@ -228,6 +237,7 @@ def test_a_tab_that_opens_while_a_turn_is_recovered_is_told_so_and_that_it_is_ov
     play(story, between_ms=100)
 
 
+@pytest.mark.shows(chat_recovery="C-0338")
 def test_a_line_that_is_cut_in_a_replay_has_no_end_told_on_it() -> None:
     """C-0338: and the next one is told the whole turn."""
 
@@ -246,6 +256,7 @@ def test_a_line_that_is_cut_in_a_replay_has_no_end_told_on_it() -> None:
     play(story, between_ms=50)
 
 
+@pytest.mark.shows(chat_recovery="C-0138")
 def test_an_answer_that_says_nothing_of_going_on_is_taken_and_owns_nothing() -> None:
     """C-0138."""
 
@@ -263,6 +274,7 @@ def test_an_answer_that_says_nothing_of_going_on_is_taken_and_owns_nothing() -> 
     asking.play(story, between_ms=50)
 
 
+@pytest.mark.shows(chat_recovery="C-1287 C-1291")
 def test_a_continuation_is_replayed_as_one_after_its_agent_has_died() -> None:
     """C-1287, C-1291: the other tab has seen the answer to the approval before."""
 

@@ -34,6 +34,7 @@ def play(data: Path, script: str, agents: list[str], which: str = "", **given: A
     return told
 
 
+@pytest.mark.shows(clients="P-001 P-003 P-004 P-005 P-028 P-041 P-045 P-046 P-047 P-048", sub_agents="B141 B145 B149")
 @pytest.mark.thorough
 def test_agent_client_knows_its_agent_sets_its_state_and_calls_it_across_a_kill(tmp_path: Path) -> None:
     """P-001, P-003, P-004, P-005, P-006, P-019, P-021, P-028, P-030, P-041 to P-048, P-050."""
@@ -63,6 +64,7 @@ def test_agent_client_knows_its_agent_sets_its_state_and_calls_it_across_a_kill(
     assert told["back"] == [{"value": 3, "state": {"count": 3}}]
 
 
+@pytest.mark.shows(chat_recovery="C-0320", clients="P-061 P-073 P-074 P-110 P-116 P-147 P-149 P-161 P-170")
 @pytest.mark.thorough
 def test_the_hooks_hold_a_conversation_across_a_kill(tmp_path: Path) -> None:
     """P-061 to P-063, P-068, P-073, P-074, P-077, P-080, P-110, P-116, P-129, P-135, P-138, P-147, P-149, P-151, P-156, P-161, P-170."""
@@ -106,6 +108,7 @@ def test_the_hooks_hold_a_conversation_across_a_kill(tmp_path: Path) -> None:
     assert killed["recovering"] == [False, False]
 
 
+@pytest.mark.shows(clients="P-130")
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("which", "version"), [("agents_6.0.326", "6.0.326"), ("agents_7.0.97", "7.0.97"), ("", "7.0.173")]
@@ -126,6 +129,11 @@ def test_each_release_shows_a_continued_answer_as_it_is_stored(tmp_path: Path, w
     assert [role for role, _ in approval["shown"]] == ["user", "assistant"] * 2
 
 
+@pytest.mark.shows(
+    clients=(
+        "P-013 P-017 P-027 P-032 P-034 P-035 P-036 P-059 P-060 P-099 P-112 P-114 P-124 P-127 P-139 P-142 P-152 P-159"
+    ),
+)
 @pytest.mark.long
 def test_the_clients_come_through_bad_moments(tmp_path: Path) -> None:
     """P-013, P-017, P-027, P-032, P-034, P-035, P-036, P-059, P-060, P-099, P-112, P-114, P-124, P-127, P-139, P-142, P-152, P-159."""

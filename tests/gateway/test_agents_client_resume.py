@@ -22,6 +22,7 @@ async def resumed(back: Tab, wire: str) -> str:
     return text_of(await back.until(id=wire, done=True), wire)
 
 
+@pytest.mark.shows(clients="P-097 P-115")
 @pytest.mark.parametrize("read", [0, 1, 2, 23, 45])
 def test_a_tab_that_drops_after_any_chunk_gets_the_whole_answer_once(read: int) -> None:
     """P-097, P-115."""
@@ -44,6 +45,7 @@ def test_a_tab_that_drops_after_any_chunk_gets_the_whole_answer_once(read: int) 
     play(story, between_ms=50, first_ms=100)
 
 
+@pytest.mark.shows(clients="P-103")
 def test_a_turn_that_ends_before_it_is_acknowledged_is_told_whole() -> None:
     """P-103."""
 
@@ -83,6 +85,7 @@ def test_a_tab_that_waits_for_no_answer_to_its_probe_any_more_is_told_the_end_an
     play(story, between_ms=20)
 
 
+@pytest.mark.shows(chat_recovery="C-0147 C-0148 C-0152 C-0153 C-0154 C-0330 C-1193 C-1195", clients="P-098 P-108")
 def test_who_waits_for_a_turn_in_the_queue_is_told_so_again_and_again_and_then_resumes_it() -> None:
     """P-098, P-108: also when another turn ends meanwhile, and another waiting tab leaves."""
 
@@ -104,6 +107,7 @@ def test_who_waits_for_a_turn_in_the_queue_is_told_so_again_and_again_and_then_r
     play(story, between_ms=4_000)
 
 
+@pytest.mark.shows(chat_recovery="C-0149 C-0331 C-1298", clients="P-109")
 @pytest.mark.parametrize("how", ["cancel", "clear"])
 def test_who_waits_for_a_turn_that_never_begins_is_told_that_there_is_nothing(how: str) -> None:
     """P-109."""
@@ -125,6 +129,7 @@ def test_who_waits_for_a_turn_that_never_begins_is_told_that_there_is_nothing(ho
     play(story, between_ms=200)
 
 
+@pytest.mark.shows(chat_recovery="C-0140 C-0316 C-0339 C-0341")
 def test_frames_may_lack_what_is_not_needed() -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
         async with tab(door) as left:
@@ -147,6 +152,7 @@ def test_frames_may_lack_what_is_not_needed() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-0332 C-1005 C-1008", clients="P-141")
 def test_a_continuation_outlives_the_tab_that_owns_it_and_another_takes_it_up() -> None:
     """P-141: the answers came in another order than the questions, and without a word on going on."""
 

@@ -146,6 +146,7 @@ def prose(parts: list[Any]) -> str:
     return "".join(part["text"] for part in parts if part["type"] == "text")
 
 
+@pytest.mark.shows(clients="P-151 P-157")
 def test_a_child_that_dies_and_goes_on_is_shown_once_with_its_true_end() -> None:
     """P-151, P-157: to who was there from the beginning, and to who came later."""
 
@@ -175,6 +176,7 @@ NAMES = ("first", "second", "third")
 REPORTS = tuple(Round(says=f"{each}. ", calls=(Call(name="report", arguments={"name": each}),)) for each in NAMES)
 
 
+@pytest.mark.shows(clients="P-153")
 def test_progress_and_milestones_come_between_the_chunks() -> None:
     """P-153."""
 
@@ -192,6 +194,7 @@ def test_progress_and_milestones_come_between_the_chunks() -> None:
     play(story, Script(questions=(Question(asks="reports", rounds=REPORTS),)), between_ms=20)
 
 
+@pytest.mark.shows(clients="P-155")
 def test_a_thousand_reports_in_a_second_are_told_in_a_few_frames() -> None:
     """P-155."""
 
@@ -206,6 +209,7 @@ def test_a_thousand_reports_in_a_second_are_told_in_a_few_frames() -> None:
     play(story)
 
 
+@pytest.mark.shows(clients="P-158")
 def test_who_is_cancelled_is_told_as_aborted_in_every_tab() -> None:
     """P-158."""
 
@@ -275,6 +279,7 @@ def test_a_new_connection_is_told_of_many_retained_runs_by_a_few_questions() -> 
     play(story, limits=replace(QUICK, retained_in_memory=3))
 
 
+@pytest.mark.shows(clients="P-162")
 def test_a_retained_child_is_shown_whole_asked_for_nothing_and_spoken_to_again() -> None:
     """P-161, P-162."""
 
@@ -296,6 +301,7 @@ def test_a_retained_child_is_shown_whole_asked_for_nothing_and_spoken_to_again()
     play(story)
 
 
+@pytest.mark.shows(clients="P-166")
 def test_a_connection_to_a_child_that_is_cleared_is_closed_and_brings_nothing_back() -> None:
     """P-166."""
 
@@ -317,6 +323,7 @@ def test_a_connection_to_a_child_that_is_cleared_is_closed_and_brings_nothing_ba
     play(story)
 
 
+@pytest.mark.shows(clients="P-168")
 def test_runs_of_a_child_are_told_on_its_own_connections() -> None:
     """P-168."""
 
@@ -352,6 +359,7 @@ def _followed(laboratory: Laboratory) -> list[str]:
     return followed
 
 
+@pytest.mark.shows(clients="P-169")
 def test_fifty_children_at_once_are_told_in_the_order_of_their_starts() -> None:
     """P-169."""
 
@@ -382,6 +390,7 @@ MUCH = Question(
 )
 
 
+@pytest.mark.shows(clients="P-172")
 @pytest.mark.thorough
 def test_ten_thousand_chunks_and_a_large_one_are_replayed_while_the_connection_is_used() -> None:
     """P-171, P-172."""

@@ -6,6 +6,8 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
+
 from perdure.actors import Agent, RunContext, client_tool, exposed
 from perdure.scenarios.provider.faults import FaultPlan, Pace
 from perdure.scenarios.provider.script import Call, Question, Round, Script
@@ -63,6 +65,10 @@ async def continued(asking: Tab) -> list[dict[str, Any]]:
     return told
 
 
+@pytest.mark.shows(
+    chat_recovery="C-0315 C-0326 C-0327 C-0333 C-1001 C-1003 C-1004 C-1006 C-1286 C-1289 C-1290",
+    clients="P-129 P-131 P-132 P-140 P-145",
+)
 def test_one_continuation_follows_when_all_calls_are_answered() -> None:
     """P-129, P-131, P-132, P-134, P-140, P-145: the one who answered owns it, and the other tab sees it live."""
 
@@ -94,6 +100,7 @@ def test_one_continuation_follows_when_all_calls_are_answered() -> None:
     play(story, between_ms=100)
 
 
+@pytest.mark.shows(chat_recovery="C-0139", clients="P-135 P-136 P-137 P-138")
 def test_an_approval_is_answered_by_the_id_of_its_call() -> None:
     """P-135, P-136, P-137, P-138: also by a tab that came later; the first answer counts."""
 
@@ -123,6 +130,7 @@ def test_an_approval_is_answered_by_the_id_of_its_call() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-0137")
 def test_a_result_that_is_an_error_is_a_result() -> None:
     """The part becomes an error, and the turn goes on, because the model has to know."""
 
@@ -145,6 +153,7 @@ def test_a_result_that_is_an_error_is_a_result() -> None:
     play(story)
 
 
+@pytest.mark.shows(chat_recovery="C-0328 C-0767 C-0768 C-1116", clients="P-075 P-076")
 def test_a_failed_turn_is_told_and_told_again_until_the_next() -> None:
     """P-075, P-076."""
 
@@ -214,6 +223,7 @@ async def run_frames(watching: Tab, run_id: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.shows(chat_recovery="C-0763", clients="P-055 P-148 P-150 P-154 P-156 P-160 P-163 P-167")
 def test_runs_are_told_live_and_again_with_the_same_numbers() -> None:
     """P-148, P-150, P-151, P-154, P-156, P-160, P-163, P-167."""
 

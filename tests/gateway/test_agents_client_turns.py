@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from string import ascii_lowercase
 
+import pytest
+
 from perdure.actors import tool
 from perdure.scenarios.provider.events import Done, Finish, Role, Text
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
@@ -29,6 +31,7 @@ class Dropper(Talker):
     message_concurrency = "drop"
 
 
+@pytest.mark.shows(clients="P-067")
 def test_a_message_that_the_agent_drops_is_told_as_skipped_and_vanishes() -> None:
     """P-067."""
 
@@ -49,6 +52,7 @@ def test_a_message_that_the_agent_drops_is_told_as_skipped_and_vanishes() -> Non
     visit([Dropper], story)
 
 
+@pytest.mark.shows(clients="P-081")
 def test_a_cleared_conversation_answers_no_question_that_was_open() -> None:
     """P-081: an approval that comes after the clear runs nothing."""
 
@@ -93,6 +97,7 @@ def test_a_conversation_that_is_cleared_while_its_turn_is_recovered_stays_empty(
     play(story, between_ms=200)
 
 
+@pytest.mark.shows(clients="P-087")
 def test_the_same_request_id_elsewhere_is_another_turn_and_here_it_is_none() -> None:
     """P-087."""
 
@@ -128,6 +133,7 @@ class Reader(Adder):
 LOOK = Question(asks="look", rounds=(Round(says="Let me see. ", calls=(Call(name="look", arguments={}),)),))
 
 
+@pytest.mark.shows(clients="P-088")
 def test_what_else_a_request_has_reaches_the_agent_for_this_turn() -> None:
     """P-088."""
     paint = {"name": "paint", "description": "Paint.", "parameters": {"type": "object", "properties": {}}}
@@ -160,6 +166,7 @@ class Brooder(Adder):
 BROOD = Question(asks="brood", rounds=(Round(says="Well. ", calls=(Call(name="brood", arguments={}),)),))
 
 
+@pytest.mark.shows(clients="P-089 P-107")
 def test_a_turn_that_waits_for_a_slow_tool_is_resumed_at_once_and_what_is_passing_is_kept_nowhere() -> None:
     """P-089, P-107."""
     path = "/agents/brooder/r"
@@ -199,6 +206,7 @@ MUCH = Question(
 NONE = Question(asks="nothing", verbatim=((Role(), Finish(), Done()),))
 
 
+@pytest.mark.shows(clients="P-091")
 def test_an_answer_of_thousands_of_pieces_and_a_large_one_is_shown_whole() -> None:
     """P-091: live, after a resume, and after a reload."""
     whole = "".join(f"{at} " for at in range(3_000)) + LARGE + "∎"
@@ -219,6 +227,7 @@ def test_an_answer_of_thousands_of_pieces_and_a_large_one_is_shown_whole() -> No
     visit([Talker], story)
 
 
+@pytest.mark.shows(clients="P-092")
 def test_a_tab_that_reads_slowly_holds_up_no_other_and_shows_the_same_in_the_end() -> None:
     """P-092."""
 
@@ -236,6 +245,7 @@ def test_a_tab_that_reads_slowly_holds_up_no_other_and_shows_the_same_in_the_end
     play(story, between_ms=5)
 
 
+@pytest.mark.shows(clients="P-094")
 def test_an_answer_without_a_word_ends_and_leaves_no_empty_message() -> None:
     """P-094."""
 
@@ -269,6 +279,7 @@ def test_a_question_that_nobody_has_answered_stays_open_beside_the_next_turn() -
     asking.play(story)
 
 
+@pytest.mark.shows(clients="P-143")
 def test_a_continuation_is_stopped_and_the_result_stays() -> None:
     """P-143."""
 
@@ -309,6 +320,7 @@ def test_who_answers_owns_the_continuation_of_this_turn_and_of_no_other() -> Non
     asking.play(story, between_ms=50)
 
 
+@pytest.mark.shows(clients="P-039")
 def test_a_tab_that_has_not_read_for_too_long_is_closed_and_resumes() -> None:
     """P-039: what waits for it is bounded, whoever else goes on."""
 
@@ -335,6 +347,7 @@ def test_a_tab_that_has_not_read_for_too_long_is_closed_and_resumes() -> None:
     play(story, between_ms=20)
 
 
+@pytest.mark.shows(chat_recovery="C-0848")
 def test_a_conversation_that_is_too_long_is_summarised_for_the_model_and_not_for_the_client() -> None:
     Narrow.begin()
 
@@ -359,6 +372,7 @@ def test_a_conversation_that_is_too_long_is_summarised_for_the_model_and_not_for
     visit([Miner], story)
 
 
+@pytest.mark.shows(chat_recovery="C-0849")
 def test_a_client_that_cancels_a_summary_ends_its_turn() -> None:
     Narrow.begin(summary_s=60)
 

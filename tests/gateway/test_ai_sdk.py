@@ -88,6 +88,7 @@ def play(
     visit(agents or (Talker,), story, **simulation)
 
 
+@pytest.mark.shows(clients="P-173")
 def test_an_answer_is_streamed_with_the_headers_of_the_protocol_and_is_the_one_that_is_stored() -> None:
     async def story(door: Door, _: Laboratory) -> None:
         told = await door.post(CHAT, body(said("sum")))
@@ -194,6 +195,7 @@ def test_an_address_that_names_the_client_s_major_resumes_however_the_client_app
     play(story, pace=SLOW)
 
 
+@pytest.mark.shows(clients="P-178")
 def test_the_id_of_a_chat_may_hold_any_character_and_a_chat_that_was_never_used_is_not_woken() -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
         assert (await door.get(f"{CHAT}/nobody/stream")).status == 204
@@ -236,6 +238,7 @@ def test_a_cancelled_answer_ends_as_such_and_what_it_said_stays() -> None:
     play(story, pace=SLOW)
 
 
+@pytest.mark.shows(clients="P-184")
 def test_two_messages_at_once_are_answered_one_after_the_other() -> None:
     async def story(door: Door, _: Laboratory) -> None:
         asking = [door.post(CHAT, body(said("words", "m1"))), door.post(CHAT, body(said("sum", "m2")))]
@@ -341,6 +344,7 @@ def test_the_client_s_result_goes_on_in_the_same_message_and_only_the_rest_is_to
     play(story, script=ASKS)
 
 
+@pytest.mark.shows(clients="P-181")
 @pytest.mark.parametrize("allowed", [True, False])
 def test_an_approval_in_the_messages_is_taken_and_a_forged_result_is_not(allowed: bool) -> None:
     async def story(door: Door, _: Laboratory) -> None:
@@ -466,6 +470,7 @@ def frame(kind: str, request_id: str, **more: Any) -> dict[str, Any]:
     return {"type": kind, "requestId": request_id, "id": "ann", "headers": {}, "body": {}, **more}
 
 
+@pytest.mark.shows(clients="P-185")
 def test_answers_over_one_socket_are_numbered_left_and_resumed_apart() -> None:
     async def story(door: Door, _: Laboratory) -> None:
         async with door.socket(f"{CHAT}?ai=7") as socket:

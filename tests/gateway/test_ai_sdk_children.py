@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from perdure.actors.events.message_parts import apply_chunk
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.clerk import Clerk, script
@@ -17,6 +19,7 @@ def outputs(told: list[Any]) -> list[dict[str, Any]]:
     return [each for each in told if isinstance(each, dict) and each["type"] == "tool-output-available"]
 
 
+@pytest.mark.shows(clients="P-182")
 def test_a_child_is_told_as_outputs_that_are_not_final_and_then_by_its_result() -> None:
     """P-182: its text, its progress and milestones, live and to who comes later; nothing of them stays in the message."""
 

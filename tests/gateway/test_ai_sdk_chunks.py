@@ -115,6 +115,7 @@ def test_who_comes_late_is_told_the_true_message(seed: int) -> None:
     assert reader.is_over
 
 
+@pytest.mark.shows(clients="P-175")
 @given(SEEDS, SEEDS, some.sampled_from((6, 7)))
 def test_whatever_happens_while_a_client_listens_is_legal_there(seed: int, cuts: int, major: int) -> None:
     turn, translator, reader = RandomTurn(seed), Translator(major), Reader(major)
@@ -185,6 +186,7 @@ def test_who_has_the_first_step_is_told_what_comes_after_it() -> None:
     assert told == ["start", "tool-output-available", "start-step", "finish-step", "finish"]
 
 
+@pytest.mark.shows(clients="P-174")
 @pytest.mark.thorough
 @pytest.mark.parametrize("which", ["", "six"])
 def test_the_real_client_takes_every_chunk_and_makes_the_same_message_of_them(which: str, tmp_path: Path) -> None:

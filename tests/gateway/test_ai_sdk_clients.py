@@ -34,6 +34,7 @@ def serving(data: Path, **given: Any) -> Any:
     return real_gateway(data, agents, setup=f"{CAST}:begin", setup_options={"between_ms": 30}, **given)
 
 
+@pytest.mark.shows(clients="P-176 P-177 P-179 P-183")
 @pytest.mark.parametrize("which", ["", "six"])
 def test_unmodified_clients_hold_conversations(gateway: RealGateway, which: str) -> None:
     stories = IN_BOTH if which else [*IN_BOTH, *IN_SEVEN]
@@ -123,6 +124,7 @@ def check_refusals(seen: dict[str, Any]) -> None:
         assert expected in told["errors"][0], name
 
 
+@pytest.mark.shows(clients="P-180")
 def test_a_gateway_that_is_killed_in_an_answer_tells_it_whole_when_it_is_back(tmp_path: Path) -> None:
     with serving(tmp_path) as gateway:
         given = {"url": gateway.url, "query": "?ai=7", "stories": ["killed"], "prefix": ""}

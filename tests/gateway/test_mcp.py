@@ -54,6 +54,7 @@ Era = Literal["legacy", "2026-07-28"]
 ERAS = pytest.mark.parametrize("mode", ["legacy", NEW])
 
 
+@pytest.mark.shows(clients="P-194 P-198")
 @ERAS
 def test_tools_have_schemas_and_calls_tell_progress_and_structured_results(gateway: RealGateway, mode: Era) -> None:
     async def story() -> None:
@@ -140,6 +141,7 @@ def test_a_client_without_tasks_starts_a_run_and_looks_at_it(gateway: RealGatewa
     tried(story)
 
 
+@pytest.mark.shows(clients="P-196")
 def test_a_run_goes_on_without_its_caller_and_an_identical_call_joins_it(gateway: RealGateway, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 
@@ -222,6 +224,7 @@ async def polled(opened: Client, task_id: str, status: str) -> dict[str, Any]:
         await asyncio.sleep(0.05)
 
 
+@pytest.mark.shows(clients="P-199")
 def test_a_client_with_the_extension_gets_a_task_and_polls_it(gateway: RealGateway) -> None:
     async def story() -> None:
         async with client(gateway, "auto", extensions=[advertise(TASKS)]) as opened:
@@ -246,6 +249,7 @@ def test_a_client_with_the_extension_gets_a_task_and_polls_it(gateway: RealGatew
     tried(story)
 
 
+@pytest.mark.shows(clients="P-197")
 def test_a_task_asks_what_its_chat_asks(gateway: RealGateway) -> None:
     async def story() -> None:
         async with client(gateway, extensions=[advertise(TASKS)]) as opened:
@@ -269,6 +273,7 @@ def test_a_task_asks_what_its_chat_asks(gateway: RealGateway) -> None:
     tried(story)
 
 
+@pytest.mark.shows(clients="P-200")
 def test_a_gateway_that_is_killed_loses_no_run(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
 

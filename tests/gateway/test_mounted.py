@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 from fastapi import FastAPI
 from starlette.types import ASGIApp
@@ -32,6 +33,7 @@ def mounted(client: Client) -> ASGIApp:
     return theirs
 
 
+@pytest.mark.shows(sub_agents="B160")
 def test_below_a_path_of_an_authors_application_everything_is_where_it_was() -> None:
     async def story(_: Door, laboratory: Laboratory) -> None:
         client: Any = laboratory._client  # noqa: SLF001 - the story's own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from starlette.requests import HTTPConnection
 
 from perdure.actors.gateway.security import Principal, Scope
@@ -58,6 +59,7 @@ async def counts(socket: Socket, count: int) -> None:
     assert {"type": "rpc", "id": "mine", "success": True, "done": True, "result": count} in told
 
 
+@pytest.mark.shows(sub_agents="B80 B81 B82 B83 B85 B90 B91 B92 B96")
 def test_a_reader_is_told_everything_and_changes_nothing() -> None:
     """P-022, as far as states are concerned."""
 
@@ -77,6 +79,7 @@ def test_a_reader_is_told_everything_and_changes_nothing() -> None:
     play(story)
 
 
+@pytest.mark.shows(sub_agents="B86 B87")
 def test_who_becomes_a_reader_or_a_writer_is_treated_so_within_a_minute() -> None:
     badges = Badges()
 
@@ -96,6 +99,7 @@ def test_who_becomes_a_reader_or_a_writer_is_treated_so_within_a_minute() -> Non
     play(story, badges)
 
 
+@pytest.mark.shows(clients="P-029 P-031")
 def test_who_is_nobody_any_more_is_sent_away_within_a_minute() -> None:
     """P-029, P-031."""
     badges = Badges()

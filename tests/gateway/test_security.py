@@ -165,6 +165,7 @@ def _every_route() -> list[tuple[str, str]]:
     return [(method, path) for method, path in found if method not in {"HEAD", "OPTIONS"}]
 
 
+@pytest.mark.shows(sub_agents="B133")
 def test_a_guessed_run_or_agent_is_not_found_and_not_created() -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
         client: Any = laboratory._client  # noqa: SLF001 - the story's own

@@ -47,6 +47,7 @@ EVENTS: list[tuple[Fact, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.shows(agent_tools="14 15 16", chat_recovery="C-0933 C-0934 C-0935")
 @pytest.mark.parametrize(("fact", "event"), EVENTS, ids=lambda each: type(each).__name__)
 def test_a_fact_is_told_as_its_event(fact: Fact, event: dict[str, Any]) -> None:
     ledger = Ledger().given(asked(), placed(), begun())
@@ -123,6 +124,7 @@ def test_an_inspection_tells_the_outcome_progress_milestones_and_deliveries() ->
     assert told["parent_tool_call_id"] == "call-1"
 
 
+@pytest.mark.shows(agent_tools="18", chat_recovery="C-0937")
 def test_an_interruption_carries_its_cause_and_a_repair_nothing_of_it() -> None:
     ledger = Ledger().given(asked(), placed(), begun(), INTERRUPTED)
     told = outcome_of(ledger.run())

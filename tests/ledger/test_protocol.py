@@ -105,6 +105,7 @@ def test_the_same_request_again_changes_nothing() -> None:
     assert ledger.when(request()) == []
 
 
+@pytest.mark.shows(agent_tools="W-21")
 @pytest.mark.parametrize(
     ("field", "other"),
     [
@@ -142,6 +143,7 @@ def test_who_asks_again_for_an_ended_run_only_gets_its_end() -> None:
     assert ledger.run().status == "completed"
 
 
+@pytest.mark.shows(agent_tools="117")
 def test_over_the_limit_a_request_is_refused_only_if_it_asked_for_that_and_the_id_is_not_used_up() -> None:
     ledger = Ledger().given(asked("a", limit=1))
     with pytest.raises(AdmissionRefused) as refused:
@@ -152,6 +154,7 @@ def test_over_the_limit_a_request_is_refused_only_if_it_asked_for_that_and_the_i
     assert len(ledger.when(request("b", limit=1))) == 1
 
 
+@pytest.mark.shows(agent_tools="116")
 def test_interrupted_runs_hold_no_place_of_the_limit() -> None:
     ledger = Ledger().given(asked("a", limit=1), RunInterrupted("a", "no-progress", True, ""))
     assert len(ledger.when(request("b", limit=1, on_limit="reject"))) == 1
@@ -212,6 +215,7 @@ def test_a_cancel_of_an_unknown_or_a_foreign_run_is_refused(parent: str) -> None
     assert ledger.when(Cancel("r", None, "by an operator"))
 
 
+@pytest.mark.shows(agent_tools="W-47")
 def test_a_cancel_goes_down_to_awaited_children_and_leaves_detached_ones() -> None:
     ledger = running().given(
         asked("awaited", parent=child()),

@@ -87,6 +87,7 @@ def test_a_transaction_that_only_reads_creates_no_storage(cabinet: Cabinet, stor
     assert not cabinet.exists(AGENT)
 
 
+@pytest.mark.shows(sub_agents="B31 B33")
 def test_the_first_write_creates_it(cabinet: Cabinet, storage: Storage) -> None:
     storage.state["a"] = 1
     assert storage.exists
@@ -530,6 +531,7 @@ def step(state: MutableMapping[str, Any], what: str, *arguments: Any) -> None:
         state.clear()
 
 
+@pytest.mark.shows(fibers="F49", sub_agents="B34 B52 B53")
 @settings(max_examples=50)
 @given(st.lists(BLOCKS, max_size=8))
 def test_state_is_a_dictionary_that_survives(blocks: list[tuple[str, list[tuple[Any, ...]]]]) -> None:
@@ -620,6 +622,7 @@ def test_garbage_is_swept_while_the_agent_lives(storage: Storage) -> None:
 # ------------------------------------------------------------------ lives
 
 
+@pytest.mark.shows(chat_recovery="W-14")
 def test_a_higher_incarnation_takes_over_and_the_old_handle_refuses(cabinet: Cabinet, storage: Storage) -> None:
     storage.state["a"] = 1
     assert cabinet.open(AGENT, 1) is storage
@@ -631,6 +634,7 @@ def test_a_higher_incarnation_takes_over_and_the_old_handle_refuses(cabinet: Cab
     assert heir.state["a"] == 1
 
 
+@pytest.mark.shows(chat_recovery="W-49")
 def test_a_lower_incarnation_is_refused_after_the_higher_one_has_left(disk: Disk, cabinet: Cabinet) -> None:
     cabinet.open(AGENT, 7).state["a"] = 1
     cabinet.close()
@@ -672,6 +676,7 @@ def test_after_close_every_method_refuses(storage: Storage) -> None:
             call()
 
 
+@pytest.mark.shows(sub_agents="B26")
 def test_a_forgotten_storage_is_gone_for_good(disk: Disk, cabinet: Cabinet, storage: Storage) -> None:
     storage.state["a"] = 1
     cabinet.forget(AGENT)

@@ -200,6 +200,7 @@ def killed_at(disk: Disk, write: int, *, by_raising: bool) -> tuple[int, bool]:
     return acknowledged, points >= write
 
 
+@pytest.mark.shows(transport_recovery="A15")
 @pytest.mark.parametrize("by_raising", [True, False])
 def test_a_kill_at_any_durable_write_leaves_whole_transactions(disk: Disk, by_raising: bool) -> None:
     for write in range(1, 100):

@@ -92,6 +92,7 @@ EXPIRIES: list[tuple[str, dict[str, Any], list[Fact], float, str, bool]] = [
 ]
 
 
+@pytest.mark.shows(agent_tools="96", chat_recovery="C-0889")
 @pytest.mark.parametrize(
     ("options", "facts", "at_ms", "reason", "teardown"), [e[1:] for e in EXPIRIES], ids=[e[0] for e in EXPIRIES]
 )

@@ -16,6 +16,7 @@ def message(message_id: str, role: str = "user") -> dict[str, Any]:
     return {"id": message_id, "role": role, "parts": []}
 
 
+@pytest.mark.shows(chat_recovery="C-1194")
 def test_a_probe_has_one_answer_in_each_situation() -> None:
     for bits in product((False, True), repeat=5):
         now = Situation(*bits)

@@ -85,6 +85,7 @@ def test_case_10_a_call_that_a_person_stopped_says_so_and_admits_that_effects_ma
     assert "none, partial or complete" in text
 
 
+@pytest.mark.shows(transport_recovery="55")
 def test_case_55_a_clock_that_went_back_gives_no_negative_time() -> None:
     assert "lost 0 s later" in caution(NoResult.DIED, CallEvidence("t", "c", started_at_ms=9_000, lost_at_ms=2_000))
 
@@ -96,6 +97,7 @@ NEVER = {
 }
 
 
+@pytest.mark.shows(transport_recovery="52")
 @pytest.mark.parametrize(("why", "said"), NEVER.values(), ids=NEVER)
 def test_a_call_that_never_began_is_no_reason_for_caution(why: NoResult, said: str) -> None:
     text = caution(why, LEFT)
@@ -120,6 +122,7 @@ def test_the_fates_are_told_apart_in_their_first_words(why: NoResult) -> None:
     assert sum(opening == openings[why] for opening in openings.values()) == 1
 
 
+@pytest.mark.shows(transport_recovery="43 A4 B2")
 @given(st.text(max_size=20_000), st.sampled_from([NoResult.DIED, NoResult.ABORTED]), st.integers(500, CAUTION_MAX))
 def test_a4_the_caution_survives_any_partial_output_and_any_cut_at_the_end(tail: str, why: NoResult, kept: int) -> None:
     """Case 43 is the defect: partial output was sent in place of the caution, as if the call had succeeded."""
@@ -150,6 +153,7 @@ FLAGS = {
 }
 
 
+@pytest.mark.shows(transport_recovery="61")
 @pytest.mark.parametrize(("made", "expected"), FLAGS.values(), ids=FLAGS)
 def test_case_61_a_notice_says_whether_something_may_have_changed(made: CallFacts, expected: bool) -> None:
     """B: dead and running tools count too; the system we answer looked at completed ones only."""
@@ -173,6 +177,7 @@ def test_both_variants_of_a_notice_name_the_cause_and_what_to_do() -> None:
         assert "another model" in text
 
 
+@pytest.mark.shows(transport_recovery="37")
 def test_case_37_a_terminal_refusal_keeps_its_own_message_and_advises_to_check_what_had_run() -> None:
     plain = error_text(REFUSED, [call(Stage.FINISHED, "pure")])
     assert plain.endswith("(the provider answered 401: no such key)")

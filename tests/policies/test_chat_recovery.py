@@ -95,6 +95,7 @@ PARTIALS = {
 }
 
 
+@pytest.mark.shows(chat_recovery="C-0240 C-0241 C-0242")
 @pytest.mark.parametrize(("persist", "settled", "expected"), PARTIALS.values(), ids=PARTIALS)
 def test_a_partial_answer_is_dropped_only_if_nothing_in_it_is_settled(
     persist: bool | None, settled: bool, expected: bool
@@ -105,11 +106,13 @@ def test_a_partial_answer_is_dropped_only_if_nothing_in_it_is_settled(
 # --- identity and configuration ----------------------------------------------------------------------------------
 
 
+@pytest.mark.shows(chat_recovery="C-0249 C-0251")
 def test_c_0249_and_c_0251_an_incident_is_known_by_its_root_and_the_users_message() -> None:
     assert evaluate(None, cut(), CONFIG, 0).incident.incident_id == "root:u1"
     assert evaluate(None, cut(user_message_id=None), CONFIG, 0).incident.incident_id == "root:"
 
 
+@pytest.mark.shows(chat_recovery="C-0253 C-0255")
 @pytest.mark.parametrize("value", [True, None, {}, ChatRecovery()])
 def test_c_0253_and_c_0255_a_bare_yes_or_nothing_means_the_defaults(value: object) -> None:
     assert ChatRecovery.of(value) == ChatRecovery()
@@ -131,6 +134,7 @@ CLAMPS = [
 ]
 
 
+@pytest.mark.shows(chat_recovery="C-0256 C-0257 C-0258")
 @pytest.mark.parametrize(
     ("case", "given_fields", "expected"), CLAMPS, ids=[f"{case} {fields}" for case, fields, _ in CLAMPS]
 )
@@ -139,6 +143,7 @@ def test_numbers_out_of_range_are_brought_into_it(case: str, given_fields: dict[
     assert getattr(ChatRecovery.of(given_fields), name) == expected
 
 
+@pytest.mark.shows(chat_recovery="C-0259")
 def test_c_0259_hooks_are_passed_through() -> None:
     def hook(context: object) -> bool:
         return True
@@ -166,6 +171,7 @@ def test_what_is_no_configuration_is_refused_by_the_name_of_its_field(value: obj
 # --- the bounds --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.shows(chat_recovery="C-0276 C-0293")
 def test_c_0276_and_c_0293_the_first_look_opens_an_incident() -> None:
     first = story((5_000, cut(7)))
     assert first.is_new
@@ -175,6 +181,7 @@ def test_c_0276_and_c_0293_the_first_look_opens_an_incident() -> None:
     assert (incident.incident_id, incident.first_seen_at_ms, incident.max_attempts) == ("root:u1", 5_000, 10)
 
 
+@pytest.mark.shows(chat_recovery="C-0277 C-0278 C-0584 C-1082")
 def test_c_0277_and_c_0278_a_change_of_kind_is_the_same_incident_and_shares_its_budget() -> None:
     again = story((0, cut()), (31 * SECOND, cut(kind=RecoveryKind.RETRY)))
     assert not again.is_new
@@ -185,11 +192,13 @@ def test_c_0277_and_c_0278_a_change_of_kind_is_the_same_incident_and_shares_its_
     )
 
 
+@pytest.mark.shows(chat_recovery="C-0279 C-0280 C-1075")
 def test_c_0279_and_c_0280_a_second_look_within_thirty_seconds_is_the_same_attempt() -> None:
     assert story((0, cut()), (29_999, cut())).incident.attempt == 1
     assert story((0, cut()), (30_000, cut())).incident.attempt == 2
 
 
+@pytest.mark.shows(chat_recovery="C-0582")
 def test_c_0582_the_looks_of_one_storm_are_one_attempt() -> None:
     looks = [(at * SECOND, cut()) for at in (0, 5, 12, 20)]
     assert story(*looks).incident.attempt == 1
@@ -209,6 +218,7 @@ def test_what_has_passed_since_an_attempt_began_is_part_of_the_pause_before_the_
     assert recovery_pause_ms(incident, 1.0, 60_000) == 0
 
 
+@pytest.mark.shows(chat_recovery="W-27")
 def test_w_27_a_loop_that_is_faster_than_the_window_uses_up_its_attempts_all_the_same() -> None:
     config = ChatRecovery(max_attempts=3)
     looks = [(at * SECOND, cut()) for at in range(0, 91, 5)]
@@ -216,11 +226,13 @@ def test_w_27_a_loop_that_is_faster_than_the_window_uses_up_its_attempts_all_the
     assert (last.is_exhausted, last.incident.reason) == (True, "max_attempts_exceeded")
 
 
+@pytest.mark.shows(chat_recovery="C-0281 C-1064")
 def test_c_0281_progress_begins_the_count_of_attempts_anew() -> None:
     incident = story((0, cut(1)), (MINUTE, cut(1)), (2 * MINUTE, cut(5))).incident
     assert (incident.attempt, incident.progress, incident.last_progress_at_ms, incident.work) == (1, 5, 2 * MINUTE, 4)
 
 
+@pytest.mark.shows(chat_recovery="C-0570")
 def test_c_0570_attempts_count_one_two_and_after_progress_one_two_three() -> None:
     looks = [(0, cut(0)), (MINUTE, cut(0)), (2 * MINUTE, cut(1)), (3 * MINUTE, cut(1)), (4 * MINUTE, cut(1))]
     config = ChatRecovery(max_attempts=2)
@@ -236,6 +248,7 @@ def exhausted_by(*looks: tuple[float, TurnInterruption], **config: Any) -> str:
     return last.incident.reason
 
 
+@pytest.mark.shows(chat_recovery="C-0282")
 def test_c_0282_and_c_0564_one_attempt_too_many_is_sealed() -> None:
     assert exhausted_by((0, cut()), (40 * SECOND, cut()), max_attempts=1) == "max_attempts_exceeded"
     looks = [(n * 30 * SECOND, cut()) for n in range(11)]
@@ -243,6 +256,7 @@ def test_c_0282_and_c_0564_one_attempt_too_many_is_sealed() -> None:
     assert exhausted_by(*looks, no_progress_timeout_ms=10**9) == "max_attempts_exceeded"
 
 
+@pytest.mark.shows(chat_recovery="C-0283 C-0577 C-0578 C-1071 C-1072 C-1308")
 def test_c_0283_and_c_0577_and_c_0578_silence_is_sealed_after_its_window() -> None:
     assert not story((0, cut()), (5 * MINUTE, cut())).is_exhausted
     assert exhausted_by((0, cut()), (5 * MINUTE + 1, cut())) == "no_progress_timeout"
@@ -258,30 +272,36 @@ def test_w_26_the_time_in_which_another_turn_was_played_is_nobodys_silence() -> 
     assert story((0, cut()), (MINUTE, cut(waited_until_ms=9 * MINUTE)), (6 * MINUTE + 1, cut())).is_exhausted
 
 
+@pytest.mark.shows(chat_recovery="C-0284 C-0575 C-1069 C-1310")
 def test_c_0284_and_c_0575_work_beyond_its_budget_is_sealed_though_it_was_progress() -> None:
     assert not story((0, cut(0)), (MINUTE, cut(2)), config=ChatRecovery(max_recovery_work=2)).is_exhausted
     assert exhausted_by((0, cut(0)), (MINUTE, cut(3)), max_recovery_work=2) == "work_budget_exceeded"
 
 
+@pytest.mark.shows(chat_recovery="C-0285")
 def test_c_0285_infinite_work_is_never_sealed() -> None:
     assert not story((0, cut(0)), (MINUTE, cut(10**9)), config=ChatRecovery(max_recovery_work=INFINITY)).is_exhausted
 
 
+@pytest.mark.shows(chat_recovery="C-0294")
 def test_c_0294_a_loop_that_makes_progress_before_each_death_is_sealed_by_its_work() -> None:
     looks = [(n * SECOND, cut(n * 7)) for n in range(145)]
     assert exhausted_by(*looks) == "work_budget_exceeded"
 
 
+@pytest.mark.shows(chat_recovery="C-0574 C-1068")
 def test_c_0574_a_slow_turn_that_makes_progress_is_not_sealed_for_its_age() -> None:
     looks = [(n * 4 * MINUTE, cut(n)) for n in range(20)]
     assert not story(*looks).is_exhausted
 
 
+@pytest.mark.shows(chat_recovery="C-1076")
 def test_c_0583_a_reconnect_without_new_chunks_is_no_progress() -> None:
     assert story((0, cut(3)), (MINUTE, cut(3))).incident.attempt == 2
     assert story((0, cut(3)), (MINUTE, cut(1))).incident.progress == 3
 
 
+@pytest.mark.shows(chat_recovery="W-26")
 def test_w_26_progress_before_the_turn_was_cut_off_is_no_work_of_its_recovery() -> None:
     assert story((0, cut(900)), (MINUTE, cut(1_100))).incident.work == 200
 
@@ -289,6 +309,7 @@ def test_w_26_progress_before_the_turn_was_cut_off_is_no_work_of_its_recovery() 
 # --- memory ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.shows(chat_recovery="C-0209 C-0210 C-0295")
 def test_c_0209_and_c_0210_and_c_0295_three_deaths_of_memory_are_recovered_and_the_fourth_is_not_whatever_the_progress() -> (
     None
 ):
@@ -299,6 +320,7 @@ def test_c_0209_and_c_0210_and_c_0295_three_deaths_of_memory_are_recovered_and_t
     assert story(*looks).incident.oom_attempts == 4
 
 
+@pytest.mark.shows(chat_recovery="C-0211")
 def test_c_0211_with_no_retries_the_first_death_of_memory_is_sealed() -> None:
     assert exhausted_by((0, cut(is_out_of_memory=True)), max_oom_retries=0) == "out_of_memory"
 
@@ -313,17 +335,20 @@ def test_memory_is_the_first_reason_that_is_named() -> None:
 ASKED = ChatRecovery(should_keep_recovering=lambda context: True)
 
 
+@pytest.mark.shows(chat_recovery="C-0286 C-0289")
 def test_c_0286_and_c_0289_the_predicate_is_asked_from_the_second_look_on() -> None:
     assert not story((0, cut()), config=ASKED).asks_predicate
     assert story((0, cut()), (MINUTE, cut()), config=ASKED).asks_predicate
     assert not story((0, cut()), (MINUTE, cut())).asks_predicate
 
 
+@pytest.mark.shows(chat_recovery="C-0287 C-1070 C-1309")
 def test_c_0287_its_no_seals_the_incident() -> None:
     sealed = story((0, cut()), (MINUTE, cut()), config=ASKED).declined()
     assert (sealed.is_exhausted, sealed.incident.reason) == (True, "recovery_aborted")
 
 
+@pytest.mark.shows(chat_recovery="C-0290 C-0291")
 @pytest.mark.parametrize(
     ("case", "looks"),
     [
@@ -355,6 +380,7 @@ def test_what_the_predicate_is_told() -> None:
 # --- people ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.shows(chat_recovery="C-0292 C-0296 C-0579 C-1073")
 def test_c_0292_and_c_0296_and_c_0579_a_turn_that_waits_for_a_person_is_never_sealed_and_costs_nothing() -> None:
     waits = cut(is_awaiting_client=True, is_out_of_memory=True)
     config = ChatRecovery(
@@ -378,6 +404,7 @@ def test_an_answer_after_hours_is_not_taken_for_silence() -> None:
     assert not story((0, cut(is_awaiting_client=True)), (300 * MINUTE, cut())).is_exhausted
 
 
+@pytest.mark.shows(chat_recovery="C-0581 C-1074")
 def test_c_0581_a_call_of_the_server_parks_nothing() -> None:
     assert exhausted_by((0, cut()), (10 * MINUTE, cut(is_awaiting_client=False))) == "no_progress_timeout"
 
@@ -385,6 +412,7 @@ def test_c_0581_a_call_of_the_server_parks_nothing() -> None:
 # --- sealed -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.shows(chat_recovery="C-0215 W-25")
 @pytest.mark.parametrize("status", ["skipped", "failed", "exhausted"])
 def test_w_25_a_sealed_incident_is_final_whatever_progress_is_made(status: str) -> None:
     sealed = story((0, cut())).incident.moved(IncidentStatus(status), "why")
@@ -416,6 +444,7 @@ def test_w_27_the_pause_before_a_recovery_doubles_with_the_losses_and_is_shaken_
 PARTS = [{"type": "text", "text": "Hel"}, {"type": "step-start"}, {"type": "text", "text": "lo"}]
 
 
+@pytest.mark.shows(chat_recovery="C-0222 C-1138")
 def test_c_0222_the_context_of_an_exhaustion_has_every_field() -> None:
     incident = story((0, cut())).incident.moved(IncidentStatus.EXHAUSTED, "no_progress_timeout")
     config = ChatRecovery(terminal_message="Sorry.")
@@ -426,6 +455,7 @@ def test_c_0222_the_context_of_an_exhaustion_has_every_field() -> None:
     assert (context.terminal_message, context.partial_text, context.partial_parts) == ("Sorry.", "Hello", PARTS)
 
 
+@pytest.mark.shows(chat_recovery="C-0223 C-0224")
 def test_c_0223_and_c_0224_without_a_root_or_a_reason_it_has_the_usual_ones() -> None:
     incident = story((0, cut(root_id=""))).incident
     context = exhausted_context(incident, CONFIG, stream_id="", created_at_ms=0, parts=[])
@@ -440,6 +470,7 @@ def test_an_incident_survives_being_stored_and_read_again() -> None:
     assert isinstance(again.status, IncidentStatus)
 
 
+@pytest.mark.shows(chat_recovery="C-0181")
 def test_c_0181_a_reason_that_nobody_gives_any_more_is_still_read() -> None:
     row = story((0, cut())).incident.moved(IncidentStatus.EXHAUSTED, "max_recovery_window_exceeded").as_row()
     assert Incident.of_row(row).reason == "max_recovery_window_exceeded"
@@ -496,6 +527,7 @@ def test_a_turn_that_never_makes_progress_is_given_up_in_bounded_looks(config: C
         assert replay(looks, config)[-1].is_exhausted
 
 
+@pytest.mark.shows(chat_recovery="C-0191")
 @given(LOOKS, CONFIGS)
 def test_c_0191_a_look_depends_on_nothing_but_what_it_is_given(
     looks: list[tuple[int, TurnInterruption]], config: ChatRecovery

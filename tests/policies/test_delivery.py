@@ -10,6 +10,7 @@ P = Delivery()
 SAID = "Half an answer "
 
 
+@pytest.mark.shows(chat_recovery="C-0721 C-0731", messenger="M33 M43 M67 M68 M71 weakness-46")
 @pytest.mark.parametrize(
     ("status", "has_text", "has_posts", "outcome", "shown"),
     [
@@ -32,6 +33,7 @@ def test_how_a_turn_ended_says_what_is_shown(
     assert (found.outcome, found.shown(SAID if has_text else "")) == (outcome, shown)
 
 
+@pytest.mark.shows(messenger="M48 M70")
 @pytest.mark.parametrize(
     ("trouble", "is_edit", "tries", "busy", "what"),
     [

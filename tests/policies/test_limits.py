@@ -12,6 +12,7 @@ from perdure.policies import INFINITY, Limits
 NAMES = [field.name for field in fields(Limits)]
 
 
+@pytest.mark.shows(agent_tools="106", chat_recovery="C-0899")
 def test_the_options_of_the_seed_have_its_defaults() -> None:
     limits = Limits()
     assert limits.reattach_no_progress_ms == 120_000

@@ -30,6 +30,7 @@ PIECES = [
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=100).map("".join)
 
 
+@pytest.mark.shows(messenger="M49 M72")
 @settings(max_examples=150, deadline=None)
 @given(TEXTS, st.integers(64, 130), st.sampled_from(list(Counting)))
 def test_pieces_are_within_the_limit_and_together_they_are_the_text(text: str, limit: int, counting: Counting) -> None:
@@ -86,6 +87,7 @@ def test_what_cannot_be_sent_is_replaced() -> None:
     assert sendable("a\ud800b\x00c \ud83d\ude00") == "a\ufffdb\ufffdc 😀"
 
 
+@pytest.mark.shows(chat_recovery="C-0414 C-0416 C-0417 C-0418 C-0724", messenger="M36")
 def test_texts_that_a_tool_call_parted_do_not_run_together() -> None:
     """M36: one space, and only where there is none."""
     text, tool = (lambda words: {"type": "text", "text": words}), {"type": "tool-x"}

@@ -40,6 +40,7 @@ def test_each_strategy_says_what_a_burst_of_messages_becomes(strategy: str, expe
     assert places(strategy) == expected
 
 
+@pytest.mark.shows(chat_recovery="C-0409")
 def test_c_0409_a_message_overlaps_with_one_that_is_accepted_and_has_not_begun() -> None:
     assert overlaps([OpenTurn(1, TurnStatus.ACCEPTED)])
     assert overlaps([OpenTurn(1, TurnStatus.RUNNING)])
@@ -60,6 +61,7 @@ def test_w_38_a_turn_that_recovers_or_waits_for_a_person_drops_nobodys_message(t
     assert not is_dropped(Overlap("drop"), is_overlapping=is_overlapping)
 
 
+@pytest.mark.shows(chat_recovery="C-1016")
 def test_c_1016_and_c_1172_drop_refuses_what_overlaps_and_nothing_else() -> None:
     assert is_dropped(Overlap("drop"), is_overlapping=True)
     assert not is_dropped(Overlap("drop"), is_overlapping=False)
@@ -67,6 +69,7 @@ def test_c_1016_and_c_1172_drop_refuses_what_overlaps_and_nothing_else() -> None
         assert not is_dropped(Overlap(strategy), is_overlapping=True)
 
 
+@pytest.mark.shows(chat_recovery="C-0412")
 def test_c_0412_an_older_overlapping_message_is_superseded_by_a_later_one() -> None:
     older, newer = (
         OpenTurn(2, TurnStatus.ACCEPTED, is_overlapping=True),
@@ -76,12 +79,14 @@ def test_c_0412_an_older_overlapping_message_is_superseded_by_a_later_one() -> N
     assert queue_decision(Overlap("latest"), newer, [older, newer], 0).action is QueueAction.PLAY
 
 
+@pytest.mark.shows(chat_recovery="C-1019")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_c_1019_and_c_1177_what_is_no_message_of_a_user_is_never_skipped(strategy: str) -> None:
     regeneration = OpenTurn(2, TurnStatus.ACCEPTED, is_overlapping=False)
     assert queue_decision(Overlap(strategy), regeneration, [*burst(3), regeneration], 10**9).action is QueueAction.PLAY
 
 
+@pytest.mark.shows(chat_recovery="C-1020")
 @pytest.mark.parametrize("status", [TurnStatus.RUNNING, TurnStatus.SKIPPED, TurnStatus.COMPLETED, TurnStatus.ABORTED])
 def test_c_1020_only_a_message_that_still_waits_supersedes(status: TurnStatus) -> None:
     turn, other = OpenTurn(2, TurnStatus.ACCEPTED, is_overlapping=True), OpenTurn(3, status, is_overlapping=True)
@@ -95,6 +100,7 @@ def test_debounce_holds_the_last_message_until_it_has_been_quiet() -> None:
     assert queue_decision(Overlap("debounce", 750), turns[-1], turns, now_ms=1_750).action is QueueAction.PLAY
 
 
+@pytest.mark.shows(chat_recovery="C-1175 C-1176")
 @pytest.mark.parametrize("pause", [None, -1, math.nan, math.inf, "750", True])
 def test_c_1175_and_c_1176_a_quiet_time_that_is_none_is_three_quarters_of_a_second(pause: object) -> None:
     assert Overlap.of({"strategy": "debounce", "debounce_ms": pause}).debounce_ms == 750

@@ -61,6 +61,7 @@ PHASES = {
 }
 
 
+@pytest.mark.shows(transport_recovery="50")
 @pytest.mark.parametrize(("phase", "facts"), PHASES.items())
 def test_case_50_each_picture_of_an_attempt_has_its_phase(phase: Phase, facts: AttemptFacts) -> None:
     assert phase_of(facts) is phase
@@ -103,6 +104,7 @@ TABLE = {
 COLUMNS = (LOST, BUSY, REFUSED, ABORTED)
 
 
+@pytest.mark.shows(transport_recovery="46 B3")
 @pytest.mark.parametrize("phase", Phase)
 @pytest.mark.parametrize("column", range(4), ids=["T", "A", "X", "C"])
 def test_case_46_every_cell_of_the_table(phase: Phase, column: int) -> None:
@@ -115,6 +117,7 @@ def test_case_46_every_cell_of_the_table(phase: Phase, column: int) -> None:
     assert action.why
 
 
+@pytest.mark.shows(transport_recovery="45")
 @pytest.mark.parametrize("phase", Phase)
 def test_case_45_once_the_budget_is_spent_nothing_is_sent_again_in_any_phase(phase: Phase) -> None:
     """B: replay and continuation share the budget, so there is a notice from both."""
@@ -140,6 +143,7 @@ def test_case_26_a_provider_that_stays_busy_is_asked_six_times_in_all() -> None:
     assert (requests, action.mode) == (6, Mode.EXHAUSTED)
 
 
+@pytest.mark.shows(transport_recovery="A5 B4")
 def test_a5_twenty_disconnects_each_after_a_new_result_are_bounded_and_none_is_without_a_pause() -> None:
     budget, pauses = FRESH, list[float]()
     while (action := decide(calls(Stage.FINISHED), LOST, budget)).mode is C:
@@ -207,6 +211,7 @@ def test_a14_a_call_that_waits_for_a_person_goes_on_waiting(failure: Failure) ->
     assert (action.mode, action.drain, action.dispatch) == (C, (), ())
 
 
+@pytest.mark.shows(transport_recovery="A10")
 def test_a10_a_refusal_after_a_finished_tool_waits_exactly_as_long_as_it_says_and_keeps_the_result() -> None:
     patient = replace(BUSY, retry_after_ms=60_000)
     action = decide(calls(Stage.FINISHED), patient, FRESH)
@@ -259,6 +264,7 @@ BUDGETS = st.builds(TurnBudget, st.integers(0, 7), st.integers(0, 25))
 FAILURES = st.sampled_from([LOST, BUSY, REFUSED, ABORTED, FULL])
 
 
+@pytest.mark.shows(transport_recovery="47")
 @given(FACTS, FAILURES, BUDGETS, st.sampled_from([None, Cause.CANCEL, Cause.CLOSE]), st.booleans())
 def test_whatever_the_facts_no_call_that_started_is_dispatched_and_no_complete_one_is_withdrawn(
     facts: AttemptFacts, failure: Failure, budget: TurnBudget, stop: Cause | None, keeps_text: bool

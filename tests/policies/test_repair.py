@@ -30,6 +30,7 @@ def repaired_part(part: Part, **hooks: Any) -> Part:
     return only
 
 
+@pytest.mark.shows(chat_recovery="C-0235 C-0302 C-0305 C-0787 C-0788 C-1026")
 @pytest.mark.parametrize("state", SETTLED)
 def test_c_0302_and_c_0305_a_settled_call_keeps_everything_and_its_message_keeps_its_identity(state: str) -> None:
     """C-0235: settled by its state."""
@@ -39,6 +40,7 @@ def test_c_0302_and_c_0305_a_settled_call_keeps_everything_and_its_message_keeps
     assert repaired.changed_ids == ()
 
 
+@pytest.mark.shows(chat_recovery="C-0234")
 @pytest.mark.parametrize("key", ["output", "result"])
 def test_c_0234_a_call_that_has_an_output_is_settled_whatever_its_state(key: str) -> None:
     part = call("input-available", **{key: None})
@@ -46,6 +48,7 @@ def test_c_0234_a_call_that_has_an_output_is_settled_whatever_its_state(key: str
     assert repaired_part(part) is part
 
 
+@pytest.mark.shows(chat_recovery="C-0170 C-0236 C-0303 C-0304 C-1025", transport_recovery="41")
 @pytest.mark.parametrize("state", OPEN)
 def test_c_0303_and_c_0304_and_c_0236_an_open_call_becomes_an_error_in_its_place(state: str) -> None:
     before, after = {"type": "text", "text": "a"}, {"type": "text", "text": "b"}
@@ -56,17 +59,20 @@ def test_c_0303_and_c_0304_and_c_0236_an_open_call_becomes_an_error_in_its_place
     assert (repaired.removed_tool_calls, repaired.tool_call_ids, repaired.changed_ids) == (1, ("c1",), ("m1",))
 
 
+@pytest.mark.shows(chat_recovery="C-0174 C-0306 C-0975")
 def test_c_0306_and_c_0174_a_call_that_was_answered_by_a_person_is_left_to_its_continuation() -> None:
     part = call("approval-responded", input="not an object", approval={"id": "a", "approved": True})
     assert repaired_part(part) is part
 
 
+@pytest.mark.shows(chat_recovery="C-0307")
 def test_c_0307_the_input_of_a_settled_call_is_put_right_and_its_error_is_kept() -> None:
     repaired = repair_transcript([message(call("output-error", input=[1], errorText="disk full"))])
     assert repaired.messages[0]["parts"] == [call("output-error", input={}, errorText="disk full")]
     assert (repaired.removed_tool_calls, repaired.normalized_inputs) == (0, 1)
 
 
+@pytest.mark.shows(chat_recovery="C-0308")
 def test_c_0308_the_input_of_an_open_call_is_put_right_before_its_repair() -> None:
     seen: list[Part] = []
 
@@ -79,11 +85,13 @@ def test_c_0308_the_input_of_an_open_call_is_put_right_before_its_repair() -> No
     assert (repaired.removed_tool_calls, repaired.normalized_inputs) == (1, 1)
 
 
+@pytest.mark.shows(chat_recovery="C-0309")
 def test_c_0309_a_dynamic_tool_is_a_tool() -> None:
     part = {"type": "dynamic-tool", "toolName": "search", "toolCallId": "c1", "state": "input-available", "input": {}}
     assert repaired_part(part)["state"] == "output-error"
 
 
+@pytest.mark.shows(chat_recovery="C-0310")
 @pytest.mark.parametrize(
     "part",
     [
@@ -99,6 +107,7 @@ def test_c_0310_what_is_no_call_is_untouched(part: Part) -> None:
     assert repaired_part(part) is part
 
 
+@pytest.mark.shows(chat_recovery="C-0311 C-1024")
 def test_c_0311_a_custom_repair_may_return_any_part() -> None:
     text = {"type": "text", "text": "Which file do you mean?"}
     assert repaired_part(call("input-available"), repair_part=lambda part: text) is text
@@ -119,17 +128,20 @@ BAD_REPAIRS: dict[str, object] = {
 }
 
 
+@pytest.mark.shows(chat_recovery="W-30")
 @pytest.mark.parametrize("bad", BAD_REPAIRS.values(), ids=BAD_REPAIRS)
 def test_w_30_a_repair_that_would_be_lost_on_its_way_to_the_model_is_replaced_by_the_default(bad: object) -> None:
     part = repaired_part(call("input-available"), repair_part=lambda part: bad)
     assert part == call("output-error", errorText=INTERRUPTED_TEXT)
 
 
+@pytest.mark.shows(chat_recovery="C-0171 C-0312")
 def test_c_0312_and_c_0171_and_w_29_a_call_that_somebody_may_still_answer_is_spared() -> None:
     part = call("input-available", input="kept as it is")
     assert repaired_part(part, should_repair=lambda part: False) is part
 
 
+@pytest.mark.shows(chat_recovery="C-0172 C-0173")
 def test_c_0172_and_c_0173_each_part_is_judged_by_itself() -> None:
     asked, dead = call("approval-requested", toolCallId="c1"), call("input-available", toolCallId="c2")
     repaired = repair_transcript(
@@ -141,6 +153,7 @@ def test_c_0172_and_c_0173_each_part_is_judged_by_itself() -> None:
     assert repaired.messages[1]["parts"][1] is asked
 
 
+@pytest.mark.shows(chat_recovery="C-0313")
 def test_c_0313_all_messages_are_repaired_and_all_calls_named() -> None:
     messages = [message(call("input-available", toolCallId=f"c{n}"), message_id=f"m{n}") for n in range(3)]
     repaired = repair_transcript(messages)
@@ -162,11 +175,13 @@ INPUTS: dict[str, tuple[object, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.shows(chat_recovery="C-0785 C-1027")
 @pytest.mark.parametrize(("raw", "expected"), INPUTS.values(), ids=INPUTS)
 def test_the_input_of_a_call_becomes_an_object(raw: object, expected: dict[str, Any]) -> None:
     assert object_input(raw) == expected
 
 
+@pytest.mark.shows(chat_recovery="C-0786")
 def test_a_missing_input_becomes_an_empty_object() -> None:
     assert repaired_part({"type": "tool-x", "toolCallId": "c", "state": "output-available", "output": 1})["input"] == {}
 
@@ -229,6 +244,7 @@ def test_repair_deletes_nothing_and_keeps_the_order(messages: list[dict[str, Any
             assert not is_tool_part(after) or is_settled(after) or prior["state"] == "approval-responded"
 
 
+@pytest.mark.shows(chat_recovery="C-0175")
 @given(MESSAGES)
 def test_c_0175_the_same_transcript_is_repaired_to_the_same_bytes(messages: list[dict[str, Any]]) -> None:
     one, two = repair_transcript(messages), repair_transcript(copy.deepcopy(messages))

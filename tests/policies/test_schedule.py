@@ -287,6 +287,7 @@ def test_an_interval_out_of_its_range_is_refused(interval_s: object) -> None:
 DEFAULT = Retries(attempts_max=8, first_ms=200, most_ms=30_000)
 
 
+@pytest.mark.shows(schedules="S95 S96 S101 S102 S103 S104 S105 S106 S109 S110")
 @pytest.mark.parametrize(
     ("given", "field"),
     [
@@ -304,6 +305,7 @@ def test_retries_that_make_no_sense_are_refused_also_against_the_defaults(given:
     assert problem.value.field == f"retry.{field}"
 
 
+@pytest.mark.shows(schedules="S98 S99 S100 S107 S108 S111")
 def test_what_is_left_open_is_as_the_defaults_have_it() -> None:
     assert Retries().over(DEFAULT) == DEFAULT
     assert Retries(attempts_max=1).over(DEFAULT) == Retries(attempts_max=1, first_ms=200, most_ms=30_000)
@@ -312,6 +314,7 @@ def test_what_is_left_open_is_as_the_defaults_have_it() -> None:
     assert alone.over(Retries(attempts_max=3, first_ms=200, most_ms=50_000)).first_ms == 40_000
 
 
+@pytest.mark.shows(schedules="S87")
 @settings(max_examples=60)
 @given(st.integers(1, 20), st.floats(0, 1, exclude_max=True))
 def test_the_pause_is_drawn_from_the_whole_range_below_its_bound(failures: int, roll: float) -> None:
@@ -321,6 +324,7 @@ def test_the_pause_is_drawn_from_the_whole_range_below_its_bound(failures: int, 
     assert len(drawn) == 10, "it depends on the roll"
 
 
+@pytest.mark.shows(schedules="S88")
 def test_the_bound_of_the_pause_doubles_up_to_its_limit() -> None:
     assert [full_jitter_ms(failures, 200, 1_000, 0.999999) for failures in (1, 2, 3, 4, 5)] == [199, 399, 799, 999, 999]
     assert full_jitter_ms(3, 200, 1_000, 0.0) == 0

@@ -171,6 +171,7 @@ def test_a_process_that_was_killed_for_its_memory_is_told_apart() -> None:
 # --- case 58 -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.shows(transport_recovery="58")
 @pytest.mark.parametrize("code", sorted(SOCKET_CODES))
 @pytest.mark.parametrize("depth", range(5))
 def test_case_58_every_socket_code_is_transient_at_the_top_and_down_the_chain(code: str, depth: int) -> None:
@@ -252,6 +253,7 @@ BY_STATUS = {
 }
 
 
+@pytest.mark.shows(transport_recovery="59")
 @pytest.mark.parametrize(("status", "expected"), BY_STATUS.items())
 def test_case_59_a_bare_status_has_its_kind(status: int, expected: tuple[ApiKind, bool]) -> None:
     failure = classify([http(status)])
@@ -300,12 +302,14 @@ def test_case_59_codes_then_words_about_money_then_the_status_decide(error: Rais
     assert classify([error]).api is kind
 
 
+@pytest.mark.shows(chat_recovery="C-0855")
 @pytest.mark.parametrize("phrase", CONTEXT_PHRASES)
 def test_e7_every_phrase_of_an_overflow_is_known_but_not_in_a_rate_limit(phrase: str) -> None:
     assert classify([http(400, f"Sorry: {phrase}!")]).kind is Kind.CONTEXT_OVERFLOW
     assert classify([http(429, f"Sorry: {phrase}!")]).kind is Kind.HTTP
 
 
+@pytest.mark.shows(chat_recovery="C-0856")
 @pytest.mark.parametrize(
     "words", ["Invalid tool schema", "The file is too large", "Unknown model", "No credit is left", ""]
 )
@@ -350,6 +354,7 @@ HINTS = {
 }
 
 
+@pytest.mark.shows(transport_recovery="56")
 @pytest.mark.parametrize(("headers", "expected"), HINTS.values(), ids=HINTS)
 def test_case_56_a_servers_hint_is_read_in_every_form(headers: dict[str, str], expected: float | None) -> None:
     assert classify([http(429, headers=headers)], now_ms=40_000).retry_after_ms == expected
@@ -366,6 +371,7 @@ def test_a_hint_that_only_the_library_could_read_is_kept_too() -> None:
     assert classify([http(429, retry_after_ms=14_000.0)]).retry_after_ms == 14_000
 
 
+@pytest.mark.shows(transport_recovery="A11")
 def test_a11_two_agents_that_lose_the_same_provider_do_not_return_at_the_same_instant() -> None:
     assert next_delay_ms(3, LOST, 0.1) != next_delay_ms(3, LOST, 0.7)
 

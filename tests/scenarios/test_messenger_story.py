@@ -17,6 +17,7 @@ from perdure.scenarios.stories.victims import Victim
 from perdure.scenarios.stories.watchers import Watcher
 
 
+@pytest.mark.shows(messenger="weakness-52")
 def test_every_accepted_message_is_answered_once_whatever_breaks() -> None:
     scenario = MessengerScenario(9, 5, 3, seed=2, watcher=Watcher())
     told = simulated(scenario)

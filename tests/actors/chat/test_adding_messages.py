@@ -24,6 +24,7 @@ def last_request() -> str:
     return str(Outside.provider.log()[-1].body)
 
 
+@pytest.mark.shows(chat_recovery="C-0503 C-0504 C-0505 C-0866")
 def test_a_message_is_taken_as_it_is_and_once() -> None:
     """With its own id, and in its place if it is sent again (C-0503 – C-0505)."""
 
@@ -70,6 +71,7 @@ class Careless(Adder):
         return len(await self.get_messages())
 
 
+@pytest.mark.shows(chat_recovery="C-0507")
 def test_the_messages_that_an_agent_is_given_are_a_copy() -> None:
     """Whatever it does to them (C-0507)."""
 
@@ -82,6 +84,7 @@ def test_the_messages_that_an_agent_is_given_are_a_copy() -> None:
     visit(Careless, story)
 
 
+@pytest.mark.shows(chat_recovery="C-0526 C-0527 C-0528 C-0529 C-0532 C-0533 C-0734")
 def test_messages_can_be_added_without_a_turn() -> None:
     """They are there at once, after a sleep, and for the next turn; one of the same id is replaced in its place; none is none
     (C-0526 – C-0529, C-0532, C-0533)."""
@@ -128,6 +131,7 @@ class Noting(Adder):
         )
 
 
+@pytest.mark.shows(chat_recovery="C-0536 C-0839")
 def test_messages_can_be_added_while_a_turn_is_played() -> None:
     """By the turn itself and by others, without a wait; they are durable, and stand before its answer (C-0536)."""
 
@@ -151,6 +155,7 @@ class Asking(Adder):
         return [client_tool("ask_user", description="Ask.", parameters={"type": "object", "properties": {}})]
 
 
+@pytest.mark.shows(chat_recovery="C-0520")
 def test_what_a_client_has_answered_stays_through_later_turns() -> None:
     """In the transcript and in what the model is told (C-0520)."""
 
@@ -185,6 +190,7 @@ class Curious(Adder):
         return self.active_turn is None
 
 
+@pytest.mark.shows(chat_recovery="C-0539 C-0541 C-0551 C-0552 C-0772 C-0774")
 def test_the_code_of_an_agent_can_look_at_the_turn_that_is_played() -> None:
     """Who asked, with what beside the messages, and whether it goes on with an answer (C-0539, C-0541, C-0551, C-0552)."""
 
@@ -206,6 +212,7 @@ def test_the_code_of_an_agent_can_look_at_the_turn_that_is_played() -> None:
     visit(Curious, story)
 
 
+@pytest.mark.shows(chat_recovery="C-0549 C-0550")
 def test_a_continuation_can_be_cancelled_and_adds_nothing_more() -> None:
     """While it waits or while it speaks; the answer that it was to go on with stays (C-0549, C-0550)."""
 
@@ -224,6 +231,7 @@ def test_a_continuation_can_be_cancelled_and_adds_nothing_more() -> None:
     visit(Adder, story, pace=SLOW)
 
 
+@pytest.mark.shows(chat_recovery="C-0482 C-0952")
 def test_who_watches_a_conversation_that_is_cleared_is_told_its_end() -> None:
     """Every follower of what was under way, once, and the next question finds an empty room (C-0482)."""
 
@@ -243,6 +251,7 @@ def test_who_watches_a_conversation_that_is_cleared_is_told_its_end() -> None:
     visit(Adder, story, pace=SLOW)
 
 
+@pytest.mark.shows(chat_recovery="C-0478 C-0479 C-0525 C-0560 C-0954")
 def test_all_who_watch_a_turn_are_told_the_same() -> None:
     """Whoever attaches, early or late, has the same events and the same end; a saved message has an audience, too
     (C-0478, C-0479, C-0525, C-0560)."""

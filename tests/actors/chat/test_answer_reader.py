@@ -88,6 +88,7 @@ def test_a_thought_without_words_is_kept_for_its_signature_alone() -> None:
     assert read(start(0, lib.ThinkingPart("")), end(0, lib.ThinkingPart(""))) == []
 
 
+@pytest.mark.shows(chat_recovery="C-1292")
 def test_a_thought_that_breaks_off_gets_no_signature() -> None:
     thought = lib.ThinkingPart("hm", signature="SIG", provider_name="anthropic")
     assert kinds(read(start(0, thought), reason=None)) == ["reasoning-start", "reasoning-delta"]
@@ -198,6 +199,7 @@ def test_a_tool_that_needs_nothing_may_be_called_with_nothing() -> None:
     assert "none came, and these are required: city" in weather["errorText"]
 
 
+@pytest.mark.shows(transport_recovery="A8")
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -240,6 +242,7 @@ def test_a_name_may_come_in_pieces() -> None:
     assert (given["type"], given["toolName"]) == ("tool-input-available", "weather")
 
 
+@pytest.mark.shows(transport_recovery="A7")
 def test_ids_are_unique_whatever_the_provider_says() -> None:
     odd = ["c1", "c1", "", "pyd_ai_1", "a b", "x" * 65, "\ud800", "taken", "ok:1"]
     events = [call(at, ULM, call_id) for at, call_id in enumerate(odd)]
@@ -306,6 +309,7 @@ VALUES = st.recursive(
 OBJECTS = st.dictionaries(st.sampled_from(["a", "b", "city"]), VALUES, max_size=3)
 
 
+@pytest.mark.shows(transport_recovery="A8 B11")
 @given(OBJECTS, st.data())
 def test_no_beginning_of_an_object_is_taken_for_one(value: dict[str, Any], data: st.DataObject) -> None:
     text = json.dumps(value, ensure_ascii=data.draw(st.booleans()))
@@ -319,6 +323,7 @@ PIECES = st.lists(
 )
 
 
+@pytest.mark.shows(transport_recovery="B11")
 @given(PIECES, st.sampled_from(["stop", "tool_call", "length", "content_filter", "error", None]))
 def test_however_calls_are_streamed_each_ends_once_and_only_whole_ones_are_given_out(
     pieces: list[tuple[int, str]], reason: str | None

@@ -52,6 +52,7 @@ async def _waiting(room: Room) -> list[str]:
     return [part["toolCallId"] for part in parts if part.get("state") in open_states]
 
 
+@pytest.mark.shows(chat_recovery="C-0794")
 def test_of_contrary_answers_at_the_same_time_one_counts() -> None:
     """And what it says is done (C-0794)."""
 
@@ -69,6 +70,7 @@ def test_of_contrary_answers_at_the_same_time_one_counts() -> None:
     visit(Launcher, story, Script(questions=(calls("go", IT),)))
 
 
+@pytest.mark.shows(chat_recovery="C-0980 C-0984 C-1301")
 def test_answers_to_two_calls_at_the_same_time_both_stay() -> None:
     """The turn goes on once, with both (C-0980, C-0984, C-1301)."""
 
@@ -84,6 +86,7 @@ def test_answers_to_two_calls_at_the_same_time_both_stay() -> None:
     assert len(Outside.provider.log()) == 2
 
 
+@pytest.mark.shows(chat_recovery="C-0795")
 def test_a_call_whose_tool_is_gone_when_it_is_allowed_is_an_error_for_the_model() -> None:
     """The turn goes on, and nothing is executed (C-0795)."""
     Launcher.has_tool = True
@@ -107,6 +110,7 @@ def test_a_call_whose_tool_is_gone_when_it_is_allowed_is_an_error_for_the_model(
     assert not Outside.effects
 
 
+@pytest.mark.shows(chat_recovery="C-0802 C-0977")
 def test_each_further_call_of_a_turn_is_asked_for_anew() -> None:
     """Each runs once, and one that fails when it was allowed is an error of its own (C-0802, C-0977)."""
 
@@ -184,6 +188,7 @@ def test_the_repeat_of_a_lost_call_that_a_person_has_allowed_is_made_once_whatev
     visit(Gunner, story, Script(questions=(asked,), again=("OUTCOME UNKNOWN",), again_max=1))
 
 
+@pytest.mark.shows(chat_recovery="C-0994")
 def test_a_question_that_is_answered_while_the_model_speaks_is_not_waited_for() -> None:
     """The turn goes on at the end of the answer, and was never put aside (C-0994)."""
     work = Call(name="work", arguments={"what": "b", "seconds": 1})
@@ -206,6 +211,7 @@ def test_a_question_that_is_answered_while_the_model_speaks_is_not_waited_for() 
     assert len(Outside.provider.log()) == 2
 
 
+@pytest.mark.shows(chat_recovery="C-0773 C-0948 C-0997 C-0999 C-1000 C-1011 C-1012 C-1288 C-1297 C-1299")
 def test_the_tools_and_the_metadata_of_a_request_are_those_of_its_own_turn() -> None:
     """They reach every request of it, also after an answer and a sleep; the next turn has none of them (C-0072, C-0997, C-0999, C-1000,
     C-1011, C-1012, C-1288, C-1297, C-1299)."""
@@ -241,6 +247,7 @@ class Bare(Adder):
         return []
 
 
+@pytest.mark.shows(chat_recovery="C-0072")
 def test_without_tools_none_are_offered() -> None:
     """Neither an agent's nor a client's (C-0072)."""
 

@@ -156,6 +156,7 @@ class Switched(Told):
     chat_recovery = False
 
 
+@pytest.mark.shows(chat_recovery="C-1046")
 @pytest.mark.parametrize("how", ["stall", "death"])
 def test_recovery_can_be_switched_off(how: str) -> None:
     """An interrupted turn ends with words that say why, keeps what was said, and asks the model no more."""
@@ -189,6 +190,7 @@ class Hurried(Worker):
         return None
 
 
+@pytest.mark.shows(transport_recovery="1")
 def test_a_recovery_waits_so_long_for_calls_that_are_under_way() -> None:
     """Then it tells of the interruption. The call goes on, and its result is in the next request (seed 000, `stableTimeoutMs`)."""
     slow, quick = (Call(name="work", arguments={"what": what, "seconds": 60}) for what in "ab")

@@ -27,6 +27,7 @@ def phases(heard: list[Any]) -> list[tuple[str, str]]:
     return [(each["phase"], each["mode"]) for each in told]
 
 
+@pytest.mark.shows(chat_recovery="C-0814", transport_recovery="4 B10")
 def test_a_tool_that_fails_while_the_connection_is_gone_reports_its_own_error() -> None:
     """Case 4: one part, with what the tool said, and no word of an interruption; the model reads it and goes on."""
 
@@ -48,6 +49,7 @@ def test_a_tool_that_fails_while_the_connection_is_gone_reports_its_own_error() 
     assert why.startswith("the connection was lost"), "that is the cause, and the tool's error is none (B10)"
 
 
+@pytest.mark.shows(transport_recovery="3")
 def test_a_tool_at_work_ends_its_work_though_the_provider_has_refused_for_good() -> None:
     """Case 3: it is not aborted, its result is kept, and the turn ends with the refusal; no further request is made."""
     wrong = Fault(
@@ -71,6 +73,7 @@ class Impatient(Worker):
     tool_timeout_ms = 2_000
 
 
+@pytest.mark.shows(chat_recovery="C-0815", sub_agents="B170", transport_recovery="5 11 43 63 B12")
 @pytest.mark.parametrize("name", ["work", "brood"])
 def test_a_tool_that_never_returns_costs_its_own_limit_and_is_told_with_caution(name: str) -> None:
     """Cases 5 and 11: the drain ends with the tool's own time, the call ran once, and the next request says what is not known."""
@@ -96,6 +99,7 @@ def test_a_tool_that_never_returns_costs_its_own_limit_and_is_told_with_caution(
     ]
 
 
+@pytest.mark.shows(transport_recovery="6 19")
 def test_a_call_whose_arguments_broke_off_is_written_again_and_runs_once() -> None:
     """Cases 6, 15, 19: nobody acts on half of them, no word of caution is said, and the failure is charged to its own step."""
     only = Call(name="work", arguments={"what": "b", "seconds": 1})
@@ -115,6 +119,7 @@ def test_a_call_whose_arguments_broke_off_is_written_again_and_runs_once() -> No
     assert phases(heard) == [("P0", "replay"), ("P3", "replay")]
 
 
+@pytest.mark.shows(transport_recovery="18 48")
 def test_each_loss_is_charged_to_the_attempt_that_it_broke() -> None:
     """Case 18: the calls of an earlier attempt are no facts of a later one, though they are of the same turn."""
     plan = FaultPlan.at({1: Fault(kind=FaultKind.RESET, event=6), 2: Fault(kind=FaultKind.RESET, event=1)})
@@ -158,6 +163,7 @@ def test_a_result_of_a_tool_ends_the_row_of_lost_connections(
     assert Outside.effects["began", "a"] == int(event == 6)
 
 
+@pytest.mark.shows(transport_recovery="B2")
 def test_a_half_written_call_in_front_of_a_whole_one_is_said_to_be_cut_off() -> None:
     """A8: a provider may begin several calls before it fills them. What stays half is settled, so the turn waits for nobody."""
     verbatim = (
@@ -207,6 +213,7 @@ def test_a_call_that_was_allowed_but_had_not_begun_when_its_turn_failed_never_ra
     assert not Outside.effects["risky", "it"]
 
 
+@pytest.mark.shows(transport_recovery="7")
 def test_a_result_that_comes_after_the_end_changes_nothing() -> None:
     """Case 7: an answer of a client, an approval, and a tool that could not be stopped are all too late, and are told so at once."""
 
@@ -224,6 +231,7 @@ def test_a_result_that_comes_after_the_end_changes_nothing() -> None:
     assert Outside.effects["done", "a"] == 1
 
 
+@pytest.mark.shows(transport_recovery="A3 B1 B15")
 def test_a_tool_of_a_minute_outlives_a_connection_of_a_second() -> None:
     """A3, B1, B15: it is waited for under its own limit, it is never declared dead, and who watches is told what for."""
 
@@ -251,6 +259,7 @@ class Parent(Adder):
         return [agent_tool(Worker, name="delegate", description="Ask another chat.")]
 
 
+@pytest.mark.shows(transport_recovery="A13")
 def test_a_child_agent_goes_on_while_its_parents_connection_is_gone() -> None:
     """A13: its turn is its own, with a budget of its own; the failures of one are not the other's."""
     first, second = (Call(name="delegate", arguments={"message": words}) for words in ("words one", "words two"))
@@ -279,6 +288,7 @@ def test_a_child_agent_goes_on_while_its_parents_connection_is_gone() -> None:
     assert asked.count("words") == 4, "each child was asked once, and once again"
 
 
+@pytest.mark.shows(transport_recovery="A14")
 def test_a_question_that_is_open_when_the_connection_breaks_stays_open() -> None:
     """A14: the person answers when they like, and the call runs once, though the stream that asked is long gone."""
     first = Call(name="risky", arguments={"what": "it"})

@@ -110,6 +110,9 @@ PLACES = {
 }
 
 
+@pytest.mark.shows(
+    chat_recovery="C-0006 C-0012 C-1140 C-1149 C-1199 C-1200", transport_recovery="10 13 14 34 40 A12 B7"
+)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_cancel_ends_a_turn_at_once_in_every_place(place: str) -> None:
     """Cases 10, 13, 14, 34, 40, 62 and A12: no wait of a turn, or of its recovery, is deaf to a cancel."""
@@ -141,6 +144,7 @@ def test_a_cancel_ends_a_turn_at_once_in_every_place(place: str) -> None:
     assert Outside.effects["began", "a"] == Outside.effects["stopped", "a"] or place == "drain of an inline tool"
 
 
+@pytest.mark.shows(chat_recovery="C-1201 C-1202")
 def test_a_cancel_closes_the_connection() -> None:
     """Case 60: the provider sees its client go, and pays for no more words."""
 
@@ -156,6 +160,7 @@ def test_a_cancel_closes_the_connection() -> None:
     tell(story, pace=Pace(between_ms=400))
 
 
+@pytest.mark.shows(transport_recovery="15")
 def test_a_cancel_leaves_no_half_written_call() -> None:
     """Case 15: arguments that broke off are withdrawn, and the whole call before them is told apart from them."""
 
@@ -173,6 +178,7 @@ def test_a_cancel_leaves_no_half_written_call() -> None:
     tell(story, streams(A, B), _at(FaultKind.STALL, 6))
 
 
+@pytest.mark.shows(transport_recovery="16 17")
 @pytest.mark.parametrize(
     ("tool", "words"),
     [
@@ -203,6 +209,7 @@ def test_a_cancelled_question_says_that_it_was_not_answered(tool: str, words: st
     assert not Outside.effects["risky", "it"]
 
 
+@pytest.mark.shows(chat_recovery="W-40", transport_recovery="B7")
 @pytest.mark.parametrize("first", ["work", "brood"])
 def test_a_cancel_that_a_death_cut_short_still_stops_the_tools(first: str) -> None:
     """B7, B9: the next life knows from what is durable that a call had begun. It says so, and stops its run."""
@@ -344,6 +351,7 @@ class Debounced(Adder):
     message_concurrency = {"strategy": "debounce", "debounce_ms": 60_000}  # noqa: RUF012 - as an author writes it
 
 
+@pytest.mark.shows(chat_recovery="C-0413 W-21", transport_recovery="62")
 def test_every_caller_of_a_cancelled_queue_is_told_once() -> None:
     """Case 62, C-0413: the one that plays, those that wait for their place, and the last one in its quiet time."""
 
@@ -372,6 +380,7 @@ def test_every_caller_of_a_cancelled_queue_is_told_once() -> None:
     tell(story, pace=Pace(first_ms=4_000))
 
 
+@pytest.mark.shows(chat_recovery="W-35", transport_recovery="32")
 @pytest.mark.parametrize("place", ["backoff", "tool"])
 def test_a_conversation_that_is_cleared_stops_its_turn_wherever_it_is(place: str) -> None:
     """Case 32: one request, the reason in words, tools aborted; a turn that comes meanwhile is cleared with the others."""

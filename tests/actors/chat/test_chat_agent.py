@@ -49,6 +49,7 @@ async def call(client: Client, agent: type[Agent], method: str, *args: Any, **op
 SLOW = Pace(first_ms=200, between_ms=50)
 
 
+@pytest.mark.shows(chat_recovery="W-47")
 def test_a_turn_can_be_submitted_and_asked_about() -> None:
     """The same key with the same content is the same turn; with other content it is refused (W-47, C submissions)."""
 
@@ -71,6 +72,7 @@ def test_a_turn_can_be_submitted_and_asked_about() -> None:
     tell(story)
 
 
+@pytest.mark.shows(chat_recovery="C-0477 C-0480 C-0530")
 def test_turns_are_played_in_the_order_of_their_acceptance() -> None:
     """One at a time, each with the transcript of those before it (C turn queue)."""
 
@@ -85,6 +87,7 @@ def test_turns_are_played_in_the_order_of_their_acceptance() -> None:
     tell(story)
 
 
+@pytest.mark.shows(chat_recovery="C-0007")
 def test_a_queued_turn_that_is_cancelled_never_begins() -> None:
     """Its messages do not join the transcript (#1741). What is over or unknown is cancelled by nobody (C-0007)."""
 
@@ -102,6 +105,7 @@ def test_a_queued_turn_that_is_cancelled_never_begins() -> None:
     tell(story, pace=SLOW)
 
 
+@pytest.mark.shows(chat_recovery="C-0499 C-0500 C-0501 C-0502 C-0544 C-1211")
 def test_a_running_turn_that_is_cancelled_keeps_what_it_said() -> None:
     """It ends as aborted, once, for whoever watches (W-21)."""
 
@@ -153,6 +157,7 @@ async def _parked(client: Client) -> str:
     return str(next(part["toolCallId"] for part in message["parts"] if "toolCallId" in part))
 
 
+@pytest.mark.shows(chat_recovery="C-0073 C-0971 C-0995")
 def test_a_turn_waits_for_its_client_and_goes_on_with_the_first_answer() -> None:
     """Parked, it costs nothing and holds up nobody, and it survives the sleep of its agent (spec §7)."""
 
@@ -169,6 +174,7 @@ def test_a_turn_waits_for_its_client_and_goes_on_with_the_first_answer() -> None
     tell(story, _round("ask_user"))
 
 
+@pytest.mark.shows(chat_recovery="C-0789 C-0790 C-0791 C-0798 C-0834 C-0837 C-0973 C-0974")
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_call_that_needs_approval_runs_only_when_it_is_approved(allowed: bool) -> None:
     """A refusal is told to the model as one; the call never ran."""
@@ -184,6 +190,7 @@ def test_a_call_that_needs_approval_runs_only_when_it_is_approved(allowed: bool)
     tell(story, _round("risky", what="it"))
 
 
+@pytest.mark.shows(chat_recovery="W-29")
 def test_another_turn_may_pass_one_that_waits() -> None:
     """The request pairs all the same, and the question stays open (W-29)."""
 
@@ -286,6 +293,7 @@ def test_a_chat_reads_the_structured_result_of_its_detached_chat_child() -> None
     tell(story)
 
 
+@pytest.mark.shows(agent_tools="124", chat_recovery="C-0641")
 def test_a_detached_run_tells_its_chat_once_and_the_model_answers() -> None:
     """`notify`: one message of the user, and a turn (seed 003)."""
 
@@ -301,6 +309,7 @@ def test_a_detached_run_tells_its_chat_once_and_the_model_answers() -> None:
     tell(story, rests=False)
 
 
+@pytest.mark.shows(chat_recovery="W-23 W-24")
 def test_a_callback_that_raises_or_hangs_stops_nothing() -> None:
     """The turn does not wait for it, and it is still told the end (W-23, W-24)."""
 
@@ -324,6 +333,7 @@ def test_a_callback_that_raises_or_hangs_stops_nothing() -> None:
     tell(story)
 
 
+@pytest.mark.shows(chat_recovery="C-0481")
 def test_the_conversation_can_be_cleared() -> None:
     """What was under way ends as aborted, and nothing comes back (invariant 10)."""
 
@@ -339,6 +349,7 @@ def test_the_conversation_can_be_cleared() -> None:
     tell(story, pace=SLOW)
 
 
+@pytest.mark.shows(chat_recovery="C-0537 C-0538")
 def test_a_continuation_goes_on_in_the_same_message() -> None:
     """It appends, under the same id (W-45); without an answer to go on with it is skipped."""
 
@@ -398,6 +409,7 @@ def test_the_latest_message_takes_the_place_of_those_before_it() -> None:
     tell(story, pace=Pace(first_ms=3_000))
 
 
+@pytest.mark.shows(chat_recovery="W-41")
 @pytest.mark.parametrize(
     ("args", "options", "field"),
     [

@@ -53,6 +53,7 @@ def test_a_parent_sees_the_parts_of_a_childs_answer() -> None:
     visit(Adder, story)
 
 
+@pytest.mark.shows(agent_tools="108 109 161 162", chat_recovery="C-0745 C-0746 C-1041 C-1161 C-1215 C-1216 W-07 W-34")
 @pytest.mark.parametrize(("detail", "nth"), [("request", 1), ("text-delta", 2), ("request", 2), ("text-delta", 6)])
 def test_a_child_that_dies_ends_the_same_run_and_its_parts_are_whole_again(detail: str, nth: int) -> None:
     """Before its first word or in the middle: the new attempt first tells what had been said before (C-1215, C-1216)."""
@@ -84,6 +85,7 @@ class Distracted(Adder):
         return "heard"
 
 
+@pytest.mark.shows(agent_tools="78", chat_recovery="C-0871")
 def test_a_child_whose_conversation_went_on_without_its_turn_has_failed() -> None:
     """A turn that was skipped is an error of its run, with the reason (C-0871)."""
 

@@ -1,4 +1,4 @@
-"""The weaknesses of the chat recovery that we answer (spec §13), each shown to be absent: by a story below or by a test that is named."""
+"""The weaknesses of the chat recovery that we answer (spec §13), those that no other test shows to be absent."""
 
 from __future__ import annotations
 
@@ -12,73 +12,6 @@ from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.provider.script import Call, Question, Round, Script
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
-from tests.kit import is_test
-
-SHOWN_BY = """
-W-01 S1 test_rescue.py::test_a_death_before_the_first_word_is_a_retry
-W-02 S1 test_rescue.py::test_a_stall_before_the_first_word_is_a_retry_too
-W-03 S1 test_chat_weaknesses.py::test_w03_and_w04_a_stall_of_a_recovery_ends_neither_a_submission_nor_a_run
-W-04 S1 test_chat_weaknesses.py::test_w03_and_w04_a_stall_of_a_recovery_ends_neither_a_submission_nor_a_run
-W-05 S1 test_rescue.py::test_a_stall_before_the_first_word_is_a_retry_too
-W-06 S1 test_submissions.py::test_submissions_outlive_the_process_and_keep_their_order
-W-07 S1 test_chat_runs.py::test_a_child_that_dies_ends_the_same_run_and_its_parts_are_whole_again
-W-08 S1 test_patience.py::test_a_turn_that_people_have_gone_on_without_is_not_recovered
-W-09 S1 test_stability.py::test_a_parked_turn_outlives_any_number_of_deaths_and_knows_its_clients_tools
-W-10 S1 test_message_order.py::test_a_turn_that_is_being_recovered_makes_nobody_wait_outside
-W-11 S1 test_tool_answers.py::test_an_answer_that_comes_while_the_model_speaks_waits_for_its_end
-W-12 S1 test_stability.py::test_a_parked_turn_outlives_any_number_of_deaths_and_knows_its_clients_tools
-W-13 S1 test_deaths_of_turns.py::test_nothing_is_lost_or_done_twice_wherever_a_process_dies
-W-14 S1 ../../ledger/test_storage.py::test_a_higher_incarnation_takes_over_and_the_old_handle_refuses
-W-15 S1 test_chat_weaknesses.py::test_w15_what_was_allowed_is_done_once_although_the_process_dies_at_the_word
-W-16 S1 test_deaths_of_turns.py::test_nothing_is_lost_or_done_twice_wherever_a_process_dies
-W-17 S1 test_deaths_of_turns.py::test_nothing_is_lost_or_done_twice_wherever_a_process_dies
-W-18 S1 test_chat_weaknesses.py::test_w18_a_second_death_in_the_middle_of_a_recovery_loses_no_answer
-W-19 S2 test_chat_weaknesses.py::test_w19_w20_and_w44_a_slow_recovery_is_asked_about_once_and_delays_no_call
-W-20 S2 test_chat_weaknesses.py::test_w19_w20_and_w44_a_slow_recovery_is_asked_about_once_and_delays_no_call
-W-21 S2 test_cancelled_turns.py::test_every_caller_of_a_cancelled_queue_is_told_once
-W-22 S2 test_chat_weaknesses.py::test_w22_an_interruption_says_what_comes_next_and_where_to_go_on
-W-23 S2 test_chat_agent.py::test_a_callback_that_raises_or_hangs_stops_nothing
-W-24 S2 test_chat_agent.py::test_a_callback_that_raises_or_hangs_stops_nothing
-W-25 S2 ../../policies/test_chat_recovery.py::test_w_25_a_sealed_incident_is_final_whatever_progress_is_made
-W-26 S2 ../../policies/test_chat_recovery.py::test_w_26_progress_before_the_turn_was_cut_off_is_no_work_of_its_recovery
-W-27 S2 ../../policies/test_chat_recovery.py::test_w_27_a_loop_that_is_faster_than_the_window_uses_up_its_attempts_all_the_same
-W-28 S2 test_chat_weaknesses.py::test_w28_a_person_may_be_given_so_much_time_and_no_more
-W-29 S2 test_chat_agent.py::test_another_turn_may_pass_one_that_waits
-W-30 S2 ../../policies/test_repair.py::test_w_30_a_repair_that_would_be_lost_on_its_way_to_the_model_is_replaced_by_the_default
-W-31 S2 ../test_parts.py::test_interleaved_texts_find_their_parts_by_id
-W-32 S2 test_people_waited_for.py::test_the_other_turn_of_two_goes_on_with_its_own_answer
-W-33 S2 test_rescue.py::test_a_provider_that_always_stalls_exhausts_the_turn_once
-W-34 S2 test_chat_runs.py::test_a_child_that_dies_ends_the_same_run_and_its_parts_are_whole_again
-W-35 S2 test_cancelled_turns.py::test_a_conversation_that_is_cleared_stops_its_turn_wherever_it_is
-W-36 S2 test_continuations.py::test_a_continuation_that_is_interrupted_is_recovered
-W-37 S2 test_chat_weaknesses.py::test_w37_a_turn_that_was_healthy_for_long_is_recovered_like_any_other
-W-38 S2 test_message_order.py::test_a_turn_that_is_being_recovered_makes_nobody_wait_outside
-W-39 S2 test_rescue.py::test_hooks_that_raise_stop_nothing
-W-40 S2 test_cancelled_turns.py::test_a_cancel_that_a_death_cut_short_still_stops_the_tools
-W-41 S2 test_chat_agent.py::test_bad_requests_name_the_field_and_leave_nothing
-W-42 S3 test_recovered_requests.py::test_a_provider_that_never_begins_has_a_limit_of_its_own
-W-43 S3 test_streams_kept.py::test_what_is_very_long_is_cut_where_it_comes_in_and_nothing_breaks_of_it
-W-44 S3 test_chat_weaknesses.py::test_w19_w20_and_w44_a_slow_recovery_is_asked_about_once_and_delays_no_call
-W-45 S3 test_continuations.py::test_an_answer_that_broke_off_is_gone_on_with_in_the_same_message
-W-46 S3 test_rescue.py::test_the_hook_is_told_what_the_seed_lists
-W-47 S3 test_chat_agent.py::test_a_turn_can_be_submitted_and_asked_about
-W-48 S3 test_recovered_requests.py::test_a_turn_that_recovers_is_told_of_by_event_after_event
-W-49 S3 ../../ledger/test_storage.py::test_a_lower_incarnation_is_refused_after_the_higher_one_has_left
-"""
-TABLE = [row.split() for row in SHOWN_BY.strip().splitlines()]
-
-
-@pytest.mark.parametrize(("weakness", "node"), [(row[0], row[2]) for row in TABLE], ids=[row[0] for row in TABLE])
-def test_a_weakness_is_shown_absent_by_a_test_that_exists(weakness: str, node: str) -> None:
-    """Wherever it stands."""
-    path = f"tests/actors/chat/{node}".replace("actors/chat/../../", "").replace("chat/../", "")
-    assert is_test(path), f"{weakness}: {path}"
-
-
-def test_every_weakness_has_its_test() -> None:
-    """W-01 to W-49, the grave ones and the others."""
-    assert [row[0] for row in TABLE] == [f"W-{number:02}" for number in range(1, 50)]
-
 
 STALL = Fault(kind=FaultKind.STALL, event=2)
 
@@ -131,6 +64,7 @@ async def _parked(room: Room, question: str) -> str:
     return str(next(part["toolCallId"] for part in parts if "toolCallId" in part))
 
 
+@pytest.mark.shows(chat_recovery="W-03 W-04")
 def test_w03_and_w04_a_stall_of_a_recovery_ends_neither_a_submission_nor_a_run() -> None:
     """The row goes on being the turn's, through stall after stall, and its incident is gone with its end."""
 
@@ -146,6 +80,7 @@ def test_w03_and_w04_a_stall_of_a_recovery_ends_neither_a_submission_nor_a_run()
     assert set(Outside.effects.values()) == {2}
 
 
+@pytest.mark.shows(chat_recovery="W-15")
 def test_w15_what_was_allowed_is_done_once_although_the_process_dies_at_the_word() -> None:
     """The permission is durable before it is acknowledged, and it stays until the act is done."""
 
@@ -163,6 +98,7 @@ def test_w15_what_was_allowed_is_done_once_although_the_process_dies_at_the_word
     assert Outside.effects["risky", "it"] == 1
 
 
+@pytest.mark.shows(chat_recovery="C-1038 C-1048 C-1307 W-18")
 def test_w18_a_second_death_in_the_middle_of_a_recovery_loses_no_answer() -> None:
     """Nor a third: what a recovery has begun is taken up by the next one."""
     deaths: list[str] = []
@@ -183,6 +119,7 @@ def test_w18_a_second_death_in_the_middle_of_a_recovery_loses_no_answer() -> Non
     assert set(Outside.effects.values()) == {1}
 
 
+@pytest.mark.shows(chat_recovery="C-0733 C-1098 C-1105 W-19 W-20 W-44")
 def test_w19_w20_and_w44_a_slow_recovery_is_asked_about_once_and_delays_no_call() -> None:
     """The agent is up and answers while its hook still thinks; the hook is called once for each death."""
     Slow.asked.clear()
@@ -204,6 +141,7 @@ def test_w19_w20_and_w44_a_slow_recovery_is_asked_about_once_and_delays_no_call(
     assert len(Slow.asked) == 1
 
 
+@pytest.mark.shows(chat_recovery="C-1087 W-22")
 def test_w22_an_interruption_says_what_comes_next_and_where_to_go_on() -> None:
     """Its cause, its incident, its message, and the number from which the rest is followed without a hole."""
 
@@ -226,6 +164,7 @@ def test_w22_an_interruption_says_what_comes_next_and_where_to_go_on() -> None:
     visit(Adder, story, pace=SLOW)
 
 
+@pytest.mark.shows(chat_recovery="C-0797 C-0805 W-28")
 @pytest.mark.parametrize("is_awake", [True, False])
 def test_w28_a_person_may_be_given_so_much_time_and_no_more(is_awake: bool) -> None:
     """Twenty seconds here: then the turn ends in words, whether the agent was awake or asleep, and an answer comes too late."""
@@ -274,6 +213,7 @@ def test_w28_each_question_of_a_turn_has_a_time_of_its_own(is_answered: bool) ->
     visit(Slow, story, Script(questions=(ask_twice,)))
 
 
+@pytest.mark.shows(chat_recovery="C-1061 W-37")
 def test_w37_a_turn_that_was_healthy_for_long_is_recovered_like_any_other() -> None:
     """How long ago it was accepted says nothing: a death after many minutes costs what a death costs."""
 

@@ -31,6 +31,7 @@ async def filled(room: Room, turns: int = 8) -> None:
     await room.do("add_messages", old_talk(turns))
 
 
+@pytest.mark.shows(chat_recovery="C-0840 C-0846 C-0847 C-0851")
 @pytest.mark.parametrize("method", ["chat", "save_messages"])
 @pytest.mark.parametrize("half", ["", "Half a word"])
 def test_a_refused_request_is_sent_again_with_a_summary(method: str, half: str) -> None:
@@ -56,6 +57,7 @@ def test_a_refused_request_is_sent_again_with_a_summary(method: str, half: str) 
     assert "assistant 7" not in Narrow.summaries[0]
 
 
+@pytest.mark.shows(chat_recovery="C-0506 C-1057")
 def test_later_turns_and_later_lives_go_on_with_the_summary() -> None:
     Narrow.begin()
 
@@ -88,6 +90,7 @@ def test_a_conversation_that_grows_on_is_summarised_with_its_summary() -> None:
     assert "summary 1" not in Narrow.requests[-1]
 
 
+@pytest.mark.shows(chat_recovery="C-0841 C-0842 C-0843 C-1058")
 @pytest.mark.parametrize(
     ("agent", "window", "summaries", "refusals", "told"),
     [
@@ -124,6 +127,7 @@ def test_there_may_be_nothing_to_leave_out() -> None:
     assert not Narrow.summaries
 
 
+@pytest.mark.shows(chat_recovery="C-0844 C-0845")
 def test_a_turn_that_is_cancelled_meanwhile_keeps_no_summary() -> None:
     Narrow.begin(summary_s=60)
 
@@ -140,6 +144,7 @@ def test_a_turn_that_is_cancelled_meanwhile_keeps_no_summary() -> None:
     assert (len(Narrow.summaries), Narrow.refusals) == (1, 1)
 
 
+@pytest.mark.shows(chat_recovery="C-0853")
 @pytest.mark.parametrize("agent", [Miner, Ahead, Drill, DrillAhead])
 def test_an_answer_of_many_steps_is_cut_between_two_of_them(agent: type[ChatAgent]) -> None:
     """The question stays as it is, a call keeps its result, and no new call takes the id of one that is not sent any more."""
@@ -197,6 +202,7 @@ def test_no_call_takes_the_id_of_a_call_of_an_earlier_turn(agent: type[ChatAgent
     assert bool(heard(agent, story)) is issubclass(agent, (Ahead, DrillAhead))
 
 
+@pytest.mark.shows(chat_recovery="C-0852 C-1059")
 def test_a_conversation_is_made_shorter_before_it_is_refused() -> None:
     Narrow.begin()
 
@@ -238,6 +244,7 @@ class Reluctant(Ahead):
         return None if len(Narrow.summaries) == 1 else "in short"
 
 
+@pytest.mark.shows(chat_recovery="C-0854")
 def test_what_was_tried_ahead_in_vain_is_tried_after_a_refusal_once_more() -> None:
     Narrow.begin()
 
@@ -280,6 +287,7 @@ class Both(Miner):
     context_overflow = ContextOverflow(keep_tokens=300, max_input_tokens=400)
 
 
+@pytest.mark.shows(chat_recovery="C-0850")
 def test_what_was_made_shorter_ahead_and_is_refused_all_the_same_is_made_shorter_still() -> None:
     Narrow.begin(window=1_000)
 
@@ -306,6 +314,7 @@ class Watched(Miner):
     chat_stream_stall_timeout_ms = 40_000
 
 
+@pytest.mark.shows(chat_recovery="C-0573 C-1067")
 def test_a_summary_takes_nothing_from_the_progress_of_a_turn_that_is_being_recovered() -> None:
     """It is interrupted three times, twice before it outgrows its model and once after; each time it has dug on (C-1067)."""
     Narrow.begin()
@@ -338,6 +347,7 @@ class Launcher(Miner):
         return "launched"
 
 
+@pytest.mark.shows(transport_recovery="A4")
 def test_a_call_whose_outcome_is_unknown_is_not_made_again_by_a_model_that_has_only_a_summary_of_it() -> None:
     """What is summarised has the caution, and the guard does not depend on what the model is told (A4)."""
     Narrow.begin(window=100_000)
@@ -493,6 +503,7 @@ def test_a_summary_that_does_not_come_is_given_up_and_asked_for_again() -> None:
     assert len(Narrow.summaries) == 2
 
 
+@pytest.mark.shows(chat_recovery="C-0806")
 def test_a_turn_that_waits_for_a_person_goes_on_though_it_was_summarised_meanwhile() -> None:
     """The answer comes into its own message, and the model reads it, in this turn and in the next one."""
     Narrow.begin()

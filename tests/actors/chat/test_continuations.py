@@ -19,6 +19,7 @@ ERROR = Fault(
 ONLY_WORDS = "Only words: 0 results.\nThat is all. ∎"
 
 
+@pytest.mark.shows(chat_recovery="C-0704 C-1128 C-1157 C-1158")
 def test_without_an_answer_there_is_nothing_to_go_on_with() -> None:
     """Skipped: in an empty conversation, after a message of the user, and the model is not asked (C-1157, C-1158)."""
 
@@ -35,6 +36,7 @@ def test_without_an_answer_there_is_nothing_to_go_on_with() -> None:
     assert not Outside.provider.log()
 
 
+@pytest.mark.shows(chat_recovery="C-1127 C-1156 C-1159 C-1160 C-1162 C-1165 C-1268 C-1300 W-45")
 def test_an_answer_that_broke_off_is_gone_on_with_in_the_same_message() -> None:
     """No message of the user, the same id, no text twice, and what was known of it stays (C-1156, C-1159…C-1162, C-1165, C-1268,
     C-1300)."""
@@ -71,6 +73,7 @@ def test_a_continuation_that_says_nothing_leaves_the_answer_as_it_is() -> None:
     visit(Adder, story, plan=FaultPlan.at({2: refused}))
 
 
+@pytest.mark.shows(chat_recovery="C-1089 C-1166 C-1266 C-1267 W-36")
 def test_a_continuation_that_is_interrupted_is_recovered() -> None:
     """By a death, with tools of its own: the answer before it stays, and what was said is not said again (C-1161, C-1166, C-1266)."""
 
@@ -94,6 +97,7 @@ def test_a_continuation_that_is_interrupted_is_recovered() -> None:
     visit(Adder, story, SCRIPT, pace=SLOW)
 
 
+@pytest.mark.shows(chat_recovery="C-0718 C-0719 C-1139")
 @pytest.mark.parametrize("verb", ["chat", "save_messages"])
 def test_whoever_asked_the_next_turn_builds_on_what_was_recovered(verb: str) -> None:
     """A saved message is recovered like a question, by the next life and once (C-0718, C-0719, C-1139)."""
@@ -118,6 +122,7 @@ def _done(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text, "state": "done"}
 
 
+@pytest.mark.shows(chat_recovery="C-1164 C-1293", transport_recovery="21")
 def test_new_thoughts_of_a_continuation_are_parts_of_their_own() -> None:
     """A thought that is over is not added to, and half a thought is thought anew (C-1164, case 21)."""
     thinking = Script(
@@ -162,6 +167,7 @@ def _call(name: str, call_id: str, **more: Any) -> dict[str, Any]:
 ASK = Script(questions=(calls("ask", Call(name="ask_user")), Question(asks="go", concludes="Gone")))
 
 
+@pytest.mark.shows(chat_recovery="C-1167 C-1169 C-1170")
 def test_a_call_that_an_earlier_answer_left_open_is_settled_and_not_run() -> None:
     """A server's call is an error now, whatever older ones wait for; the client's question is still asked (C-1167…C-1170)."""
 
@@ -188,6 +194,7 @@ def test_a_call_that_an_earlier_answer_left_open_is_settled_and_not_run() -> Non
     visit(Asker, story, ASK)
 
 
+@pytest.mark.shows(chat_recovery="C-1168")
 def test_an_answer_that_waits_for_a_person_goes_on_by_itself_and_not_twice() -> None:
     """A continuation of it is skipped; the question stays open, and its answer is taken once (C-1168)."""
 

@@ -160,6 +160,7 @@ def test_ids_are_unique_and_such_as_every_provider_takes() -> None:
     assert max(map(len, ids)) <= 64
 
 
+@pytest.mark.shows(transport_recovery="A18")
 def test_a_provider_gets_its_own_ids_back_and_another_gets_readable_ones() -> None:
     own = call("functions.x:0", callProviderMetadata={"perdure": {"provider": "moonshotai"}})
     for provider, expected in (

@@ -7,6 +7,9 @@ import pytest
 from tests.actors.chat.desk import SCRIPT, WHOLE, Outside, play
 
 
+@pytest.mark.shows(
+    chat_recovery="C-0568 C-0609 C-0610 C-0611 C-0622 C-1037 C-1305 C-1306 W-13 W-16 W-17", transport_recovery="A2 B9"
+)
 @pytest.mark.thorough
 def test_nothing_is_lost_or_done_twice_wherever_a_process_dies() -> None:
     """Any of supervisor, agent's host and tools' hosts, at every kill point that the turn visits (A1, A2, W-13, W-16, W-17, W-18)."""

@@ -68,6 +68,7 @@ def test_a_message_is_replaced_with_all_that_follows_it(keep: bool) -> None:
     visit(Adder, story)
 
 
+@pytest.mark.shows(chat_recovery="C-0957 C-1013")
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("instead_of", [None, "one-answer"])
 def test_an_answer_is_given_again(instead_of: str | None, keep: bool) -> None:

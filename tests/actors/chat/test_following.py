@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from perdure.actors import Client
 from perdure.actors.chat.turn_ends import Outcome
 from perdure.policies import TurnEvent
@@ -20,6 +22,7 @@ def events_of(listener: Listener) -> list[dict[str, Any]]:
     return [each[1] for each in listener.heard if each[0] == "on_event"]
 
 
+@pytest.mark.shows(chat_recovery="C-0335 C-0340 C-0380")
 def test_who_comes_later_is_told_all_of_it_and_adds_nothing() -> None:
     """C-0335, C-0340: from the beginning or from any number on, live or when it is over; the end is told once, and stored once."""
 
@@ -68,6 +71,7 @@ def test_who_goes_on_after_an_interruption_misses_nothing_and_hears_nothing_twic
     tell(story, plan=plan, pace=Pace(first_ms=300, between_ms=50))
 
 
+@pytest.mark.shows(chat_recovery="C-0334")
 def test_who_comes_to_an_orphan_is_told_all_of_it_and_it_goes_on() -> None:
     """C-0334: the life that streamed it is dead; what it had made durable is told again, and the rest follows in the same message."""
     struck: list[str] = []
@@ -90,6 +94,7 @@ def test_who_comes_to_an_orphan_is_told_all_of_it_and_it_goes_on() -> None:
     assert set(Outside.effects.values()) == {1}
 
 
+@pytest.mark.shows(chat_recovery="C-0337 C-0384")
 def test_who_comes_to_a_turn_that_failed_is_told_what_it_said_and_then_why() -> None:
     """C-0337, C-0384: the chunks first, the error last and once, for each who asks; it is an event, and no part of the message."""
 
@@ -108,6 +113,7 @@ def test_who_comes_to_a_turn_that_failed_is_told_what_it_said_and_then_why() -> 
     tell(story, plan=FaultPlan.at({2: REFUSED}))
 
 
+@pytest.mark.shows(chat_recovery="C-0381 C-0385")
 def test_an_end_without_words_of_its_own_has_some() -> None:
     """C-0380, C-0381, C-0385: each end is one event that says which it is."""
     assert Outcome(TurnEvent.COMPLETED).last_event == {"type": "finish"}
@@ -118,6 +124,7 @@ def test_an_end_without_words_of_its_own_has_some() -> None:
     }
 
 
+@pytest.mark.shows(chat_recovery="C-0393 C-0394 C-0395 C-0396 C-0397 C-0398 C-0402")
 def test_a_message_is_added_behind_the_others_or_takes_the_place_of_its_elder() -> None:
     """C-0393 to C-0398, C-0402: whatever comes, the others stay as they are, and who has read them is left with what they read."""
     texts = {"a": "one", "b": "two"}

@@ -65,6 +65,7 @@ def names() -> list[str]:
     ]
 
 
+@pytest.mark.shows(chat_recovery="C-0189 C-0192 C-0194 C-0195 C-0239 C-0297 C-1083", sub_agents="B171")
 def test_a_recovery_happens_in_one_order_and_leaves_a_turn_like_any_other() -> None:
     """C-0189, C-0192, C-0194, C-0195, C-0239, C-0273, C-0297: found, counted, announced; then the hook; then it is over and gone."""
     tools = [{"name": "ask_user", "description": "Ask.", "parameters": {"type": "object"}}]
@@ -93,6 +94,7 @@ def test_a_recovery_happens_in_one_order_and_leaves_a_turn_like_any_other() -> N
     assert row["work"] > 4, "each call, each result and each text is progress"
 
 
+@pytest.mark.shows(chat_recovery="C-0272 C-0273")
 def test_progress_counts_from_nothing() -> None:
     """C-0272, C-0273: a turn that has not begun has made none, and it never falls."""
     seen: list[int] = []
@@ -123,6 +125,7 @@ class Fatal(Told):
         return super().get_model()
 
 
+@pytest.mark.shows(chat_recovery="C-0196 C-0246")
 def test_a_recovery_that_fails_closes_its_incident_with_the_cause() -> None:
     """C-0196, C-0246: the turn ends once, in words; the incident is sealed with it and says why."""
     result, row = story_of(Fatal, FaultPlan.at({2: STALL}))
@@ -161,6 +164,7 @@ class Declining(Told):
         return {"continue": False}
 
 
+@pytest.mark.shows(chat_recovery="C-0197")
 def test_a_recovery_that_was_declined_closes_its_incident_as_skipped() -> None:
     """C-0197: sealed with its reason, told once."""
     result, row = story_of(Declining, FaultPlan.at({2: STALL}))
@@ -188,6 +192,7 @@ class Silent(Spent):
     chat_recovery = ChatRecovery(max_attempts=1, terminal_message="No more.")
 
 
+@pytest.mark.shows(chat_recovery="C-0225 C-0226 C-0227 C-0228 C-0229 C-1086 C-1110 C-1111")
 @pytest.mark.parametrize(("agent", "event"), [(Spent, 2), (Silent, 2), (Spent, None)])
 def test_an_exhausted_turn_ends_whatever_its_hook_does(
     agent: type[Told], event: int | None, caplog: pytest.LogCaptureFixture
@@ -238,6 +243,7 @@ class Undecided(Told):
     chat_recovery = ChatRecovery(should_keep_recovering=_undecided)
 
 
+@pytest.mark.shows(chat_recovery="C-0245")
 def test_a_life_that_finds_a_turn_whose_patience_is_gone_ends_it_and_asks_for_nothing() -> None:
     """C-0245: no hook is asked whether it shall go on, and no model for an answer."""
     TOLD.clear()
@@ -263,6 +269,7 @@ def test_a_life_that_finds_a_turn_whose_patience_is_gone_ends_it_and_asks_for_no
     assert len(Outside.provider.log()) == 2
 
 
+@pytest.mark.shows(chat_recovery="C-0288")
 def test_a_predicate_that_raises_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """C-0288: the turn goes on, and its author reads once why they were not heard."""
     stall = Fault(kind=FaultKind.STALL)
@@ -282,6 +289,7 @@ class Dropping(Worker):
         return {"persist": False}
 
 
+@pytest.mark.shows(transport_recovery="B9")
 def test_a_call_that_has_begun_is_not_dropped_with_a_half_answer() -> None:
     """It would be made again under another id, and happen twice: what has begun is work, though it has no result yet (invariant 4)."""
     struck: list[str] = []

@@ -28,6 +28,7 @@ def test_the_places_are_all_events_of_all_requests() -> None:
     assert len(places) == len(REQUESTS) * EVENTS
 
 
+@pytest.mark.shows(chat_recovery="C-0483", transport_recovery="2 63 A1 B12")
 @pytest.mark.parametrize("kind", SILENT)
 def test_a_lost_connection_is_recovered_in_silence(kind: FaultKind) -> None:
     """Who watches sees one attempt and its end, wherever the connection broke (seed 004, cases 1-4, 21, 63, A1, A9)."""
@@ -41,6 +42,7 @@ def test_a_lost_connection_is_recovered_in_silence(kind: FaultKind) -> None:
         assert Outside.provider.counters().illegal == 0, told
 
 
+@pytest.mark.shows(chat_recovery="C-0494 C-1042 C-1121", transport_recovery="B5")
 def test_a_stall_ends_the_attempt_for_those_who_watch_and_the_turn_goes_on() -> None:
     """A silent stream is an interruption like a death: told once, and never as done or as an error (seed 001, C-0494)."""
     for request, fault in _faults(FaultKind.STALL)[::3]:
@@ -53,6 +55,7 @@ def test_a_stall_ends_the_attempt_for_those_who_watch_and_the_turn_goes_on() -> 
         assert Outside.provider.counters().illegal == 0, told
 
 
+@pytest.mark.shows(transport_recovery="27 B6")
 @pytest.mark.parametrize(("status", "after"), [(429, "3"), (503, None), (500, None), (529, None)])
 def test_a_passing_refusal_is_waited_out(status: int, after: str | None) -> None:
     """A provider that is busy is asked again, when it says and not before (cases 26, 27, A10)."""
@@ -63,6 +66,7 @@ def test_a_passing_refusal_is_waited_out(status: int, after: str | None) -> None
     assert round(second.at_ms - first.at_ms, 6) >= (3_000 if after else 1_000)
 
 
+@pytest.mark.shows(transport_recovery="26 29")
 @pytest.mark.parametrize("away", [Fault(kind=FaultKind.REFUSED), Fault(kind=FaultKind.STATUS, status=503)])
 def test_a_provider_that_stays_away_ends_the_turn_with_a_notice(away: Fault) -> None:
     """Five recoveries, and no more; what had been done stays, and the notice says that something had (cases 26, 29, 45, 57, 61)."""
@@ -78,6 +82,7 @@ def test_a_provider_that_stays_away_ends_the_turn_with_a_notice(away: Fault) -> 
         assert len(Outside.provider.log()) == 1 + 6, "the first request, and six tries at the second"
 
 
+@pytest.mark.shows(transport_recovery="A19")
 def test_clocks_that_jump_by_hours_cost_no_patience() -> None:
     """A laptop that sleeps: a lost connection is recovered as ever, and nothing is given up for its age (A19)."""
     sleepy = replace(Weather.calm(), clock_jump_every_ms=300.0, clock_jump_ms=Span(7_200_000, 7_200_000))

@@ -56,6 +56,9 @@ async def _burst(room: Room, count: int = 4, pause_s: float = 0.5) -> list[str]:
     return [(await job).status for job in jobs]
 
 
+@pytest.mark.shows(
+    chat_recovery="C-1014 C-1015 C-1017 C-1022 C-1023 C-1147 C-1171 C-1172 C-1173 C-1180 C-1181 C-1182 C-1183"
+)
 @pytest.mark.parametrize(
     ("agent", "statuses", "roles", "seen"),
     [
@@ -88,6 +91,7 @@ def test_a_burst_of_messages(agent: type[Adder], statuses: list[str], roles: str
     assert ["".join(each["content"][-1] for each in users) for users in requests] == seen
 
 
+@pytest.mark.shows(chat_recovery="C-1018 C-1174")
 def test_the_last_of_a_burst_waits_until_it_has_been_quiet() -> None:
     """Counted from the last message, which alone is answered (C-1174)."""
 
@@ -119,6 +123,7 @@ def test_where_messages_are_dropped_a_repeat_is_answered_by_the_turn_that_it_rep
     assert len(Outside.provider.log()) == 1
 
 
+@pytest.mark.shows(chat_recovery="C-1177 C-1204")
 def test_only_messages_of_people_are_dropped_or_skipped() -> None:
     """What the program asks for waits for its place (C-1177, W-38)."""
 
@@ -135,6 +140,7 @@ def test_only_messages_of_people_are_dropped_or_skipped() -> None:
     visit(Curt, story, pace=UNHURRIED)
 
 
+@pytest.mark.shows(chat_recovery="W-10 W-38")
 def test_a_turn_that_is_being_recovered_makes_nobody_wait_outside() -> None:
     """A person's next message is taken, although this agent takes none during a turn (W-38)."""
 
@@ -152,6 +158,7 @@ def test_a_turn_that_is_being_recovered_makes_nobody_wait_outside() -> None:
     visit(Curt, story, pace=UNHURRIED)
 
 
+@pytest.mark.shows(chat_recovery="C-1021 C-1154 C-1155 C-1178 C-1179 C-1208")
 def test_after_the_conversation_was_cleared_a_message_overlaps_with_nothing() -> None:
     """What waited is not answered any more, and its sender is told (C-1154, C-1155, C-1178, C-1179, C-1208)."""
 

@@ -52,6 +52,7 @@ def test_a_text_is_one_message_of_the_user() -> None:
     assert read("Hello") == [{"id": "m1", "role": "user", "parts": [text("Hello")]}]
 
 
+@pytest.mark.shows(chat_recovery="C-0699")
 def test_a_message_and_a_list_of_texts_and_messages_are_taken_as_they_are() -> None:
     message = user(text("Hello"), {"type": "data-map", "data": {"x": [1, 2.5, None, True]}}, metadata={"theme": "dark"})
     assert read(message) == [message]
@@ -66,6 +67,7 @@ def test_the_result_shares_nothing_with_what_was_given() -> None:
     assert kept["parts"][0]["data"] == {"x": [1]}
 
 
+@pytest.mark.shows(chat_recovery="C-0775")
 def test_metadata_that_only_the_agent_writes_is_left_out() -> None:
     (kept,) = read(user(text("Hi"), metadata={"channel": "admin", "turnMetadata": {}, "theme": "dark"}))
     assert kept["metadata"] == {"theme": "dark"}
@@ -142,6 +144,7 @@ BAD: list[tuple[object, str, str]] = [
 ]
 
 
+@pytest.mark.shows(chat_recovery="C-1219")
 @pytest.mark.parametrize(("given", "field", "problem"), BAD, ids=[f"{at} {row[2]}" for at, row in enumerate(BAD)])
 def test_what_is_wrong_is_refused_by_the_name_of_its_field(given: object, field: str, problem: str) -> None:
     with pytest.raises(BadRequest) as refused:

@@ -157,6 +157,7 @@ def test_ids_that_a_transcript_has_are_not_used_again(setenv: Setenv) -> None:
 # ---------------------------------------------------------------- the end of an answer
 
 
+@pytest.mark.shows(transport_recovery="A9 B5")
 @pytest.mark.parametrize("more", [[], ["[DONE]"]])
 def test_the_end_of_a_stream_is_not_the_end_of_an_answer(setenv: Setenv, more: list[str]) -> None:
     failure = failing(setenv, BEGIN, sse(delta(content="Hi "), *more))
@@ -177,6 +178,7 @@ def test_a_call_whose_stream_ends_is_not_given_out(setenv: Setenv) -> None:
     assert [chunk["type"] for chunk in asyncio.run(ask_and_collect())] == ["tool-input-start", "tool-input-delta"]
 
 
+@pytest.mark.shows(transport_recovery="A9")
 def test_a_connection_that_breaks_after_the_reason_came_broke_nothing(setenv: Setenv) -> None:
     assert ask(setenv, BEGIN, sse(delta(content="Hi"), delta("stop")), RESET)[-1] == Finished("stop", {}, "r1")
 

@@ -59,6 +59,7 @@ class Once(Told):
     chat_recovery = ChatRecovery(max_attempts=1, on_exhausted=give_up, terminal_message="No more.")
 
 
+@pytest.mark.shows(chat_recovery="C-0564 C-0588 C-0613 C-1134")
 def test_patience_for_one_attempt_is_gone_at_the_second_interruption() -> None:
     """The hook of recovery is not asked again, the one of the end once, whatever it raises; the work of tools stays
     (C-0564, C-0588, C-0613)."""
@@ -94,6 +95,7 @@ class Doubtful(Told):
     chat_recovery = ChatRecovery(should_keep_recovering=decide)
 
 
+@pytest.mark.shows(chat_recovery="C-0576")
 def test_the_author_may_end_a_recovery_and_only_by_saying_no() -> None:
     """He is asked from the second interruption on; what he raises is no answer (C-0576)."""
 
@@ -107,6 +109,7 @@ def test_the_author_may_end_a_recovery_and_only_by_saying_no() -> None:
     visit(Doubtful, story, plan=always(Fault(kind=FaultKind.STALL)))
 
 
+@pytest.mark.shows(chat_recovery="C-0567 C-0583 C-0585 C-1313")
 def test_while_a_turn_is_recovered_everybody_can_see_it_and_afterwards_nothing_is_left() -> None:
     """Its row tells of the incident, and each watcher of the attempts; looking is no progress (C-0567, C-0583, C-0585)."""
 
@@ -138,6 +141,7 @@ def test_while_a_turn_is_recovered_everybody_can_see_it_and_afterwards_nothing_i
     visit(Told, story, plan=FaultPlan.at({1: STALL, 2: slow}))
 
 
+@pytest.mark.shows(chat_recovery="C-0592")
 def test_the_context_of_a_recovery_is_that_of_its_own_turn() -> None:
     """Not of one that was asked for later (C-0592)."""
     tools = [{"name": "ask_user", "description": "Ask.", "parameters": {"type": "object", "properties": {}}}]
@@ -164,6 +168,7 @@ class Careful(Told):
         return {"persist": False, "continue": False}
 
 
+@pytest.mark.shows(chat_recovery="C-0612 C-1312")
 def test_a_turn_can_be_dropped_altogether() -> None:
     """No text stays, and no further request is made (C-0612)."""
 
@@ -178,6 +183,7 @@ def test_a_turn_can_be_dropped_altogether() -> None:
     visit(Careful, story, plan=FaultPlan.at({1: STALL}))
 
 
+@pytest.mark.shows(chat_recovery="C-0599 W-08")
 def test_a_turn_that_people_have_gone_on_without_is_not_recovered() -> None:
     """A message of the user that came meanwhile supersedes it; what was said stays (W-08, C-0599)."""
 
@@ -194,6 +200,7 @@ def test_a_turn_that_people_have_gone_on_without_is_not_recovered() -> None:
     visit(Told, story, plan=FaultPlan.at({1: STALL}))
 
 
+@pytest.mark.shows(chat_recovery="C-0565")
 def test_a_continuation_after_an_interruption_is_no_prefill() -> None:
     """Many providers refuse a request that ends with the assistant's own words; the text is gone on with all the same (C-0565)."""
 
@@ -210,6 +217,7 @@ def test_a_continuation_after_an_interruption_is_no_prefill() -> None:
     visit(Told, story, SCRIPT.model_copy(update={"prefill": "refuse"}), FaultPlan.at({1: STALL}))
 
 
+@pytest.mark.shows(chat_recovery="C-0593 C-1092 C-1142")
 def test_a_death_while_arguments_are_written_costs_the_half_call_only() -> None:
     """It is withdrawn and written again; nothing is left open, and no patience is lost (#1781, C-0593)."""
     struck: list[str] = []
@@ -253,6 +261,9 @@ class Foreman(Told):
         return [agent_tool(Digger, name="dig", description="Dig.", input=str)]
 
 
+@pytest.mark.shows(
+    agent_tools="122 123 168 169 172", chat_recovery="C-0571 C-0572 C-1052 C-1053 C-1054 C-1065 C-1066 C-1410"
+)
 @pytest.mark.parametrize("how", ["loudly", "silently"])
 def test_the_progress_of_a_child_is_progress_of_the_turn_that_waits_for_it(how: str) -> None:
     """A parent that is killed again and again lives on what its child shows, and on nothing else; the child runs once, under an id that

@@ -68,6 +68,7 @@ async def _asked(room: Room, question: str, request_id: str = "asked") -> list[s
     return [part["toolCallId"] for part in message["parts"] if "toolCallId" in part]
 
 
+@pytest.mark.shows(chat_recovery="C-0987 C-0988 C-1150 C-1184 C-1185 C-1186 C-1188 C-1189 C-1190")
 @pytest.mark.parametrize(
     ("question", "answer"),
     [
@@ -123,6 +124,7 @@ def test_a_turn_whose_question_nobody_answers_ends_once_however_long_its_author_
     assert Considerate.told == [UNANSWERED]
 
 
+@pytest.mark.shows(chat_recovery="C-1192")
 def test_clearing_the_conversation_withdraws_the_question() -> None:
     """Its turn ends, its answer is not taken any more, and whoever waits for rest has it (C-1192)."""
 
@@ -155,6 +157,7 @@ def test_the_id_of_a_question_that_was_withdrawn_is_free_again() -> None:
     visit(Asker, story, ASK)
 
 
+@pytest.mark.shows(chat_recovery="C-0962 C-0963 C-0989 C-1217 C-1218 C-1220")
 def test_the_same_answer_again_is_silent_and_another_one_changes_nothing() -> None:
     """Neither an event nor a write; after the turn's end neither (C-1217…C-1220)."""
 
@@ -180,6 +183,7 @@ def test_the_same_answer_again_is_silent_and_another_one_changes_nothing() -> No
     visit(Asker, story, ASK)
 
 
+@pytest.mark.shows(chat_recovery="W-32")
 def test_the_other_turn_of_two_goes_on_with_its_own_answer() -> None:
     """Two questions of two turns, answered the other way round (C-1185, W-11, W-32)."""
 
@@ -217,6 +221,7 @@ class Hasty(Showing):
         return "soon"
 
 
+@pytest.mark.shows(chat_recovery="C-1153")
 def test_an_answer_in_the_very_moment_in_which_its_turn_is_put_aside_is_not_lost() -> None:
     """At whichever step of the loop it comes, the turn goes on."""
     steps = range(2, 6)

@@ -24,6 +24,7 @@ def recoveries(heard: list[Any]) -> list[dict[str, Any]]:
     return [dict(event.payload) for event in heard if event.type == "chat:transport:recovery"]
 
 
+@pytest.mark.shows(transport_recovery="22 44 54 57 B4")
 def test_thoughts_that_a_rate_limit_cut_off_again_and_again_leave_a_notice_and_no_thought() -> None:
     """Cases 22 and 54: one request and five recoveries, each with a longer pause, then a notice; the record says which and why."""
 
@@ -52,6 +53,7 @@ def test_thoughts_that_a_rate_limit_cut_off_again_and_again_leave_a_notice_and_n
     assert sum(pauses) - 1 < finish.payload["durationMs"] < sum(pauses) + 1_000, "instants are whole milliseconds"
 
 
+@pytest.mark.shows(transport_recovery="25 35 B13")
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.RESET, FaultKind.END])
 def test_a_text_that_was_cut_off_is_gone_on_with_and_never_spliced_in_silence(kind: FaultKind) -> None:
     """Case 25, B13: what people have read stays, the model is shown it, asked to go on, and says the rest once."""
@@ -75,6 +77,7 @@ def test_a_text_that_was_cut_off_is_gone_on_with_and_never_spliced_in_silence(ki
     assert [(each["phase"], each["mode"]) for each in recoveries(heard)] == [("P2", "continue")]
 
 
+@pytest.mark.shows(transport_recovery="36")
 @pytest.mark.parametrize(
     ("error", "requests"),
     [({"type": "server_error", "code": "server_is_overloaded"}, 2), ({"type": "odd", "code": "never_heard_of"}, 1)],
@@ -99,6 +102,7 @@ class Alert(Adder):
     chat_stream_stall_timeout_ms = 60_000
 
 
+@pytest.mark.shows(chat_recovery="W-42", transport_recovery="28 60")
 @pytest.mark.parametrize("event", [None, 0, 1])
 def test_a_provider_that_never_begins_has_a_limit_of_its_own(event: int | None) -> None:
     """Cases 28 and 60: neither a connection nor an empty first frame is a word, and the one stall is a success in the end."""
@@ -119,6 +123,7 @@ def test_a_provider_that_never_begins_has_a_limit_of_its_own(event: int | None) 
     assert "chat:recovery:failed" not in heard
 
 
+@pytest.mark.shows(transport_recovery="42 55 A16 B2")
 def test_what_tools_did_in_a_turn_that_failed_is_in_the_next_request() -> None:
     """Cases 42 and 44: the error is the turn's, and no message is dropped for it; of notices the model reads nothing."""
     refused = Fault(
@@ -191,6 +196,7 @@ class Switching(Adder):
         return super().get_model()
 
 
+@pytest.mark.shows(transport_recovery="B14")
 def test_every_request_asks_for_its_model_also_one_that_recovers() -> None:
     """B14: there is no fail-over of ours, and an author's own needs no more than `get_model`."""
 
@@ -238,6 +244,7 @@ def _strike_at_work() -> tuple[list[str], Callable[[str, KillPoint, str], bool]]
     return struck, agents_host
 
 
+@pytest.mark.shows(transport_recovery="A17 B1")
 def test_a_late_result_corrects_what_the_model_was_told() -> None:
     """A17, B1: the tool was still running when its turn gave up waiting; when it has ended, the next turn begins with its result."""
     struck, agents_host = _strike_at_work()
@@ -299,6 +306,7 @@ def test_the_same_call_may_be_made_again_once_its_late_result_is_known_and_not_b
     assert Outside.effects["began", "a"] == 1 + has_ended
 
 
+@pytest.mark.shows(chat_recovery="W-48")
 def test_a_turn_that_recovers_is_told_of_by_event_after_event() -> None:
     """Spec §10: begun, stalled, detected, attempted, scheduled, completed, finished; each under the turn's own id."""
 

@@ -60,6 +60,7 @@ def _dies_once_in(point: KillPoint, detail: str) -> Any:
     return rule
 
 
+@pytest.mark.shows(chat_recovery="C-0563 C-0616 C-1060 C-1062 C-1099 C-1137 W-46")
 def test_the_hook_is_told_what_the_seed_lists() -> None:
     """All thirteen fields (seed 000, C-0563, C-0616): the same incident, the attempt, what was said, and when it began."""
     result, ends = played(Told, FaultPlan.at({2: STALL}))
@@ -80,6 +81,7 @@ def test_the_hook_is_told_what_the_seed_lists() -> None:
     assert context.cause == "stall"
 
 
+@pytest.mark.shows(chat_recovery="C-0590 C-0591 C-1095 C-1100 C-1103 W-01")
 def test_a_death_before_the_first_word_is_a_retry() -> None:
     """It is never dropped (W-01, C-0590, C-0591)."""
     rule = _dies_once_in(KillPoint.MID_STREAM, "request")
@@ -90,6 +92,7 @@ def test_a_death_before_the_first_word_is_a_retry() -> None:
     assert context.cause == "process_lost"
 
 
+@pytest.mark.shows(chat_recovery="W-02 W-05")
 def test_a_stall_before_the_first_word_is_a_retry_too() -> None:
     """The same rule for a stall (W-02, W-05)."""
     stall = Fault(kind=FaultKind.STALL)
@@ -141,6 +144,7 @@ class Hasty(Told):
     chat_stream_stall_timeout_ms = 40_000
 
 
+@pytest.mark.shows(chat_recovery="C-0608 C-0617 C-0618 C-1063 W-33")
 def test_a_provider_that_always_stalls_exhausts_the_turn_once() -> None:
     """The configured words, the hook once, the end once (seed 000, C-0608, C-0617, C-0618, W-25, W-27)."""
     Hasty.exhausted.clear()
@@ -169,6 +173,7 @@ class Declining(Told):
         return {"continue": False}
 
 
+@pytest.mark.shows(chat_recovery="C-0594 C-0595 C-0597 C-1311")
 def test_going_on_can_be_declined() -> None:
     """What was said stays, and the turn ends with words (C-0594, C-0595, C-0597)."""
     result, ends = played(Declining, FaultPlan.at({2: STALL}))
@@ -188,6 +193,7 @@ class Forgetful(Told):
         return {"persist": False}
 
 
+@pytest.mark.shows(chat_recovery="C-0614 C-0615 C-1049 C-1096 C-1097 C-1135 C-1136")
 def test_a_partial_answer_can_be_dropped_but_not_the_work_of_tools() -> None:
     """Text alone goes (C-0615); settled results stay whatever the hook says (C-0614)."""
     result, _ = played(Forgetful, FaultPlan.at({1: Fault(kind=FaultKind.STALL, event=5)}))
@@ -213,6 +219,7 @@ class Raising(Told):
         raise RuntimeError("and this one")
 
 
+@pytest.mark.shows(chat_recovery="C-0587 C-1085 W-39")
 def test_hooks_that_raise_stop_nothing() -> None:
     """The turn goes on as if they had said nothing (C-0587, C-0588)."""
     result, _ = played(Raising, FaultPlan.at({2: STALL}))
@@ -262,6 +269,7 @@ class Stashing(Told):
         return str(2 * a)
 
 
+@pytest.mark.shows(chat_recovery="C-0558 C-0559 C-0589 C-1104 C-1132 C-1133")
 def test_what_was_stashed_is_there_after_a_death() -> None:
     """The next life's hook is given it (C-0558, C-0559, C-0589)."""
     rule = _dies_once_in(KillPoint.MID_TOOL, "after")
@@ -289,6 +297,7 @@ class Once(Adder):
 LAUNCH = Call(name="launch", arguments={"what": "it"})
 
 
+@pytest.mark.shows(chat_recovery="C-0799 C-1108", transport_recovery="A6 B8")
 def test_a_call_that_died_is_not_made_again_and_the_model_is_told_why() -> None:
     """The caution reaches the next request, and the guard stops a model that tries again all the same (A6, B8, seed 004)."""
     stubborn = Script(
@@ -358,6 +367,7 @@ def test_of_a_call_that_died_the_model_is_told_what_a_probe_has_found(
     assert Outside.effects["launch", "it"] == 1
 
 
+@pytest.mark.shows(chat_recovery="C-1101")
 def test_a_submitted_turn_outlives_its_agent() -> None:
     """Nobody needs to watch: the row alone brings it to its end (W-03, W-06, W-07, W-37)."""
     Outside.begin(SCRIPT)

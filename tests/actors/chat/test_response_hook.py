@@ -51,6 +51,7 @@ class Raising(Attentive):
         raise RuntimeError("the hook is broken")
 
 
+@pytest.mark.shows(chat_recovery="C-1231 C-1232")
 def test_a_hook_that_raises_changes_no_end() -> None:
     """Neither a good one nor a bad one (C-1231, C-1232)."""
     Attentive.heard.clear()
@@ -79,6 +80,7 @@ class Talkative(Attentive):
             assert (await self.chat("words", None, request_id="fourth")).ok
 
 
+@pytest.mark.shows(chat_recovery="C-1234 C-1236")
 def test_the_hook_may_ask_for_turns_and_wait_for_them() -> None:
     """No turn waits for the hook, and the hook hears of all ends in their order (C-1228, C-1234…C-1236)."""
     Attentive.heard.clear()
@@ -130,6 +132,7 @@ SELF = Script(
 )
 
 
+@pytest.mark.shows(chat_recovery="C-0717")
 def test_a_turn_never_waits_for_its_own_agents_next_turn() -> None:
     """It is told so at once, and what may be done instead is done (C-1204, C-1206)."""
     Attentive.heard.clear()

@@ -62,6 +62,7 @@ async def asked(room: Room, question: str) -> str:
     return next(event["toolCallId"] for event in events if event["type"] == "tool-input-available")
 
 
+@pytest.mark.shows(chat_recovery="C-0630 C-0631 C-1148 C-1152 C-1187 C-1191")
 def test_a_chat_is_at_rest_when_no_turn_is_open() -> None:
     """At once if there is none, else after the last one; in time or not at all (C-0630, C-0631)."""
 
@@ -77,6 +78,7 @@ def test_a_chat_is_at_rest_when_no_turn_is_open() -> None:
     visit(Resting, story, ALL, pace=SLOW)
 
 
+@pytest.mark.shows(chat_recovery="C-0632 C-0634 C-0635")
 @pytest.mark.parametrize("question", ["a question", "a risk"])
 def test_a_question_to_a_person_is_seen_until_it_is_answered(question: str) -> None:
     """A tool of the client's, or an approval; the chat is not at rest as long as it waits (C-0632, C-0634, C-0635)."""
@@ -97,6 +99,7 @@ def test_a_question_to_a_person_is_seen_until_it_is_answered(question: str) -> N
     visit(Resting, story, ALL)
 
 
+@pytest.mark.shows(chat_recovery="C-0633 C-0636 C-0637 C-0638")
 def test_a_tool_at_work_is_nobodys_question() -> None:
     """What runs is waited for by the turn. A question beside it is seen before the turn is put aside, and gone when it is answered
     (C-0633, C-0636 – C-0638)."""
@@ -116,6 +119,7 @@ def test_a_tool_at_work_is_nobodys_question() -> None:
     visit(Resting, story, ALL)
 
 
+@pytest.mark.shows(chat_recovery="C-0580 C-0601 C-0743 C-0744 C-0807 C-0991 C-1002 C-1051 W-09 W-12")
 @pytest.mark.parametrize(
     ("question", "answer", "output"),
     [("a question", ("resolve_tool_call", "blue"), "blue"), ("a risk", ("respond_to_approval", True), "done")],
@@ -146,6 +150,7 @@ def test_a_parked_turn_outlives_any_number_of_deaths_and_knows_its_clients_tools
     visit(Resting, story, ALL)
 
 
+@pytest.mark.shows(chat_recovery="C-0602 C-1107 C-1109")
 def test_deaths_while_a_person_is_waited_for_cost_no_patience() -> None:
     """Also when a tool is at work beside the question; it goes on, and is not begun again (C-0601, C-0602)."""
 

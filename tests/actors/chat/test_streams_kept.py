@@ -69,6 +69,7 @@ async def _events(room: Room, request_id: str = "asked", first: int = 0) -> tupl
     return result, [each[1] for each in listener.heard if each[0] == "on_event"], listener.ends
 
 
+@pytest.mark.shows(chat_recovery="C-1237 C-1238 C-1239 C-1240 C-1250 C-1251 C-1252")
 def test_a_stream_is_on_record_from_its_first_event_to_its_last() -> None:
     """Under the turn's id and its message's, packed into few rows that hold each event once and in order (C-1237…C-1240, C-1250…C-1252)."""
 
@@ -91,6 +92,7 @@ def test_a_stream_is_on_record_from_its_first_event_to_its_last() -> None:
     visit(Keeper, story, pace=SLOW)
 
 
+@pytest.mark.shows(chat_recovery="C-0771 C-0943 C-1198 C-1256 C-1259 C-1269 C-1315")
 def test_whoever_attaches_late_or_twice_hears_everything_once_and_the_end() -> None:
     """From any number, during the turn, after it, and in the next life (C-0771, C-1198, C-1256, C-1259, C-1269, W-43)."""
 
@@ -117,6 +119,7 @@ def test_whoever_attaches_late_or_twice_hears_everything_once_and_the_end() -> N
     visit(Keeper, story, pace=SLOW)
 
 
+@pytest.mark.shows(chat_recovery="C-0770 C-1196 C-1197 C-1241 C-1260 C-1264")
 def test_a_stream_that_failed_is_replayed_with_its_partial_and_its_error() -> None:
     """In the middle with what had been said, before the first word with the error alone; no empty message stays (C-1196…C-1198, C-1241,
     C-1260, C-1264)."""
@@ -136,6 +139,7 @@ def test_a_stream_that_failed_is_replayed_with_its_partial_and_its_error() -> No
     visit(Keeper, story, plan=FaultPlan.at({1: WRONG, 2: REFUSED}))
 
 
+@pytest.mark.shows(chat_recovery="C-1088 C-1093 C-1094 C-1143 C-1144 C-1263 C-1265")
 def test_what_was_said_before_a_death_is_there_after_it() -> None:
     """The transcript, the open stream and its calls; the turn goes on under its id, in its message (C-1143, C-1144, C-1263, C-1265)."""
 
@@ -158,6 +162,7 @@ def test_what_was_said_before_a_death_is_there_after_it() -> None:
     visit(Keeper, story, pace=SLOW)
 
 
+@pytest.mark.shows(chat_recovery="C-1271 C-1274 C-1278 C-1283")
 def test_old_streams_are_dropped_by_number_and_their_turns_are_told_from_the_transcript() -> None:
     """Failed ones too; never that of a turn that waits, however old it is (C-1271, C-1274, C-1278, C-1283)."""
 
@@ -181,6 +186,7 @@ def test_old_streams_are_dropped_by_number_and_their_turns_are_told_from_the_tra
     visit(Keeper, story, plan=FaultPlan.at({4: WRONG}), pace=SLOW)
 
 
+@pytest.mark.shows(chat_recovery="C-1120 C-1248")
 def test_clearing_forgets_the_streams_too() -> None:
     """Nothing of them is left (C-1248, W-38)."""
 
@@ -198,6 +204,7 @@ def test_clearing_forgets_the_streams_too() -> None:
     visit(Keeper, story)
 
 
+@pytest.mark.shows(chat_recovery="C-0816 C-1254 W-43")
 def test_what_is_very_long_is_cut_where_it_comes_in_and_nothing_breaks_of_it() -> None:
     """The result of a tool, a person's message: shortened with a note, in the stream as in the message; data is refused (C-1254, W-43)."""
 

@@ -23,6 +23,7 @@ def requests_to_the_model() -> int:
     return len(Outside.provider.log())
 
 
+@pytest.mark.shows(chat_recovery="C-0640 C-0646 C-0647 C-0649 C-0705")
 def test_a_submission_comes_back_at_once_and_is_the_same_however_often_it_is_made() -> None:
     """By its id or its key, one after the other or at the same time: one turn, and its messages once (C-0640, C-0646, C-0647, C-0649)."""
 
@@ -42,6 +43,7 @@ def test_a_submission_comes_back_at_once_and_is_the_same_however_often_it_is_mad
     visit(Adder, story, pace=SLOW)
 
 
+@pytest.mark.shows(chat_recovery="C-0650 C-0651")
 def test_a_submission_that_contradicts_another_is_refused() -> None:
     """Other content under the same key, or a key and an id of different turns; an empty one leaves nothing (C-0650, C-0651)."""
 
@@ -85,6 +87,7 @@ def test_what_is_submitted_within_a_turn_is_played_after_it() -> None:
     visit(Delegating, story, Script(questions=(calls("more work", Call(name="later")), *SCRIPT.questions)))
 
 
+@pytest.mark.shows(chat_recovery="C-0543 C-0654 C-0655 C-0656 C-0658")
 def test_a_cancelled_submission_leaves_no_message_and_no_late_answer() -> None:
     """One that waits appends none of its messages; one that is under way stays aborted, whatever comes after (C-0654 – C-0656, C-0658)."""
 
@@ -105,6 +108,7 @@ def test_a_cancelled_submission_leaves_no_message_and_no_late_answer() -> None:
     visit(Adder, story, pace=Pace(first_ms=60_000))
 
 
+@pytest.mark.shows(chat_recovery="C-0546 C-0547 C-0548 C-0668 C-0670 C-1212 C-1213")
 def test_all_turns_can_be_cancelled_and_new_ones_are_played() -> None:
     """Active and waiting alike, and nothing is left of them that would stand in the way (C-0546 – C-0548, C-0668, C-0670)."""
 
@@ -124,6 +128,7 @@ def test_all_turns_can_be_cancelled_and_new_ones_are_played() -> None:
     visit(Adder, story, pace=NEVER)
 
 
+@pytest.mark.shows(chat_recovery="C-0665 C-0666 C-0667 C-0669 C-0673 C-0674 C-1045 C-1047 W-06")
 def test_submissions_outlive_the_process_and_keep_their_order() -> None:
     """The active and the waiting ones go on in the next life, by themselves, each once; to ask again wakes and does no harm
     (C-0665 – C-0667, C-0669, C-0673, C-0674)."""
@@ -147,6 +152,7 @@ def test_submissions_outlive_the_process_and_keep_their_order() -> None:
     visit(Adder, story, pace=Pace(first_ms=1_000))
 
 
+@pytest.mark.shows(chat_recovery="C-0675 C-0679")
 def test_a_cancel_outlives_the_process_and_reaches_a_recovered_turn() -> None:
     """Neither a life that finds the turn nor one that recovers it can complete it any more (W-40, C-0675, C-0679)."""
 
@@ -168,6 +174,7 @@ def test_a_cancel_outlives_the_process_and_reaches_a_recovered_turn() -> None:
     visit(Adder, story, pace=Pace(first_ms=60_000))
 
 
+@pytest.mark.shows(chat_recovery="C-0678 C-0683 C-0685")
 def test_the_errors_of_a_submission_are_kept_with_it() -> None:
     """The provider's words, for whoever asks; a cancel that comes first is what counts (C-0678, C-0683, C-0685)."""
     busy = Fault(kind=FaultKind.STATUS, status=429, retry_after="60")
@@ -187,6 +194,7 @@ def test_the_errors_of_a_submission_are_kept_with_it() -> None:
     visit(Adder, story, plan=FaultPlan.at({1: refused, 2: busy}))
 
 
+@pytest.mark.shows(chat_recovery="C-0686 C-0687 C-0688 C-0689 C-0690 C-0691")
 def test_turns_are_listed_and_deleted_by_status_newest_and_oldest_first() -> None:
     """Filters come before limits; what goes on or waits is never deleted (C-0686 – C-0691)."""
 
@@ -237,6 +245,7 @@ class Losing(Adder):
         return None
 
 
+@pytest.mark.shows(chat_recovery="C-0623 C-0624 C-0627 C-0676 C-0677 C-1078")
 def test_a_storage_that_fails_in_a_turn_ends_nothing() -> None:
     """The turn stays as it is, half sealed never, and goes on when the storage is there again; no tool runs twice
     (C-0623, C-0624, C-0627, C-0676, C-0677)."""
@@ -351,6 +360,7 @@ class Unlucky(Adder):
         return None
 
 
+@pytest.mark.shows(chat_recovery="C-0629 C-1079 C-1081")
 def test_an_end_that_is_not_durable_is_seen_by_nobody() -> None:
     """Whoever looks sees the turn go on, until the end is written in a second try (C-0629)."""
     refused = Fault(kind=FaultKind.ERROR, event=2, type="invalid_request_error", message="No such thing")
@@ -390,6 +400,7 @@ class Watching(Adder):
         await self.run_agent_tool(Milestones, "halfway", run_id=f"run-{mode}", detached=told)
 
 
+@pytest.mark.shows(agent_tools="10 125 126 165 166 167", chat_recovery="C-0642 C-0643 C-0955")
 @pytest.mark.parametrize(
     ("mode", "words", "roles", "requests"),
     [("react", "halfway", "ua", 1), ("narrate", "halfway", "a", 0), ("notify", "over", "ua", 1)],
@@ -460,6 +471,7 @@ def test_two_milestones_and_the_end_of_a_run_are_three_messages(mode: str, roles
     visit(Staged, story)
 
 
+@pytest.mark.shows(agent_tools="127 128", chat_recovery="C-0644 C-0645")
 def test_an_end_that_comes_in_the_middle_of_a_turn_is_told_after_it() -> None:
     """And begins a turn of its own, behind those that were asked for before (C-0644, C-0645)."""
 

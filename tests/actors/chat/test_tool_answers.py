@@ -37,6 +37,7 @@ async def part_of(client: Client, agent: type[Adder], call_id: str) -> dict[str,
     return dict(found)
 
 
+@pytest.mark.shows(chat_recovery="C-0035 C-0036 C-0038 C-0039 C-0445 C-0979 C-1151 C-1296")
 def test_a_turn_goes_on_once_when_the_last_of_its_calls_is_answered() -> None:
     """C-0035, C-0036, C-0038, C-0039, C-0445: an answer settles its own call and no other, and one request is made for all of them."""
 
@@ -59,6 +60,7 @@ def test_a_turn_goes_on_once_when_the_last_of_its_calls_is_answered() -> None:
     tell(story, asks_for(ONE, TWO))
 
 
+@pytest.mark.shows(chat_recovery="C-0037 C-0981 C-0982 C-0983 C-0993 W-11")
 def test_an_answer_that_comes_while_the_model_speaks_waits_for_its_end() -> None:
     """C-0037: it is durable at once, and the next request is made when this one is over, once."""
 
@@ -78,6 +80,7 @@ def test_an_answer_that_comes_while_the_model_speaks_waits_for_its_end() -> None
     tell(story, streams(ONE, TWO), pace=Pace(between_ms=300))
 
 
+@pytest.mark.shows(chat_recovery="C-0375 C-0376 C-0377 C-0403 C-0422 C-0425 C-0427 C-0428 C-0429 C-0969")
 @pytest.mark.parametrize("error", [None, "no such file"])
 def test_an_answer_finds_its_call_in_an_earlier_message_while_another_turn_plays(error: str | None) -> None:
     """C-0375 to C-0377, C-0403, C-0422, C-0425, C-0427 to C-0429: it is written there and nowhere else, and the first one counts."""
@@ -117,6 +120,7 @@ class Picker(Worker):
         ]
 
 
+@pytest.mark.shows(chat_recovery="C-0423 C-0430 C-0436 C-0438 C-0441 C-0444 C-0808 C-0970 C-0986 C-0996")
 def test_a_tool_of_the_clients_may_need_approval_too() -> None:
     """C-0423, C-0430, C-0436, C-0438, C-0441, C-0444: allowed first, then executed there; each step is taken once."""
 
@@ -145,6 +149,12 @@ def test_a_tool_of_the_clients_may_need_approval_too() -> None:
     assert not [event for event in heard if event.type.startswith("chat:recovery")], "to wait is no interruption"
 
 
+@pytest.mark.shows(
+    chat_recovery=(
+        "C-0419 C-0420 C-0421 C-0426 C-0437 C-0439 C-0440 C-0443 C-0792 C-0793 C-0800 C-0801 C-0803 C-0804 C-0959 "
+        "C-0960 C-0961 C-0964 C-0965 C-0966 C-0967 C-0968 C-0976 C-0978"
+    ),
+)
 @pytest.mark.parametrize(
     ("method", "answer", "state", "fields"),
     [

@@ -201,6 +201,7 @@ class Point:
     x: float
 
 
+@pytest.mark.shows(chat_recovery="C-0817")
 @pytest.mark.parametrize(
     ("value", "plain"),
     [
@@ -528,6 +529,7 @@ def ended(status: str, **more: Any) -> RunResult:
     return run_result(run_id="r", agent_type="t", status=status, **{"output": None} | more)
 
 
+@pytest.mark.shows(agent_tools="67", chat_recovery="C-1426")
 @pytest.mark.parametrize(
     ("options", "result", "answer"),
     [

@@ -195,6 +195,7 @@ GO = Script(
 )
 
 
+@pytest.mark.shows(chat_recovery="C-0783", sub_agents="B172")
 def test_a_message_that_is_replaced_is_looked_at_again() -> None:
     """It was in order before a request, and now has a call without a result: the next request is legal all the same."""
 
@@ -213,6 +214,7 @@ def test_a_message_that_is_replaced_is_looked_at_again() -> None:
     assert [(event.type, event.payload["toolCallIds"]) for event in heard] == [("chat:transcript:repaired", ["c"])]
 
 
+@pytest.mark.shows(chat_recovery="C-0784 C-0865")
 @pytest.mark.parametrize(
     ("given", "kept"),
     [('{"what": "it"}', {"what": "it"}), ("", {}), (None, {}), (["it"], {}), (7, {})],

@@ -55,6 +55,9 @@ def hooks() -> list[tuple[str, str]]:
     return [(kind, said) for kind, said, _ in HEARD]
 
 
+@pytest.mark.shows(
+    chat_recovery="C-0486 C-0487 C-0489 C-0490 C-0491 C-0511 C-0513 C-0514 C-0515 C-0517 C-1206 C-1224 C-1233"
+)
 def test_an_error_in_the_stream_is_told_once_to_each_who_asked_and_keeps_what_was_said() -> None:
     """Callback, result, hook, observers and the row have the same words; parts before it stay, and later chunks are not read
     (C-0486 – C-0491, C-0511 – C-0515, C-0517)."""
@@ -82,6 +85,7 @@ def test_an_error_in_the_stream_is_told_once_to_each_who_asked_and_keeps_what_wa
     assert "No such thing" in failed["error"]
 
 
+@pytest.mark.shows(chat_recovery="C-0498 C-0512 C-0524 C-0566 C-0569 C-1039 C-1119")
 def test_an_error_before_the_first_part_is_as_loud() -> None:
     """Nothing is stored but the question, and the next turn works (C-0498, C-0512, C-0524, C-0566, C-0569)."""
 
@@ -120,6 +124,7 @@ class Kind(Told):
         return None
 
 
+@pytest.mark.shows(chat_recovery="C-0488 C-0619 C-0625 C-0628 C-0682 C-1129 C-1130 C-1207 C-1225")
 def test_the_author_may_choose_the_words_of_every_error() -> None:
     """Of a provider's refusal as of an exception in his own code, which ends the turn and is not tried again, a statement that his
     storage refuses included (C-0488, C-0619, C-0625, C-0628, C-0682)."""
@@ -161,6 +166,7 @@ def test_a_hook_for_errors_that_raises_hides_no_error() -> None:
 SILENT = Script(questions=(Question(asks="nothing", verbatim=((Role(), Finish(), Done()),)), *SCRIPT.questions))
 
 
+@pytest.mark.shows(chat_recovery="C-0509 C-0510")
 def test_an_empty_answer_is_an_end_like_any_other() -> None:
     """The hook and the callback are told, and nothing is stored (C-0509, C-0510)."""
 
@@ -176,6 +182,7 @@ def test_an_empty_answer_is_an_end_like_any_other() -> None:
     visit(Told, story, SILENT)
 
 
+@pytest.mark.shows(chat_recovery="C-0508 C-0518 C-0519 C-0521 C-0523 C-0540 C-1222 C-1223 C-1226 C-1227 C-1229 C-1230")
 def test_the_hook_hears_of_every_turn_with_its_message_and_how_it_was_asked() -> None:
     """Chats, saved messages, continuations and aborted turns, once each (C-0508, C-0518, C-0519, C-0521, C-0523, C-0540)."""
 
@@ -200,6 +207,7 @@ def test_the_hook_hears_of_every_turn_with_its_message_and_how_it_was_asked() ->
     visit(Told, story, pace=SLOW)
 
 
+@pytest.mark.shows(chat_recovery="C-0693 C-0694 C-0695 C-0696 C-0697 C-0706 C-0708 C-0958")
 def test_observers_are_told_of_each_turn_once_when_it_begins_and_once_when_it_ends() -> None:
     """Whoever asked, in the order in which turns are played, and nothing of a wish that was refused (C-0693 – C-0697, C-0706, C-0708)."""
     several = ["words", {"role": "user", "parts": [{"type": "text", "text": "words"}, {"type": "text", "text": "too"}]}]
@@ -242,6 +250,7 @@ class Slow(Adder):
         HEARD.append(("end", response["request_id"]))
 
 
+@pytest.mark.shows(chat_recovery="C-0553 C-1228 C-1235")
 def test_slow_hooks_miss_no_turn_and_are_called_one_after_the_other() -> None:
     """However fast the turns end (C-0553, C-0554)."""
 
@@ -255,6 +264,7 @@ def test_slow_hooks_miss_no_turn_and_are_called_one_after_the_other() -> None:
     visit(Slow, story)
 
 
+@pytest.mark.shows(chat_recovery="C-0492 C-0495 C-1203")
 def test_who_watches_a_good_turn_is_told_of_no_interruption() -> None:
     """Chunks that come steadily never stall, however many they are (C-0492, C-0495)."""
 
@@ -288,6 +298,7 @@ class Unwatched(Adder):
     chat_stream_stall_timeout_ms = 0
 
 
+@pytest.mark.shows(chat_recovery="C-0493 C-0497")
 @pytest.mark.parametrize("kind", [FaultKind.STALL, FaultKind.ERROR])
 def test_a_turn_may_bring_its_own_patience(kind: FaultKind) -> None:
     """The watchdog of one turn, where the class has none; an error under the watchdog is just an error (C-0493, C-0497)."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+import pytest
+
 from perdure.actors import Client
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
 from tests.actors.chat.desk import Outside
@@ -13,6 +15,7 @@ from tests.actors.chat.talk import Worker, call, status_of, tell, until
 REFUSED = Fault(kind=FaultKind.STATUS, status=401, type="invalid_request_error", message="Wrong key")
 
 
+@pytest.mark.shows(chat_recovery="C-0446 C-0447 C-0449 C-0450 C-0452 C-0453 C-0456 C-0461 C-0462 C-0716")
 def test_turns_have_their_places_and_their_ends_and_rest_is_when_none_is_left() -> None:
     """C-0446, C-0447, C-0449 to C-0453, C-0456, C-0461, C-0462: one that fails holds up nobody behind it."""
 
@@ -47,6 +50,7 @@ def test_turns_have_their_places_and_their_ends_and_rest_is_when_none_is_left() 
     assert Outside.provider.counters().open_most == 1
 
 
+@pytest.mark.shows(chat_recovery="C-0448 C-0451 C-0454 C-0455 C-0459")
 def test_what_was_queued_when_the_conversation_was_cleared_never_begins() -> None:
     """C-0448, C-0451, C-0454, C-0455, C-0459: however often it is cleared, nothing of before runs, and nothing of after is lost."""
 
@@ -68,6 +72,7 @@ def test_what_was_queued_when_the_conversation_was_cleared_never_begins() -> Non
     assert asked == ["words 0-0", "words 1-0", "words 2-0", "words at last"]
 
 
+@pytest.mark.shows(chat_recovery="C-0460 C-1210")
 def test_those_that_wait_can_be_cancelled_and_the_one_that_plays_goes_on() -> None:
     """C-0460: it completes, they never begin, and the transcript knows nothing of them."""
 

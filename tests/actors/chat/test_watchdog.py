@@ -40,6 +40,7 @@ async def heard(numbers: AsyncIterator[int], first_ms: float, between_ms: float)
     return found
 
 
+@pytest.mark.shows(chat_recovery="C-0343 C-0344 C-1122 C-1123")
 @pytest.mark.parametrize(("first_ms", "between_ms"), [(0, 0), (60_000, 60_000), (0, 60_000)])
 def test_a_source_that_speaks_is_passed_on_whole(first_ms: float, between_ms: float) -> None:
     """C-0343, C-0344: with a limit and without one."""
@@ -47,6 +48,7 @@ def test_a_source_that_speaks_is_passed_on_whole(first_ms: float, between_ms: fl
     assert CLOSED == ["closed"]
 
 
+@pytest.mark.shows(chat_recovery="C-0345")
 @pytest.mark.parametrize(("hangs_after", "limits"), [(0, (1, 0)), (2, (0, 1)), (1, (60_000, 1))])
 def test_a_source_that_falls_silent_is_closed_and_said_to_have(hangs_after: int, limits: tuple[float, float]) -> None:
     """C-0345: the first event has a limit of its own (W-42), and the error says how long was waited."""
@@ -69,6 +71,7 @@ def test_an_error_of_the_source_that_is_a_timeout_is_no_stall() -> None:
         asyncio.run(wait())
 
 
+@pytest.mark.shows(chat_recovery="C-0346")
 def test_a_model_is_left_when_its_reader_leaves() -> None:
     """C-0346: nobody listens any more, so nothing more is said."""
 

@@ -31,6 +31,7 @@ def keep(story: Callable[[Ask], Awaitable[None]]) -> None:
         laboratory.simulation.raise_errors()
 
 
+@pytest.mark.shows(messenger="M2 M76")
 def test_a_thread_is_subscribed_until_it_is_not_any_more() -> None:
     """M2, M76; there is nothing to connect to first (M1)."""
 
@@ -44,6 +45,7 @@ def test_a_thread_is_subscribed_until_it_is_not_any_more() -> None:
     keep(story)
 
 
+@pytest.mark.shows(messenger="M3 M77 weakness-39")
 def test_a_lock_has_one_holder_who_may_keep_it_and_whose_fence_rises() -> None:
     """M3, M77, weakness 39: an overtaken holder is told so, and can be told from the new one by its number."""
 
@@ -68,6 +70,7 @@ def test_a_lock_has_one_holder_who_may_keep_it_and_whose_fence_rises() -> None:
     keep(story)
 
 
+@pytest.mark.shows(messenger="M4 M78")
 def test_a_queue_keeps_its_newest_entries_in_order_and_drops_what_expired() -> None:
     """M4, M78; what expired is not counted (weakness 39)."""
 
@@ -85,6 +88,7 @@ def test_a_queue_keeps_its_newest_entries_in_order_and_drops_what_expired() -> N
     keep(story)
 
 
+@pytest.mark.shows(messenger="M5 M79 weakness-38")
 def test_the_cache_forgets_in_time_and_sets_once() -> None:
     """M5, M79, weakness 38: a time to live is a number above 0, or for ever."""
 
@@ -112,6 +116,7 @@ def test_the_cache_forgets_in_time_and_sets_once() -> None:
     keep(story)
 
 
+@pytest.mark.shows(messenger="M6 M7 M80 M81")
 def test_a_list_keeps_its_newest_values_and_the_last_time_to_live_holds_for_all() -> None:
     """M6, M7, M80, M81."""
 
@@ -128,6 +133,7 @@ def test_a_list_keeps_its_newest_values_and_the_last_time_to_live_holds_for_all(
     keep(story)
 
 
+@pytest.mark.shows(messenger="weakness-37 case-21")
 def test_a_list_that_expired_does_not_come_back_with_its_next_value() -> None:
     """Weakness 37, case 21 of §13.7; also in a later life of the agent."""
 
@@ -140,6 +146,7 @@ def test_a_list_that_expired_does_not_come_back_with_its_next_value() -> None:
     keep(story)
 
 
+@pytest.mark.shows(messenger="M8 M82 weakness-40")
 def test_keys_go_to_the_shard_of_their_thread() -> None:
     """M8, M82, weakness 40: also those by which a message is known again, whatever the adapter is called."""
     assert shard_of("telegram:42:7") == shard_of("telegram:42") == "telegram:42"

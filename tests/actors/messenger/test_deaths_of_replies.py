@@ -72,6 +72,7 @@ def check(rows: list[dict[str, Any]]) -> int:
     return len(shown)
 
 
+@pytest.mark.shows(chat_recovery="C-1044", messenger="W23 W25 W27 W28 weakness-47")
 @pytest.mark.parametrize(
     ("point", "detail", "doubled"),
     [
@@ -95,6 +96,7 @@ def test_a_death_at_a_named_place_changes_nothing_but_what_nobody_can_know(
         assert len(Outside.provider.log()) == 2, "one turn, and its recovery; never a second turn (W28)"
 
 
+@pytest.mark.shows(messenger="W26 case-19")
 def test_who_dies_after_the_last_edit_apologises_to_nobody() -> None:
     """W26, case 19: the reply is settled, its fiber is not."""
     rows, _ = told(kill_when=Death(KillPoint.BEFORE_REPORT, "fiber"))
@@ -102,6 +104,7 @@ def test_who_dies_after_the_last_edit_apologises_to_nobody() -> None:
     assert Board.thread() == [TOLD]
 
 
+@pytest.mark.shows(chat_recovery="C-0723 C-1043", messenger="M35 W24 case-18")
 def test_a_death_in_a_message_that_was_seen_shows_it_recovering_and_edits_it_on() -> None:
     """Seed 001, case 18, W24, W25: the same message, and no second one."""
     told(kill_when=Death(KillPoint.MID_STREAM, "text-delta", times=8))
@@ -110,6 +113,7 @@ def test_a_death_in_a_message_that_was_seen_shows_it_recovering_and_edits_it_on(
     assert history[-1] == TOLD
 
 
+@pytest.mark.shows(messenger="W22 case-14")
 @pytest.mark.parametrize("offset", range(3))
 def test_wherever_a_process_dies_a_message_is_answered_once(offset: int) -> None:
     """Any of supervisor, host and client, at a fifteenth of all the places that the story comes by (W21, W22, weaknesses 41 to 48)."""
@@ -128,6 +132,7 @@ def test_two_deaths_in_a_row_are_survived_too() -> None:
     assert check(rows) == 1
 
 
+@pytest.mark.shows(messenger="weakness-42")
 def test_a_reply_whose_delivery_kills_its_process_again_and_again_is_parked_in_the_end() -> None:
     """Weakness 1, 3: a fiber that never gets further is not entered for ever."""
     Outside.begin(SCRIPT, None, Pace())

@@ -36,6 +36,7 @@ def outcomes(rows: list[dict[str, Any]]) -> list[str]:
 # ---------------------------------------------------------------- answers
 
 
+@pytest.mark.shows(chat_recovery="C-0726", messenger="M38 M73")
 def test_an_answer_grows_in_one_message_and_is_whole_in_the_end() -> None:
     """M38, M74: nothing is posted before there is something to read; edits keep their pace; the last one is the answer."""
     Board.begin()
@@ -55,6 +56,7 @@ def test_an_answer_grows_in_one_message_and_is_whole_in_the_end() -> None:
     ]
 
 
+@pytest.mark.shows(chat_recovery="C-0725 C-0728", messenger="M37 M40 M74")
 @pytest.mark.parametrize("fates", [[], ["unreached"] * 2, ["ok"] + ["unreached"] * 2])
 def test_a_long_answer_is_several_messages_in_order_and_none_is_too_long(fates: list[str]) -> None:
     """M37, M40; also where a post fails for a while. Else each grows while the answer does."""
@@ -106,6 +108,7 @@ def test_an_answer_without_words_gets_words_of_ours_and_an_outcome_of_its_own() 
     assert (outcomes(rows), Board.thread()) == (["empty"], [P.empty_text])
 
 
+@pytest.mark.shows(chat_recovery="C-0729", messenger="M41 M75")
 @pytest.mark.parametrize(
     ("fault", "outcome", "ends_with"),
     [
@@ -130,6 +133,7 @@ def test_a_turn_that_fails_is_told_without_anything_of_the_inside(fault: Fault, 
     assert rows[0]["problem"]
 
 
+@pytest.mark.shows(messenger="weakness-49 case-20")
 def test_what_cannot_be_shown_as_typing_is_answered_all_the_same() -> None:
     """Case 20 of §13.7, weakness 49."""
     Board.begin(typing=["refused"] * 9)
@@ -141,6 +145,7 @@ def test_what_cannot_be_shown_as_typing_is_answered_all_the_same() -> None:
 # ---------------------------------------------------------------- the provider fails
 
 
+@pytest.mark.shows(messenger="weakness-54")
 @pytest.mark.parametrize(
     ("faults", "count"),
     [
@@ -192,6 +197,7 @@ def test_the_policy_says_what_becomes_of_a_post_without_a_reply() -> None:
     assert "nobody knows whether it arrived" in rows[0]["problem"]
 
 
+@pytest.mark.shows(chat_recovery="C-0730", messenger="M42 weakness-48")
 @pytest.mark.parametrize("fate", ["refused", "bug"])
 def test_what_cannot_be_delivered_is_parked_in_nobodys_way_and_can_be_tried_again(fate: str) -> None:
     """M42, weakness 48: the model is not asked again, and what comes after it is answered meanwhile."""
@@ -304,6 +310,7 @@ def test_messages_that_a_shorter_answer_does_not_need_are_taken_away() -> None:
 # ---------------------------------------------------------------- cancelling
 
 
+@pytest.mark.shows(messenger="weakness-45 case-17")
 @pytest.mark.parametrize("how", ["reply", "fiber"])
 def test_cancelling_stops_the_model_and_the_posts_and_says_so(how: str) -> None:
     """Case 17 of §13.7, weakness 45: by the reply or by its fiber; what was said stays, and is not taken for the answer."""
@@ -450,6 +457,7 @@ def test_a_reply_that_was_cancelled_before_its_turn_never_begins() -> None:
 # ---------------------------------------------------------------- several at a time
 
 
+@pytest.mark.shows(messenger="weakness-43 weakness-44 case-15 case-16")
 def test_messages_that_come_during_an_answer_all_reach_the_model_and_get_one() -> None:
     """Cases 15 and 16 of §13.7, weaknesses 43 and 44: merged, never dropped, however long the answer before takes."""
 
@@ -531,6 +539,7 @@ class OneForAll(Bot):
         return [Messenger(id="paper", adapter=Paper(), conversation=lambda event: "bot")]
 
 
+@pytest.mark.shows(messenger="weakness-51 case-22")
 def test_threads_that_share_an_agent_each_get_their_own_answers() -> None:
     """Case 22 of §13.7, weakness 51."""
 
@@ -551,6 +560,7 @@ def test_threads_that_share_an_agent_each_get_their_own_answers() -> None:
 # ---------------------------------------------------------------- seed 001
 
 
+@pytest.mark.shows(chat_recovery="C-0727", messenger="M39")
 @pytest.mark.parametrize("ends", [True, False])
 def test_an_interruption_that_recovers_is_shown_as_one_and_edited_into_the_answer(ends: bool) -> None:
     """Seed 001, M39: what was said before the stall is never posted as the answer. If nothing comes of it, an apology is."""

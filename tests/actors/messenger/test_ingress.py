@@ -91,6 +91,7 @@ def doors(story: Callable[[Any], Awaitable[Any]], handles: Any, *classes: type[M
     return asyncio.run(story(messenger_app(handles, *(classes or (Bot,)), **options)))  # type: ignore[arg-type]
 
 
+@pytest.mark.shows(messenger="M9 M61 W21 weakness-41")
 def test_a_webhook_is_acknowledged_when_it_is_durable_and_answered_then() -> None:
     """W21, weakness 41: killed right after the acknowledgement, the agent answers in its next life. Delivered again, it answers once."""
 
@@ -109,6 +110,7 @@ def test_a_webhook_is_acknowledged_when_it_is_durable_and_answered_then() -> Non
     assert row["outcome"] == "answered"
 
 
+@pytest.mark.shows(messenger="M15 M44")
 def test_what_is_not_verified_or_cannot_be_read_is_refused_and_nobody_hears_of_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -165,6 +167,7 @@ class Own(MessengerAgent):
         return [Messenger(id="own", adapter=Paper(), verify=verify, path="/own")]
 
 
+@pytest.mark.shows(messenger="M14 M16")
 def test_a_verifier_of_the_authors_may_answer_and_if_it_breaks_nobody_comes_in() -> None:
     """M14, M16: what is let in still has its body."""
     quick = Quick()
@@ -202,6 +205,7 @@ class Lost(MessengerAgent):
         return [Messenger(id="lost", adapter=Paper(), conversation=lambda event: {}[event.thread_id], path="/lost")]
 
 
+@pytest.mark.shows(messenger="weakness-50")
 def test_an_event_for_which_no_agent_is_found_is_not_lost_in_silence(caplog: pytest.LogCaptureFixture) -> None:
     """Weakness 50: nothing was accepted, so the provider delivers it again; and the log says what is wrong."""
 
@@ -212,6 +216,7 @@ def test_an_event_for_which_no_agent_is_found_is_not_lost_in_silence(caplog: pyt
     assert "KeyError" in caplog.text
 
 
+@pytest.mark.shows(messenger="M46")
 def test_two_messengers_cannot_have_one_path() -> None:
     """M11, M12, M46."""
     with pytest.raises(BadRequest, match="path"):

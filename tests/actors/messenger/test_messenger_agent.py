@@ -36,6 +36,7 @@ class Thoughtful(Choosy):
         return super().on_messenger_event(event)
 
 
+@pytest.mark.shows(messenger="M62 M63")
 @pytest.mark.parametrize("bot", [Choosy, Thoughtful])
 def test_the_author_says_which_events_the_model_answers(bot: type[Bot]) -> None:
     """M62, M63: commands are answered without a turn, in their place; what an event raises refuses it, and nothing was written."""
@@ -92,6 +93,7 @@ def test_by_default_chatter_of_others_is_no_question() -> None:
     visit(story)
 
 
+@pytest.mark.shows(messenger="M50 M51 M52 M53 M54 M55 M56")
 def test_a_notice_is_posted_in_its_place_and_begins_no_turn() -> None:
     """M50 to M56: the model hears of it if it should, and where it is to go must be known."""
 

@@ -21,6 +21,7 @@ from perdure.ledger import BadRequest
 from tests.actors.messenger.paper import Paper, said
 
 
+@pytest.mark.shows(chat_recovery="C-0732 C-0857", messenger="M17")
 def test_keys_name_the_message_and_of_a_button_also_who_pressed_it() -> None:
     """M17."""
     assert said("hi", key="9").key == "messenger:paper:message:t:9"
@@ -31,6 +32,7 @@ def test_keys_name_the_message_and_of_a_button_also_who_pressed_it() -> None:
     assert pressed.key != other.key
 
 
+@pytest.mark.shows(messenger="M18 M65")
 def test_the_message_of_the_user_has_the_same_id_however_often_it_is_made_and_lists_what_is_attached() -> None:
     """M18, M65."""
     event = said("Look", attachments=(Attachment(kind="photo", name="cat.png", media_type="image/png", size=3),))
@@ -39,6 +41,7 @@ def test_the_message_of_the_user_has_the_same_id_however_often_it_is_made_and_li
     assert message["parts"][0]["text"] == "Look\nAttachments:\n- photo: cat.png (image/png, 3 bytes)"
 
 
+@pytest.mark.shows(messenger="M19 M20 M22")
 @pytest.mark.parametrize(
     ("author", "label"),
     [
@@ -53,6 +56,7 @@ def test_where_others_read_along_the_model_is_told_who_speaks(author: Person, la
     assert user_text(said("hi", author=author)) == "hi"
 
 
+@pytest.mark.shows(messenger="M21")
 def test_an_author_may_say_how_speakers_are_called_or_that_they_are_not() -> None:
     """M21."""
     event = said("hi", is_direct=False)
@@ -60,6 +64,7 @@ def test_an_author_may_say_how_speakers_are_called_or_that_they_are_not() -> Non
     assert user_text(event, lambda each: None) == user_text(event, None) == "hi"
 
 
+@pytest.mark.shows(messenger="M23 M24")
 def test_a_button_is_told_with_its_value_and_the_message_below_which_it_stood() -> None:
     """M23, M24, M25."""
     lines = "Action selected: buy\nValue: 3\nSource message: How many?"
@@ -69,6 +74,7 @@ def test_a_button_is_told_with_its_value_and_the_message_below_which_it_stood() 
     assert user_text(pressed.model_copy(update={"is_direct": False}), lambda each: "A") == f"A: {lines}"
 
 
+@pytest.mark.shows(messenger="M26 M27 M28 M29")
 @pytest.mark.parametrize("form", ["@U1", "<@U1>", "<@!U1>"])
 def test_the_agents_own_id_in_a_text_becomes_its_name(form: str) -> None:
     """M26 to M29: other ids stay, and an adapter that knows no id changes nothing."""
@@ -77,6 +83,7 @@ def test_the_agents_own_id_in_a_text_becomes_its_name(form: str) -> None:
     assert own_mentions(f"Hey {form}", "", "bot") == f"Hey {form}"
 
 
+@pytest.mark.shows(chat_recovery="C-0720", messenger="M30")
 def test_an_event_is_plain_data_without_what_the_provider_sent_beside_it() -> None:
     """M30: what is needed to fetch an attachment later is kept."""
     given: dict[str, Any] = said("hi", attachments=(Attachment(kind="x", metadata={"fileId": "f"}),)).model_dump()
@@ -85,6 +92,7 @@ def test_an_event_is_plain_data_without_what_the_provider_sent_beside_it() -> No
     assert kept.attachments[0].metadata == {"fileId": "f"}
 
 
+@pytest.mark.shows(messenger="M64 weakness-53 case-23")
 def test_every_thread_has_a_conversation_of_its_own() -> None:
     """Case 23 of §13.7, weakness 53, M64: names are not made alike, and long ones keep a digest of the whole."""
     names = [
@@ -103,6 +111,7 @@ def test_a_name_that_is_too_long_is_its_beginning_and_a_digest_that_stays_the_sa
     assert len({short("x" * 256 + each) for each in ("", "y", "z", "\ud800")}) == 4
 
 
+@pytest.mark.shows(messenger="M10")
 def test_a_messenger_has_defaults_that_answer_those_who_speak_to_it() -> None:
     """M10."""
     messenger = declared([Messenger(id="m", adapter=Paper())])["m"]
@@ -111,6 +120,7 @@ def test_a_messenger_has_defaults_that_answer_those_who_speak_to_it() -> None:
     assert messenger.subscribe_on_mention
 
 
+@pytest.mark.shows(messenger="M11 M12 M13 M45")
 @pytest.mark.parametrize(
     ("messengers", "field"),
     [

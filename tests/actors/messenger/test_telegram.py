@@ -84,6 +84,7 @@ def test_a_topic_is_a_thread_of_its_own() -> None:
     assert event.thread_id == "telegram:-100:5"
 
 
+@pytest.mark.shows(messenger="M31 M32")
 def test_what_is_attached_is_told_and_can_be_fetched_later() -> None:
     """M31, M32: without an id of its own it is known by its file id."""
     photo = [{"file_id": "small"}, {"file_id": "large", "file_size": 9}]
@@ -95,6 +96,7 @@ def test_what_is_attached_is_told_and_can_be_fetched_later() -> None:
     ]
 
 
+@pytest.mark.shows(messenger="M25")
 def test_a_button_is_an_action_with_its_value() -> None:
     query = {
         "id": "q",
@@ -174,6 +176,7 @@ def test_whatever_stands_in_a_webhook_it_is_events_or_malformed(anything: Any, f
             assert isinstance(parsed(body), list)
 
 
+@pytest.mark.shows(messenger="M47 weakness-55")
 def test_the_secret_in_the_header_must_be_ours() -> None:
     """M47, weakness 55."""
     known = {"s3cret": True, "s3creT": False, "": False, "s3cret ": False, "é\udcff": False}
@@ -292,6 +295,7 @@ def test_a_refusal_is_told_as_what_may_follow_it(kind: Any, trouble: type[Provid
     assert len(telegram.log()["messages"]) == (kind == "silent")
 
 
+@pytest.mark.shows(messenger="M69")
 def test_an_edit_that_changes_nothing_and_one_of_nothing_are_told_apart() -> None:
     async def same(bot: Telegram) -> None:
         await bot.edit("telegram:7", await bot.post("telegram:7", "x"), "x")
@@ -300,6 +304,7 @@ def test_an_edit_that_changes_nothing_and_one_of_nothing_are_told_apart() -> Non
     assert type(asked(lambda bot: bot.edit("telegram:7", "99", "x"))[0]) is MessageGone
 
 
+@pytest.mark.shows(messenger="weakness-54")
 def test_a_process_keeps_its_pace_over_all_threads() -> None:
     """Weakness 54: many conversations at once do not bring about a flood."""
 
@@ -314,6 +319,7 @@ def test_a_process_keeps_its_pace_over_all_threads() -> None:
     assert telegram.log()["methods"] == {"sendChatAction": 5}
 
 
+@pytest.mark.shows(messenger="M60")
 def test_a_webhook_is_set_over_https_only() -> None:
     """M60."""
     _, telegram = asked(lambda bot: bot.set_webhook("https://example.org/messengers/m/webhook"))
