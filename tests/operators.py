@@ -1,4 +1,4 @@
-"""Small changes of a source, each by one operator at one place: what a slip of the hand would leave (`test_mutants`).
+"""Small changes of a source, each by one operator at one place (`test_mutants`): slips of the hand, and ways to take a promise away.
 
 Types, decorators and texts for people are left alone. Of the libraries, `cosmic-ray` removes no call and no assignment and changes
 types, and `mutmut` runs the tests in its own way; so the operators are these, on the positions of Python's own syntax tree.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 COMPARISONS: dict[type[ast.cmpop], tuple[str, str]] = {
@@ -35,6 +35,17 @@ SUMS: dict[type[ast.operator], tuple[str, str]] = {
 }
 
 
+SLIPS = frozenset(  # whatever stands there; the other operators are for rows of `tests.mutants`
+    {
+        *("comparison", "swapped branches", "and/or", "no not", "sum", "constant", "break/continue"),
+        *("removed call", "removed setting"),
+    }
+)
+
+
+_Placed = ast.expr | ast.stmt | ast.keyword
+
+
 class Change(NamedTuple):
     """One change of a file: the bytes from `start` to `end` become `after`. `lines` are those of what is changed, first and last."""
 
@@ -44,6 +55,25 @@ class Change(NamedTuple):
     end: int
     after: str
     lines: tuple[int, int]
+    changed: ast.AST
+
+    @property
+    def names(self) -> set[str]:
+        """The names and constants that what is changed reads."""
+        found = set[str]()
+        for each in ast.walk(self.changed):
+            match each:
+                case ast.Name(id=name) | ast.Attribute(attr=name) | ast.keyword(arg=str(name)):
+                    found.add(name)
+                case ast.Constant(value=value):
+                    found.add(str(value))
+        return found
+
+    def is_around(self, other: Change) -> bool:
+        """Whether another change lies within this one."""
+        return (
+            self.start <= other.start and other.end <= self.end and (self.start, self.end) != (other.start, other.end)
+        )
 
     def made(self, source: str) -> str:
         """The source with this change."""
@@ -63,25 +93,34 @@ def changes_of(file: str, source: str) -> list[Change]:
     return sorted(reader.found, key=lambda each: (each.start, each.end, each.after))
 
 
+def lines_of(source: str, symbol: str) -> list[tuple[int, int]]:
+    """The first and last lines of what defines `function`, `Class.method`, `CONSTANT` or `Class.field`."""
+    return [(node.lineno, node.end_lineno or 0) for name, node in _definitions(ast.parse(source), "") if name == symbol]
+
+
+def slips_of(file: str, source: str) -> list[Change]:
+    """The changes that a slip of the hand would leave."""
+    return [each for each in changes_of(file, source) if each.operator in SLIPS]
+
+
 class _Reader(ast.NodeVisitor):
     def __init__(self, file: str, source: str) -> None:
         self.found: list[Change] = []
         self._file, self._raw = file, source.encode()
-        lines = self._raw.splitlines(keepends=True)
-        self._begins = [sum(map(len, lines[:number])) for number in range(len(lines) + 1)]
+        self._begins = [*accumulate(map(len, self._raw.splitlines(keepends=True)), initial=0)]
         self._is_made = False  # whether we are where an object gets its first values
 
     # where something is
 
-    def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+    def _span(self, node: _Placed) -> tuple[int, int]:
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         start = self._begins[node.lineno - 1] + node.col_offset
         return start, self._begins[node.end_lineno - 1] + node.end_col_offset
 
-    def _change(self, operator: str, node: ast.expr | ast.stmt, start: int, end: int, after: str) -> None:
+    def _change(self, operator: str, node: _Placed, start: int, end: int, after: str) -> None:
         lines = node.lineno, node.end_lineno or node.lineno
-        self.found.append(Change(self._file, operator, start, end, after, lines))
+        self.found.append(Change(self._file, operator, start, end, after, lines, node))
 
     def _between(
         self, operator: str, whole: ast.expr | ast.stmt, left: int, right: int, signs: tuple[str, str]
@@ -93,6 +132,8 @@ class _Reader(ast.NodeVisitor):
 
     def _negate(self, test: ast.expr) -> None:
         """Swap the branches of a condition, unless another operator does the same."""
+        for operator, after in ("never", "False"), ("always", "True"):
+            self._change(operator, test, *self._span(test), after)
         is_done = isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], OPPOSITES)
         is_done |= isinstance(test, ast.Constant) or (isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not))
         if not is_done:
@@ -114,10 +155,27 @@ class _Reader(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         before, self._is_made = self._is_made, node.name == "__init__"
-        self._visit_all([*node.args.defaults, *node.args.kw_defaults, *node.body])
+        self._visit_all([*node.args.defaults, *node.args.kw_defaults])
+        for first, second in pairwise(node.body):
+            self._exchange(first, second)
+        self._visit_all(node.body)
         self._is_made = before
 
     visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815
+
+    def generic_visit(self, node: ast.AST) -> None:
+        for block in ("body", "orelse", "finalbody"):
+            statements = getattr(node, block, None)
+            if isinstance(statements, list) and not isinstance(node, ast.Module | ast.ClassDef):
+                for first, second in pairwise(statements):
+                    self._exchange(first, second)
+        super().generic_visit(node)
+
+    def _exchange(self, first: ast.stmt, second: ast.stmt) -> None:
+        """The second of two statements before the first one."""
+        (start, middle), (again, end) = self._span(first), self._span(second)
+        after = self._raw[again:end] + self._raw[middle:again] + self._raw[start:middle]
+        self._change("exchanged", second, start, end, after.decode())
 
     # what is changed
 
@@ -130,6 +188,8 @@ class _Reader(ast.NodeVisitor):
         signs = (r"\band\b", "or") if isinstance(node.op, ast.And) else (r"\bor\b", "and")
         for left, right in pairwise(node.values):
             self._between("and/or", node, self._span(left)[1], self._span(right)[0], signs)
+        for each in node.values:
+            self._change("no part", each, *self._span(each), str(isinstance(node.op, ast.And)))
         self.generic_visit(node)
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
@@ -166,6 +226,26 @@ class _Reader(ast.NodeVisitor):
     def visit_Continue(self, node: ast.Continue) -> None:
         self._change("break/continue", node, *self._span(node), "break")
 
+    def visit_Call(self, node: ast.Call) -> None:
+        for keyword in node.keywords:
+            end = re.compile(rb"(\s*,)?").match(self._raw, self._span(keyword)[1])
+            self._change("no argument", keyword, self._span(keyword)[0], end.end() if end else 0, "")
+        for place, each in enumerate(node.args, 1):
+            start, end_of_it = self._span(each)
+            self._change(f"argument {place} alone", node, *self._span(node), self._raw[start:end_of_it].decode())
+        self.generic_visit(node)
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        if node.type is not None:
+            self._change("not caught", node.type, *self._span(node.type), "()")
+        self.generic_visit(node)
+
+    def _visit_statement(self, node: ast.Raise | ast.Return) -> None:
+        self._change("removed statement", node, *self._span(node), "pass")
+        self.generic_visit(node)
+
+    visit_Raise = visit_Return = _visit_statement  # noqa: N815
+
     def visit_Expr(self, node: ast.Expr) -> None:
         call = node.value.value if isinstance(node.value, ast.Await) else node.value
         if isinstance(call, ast.Call):
@@ -174,11 +254,24 @@ class _Reader(ast.NodeVisitor):
 
     def _visit_setting(self, node: ast.Assign | ast.AugAssign) -> None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        if not self._is_made and not any(map(_binds, targets)):
-            self._change("removed setting", node, *self._span(node), "pass")
+        is_slip = not self._is_made and not any(map(_binds, targets))
+        self._change("removed setting" if is_slip else "removed statement", node, *self._span(node), "pass")
         self.generic_visit(node)
 
     visit_Assign = visit_AugAssign = _visit_setting  # noqa: N815
+
+
+def _definitions(parent: ast.AST, path: str) -> Iterator[tuple[str, ast.stmt]]:
+    """What is defined below a node, by its qualified name."""
+    for node in ast.iter_child_nodes(parent):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield path + name, node
+                yield from _definitions(node, f"{path}{name}.")
+            case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                yield path + name, node
+            case _:
+                yield from _definitions(node, path)
 
 
 def _binds(target: ast.expr) -> bool:

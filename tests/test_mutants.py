@@ -1,4 +1,4 @@
-"""The tests can fail: each row of `tests/mutants.py` breaks a promise, and the tests that it names notice that.
+"""The tests can fail: each row of `tests/mutants.py` breaks a promise, and the test that it names notices that.
 
 A mutant is made in a copy of the checkout, never in the checkout itself. Its tests run there in a process of their own: a fork of one that
 has imported the libraries already, and none of our code. Every fourteenth row is tried by `-m thorough`, and all of them by `-m long`.
@@ -22,17 +22,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.kit import is_test
 from tests.mutants import MUTANTS, Mutant
-from tests.operators import Change, changes_of
+from tests.operators import Change, changes_of, lines_of, slips_of
 from tests.reach import ROOMS
-from tests.tidy import FOLDERS, ROOT
+from tests.tidy import FOLDERS, ROOT, named_tests
 
 COPIED = (*FOLDERS, "tests", ".src")
 TIMEOUT_S = 100  # less than a test may take, so that one that hangs is told by its name
@@ -85,19 +85,43 @@ for line in sys.stdin:
 """
 
 
+@cache
+def changes(file: str) -> list[Change]:
+    """All that the operators can do to a file."""
+    return changes_of(file, (ROOT / file).read_text("utf-8"))
+
+
+def places(mutant: Mutant) -> list[Change]:
+    """What a row may mean: one change, if the row is right. Of what lies within each other the innermost is meant."""
+    lines = lines_of((ROOT / mutant.file).read_text("utf-8"), mutant.symbol)
+    found = [
+        each
+        for each in changes(mutant.file)
+        if each.operator == mutant.operator
+        and any(first <= each.lines[0] and each.lines[1] <= last for first, last in lines)
+        and each.names.issuperset(mutant.reads.split())
+    ]
+    return [each for each in found if not any(each.is_around(other) for other in found)]
+
+
 def complaints(mutant: Mutant) -> Iterator[str]:
     """What is wrong with a row, as the code is now."""
-    source = (ROOT / mutant.file).read_text("utf-8")
-    if (count := source.count(mutant.before)) != 1:
-        yield f"`before` occurs {count} times"
-    compile(source.replace(mutant.before, mutant.after), mutant.file, "exec")
-    yield from (f"there is no test {each}" for each in mutant.tests.split() if not is_test(f"tests/{each}"))
+    if not (ROOT / mutant.file).exists():
+        yield f"there is no {mutant.file}: say in which module {mutant.symbol} is now"
+    elif not lines_of((ROOT / mutant.file).read_text("utf-8"), mutant.symbol):
+        yield f"there is no {mutant.symbol} in {mutant.file}: say what keeps the promise of the test now"
+    elif len(found := places(mutant)) != 1:
+        yield f"{mutant.operator!r} applies to {len(found)} places of {mutant.symbol} that read {mutant.reads!r}, not to one"
+    else:
+        compile(found[0].made((ROOT / mutant.file).read_text("utf-8")), mutant.file, "exec")
+    if len(files := named_tests().get(mutant.test.partition("[")[0], [])) != 1:
+        yield f"{len(files)} tests have the name {mutant.test}"
 
 
-def test_each_row_applies_to_the_code_as_it_is_and_names_tests() -> None:
-    found = [f"{mutant.file}: {mutant.promise}: {said}" for mutant in MUTANTS for said in complaints(mutant)]
+def test_each_row_applies_to_the_code_as_it_is_and_names_a_test() -> None:
+    found = [f"{mutant.name}: {said}" for mutant in MUTANTS for said in complaints(mutant)]
     assert not found, "\n" + "\n".join(found)
-    assert len({mutant.promise for mutant in MUTANTS}) == len(MUTANTS)
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
 
 
 class Reach(NamedTuple):
@@ -187,28 +211,28 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
     made.close()
 
 
-def promise(number: int) -> str:
-    """What the mutant of this number breaks."""
-    return MUTANTS[number].promise
+def name(number: int) -> str:
+    """What the mutant of this number does."""
+    return MUTANTS[number].name
 
 
 def demand_notice(number: int, checkout: Checkout) -> None:
-    """Fail unless the tests of a mutant fail when it is made."""
+    """Fail unless the test of a mutant fails when it is made."""
     mutant = MUTANTS[number]
-    text = checkout.source(mutant.file).replace(mutant.before, mutant.after)
-    with checkout.changed(mutant.file, text, number):
-        ended, said = checkout.test([f"tests/{each}" for each in mutant.tests.split()])
+    (change,), (path,) = places(mutant), named_tests()[mutant.test.partition("[")[0]]
+    with checkout.changed(mutant.file, change.made(checkout.source(mutant.file)), number):
+        ended, said = checkout.test([f"{path}::{mutant.test}"])
     assert ended == pytest.ExitCode.TESTS_FAILED, said
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("number", range(0, len(MUTANTS), 14), ids=promise)
+@pytest.mark.parametrize("number", range(0, len(MUTANTS), 14), ids=name)
 def test_of_some_promises_it_is_noticed_when_they_do_not_hold(number: int, checkout: Checkout) -> None:
     demand_notice(number, checkout)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", range(len(MUTANTS)), ids=promise)
+@pytest.mark.parametrize("number", range(len(MUTANTS)), ids=name)
 def test_of_all_promises_it_is_noticed_when_they_do_not_hold(number: int, checkout: Checkout) -> None:
     demand_notice(number, checkout)
 
@@ -216,7 +240,7 @@ def test_of_all_promises_it_is_noticed_when_they_do_not_hold(number: int, checko
 def drawn(checkout: Checkout) -> list[Change]:
     """The sample, or the part of it that is asked for. A longer sample of the same seed begins with a shorter one."""
     every = [
-        change for room in ROOMS for file in checkout.files(room) for change in changes_of(file, checkout.source(file))
+        change for room in ROOMS for file in checkout.files(room) for change in slips_of(file, checkout.source(file))
     ]
     random.Random(int(os.environ.get("SAMPLE_SEED", "1"))).shuffle(every)
     first, _, last = os.environ.get("SAMPLE", f"0:{SAMPLE}").partition(":")
@@ -265,7 +289,7 @@ def f(self, a: int | None = 3, *, b: bool = True) -> str | None:
 
 
 def test_the_slips_of_the_sample_are_at_every_place_of_the_code_and_at_none_of_its_types_and_texts() -> None:
-    found = changes_of("toy.py", TOY)
+    found = slips_of("toy.py", TOY)
     assert [(each.operator, each.told(TOY).partition(" => ")[2]) for each in found] == [
         ("constant", "def f(self, a: int | None = 4, *, b: bool = True) -> str | None:"),
         ("constant", "def f(self, a: int | None = 3, *, b: bool = False) -> str | None:"),
@@ -286,3 +310,56 @@ def test_the_slips_of_the_sample_are_at_every_place_of_the_code_and_at_none_of_i
     ]
     for each in found:
         compile(each.made(TOY).replace("await ", ""), "toy.py", "exec")
+
+
+PROMISE = """
+class Box:
+    def keep(self, row):
+        if row.is_new and not self.has(row):
+            raise Refused(row)
+        try:
+            self.write(row, durable=True)
+        except OSError:
+            return None
+        self.say(row)
+"""
+
+
+@pytest.mark.parametrize(
+    ("operator", "reads", "line"),
+    [
+        ("never", "is_new", "if False:"),
+        ("always", "is_new", "if True:"),
+        ("no part", "has", "if row.is_new and True:"),
+        ("removed statement", "Refused", "pass"),
+        ("removed call", "say", "pass"),
+        ("no argument", "durable", "self.write(row, )"),
+        ("argument 1 alone", "write", "row"),
+        ("not caught", "OSError", "except ():"),
+        ("exchanged", "say", "self.say(row)"),
+    ],
+)
+def test_an_operator_takes_away_what_reads_these_names(operator: str, reads: str, line: str) -> None:
+    assert lines_of(PROMISE, "Box.keep") == [(3, 10)]
+    (found,) = (each for each in changes_of("box.py", PROMISE) if each.operator == operator and reads in each.names)
+    assert found.told(PROMISE).partition(" => ")[2] == line
+    compile(found.made(PROMISE), "box.py", "exec")
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"at": "policies.nowhere:judge"}, "there is no policies/nowhere.py"),
+        ({"at": "policies.recovery:judged"}, "there is no judged"),
+        ({"reads": "horses"}, "applies to 0 places"),
+        ({"reads": ""}, "applies to"),
+        ({"test": "test_nothing"}, "0 tests have the name"),
+    ],
+)
+def test_a_row_that_says_nothing_any_more_is_told_with_what_to_do(change: dict[str, str], word: str) -> None:
+    good = Mutant(
+        "policies.recovery:judge", "never", "torn_down", "test_each_combination_has_one_letter_and_its_verdict"
+    )
+    assert not list(complaints(good))
+    (said,) = complaints(good._replace(**change))
+    assert word in said

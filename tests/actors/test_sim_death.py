@@ -42,6 +42,7 @@ def test_a_dead_process_cannot_touch_the_world_from_its_finally_block() -> None:
             for port in (world.clock.now_ms, world.dice.roll, lambda: world.faults.at(KillPoint.MID_RUN)):
                 with pytest.raises(Killed):
                     port()
+                closing.append("refused")
             keep.cancel()
             asyncio.create_task(background())  # noqa: RUF006
             await courier.exchange(b"from the grave")
@@ -54,7 +55,7 @@ def test_a_dead_process_cannot_touch_the_world_from_its_finally_block() -> None:
         assert not simulation.kill("h")
         before = simulation.trace
         simulation.run(after(5_000))
-    assert closing == ["finally"]
+    assert closing == ["finally", "refused", "refused", "refused"]
     assert fenced == [True]
     assert touched == []
     assert [event for event in simulation.trace[len(before) :] if event.process == "h"] == []
