@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     )
     from perdure.actors.life.run_context import RunContext
     from perdure.actors.link.caller import Address
+    from perdure.actors.link.questions import Books, Later, deleted_with, question_of, runs_named
     from perdure.actors.link.wire import RemoteError
     from perdure.actors.mcp_server.offers import offers_of
     from perdure.actors.mcp_server.stdio import serve_stdio

@@ -98,10 +98,12 @@ _ON_A_LINE = (
 )
 
 
-def overview(view: View, live_max: int) -> dict[str, Any]:
-    """What a person watches: counts, hosts, and the runs that are live, the first `live_max` of them."""
+def overview(view: View, live_max: int, *, served: bool = True) -> dict[str, Any]:
+    """What a person watches: counts, hosts, and the runs that are live, the first `live_max` of them. While nothing is served there is no
+    host, and nobody is awake: those that the ledger knows of served it last."""
     live = islice((key for family in view.children.values() for key in family), live_max)
-    awake = (view.agents[agent] for agent in view.awake)
+    awake = (view.agents[agent] for agent in (view.awake if served else ()))
+    nowhere = {} if served else {"host": None}
     hosts = [
         {
             "host": h.host_id,
@@ -112,7 +114,7 @@ def overview(view: View, live_max: int) -> dict[str, Any]:
             "rss_mb": h.rss_mb,
             "node": h.node,
         }
-        for h in view.hosts.values()
+        for h in (view.hosts.values() if served else ())
     ]
     hindrances = [(key, found) for key in view.troubles if (found := hindrance(view, key)) is not None]
     unstartable = [
@@ -123,7 +125,7 @@ def overview(view: View, live_max: int) -> dict[str, Any]:
         "epoch": view.epoch,
         "facts": view.seq,
         "runs": counts(view),
-        "live": [line(view.runs[key]) for key in live],
+        "live": [line(view.runs[key]) | nowhere for key in live],
         "hosts": hosts,
         "unstartable": unstartable,
         "elsewhere": [{"node": node, "told": blind({node: instead})} for node, instead in view.elsewhere.items()],
@@ -131,13 +133,14 @@ def overview(view: View, live_max: int) -> dict[str, Any]:
         "alarms": len(view.alarmed),
         "waiting": len(view.queues),
         "audit": audit(view),
-        "code": code_counts(view),
+        "code": code_counts(view, served=served),
         "kept": {name: view.limits.get(name, INFINITY) for name in ("ended_kept_ms", "ended_kept_max")},
     }
 
 
-def about_agent(view: View, agent_id: str) -> dict[str, Any] | None:
-    """Where an agent is, and what the ledger holds for it; None if there is nothing."""
+def about_agent(view: View, agent_id: str, *, served: bool = True) -> dict[str, Any] | None:
+    """Where an agent is, and what the ledger holds for it; None if there is nothing. While nothing is served a life that the ledger
+    believes in was cut off, and the next supervisor will see to it."""
     activation, mail = view.agents.get(agent_id), [it for it in view.mail.values() if it.recipient == agent_id]
     children = view.children.get(agent_id, {})
     own = view.runs.get(name_of(agent_id))
@@ -148,7 +151,7 @@ def about_agent(view: View, agent_id: str) -> dict[str, Any] | None:
     host = view.hosts.get(here.host_id)
     return {
         "agent": agent_id,
-        "host": here.host_id or None,
+        "host": (here.host_id or None) if served else None,
         "pid": host.pid if host is not None else None,
         "node": host.node if host is not None else None,
         "incarnation": here.incarnation,
@@ -160,6 +163,7 @@ def about_agent(view: View, agent_id: str) -> dict[str, Any] | None:
         "lost_by": here.cause or None,
         "mail": {state: sum(it.state is state for it in mail) for state in (MailState.PENDING, MailState.PARKED)},
         "live_runs": list(islice(children, 100)),
+        **({} if served else {"was_cut_off": bool(here.host_id)}),
     }
 
 

@@ -53,7 +53,7 @@ from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, Async
 from perdure.actors.life.class_checks import BOUNDS, Checks, check_made
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult, statuses_of
 from perdure.actors.life.run_context import RunContext
-from perdure.actors.link.messages import ListRuns
+from perdure.actors.link.questions import ListRuns
 from perdure.actors.tasks import Pending
 from perdure.ledger import (
     AwaitedInsideHandler,

@@ -24,7 +24,6 @@ from perdure.actors.life.results import RunInfo
 from perdure.actors.link.columns import Starts
 from perdure.actors.link.doors import Doors, Look, LookFrame, Seen
 from perdure.actors.link.held import Held
-from perdure.actors.link.keeping import Passivate
 from perdure.actors.link.messages import (
     CallAnswered,
     CallAstray,
@@ -36,6 +35,7 @@ from perdure.actors.link.messages import (
     MakeCall,
     Message,
     Observed,
+    Passivate,
     Ping,
     Prepare,
     Prepared,

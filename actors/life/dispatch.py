@@ -28,7 +28,8 @@ from perdure.actors.life.results import (
     run_result,
 )
 from perdure.actors.life.run_requests import Entry, RunRequests, Wanted
-from perdure.actors.link.messages import Fields, Inspect, Known, ListRuns, Plain
+from perdure.actors.link.messages import Fields, Plain
+from perdure.actors.link.questions import Inspect, Known, ListRuns
 from perdure.actors.tasks import Pending
 from perdure.ledger import (
     AdmissionRefused,

@@ -16,8 +16,8 @@ from perdure.actors.code.naming import type_name
 from perdure.actors.code.schema import Shape
 from perdure.actors.code.signatures import bound, gives_bit_by_bit, shapes_of
 from perdure.actors.link.doors import apart, mark_of
-from perdure.actors.link.keeping import ShowAgent
 from perdure.actors.link.messages import Call, HostNeeds
+from perdure.actors.link.questions import ShowAgent
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Dice, Threads
 from perdure.actors.telemetry.telemetry import carried, carried_text

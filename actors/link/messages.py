@@ -14,23 +14,18 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 from perdure.actors.link.columns import RunsEnded, Starts
-from perdure.actors.link.keeping import KeepingQuestion, Passivate
+from perdure.actors.link.questions import OfBooks, OfSupervisor, Wish
 from perdure.ledger import (
     Adopt,
     Alarm,
     Awake,
-    Cancel,
     Chunk,
-    Clear,
     Ended,
-    First,
-    Forget,
     Handled,
     Milestone,
     Progress,
     Released,
     Request,
-    Retry,
     Stimulus,
     Tell,
     Unstarted,
@@ -225,6 +220,14 @@ class Prepare(NamedTuple):
     types: list[str]
 
 
+class Passivate(NamedTuple):
+    """Let idle agents go at once; these, if they are named, as soon as they are idle. For `begin_nothing_s` seconds the host leaves new
+    turns and webhooks to the supervisor (`doors`)."""
+
+    agents: list[str] | None = None
+    begin_nothing_s: float = 0.0
+
+
 class Retire(NamedTuple):
     """End."""
 
@@ -292,65 +295,7 @@ class Abort(NamedTuple):
     reason: str
 
 
-class Known(NamedTuple):
-    """Which of these runs exist?"""
-
-    run_ids: list[str]
-
-
-class Inspect(NamedTuple):
-    """What is known of a run? None if there is none."""
-
-    run_id: str
-
-
-class Show(NamedTuple):
-    """The same with the run's options. Refused if there is none."""
-
-    run_id: str
-
-
-class Explain(NamedTuple):
-    """Why does a run stand where it stands? Lines of text."""
-
-    run_id: str
-
-
-class Frames(NamedTuple):
-    """The kept events of a run after a number."""
-
-    run_id: str
-    after: int
-
-
-class ListRuns(NamedTuple):
-    """Runs by the time of their requests."""
-
-    parent: str | None
-    statuses: list[str] | None
-    before_ms: float | None
-    limit: int
-    first: First = "oldest"
-
-
-class Overview(NamedTuple):
-    """Counts, processes, and live runs."""
-
-    live_max: int = 200
-
-
-class Audit(NamedTuple):
-    """The audit equation, parked mail, and findings."""
-
-
-class ShowLimits(NamedTuple):
-    """The limits in force."""
-
-
-Question: TypeAlias = (
-    Call | Abort | Cancel | Clear | Retry | Tell | Forget
-    | Known | Inspect | Show | Explain | Frames | ListRuns | Overview | Audit | ShowLimits | KeepingQuestion
-)  # fmt: skip
+Question: TypeAlias = Call | Abort | Tell | Wish | OfBooks | OfSupervisor
 
 Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled
 """The stimuli that hosts report."""

@@ -21,27 +21,18 @@ from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.life.run_requests import encoded, input_shape, preview
 from perdure.actors.link.caller import Address, AgentCaller
 from perdure.actors.link.doors import Doors
-from perdure.actors.link.keeping import AtStake, ChangedRuns, Keep, KeptFrames, PageOfRuns, ShowAgent, Upgrade, WindDown
 from perdure.actors.link.messages import (
-    Audit,
     ClientHello,
-    Explain,
     Fields,
     Follow,
-    Frames,
     Happened,
-    Inspect,
-    ListRuns,
     Message,
     Observe,
-    Overview,
     Plain,
-    Question,
     RunEvent,
-    Show,
-    ShowLimits,
 )
 from perdure.actors.link.peer import Peer
+from perdure.actors.link.questions import question_of
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.ports import Courier, World
 from perdure.actors.runtime.packing import Packer
@@ -50,12 +41,8 @@ from perdure.actors.telemetry.telemetry import carried
 from perdure.ledger import (
     Adopt,
     BadRequest,
-    Cancel,
-    Clear,
-    Forget,
     LedgerError,
     Request,
-    Retry,
     check_id,
     digest_of,
     sub_agent_id,
@@ -256,12 +243,8 @@ class Client:
         return result_of(agent_class, request.run_id, await self.supervisor.begin(request))
 
     async def ask(self, name: str, *args: Plain) -> Plain:
-        """Ask the supervisor: `ps`, `show`, `agent`, `explain`, `list`, `page`, `changed`, `frames`, `kept`, `audit`, `limits`, `cancel`,
-        `clear`, `retry`, `upgrade`."""
-        question = QUESTIONS.get(name)
-        if question is None:
-            raise BadRequest("question", f"{name!r} is not one that a supervisor answers")
-        return await self.supervisor.ask(question(*args))
+        """Ask the supervisor a question by its name (`link.questions`)."""
+        return await self.supervisor.ask(question_of(name, *args))
 
     async def clear(self, statuses: Sequence[str] | None = None, before_ms: float | None = None) -> int:
         """Clear retained runs of any parent; returns how many."""
@@ -371,27 +354,3 @@ def _packed(packer: Packer, agent_class: type[Agent] | None) -> tuple[str, list[
 
 RUNS_MAX: Final = 100_000
 _LAST = {"finished", "error", "aborted", "cleared"}
-
-QUESTIONS: Final[dict[str, type[Question]]] = {
-    "cancel": Cancel,
-    "clear": Clear,
-    "forget": Forget,
-    "retry": Retry,
-    "inspect": Inspect,
-    "show": Show,
-    "agent": ShowAgent,
-    "explain": Explain,
-    "frames": Frames,
-    "kept": KeptFrames,
-    "list": ListRuns,
-    "page": PageOfRuns,
-    "changed": ChangedRuns,
-    "ps": Overview,
-    "audit": Audit,
-    "limits": ShowLimits,
-    "wind_down": WindDown,
-    "upgrade": Upgrade,
-    "keep": Keep,
-    "at_stake": AtStake,
-}
-"""The questions that operators ask by a name."""

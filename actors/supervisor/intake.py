@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, cast
 
-from perdure.actors.link.keeping import AtStake, KeptFrames
 from perdure.actors.link.messages import (
     Abort,
     Ask,
@@ -15,15 +14,11 @@ from perdure.actors.link.messages import (
     CallAstray,
     CallCut,
     ClientHello,
-    Explain,
     Follow,
-    Frames,
     Happened,
     HostHello,
     HostVitals,
     InboxKept,
-    Inspect,
-    Known,
     Message,
     Observe,
     Prepare,
@@ -33,10 +28,10 @@ from perdure.actors.link.messages import (
     Retire,
     RunEnded,
     Settled,
-    Show,
     Stop,
     Wait,
 )
+from perdure.actors.link.questions import runs_named
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.publisher import Publisher
@@ -255,13 +250,6 @@ def runs_of(message: Message) -> Sequence[str]:
 
 
 def _runs_of_question(question: Question) -> Sequence[str]:
-    match question:
-        case Call(again=True):
-            return [name_of(question.agent_id)]  # asked again: was it a child, when did it live?
-        case Cancel() | Inspect() | Show() | Explain() | Frames():
-            return [question.run_id]
-        case Known(run_ids) | Clear(run_ids) | KeptFrames(run_ids) | AtStake(run_ids):
-            return run_ids
-        case Retry(key):
-            return [key]
-    return ()
+    if isinstance(question, Call) and question.again:
+        return [name_of(question.agent_id)]  # was it a child, when did it live?
+    return runs_named(question)

@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from perdure.actors.link.keeping import Keep
 from perdure.actors.link.messages import Fields, Plain
+from perdure.actors.link.questions import Keep
 from perdure.actors.ports import World
 from perdure.ledger import BadRequest, LedgerError, StorageError, Store, View, standing_of
 from perdure.ledger.keeping.cut import STAGE, read_known, stage_cut

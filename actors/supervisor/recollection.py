@@ -7,14 +7,12 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from perdure.actors.link.keeping import AtStake
 from perdure.actors.link.messages import Ask, Call
+from perdure.actors.link.questions import deleted_with
 from perdure.actors.ports import World
 from perdure.actors.supervisor.intake import runs_of
 from perdure.actors.supervisor.sessions import Arrived
 from perdure.ledger import (
-    Clear,
-    Forget,
     Record,
     Store,
     Tell,
@@ -55,10 +53,7 @@ class Recollection:
             await self._recall_runs(keys)
         await self._recall_ways(arrived)
         asked = [message.question for _, _, message in arrived if isinstance(message, Ask)]
-        named = [each for each in asked if isinstance(each, Clear | AtStake)]
-        cleared = [self._view.runs.get(key) for each in named for key in each.run_ids]
-        agents = [run.child for run in cleared if run is not None]
-        agents += [each.agent_id for each in asked if isinstance(each, Forget | AtStake) and each.agent_id]
+        agents = [agent for each in asked for agent in deleted_with(self._view, each)]
         while agents:  # with a run, and with an agent, goes what they and their families asked for, in memory or not
             found = await self._world.threads.commit(partial(self._store.family_runs, agents.pop(), FAMILY_MAX))
             agents += [self._view.runs[key].child for key in self.remember(found)]

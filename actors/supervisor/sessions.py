@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 from perdure.actors.link.columns import RunsEnded
 from perdure.actors.link.held import Held
-from perdure.actors.link.keeping import Passivate
 from perdure.actors.link.link import Link
-from perdure.actors.link.messages import Fields, FromSupervisor, Message, Reply, RunEnded
+from perdure.actors.link.messages import Fields, FromSupervisor, Message, Passivate, Reply, RunEnded
 from perdure.actors.link.wire import SupervisorFrame, body_of, decode_all, error_to_plain, frame_of, peer_frame
 from perdure.ledger import Activation, BadRequest, Run, pack
 

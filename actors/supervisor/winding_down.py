@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from perdure.actors.link.keeping import Passivate
+from perdure.actors.link.messages import Passivate
 from perdure.actors.supervisor.sessions import Sessions
 from perdure.ledger import View
 

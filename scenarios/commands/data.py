@@ -228,7 +228,7 @@ def cancel(
         if before in HARD:
             print(f"Run {run_id} had ended before ({before}), and stays as it is.")
             return
-        ledger.cancel(run_id, reason)
+        ledger.ask("cancel", run_id, None, reason)
         print(f"Run {run_id} is {ledger.ask('show', run_id)['status']}.")
 
 
@@ -254,7 +254,7 @@ def retry(
     """
     with opened(data) as ledger:
         is_mail = any(mail["mail_id"] == key for mail in ledger.ask("audit")["parked_mail"])
-        ledger.retry(key)
+        ledger.ask("retry", key)
     print(f"{'Mail' if is_mail else 'Run'} {key} will be tried again.")
 
 

@@ -20,7 +20,7 @@ from perdure.actors.link.wire import (
     pieces_of,
     read,
 )
-from perdure.ledger import Adopt, BadRequest, Ended, Request, Stimulus, pack, unpack
+from perdure.ledger import Adopt, BadRequest, Cancel, Ended, Request, Stimulus, pack, unpack
 
 FILLINGS: dict[Any, Any] = {int: 7, str: "text", bytes: b"\x00\xff", bool: True}
 INNER = {"HostUp", "HostLost", "Retire", "StopLives", "Tick", "Unhosted"}
@@ -32,7 +32,7 @@ def example(kind: type[Any]) -> Any:
         return Ask(
             "ref", Call("a@b", "method", b"", None, repeatable=False, sender="", heard=1, again=True, standalone="")
         )
-    hints = get_type_hints(kind, vars(messages))
+    hints = get_type_hints(kind)
     return kind(*(FILLINGS.get(hints[name], ["plain", {"data": None}]) for name in kind._fields))
 
 
@@ -105,7 +105,7 @@ def test_a_message_that_cannot_be_sent_is_refused_by_field_to_who_says_it(count:
         pieces_of([*asked, bad])
     assert refused.value.field == "display"
     with pytest.raises(BadRequest) as refused:
-        pieces_of([Ask("ref", messages.Cancel("r", "p@m:P", "\udce9"))])
+        pieces_of([Ask("ref", Cancel("r", "p@m:P", "\udce9"))])
     assert refused.value.field == "reason"
     assert heard(wired(asked)) == asked
 

@@ -1,0 +1,369 @@
+"""Every question that operators and agents ask of the ledger, in one table: its name, what is asked, and how it is answered.
+
+Whoever has the ledger answers: the supervisor while one serves it, else a command, from the files (`Books.is_served` is false then). The
+runs that a question names are in memory by then (`runs_named`, `deleted_with`). A question that is called with the books is answered; what
+is read from the store, or by looking through all runs, comes as a `Later`, which the supervisor reads in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from perdure.ledger import (
+    HARD,
+    BadRequest,
+    Cancel,
+    Clear,
+    First,
+    Forget,
+    Kept,
+    Retry,
+    Run,
+    Store,
+    UnknownRun,
+    View,
+    Wanted,
+    about_agent,
+    at_stake,
+    audit,
+    code_standings,
+    explain,
+    frame_of,
+    inspected,
+    line,
+    listed,
+    overview,
+    page_of,
+    parked,
+)
+from perdure.policies import Limits
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Told: TypeAlias = dict[str, Any]
+
+FRAMES_AT_ONCE: Final = 1_000
+"""How many events an answer tells at most of several runs. A run of more is asked for alone."""
+
+
+@dataclass(frozen=True)
+class Later(Generic[T_co]):
+    """An answer that is still to be read."""
+
+    read: Callable[[], T_co]
+
+
+Answer: TypeAlias = T | Later[T]
+
+
+@dataclass(frozen=True)
+class Books:
+    """What questions are answered from.
+
+    Args:
+        stored_below: how many storages there are of what descends from an agent.
+        supervisor: tells about the one that answers; None if none does.
+    """
+
+    view: View
+    store: Store
+    limits: Limits
+    findings: list[str]
+    now_ms: Callable[[], int]
+    stored_below: Callable[[str], int]
+    supervisor: Callable[[], Told] | None = None
+
+    @property
+    def is_served(self) -> bool:
+        """Whether a supervisor answers."""
+        return self.supervisor is not None
+
+    def found(self, run_id: str) -> Run | None:
+        """A run; None if it is unknown or was cleared."""
+        run = self.view.runs.get(run_id)
+        return None if run is None or run.cleared else run
+
+    def run(self, run_id: str) -> Run:
+        """A run. Raises `UnknownRun`."""
+        run = self.found(run_id)
+        if run is None:
+            raise UnknownRun("run_id", f"no run {run_id!r} is known")
+        return run
+
+    def inspected(self, run: Run) -> Answer[Told]:
+        """What is known of a run, with its output."""
+        told = inspected(run)
+        if not run.large_output:
+            return told
+        body = self.store.payload
+        return Later(lambda: told | {"output": _kept(body(run.run_id, "output"))})
+
+
+def _kept(body: bytes | None) -> Kept | None:
+    return None if body is None else Kept(body)
+
+
+# ---------------------------------------------------------------- runs
+
+
+class Known(NamedTuple):
+    """Which of these runs exist?"""
+
+    run_ids: list[str]
+
+    def __call__(self, books: Books) -> list[str]:
+        return [run_id for run_id in self.run_ids if books.found(run_id) is not None]
+
+
+class Inspect(NamedTuple):
+    """What is known of a run? None if there is none."""
+
+    run_id: str
+
+    def __call__(self, books: Books) -> Answer[Told | None]:
+        run = books.found(self.run_id)
+        return None if run is None else books.inspected(run)
+
+
+class Show(NamedTuple):
+    """The same with the run's options. Refused if there is none."""
+
+    run_id: str
+
+    def __call__(self, books: Books) -> Answer[Told]:
+        run = books.run(self.run_id)
+        told, options = books.inspected(run), {"options": run.options}
+        return Later(lambda: told.read() | options) if isinstance(told, Later) else told | options
+
+
+class Explain(NamedTuple):
+    """Why does a run stand where it stands? Lines of text."""
+
+    run_id: str
+
+    def __call__(self, books: Books) -> list[str]:
+        run = books.run(self.run_id)
+        return explain(books.view, run, books.now_ms(), books.limits, served=books.is_served)
+
+
+class Frames(NamedTuple):
+    """The kept events of a run after a number."""
+
+    run_id: str
+    after: int
+
+    def __call__(self, books: Books) -> Answer[list[Told]]:
+        run = books.run(self.run_id)
+        call = run.options.get("tool_call")
+
+        def read() -> list[Told]:
+            rows = books.store.facts(run.run_id, self.after, frames_only=True)
+            return [frame for row in rows if (frame := frame_of(row, call, replay=True)) is not None]
+
+        return Later(read)
+
+
+class KeptFrames(NamedTuple):
+    """The kept events of runs that have ended, for the first so many of these. In the place of a run that has not, or of which there are
+    too many, stands None."""
+
+    run_ids: list[str]
+
+    def __call__(self, books: Books) -> Answer[list[list[Told] | None]]:
+        told: list[Run | None] = []
+        room = FRAMES_AT_ONCE
+        for run in map(books.found, self.run_ids):
+            if run is None or run.status not in HARD or run.frames > FRAMES_AT_ONCE:
+                told.append(None)
+                continue
+            room -= run.frames
+            if room < 0:
+                break
+            told.append(run)
+        ended = {run.run_id: run for run in told if run is not None}
+        frames: dict[str, list[Told]] = {run_id: [] for run_id in ended}
+        if not ended:
+            return [None for _ in told]
+        span = min(run.first_seq for run in ended.values()), max(run.last_seq for run in ended.values())
+
+        def read() -> list[list[Told] | None]:
+            for row in books.store.frames(list(ended), *span):
+                frame = frame_of(row, ended[row.subject].options.get("tool_call"), replay=True)
+                frames[row.subject] += [frame] if frame is not None else []
+            return [None if run is None else frames[run.run_id] for run in told]
+
+        return Later(read)
+
+
+class ListRuns(NamedTuple):
+    """Runs by the time of their requests."""
+
+    parent: str | None
+    statuses: list[str] | None
+    before_ms: float | None
+    limit: int
+    first: First = "oldest"
+
+    def __call__(self, books: Books) -> Answer[list[Told]]:
+        runs = books.view.runs.copy()  # before the snapshot is read: what leaves memory meanwhile is in one of the two
+        return Later(lambda: listed(runs, books.store.ended_runs(*self), *self))
+
+
+class PageOfRuns(NamedTuple):
+    """A page of runs, newest request first (`ledger.Wanted`), and where the next one begins."""
+
+    parent: str | None
+    agent_type: str | None
+    statuses: list[str] | None
+    words: str
+    before: int | None
+    limit: int
+
+    def __call__(self, books: Books) -> Answer[Told]:
+        runs, wanted = books.view.runs.copy(), Wanted(*self[:-1])
+
+        def read() -> Told:
+            page = page_of(runs, books.store.newest_runs(wanted, self.limit + 1), wanted, self.limit)
+            return {"runs": [line(run) for run in page.runs], "next": page.next}
+
+        return Later(read)
+
+
+class AtStake(NamedTuple):
+    """How much would be deleted with these runs, or with this agent?"""
+
+    run_ids: list[str]
+    agent_id: str = ""
+
+    def __call__(self, books: Books) -> Answer[dict[str, int]]:
+        for run_id in self.run_ids:
+            books.run(run_id)
+        found = at_stake(books.view, self.run_ids, self.agent_id)
+        return Later(lambda: found.told(books.stored_below))
+
+
+# ---------------------------------------------------------------- the directory
+
+
+class Overview(NamedTuple):
+    """Counts, processes, and live runs."""
+
+    live_max: int = 200
+
+    def __call__(self, books: Books) -> Told:
+        told = overview(books.view, self.live_max, served=books.is_served)
+        return told | {"supervisor": None if books.supervisor is None else books.supervisor()}
+
+
+class Audit(NamedTuple):
+    """The audit equation, parked mail, and findings."""
+
+    def __call__(self, books: Books) -> Told:
+        return {**audit(books.view), "parked_mail": parked(books.view), "findings": books.findings}
+
+
+class ShowLimits(NamedTuple):
+    """The limits in force."""
+
+    def __call__(self, books: Books) -> Told:
+        return asdict(books.limits)
+
+
+class ShowAgent(NamedTuple):
+    """What does the ledger know of an agent? None if nothing."""
+
+    agent_id: str
+
+    def __call__(self, books: Books) -> Told | None:
+        return about_agent(books.view, self.agent_id, served=books.is_served)
+
+
+class Upgrade(NamedTuple):
+    """Which code stands where, of this type or of all? With `now`, agents that have older code and are at rest leave at once."""
+
+    agent_type: str | None = None
+    now: bool = False
+
+    def __call__(self, books: Books) -> list[Told]:
+        return code_standings(books.view, self.agent_type, served=books.is_served)
+
+
+# ---------------------------------------------------------------- of the supervisor alone
+
+
+class WindDown(NamedTuple):
+    """Begin nothing new for a while. How many agents are at work?"""
+
+
+class Keep(NamedTuple):
+    """A wish with its arguments: `storages`, `hold`, or `cut` (see `actors.supervisor.keeping`)."""
+
+    wish: str
+    arguments: list[object]
+
+
+class ChangedRuns(NamedTuple):
+    """Which runs have changed after a fact? See `actors.supervisor.changes`."""
+
+    after: int | None
+    limit: int
+
+
+OfBooks: TypeAlias = (
+    Known | Inspect | Show | Explain | Frames | KeptFrames | ListRuns | PageOfRuns | AtStake
+    | Overview | Audit | ShowLimits | ShowAgent | Upgrade
+)  # fmt: skip
+OfSupervisor: TypeAlias = WindDown | Keep | ChangedRuns
+Wish: TypeAlias = Cancel | Clear | Forget | Retry
+"""What becomes facts."""
+
+QUESTIONS: Final[dict[str, type[OfBooks | OfSupervisor | Wish]]] = {
+    "known": Known,
+    "inspect": Inspect,
+    "show": Show,
+    "explain": Explain,
+    "frames": Frames,
+    "kept": KeptFrames,
+    "list": ListRuns,
+    "page": PageOfRuns,
+    "at_stake": AtStake,
+    "ps": Overview,
+    "audit": Audit,
+    "limits": ShowLimits,
+    "agent": ShowAgent,
+    "upgrade": Upgrade,
+    "wind_down": WindDown,
+    "keep": Keep,
+    "changed": ChangedRuns,
+    "cancel": Cancel,
+    "clear": Clear,
+    "forget": Forget,
+    "retry": Retry,
+}
+"""By their names, for `ask`."""
+
+
+def question_of(name: str, *args: Any) -> OfBooks | OfSupervisor | Wish:
+    """The question of this name. Raises `BadRequest`."""
+    kind = QUESTIONS.get(name)
+    if kind is None:
+        raise BadRequest("question", f"{name!r} is not one that a supervisor answers")
+    return kind(*args)
+
+
+def runs_named(question: object) -> list[str]:
+    """The runs that a question is about: its field `run_id` or `run_ids` names them; what is tried again may be one."""
+    if isinstance(question, Retry):
+        return [question.key]
+    run_id = getattr(question, "run_id", None)
+    return list(getattr(question, "run_ids", ())) if run_id is None else [run_id]
+
+
+def deleted_with(view: View, question: object) -> list[str]:
+    """The agents that a question deletes, or would: what they and their families had asked for is to be in memory as well."""
+    if not isinstance(question, Clear | Forget | AtStake):
+        return []
+    children = [run.child for key in runs_named(question) if (run := view.runs.get(key)) is not None]
+    return children if isinstance(question, Clear) or not question.agent_id else [*children, question.agent_id]
