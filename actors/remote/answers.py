@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 from urllib.parse import quote
 
 import httpx
 
 from perdure.actors.remote import wishes
-from perdure.actors.remote.wishes import Wish
+from perdure.actors.remote.wishes import Wish, given, operation
 from perdure.ledger import SupervisorUnreachable, request_of
 from perdure.policies import TURN_ENDED, TurnStatus
 
@@ -66,33 +67,56 @@ class Question(NamedTuple):
         """The id of its turn."""
         return request_of(self.message_id)
 
-    def sent(self) -> Wish:
+    def sent(self) -> Wish[Any]:
         """Ask, and follow the answer."""
         parts = [{"type": "text", "text": self.text}]
         message = {"id": self.message_id, "role": "user", "parts": parts}
         path = f"/chat/{quote(self.address[0], safe='')}"
         return Wish("POST", path, {"id": self.address[1], "messages": [message]}, _AI)
 
-    def followed(self) -> Wish:
+    def followed(self) -> Wish[Any]:
         """Follow the answer that is under way, from its beginning."""
-        return chat(self.address, "GET", "stream", _AI)
+        return Wish("GET", chat_path(self.address, "stream"), query=_AI)
 
-    def turn(self) -> Wish:
+    def turn(self) -> Wish[TurnTold | None]:
         """What is known of its turn."""
         return method(self.address, "inspect_turn", self.request_id)
 
-    def cancelled(self) -> Wish:
-        """Cancel its turn."""
-        return method(self.address, "cancel_chat", self.request_id, "cancelled by a client")
+
+class ChatOperations:
+    """The operations of a conversation."""
+
+    _address: tuple[str, str]
+
+    @operation
+    def cancel(self) -> Wish[int]:
+        """Cancel whatever is under way, and return how many turns there were."""
+        return Wish("POST", chat_path(self._address, "cancel"), told=itemgetter("cancelled"))
+
+    @operation
+    def messages(self, limit: int | None = None, before: str | None = None) -> Wish[list[dict[str, Any]]]:
+        """The conversation without what is being written: the newest messages, or those before one, oldest first."""
+        return Wish("GET", chat_path(self._address, "messages"), query=given(limit=limit, before=before))
 
 
-def chat(address: Sequence[str], verb: str, what: str, query: Mapping[str, object] | None = None) -> Wish:
-    """Something about a conversation."""
-    path = "/".join(quote(each, safe="") for each in address)
-    return Wish(verb, f"/chat/{path}/{what}", query=query)
+class AnswerOperations:
+    """The operations of an answer."""
+
+    _question: Question
+
+    @operation
+    def cancel(self) -> Wish[bool]:
+        """Cancel it, and return whether it was under way."""
+        question = self._question
+        return method(question.address, "cancel_chat", question.request_id, "cancelled by a client")
 
 
-def method(address: Sequence[str], name: str, *args: object) -> Wish:
+def chat_path(address: Sequence[str], what: str) -> str:
+    """Where something about a conversation is."""
+    return f"/chat/{'/'.join(quote(each, safe='') for each in address)}/{what}"
+
+
+def method(address: Sequence[str], name: str, *args: object) -> Wish[Any]:
     """A call of a chat agent's method that may be repeated."""
     return wishes.call(address, "call", name, args, {})._replace(repeatable=True)
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import uuid4
 
 import httpx
 
 from perdure.actors.life.results import RunResult
 from perdure.actors.remote import answers, wishes
-from perdure.actors.remote.answers import Piece, Question, Reply, Telling
-from perdure.actors.remote.wishes import Line, Place, Wish
+from perdure.actors.remote.answers import AnswerOperations, ChatOperations, Piece, Question, Reply, Telling
+from perdure.actors.remote.wishes import Awaits, Line, Operations, Place, Wish
 from perdure.ledger import BadRequest
 
 if TYPE_CHECKING:
     from perdure.actors.chat.turn import TurnTold
 
+
+T = TypeVar("T")
 
 TIMEOUT_S = 60.0
 
@@ -28,10 +30,10 @@ TIMEOUT_S = 60.0
 # Conversations with chat agents behind a gateway, for async code.
 
 
-Ask = Callable[[Wish], Awaitable[Any]]
+Ask = Callable[[Wish[Any]], Awaitable[Any]]
 
 
-class AsyncRemoteChat:
+class AsyncRemoteChat(ChatOperations, Awaits):
     """A conversation with a chat agent. What was asked goes on when the client leaves."""
 
     def __init__(self, http: httpx.AsyncClient, ask: Ask, address: tuple[str, str]) -> None:
@@ -50,17 +52,8 @@ class AsyncRemoteChat:
         """The answer to a question that was asked before, by whomever. To follow it raises `BadRequest` if there is none."""
         return AsyncAnswer(self._http, self._ask, Question(self._address, message_id))
 
-    async def cancel(self) -> int:
-        """Cancel whatever is under way, and return how many turns there were."""
-        return int((await self._ask(answers.chat(self._address, "POST", "cancel")))["cancelled"])
 
-    async def messages(self, limit: int | None = None, before: str | None = None) -> list[dict[str, Any]]:
-        """The conversation without what is being written: the newest messages, or those before one, oldest first."""
-        which = {name: value for name, value in (("limit", limit), ("before", before)) if value is not None}
-        return list(await self._ask(answers.chat(self._address, "GET", "messages", which)))
-
-
-class AsyncAnswer:
+class AsyncAnswer(AnswerOperations, Awaits):
     """An answer: `async for piece in answer` follows it as it is written, and `result()` waits for its end."""
 
     def __init__(self, http: httpx.AsyncClient, ask: Ask, question: Question) -> None:
@@ -71,10 +64,6 @@ class AsyncAnswer:
     def message_id(self) -> str:
         """The id of the question, by which `attach` finds the answer again."""
         return self._question.message_id
-
-    async def cancel(self) -> bool:
-        """Cancel it, and return whether it was under way."""
-        return bool((await self._ask(self._question.cancelled()))["value"])
 
     async def result(self) -> Reply:
         """Wait for its end, or until it waits for a person."""
@@ -96,7 +85,7 @@ class AsyncAnswer:
             yield piece
 
     async def _turn(self) -> TurnTold | None:
-        turn: TurnTold | None = (await self._ask(self._question.turn()))["value"]
+        turn: TurnTold | None = await self._ask(self._question.turn())
         if turn is None and self._question.text is None:
             raise BadRequest("message_id", f"{self.message_id!r:.200} was never asked, or its turn was deleted")
         return turn
@@ -122,7 +111,7 @@ class AsyncAnswer:
         return newest if any(each["id"] == message_id for each in newest) else await self._newest(None)
 
     async def _newest(self, limit: int | None) -> list[dict[str, Any]]:
-        return list((await self._ask(answers.method(self._question.address, "get_messages", limit)))["value"])
+        return list(await self._ask(answers.method(self._question.address, "get_messages", limit)))
 
 
 # ---------------------------------------------------------------- client
@@ -171,7 +160,7 @@ class _Http(httpx.AsyncClient):
         return await super().send(request, **options)
 
 
-class AsyncGateway:
+class AsyncGateway(Operations, Awaits):
     """A gateway. What may be repeated is repeated while nobody answers; errors are raised by their own classes."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
@@ -186,12 +175,6 @@ class AsyncGateway:
     async def close(self) -> None:
         """Leave. What was started goes on."""
         await self._http.aclose()
-
-    async def start(self, type: str, input: object = None, *, run_id: str | None = None) -> str:
-        """Begin a run of a class that the gateway serves, and return its id when it is durable. The same id with the same content is the
-        same run."""
-        told = await self._ask(wishes.start(type, input, uuid4().hex if run_id is None else run_id))
-        return str(told["run_id"])
 
     async def run(self, type: str, input: object = None, *, run_id: str | None = None) -> RunResult:
         """Begin a run and wait for its end."""
@@ -214,7 +197,7 @@ class AsyncGateway:
                 await asyncio.sleep(place.pause_s())
 
     async def _events(self, run_id: str, place: Place) -> AsyncGenerator[dict[str, Any], None]:
-        path, after = f"{wishes.of_run(run_id).path}/events", {"after": place.after}
+        path, after = wishes.run_path(run_id, "/events"), {"after": place.after}
         async with self._http.stream("GET", path, params=after, timeout=TIMEOUT_S) as answer:
             if answer.status_code in wishes.AGAIN:
                 return
@@ -225,105 +208,6 @@ class AsyncGateway:
                 for frame in place.take(piece):
                     yield frame
 
-    async def show(self, run_id: str) -> dict[str, Any]:
-        """Everything about a run. Raises `UnknownRun`."""
-        return dict(await self._ask(wishes.of_run(run_id)))
-
-    async def explain(self, run_id: str) -> list[str]:
-        """Where a run stands and why, in lines."""
-        return list((await self._ask(wishes.of_run(run_id, "/explain")))["lines"])
-
-    async def runs(self, **which: object) -> dict[str, Any]:
-        """A page of runs, newest first: `runs`, and `next` for `before`. Filters are `status`, `type`, `parent`, `q` and `limit`."""
-        return dict(await self._ask(wishes.listing(which)))
-
-    async def overview(self) -> dict[str, Any]:
-        """What `perdure ps` tells."""
-        return dict(await self._ask(Wish("GET", "/api/overview")))
-
-    async def cancel(self, run_id: str, reason: str = "cancelled by a client") -> str:
-        """Cancel a run, and return its status after that."""
-        told = await self._ask(wishes.of_run(run_id, "/cancel", method="POST", body={"reason": reason}))
-        return str(told["status"])
-
-    async def retry(self, run_id: str) -> str:
-        """Try a run again, and return its status after that. Raises `RetryRefused`."""
-        told = await self._ask(wishes.of_run(run_id, "/retry", method="POST", body={})._replace(repeatable=False))
-        return str(told["status"])
-
-    async def clear(self, run_id: str) -> None:
-        """Forget a run and its child's storage."""
-        await self._ask(wishes.of_run(run_id, method="DELETE")._replace(repeatable=False))
-
-    async def clear_runs(
-        self,
-        run_ids: Sequence[str] | None = None,
-        *,
-        status: Sequence[str] | None = None,
-        before_ms: int | None = None,
-        everything: bool = False,
-    ) -> int:
-        """Forget runs: these, or those of a status or requested before an instant, or all. Returns how many."""
-        return int((await self._ask(wishes.clear_runs(run_ids, status, before_ms, everything)))["cleared"])
-
-    async def inspect(self, address: str, *, sql: str | None = None) -> dict[str, Any]:
-        """Everything about an agent, by its address as name@module:Class. It is not woken. `rows` answer the SQL, which reads only."""
-        return dict(await self._ask(wishes.inspect(address, sql)))
-
-    async def fibers(self, *, failed: bool = False, limit: int = 50) -> list[dict[str, Any]]:
-        """Fibers of the agents that wrote last, newest first."""
-        return list((await self._ask(wishes.work("fibers", failed, limit)))["rows"])
-
-    async def schedules(self, *, failed: bool = False, limit: int = 50) -> list[dict[str, Any]]:
-        """Schedules and queued items of the agents that wrote last, newest first."""
-        return list((await self._ask(wishes.work("schedules", failed, limit)))["rows"])
-
-    async def turns(self, *, failed: bool = False, limit: int = 50) -> list[dict[str, Any]]:
-        """Turns of the chat agents that wrote last, newest first."""
-        return list((await self._ask(wishes.work("turns", failed, limit)))["rows"])
-
-    async def audit(self) -> dict[str, Any]:
-        """The account of all mail."""
-        return dict(await self._ask(Wish("GET", "/api/audit")))
-
-    async def limits(self) -> dict[str, Any]:
-        """The limits in force; an infinite one is None."""
-        return dict((await self._ask(Wish("GET", "/api/limits")))["limits"])
-
-    async def hosts(self) -> dict[str, Any]:
-        """The processes that serve."""
-        return dict(await self._ask(Wish("GET", "/api/hosts")))
-
-    async def logs(
-        self, of: str = "", *, level: str = "debug", since_ms: int = 0, last: int = 1_000
-    ) -> list[dict[str, Any]]:
-        """The newest records that agents' code printed and logged: of a run, an agent or a host, or all."""
-        return list((await self._ask(wishes.logs(of, level, since_ms, last)))["records"])
-
-    async def doctor(self, *, deep: bool = False) -> list[dict[str, str]]:
-        """What an examination finds: `severity`, `what` and `advice` of each finding."""
-        return list((await self._ask(wishes.doctor(deep=deep)))["findings"])
-
-    async def backup(self, *, keep: int = 0) -> dict[str, Any]:
-        """Have a backup made where the gateway makes them, and wait for it. With `keep` only so many remain, the newest."""
-        return dict(await self._ask(wishes.backup(keep)))
-
-    async def upgrade(self, type: str | None = None, *, now: bool = False) -> list[dict[str, Any]]:
-        """Which code stands where. With `now` agents at rest that have older code leave, and wake with the newest."""
-        return list((await self._ask(wishes.upgrade(type, now)))["types"])
-
-    async def forget(self, address: str) -> None:
-        """Delete an agent, by its address as name@module:Class, with all that is its own."""
-        await self._ask(wishes.forget(address))
-
-    async def kill(self, process: str) -> str:
-        """Kill `supervisor` or a host, where the gateway allows it, and return in words what was done."""
-        return str((await self._ask(Wish("POST", "/api/kill", {"process": process}, repeatable=False)))["told"])
-
-    async def stop(self, timeout_ms: int = 30_000) -> None:
-        """Stop the directory and what serves it, once work has had so long to end by itself."""
-        await self._ask(wishes.stop(timeout_ms))
-
     def agent(self, *address: str) -> AsyncRemoteAgent:
         """An agent by its class and name, as they stand in its address: `gateway.agent("counter", "one")`. For a sub-agent follow `sub`,
         its class and its name."""
@@ -333,7 +217,7 @@ class AsyncGateway:
         """The conversation with a chat agent: `gateway.chat("assistant", "alice")`."""
         return AsyncRemoteChat(self._http, self._ask, (chat_class, name))
 
-    async def _ask(self, wish: Wish) -> Any:
+    async def _ask(self, wish: Wish[T]) -> T:
         for tries in range(wishes.TRIES + 1):
             try:
                 answer = await self._http.request(wish.method, wish.path, json=wish.body, params=wish.query)
@@ -341,7 +225,7 @@ class AsyncGateway:
                 wishes.lost(wish, problem, tries)
             else:
                 if wishes.is_answered(wish, answer, tries):
-                    return answer.json()
+                    return wish.told(answer.json())
             await asyncio.sleep(wishes.pause_s(tries))
         raise AssertionError("the last try returns or raises")
 
@@ -349,7 +233,7 @@ class AsyncGateway:
 class AsyncRemoteAgent:
     """An agent behind a gateway. Its exposed methods are called as if it were here: `await agent.add(2)`."""
 
-    def __init__(self, ask: Callable[[Wish], Awaitable[Any]], address: tuple[str, ...]) -> None:
+    def __init__(self, ask: Callable[[Wish[Any]], Awaitable[Any]], address: tuple[str, ...]) -> None:
         self._ask, self._address = ask, address
 
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
@@ -358,7 +242,7 @@ class AsyncRemoteAgent:
             raise AttributeError(method)
 
         async def called(*args: object, **kwargs: object) -> Any:
-            return (await self._ask(wishes.call(self._address, "call", method, args, kwargs)))["value"]
+            return await self._ask(wishes.call(self._address, "call", method, args, kwargs))
 
         return called
 

@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from uuid import uuid4
 
 import httpx
 
 from perdure.actors.life.results import RunResult
 from perdure.actors.remote import answers, wishes
-from perdure.actors.remote.answers import Piece, Question, Reply, Telling
+from perdure.actors.remote.answers import AnswerOperations, ChatOperations, Piece, Question, Reply, Telling
 from perdure.actors.remote.client import TIMEOUT_S, headers_of, trust
-from perdure.actors.remote.wishes import Line, Place, Wish
+from perdure.actors.remote.wishes import Blocks, Line, Operations, Place, Wish
 from perdure.ledger import BadRequest
 
 if TYPE_CHECKING:
     from perdure.actors.chat.turn import TurnTold
 
 
+T = TypeVar("T")
+
 # ---------------------------------------------------------------- sync chat
 # Conversations with chat agents behind a gateway, for sync code.
 
 
-Ask = Callable[[Wish], Any]
+Ask = Callable[[Wish[Any]], Any]
 
 
-class RemoteChat:
+class RemoteChat(ChatOperations, Blocks):
     """A conversation with a chat agent. What was asked goes on when the client leaves."""
 
     def __init__(self, http: httpx.Client, ask: Ask, address: tuple[str, str]) -> None:
@@ -47,17 +49,8 @@ class RemoteChat:
         """The answer to a question that was asked before, by whomever. To follow it raises `BadRequest` if there is none."""
         return Answer(self._http, self._ask, Question(self._address, message_id))
 
-    def cancel(self) -> int:
-        """Cancel whatever is under way, and return how many turns there were."""
-        return int(self._ask(answers.chat(self._address, "POST", "cancel"))["cancelled"])
 
-    def messages(self, limit: int | None = None, before: str | None = None) -> list[dict[str, Any]]:
-        """The conversation without what is being written: the newest messages, or those before one, oldest first."""
-        which = {name: value for name, value in (("limit", limit), ("before", before)) if value is not None}
-        return list(self._ask(answers.chat(self._address, "GET", "messages", which)))
-
-
-class Answer:
+class Answer(AnswerOperations, Blocks):
     """An answer: `for piece in answer` follows it as it is written, and `result()` waits for its end."""
 
     def __init__(self, http: httpx.Client, ask: Ask, question: Question) -> None:
@@ -68,10 +61,6 @@ class Answer:
     def message_id(self) -> str:
         """The id of the question, by which `attach` finds the answer again."""
         return self._question.message_id
-
-    def cancel(self) -> bool:
-        """Cancel it, and return whether it was under way."""
-        return bool(self._ask(self._question.cancelled())["value"])
 
     def result(self) -> Reply:
         """Wait for its end, or until it waits for a person."""
@@ -91,7 +80,7 @@ class Answer:
         yield from telling.whole(self._reply.text)
 
     def _turn(self) -> TurnTold | None:
-        turn: TurnTold | None = self._ask(self._question.turn())["value"]
+        turn: TurnTold | None = self._ask(self._question.turn())
         if turn is None and self._question.text is None:
             raise BadRequest("message_id", f"{self.message_id!r:.200} was never asked, or its turn was deleted")
         return turn
@@ -116,7 +105,7 @@ class Answer:
         return newest if any(each["id"] == message_id for each in newest) else self._newest(None)
 
     def _newest(self, limit: int | None) -> list[dict[str, Any]]:
-        return list(self._ask(answers.method(self._question.address, "get_messages", limit))["value"])
+        return list(self._ask(answers.method(self._question.address, "get_messages", limit)))
 
 
 # ---------------------------------------------------------------- sync
@@ -142,7 +131,7 @@ class _Http(httpx.Client):
         return super().send(request, **options)
 
 
-class RemoteGateway:
+class RemoteGateway(Operations, Blocks):
     """A gateway: `AsyncGateway` for sync code. Each method blocks."""
 
     def __init__(self, http: httpx.Client) -> None:
@@ -157,11 +146,6 @@ class RemoteGateway:
     def close(self) -> None:
         """Leave. What was started goes on."""
         self._http.close()
-
-    def start(self, type: str, input: object = None, *, run_id: str | None = None) -> str:
-        """Begin a run of a class that the gateway serves, and return its id when it is durable."""
-        told = self._ask(wishes.start(type, input, uuid4().hex if run_id is None else run_id))
-        return str(told["run_id"])
 
     def run(self, type: str, input: object = None, *, run_id: str | None = None) -> RunResult:
         """Begin a run and wait for its end."""
@@ -183,7 +167,7 @@ class RemoteGateway:
                 time.sleep(place.pause_s())
 
     def _events(self, run_id: str, place: Place) -> Iterator[dict[str, Any]]:
-        path, after = f"{wishes.of_run(run_id).path}/events", {"after": place.after}
+        path, after = wishes.run_path(run_id, "/events"), {"after": place.after}
         with self._http.stream("GET", path, params=after, timeout=TIMEOUT_S) as answer:
             if answer.status_code in wishes.AGAIN:
                 return
@@ -193,102 +177,6 @@ class RemoteGateway:
             for piece in answer.iter_text():
                 yield from place.take(piece)
 
-    def show(self, run_id: str) -> dict[str, Any]:
-        """Everything about a run. Raises `UnknownRun`."""
-        return dict(self._ask(wishes.of_run(run_id)))
-
-    def explain(self, run_id: str) -> list[str]:
-        """Where a run stands and why, in lines."""
-        return list(self._ask(wishes.of_run(run_id, "/explain"))["lines"])
-
-    def runs(self, **which: object) -> dict[str, Any]:
-        """A page of runs, newest first: `runs`, and `next` for `before`. Filters are `status`, `type`, `parent`, `q` and `limit`."""
-        return dict(self._ask(wishes.listing(which)))
-
-    def overview(self) -> dict[str, Any]:
-        """What `perdure ps` tells."""
-        return dict(self._ask(Wish("GET", "/api/overview")))
-
-    def cancel(self, run_id: str, reason: str = "cancelled by a client") -> str:
-        """Cancel a run, and return its status after that."""
-        return str(self._ask(wishes.of_run(run_id, "/cancel", method="POST", body={"reason": reason}))["status"])
-
-    def retry(self, run_id: str) -> str:
-        """Try a run again, and return its status after that. Raises `RetryRefused`."""
-        told = self._ask(wishes.of_run(run_id, "/retry", method="POST", body={})._replace(repeatable=False))
-        return str(told["status"])
-
-    def clear(self, run_id: str) -> None:
-        """Forget a run and its child's storage."""
-        self._ask(wishes.of_run(run_id, method="DELETE")._replace(repeatable=False))
-
-    def clear_runs(
-        self,
-        run_ids: Sequence[str] | None = None,
-        *,
-        status: Sequence[str] | None = None,
-        before_ms: int | None = None,
-        everything: bool = False,
-    ) -> int:
-        """Forget runs: these, or those of a status or requested before an instant, or all. Returns how many."""
-        return int(self._ask(wishes.clear_runs(run_ids, status, before_ms, everything))["cleared"])
-
-    def inspect(self, address: str, *, sql: str | None = None) -> dict[str, Any]:
-        """Everything about an agent, by its address as name@module:Class. It is not woken. `rows` answer the SQL, which reads only."""
-        return dict(self._ask(wishes.inspect(address, sql)))
-
-    def fibers(self, *, failed: bool = False, limit: int = 50) -> list[dict[str, Any]]:
-        """Fibers of the agents that wrote last, newest first."""
-        return list(self._ask(wishes.work("fibers", failed, limit))["rows"])
-
-    def schedules(self, *, failed: bool = False, limit: int = 50) -> list[dict[str, Any]]:
-        """Schedules and queued items of the agents that wrote last, newest first."""
-        return list(self._ask(wishes.work("schedules", failed, limit))["rows"])
-
-    def turns(self, *, failed: bool = False, limit: int = 50) -> list[dict[str, Any]]:
-        """Turns of the chat agents that wrote last, newest first."""
-        return list(self._ask(wishes.work("turns", failed, limit))["rows"])
-
-    def audit(self) -> dict[str, Any]:
-        """The account of all mail."""
-        return dict(self._ask(Wish("GET", "/api/audit")))
-
-    def limits(self) -> dict[str, Any]:
-        """The limits in force; an infinite one is None."""
-        return dict(self._ask(Wish("GET", "/api/limits"))["limits"])
-
-    def hosts(self) -> dict[str, Any]:
-        """The processes that serve."""
-        return dict(self._ask(Wish("GET", "/api/hosts")))
-
-    def logs(self, of: str = "", *, level: str = "debug", since_ms: int = 0, last: int = 1_000) -> list[dict[str, Any]]:
-        """The newest records that agents' code printed and logged: of a run, an agent or a host, or all."""
-        return list(self._ask(wishes.logs(of, level, since_ms, last))["records"])
-
-    def doctor(self, *, deep: bool = False) -> list[dict[str, str]]:
-        """What an examination finds: `severity`, `what` and `advice` of each finding."""
-        return list(self._ask(wishes.doctor(deep=deep))["findings"])
-
-    def backup(self, *, keep: int = 0) -> dict[str, Any]:
-        """Have a backup made where the gateway makes them, and wait for it. With `keep` only so many remain, the newest."""
-        return dict(self._ask(wishes.backup(keep)))
-
-    def upgrade(self, type: str | None = None, *, now: bool = False) -> list[dict[str, Any]]:
-        """Which code stands where. With `now` agents at rest that have older code leave, and wake with the newest."""
-        return list(self._ask(wishes.upgrade(type, now))["types"])
-
-    def forget(self, address: str) -> None:
-        """Delete an agent, by its address as name@module:Class, with all that is its own."""
-        self._ask(wishes.forget(address))
-
-    def kill(self, process: str) -> str:
-        """Kill `supervisor` or a host, where the gateway allows it, and return in words what was done."""
-        return str(self._ask(Wish("POST", "/api/kill", {"process": process}, repeatable=False))["told"])
-
-    def stop(self, timeout_ms: int = 30_000) -> None:
-        """Stop the directory and what serves it, once work has had so long to end by itself."""
-        self._ask(wishes.stop(timeout_ms))
-
     def agent(self, *address: str) -> RemoteAgent:
         """An agent by its class and name, as they stand in its address. For a sub-agent follow `sub`, its class and its name."""
         return RemoteAgent(self._ask, address)
@@ -297,7 +185,7 @@ class RemoteGateway:
         """The conversation with a chat agent: `gateway.chat("assistant", "alice")`."""
         return RemoteChat(self._http, self._ask, (chat_class, name))
 
-    def _ask(self, wish: Wish) -> Any:
+    def _ask(self, wish: Wish[T]) -> T:
         for tries in range(wishes.TRIES + 1):
             try:
                 answer = self._http.request(wish.method, wish.path, json=wish.body, params=wish.query)
@@ -305,7 +193,7 @@ class RemoteGateway:
                 wishes.lost(wish, problem, tries)
             else:
                 if wishes.is_answered(wish, answer, tries):
-                    return answer.json()
+                    return wish.told(answer.json())
             time.sleep(wishes.pause_s(tries))
         raise AssertionError("the last try returns or raises")
 
@@ -313,14 +201,14 @@ class RemoteGateway:
 class RemoteAgent:
     """An agent behind a gateway. Its exposed methods are called as if it were here: `agent.add(2)`."""
 
-    def __init__(self, ask: Callable[[Wish], Any], address: tuple[str, ...]) -> None:
+    def __init__(self, ask: Callable[[Wish[Any]], Any], address: tuple[str, ...]) -> None:
         self._ask, self._address = ask, address
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         """An exposed method, called at most once."""
         if method.startswith("__"):
             raise AttributeError(method)
-        return lambda *args, **kwargs: self._ask(wishes.call(self._address, "call", method, args, kwargs))["value"]
+        return lambda *args, **kwargs: self._ask(wishes.call(self._address, "call", method, args, kwargs))
 
     def tell(self, method: str, *args: object, **kwargs: object) -> None:
         """Have an exposed method called exactly once, some time soon; durable on return. It is not repeated if the line breaks."""

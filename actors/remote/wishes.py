@@ -1,14 +1,17 @@
-"""What is asked of a gateway, as plain data, and what its answers mean. Pure: the same for sync and async code."""
+"""What is asked of a gateway, as plain data, and what its answers mean. Pure: once for sync and async code."""
 
 from __future__ import annotations
 
 import json
 import os
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from functools import wraps
+from operator import itemgetter
+from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
 from urllib.parse import quote
+from uuid import uuid4
 
 import httpx
 
@@ -36,13 +39,32 @@ RAISED: Final = 422
 AGAIN: Final = frozenset({429, 503})
 
 
-class Wish(NamedTuple):
-    """A request. `repeatable` says that it may be made again if nobody knows whether it was heard."""
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+def _whole(told: Any) -> Any:
+    return told
+
+
+def _nothing(_told: Any) -> None:
+    """Its caller gets nothing."""
+
+
+def _value(told: Any) -> Any:
+    return told.get("value")
+
+
+class Wish(NamedTuple, Generic[T_co]):
+    """A request. `told` takes from the answer what its caller gets; `repeatable` says that it may be made again if nobody knows whether it
+    was heard."""
 
     method: str
     path: str
     body: Mapping[str, object] | None = None
     query: Mapping[str, Any] | None = None
+    told: Callable[[Any], T_co] = _whole
     repeatable: bool = True
 
 
@@ -67,78 +89,191 @@ class Line:
             raise BadRequest("gateway", "another event loop has its connections; call `connect_async` on each loop")
 
 
-def of_run(run_id: str, then: str = "", *, method: str = "GET", body: Mapping[str, object] | None = None) -> Wish:
-    """Something about a run."""
-    return Wish(method, f"/api/runs/{quote(run_id, safe='')}{then}", body)
+# ---------------------------------------------------------------- operations
+# What has one answer is declared once for both clients, as a method that gives its wish. Called on a client it performs the wish.
 
 
-def start(type: str, input: object, run_id: str) -> Wish:
-    """Begin a run, once."""
-    return Wish("POST", "/api/runs", {"type": type, "input": input, "run_id": run_id})
+class Awaits:
+    """What is for async code: its `_ask` is a coroutine."""
 
 
-def listing(given: Mapping[str, object]) -> Wish:
-    """A page of runs."""
-    return Wish("GET", "/api/runs", query={name: value for name, value in given.items() if value is not None})
+class Blocks:
+    """What is for sync code: its `_ask` blocks."""
 
 
-def doctor(*, deep: bool) -> Wish:
-    """Examine the directory."""
-    return Wish("GET", "/api/doctor", query={"deep": deep})
+class Operation(Protocol[P, T_co]):
+    """An operation, as a type checker sees it: its call is a coroutine of what awaits, and blocks in what blocks."""
+
+    @overload
+    def __get__(self, client: Awaits, owner: type) -> Callable[P, Coroutine[Any, Any, T_co]]: ...
+    @overload
+    def __get__(self, client: Blocks, owner: type) -> Callable[P, T_co]: ...
 
 
-def logs(of: str, level: str, since_ms: int, last: int) -> Wish:
-    """What was logged."""
-    return Wish("GET", "/api/logs", query={"of": of, "level": level, "since_ms": since_ms, "last": last})
+def operation(wish: Callable[Concatenate[Any, P], Wish[T]]) -> Operation[P, T]:
+    """A method that has this wish performed."""
+
+    @wraps(wish)
+    def performed(self: Any, *args: P.args, **kwargs: P.kwargs) -> object:
+        return self._ask(wish(self, *args, **kwargs))
+
+    return cast("Operation[P, T]", performed)
 
 
-def backup(keep: int) -> Wish:
-    """Make a backup. Made twice it is one more, of what has changed meanwhile."""
-    return Wish("POST", "/api/backup", {"keep": keep})
+def run_path(run_id: str, then: str = "") -> str:
+    """Where a run is, and what is done with it."""
+    return f"/api/runs/{quote(run_id, safe='')}{then}"
 
 
-def stop(timeout_ms: int) -> Wish:
-    """Stop the directory."""
-    return Wish("POST", "/api/stop", {"timeout_ms": timeout_ms}, repeatable=False)
+def _agent_path(agent: str) -> str:
+    return f"/api/agents/{quote(agent, safe='')}"
 
 
-def clear_runs(
-    run_ids: Sequence[str] | None, status: Sequence[str] | None, before_ms: int | None, everything: bool
-) -> Wish:
-    """Forget runs."""
-    given = {"run_ids": run_ids, "status": status, "before_ms": before_ms}
-    body = {name: value for name, value in given.items() if value is not None}
-    return Wish("POST", "/api/runs/clear", {**body, "all": everything}, repeatable=False)
+def given(**values: object) -> dict[str, object]:
+    """Those of these values that are given."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
-def inspect(agent: str, sql: str | None) -> Wish:
-    """Everything about an agent."""
-    return Wish("GET", f"/api/agents/{quote(agent, safe='')}", query={} if sql is None else {"sql": sql})
+class Operations:
+    """The operations of a gateway."""
+
+    @operation
+    def start(self, type: str, input: object = None, *, run_id: str | None = None) -> Wish[str]:
+        """Begin a run of a class that the gateway serves, and return its id when it is durable. The same id with the same content is the
+        same run."""
+        asked = {"type": type, "input": input, "run_id": uuid4().hex if run_id is None else run_id}
+        return Wish("POST", "/api/runs", asked, told=lambda told: str(told["run_id"]))
+
+    @operation
+    def show(self, run_id: str) -> Wish[dict[str, Any]]:
+        """Everything about a run. Raises `UnknownRun`."""
+        return Wish("GET", run_path(run_id))
+
+    @operation
+    def explain(self, run_id: str) -> Wish[list[str]]:
+        """Where a run stands and why, in lines."""
+        return Wish("GET", run_path(run_id, "/explain"), told=itemgetter("lines"))
+
+    @operation
+    def runs(self, /, **which: object) -> Wish[dict[str, Any]]:
+        """A page of runs, newest first: `runs`, and `next` for `before`. Filters are `status`, `type`, `parent`, `q` and `limit`."""
+        return Wish("GET", "/api/runs", query=given(**which))
+
+    @operation
+    def overview(self) -> Wish[dict[str, Any]]:
+        """What `perdure ps` tells."""
+        return Wish("GET", "/api/overview")
+
+    @operation
+    def cancel(self, run_id: str, reason: str = "cancelled by a client") -> Wish[str]:
+        """Cancel a run, and return its status after that."""
+        return Wish("POST", run_path(run_id, "/cancel"), {"reason": reason}, told=itemgetter("status"))
+
+    @operation
+    def retry(self, run_id: str) -> Wish[str]:
+        """Try a run again, and return its status after that. Raises `RetryRefused`."""
+        return Wish("POST", run_path(run_id, "/retry"), {}, told=itemgetter("status"), repeatable=False)
+
+    @operation
+    def clear(self, run_id: str) -> Wish[None]:
+        """Forget a run and its child's storage."""
+        return Wish("DELETE", run_path(run_id), told=_nothing, repeatable=False)
+
+    @operation
+    def clear_runs(
+        self,
+        run_ids: Sequence[str] | None = None,
+        *,
+        status: Sequence[str] | None = None,
+        before_ms: int | None = None,
+        everything: bool = False,
+    ) -> Wish[int]:
+        """Forget runs: these, or those of a status or requested before an instant, or all. Returns how many."""
+        which = given(run_ids=run_ids, status=status, before_ms=before_ms, all=everything)
+        return Wish("POST", "/api/runs/clear", which, told=itemgetter("cleared"), repeatable=False)
+
+    @operation
+    def inspect(self, address: str, *, sql: str | None = None) -> Wish[dict[str, Any]]:
+        """Everything about an agent, by its address as name@module:Class. It is not woken. `rows` answer the SQL, which reads only."""
+        return Wish("GET", _agent_path(address), query=given(sql=sql))
+
+    @operation
+    def fibers(self, *, failed: bool = False, limit: int = 50) -> Wish[list[dict[str, Any]]]:
+        """Fibers of the agents that wrote last, newest first."""
+        return Wish("GET", "/api/fibers", query=given(failed=failed, limit=limit), told=itemgetter("rows"))
+
+    @operation
+    def schedules(self, *, failed: bool = False, limit: int = 50) -> Wish[list[dict[str, Any]]]:
+        """Schedules and queued items of the agents that wrote last, newest first."""
+        return Wish("GET", "/api/schedules", query=given(failed=failed, limit=limit), told=itemgetter("rows"))
+
+    @operation
+    def turns(self, *, failed: bool = False, limit: int = 50) -> Wish[list[dict[str, Any]]]:
+        """Turns of the chat agents that wrote last, newest first."""
+        return Wish("GET", "/api/turns", query=given(failed=failed, limit=limit), told=itemgetter("rows"))
+
+    @operation
+    def audit(self) -> Wish[dict[str, Any]]:
+        """The account of all mail."""
+        return Wish("GET", "/api/audit")
+
+    @operation
+    def limits(self) -> Wish[dict[str, Any]]:
+        """The limits in force; an infinite one is None."""
+        return Wish("GET", "/api/limits", told=itemgetter("limits"))
+
+    @operation
+    def hosts(self) -> Wish[dict[str, Any]]:
+        """The processes that serve."""
+        return Wish("GET", "/api/hosts")
+
+    @operation
+    def logs(
+        self, of: str = "", *, level: str = "debug", since_ms: int = 0, last: int = 1_000
+    ) -> Wish[list[dict[str, Any]]]:
+        """The newest records that agents' code printed and logged: of a run, an agent or a host, or all."""
+        which = given(of=of, level=level, since_ms=since_ms, last=last)
+        return Wish("GET", "/api/logs", query=which, told=itemgetter("records"))
+
+    @operation
+    def doctor(self, *, deep: bool = False) -> Wish[list[dict[str, str]]]:
+        """What an examination finds: `severity`, `what` and `advice` of each finding."""
+        return Wish("GET", "/api/doctor", query={"deep": deep}, told=itemgetter("findings"))
+
+    @operation
+    def backup(self, *, keep: int = 0) -> Wish[dict[str, Any]]:
+        """Have a backup made where the gateway makes them, and wait for it. With `keep` only so many remain, the newest."""
+        return Wish("POST", "/api/backup", {"keep": keep})  # made twice it is one more, of what has changed meanwhile
+
+    @operation
+    def upgrade(self, type: str | None = None, *, now: bool = False) -> Wish[list[dict[str, Any]]]:
+        """Which code stands where. With `now` agents at rest that have older code leave, and wake with the newest."""
+        method, body = ("POST", given(type=type)) if now else ("GET", None)
+        return Wish(method, "/api/upgrade", body, told=itemgetter("types"))
+
+    @operation
+    def forget(self, address: str) -> Wish[None]:
+        """Delete an agent, by its address as name@module:Class, with all that is its own."""
+        return Wish("DELETE", _agent_path(address), told=_nothing, repeatable=False)
+
+    @operation
+    def kill(self, process: str) -> Wish[str]:
+        """Kill `supervisor` or a host, where the gateway allows it, and return in words what was done."""
+        return Wish("POST", "/api/kill", {"process": process}, told=itemgetter("told"), repeatable=False)
+
+    @operation
+    def stop(self, timeout_ms: int = 30_000) -> Wish[None]:
+        """Stop the directory and what serves it, once work has had so long to end by itself."""
+        return Wish("POST", "/api/stop", {"timeout_ms": timeout_ms}, told=_nothing, repeatable=False)
 
 
-def forget(agent: str) -> Wish:
-    """Delete an agent."""
-    return Wish("DELETE", f"/api/agents/{quote(agent, safe='')}", repeatable=False)
-
-
-def work(kind: str, failed: bool, limit: int) -> Wish:
-    """Fibers, schedules or turns."""
-    return Wish("GET", f"/api/{kind}", query={"failed": failed, "limit": limit})
-
-
-def upgrade(agent_type: str | None, now: bool) -> Wish:
-    """Which code stands where; with `now` agents at rest leave, to wake with the newest."""
-    return Wish("POST", "/api/upgrade", {} if agent_type is None else {"type": agent_type}) if now else CODE
-
-
-CODE: Final = Wish("GET", "/api/upgrade")
-
-
-def call(address: Sequence[str], how: str, method: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Wish:
+def call(
+    address: Sequence[str], how: str, method: str, args: Sequence[object], kwargs: Mapping[str, object]
+) -> Wish[Any]:
     """A call of an exposed method, which is never repeated."""
     path = "/".join(quote(each, safe="") for each in address)
     body = {"args": list(args), "kwargs": dict(kwargs)}
-    return Wish("POST", f"/api/agents/{path}/{how}/{quote(method, safe='')}", body, repeatable=False)
+    return Wish("POST", f"/api/agents/{path}/{how}/{quote(method, safe='')}", body, told=_value, repeatable=False)
 
 
 def ended(told: Mapping[str, Any]) -> RunResult:
@@ -187,7 +322,7 @@ def json_of(answer: httpx.Response) -> object:
         return None
 
 
-def lost(wish: Wish, problem: httpx.TransportError, tries: int) -> None:
+def lost(wish: Wish[Any], problem: httpx.TransportError, tries: int) -> None:
     """A request met nobody, or its line broke. Raises what its caller is told, unless it is to be made again."""
     check_trusted(problem)
     if not wish.repeatable and not isinstance(problem, httpx.ConnectError):
@@ -206,7 +341,7 @@ def check_trusted(problem: httpx.TransportError) -> None:
         raise SupervisorUnreachable(f"{told}; name who has signed it by authority=") from problem
 
 
-def is_answered(wish: Wish, answer: httpx.Response, tries: int) -> bool:
+def is_answered(wish: Wish[Any], answer: httpx.Response, tries: int) -> bool:
     """Whether this is what was asked for. If not, the request is to be made again. Raises the error that a refusal tells of."""
     if answer.status_code < REFUSED:
         return True
