@@ -10,51 +10,20 @@ from pydantic_core import to_jsonable_python
 
 from perdure.actors.code.signatures import gives_bit_by_bit
 from perdure.actors.code.written import written
-from perdure.actors.gateway.backend import Backend, Reached, asked
+from perdure.actors.gateway.backend import Reached, asked
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
 from perdure.actors.life.handle import Method, tell
 from perdure.actors.rest import models
-from perdure.actors.rest.table import Asked, Operation
+from perdure.actors.rest.table import Asked, Handlers, Operation
 from perdure.actors.runtime.inspecting import agent_told, everywhere, rows_of
 from perdure.ledger import BadRequest, name_of, type_of
 
 
-def agents(backend: Backend) -> list[Operation]:
+class AgentHandlers(Handlers):
     """The operations on agents."""
-    on, chat, method, call = _Agents(backend), Scope.CHAT, models.OfMethod, models.CallAsked
-    return [
-        Operation(
-            "POST",
-            "/api/agents/{address}/call/{method}",
-            on.call_method,
-            models.Answered,
-            scope=chat,
-            of=method,
-            body=call,
-        ),
-        Operation(
-            "POST",
-            "/api/agents/{address}/tell/{method}",
-            on.tell_method,
-            models.Confirmed,
-            scope=chat,
-            of=method,
-            body=call,
-        ),
-        Operation(
-            "GET", "/api/agents/{agent}", on.show_agent, models.AgentTold, of=models.OfAgent, query=models.AgentAsked
-        ),
-        Operation("GET", "/api/fibers", on.fibers, models.WorkTold, query=models.WorkAsked),
-        Operation("GET", "/api/schedules", on.schedules, models.WorkTold, query=models.WorkAsked),
-        Operation("GET", "/api/turns", on.turns, models.WorkTold, query=models.WorkAsked),
-    ]
 
-
-class _Agents:
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
+    @Operation("GET", "/api/agents/{agent}", models.AgentTold, of=models.OfAgent, query=models.AgentAsked)
     async def show_agent(self, asked: Asked) -> object:
         """Everything about an agent: where it is, its mail, state, tables and work. It is not woken."""
         agent, sql = asked.path.agent, asked.query.sql
@@ -71,14 +40,17 @@ class _Agents:
             told = {**told, "rows": await asyncio.to_thread(rows_of, folder, agent, sql)}
         return told
 
+    @Operation("GET", "/api/fibers", models.WorkTold, query=models.WorkAsked)
     async def fibers(self, asked: Asked) -> object:
         """Fibers of the agents that wrote last, newest first."""
         return await self._work("fibers", asked)
 
+    @Operation("GET", "/api/schedules", models.WorkTold, query=models.WorkAsked)
     async def schedules(self, asked: Asked) -> object:
         """Schedules and queued items of the agents that wrote last, newest first."""
         return await self._work("schedules", asked)
 
+    @Operation("GET", "/api/turns", models.WorkTold, query=models.WorkAsked)
     async def turns(self, asked: Asked) -> object:
         """Turns of the chat agents that wrote last, newest first."""
         return await self._work("turns", asked)
@@ -94,12 +66,28 @@ class _Agents:
             "unreadable": found.unreadable,
         }
 
+    @Operation(
+        "POST",
+        "/api/agents/{address}/call/{method}",
+        models.Answered,
+        scope=Scope.CHAT,
+        of=models.OfMethod,
+        body=models.CallAsked,
+    )
     async def call_method(self, given: Asked) -> object:
         """Call an exposed method, at most once."""
         method = await self._method(given)
         value = await asked(method(*given.body.args, **given.body.kwargs))
         return {"value": to_jsonable_python(value, serialize_unknown=True, bytes_mode="base64", inf_nan_mode="null")}
 
+    @Operation(
+        "POST",
+        "/api/agents/{address}/tell/{method}",
+        models.Confirmed,
+        scope=Scope.CHAT,
+        of=models.OfMethod,
+        body=models.CallAsked,
+    )
     async def tell_method(self, given: Asked) -> object:
         """Have an exposed method called exactly once, some time soon. It is durable when this is answered."""
         method = await self._method(given)

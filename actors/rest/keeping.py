@@ -17,7 +17,7 @@ from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.problems import NotNow
 from perdure.actors.gateway.refusals import Forbidden
 from perdure.actors.gateway.security import Scope
-from perdure.actors.rest.table import Asked, Operation, Taken
+from perdure.actors.rest.table import Asked, Handlers, Operation, Taken
 from perdure.actors.runtime.tending import Asking, ServedSteward, served_findings
 from perdure.actors.tasks import awaited
 from perdure.ledger import LedgerError
@@ -78,21 +78,14 @@ class StopTold(BaseModel):
     stops: bool
 
 
-def keeping(backend: Backend) -> list[Operation]:
+class KeepingHandlers(Handlers):
     """The operations on the directory."""
-    on, admin = _Keeping(backend), Scope.ADMIN
-    return [
-        Operation("GET", "/api/doctor", on.doctor, Diagnosis, scope=Scope.OPERATE, query=DoctorAsked),
-        Operation("POST", "/api/backup", on.back_up, BackupTold, scope=admin, body=BackupAsked),
-        Operation("POST", "/api/stop", on.stop, StopTold, scope=admin, body=StopAsked),
-    ]
 
-
-class _Keeping:
     def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+        super().__init__(backend)
         self._backing_up: asyncio.Task[JsonObject] | None = None
 
+    @Operation("GET", "/api/doctor", Diagnosis, scope=Scope.OPERATE, query=DoctorAsked)
     async def doctor(self, asked: Asked) -> object:
         """Verify the agents' storages against the ledger. The ledger's own files were verified when the supervisor started."""
         found = await asyncio.to_thread(
@@ -100,6 +93,7 @@ class _Keeping:
         )
         return {"findings": [{"severity": it.severity, "what": it.what, "advice": it.advice} for it in found]}
 
+    @Operation("POST", "/api/backup", BackupTold, scope=Scope.ADMIN, body=BackupAsked)
     async def back_up(self, asked: Asked) -> object:
         """Back the directory up, to the place that the gateway was started with (`--backups`); 403 without one.
 
@@ -114,6 +108,7 @@ class _Keeping:
             self._backing_up = awaited(asyncio.to_thread(work))
         return await asyncio.shield(self._backing_up)
 
+    @Operation("POST", "/api/stop", StopTold, scope=Scope.ADMIN, body=StopAsked)
     async def stop(self, asked: Asked) -> object:
         """Stop the supervisor, the hosts and `perdure serve`, as `perdure stop` does; 403 for a gateway that is served in another way."""
         if self._backend.stopper is None:

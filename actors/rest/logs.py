@@ -9,13 +9,12 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.streaming import event, event_stream
 from perdure.actors.ray_world.deployment import LOGS
 from perdure.actors.rest.models import Seq, Words
 from perdure.actors.rest.reading import EVENTS, after
-from perdure.actors.rest.table import Asked, Operation, Taken
+from perdure.actors.rest.table import Asked, Handlers, Operation, Taken
 from perdure.actors.runtime.log_files import LogFiles, Logged, WantedLogs
 from perdure.policies import JsonObject
 
@@ -57,28 +56,24 @@ class LogsTold(BaseModel):
     records: list[JsonObject]
 
 
-def logs(backend: Backend) -> list[Operation]:
+class LogHandlers(Handlers):
     """The operations on logs."""
-    directory = backend.data / LOGS
 
-    async def show_logs(asked: Asked) -> object:
+    @Operation("GET", "/api/logs", LogsTold, query=LogsAsked)
+    async def show_logs(self, asked: Asked) -> object:
         """What agents' code printed and logged, wherever it ran. At most `logs_bytes_max` of it is kept."""
         which: LogsAsked = asked.query
-        work = LogFiles(directory).newest
+        work = LogFiles(self._backend.data / LOGS).newest
         return {"records": await asyncio.to_thread(work, which.wanted(which.since_ms), which.last)}
 
-    async def follow_logs(asked: Asked) -> Response:
+    @Operation("GET", "/api/logs/live", media=EVENTS, query=LogsFollowed)
+    async def follow_logs(self, asked: Asked) -> Response:
         """What is written from now on, or since an instant, as an event stream.
 
         The data of a `logs` event is `{"records": […]}`; its id is an instant. A client that comes again with the last one misses nothing,
         and is told once more of the 2 s before.
         """
-        return event_stream(_followed(LogFiles(directory), asked.query, after(asked)))
-
-    return [
-        Operation("GET", "/api/logs", show_logs, LogsTold, query=LogsAsked),
-        Operation("GET", "/api/logs/live", follow_logs, media=EVENTS, query=LogsFollowed),
-    ]
+        return event_stream(_followed(LogFiles(self._backend.data / LOGS), asked.query, after(asked)))
 
 
 async def _followed(files: LogFiles, which: LogsOf, since_ms: int | None) -> AsyncGenerator[bytes, None]:

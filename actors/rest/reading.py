@@ -14,7 +14,7 @@ from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.streaming import event, event_stream
 from perdure.actors.rest import models
-from perdure.actors.rest.table import Asked, Operation
+from perdure.actors.rest.table import Asked, Handlers, Operation
 from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest, LedgerError, PerdureError, SupervisorUnreachable
 from perdure.policies import JsonObject
@@ -195,68 +195,63 @@ def _look(after: int, told: dict[str, Any]) -> _Look:
 # ---------------------------------------------------------------- reading
 
 
-def reading(backend: Backend) -> list[Operation]:
+class ReadingHandlers(Handlers):
     """The operations that change nothing."""
-    on, run = _Reading(backend), models.OfRun
-    return [
-        Operation("GET", "/api/overview", on.overview, models.OverviewTold, query=models.OverviewAsked),
-        Operation("GET", "/api/live", on.live, media=EVENTS, query=models.LiveAsked),
-        Operation("GET", "/api/runs", on.list_runs, models.RunsPage, query=models.RunsAsked),
-        Operation("GET", "/api/runs/{run_id}", on.show_run, models.RunTold, of=run),
-        Operation("GET", "/api/runs/{run_id}/explain", on.explain_run, models.Explained, of=run),
-        Operation("GET", "/api/runs/{run_id}/at-stake", on.at_stake, models.AtStakeTold, of=run),
-        Operation("GET", "/api/agents/{agent}/at-stake", on.agent_at_stake, models.AtStakeTold, of=models.OfAgent),
-        Operation("GET", "/api/runs/{run_id}/events", on.run_events, media=EVENTS, of=run, query=models.EventsAsked),
-        Operation("GET", "/api/hosts", on.hosts, models.HostsTold),
-        Operation("GET", "/api/audit", on.audit, models.Audited),
-        Operation("GET", "/api/limits", on.limits, models.LimitsTold),
-    ]
 
-
-class _Reading:
     def __init__(self, backend: Backend) -> None:
-        self._backend, self._look_out = backend, LookOut(backend)
+        super().__init__(backend)
+        self._look_out = LookOut(backend)
 
+    @Operation("GET", "/api/overview", models.OverviewTold, query=models.OverviewAsked)
     async def overview(self, asked: Asked) -> object:
         """Counts, processes and live runs."""
         return await self._backend.ask("ps", asked.query.live)
 
+    @Operation("GET", "/api/runs", models.RunsPage, query=models.RunsAsked)
     async def list_runs(self, asked: Asked) -> object:
         """Runs, the newest request first, by pages."""
         which: models.RunsAsked = asked.query
         statuses = None if which.status is None else [str(each) for each in which.status]
         return await self._backend.ask("page", which.parent, which.type, statuses, which.q, which.before, which.limit)
 
+    @Operation("GET", "/api/runs/{run_id}", models.RunTold, of=models.OfRun)
     async def show_run(self, asked: Asked) -> object:
         """Everything about a run."""
         return await self._backend.ask("show", asked.path.run_id)
 
+    @Operation("GET", "/api/runs/{run_id}/explain", models.Explained, of=models.OfRun)
     async def explain_run(self, asked: Asked) -> object:
         """Where a run stands and why, and what comes next."""
         run_id = asked.path.run_id
         return {"run_id": run_id, "lines": await self._backend.ask("explain", run_id)}
 
+    @Operation("GET", "/api/runs/{run_id}/at-stake", models.AtStakeTold, of=models.OfRun)
     async def at_stake(self, asked: Asked) -> object:
         """How much would be deleted with a run."""
         return await self._backend.ask("at_stake", [asked.path.run_id])
 
+    @Operation("GET", "/api/agents/{agent}/at-stake", models.AtStakeTold, of=models.OfAgent)
     async def agent_at_stake(self, asked: Asked) -> object:
         """How much would be deleted with an agent."""
         return await self._backend.ask("at_stake", [], asked.path.agent)
 
+    @Operation("GET", "/api/hosts", models.HostsTold)
     async def hosts(self, asked: Asked) -> object:
         """The processes that serve."""
         told = await self._backend.ask("ps", 0)
         return {"supervisor": told["supervisor"], "hosts": told["hosts"]}
 
+    @Operation("GET", "/api/audit", models.Audited)
     async def audit(self, asked: Asked) -> object:
         """The account of all mail, parked mail, and what was found at the start."""
         return await self._backend.ask("audit")
 
+    @Operation("GET", "/api/limits", models.LimitsTold)
     async def limits(self, asked: Asked) -> object:
         """The limits in force."""
         return {"limits": await self._backend.ask("limits")}
 
+    @Operation("GET", "/api/live", media=EVENTS, query=models.LiveAsked)
     async def live(self, asked: Asked) -> Response:
         """Everything that changes, as an event stream.
 
@@ -272,6 +267,7 @@ class _Reading:
         pieces = self._look_out.watch(after(asked), asked.query.live)
         return event_stream(pieces)
 
+    @Operation("GET", "/api/runs/{run_id}/events", media=EVENTS, of=models.OfRun, query=models.EventsAsked)
     async def run_events(self, asked: Asked) -> Response:
         """The events of a run as an event stream, from `Last-Event-ID` or `?after=` on, until its end."""
         last = after(asked)

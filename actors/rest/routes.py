@@ -15,22 +15,22 @@ from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.problems import AGAIN_S, public
 from perdure.actors.gateway.security import Scope
-from perdure.actors.rest.agents import agents
-from perdure.actors.rest.keeping import keeping
-from perdure.actors.rest.logs import logs
+from perdure.actors.rest.agents import AgentHandlers
+from perdure.actors.rest.keeping import KeepingHandlers
+from perdure.actors.rest.logs import LogHandlers
 from perdure.actors.rest.openapi import described
-from perdure.actors.rest.reading import reading
-from perdure.actors.rest.steering import killing, steering
+from perdure.actors.rest.reading import ReadingHandlers
+from perdure.actors.rest.steering import SteeringHandlers
 from perdure.actors.rest.table import JSON, Operation, routes_of
 from perdure.ledger import PerdureError
 
+HANDLERS: Final = (SteeringHandlers, ReadingHandlers, AgentHandlers, KeepingHandlers, LogHandlers)
 READY_S: Final = 2.0  # for the supervisor to answer
 
 
 def table_of(backend: Backend) -> list[Operation]:
     """All operations. The first whose path fits is taken, so those with more words stand before."""
-    table = [*steering(backend), *reading(backend), *agents(backend), *killing(backend)]
-    table += [*keeping(backend), *logs(backend)]
+    table = [each for handlers in HANDLERS for each in handlers(backend).table()]
     return sorted(table, key=lambda each: -_words(each.path))
 
 

@@ -9,17 +9,12 @@ from pydantic import BaseModel, Field
 
 from perdure.actors.code.known_types import by_type
 from perdure.actors.code.naming import type_name
-from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.refusals import Forbidden
 from perdure.actors.gateway.security import Scope
 from perdure.actors.rest import models
 from perdure.actors.rest.models import Id
-from perdure.actors.rest.table import Asked, Operation, Taken
+from perdure.actors.rest.table import Asked, Handlers, Operation, Taken
 from perdure.ledger import BadRequest, UnknownAgentType, name_of, type_of
-
-# ---------------------------------------------------------------- kill
-# Killing a process over REST, for whoever wants to watch what recovers: only where the gateway was started with leave for it.
-
 
 SUPERVISOR = "supervisor"
 
@@ -38,84 +33,10 @@ class Killed(BaseModel):
     told: str
 
 
-def killing(backend: Backend) -> list[Operation]:
-    """The operation that kills."""
-
-    async def kill_process(asked: Asked) -> object:
-        """Kill the supervisor or a host with `SIGKILL`. 403 unless the gateway was started with `--allow-kill`."""
-        if backend.striker is None:
-            raise Forbidden("this gateway kills nothing; start it with --allow-kill")
-        name = asked.body.process
-        pid = await _number_of(name)
-        how = await backend.striker(name, pid)
-        if how is None:
-            raise BadRequest("process", f"{name} ended by itself before it could be killed")
-        return {"process": name, "pid": pid, "told": f"{name} (process {pid}) was ended by {how}. {_next(name)}"}
-
-    async def _number_of(name: str) -> int:
-        told = await backend.ask("ps", 0)
-        known = {each["host"]: each["pid"] for each in told["hosts"]} | {SUPERVISOR: told["supervisor"]["pid"]}
-        if name not in known:
-            raise BadRequest("process", f"{name!r:.80} is neither {SUPERVISOR!r} nor the id of a host that is there")
-        return int(known[name])
-
-    return [Operation("POST", "/api/kill", kill_process, Killed, scope=Scope.ADMIN, body=KillAsked)]
-
-
-def _next(name: str) -> str:
-    if name == SUPERVISOR:
-        return "Ray starts it again; until then children go on, and nothing new is decided."
-    return "The supervisor gives its runs their next attempts on other hosts."
-
-
-# ---------------------------------------------------------------- steering
-
-
-def steering(backend: Backend) -> list[Operation]:
+class SteeringHandlers(Handlers):
     """The operations on runs, and those of an administrator."""
-    on, run, operate = _Steering(backend), models.OfRun, Scope.OPERATE
-    return [
-        Operation("POST", "/api/runs", on.start_run, models.Started, scope=operate, body=models.StartAsked),
-        Operation(
-            "POST",
-            "/api/runs/clear",
-            on.clear_runs,
-            models.Cleared,
-            scope=operate,
-            body=models.ClearAsked,
-            names=True,
-        ),
-        Operation(
-            "POST",
-            "/api/runs/{run_id}/cancel",
-            on.cancel_run,
-            models.Standing,
-            scope=operate,
-            of=run,
-            body=models.CancelAsked,
-        ),
-        Operation(
-            "POST",
-            "/api/runs/{run_id}/retry",
-            on.retry_run,
-            models.Standing,
-            scope=operate,
-            of=run,
-            body=models.Confirmed,
-        ),
-        Operation("DELETE", "/api/runs/{run_id}", on.clear_run, models.Cleared, scope=operate, of=run),
-        Operation("GET", "/api/upgrade", on.code, models.CodeTold),
-        Operation("POST", "/api/upgrade", on.upgrade, models.CodeTold, scope=Scope.ADMIN, body=models.UpgradeAsked),
-        Operation(
-            "DELETE", "/api/agents/{agent}", on.forget_agent, models.Confirmed, scope=Scope.ADMIN, of=models.OfAgent
-        ),
-    ]
 
-
-class _Steering:
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-
+    @Operation("POST", "/api/runs", models.Started, scope=Scope.OPERATE, body=models.StartAsked)
     async def start_run(self, asked: Asked) -> object:
         """Begin a run. It is durable when this is answered. The same `run_id` with other content is refused."""
         client = await self._backend.client()
@@ -129,6 +50,14 @@ class _Steering:
                 return each
         raise UnknownAgentType("type", f"{name!r:.200} is no class that this gateway serves")
 
+    @Operation(
+        "POST",
+        "/api/runs/{run_id}/cancel",
+        models.Standing,
+        scope=Scope.OPERATE,
+        of=models.OfRun,
+        body=models.CancelAsked,
+    )
     async def cancel_run(self, asked: Asked) -> object:
         """Cancel a run and what its child waits for. A run that has ended stays as it is."""
         run_id = asked.path.run_id
@@ -136,6 +65,9 @@ class _Steering:
         await self._backend.ask("cancel", run_id, None, asked.body.reason)
         return await self._standing(run_id)
 
+    @Operation(
+        "POST", "/api/runs/{run_id}/retry", models.Standing, scope=Scope.OPERATE, of=models.OfRun, body=models.Confirmed
+    )
     async def retry_run(self, asked: Asked) -> object:
         """Try a run again that has failed, was given up or is parked; or a parked mail, by its id."""
         key = asked.path.run_id
@@ -147,10 +79,12 @@ class _Steering:
     async def _standing(self, run_id: str) -> object:
         return {"run_id": run_id, "status": (await self._backend.ask("show", run_id))["status"]}
 
+    @Operation("DELETE", "/api/runs/{run_id}", models.Cleared, scope=Scope.OPERATE, of=models.OfRun)
     async def clear_run(self, asked: Asked) -> object:
         """Forget a run and its child's storage. A live one is cancelled first."""
         return await self._clear([asked.path.run_id])
 
+    @Operation("POST", "/api/runs/clear", models.Cleared, scope=Scope.OPERATE, body=models.ClearAsked, names=True)
     async def clear_runs(self, asked: Asked) -> object:
         """Forget runs and their children's storage. Live ones are cancelled first."""
         which: models.ClearAsked = asked.body
@@ -169,10 +103,12 @@ class _Steering:
         await self._backend.ask("clear", run_ids)
         return {"cleared": len(run_ids)}
 
+    @Operation("GET", "/api/upgrade", models.CodeTold)
     async def code(self, asked: Asked) -> object:
         """Which code stands where."""
         return {"types": await self._types(None)}
 
+    @Operation("POST", "/api/upgrade", models.CodeTold, scope=Scope.ADMIN, body=models.UpgradeAsked)
     async def upgrade(self, asked: Asked) -> object:
         """Agents that have older code and are at rest leave at once, and wake with the newest."""
         await self._backend.ask("upgrade", asked.body.type, True)
@@ -183,6 +119,7 @@ class _Steering:
         rows = await self._backend.ask("upgrade", None, False)
         return by_type(rows, code_dir, only) if code_dir is not None else [dict(row) for row in rows]
 
+    @Operation("DELETE", "/api/agents/{agent}", models.Confirmed, scope=Scope.ADMIN, of=models.OfAgent)
     async def forget_agent(self, asked: Asked) -> object:
         """Delete an agent with its storage, its sub-agents, its mail and the runs that it requested."""
         agent = asked.path.agent
@@ -190,3 +127,26 @@ class _Steering:
             raise BadRequest("agent", f"{agent!r:.200} is no address of an agent; one is name@module:Class")
         await self._backend.ask("forget", agent)
         return {}
+
+    @Operation("POST", "/api/kill", Killed, scope=Scope.ADMIN, body=KillAsked)
+    async def kill_process(self, asked: Asked) -> object:
+        """Kill the supervisor or a host with `SIGKILL`. 403 unless the gateway was started with `--allow-kill`."""
+        strike = self._backend.striker
+        if strike is None:
+            raise Forbidden("this gateway kills nothing; start it with --allow-kill")
+        name = asked.body.process
+        told = await self._backend.ask("ps", 0)
+        known = {each["host"]: each["pid"] for each in told["hosts"]} | {SUPERVISOR: told["supervisor"]["pid"]}
+        if name not in known:
+            raise BadRequest("process", f"{name!r:.80} is neither {SUPERVISOR!r} nor the id of a host that is there")
+        pid = int(known[name])
+        how = await strike(name, pid)
+        if how is None:
+            raise BadRequest("process", f"{name} ended by itself before it could be killed")
+        return {"process": name, "pid": pid, "told": f"{name} (process {pid}) was ended by {how}. {_next(name)}"}
+
+
+def _next(name: str) -> str:
+    if name == SUPERVISOR:
+        return "Ray starts it again; until then children go on, and nothing new is decided."
+    return "The supervisor gives its runs their next attempts on other hosts."

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from inspect import cleandoc
-from typing import Any, Final
+from types import MethodType
+from typing import Any, Final, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
@@ -48,13 +49,13 @@ class Asked:
     body: Any
 
 
-Handler = Callable[[Asked], Awaitable[object]]
+Handler = Callable[..., Awaitable[object]]
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing that can be asked. What it is stands in the docstring of its handler.
+    """One thing that can be asked. It decorates the method of `Handlers` that answers, whose docstring says what it is.
 
     Args:
         answer: the model of the answer; None for one of another kind, which the handler makes itself.
@@ -64,7 +65,6 @@ class Operation:
 
     method: str
     path: str
-    handler: Handler
     answer: type[BaseModel] | None = None
     _: KW_ONLY
     scope: Scope = Scope.READ
@@ -73,6 +73,10 @@ class Operation:
     body: type[Taken] | None = None
     media: str = JSON
     names: bool = False
+    handler: Handler | None = None
+
+    def __call__(self, handler: Handler) -> Operation:
+        return replace(self, handler=handler)
 
     @property
     def name(self) -> str:
@@ -83,6 +87,18 @@ class Operation:
     def summary(self) -> str:
         """What it is."""
         return cleandoc(self.handler.__doc__ or "")
+
+
+class Handlers:
+    """What operations are done by."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def table(self) -> list[Operation]:
+        """The operations."""
+        declared = [each for each in vars(type(self)).values() if isinstance(each, Operation)]
+        return [each(MethodType(cast("Handler", each.handler), self)) for each in declared]
 
 
 def routes_of(table: list[Operation], backend: Backend) -> list[BaseRoute]:
@@ -106,12 +122,14 @@ def _wide(operation: Operation) -> str:
 
 
 def _endpoint(operation: Operation, backend: Backend) -> _Endpoint:
+    handler = cast("Handler", operation.handler)
+
     async def answer(request: Request) -> Response:
         who = backend.principal(request, operation.scope)
         path = _fitting(operation.of, request.path_params)
         query = _fitting(operation.query, _query_of(request))
         body = None if operation.body is None else await _body_of(request, operation.body)
-        told = await operation.handler(Asked(request, who, path, query, body))
+        told = await handler(Asked(request, who, path, query, body))
         return told if isinstance(told, Response) else Response(json_bytes(told), media_type=JSON)
 
     return answer
