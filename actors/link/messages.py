@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 from perdure.actors.link.columns import RunsEnded, Starts
-from perdure.actors.link.questions import OfBooks, OfSupervisor, Wish
+from perdure.actors.link.questions import Query, Steering
 from perdure.ledger import (
     Adopt,
     Alarm,
@@ -295,7 +295,7 @@ class Abort(NamedTuple):
     reason: str
 
 
-Question: TypeAlias = Call | Abort | Tell | Wish | OfBooks | OfSupervisor
+Question: TypeAlias = Call | Abort | Tell | Steering | Query
 
 Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled
 """The stimuli that hosts report."""

@@ -40,7 +40,6 @@ from perdure.ledger import (
 )
 from perdure.policies import Limits
 
-T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 Told: TypeAlias = dict[str, Any]
 
@@ -53,9 +52,6 @@ class Later(Generic[T_co]):
     """An answer that is still to be read."""
 
     read: Callable[[], T_co]
-
-
-Answer: TypeAlias = T | Later[T]
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ class Books:
             raise UnknownRun("run_id", f"no run {run_id!r} is known")
         return run
 
-    def inspected(self, run: Run) -> Answer[Told]:
+    def inspected(self, run: Run) -> Told | Later[Told]:
         """What is known of a run, with its output."""
         told = inspected(run)
         if not run.large_output:
@@ -122,7 +118,7 @@ class Inspect(NamedTuple):
 
     run_id: str
 
-    def __call__(self, books: Books) -> Answer[Told | None]:
+    def __call__(self, books: Books) -> Told | Later[Told] | None:
         run = books.found(self.run_id)
         return None if run is None else books.inspected(run)
 
@@ -132,7 +128,7 @@ class Show(NamedTuple):
 
     run_id: str
 
-    def __call__(self, books: Books) -> Answer[Told]:
+    def __call__(self, books: Books) -> Told | Later[Told]:
         run = books.run(self.run_id)
         told, options = books.inspected(run), {"options": run.options}
         return Later(lambda: told.read() | options) if isinstance(told, Later) else told | options
@@ -154,7 +150,7 @@ class Frames(NamedTuple):
     run_id: str
     after: int
 
-    def __call__(self, books: Books) -> Answer[list[Told]]:
+    def __call__(self, books: Books) -> list[Told] | Later[list[Told]]:
         run = books.run(self.run_id)
         call = run.options.get("tool_call")
 
@@ -171,7 +167,7 @@ class KeptFrames(NamedTuple):
 
     run_ids: list[str]
 
-    def __call__(self, books: Books) -> Answer[list[list[Told] | None]]:
+    def __call__(self, books: Books) -> list[list[Told] | None] | Later[list[list[Told] | None]]:
         told: list[Run | None] = []
         room = FRAMES_AT_ONCE
         for run in map(books.found, self.run_ids):
@@ -206,7 +202,7 @@ class ListRuns(NamedTuple):
     limit: int
     first: First = "oldest"
 
-    def __call__(self, books: Books) -> Answer[list[Told]]:
+    def __call__(self, books: Books) -> list[Told] | Later[list[Told]]:
         runs = books.view.runs.copy()  # before the snapshot is read: what leaves memory meanwhile is in one of the two
         return Later(lambda: listed(runs, books.store.ended_runs(*self), *self))
 
@@ -221,7 +217,7 @@ class PageOfRuns(NamedTuple):
     before: int | None
     limit: int
 
-    def __call__(self, books: Books) -> Answer[Told]:
+    def __call__(self, books: Books) -> Told | Later[Told]:
         runs, wanted = books.view.runs.copy(), Wanted(*self[:-1])
 
         def read() -> Told:
@@ -237,7 +233,7 @@ class AtStake(NamedTuple):
     run_ids: list[str]
     agent_id: str = ""
 
-    def __call__(self, books: Books) -> Answer[dict[str, int]]:
+    def __call__(self, books: Books) -> dict[str, int] | Later[dict[str, int]]:
         for run_id in self.run_ids:
             books.run(run_id)
         found = at_stake(books.view, self.run_ids, self.agent_id)
@@ -311,16 +307,17 @@ class ChangedRuns(NamedTuple):
     limit: int
 
 
-OfBooks: TypeAlias = (
+Query: TypeAlias = (
     Known | Inspect | Show | Explain | Frames | KeptFrames | ListRuns | PageOfRuns | AtStake
     | Overview | Audit | ShowLimits | ShowAgent | Upgrade
+    | WindDown | Keep | ChangedRuns
 )  # fmt: skip
-OfSupervisor: TypeAlias = WindDown | Keep | ChangedRuns
-Wish: TypeAlias = Cancel | Clear | Forget | Retry
+"""What is answered without a new fact."""
+
+Steering: TypeAlias = Cancel | Clear | Forget | Retry
 """What becomes facts."""
 
-QUESTIONS: Final[dict[str, type[OfBooks | OfSupervisor | Wish]]] = {
-    "known": Known,
+QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
     "inspect": Inspect,
     "show": Show,
     "explain": Explain,
@@ -345,7 +342,7 @@ QUESTIONS: Final[dict[str, type[OfBooks | OfSupervisor | Wish]]] = {
 """By their names, for `ask`."""
 
 
-def question_of(name: str, *args: Any) -> OfBooks | OfSupervisor | Wish:
+def question_of(name: str, *args: Any) -> Query | Steering:
     """The question of this name. Raises `BadRequest`."""
     kind = QUESTIONS.get(name)
     if kind is None:

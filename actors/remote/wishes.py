@@ -101,8 +101,8 @@ class Blocks:
     """What is for sync code: its `_ask` blocks."""
 
 
-class Operation(Protocol[P, T_co]):
-    """An operation, as a type checker sees it: its call is a coroutine of what awaits, and blocks in what blocks."""
+class Performed(Protocol[P, T_co]):
+    """A method as a type checker sees it: its call is a coroutine of what awaits, and blocks in what blocks."""
 
     @overload
     def __get__(self, client: Awaits, owner: type) -> Callable[P, Coroutine[Any, Any, T_co]]: ...
@@ -110,14 +110,14 @@ class Operation(Protocol[P, T_co]):
     def __get__(self, client: Blocks, owner: type) -> Callable[P, T_co]: ...
 
 
-def operation(wish: Callable[Concatenate[Any, P], Wish[T]]) -> Operation[P, T]:
+def operation(wish: Callable[Concatenate[Any, P], Wish[T]]) -> Performed[P, T]:
     """A method that has this wish performed."""
 
     @wraps(wish)
     def performed(self: Any, *args: P.args, **kwargs: P.kwargs) -> object:
         return self._ask(wish(self, *args, **kwargs))
 
-    return cast("Operation[P, T]", performed)
+    return cast("Performed[P, T]", performed)
 
 
 def run_path(run_id: str, then: str = "") -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from perdure.actors.link.messages import Plain, Reply
-from perdure.actors.link.questions import Books, ChangedRuns, Keep, Later, OfBooks, OfSupervisor, Upgrade, WindDown
+from perdure.actors.link.questions import Books, ChangedRuns, Keep, Later, Query, Upgrade, WindDown
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import World
 from perdure.actors.supervisor.changes import Changes
@@ -51,9 +51,9 @@ class Queries:
         self._winding_down, self._keeping, self._changes = winding_down, keeping, changes
         self._books = Books(view, store, limits, findings, now_ms, keeping.stored_below, self._about)
         self.work = Work()
-        self._open: list[tuple[Session, str, OfBooks | OfSupervisor]] = []
+        self._open: list[tuple[Session, str, Query]] = []
 
-    def add(self, session: Session, ref: str, query: OfBooks | OfSupervisor) -> None:
+    def add(self, session: Session, ref: str, query: Query) -> None:
         """Take in a question."""
         self._open.append((session, ref, query))
 
@@ -63,7 +63,7 @@ class Queries:
         for session, ref, query in queries:
             self._tasks.start(self._answer(session, ref, query))
 
-    async def _answer(self, session: Session, ref: str, query: OfBooks | OfSupervisor) -> None:
+    async def _answer(self, session: Session, ref: str, query: Query) -> None:
         """Answer a question. An error of ours is logged, and is the answer: it says nothing about the ledger."""
         try:
             answer = await self._answer_to(query)
@@ -78,7 +78,7 @@ class Queries:
             session.say(Reply(ref, ok=True, value=answer))
         self._sessions.flush()
 
-    async def _answer_to(self, query: OfBooks | OfSupervisor) -> Plain:
+    async def _answer_to(self, query: Query) -> Plain:
         match query:
             case ChangedRuns(after, limit):
                 return self._changes.since(after, limit)

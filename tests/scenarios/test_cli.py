@@ -22,6 +22,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from perdure.actors import Runtime
+from perdure.actors.link.questions import QUESTIONS
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.ledger import (
     FORMAT,
@@ -56,6 +57,7 @@ from perdure.ledger.storage.file_disk import log_of, place_of
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
 from perdure.scenarios.cli import app, main
+from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.exits import Terminated
 from perdure.scenarios.stories import fan_out_record
 from perdure.scenarios.stories.directory_lock import playing
@@ -335,6 +337,30 @@ def archive(data: Path) -> Path:
             store.append([record_fact(view, asked, at_ms), record_fact(view, end, at_ms + 1_500)], [])
         store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
     return data
+
+
+ASKED: dict[str, list[Any]] = {
+    "inspect": ["e1"], "show": ["e1"], "explain": ["e1"], "frames": ["e1", -1], "kept": [["e1", "one"]],
+    "list": [None, None, None, 2], "page": [None, None, None, "", None, 2], "at_stake": [["e1", "e2"]], "agent": ["p@m:P"],
+    "ps": [], "audit": [], "limits": [], "upgrade": [],
+}  # fmt: skip
+
+
+def test_a_directory_that_is_not_served_answers_all_but_what_only_a_supervisor_can(archive: Path) -> None:
+    with ColdLedger(archive) as ledger:
+        told = {name: ledger.ask(name, *given) for name, given in ASKED.items()}
+        for name, given in {"wind_down": [], "keep": ["hold", []], "changed": [None, 1]}.items():
+            with pytest.raises(BadRequest, match=f"only a supervisor answers '{name}'"):
+                ledger.ask(name, *given)
+        with pytest.raises(BadRequest, match="'weather' is not one"):
+            ledger.ask("weather")
+    assert {*ASKED, "wind_down", "keep", "changed", "cancel", "clear", "forget", "retry"} == {*QUESTIONS}
+    assert (told["inspect"]["error"], told["show"]["status"]) == ("it\nbroke", "error")
+    assert (told["frames"][-1]["event"]["kind"], told["kept"]) == ("error", [told["frames"], None])
+    assert [row["run_id"] for row in told["list"]] == ["one", "e1"]
+    assert [row["run_id"] for row in told["page"]["runs"]] == ["e7", "e6"]
+    assert told["at_stake"] == {"runs": 2, "live": 0, "sub_agents": 0, "mail": 0}
+    assert (told["ps"]["supervisor"], told["ps"]["runs"]["aborted"], told["agent"]) == (None, 6, None)
 
 
 def listed(*words: str | Path) -> list[str]:
