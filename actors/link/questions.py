@@ -9,36 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from perdure.ledger import (
-    HARD,
-    BadRequest,
-    Cancel,
-    Clear,
-    First,
-    Forget,
-    Kept,
-    Retry,
-    Run,
-    Store,
-    UnknownRun,
-    View,
-    Wanted,
-    about_agent,
-    at_stake,
-    audit,
-    code_standings,
-    explain,
-    frame_of,
-    inspected,
-    line,
-    listed,
-    overview,
-    page_of,
-    parked,
-)
+from perdure import ledger
+from perdure.ledger import HARD, BadRequest, Cancel, Clear, First, Forget, Retry, UnknownRun
 from perdure.policies import Limits
+
+if TYPE_CHECKING:  # what answers is loaded by whoever answers: hosts and clients only ask
+    from perdure.ledger import Run, Store, View
 
 T_co = TypeVar("T_co", covariant=True)
 Told: TypeAlias = dict[str, Any]
@@ -90,15 +68,15 @@ class Books:
 
     def inspected(self, run: Run) -> Told | Later[Told]:
         """What is known of a run, with its output."""
-        told = inspected(run)
+        told = ledger.inspected(run)
         if not run.large_output:
             return told
         body = self.store.payload
         return Later(lambda: told | {"output": _kept(body(run.run_id, "output"))})
 
 
-def _kept(body: bytes | None) -> Kept | None:
-    return None if body is None else Kept(body)
+def _kept(body: bytes | None) -> ledger.Kept | None:
+    return None if body is None else ledger.Kept(body)
 
 
 # ---------------------------------------------------------------- runs
@@ -141,7 +119,7 @@ class Explain(NamedTuple):
 
     def __call__(self, books: Books) -> list[str]:
         run = books.run(self.run_id)
-        return explain(books.view, run, books.now_ms(), books.limits, served=books.is_served)
+        return ledger.explain(books.view, run, books.now_ms(), books.limits, served=books.is_served)
 
 
 class Frames(NamedTuple):
@@ -156,7 +134,7 @@ class Frames(NamedTuple):
 
         def read() -> list[Told]:
             rows = books.store.facts(run.run_id, self.after, frames_only=True)
-            return [frame for row in rows if (frame := frame_of(row, call, replay=True)) is not None]
+            return [frame for row in rows if (frame := ledger.frame_of(row, call, replay=True)) is not None]
 
         return Later(read)
 
@@ -186,7 +164,7 @@ class KeptFrames(NamedTuple):
 
         def read() -> list[list[Told] | None]:
             for row in books.store.frames(list(ended), *span):
-                frame = frame_of(row, ended[row.subject].options.get("tool_call"), replay=True)
+                frame = ledger.frame_of(row, ended[row.subject].options.get("tool_call"), replay=True)
                 frames[row.subject] += [frame] if frame is not None else []
             return [None if run is None else frames[run.run_id] for run in told]
 
@@ -204,7 +182,7 @@ class ListRuns(NamedTuple):
 
     def __call__(self, books: Books) -> list[Told] | Later[list[Told]]:
         runs = books.view.runs.copy()  # before the snapshot is read: what leaves memory meanwhile is in one of the two
-        return Later(lambda: listed(runs, books.store.ended_runs(*self), *self))
+        return Later(lambda: ledger.listed(runs, books.store.ended_runs(*self), *self))
 
 
 class PageOfRuns(NamedTuple):
@@ -218,11 +196,11 @@ class PageOfRuns(NamedTuple):
     limit: int
 
     def __call__(self, books: Books) -> Told | Later[Told]:
-        runs, wanted = books.view.runs.copy(), Wanted(*self[:-1])
+        runs, wanted = books.view.runs.copy(), ledger.Wanted(*self[:-1])
 
         def read() -> Told:
-            page = page_of(runs, books.store.newest_runs(wanted, self.limit + 1), wanted, self.limit)
-            return {"runs": [line(run) for run in page.runs], "next": page.next}
+            page = ledger.page_of(runs, books.store.newest_runs(wanted, self.limit + 1), wanted, self.limit)
+            return {"runs": [ledger.line(run) for run in page.runs], "next": page.next}
 
         return Later(read)
 
@@ -236,7 +214,7 @@ class AtStake(NamedTuple):
     def __call__(self, books: Books) -> dict[str, int] | Later[dict[str, int]]:
         for run_id in self.run_ids:
             books.run(run_id)
-        found = at_stake(books.view, self.run_ids, self.agent_id)
+        found = ledger.at_stake(books.view, self.run_ids, self.agent_id)
         return Later(lambda: found.told(books.stored_below))
 
 
@@ -249,7 +227,7 @@ class Overview(NamedTuple):
     live_max: int = 200
 
     def __call__(self, books: Books) -> Told:
-        told = overview(books.view, self.live_max, served=books.is_served)
+        told = ledger.overview(books.view, self.live_max, served=books.is_served)
         return told | {"supervisor": None if books.supervisor is None else books.supervisor()}
 
 
@@ -257,7 +235,7 @@ class Audit(NamedTuple):
     """The audit equation, parked mail, and findings."""
 
     def __call__(self, books: Books) -> Told:
-        return {**audit(books.view), "parked_mail": parked(books.view), "findings": books.findings}
+        return {**ledger.audit(books.view), "parked_mail": ledger.parked(books.view), "findings": books.findings}
 
 
 class ShowLimits(NamedTuple):
@@ -273,7 +251,7 @@ class ShowAgent(NamedTuple):
     agent_id: str
 
     def __call__(self, books: Books) -> Told | None:
-        return about_agent(books.view, self.agent_id, served=books.is_served)
+        return ledger.about_agent(books.view, self.agent_id, served=books.is_served)
 
 
 class Upgrade(NamedTuple):
@@ -283,7 +261,7 @@ class Upgrade(NamedTuple):
     now: bool = False
 
     def __call__(self, books: Books) -> list[Told]:
-        return code_standings(books.view, self.agent_type, served=books.is_served)
+        return ledger.code_standings(books.view, self.agent_type, served=books.is_served)
 
 
 # ---------------------------------------------------------------- of the supervisor alone

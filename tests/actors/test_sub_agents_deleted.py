@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from perdure.actors.link.messages import Known
+from perdure.actors.link.questions import Known
 from perdure.ledger import BadRequest, OutcomeUnknown, PerdureError, is_within
 from tests.actors.family_cast import Elder, Kid, ask, kid
 from tests.kit import ROOMY, Stage, address, play
