@@ -128,7 +128,7 @@ class Frames(NamedTuple):
     run_id: str
     after: int
 
-    def __call__(self, books: Books) -> list[Told] | Later[list[Told]]:
+    def __call__(self, books: Books) -> Later[list[Told]]:
         run = books.run(self.run_id)
         call = run.options.get("tool_call")
 
@@ -180,7 +180,7 @@ class ListRuns(NamedTuple):
     limit: int
     first: First = "oldest"
 
-    def __call__(self, books: Books) -> list[Told] | Later[list[Told]]:
+    def __call__(self, books: Books) -> Later[list[Told]]:
         runs = books.view.runs.copy()  # before the snapshot is read: what leaves memory meanwhile is in one of the two
         return Later(lambda: ledger.listed(runs, books.store.ended_runs(*self), *self))
 
@@ -195,7 +195,7 @@ class PageOfRuns(NamedTuple):
     before: int | None
     limit: int
 
-    def __call__(self, books: Books) -> Told | Later[Told]:
+    def __call__(self, books: Books) -> Later[Told]:
         runs, wanted = books.view.runs.copy(), ledger.Wanted(*self[:-1])
 
         def read() -> Told:
@@ -211,7 +211,7 @@ class AtStake(NamedTuple):
     run_ids: list[str]
     agent_id: str = ""
 
-    def __call__(self, books: Books) -> dict[str, int] | Later[dict[str, int]]:
+    def __call__(self, books: Books) -> Later[dict[str, int]]:
         for run_id in self.run_ids:
             books.run(run_id)
         found = ledger.at_stake(books.view, self.run_ids, self.agent_id)
