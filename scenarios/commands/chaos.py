@@ -19,9 +19,10 @@ from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import equation, shortened
 from perdure.scenarios.exits import STOPPED
-from perdure.scenarios.stories.chaos import FAILED_MAX, LIVE_MAX, Chaos, Plan, counted, some
+from perdure.scenarios.faults.chaos import FAILED_MAX, LIVE_MAX, Chaos, Plan, counted
+from perdure.scenarios.faults.observer import Observer
+from perdure.scenarios.faults.strikes import some
 from perdure.scenarios.stories.engine import in_words, percentiles
-from perdure.scenarios.stories.onlooker import Onlooker
 
 SETTLE_MAX_MS: Final = 86_400_000
 FOR_MAX_MS: Final = 30 * 86_400_000
@@ -106,12 +107,12 @@ def _tell(stream: Any, said: str) -> None:
 
 
 async def _play(data: Path, plan: Plan, tell: Any) -> tuple[dict[str, Any], list[str]]:
-    async with Onlooker(data) as onlooker:
-        vital = await onlooker.vital() if Target.RAY in plan.targets else []
-        drill = Chaos(onlooker, plan, tell, onlooker.vital if vital else None)
+    async with Observer(data) as observer:
+        vital = await observer.vital() if Target.RAY in plan.targets else []
+        drill = Chaos(observer, plan, tell, observer.vital if vital else None)
         _heed_signals(drill)
         await drill.play()
-        told = await _judged(drill, onlooker, data)
+        told = await _judged(drill, observer, data)
     return told, drill.wrong
 
 
@@ -127,11 +128,11 @@ def _heed_signals(drill: Chaos) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop)
 
 
-async def _judged(drill: Chaos, onlooker: Onlooker, data: Path) -> dict[str, Any]:
+async def _judged(drill: Chaos, observer: Observer, data: Path) -> dict[str, Any]:
     """The account, by what serves the directory, or if nothing does, by its ledger."""
     asked = (("ps", LIVE_MAX), ("audit",), ("list", None, ["error"], None, FAILED_MAX, "newest"))
     try:
-        overview, audit, failed = [await onlooker.ask(*question) for question in asked]
+        overview, audit, failed = [await observer.ask(*question) for question in asked]
     except SupervisorUnreachable:
         with ColdLedger(data) as ledger:
             overview, audit, failed = [ledger.ask(*question) for question in asked]

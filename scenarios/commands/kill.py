@@ -1,4 +1,4 @@
-"""`perdure kill`."""
+"""`perdure kill`: one strike at a process of a directory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from perdure.ledger import LIVE, BadRequest, SupervisorUnreachable, name_of
 from perdure.policies import Target
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import json_of
-from perdure.scenarios.stories.chaos import LIVE_MAX, some
-from perdure.scenarios.stories.loss import Loss
-from perdure.scenarios.stories.onlooker import Onlooker
-from perdure.scenarios.stories.strikes import aimed, carried, in_detail, kind_of
-from perdure.scenarios.stories.victims import Victim, hosts_in
+from perdure.scenarios.faults.chaos import LIVE_MAX
+from perdure.scenarios.faults.observer import Observer
+from perdure.scenarios.faults.strikes import Overview, Strike, Victim, chosen, hosts_in, some, supervisor_in
 
 WAIT_MAX_MS: Final = 3_600_000
 ANSWER_S: Final = 10.0
 LOOK_S: Final = 0.05
+NEXT: Final = {
+    Target.SUPERVISOR: "Ray starts it again. Nothing is decided until its next life has read the ledger.",
+    Target.HOST: "The supervisor gives the runs their next attempts on other hosts, and wakes the agents that have work again.",
+}
 
 
 class What(StrEnum):
@@ -102,61 +104,61 @@ def _check(order: Order) -> None:
 
 
 async def _carry_out(data: Path, order: Order, wait_s: float, say: Callable[[str], None]) -> dict[str, Any]:
-    async with Onlooker(data, ANSWER_S) as onlooker:
-        overview = await onlooker.ask("ps", LIVE_MAX)
-        target, aims = await _aimed(onlooker, order, overview)
-        killed_s = onlooker.now_s()
-        hit = {victim: way for victim in aims if (way := await onlooker.kill(victim))}
+    async with Observer(data, ANSWER_S) as observer:
+        overview = await observer.ask("ps", LIVE_MAX)
+        victims, at_s = await _chosen(observer, order, overview), observer.now_s()
+        hit = {victim: way for victim in victims if (way := await observer.kill(victim))}
         if not hit:
-            raise BadRequest(order.what or "hosts", f"{some(list(map(in_detail, aims)))} ended before it was struck")
-        names = {each.name for each in hit}
-        (runs, agents), loss = carried(overview, names), Loss.of(kind_of(target), names, overview)
+            raise BadRequest(order.what or "hosts", f"{some(victims)} ended before it was struck")
+        target = Target.SUPERVISOR if order.what is What.SUPERVISOR else Target.HOST
+        strike, names = Strike.of(target, hit, overview, at_s), {victim.name for victim in hit}
         for victim, way in hit.items():
-            say(f"Killed {in_detail(victim)}: {way}.")
-        say(_burden(target, [row["run_id"] for row in runs], agents))
-        say(_next(target, overview))
-        took_ms, left = await _mended(onlooker, loss, killed_s, wait_s)
-        if wait_s:
-            say(_outcome(took_ms, left, wait_s))
-        struck = [row["run_id"] for row in runs][:1]
-        if order.what is What.RUN:
-            struck = [str(order.name)]
-        explained = {run_id: await onlooker.ask("explain", run_id) for run_id in struck}
+            say(f"Killed {victim}: {way}.")
+        agents = [agent for agent, host, _ in overview["agents"] if host in names]
+        say(_burden(list(strike.runs), agents) if target is Target.HOST else "It carried no run and no agent.")
+        say(NEXT[target])
+        await _wait(observer, strike, wait_s)
+        if strike.took_ms is not None:
+            say(f"All of it is at work again, or has ended, after {strike.took_ms:.0f} ms.")
+        elif wait_s:
+            say(f"After {wait_s:g} s this is not at work again: {some(strike.left)}.")
+        told = [str(order.name)] if order.what is What.RUN else list(strike.runs)[:1]
+        explained = {run_id: await observer.ask("explain", run_id) for run_id in told}
     for sentences in explained.values():
         say("\n" + "\n".join(sentences))
     return {
         "killed": [{**victim._asdict(), "way": way} for victim, way in hit.items()],
-        "runs": [row["run_id"] for row in runs],
+        "runs": list(strike.runs),
         "agents": agents,
-        "recovered_ms": None if took_ms is None else round(took_ms, 1),
-        "left": left,
+        "recovered_ms": None if strike.took_ms is None else round(strike.took_ms, 1),
+        "left": strike.left,
         "explain": explained,
     }
 
 
-async def _aimed(onlooker: Onlooker, order: Order, overview: dict[str, Any]) -> tuple[Target, list[Victim]]:
+async def _chosen(observer: Observer, order: Order, overview: Overview) -> list[Victim]:
     """Whom it hits. Raises `BadRequest` if there is nobody of that name, or no process has it."""
     if order.what is What.SUPERVISOR:
-        return Target.SUPERVISOR, aimed(Target.SUPERVISOR, overview, None, random.random, [])
-    hosts = hosts_in(overview)
+        return [supervisor_in(overview)]
     if order.what is None:
         fraction = 1.0 if order.all_hosts else order.fraction
-        found = aimed(Target.HOST, overview, fraction, random.Random(order.seed).random, [])
+        found = chosen(Target.HOST, overview, random.Random(order.seed).random, fraction)
         if not found:
             raise BadRequest("hosts", "no host is up; they come with the work")
-        return Target.HOST, found
-    home = order.name if order.what is What.HOST else await _home(onlooker, order, overview)
+        return found
+    home = order.name if order.what is What.HOST else await _home(observer, order, overview)
+    hosts = hosts_in(overview)
     if home not in hosts:
         known = f"those that are: {', '.join(sorted(hosts))}" if hosts else "none is"
         raise BadRequest("host", f"no host {home!r} is up; {known}")
-    return Target.HOST, [hosts[home]]
+    return [hosts[home]]
 
 
-async def _home(onlooker: Onlooker, order: Order, overview: dict[str, Any]) -> str:
+async def _home(observer: Observer, order: Order, overview: Overview) -> str:
     """The host of an agent, or of a run."""
     name = str(order.name)
     if order.what is What.RUN:
-        run = await onlooker.ask("show", name)
+        run = await observer.ask("show", name)
         if run["status"] not in LIVE:
             raise BadRequest("run", f"{name} has ended: {run['status']}")
         if not run["host"]:
@@ -168,7 +170,7 @@ async def _home(onlooker: Onlooker, order: Order, overview: dict[str, Any]) -> s
         raise BadRequest("agent", f"several agents are called {name!r}; give the address: {some(found)}")
     if found:
         return str(living[found[0]])
-    about = await onlooker.ask("agent", name)
+    about = await observer.ask("agent", name)
     if about is None:
         known = f"those that are: {some(sorted(living))}" if living else "none is"
         raise BadRequest("agent", f"no agent {name!r} is awake; {known}")
@@ -177,38 +179,20 @@ async def _home(onlooker: Onlooker, order: Order, overview: dict[str, Any]) -> s
     return str(about["host"])
 
 
-def _burden(target: Target, runs: list[str], agents: list[str]) -> str:
-    if target is Target.SUPERVISOR:
-        return "It carried no run and no agent: those live on hosts, and go on."
-    on = f"{len(runs)} live run{'s' * (len(runs) != 1)}" + (f" ({some(runs)})" if runs else "")
-    return f"It carried {on} and {len(agents)} agent{'s' * (len(agents) != 1)}" + (
-        f" ({some(agents)})." if agents else "."
-    )
+def _burden(runs: list[str], agents: list[str]) -> str:
+    carried = [
+        f"{len(names)} {noun}{'s' * (len(names) != 1)}" + (f" ({some(names)})" if names else "")
+        for noun, names in (("live run", runs), ("agent", agents))
+    ]
+    return f"It carried {' and '.join(carried)}."
 
 
-def _next(target: Target, overview: dict[str, Any]) -> str:
-    if target is Target.SUPERVISOR:
-        return f"Ray starts it again. Nothing is decided until its life {overview['epoch'] + 1} has read the ledger."
-    return (
-        "The supervisor gives the runs their next attempts on other hosts, and wakes the agents that have work again."
-    )
-
-
-async def _mended(onlooker: Onlooker, loss: Loss, killed_s: float, wait_s: float) -> tuple[float | None, list[str]]:
-    """After how many milliseconds everything was at work again; or what was not, when the patience was over."""
-    left: list[str] = []
-    while onlooker.now_s() < killed_s + wait_s:
+async def _wait(observer: Observer, strike: Strike, wait_s: float) -> None:
+    """Look until all of it is at work again, or the patience is over."""
+    while observer.now_s() < strike.at_s + wait_s:
         try:
-            left = loss.left(await onlooker.ask("ps", LIVE_MAX))
+            if strike.has_recovered(await observer.ask("ps", LIVE_MAX), observer.now_s()):
+                return
         except SupervisorUnreachable:
-            left = ["supervisor"]
-        if not left:
-            return (onlooker.now_s() - killed_s) * 1000, []
+            strike.left = ["supervisor"]
         await asyncio.sleep(LOOK_S)
-    return None, left
-
-
-def _outcome(took_ms: float | None, left: list[str], wait_s: float) -> str:
-    if took_ms is not None:
-        return f"All of it is at work again, or has ended, after {took_ms:.0f} ms."
-    return f"After {wait_s:g} s this is not at work again: {some(left)}."

@@ -6,15 +6,15 @@ Everything is told by two looks at the supervisor's overview, so nothing is miss
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from perdure.scenarios.commands.shown import equation
+from perdure.scenarios.faults.strikes import Strike, Victim
 from perdure.scenarios.stories.live_tables import hosts_line, run_cells
-from perdure.scenarios.stories.loss import Loss
 
 RATE_S: Final = 10.0  # over which the rate is taken
 LINES_AROUND: Final = 9  # of the picture, beside its runs
@@ -22,14 +22,6 @@ LABEL: Final = len("served")
 ROWS_MIN: Final = 3
 ENDED: Final = ("completed", "error", "aborted", "interrupted")
 COLUMNS: Final = ("run", "attempt", "progress", "phase", "milestones", "host", "agent")
-
-
-class Lost(NamedTuple):
-    """A host that is gone, and what was on it."""
-
-    host: str
-    at_s: float
-    loss: Loss
 
 
 class Tray:
@@ -41,7 +33,7 @@ class Tray:
         self._why = ""
         self._silent_s: float | None = None  # since when nobody answers
         self._seen_s = 0.0
-        self._lost: list[Lost] = []
+        self._lost: list[Strike] = []  # hosts that are gone, until what was on them is at work again
         self._ended: deque[tuple[float, int]] = deque()
         self._slots: list[str | None] = []
 
@@ -84,13 +76,13 @@ class Tray:
         here = {host["host"] for host in overview["hosts"]}
         for host in before["hosts"]:
             if host["up"] and host["tenants"] and host["host"] not in here:
-                loss = Loss.of("host", {host["host"]}, before)
-                said.append(f"host {host['host']} (process {host['pid']}) is gone: {loss.told}")
-                self._lost.append(Lost(host["host"], self._seen_s, loss))
-        for lost in [each for each in self._lost if each.loss.is_mended(overview)]:
-            self._lost.remove(lost)
-            took_ms = (at_s - lost.at_s) * 1000
-            said.append(f"what was on host {lost.host} is at work again, or has ended, within {took_ms:.0f} ms")
+                lost = Victim(host["host"], host["pid"], host["node"])
+                self._lost.append(Strike.of("host", {lost: ""}, before, self._seen_s))
+                said.append(f"host {lost.name} (process {lost.pid}) is gone: {self._lost[-1]}")
+        for strike in [each for each in self._lost if each.has_recovered(overview, at_s)]:
+            self._lost.remove(strike)
+            (lost,) = strike.victims
+            said.append(f"what was on host {lost.name} is at work again, or has ended, within {strike.took_ms:.0f} ms")
         return said
 
     def _of_counts(self, before: dict[str, Any], overview: dict[str, Any]) -> list[str]:

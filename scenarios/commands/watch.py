@@ -27,7 +27,7 @@ from perdure.scenarios.commands.keys import Keys
 from perdure.scenarios.commands.shown import json_of
 from perdure.scenarios.commands.tray import Tray
 from perdure.scenarios.exits import TERMINATED
-from perdure.scenarios.stories.onlooker import Onlooker
+from perdure.scenarios.faults.observer import Observer
 
 FRAME_S: Final = 0.25
 LINE_S: Final = 1.0
@@ -139,13 +139,13 @@ async def _watch(data: Path, live_max: int, screen: Screen) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     desk = Desk(Tray(str(data)))
     with screen, Keys() as keys:
-        async with Onlooker(data) as onlooker:
+        async with Observer(data) as observer:
             while not desk.is_over:
-                took_s = await _look(onlooker, live_max, screen, desk, keys)
-                await _heed(onlooker, screen, desk, keys, max(screen.pause_s, SHARE * took_s))
+                took_s = await _look(observer, live_max, screen, desk, keys)
+                await _heed(observer, screen, desk, keys, max(screen.pause_s, SHARE * took_s))
 
 
-async def _heed(onlooker: Onlooker, screen: Screen, desk: Desk, keys: Keys, pause_s: float) -> None:
+async def _heed(observer: Observer, screen: Screen, desk: Desk, keys: Keys, pause_s: float) -> None:
     """Do what keys ask for until it is time to look again."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + pause_s
@@ -153,27 +153,27 @@ async def _heed(onlooker: Onlooker, screen: Screen, desk: Desk, keys: Keys, paus
         pressed = await keys.wait(left_s)
         for key in pressed:
             desk.press(key)
-        await attend(onlooker, desk)
+        await attend(observer, desk)
         if pressed:
             screen.show(desk, is_new=False)
 
 
-async def attend(onlooker: Asked, desk: Desk) -> None:
+async def attend(observer: Asked, desk: Desk) -> None:
     """Have wishes done, and ask for what is shown. What is refused is told."""
     try:
         while desk.wishes:
             wish = desk.wishes.popleft()
-            desk.done(wish, await onlooker.ask(*wish.question))
+            desk.done(wish, await observer.ask(*wish.question))
         for question in desk.questions():
-            desk.hear(question, await onlooker.ask(*question))
+            desk.hear(question, await observer.ask(*question))
     except PerdureError as problem:
         desk.refused(str(problem))
 
 
-async def _look(onlooker: Onlooker, live_max: int, screen: Screen, desk: Desk, keys: Keys) -> float:
+async def _look(observer: Observer, live_max: int, screen: Screen, desk: Desk, keys: Keys) -> float:
     """Look once, and show what is seen. Returns how many seconds an answer took."""
     began_s, took_s = time.monotonic(), 0.0
-    looking = asyncio.ensure_future(onlooker.ask("ps", live_max))
+    looking = asyncio.ensure_future(observer.ask("ps", live_max))
     try:
         while not desk.is_over and not (await asyncio.wait({looking}, timeout=FRAME_S))[0]:
             for key in keys.taken():

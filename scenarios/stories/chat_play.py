@@ -18,6 +18,7 @@ from random import Random
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
+from perdure.scenarios.faults.strikes import Victim, home_of, hosts_in, supervisor_in
 from perdure.scenarios.provider.faults import Fault, FaultPlan, Rule
 from perdure.scenarios.provider.script import Question, Script
 from perdure.scenarios.provider.scripted import Counters, Record
@@ -38,7 +39,6 @@ from perdure.scenarios.stories.chat_workspace import Workspace
 from perdure.scenarios.stories.engine import Play, Scenario, in_words, simulate_in_one_world
 from perdure.scenarios.stories.environment import MODEL, SCRIPTED, SIMULATED, simulated_model, with_environment
 from perdure.scenarios.stories.stage import Stage
-from perdure.scenarios.stories.victims import Victim, home_of, hosts_in, supervisor_in
 from perdure.scenarios.stories.watchers import Watcher
 from perdure.scenarios.testing.laboratory import Laboratory
 

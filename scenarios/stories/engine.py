@@ -25,9 +25,9 @@ import typer
 from perdure.actors import Client
 from perdure.ledger import BadRequest, LedgerError
 from perdure.scenarios.exits import code_of
+from perdure.scenarios.faults.strikes import Victim
 from perdure.scenarios.stories.directory_lock import playing
 from perdure.scenarios.stories.stage import RayStage, SimStage, Stage
-from perdure.scenarios.stories.victims import Victim
 from perdure.scenarios.stories.watchers import Watcher
 from perdure.scenarios.testing.laboratory import Laboratory, Violation
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from perdure.ledger import BadRequest
-from perdure.scenarios.stories.director import Directed, Director, Due, draw_kills, left_of
-from perdure.scenarios.stories.engine import in_words, percentiles, rate
+from perdure.scenarios.faults.by_progress import Director, Due, draw_kills, left_of
+from perdure.scenarios.faults.strikes import Victim
+from perdure.scenarios.stories.engine import Scenario, in_words, percentiles, rate
 from perdure.scenarios.stories.fan_out_agents import Census, CensusOrder, SourceFile, files_for
 from perdure.scenarios.stories.fan_out_checks import MAIL, Harvest, account, wrong_of
 from perdure.scenarios.stories.fan_out_record import Logbook, Order, Progress, begin, read
 from perdure.scenarios.stories.stage import RayStage, Stage
-from perdure.scenarios.stories.victims import Victim
 from perdure.scenarios.stories.watchers import Scene, Watcher
 
 KINDS: Final = ("child", "parent", "supervisor", "cluster")
@@ -51,7 +51,7 @@ def paced(order: Order) -> list[SourceFile]:
     ]
 
 
-class FanOut(Directed):
+class FanOut(Scenario):
     """One fan-out. Without `pace_s` the order gets a pace that leaves time for the kills."""
 
     name: ClassVar[str] = "fan-out"
@@ -112,7 +112,8 @@ class FanOut(Directed):
             audit = await stage.ask("audit")
             self._progress.before = {key: audit[key] for key in MAIL}
             self._book.save()
-        director = Director(stage, self, left_of(kills_of(self._order), self._progress.struck), self.seed)
+        due = left_of(kills_of(self._order), self._progress.struck)
+        director = Director(stage, self, due, self.seed, self.watcher.say)
         self._begin_work()
         try:
             await director.direct()
@@ -162,6 +163,7 @@ class FanOut(Directed):
         scene = self.scene
         scene.overview, scene.seconds = overview, self._seconds()
         scene.ended = max(scene.ended, self._ended(overview))
+        self.watcher.show(scene)
         return scene
 
     def _ended(self, overview: dict[str, Any]) -> int:
@@ -173,9 +175,10 @@ class FanOut(Directed):
         fraction = ((own or {}).get("progress") or {}).get("fraction") or 0.0
         return round(fraction * self._order.children)
 
-    def is_over(self, scene: Scene) -> bool:
+    def is_over(self) -> bool:
         """Whether all runs have ended and all mail is delivered."""
         assert self._work is not None
+        scene = self.scene
         if self._work.done():
             self._work.result()  # what it raises ends the story
         if self._order.awaited:
@@ -195,18 +198,14 @@ class FanOut(Directed):
             self._call = asyncio.get_running_loop().create_task(call)
             self._call.add_done_callback(lambda done: done.cancelled() or done.exception())  # it was only to wake it
 
-    async def strike(self, stage: Stage, kind: str, victim: Victim, aside: str) -> None:
+    async def strike(self, kind: str, victim: Victim, aside: str) -> None:
         """Kill, and record it. After the death of the cluster, request the work again."""
         if kind == "cluster":
             self._end_work()
-        await self.kill(stage, kind, victim, aside)
+        await self.kill(self._stage, kind, victim, aside)
         if kind == "cluster":
             self._begin_work()
         self._progress.struck.append(kind)
-        self._book.save()
-
-    def recovered(self, took_ms: float) -> None:
-        super().recovered(took_ms)
         self._book.save()
 
     # the end

@@ -11,8 +11,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from perdure.scenarios.stories.director import Directed, Director, draw_kills
-from perdure.scenarios.stories.engine import in_words, percentiles, rate
+from perdure.scenarios.faults.by_progress import Director, draw_kills
+from perdure.scenarios.faults.strikes import Victim
+from perdure.scenarios.stories.engine import Scenario, in_words, percentiles, rate
 from perdure.scenarios.stories.jobs_agents import Job, JobDesk, Progress, Report, draw_jobs
 from perdure.scenarios.stories.jobs_checks import differences
 from perdure.scenarios.stories.stage import Stage
@@ -26,7 +27,7 @@ SPREAD_LEAST_S: Final = 2.0
 STATUSES: Final = ("completed", "error", "aborted", "interrupted")
 
 
-class Jobs(Directed):
+class Jobs(Scenario):
     """The work is spread over some seconds, so that there is something to kill. With `lasting_s` the queues are drained for so long too."""
 
     name: ClassVar[str] = "jobs"
@@ -53,7 +54,8 @@ class Jobs(Directed):
         await asyncio.gather(*(self._accept(desk, jobs) for desk, jobs in self._desks.items()))
         self.watcher.say(f"{self._jobs} jobs are accepted by {len(self._desks)} desks")
         troubling = asyncio.gather(*(self._trouble(desk, jobs) for desk, jobs in self._desks.items()))
-        self._director = Director(stage, self, draw_kills(KINDS, self._kills_max, self._jobs, self.seed), self.seed)
+        due = draw_kills(KINDS, self._kills_max, self._jobs, self.seed)
+        self._director = Director(stage, self, due, self.seed, self.watcher.say)
         try:
             await self._director.direct()
             await troubling
@@ -91,13 +93,21 @@ class Jobs(Directed):
         scene = self.scene
         scene.ended = scene.requested - sum(each.left for each in told)
         scene.overview, scene.seconds = await self._stage.ask("ps", 0), self._stage.now_s() - self._began_s
+        self.watcher.show(scene)
         return scene
 
-    def is_over(self, scene: Scene) -> bool:
-        return scene.ended >= scene.requested and not self._director.due
+    def is_over(self) -> bool:
+        return self.scene.ended >= self.scene.requested and not self._director.due
 
     def hosts_of(self, _kind: str, overview: dict[str, Any]) -> set[str]:
         return {host for agent, host, _ in overview["agents"] if agent.partition("@")[0] in self._desks}
+
+    def wake(self, kinds: set[str]) -> None:
+        """A look has woken every desk."""
+
+    async def strike(self, kind: str, victim: Victim, _aside: str) -> None:
+        """Kill. Which fibers were on a host is not known from outside, so nothing is said of what it carried."""
+        await self.kill(self._stage, kind, victim)
 
     # the end
 

@@ -16,8 +16,7 @@ import psutil
 
 from perdure.scenarios.stories.engine import Scenario, in_words
 from perdure.scenarios.stories.soak_curves import Sample, curves, grown, told
-from perdure.scenarios.stories.soak_legs import REST_S, Legs, beside
-from perdure.scenarios.stories.soak_waits import waited_for
+from perdure.scenarios.stories.soak_legs import REST_S, Legs, beside, waited_for
 from perdure.scenarios.stories.stage import RayStage, Stage
 from perdure.scenarios.stories.watchers import Watcher
 

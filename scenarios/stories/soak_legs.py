@@ -11,18 +11,21 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from perdure import actors
 from perdure.actors.ray_world.clocks import CLOCK, shift_clocks
 from perdure.ledger import PerdureError
 from perdure.policies import in_turns
+from perdure.scenarios.faults.chaos import Chaos, Plan
+from perdure.scenarios.faults.machine import full_disk, may_be_filled, stood_still
+from perdure.scenarios.faults.strikes import Victim, hosts_in, some
 from perdure.scenarios.provider.faults import FaultPlan, Pace
 from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.stories import messenger, soak_upgrade
-from perdure.scenarios.stories.chaos import Chaos, Plan, some
 from perdure.scenarios.stories.chat_play import PEACE, Point
 from perdure.scenarios.stories.chat_recovery import ChatRecovery
 from perdure.scenarios.stories.engine import Scenario
@@ -33,10 +36,7 @@ from perdure.scenarios.stories.fan_out_record import Order
 from perdure.scenarios.stories.jobs import Jobs
 from perdure.scenarios.stories.messenger_agents import clerk_environment, script_of
 from perdure.scenarios.stories.messenger_play import CALM, DEADLY, messages_of
-from perdure.scenarios.stories.soak_machine import full_disk, may_be_filled, stood_still
-from perdure.scenarios.stories.soak_waits import waited_for
 from perdure.scenarios.stories.stage import RayStage, Stage
-from perdure.scenarios.stories.victims import Victim, hosts_in
 from perdure.scenarios.stories.watchers import Watcher
 from perdure.scenarios.telegram.server import SocketTelegram
 
@@ -58,6 +58,7 @@ LIVE_MAX: Final = 1_000
 DISK_WORDS: Final = ("storage", "No space left")  # in the error of a run that could not write
 STRUCK_WORDS: Final = ("lost in every attempt that it may have",)  # in that of a run that was struck again and again
 LOOK_S: Final = 0.1
+NAMES_OF_ROWS: Final = {"fibers": "fiber_id", "schedules": "id", "turns": "request_id"}
 
 
 class Legs:
@@ -136,10 +137,9 @@ class Legs:
     # one story
 
     async def _fan_out(self, stage: RayStage, number: int) -> None:
-        cold = self._die.random() < COLD_RESTARTS
-        children, kills = self._die.randint(50, 400), self._die.randint(0, 3)
-        order = Order(children=children, kills=kills, seed=self._seed_of(number), cold_restart=cold)
-        await self._play(self._census(stage, order), stage, number)
+        cold, kills = self._die.random() < COLD_RESTARTS, self._die.randint(0, 3)
+        _, story = self._census(stage, number, 50, 400, kills=kills, cold_restart=cold)
+        await self._play(story, stage, number)
 
     async def _jobs(self, stage: RayStage, number: int) -> None:
         jobs, desks, kills = self._die.randint(50, 300), self._die.randint(1, 4), self._die.randint(0, 2)
@@ -168,25 +168,23 @@ class Legs:
         self._messages += messages_of(ways)
         self._found(number, "messenger", [*played.wrong, *seen.wrong()])
 
-    # a story with a hindrance
+    # a fan-out under a fault
 
     async def _drill(self, stage: RayStage, number: int) -> None:
-        """A fan-out under strikes that do not wait for it to recover. A slow one may be struck in every attempt that it has."""
-        order = self._order(50, 200, number)
-        story = self._census(stage, order, DRILL_S)
+        """Strikes that do not wait for it to recover. A slow run may be struck in every attempt that it has."""
+        order, story = self._census(stage, number, 50, 200, DRILL_S)
         share = self._die.choice([None, 0.5, 1.0])
         plan = Plan(self._die.choice([1.0, 2.0]), DRILL_S, self._seed_of(number), fraction=share, settle_s=REST_S)
         drill = Chaos(stage, plan, self._watcher.say)
         await asyncio.gather(story.play(stage), drill.play())
         told = drill.judge(await stage.ask("ps", 0), await stage.ask("audit"))
-        is_whole = not await self._expect_all_told(stage, order, number, "drill", STRUCK_WORDS)
-        self._found(number, "drill", [*drill.wrong, *(story.wrong if is_whole else ())])
+        failed = await self._expect_all_told(stage, order, number, "drill", STRUCK_WORDS)
+        self._found(number, "drill", [*drill.wrong, *([] if failed else story.wrong)])
         self.kills += Counter(told["kills"])
 
     async def _stall(self, stage: RayStage, number: int) -> None:
-        """A fan-out during which the supervisor and the hosts stand still for a while, as on a machine that swaps or sleeps."""
-        order = self._order(20, 100, number)
-        story = self._census(stage, order, HINDERED_AFTER_S + self._die.uniform(0, 2))
+        """The supervisor and the hosts stand still for a while, as on a machine that swaps or sleeps."""
+        order, story = self._census(stage, number, 20, 100, HINDERED_AFTER_S + self._die.uniform(0, 2))
         playing = self._begin(self._play(story, stage, number))
         await asyncio.sleep(HINDERED_AFTER_S)
         with stood_still(await stage.pids()):
@@ -195,12 +193,11 @@ class Legs:
         await self._expect_first_attempts(stage, order, f"leg {number}, stall")
 
     async def _clock(self, stage: RayStage, number: int) -> None:
-        """A fan-out, and jobs with queues that are drained, schedules and fibers, while the clocks of all processes are set forward and
-        back, at once. At the end they are right again."""
-        order, lasting_s = self._order(20, 100, number), JUMPS * JUMP_EVERY_S
-        jobs = Jobs(order.children, 2, 0, self._seed_of(number), self._watcher, lasting_s)
-        stories: list[Scenario] = [self._census(stage, order, lasting_s), jobs]
-        playing = [self._begin(self._play(story, stage, number)) for story in stories]
+        """The clocks of all processes are set forward and back, at once; beside it are jobs with queues that are drained, schedules and
+        fibers. At the end the clocks are right again."""
+        order, story = self._census(stage, number, 20, 100, JUMPS * JUMP_EVERY_S)
+        jobs = Jobs(order.children, 2, 0, self._seed_of(number), self._watcher, JUMPS * JUMP_EVERY_S)
+        playing = [self._begin(self._play(each, stage, number)) for each in (story, jobs)]
         for jump_ms in [*(self._die.randint(-JUMP_MS, JUMP_MS) for _ in range(JUMPS)), 0]:
             await asyncio.sleep(JUMP_EVERY_S)
             shift_clocks(self._shift, jump_ms)
@@ -208,14 +205,12 @@ class Legs:
         await self._expect_first_attempts(stage, order, f"leg {number}, clock")
 
     async def _full_disk(self, stage: RayStage, number: int) -> None:
-        """A fan-out whose disk is full for a while. Who was refused starts again when there is room, and resumes."""
-        order = self._order(20, 100, number)
-        pace_s = HINDERED_AFTER_S + self._die.uniform(0, 4)
-        playing = self._begin(self._census(stage, order, pace_s).play(stage))
+        """The disk is full for a while. Who was refused starts again when there is room, and resumes."""
+        order, story = self._census(stage, number, 20, 100, HINDERED_AFTER_S + self._die.uniform(0, 4))
+        playing = self._begin(story.play(stage))
 
         async def is_at_work() -> bool:
-            overview = await stage.ask("ps", 0)
-            return bool(overview["runs"]["running"])
+            return bool((await stage.ask("ps", 0))["runs"]["running"])
 
         await stage.until(is_at_work, REST_S, LOOK_S)
         with full_disk(self._data / "ballast"):
@@ -225,7 +220,9 @@ class Legs:
         except PerdureError as refusal:
             self._watcher.say(f"refused: {refusal}")
             await stage.cold_restart()
-            await self._census(stage, order, pace_s, resume=True).play(stage)
+            again = FanOut(order, self._watcher, order.pace_s, resume=True)
+            again.joined(stage)
+            await again.play(stage)
         await self._expect_all_told(stage, order, number, "full disk", DISK_WORDS)
 
     async def _expect_all_told(
@@ -235,12 +232,17 @@ class Legs:
         failures."""
         parent = f"fan-out-{order.number}"
         rows = await stage.ask("list", stage.agent_id(Census, parent), None, None, order.children + 1)
-        report = await stage.call(Census, parent, "report")
-        failed = failures(rows)
+        failed, report = failures(rows), await stage.call(Census, parent, "report")
         self._found(number, name, wrong_beside(excuses, failed, report, len(rows), order.children))
         if failed:
             self._watcher.say(f"{len(failed)} of {len(rows)} runs failed, as they may ({name}): {some(list(failed))}")
         return failed
+
+    async def _expect_first_attempts(self, stage: RayStage, order: Order, where: str) -> None:
+        rows = await stage.ask("list", stage.agent_id(Census, f"fan-out-{order.number}"), None, None, order.children)
+        again = [row["run_id"] for row in rows if row["attempt"] > 1]
+        if again:
+            self.wrong.append(f"{where}: {len(again)} runs needed another attempt: {some(again)}")
 
     async def _upgrade(self, stage: RayStage, number: int) -> None:
         """A program begins a run, then comes with newer code. The run's host dies in between."""
@@ -278,13 +280,14 @@ class Legs:
 
     # what legs share
 
-    def _order(self, least: int, most: int, number: int) -> Order:
-        return Order(children=self._die.randint(least, most), seed=self._seed_of(number))
-
-    def _census(self, stage: RayStage, order: Order, pace_s: float | None = None, *, resume: bool = False) -> FanOut:
-        story = FanOut(order, self._watcher, pace_s, resume=resume)
+    def _census(
+        self, stage: RayStage, number: int, least: int, most: int, pace_s: float | None = None, **order: Any
+    ) -> tuple[Order, FanOut]:
+        """A fan-out with a number of children between these two, and its order."""
+        asked = Order(children=self._die.randint(least, most), seed=self._seed_of(number), **order)
+        story = FanOut(asked, self._watcher, pace_s)
         story.joined(stage)
-        return story
+        return asked, story
 
     async def _play(self, story: Scenario, stage: RayStage, number: int) -> None:
         try:
@@ -292,12 +295,6 @@ class Legs:
         finally:
             self._found(number, story.name, story.wrong)
             self.kills += story.kills
-
-    async def _expect_first_attempts(self, stage: RayStage, order: Order, where: str) -> None:
-        rows = await stage.ask("list", stage.agent_id(Census, f"fan-out-{order.number}"), None, None, order.children)
-        again = [row["run_id"] for row in rows if row["attempt"] > 1]
-        if again:
-            self.wrong.append(f"{where}: {len(again)} runs needed another attempt: {some(again)}")
 
     def _count_kill(self, stage: RayStage) -> Callable[[str, Victim], Awaitable[None]]:
         async def kill(kind: str, victim: Victim) -> None:
@@ -349,6 +346,33 @@ def wrong_beside(
     if {told, different, known} != {asked}:
         wrong.append(f"{told} ends of {different} runs were told, {known} are known, {asked} were asked for")
     return wrong
+
+
+async def waited_for(stage: Stage, storages: Path) -> str:
+    """Everything that is under way or due, each with its state: runs, mail, and the work that lies in the agents' storages."""
+    told = await stage.ask("ps", LIVE_MAX)
+    open_now = [each["told"] for each in (*told["unstartable"], *told["elsewhere"])]
+    runs = [
+        f"{row['run_id']} is {row['status']}, in attempt {row['attempt']}, on host {row['host']!r}"
+        for row in told["live"]
+    ]
+    open_now += [f"runs: {some(runs)}"] if runs else []
+    open_now += [f"{told['audit']['pending']} letters are not handled"] if told["audit"]["pending"] else []
+    for kind in NAMES_OF_ROWS:
+        found = await asyncio.to_thread(actors.everywhere, kind, storages, failed=False)
+        rows = open_rows(kind, found.rows)
+        open_now += [f"{kind}: {some(rows)}"] if rows else []
+    return "; ".join(open_now) or "nothing that the supervisor or a storage knows of"
+
+
+def open_rows(kind: str, rows: Iterable[dict[str, Any]]) -> list[str]:
+    """What of these fibers, schedules with items of queues, or turns is not over and does not wait for a person."""
+    return [
+        f"{row[NAMES_OF_ROWS[kind]]} of {row['agent']} is {row['status']}, in attempt {row['attempt']}"
+        + (f", last error: {row['error']:.200}" if row.get("error") else "")
+        for row in rows
+        if not row.get("is_settled", row["status"] in ("parked", "paused"))
+    ]
 
 
 def beside(data: Path, what: str) -> Path:

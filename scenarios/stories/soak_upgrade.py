@@ -1,13 +1,13 @@
 """An author's program whose code changes while its agents are at work, and what must come of that.
 
-Each release has the next number. A till goes on with the newest release as soon as it has slept, and `migrate` has entered each change in
-its book once. A run keeps the release that it was asked for with, also after its host has died.
+Each release has the next number. The till tells its release, how often it was rung, and its book. It goes on with the newest release as
+soon as it has slept, and `migrate` has entered each change in the book once. A run keeps the release that it was asked for with, also after
+its host has died.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,23 +80,11 @@ def told_in(printed: str) -> dict[str, Any]:
 
 def differences(release: int, begun: dict[str, Any], ended: dict[str, Any]) -> list[str]:
     """What is wrong after the change from this release to the next, in sentences. Release 1 is the first."""
-    return [
-        *_wrong_till(begun["till"], release, (release - 1) * RINGS + 1),
-        *_wrong_till(ended["till"], release + 1, release * RINGS),
-        *_wrong_run("a run that was asked for before the change", ended["old"], release),
-        *_wrong_run("a run that was asked for after the change", ended["new"], release + 1),
-    ]
-
-
-def _wrong_till(till: Sequence[Any], release: int, rings: int) -> list[str]:
-    had, rung, book = till
-    should = [[each, each + 1] for each in range(1, release)]
-    return [
-        *([f"the till had release {had} where {release} was the newest"] if had != release else []),
-        *([f"the till has rung {rung} times, and was rung {rings} times"] if rung != rings else []),
-        *([f"the till was migrated by {book}, and should have been by {should}"] if book != should else []),
-    ]
-
-
-def _wrong_run(name: str, had: int, release: int) -> list[str]:
-    return [f"{name} had release {had}, and should have had {release}"] if had != release else []
+    book = [[each, each + 1] for each in range(1, release + 1)]
+    expected = {
+        "the till before the change": (begun["till"], [release, (release - 1) * RINGS + 1, book[:-1]]),
+        "the till after the change": (ended["till"], [release + 1, release * RINGS, book]),
+        "a run that was asked for before the change": (ended["old"], release),
+        "a run that was asked for after the change": (ended["new"], release + 1),
+    }
+    return [f"{name} had {had}, not {right}" for name, (had, right) in expected.items() if had != right]

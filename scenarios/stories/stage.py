@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Self
 from perdure import actors
 from perdure.actors import Address, Agent, Client, RunResult
 from perdure.scenarios.exits import heed_sigterm
-from perdure.scenarios.stories.victims import Victim, struck
+from perdure.scenarios.faults.strikes import Victim, kill_by
 from perdure.scenarios.testing.laboratory import Laboratory
 
 ANSWER_S: Final = 5.0  # for a process to say who it is
@@ -109,7 +109,7 @@ class RayStage(Stage):
 
     async def kill(self, victim: Victim) -> str:
         """`SIGKILL`, here or on another machine, unless the process has ended since."""
-        return await struck(self._runtime, victim)
+        return await kill_by(self._runtime, victim)
 
     async def pids(self) -> list[int]:
         """The numbers of the supervisor's and the hosts' processes, to measure them by."""

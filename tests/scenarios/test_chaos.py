@@ -13,11 +13,10 @@ from perdure.actors import Agent, Client, Detached, RunContext, RunInfo, RunResu
 from perdure.ledger import BadRequest, SupervisorUnreachable
 from perdure.policies import Target
 from perdure.scenarios.cli import app
-from perdure.scenarios.stories.chaos import GONE_S, MUTE_S, Chaos, Plan
-from perdure.scenarios.stories.loss import Loss
-from perdure.scenarios.stories.onlooker import NotServed
+from perdure.scenarios.faults.chaos import GONE_S, MUTE_S, Chaos, Plan
+from perdure.scenarios.faults.observer import NotServed
+from perdure.scenarios.faults.strikes import Strike, Victim
 from perdure.scenarios.stories.stage import SimStage
-from perdure.scenarios.stories.victims import Victim
 from perdure.scenarios.testing.laboratory import Laboratory
 
 CHILDREN = 12
@@ -107,7 +106,7 @@ def test_only_what_was_asked_for_is_struck() -> None:
 
 
 class Told:
-    """A ground on which nothing happens but what is told: overviews in their order, the last until a kill. None stands for no answer."""
+    """A system in which nothing happens but what is told: overviews in their order, the last until a kill. None stands for no answer."""
 
     def __init__(
         self,
@@ -161,12 +160,12 @@ def overview(host: str = "h1", attempt: int = 1, **changed: Any) -> dict[str, An
     }
 
 
-def drilled(ground: Told, **plan: Any) -> tuple[Chaos, list[str]]:
+def drilled(system: Told, **plan: Any) -> tuple[Chaos, list[str]]:
     """A drill of one strike at a host, in virtual time."""
     said: list[str] = []
 
     async def story(_client: Client) -> Chaos:
-        drill = Chaos(ground, Plan(1, 1, targets=(Target.HOST,), settle_s=5, **plan), said.append)
+        drill = Chaos(system, Plan(1, 1, targets=(Target.HOST,), settle_s=5, **plan), said.append)
         await drill.play()
         return drill
 
@@ -193,17 +192,17 @@ def test_an_audit_that_does_not_balance_and_a_completion_that_was_parked_meanwhi
 
 def test_a_process_that_ended_before_it_was_struck_does_not_count() -> None:
     drill, said = drilled(Told(overview("gone")))
-    assert drill.strikes == []
+    assert drill.strikes == {}
     assert "strike 1: nobody is there any more to be struck" in said
 
 
 def test_a_supervisor_that_answers_again_is_told_and_the_strike_comes_then() -> None:
-    ground = Told(overview(), *[None] * 8, overview(), after_kill=overview("h2", 2))
-    drill, said = drilled(ground)
-    assert ground.killed == ["h1"]
+    system = Told(overview(), *[None] * 8, overview(), after_kill=overview("h2", 2))
+    drill, said = drilled(system)
+    assert system.killed == ["h1"]
     assert said[0] == "nothing serves it"
     assert "the supervisor answers again after" in said[1]
-    assert [each.mended_s is not None for each in drill.strikes] == [True]
+    assert [each.took_ms is not None for each in drill.strikes.values()] == [True]
 
 
 def test_a_directory_that_nobody_serves_any_more_ends_the_drill() -> None:
@@ -246,14 +245,15 @@ def test_one_who_stops_the_drill_gets_the_account_at_once() -> None:
 
 def test_an_agent_that_was_put_to_sleep_since_is_at_work_again() -> None:
     """A clean sleep follows only on a later life: one that was cut off stays on the list until it is woken."""
-    loss = Loss(None, {}, {"p@m:P": 3})
-    for agents, is_mended in (
+    for agents, has_recovered in (
         ([["p@m:P", "h1", 3]], False),
         ([["p@m:P", "", 3]], False),
         ([["p@m:P", "h2", 4]], True),
         ([], True),
     ):
-        assert loss.is_mended({"epoch": 1, "live": [], "agents": agents}) == is_mended
+        strike = Strike("host", {}, 0.0, agents={"p@m:P": 3})
+        assert strike.has_recovered({"epoch": 1, "live": [], "agents": agents}, 1.0) == has_recovered
+        assert strike.took_ms == (1_000 if has_recovered else None)
 
 
 REFUSED = {

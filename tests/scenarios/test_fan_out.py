@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from perdure.actors import RunFailed
-from perdure.scenarios.stories.director import Due, left_of
+from perdure.scenarios.faults.by_progress import Due, left_of
+from perdure.scenarios.faults.strikes import Strike, Victim
 from perdure.scenarios.stories.engine import percentiles, simulate_in_one_world, simulated
 from perdure.scenarios.stories.fan_out import KINDS, FanOut, kills_of, pace_for
 from perdure.scenarios.stories.fan_out_checks import MAIL, Harvest, account, wrong_of
 from perdure.scenarios.stories.fan_out_record import Order, Progress
-from perdure.scenarios.stories.loss import Loss
 from perdure.scenarios.stories.watchers import Scene, Watcher
 from perdure.scenarios.testing.laboratory import Laboratory
 
@@ -128,7 +128,7 @@ def test_a_completion_that_was_delivered_twice_or_lost_is_told() -> None:
     assert "the census ended error: why" in list(wrong_of(order, Progress(before=none), harvest))
 
 
-def test_a_loss_is_mended_when_all_its_runs_are_in_a_later_attempt_or_ended() -> None:
+def test_a_strike_has_recovered_when_all_its_runs_are_in_a_later_attempt_or_ended() -> None:
     def overview(*rows: tuple[str, int, str]) -> dict[str, Any]:
         live = [
             {"run_id": run, "attempt": attempt, "status": status, "host": "h", "parent": "p"}
@@ -136,10 +136,13 @@ def test_a_loss_is_mended_when_all_its_runs_are_in_a_later_attempt_or_ended() ->
         ]
         return {"epoch": 1, "live": live, "agents": []}
 
-    loss = Loss.of("child", "h", overview(("a", 1, "running"), ("b", 1, "running")))
-    assert not loss.is_mended(overview(("a", 2, "running"), ("b", 1, "running")))
-    assert not loss.is_mended(overview(("a", 2, "running"), ("b", 2, "starting")))
-    assert loss.is_mended(overview(("a", 2, "running")))
+    before = overview(("a", 1, "running"), ("b", 1, "running"))
+    strike = Strike.of("child", {Victim("h", 1, "box"): "SIGKILL"}, before, 0.0)
+    assert not strike.has_recovered(overview(("a", 2, "running"), ("b", 1, "running")), 1.0)
+    assert not strike.has_recovered(overview(("a", 2, "running"), ("b", 2, "starting")), 2.0)
+    assert strike.left == ["b"]
+    assert strike.has_recovered(overview(("a", 2, "running")), 3.0)
+    assert strike.took_ms == 3_000
 
 
 def test_percentiles_of_nothing_are_none() -> None:

@@ -1,6 +1,6 @@
 """A directory that other processes serve, looked at for as long as one likes, whatever dies meanwhile.
 
-An onlooker starts no Ray and no supervisor. What it asks is answered in time or refused with `SupervisorUnreachable`. If the Ray that it
+An observer starts no Ray and no supervisor. What it asks is answered in time or refused with `SupervisorUnreachable`. If the Ray that it
 has joined is gone, it lets go of it, and joins the next one that serves the directory.
 """
 
@@ -16,7 +16,7 @@ from perdure import actors
 from perdure.actors import read_record
 from perdure.actors.ray_world.os_processes import strike
 from perdure.ledger import NoLongerServed, SupervisorUnreachable
-from perdure.scenarios.stories.victims import Victim, struck
+from perdure.scenarios.faults.strikes import Victim, kill_by
 
 if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it
@@ -30,8 +30,8 @@ class NotServed(SupervisorUnreachable):
     """Nothing serves the directory: there is nobody who might answer later."""
 
 
-class Onlooker:
-    """One who looks at a directory. Use it as an async context, within one event loop."""
+class Observer:
+    """Looks at a directory from outside. Use it as an async context, within one event loop."""
 
     def __init__(self, data: Path, patience_s: float = PATIENCE_S) -> None:
         self._data, self._patience_s = data, patience_s
@@ -68,7 +68,7 @@ class Onlooker:
         known = self._vital.get(victim.name)
         if known is not None:
             return "SIGKILL" if known.pid == victim.pid and strike(known) else ""
-        return await struck(await self._joined(), victim)
+        return await kill_by(await self._joined(), victim)
 
     async def vital(self) -> list[Victim]:
         """The GCS and the raylet, if this Ray was started for this directory alone. Raises `BadRequest` if it was not."""

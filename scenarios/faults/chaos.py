@@ -16,15 +16,12 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from perdure.ledger import SupervisorUnreachable
 from perdure.policies import Target, from_here, in_turns
-from perdure.scenarios.stories.loss import Loss
-from perdure.scenarios.stories.onlooker import NotServed
-from perdure.scenarios.stories.strikes import Ground, aimed, in_detail, kind_of
-from perdure.scenarios.stories.victims import Victim
+from perdure.scenarios.faults.observer import NotServed
+from perdure.scenarios.faults.strikes import Overview, Strike, System, Victim, chosen, some
 
 LOOK_S: Final = 0.25
 LIVE_MAX: Final = 1_000  # runs that are looked at
@@ -34,7 +31,6 @@ MUTE_S: Final = (
 )
 ARTICLES: Final = {Target.SUPERVISOR: "the ", Target.AGENT: "an agent's ", Target.RAY: "Ray's "}
 MAIL: Final = ("enqueued", "delivered", "superseded", "suppressed", "parked", "pending")
-NAMED_MAX: Final = 3
 FAILED_MAX: Final = 1_000  # failed runs that are known from before
 
 
@@ -59,19 +55,6 @@ class Plan(NamedTuple):
     settle_s: float = 60.0
 
 
-@dataclass
-class Strike:
-    """One strike: what it hit and how, what that carried, and when all of it was at work again."""
-
-    number: int
-    target: Target
-    at_s: float
-    victims: dict[Victim, str]
-    loss: Loss
-    mended_s: float | None = None
-    left: list[str] = field(default_factory=list)
-
-
 class Over(Exception):
     """Nobody serves the directory any more."""
 
@@ -79,33 +62,32 @@ class Over(Exception):
 class Chaos:
     """One drill. `tell` gets a line for each event. `stopped` ends the strikes, and the wait after them."""
 
-    def __init__(self, ground: Ground, plan: Plan, tell: Callable[[str], None], vital: Vital | None = None) -> None:
-        self.strikes: list[Strike] = []
+    def __init__(self, system: System, plan: Plan, tell: Callable[[str], None], vital: Vital | None = None) -> None:
+        self.strikes: dict[int, Strike] = {}  # by their numbers
         self.wrong: list[str] = []
         self.stopped = asyncio.Event()
         self.seconds = 0.0
         self.is_over = False
-        self._ground, self._plan, self._tell, self._vital = ground, plan, tell, vital
+        self._system, self._plan, self._tell, self._vital = system, plan, tell, vital
         self._silent_s: float | None = None  # since when nobody answers
         self._gone_s: float | None = None  # since when nothing serves the directory
         self._why = ""
 
     async def play(self) -> None:
         """Strike until the time is over, and wait until everything is at rest. Raises `SupervisorUnreachable` if nobody answers."""
-        self._began_s = self._ground.now_s()
-        self.before = await self._ground.ask("ps", LIVE_MAX)
+        self._began_s = self._system.now_s()
+        self.before = await self._system.ask("ps", LIVE_MAX)
         self.failed_before = {
-            row["run_id"] for row in await self._ground.ask("list", None, ["error"], None, FAILED_MAX, "newest")
+            row["run_id"] for row in await self._system.ask("list", None, ["error"], None, FAILED_MAX, "newest")
         }
-        self._parked = {mail["mail_id"] for mail in (await self._ground.ask("audit"))["parked_mail"]}
-        self._overview = self.before
+        self._parked = {mail["mail_id"] for mail in (await self._system.ask("audit"))["parked_mail"]}
         try:
             await self._strike_on()
             await self._settle()
         except Over:
             self.is_over = True
             self._tell(f"nothing serves the directory any more ({self._why}), so the drill is over")
-        self.seconds = self._ground.now_s() - self._began_s
+        self.seconds = self._system.now_s() - self._began_s
 
     # strikes
 
@@ -118,68 +100,62 @@ class Chaos:
                 return
             await self._strike(number, next(kinds), overview)
 
-    async def _strike(self, number: int, drawn: Target, overview: dict[str, Any]) -> None:
-        at_s, target, hit = self._ground.now_s(), drawn, dict[Victim, str]()
+    async def _strike(self, number: int, drawn: Target, overview: Overview) -> None:
+        at_s, target, hit = self._system.now_s(), drawn, dict[Victim, str]()
+        why = "nobody is there any more to be struck"
         try:
-            target, aims = await self._aim(number, drawn, overview)
-            for victim in aims:
-                if way := await self._ground.kill(victim):
+            target, victims = await self._choose(number, drawn, overview)
+            for victim in victims:
+                if way := await self._system.kill(victim):
                     hit[victim] = way
         except SupervisorUnreachable as problem:
             why = str(problem)
-        else:
-            why = "nobody is there any more to be struck"
         if not hit:
             self._tell(f"strike {number}: {why}")
             return
-        loss = Loss.of(kind_of(target), {each.name for each in hit}, overview)
-        self._tell(f"strike {number}: {ARTICLES.get(target, '')}{', '.join(map(in_detail, hit))}: {loss.told}")
-        self.strikes.append(Strike(number, target, at_s - self._began_s, hit, loss))
+        strike = self.strikes[number] = Strike.of(target, hit, overview, at_s)
+        self._tell(f"strike {number}: {ARTICLES.get(target, '')}{', '.join(map(str, hit))}: {strike}")
 
-    async def _aim(self, number: int, drawn: Target, overview: dict[str, Any]) -> tuple[Target, list[Victim]]:
+    async def _choose(self, number: int, drawn: Target, overview: Overview) -> tuple[Target, list[Victim]]:
         """Whom it hits. The next kind is taken if there is nobody of this one."""
         roll = random.Random(f"{self._plan.seed} strike {number}").random
         vital = await self._vital() if self._vital is not None and drawn is Target.RAY else []
         found = (
-            (each, aimed(each, overview, self._plan.fraction, roll, vital))
+            (each, chosen(each, overview, roll, self._plan.fraction, vital))
             for each in from_here(self._plan.targets, drawn)
         )
         return next((each for each in found if each[1]), (drawn, []))
 
     # looks
 
-    async def _watch(self, until_s: float) -> dict[str, Any] | None:
+    async def _watch(self, until_s: float) -> Overview | None:
         """Look until then, and until somebody answers. Returns what was seen last; None if the drill was stopped."""
         while True:
             overview = await self._look()
-            left_s = until_s - self._ground.now_s()
+            left_s = until_s - self._system.now_s()
             if self.stopped.is_set():
                 return None
             if left_s <= 0 and overview is not None:
                 return overview
             await self._pause(min(LOOK_S, max(left_s, LOOK_S / 10)))
 
-    async def _look(self) -> dict[str, Any] | None:
-        asked_s = self._ground.now_s()
+    async def _look(self) -> Overview | None:
+        asked_s = self._system.now_s()
         try:
-            overview: dict[str, Any] = await self._ground.ask("ps", LIVE_MAX)
+            overview: Overview = await self._system.ask("ps", LIVE_MAX)
         except SupervisorUnreachable as problem:
             self._nobody_answers(asked_s, problem)
             return None
-        now_s = self._ground.now_s()
+        now_s = self._system.now_s()
         if self._silent_s is not None:
             self._tell(
                 f"the supervisor answers again after {now_s - self._silent_s:.1f} s, in life {overview['epoch']}"
             )
             self._silent_s = self._gone_s = None
             self._why = ""
-        for strike in self._open:
-            strike.left = strike.loss.left(overview)
-            if not strike.left:
-                strike.mended_s = now_s - self._began_s
-                took_ms = (strike.mended_s - strike.at_s) * 1000
-                self._tell(f"what strike {strike.number} hit is at work again after {took_ms:.0f} ms")
-        self._overview = overview
+        for number, strike in self._open.items():
+            if strike.has_recovered(overview, now_s):
+                self._tell(f"what strike {number} hit is at work again after {strike.took_ms:.0f} ms")
         return overview
 
     def _nobody_answers(self, asked_s: float, problem: SupervisorUnreachable) -> None:
@@ -191,13 +167,13 @@ class Chaos:
         is_gone = isinstance(problem, NotServed) and Target.RAY not in self._plan.targets
         since_s = asked_s if self._gone_s is None else self._gone_s
         self._gone_s = since_s if is_gone else None
-        now_s = self._ground.now_s()
+        now_s = self._system.now_s()
         if now_s - self._silent_s > MUTE_S or (self._gone_s is not None and now_s - self._gone_s > GONE_S):
             raise Over
 
     @property
-    def _open(self) -> list[Strike]:
-        return [strike for strike in self.strikes if strike.mended_s is None]
+    def _open(self) -> dict[int, Strike]:
+        return {number: strike for number, strike in self.strikes.items() if strike.took_ms is None}
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -208,12 +184,12 @@ class Chaos:
 
     async def _settle(self) -> None:
         """Wait until everything that was struck is at work again, and nothing is live or in the mail; or until the patience is over."""
-        until_s, told = self._ground.now_s() + self._plan.settle_s, False
+        until_s, told = self._system.now_s() + self._plan.settle_s, False
         while True:
             overview = await self._look()
             if overview is not None and not self._open and not live_in(overview) and not overview["audit"]["pending"]:
                 return
-            if self.stopped.is_set() or self._ground.now_s() >= until_s:
+            if self.stopped.is_set() or self._system.now_s() >= until_s:
                 return
             if not told:
                 self._tell(f"no more strikes; waiting for up to {self._plan.settle_s:g} s for what is under way")
@@ -222,12 +198,11 @@ class Chaos:
 
     # the end
 
-    def judge(self, overview: dict[str, Any], audit: dict[str, Any]) -> dict[str, Any]:
+    def judge(self, overview: Overview, audit: dict[str, Any]) -> dict[str, Any]:
         """The account, as `--json` prints it, by the last overview and the audit. Fills `wrong`."""
         before = self.before["audit"]
         mail = {key: audit[key] - before[key] for key in MAIL}
         self.wrong += self._differences(audit)
-        recoveries = [1000 * (each.mended_s - each.at_s) for each in self.strikes if each.mended_s is not None]
         ended = {
             status: max(0, overview["runs"][status] - self.before["runs"][status])
             for status in ("completed", "error", "aborted", "interrupted")
@@ -236,11 +211,11 @@ class Chaos:
             "seed": self._plan.seed,
             "seconds": round(self.seconds, 3),
             "stopped": self.stopped.is_set(),
-            "strikes": [_told(each) for each in self.strikes],
-            "kills": dict(Counter(str(each.target) for each in self.strikes)),
+            "strikes": [self._plain(*each) for each in self.strikes.items()],
+            "kills": dict(Counter(str(each.kind) for each in self.strikes.values())),
             "runs": {**ended, "live": live_in(overview)},
             "deliveries": {**mail, "balanced": audit["balanced"]},
-            "recovery_ms": recoveries,
+            "recovery_ms": [each.took_ms for each in self.strikes.values() if each.took_ms is not None],
             "verified": not self.wrong,
         }
 
@@ -251,11 +226,21 @@ class Chaos:
         if parked:
             mails = [f"{mail['mail_id']} ({mail['error']})" for mail in parked]
             yield f"{counted(len(parked), 'completion')} parked meanwhile: {some(mails)}"
-        for strike in () if self.stopped.is_set() or self.is_over else self._open:
-            yield f"what strike {strike.number} hit is not at work again: {some(strike.left)}"
+        for number, strike in ({} if self.stopped.is_set() or self.is_over else self._open).items():
+            yield f"what strike {number} hit is not at work again: {some(strike.left)}"
+
+    def _plain(self, number: int, strike: Strike) -> dict[str, Any]:
+        return {
+            "number": number,
+            "target": str(strike.kind),
+            "at_s": round(strike.at_s - self._began_s, 3),
+            "victims": [{**each._asdict(), "way": way} for each, way in strike.victims.items()],
+            "carried": {"runs": len(strike.runs), "agents": len(strike.agents)},
+            "recovered_ms": None if strike.took_ms is None else round(strike.took_ms, 1),
+        }
 
 
-def live_in(overview: dict[str, Any]) -> int:
+def live_in(overview: Overview) -> int:
     """How many runs are live."""
     return int(overview["runs"]["starting"] + overview["runs"]["running"])
 
@@ -263,22 +248,3 @@ def live_in(overview: dict[str, Any]) -> int:
 def counted(number: int, noun: str) -> str:
     """`1 run was`, `2 runs were`."""
     return f"1 {noun} was" if number == 1 else f"{number} {noun}s were"
-
-
-def some(names: Sequence[str]) -> str:
-    """The first few of them."""
-    return ", ".join(names[:NAMED_MAX]) + (f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else "")
-
-
-def _told(strike: Strike) -> dict[str, Any]:
-    victims = [{**each._asdict(), "way": way} for each, way in strike.victims.items()]
-    took_ms = None if strike.mended_s is None else round(1000 * (strike.mended_s - strike.at_s), 1)
-    carried = {"runs": len(strike.loss.runs), "agents": len(strike.loss.agents)}
-    return {
-        "number": strike.number,
-        "target": str(strike.target),
-        "at_s": round(strike.at_s, 3),
-        "victims": victims,
-        "carried": carried,
-        "recovered_ms": took_ms,
-    }

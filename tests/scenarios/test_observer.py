@@ -10,7 +10,7 @@ import pytest
 
 from perdure.actors.ray_world import cluster_record
 from perdure.actors.ray_world.cluster_record import write_record
-from perdure.scenarios.stories.onlooker import KNOCKS, serves
+from perdure.scenarios.faults.observer import KNOCKS, serves
 
 
 def test_a_ray_that_is_late_to_answer_is_still_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
