@@ -13,7 +13,6 @@ from perdure.scenarios.stories.chat_recovery import ChatRecovery
 from perdure.scenarios.stories.engine import perform
 from perdure.scenarios.stories.environment import checked_model
 from perdure.scenarios.stories.tool_disconnect import ToolDisconnect
-from perdure.scenarios.stories.watchers import watcher_for
 
 RAY_POINTS: Final = 12
 SIM_POINTS: Final = 80
@@ -55,7 +54,7 @@ def run_chat_recovery(
     if model is not None and world is WorldName.SIM:
         raise BadRequest("model", "a real model cannot be asked in virtual time; use it with --world ray")
     asked = None if model is None else checked_model(model)
-    scenario = ChatRecovery(_most(points, world), seed, watcher_for(as_json=as_json), asked)
+    scenario = ChatRecovery(_most(points, world), seed, asked)
     perform(scenario, world, data, as_json=as_json)
 
 
@@ -77,7 +76,7 @@ def run_tool_disconnect(
         perdure run tool-disconnect --points 60 --seed 7 --json
         perdure run tool-disconnect --world sim --points 1000
     """
-    perform(ToolDisconnect(_most(points, world), seed, watcher_for(as_json=as_json)), world, data, as_json=as_json)
+    perform(ToolDisconnect(_most(points, world), seed), world, data, as_json=as_json)
 
 
 def _most(points: int | None, world: WorldName) -> int:

@@ -71,13 +71,10 @@ def ps(
 
     Agents and runs that have older code than came last, and runs that are parked for their input, are counted if there are any.
 
-    With --watch the overview is live: on a terminal a picture of the runs that are live, with their progress and milestones, and a line
+    With --watch the overview is live: on a terminal a table of the runs that are live, with their progress and milestones, and a line
     for each host or supervisor that dies and for what is at work again; in a pipe plain lines; with --json an object for each look, with
     answered and overview. It says when the supervisor does not answer, and goes on with the next one. --limit says how many live runs are
     looked at.
-
-    On a terminal it heeds keys: up and down choose a run, Enter opens its timeline and leaves it, e explains it, c cancels it, r tries it
-    again and x clears it (c and x after a y), / filters, a shows all runs or the live ones, q ends.
 
     Examples:
         perdure ps

@@ -13,7 +13,6 @@ from perdure.scenarios.stories.engine import perform
 from perdure.scenarios.stories.fan_out import FanOut
 from perdure.scenarios.stories.fan_out_agents import standard_library
 from perdure.scenarios.stories.fan_out_record import Order
-from perdure.scenarios.stories.watchers import watcher_for
 
 CHILDREN_MAX: Final = 200_000  # as many as may wait for a place
 KILLS_MAX: Final = 1_000
@@ -82,4 +81,4 @@ def run_fan_out(
         raise BadRequest(
             "cold-restart", f"it would kill the whole cluster at {address}, which others may use; leave --address out"
         )
-    perform(FanOut(order, watcher_for(as_json=as_json), pace, resume=resume), world, data, address, as_json=as_json)
+    perform(FanOut(order, pace, resume=resume), world, data, address, as_json=as_json)

@@ -10,7 +10,6 @@ import typer
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.stories.engine import perform
 from perdure.scenarios.stories.jobs import Jobs
-from perdure.scenarios.stories.watchers import watcher_for
 
 JOBS_MAX: Final = 100_000
 
@@ -39,4 +38,4 @@ def run_jobs(
         perdure run jobs --jobs 5000 --kills 10 --seed 7 --json
         perdure run jobs --world sim --jobs 300 --kills 10
     """
-    perform(Jobs(jobs, desks, kills, seed, watcher_for(as_json=as_json)), world, data, as_json=as_json)
+    perform(Jobs(jobs, desks, kills, seed), world, data, as_json=as_json)

@@ -12,7 +12,6 @@ from perdure.ledger import BadRequest
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.stories.engine import perform
 from perdure.scenarios.stories.messenger import MessengerScenario, behind_a_bot
-from perdure.scenarios.stories.watchers import Watcher, watcher_for
 
 UPDATES_MAX: Final = 10_000
 
@@ -69,11 +68,10 @@ def run_messenger(
         perdure run messenger --world sim --updates 300 --kills 150
         perdure run messenger --token 123:ABC --public-url https://example.org --model openai:gpt-5
     """
-    watcher = watcher_for(as_json=as_json)
     if token is not None:
-        _serve(token, public_url, port, model, bot_api, data, watcher, world)
+        _serve(token, public_url, port, model, bot_api, data, world)
         return
-    perform(MessengerScenario(updates, kills, chats, seed, watcher), world, data, as_json=as_json)
+    perform(MessengerScenario(updates, kills, chats, seed), world, data, as_json=as_json)
 
 
 def _serve(
@@ -83,7 +81,6 @@ def _serve(
     model: str | None,
     api: str,
     data: Path,
-    watcher: Watcher,
     world: WorldName,
 ) -> None:
     if world is WorldName.SIM:
@@ -91,4 +88,4 @@ def _serve(
     if public_url is None or model is None:
         missing = "public-url" if public_url is None else "model"
         raise BadRequest(missing, f"is needed with --token: say --{missing}")
-    behind_a_bot(data, token, secrets.token_urlsafe(32), public_url, port, model, api, watcher)
+    behind_a_bot(data, token, secrets.token_urlsafe(32), public_url, port, model, api)

@@ -10,7 +10,6 @@ import typer
 from perdure.scenarios.commands.options import AsJson, Data, duration_ms
 from perdure.scenarios.stories.engine import perform
 from perdure.scenarios.stories.soak import Soak
-from perdure.scenarios.stories.watchers import watcher_for
 
 
 def soak(
@@ -44,4 +43,4 @@ def soak(
         perdure soak --for 2h --json
         mount -t tmpfs -o size=2g none small && perdure soak --data small/soak
     """
-    perform(Soak(duration_ms(lasting, "for") / 1000, seed, watcher_for(as_json=as_json)), "ray", data, as_json=as_json)
+    perform(Soak(duration_ms(lasting, "for") / 1000, seed), "ray", data, as_json=as_json)

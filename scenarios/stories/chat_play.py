@@ -39,7 +39,6 @@ from perdure.scenarios.stories.chat_workspace import Workspace
 from perdure.scenarios.stories.engine import Play, Scenario, in_words, simulate_in_one_world
 from perdure.scenarios.stories.environment import MODEL, SCRIPTED, SIMULATED, simulated_model, with_environment
 from perdure.scenarios.stories.stage import Stage
-from perdure.scenarios.stories.watchers import Watcher
 from perdure.scenarios.testing.laboratory import Laboratory
 
 LOOK_S: Final = 0.02
@@ -95,10 +94,8 @@ class ChatScenario(Scenario):
     script: Script
     provider: SocketProvider | SimProvider | None
 
-    def __init__(
-        self, points: int, seed: int, watcher: Watcher, model: str | None = None, also: Sequence[Question] = ()
-    ) -> None:
-        super().__init__(seed, watcher)
+    def __init__(self, points: int, seed: int, model: str | None = None, also: Sequence[Question] = ()) -> None:
+        super().__init__(seed)
         self.points_max, self._model, self._also = points, model, also
         self._token = uuid4().hex[:8]
         self._points = self._attempts = self._recoveries = 0
@@ -172,7 +169,7 @@ class ChatScenario(Scenario):
         wrong = [*([missed] if missed else []), *self._wrong(point, told, since)]
         self._take(told)
         self.wrong += [f"{point.label}: {each}" for each in wrong]
-        self.watcher.say(f"{number:4}  {point.label}: {_in_short(told, wrong)}, {took_s:.1f} s")
+        self.screen.say(f"{number:4}  {point.label}: {_in_short(told, wrong)}, {took_s:.1f} s")
         return told
 
     def _prepare(self, point: Point, number: int) -> None:

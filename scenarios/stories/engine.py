@@ -26,9 +26,9 @@ from perdure.actors import Client
 from perdure.ledger import BadRequest, LedgerError
 from perdure.scenarios.exits import code_of
 from perdure.scenarios.faults.strikes import Victim
+from perdure.scenarios.live_view import Screen, screen_for
 from perdure.scenarios.stories.directory_lock import playing
 from perdure.scenarios.stories.stage import RayStage, SimStage, Stage
-from perdure.scenarios.stories.watchers import Watcher
 from perdure.scenarios.testing.laboratory import Laboratory, Violation
 
 SIM_TIMEOUT_MS: Final = 48 * 3_600_000.0
@@ -41,6 +41,7 @@ class Scenario(ABC):
 
     Attributes:
         needs_own_cluster: it must start the cluster itself, so that every process inherits its environment.
+        screen: shows how far it is.
         goes_on: after a broken invariant the next simulated world is played.
     """
 
@@ -48,8 +49,8 @@ class Scenario(ABC):
     needs_own_cluster: ClassVar[bool] = False
     goes_on: ClassVar[bool] = False
 
-    def __init__(self, seed: int, watcher: Watcher) -> None:
-        self.seed, self.watcher = seed, watcher
+    def __init__(self, seed: int) -> None:
+        self.seed, self.screen = seed, Screen()
         self.kills: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.seconds = 0.0
@@ -86,7 +87,7 @@ class Scenario(ABC):
 
     async def kill(self, stage: Stage, kind: str, victim: Victim, aside: str = "") -> None:
         """Kill a process, report it and count it."""
-        self.watcher.say(f"kill {_named(kind, victim)}{aside}")
+        self.screen.say(f"kill {_named(kind, victim)}{aside}")
         self.kills[kind] += 1
         await (stage.cold_restart() if kind == "cluster" else stage.kill(victim))
 
@@ -100,6 +101,7 @@ def _named(kind: str, victim: Victim) -> str:
 
 def perform(scenario: Scenario, world: str, data: Path, address: str | None = None, *, as_json: bool = False) -> None:
     """Play and print the results: an object or sentences. Problems go to stderr, and the exit code is then 1."""
+    scenario.screen = screen_for(as_json=as_json)
     told = simulated(scenario) if world == "sim" else under_ray(scenario, data, address)
     print(json.dumps(told) if as_json else "\n".join(scenario.sentences(told)))
     for difference in scenario.wrong:
@@ -110,7 +112,7 @@ def perform(scenario: Scenario, world: str, data: Path, address: str | None = No
 
 def simulated(scenario: Scenario) -> dict[str, Any]:
     """Play in the simulated world, and return the object that `--json` prints."""
-    with scenario.surroundings(None), scenario.watcher:
+    with scenario.surroundings(None), scenario.screen:
         scenario.simulate()
     return _object(scenario, "sim")
 
@@ -140,7 +142,7 @@ def under_ray(scenario: Scenario, data: Path, address: str | None = None) -> dic
     """Play in a cluster on a directory, and return the object that `--json` prints."""
     with playing(data):
         try:
-            with scenario.surroundings(data), RayStage(data, address) as stage, scenario.watcher:
+            with scenario.surroundings(data), RayStage(data, address) as stage, scenario.screen:
                 scenario.joined(stage)
                 asyncio.run(_timed(scenario, scenario.play, stage))
         except KeyboardInterrupt as stop:

@@ -20,8 +20,8 @@ from perdure.scenarios.stories.engine import Scenario, in_words, percentiles, ra
 from perdure.scenarios.stories.fan_out_agents import Census, CensusOrder, SourceFile, files_for
 from perdure.scenarios.stories.fan_out_checks import MAIL, Harvest, account, wrong_of
 from perdure.scenarios.stories.fan_out_record import Logbook, Order, Progress, begin, read
+from perdure.scenarios.stories.scene import Scene
 from perdure.scenarios.stories.stage import RayStage, Stage
-from perdure.scenarios.stories.watchers import Scene, Watcher
 
 KINDS: Final = ("child", "parent", "supervisor", "cluster")
 KILL_S: Final = 2.0  # for a kill and its recovery, with a reserve
@@ -56,8 +56,8 @@ class FanOut(Scenario):
 
     name: ClassVar[str] = "fan-out"
 
-    def __init__(self, order: Order, watcher: Watcher, pace_s: float | None = None, *, resume: bool = False) -> None:
-        super().__init__(order.seed, watcher)
+    def __init__(self, order: Order, pace_s: float | None = None, *, resume: bool = False) -> None:
+        super().__init__(order.seed)
         self._is_paced, self._resume = pace_s is not None, resume
         order.pace_s = pace_s if pace_s is not None else pace_for(order)
         self._book = Logbook(order=order)
@@ -113,7 +113,7 @@ class FanOut(Scenario):
             self._progress.before = {key: audit[key] for key in MAIL}
             self._book.save()
         due = left_of(kills_of(self._order), self._progress.struck)
-        director = Director(stage, self, due, self.seed, self.watcher.say)
+        director = Director(stage, self, due, self.seed, self.screen.say)
         self._begin_work()
         try:
             await director.direct()
@@ -149,7 +149,7 @@ class FanOut(Scenario):
         end = self._work.result() if self._order.awaited else await self._stage.call(Census, self._parent, "report")
         parent = self._stage.agent_id(Census, self._parent)
         rows = await self._stage.ask("list", parent, None, None, self._order.children + 1)
-        self.watcher.show(self.scene)
+        self.screen.show(self.scene)
         return Harvest(seconds, audit, end, Counter(row["status"] for row in rows), Counter(kind for _, kind in left))
 
     # what the director asks
@@ -163,7 +163,7 @@ class FanOut(Scenario):
         scene = self.scene
         scene.overview, scene.seconds = overview, self._seconds()
         scene.ended = max(scene.ended, self._ended(overview))
-        self.watcher.show(scene)
+        self.screen.show(scene)
         return scene
 
     def _ended(self, overview: dict[str, Any]) -> int:

@@ -16,8 +16,8 @@ from perdure.scenarios.faults.strikes import Victim
 from perdure.scenarios.stories.engine import Scenario, in_words, percentiles, rate
 from perdure.scenarios.stories.jobs_agents import Job, JobDesk, Progress, Report, draw_jobs
 from perdure.scenarios.stories.jobs_checks import differences
+from perdure.scenarios.stories.scene import Scene
 from perdure.scenarios.stories.stage import Stage
-from perdure.scenarios.stories.watchers import Scene, Watcher
 
 BATCH: Final = 200  # jobs accepted in one transaction
 COMPLAINTS_MAX: Final = 20
@@ -32,8 +32,8 @@ class Jobs(Scenario):
 
     name: ClassVar[str] = "jobs"
 
-    def __init__(self, jobs: int, desks: int, kills: int, seed: int, watcher: Watcher, lasting_s: float = 0) -> None:
-        super().__init__(seed, watcher)
+    def __init__(self, jobs: int, desks: int, kills: int, seed: int, lasting_s: float = 0) -> None:
+        super().__init__(seed)
         self._jobs, self._kills_max = jobs, kills
         spread_s = max(SPREAD_LEAST_S, KILL_S * kills, lasting_s)
         drawn = draw_jobs(jobs, seed, spread_s, drained=lasting_s > 0)
@@ -52,10 +52,10 @@ class Jobs(Scenario):
         """Play to the end."""
         self._stage, self._began_s = stage, stage.now_s()
         await asyncio.gather(*(self._accept(desk, jobs) for desk, jobs in self._desks.items()))
-        self.watcher.say(f"{self._jobs} jobs are accepted by {len(self._desks)} desks")
+        self.screen.say(f"{self._jobs} jobs are accepted by {len(self._desks)} desks")
         troubling = asyncio.gather(*(self._trouble(desk, jobs) for desk, jobs in self._desks.items()))
         due = draw_kills(KINDS, self._kills_max, self._jobs, self.seed)
-        self._director = Director(stage, self, due, self.seed, self.watcher.say)
+        self._director = Director(stage, self, due, self.seed, self.screen.say)
         try:
             await self._director.direct()
             await troubling
@@ -93,7 +93,7 @@ class Jobs(Scenario):
         scene = self.scene
         scene.ended = scene.requested - sum(each.left for each in told)
         scene.overview, scene.seconds = await self._stage.ask("ps", 0), self._stage.now_s() - self._began_s
-        self.watcher.show(scene)
+        self.screen.show(scene)
         return scene
 
     def is_over(self) -> bool:

@@ -27,7 +27,6 @@ from perdure.scenarios.stories.messenger_agents import Clerk, clerk_environment,
 from perdure.scenarios.stories.messenger_checks import Seen, figures_of
 from perdure.scenarios.stories.messenger_play import Exchanges, Handles, Kill, Way, chosen, messages_of
 from perdure.scenarios.stories.stage import Stage
-from perdure.scenarios.stories.watchers import Watcher
 from perdure.scenarios.telegram.server import SocketTelegram
 from perdure.scenarios.telegram.sim import SimTelegram
 
@@ -43,8 +42,8 @@ class MessengerScenario(Scenario):
     name: ClassVar[str] = "messenger"
     needs_own_cluster: ClassVar[bool] = True
 
-    def __init__(self, updates: int, kills: int, chats: int, seed: int, watcher: Watcher) -> None:
-        super().__init__(seed, watcher)
+    def __init__(self, updates: int, kills: int, chats: int, seed: int) -> None:
+        super().__init__(seed)
         self._ways, self._chats = chosen(updates, kills, seed), chats
 
     @contextlib.contextmanager
@@ -67,7 +66,7 @@ class MessengerScenario(Scenario):
 
     async def play(self, stage: Stage) -> None:
         """All exchanges, one after the other."""
-        correspondence = Correspondence(stage, self._telegram, self._provider, self.watcher.say, self.seed)
+        correspondence = Correspondence(stage, self._telegram, self._provider, self.screen.say, self.seed)
         kill = partial(self.kill, stage)
         self._exchanges, self._seen = await correspondence.play(self._ways, self._chats, kill)
         self.wrong += [*self._exchanges.wrong, *self._seen.wrong()]
@@ -154,9 +153,7 @@ def posting_inside(app: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url="http://clerk.invalid", transport=httpx.ASGITransport(app), timeout=3600)
 
 
-def behind_a_bot(
-    data: Path, token: str, secret: str, public_url: str, port: int, model: str, api: str, watcher: Watcher
-) -> None:
+def behind_a_bot(data: Path, token: str, secret: str, public_url: str, port: int, model: str, api: str) -> None:
     """Serve a real bot until stopped. Its webhooks reach `port` by way of `public_url`."""
     values = clerk_environment(api, checked_model(model), token, secret)
     with with_environment(values), Runtime(data) as runtime:
@@ -166,8 +163,9 @@ def behind_a_bot(
             bot: Any = messenger.adapter
             async with served(messenger_app(runtime, Clerk), port) as address:
                 await bot.set_webhook(public_url.rstrip("/") + messenger.webhook_path)
-                watcher.say(
-                    f"@{bot.user_name} answers. Webhooks: {public_url} -> {address}{messenger.webhook_path}. Ctrl-C ends it."
+                print(
+                    f"@{bot.user_name} answers. Webhooks: {public_url} -> {address}{messenger.webhook_path}. Ctrl-C ends it.",
+                    flush=True,
                 )
                 await asyncio.get_running_loop().create_future()
 

@@ -18,7 +18,6 @@ from perdure.scenarios.stories.engine import Scenario, in_words
 from perdure.scenarios.stories.soak_curves import Sample, curves, grown, told
 from perdure.scenarios.stories.soak_legs import REST_S, Legs, beside, waited_for
 from perdure.scenarios.stories.stage import RayStage, Stage
-from perdure.scenarios.stories.watchers import Watcher
 
 LOOK_S: Final = 0.2
 GONE_S: Final = 20.0  # for the processes of the cluster, after its end
@@ -30,9 +29,9 @@ class Soak(Scenario):
     name: ClassVar[str] = "soak"
     needs_own_cluster: ClassVar[bool] = True
 
-    def __init__(self, for_s: float, seed: int, watcher: Watcher) -> None:
-        super().__init__(seed, watcher)
-        self._for_s, self._legs = for_s, Legs(for_s, seed, watcher)
+    def __init__(self, for_s: float, seed: int) -> None:
+        super().__init__(seed)
+        self._for_s, self._legs = for_s, Legs(for_s, seed)
         self.wrong, self.kills = self._legs.wrong, self._legs.kills
         self._samples: list[Sample] = []
         self._data = Path()
@@ -50,6 +49,7 @@ class Soak(Scenario):
     async def play(self, stage: Stage) -> None:
         """Leg after leg until the time is over, or somebody stops it."""
         assert isinstance(stage, RayStage)
+        self._legs.screen = self.screen
         begun_s = stage.now_s()
         try:
             while stage.now_s() - begun_s < self._for_s:
@@ -61,7 +61,7 @@ class Soak(Scenario):
             task = asyncio.current_task()
             assert task is not None
             task.uncancel()
-            self.watcher.say("stopped; this is the report so far")
+            self.screen.say("stopped; this is the report so far")
         await self._audit(stage)
 
     # between legs

@@ -23,6 +23,7 @@ from perdure.policies import in_turns
 from perdure.scenarios.faults.chaos import Chaos, Plan
 from perdure.scenarios.faults.machine import full_disk, may_be_filled, stood_still
 from perdure.scenarios.faults.strikes import Victim, hosts_in, some
+from perdure.scenarios.live_view import Screen
 from perdure.scenarios.provider.faults import FaultPlan, Pace
 from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.stories import messenger, soak_upgrade
@@ -37,7 +38,6 @@ from perdure.scenarios.stories.jobs import Jobs
 from perdure.scenarios.stories.messenger_agents import clerk_environment, script_of
 from perdure.scenarios.stories.messenger_play import CALM, DEADLY, messages_of
 from perdure.scenarios.stories.stage import RayStage, Stage
-from perdure.scenarios.stories.watchers import Watcher
 from perdure.scenarios.telegram.server import SocketTelegram
 
 LEAST_LEG_S: Final = 5.0  # that a leg takes at least, to know how many there can be
@@ -64,14 +64,14 @@ NAMES_OF_ROWS: Final = {"fibers": "fiber_id", "schedules": "id", "turns": "reque
 class Legs:
     """Every kind of leg. `wrong` has what any of them finds, and what failed in between."""
 
-    def __init__(self, for_s: float, seed: int, watcher: Watcher) -> None:
+    def __init__(self, for_s: float, seed: int) -> None:
         self.wrong: list[str] = []
         self.kills: Counter[str] = Counter()
         self.played: Counter[str] = Counter()
-        self._seed, self._watcher, self._die = seed, watcher, Random(f"{seed} soak")
+        self._seed, self._die, self.screen = seed, Random(f"{seed} soak"), Screen()
         most = int(for_s / LEAST_LEG_S) + 1
         written = most * WAYS * max(messages_of([way]) for way in (*CALM, *DEADLY))
-        self._chat = ChatRecovery(most, seed, watcher, also=script_of(written, seed).questions)
+        self._chat = ChatRecovery(most, seed, also=script_of(written, seed).questions)
         self._turns, self._points = 0, [PEACE]
         self._messages, self._release = 0, 1
         self._playing: list[asyncio.Task[None]] = []
@@ -103,7 +103,7 @@ class Legs:
         """Play the next one."""
         number = self.played.total() + 1
         name = next(self._order_of_kinds) if number % BACKUP_EVERY else "backup"
-        self._watcher.say(f"leg {number}: {name}")
+        self.screen.say(f"leg {number}: {name}")
         self.played[name] += 1
         if name == "backup":
             target = str(beside(self._data, "backups"))
@@ -143,7 +143,9 @@ class Legs:
 
     async def _jobs(self, stage: RayStage, number: int) -> None:
         jobs, desks, kills = self._die.randint(50, 300), self._die.randint(1, 4), self._die.randint(0, 2)
-        await self._play(Jobs(jobs, desks, kills, self._seed_of(number), self._watcher), stage, number)
+        story = Jobs(jobs, desks, kills, self._seed_of(number))
+        story.screen = self.screen
+        await self._play(story, stage, number)
 
     async def _turn(self, stage: RayStage, number: int) -> None:
         """The first turn is in peace, and shows what can break in the others."""
@@ -162,7 +164,7 @@ class Legs:
         provider.set_plan(FaultPlan())
         provider.pace = messenger.PACE
         ways = [self._die.choice([*CALM, *DEADLY]) for _ in range(WAYS)]
-        room = messenger.Correspondence(stage, self._telegram, provider, self._watcher.say, self._seed)
+        room = messenger.Correspondence(stage, self._telegram, provider, self.screen.say, self._seed)
         played, seen = await room.play(ways, self._die.randint(1, WAYS), self._count_kill(stage), self._messages)
         provider.pace = Pace()
         self._messages += messages_of(ways)
@@ -175,7 +177,7 @@ class Legs:
         order, story = self._census(stage, number, 50, 200, DRILL_S)
         share = self._die.choice([None, 0.5, 1.0])
         plan = Plan(self._die.choice([1.0, 2.0]), DRILL_S, self._seed_of(number), fraction=share, settle_s=REST_S)
-        drill = Chaos(stage, plan, self._watcher.say)
+        drill = Chaos(stage, plan, self.screen.say)
         await asyncio.gather(story.play(stage), drill.play())
         told = drill.judge(await stage.ask("ps", 0), await stage.ask("audit"))
         failed = await self._expect_all_told(stage, order, number, "drill", STRUCK_WORDS)
@@ -196,7 +198,7 @@ class Legs:
         """The clocks of all processes are set forward and back, at once; beside it are jobs with queues that are drained, schedules and
         fibers. At the end the clocks are right again."""
         order, story = self._census(stage, number, 20, 100, JUMPS * JUMP_EVERY_S)
-        jobs = Jobs(order.children, 2, 0, self._seed_of(number), self._watcher, JUMPS * JUMP_EVERY_S)
+        jobs = Jobs(order.children, 2, 0, self._seed_of(number), JUMPS * JUMP_EVERY_S)
         playing = [self._begin(self._play(each, stage, number)) for each in (story, jobs)]
         for jump_ms in [*(self._die.randint(-JUMP_MS, JUMP_MS) for _ in range(JUMPS)), 0]:
             await asyncio.sleep(JUMP_EVERY_S)
@@ -218,9 +220,9 @@ class Legs:
         try:
             await playing
         except PerdureError as refusal:
-            self._watcher.say(f"refused: {refusal}")
+            self.screen.say(f"refused: {refusal}")
             await stage.cold_restart()
-            again = FanOut(order, self._watcher, order.pace_s, resume=True)
+            again = FanOut(order, order.pace_s, resume=True)
             again.joined(stage)
             await again.play(stage)
         await self._expect_all_told(stage, order, number, "full disk", DISK_WORDS)
@@ -235,7 +237,7 @@ class Legs:
         failed, report = failures(rows), await stage.call(Census, parent, "report")
         self._found(number, name, wrong_beside(excuses, failed, report, len(rows), order.children))
         if failed:
-            self._watcher.say(f"{len(failed)} of {len(rows)} runs failed, as they may ({name}): {some(list(failed))}")
+            self.screen.say(f"{len(failed)} of {len(rows)} runs failed, as they may ({name}): {some(list(failed))}")
         return failed
 
     async def _expect_first_attempts(self, stage: RayStage, order: Order, where: str) -> None:
@@ -285,7 +287,8 @@ class Legs:
     ) -> tuple[Order, FanOut]:
         """A fan-out with a number of children between these two, and its order."""
         asked = Order(children=self._die.randint(least, most), seed=self._seed_of(number), **order)
-        story = FanOut(asked, self._watcher, pace_s)
+        story = FanOut(asked, pace_s)
+        story.screen = self.screen
         story.joined(stage)
         return asked, story
 
@@ -298,7 +301,7 @@ class Legs:
 
     def _count_kill(self, stage: RayStage) -> Callable[[str, Victim], Awaitable[None]]:
         async def kill(kind: str, victim: Victim) -> None:
-            self._watcher.say(f"kill {victim.name} ({kind})")
+            self.screen.say(f"kill {victim.name} ({kind})")
             self.kills[kind] += 1
             await stage.kill(victim)
 

@@ -19,7 +19,6 @@ from perdure.scenarios.stories.chat_play import PEACE, chosen
 from perdure.scenarios.stories.chat_recovery import moments_of
 from perdure.scenarios.stories.stage import Stage
 from perdure.scenarios.stories.tool_disconnect import ToolDisconnect, places_of
-from perdure.scenarios.stories.watchers import Watcher
 
 FIELDS = (
     "scenario world seed model turns points attempts interruptions recoveries requests connections illegal side_effects kills seconds "
@@ -49,7 +48,7 @@ class Peace(ToolDisconnect):
 
 @pytest.fixture
 def peace() -> Iterator[Peace]:
-    scenario = Peace(1, 0, Watcher())
+    scenario = Peace(1, 0)
     with scenario.surroundings(None):
         scenario.simulate()
         assert scenario.wrong == []

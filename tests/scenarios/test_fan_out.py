@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from perdure.actors import RunFailed
 from perdure.scenarios.faults.by_progress import Due, left_of
 from perdure.scenarios.faults.strikes import Strike, Victim
+from perdure.scenarios.live_view import Screen, View
 from perdure.scenarios.stories.engine import percentiles, simulate_in_one_world, simulated
 from perdure.scenarios.stories.fan_out import KINDS, FanOut, kills_of, pace_for
 from perdure.scenarios.stories.fan_out_checks import MAIL, Harvest, account, wrong_of
 from perdure.scenarios.stories.fan_out_record import Order, Progress
-from perdure.scenarios.stories.watchers import Scene, Watcher
+from perdure.scenarios.stories.scene import Scene
 from perdure.scenarios.testing.laboratory import Laboratory
 
 FIELDS = "scenario world seed runs deliveries kills kills_left_out seconds runs_per_second recovery_ms verified".split()
 
 
-class Audience(Watcher):
+class Audience(Screen):
     """Looks closely."""
 
-    def show(self, scene: Scene) -> None:
-        assert scene.ended <= scene.requested
+    def show(self, view: View) -> None:
+        assert isinstance(view, Scene)
+        assert view.ended <= view.requested
+        assert f"{view.ended}/{view.requested} ended" in view.line()
+        Console(file=io.StringIO()).print(view.picture(24))
 
 
 class Watched(FanOut):
@@ -37,7 +43,8 @@ class Watched(FanOut):
 
 
 def played(order: Order) -> tuple[dict[str, Any], list[str], Laboratory]:
-    scenario = Watched(order, Audience(), order.pace_s)
+    scenario = Watched(order, order.pace_s)
+    scenario.screen = Audience()
     return simulated(scenario), scenario.wrong, scenario.laboratory
 
 

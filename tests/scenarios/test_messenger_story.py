@@ -14,12 +14,11 @@ from perdure.scenarios.stories.messenger_agents import answer_of
 from perdure.scenarios.stories.messenger_checks import NOTE, Seen
 from perdure.scenarios.stories.messenger_play import CALM, DEADLY, chosen, messages_of
 from perdure.scenarios.stories.stage import Stage
-from perdure.scenarios.stories.watchers import Watcher
 
 
 @pytest.mark.shows(messenger="weakness-52")
 def test_every_accepted_message_is_answered_once_whatever_breaks() -> None:
-    scenario = MessengerScenario(9, 5, 3, seed=2, watcher=Watcher())
+    scenario = MessengerScenario(9, 5, 3, seed=2)
     told = simulated(scenario)
     assert scenario.wrong == []
     assert told["verified"]
@@ -32,7 +31,7 @@ class Resumed(MessengerScenario):
     """The same in two parts: others write after the first."""
 
     async def play(self, stage: Stage) -> None:
-        room = Correspondence(stage, self._telegram, self._provider, self.watcher.say, self.seed)
+        room = Correspondence(stage, self._telegram, self._provider, self.screen.say, self.seed)
         first, later = self._ways[:3], self._ways[3:]
         sent = messages_of(first)
         self.parts = [await room.play(first, 2, self.strike), await room.play(later, 2, self.strike, before=sent)]
@@ -42,7 +41,7 @@ class Resumed(MessengerScenario):
 
 
 def test_a_correspondence_may_follow_another_one_and_each_is_checked_by_itself() -> None:
-    scenario = Resumed(6, 0, 2, seed=2, watcher=Watcher())
+    scenario = Resumed(6, 0, 2, seed=2)
     with scenario.surroundings(None):
         scenario.simulate()
     (_, before), (_, after) = scenario.parts

@@ -28,7 +28,6 @@ from perdure.scenarios.stories.soak_curves import (
 from perdure.scenarios.stories.soak_legs import DISK_WORDS, Legs, failures, open_rows, wrong_beside
 from perdure.scenarios.stories.soak_upgrade import differences, program_in, told_in, write
 from perdure.scenarios.stories.stage import SimStage
-from perdure.scenarios.stories.watchers import watcher_for
 from perdure.scenarios.testing.laboratory import Laboratory
 
 HOUR_S = 3_600.0
@@ -238,7 +237,7 @@ class OneKind(Legs):
     """Legs of one kind only, in the simulated world."""
 
     def __init__(self, kind: str, data: Path, seed: int) -> None:
-        super().__init__(10.0, seed, watcher_for(as_json=True))
+        super().__init__(10.0, seed)
         self._kinds["endless"] = self._endless
         self._order_of_kinds = itertools.repeat(kind)
         self._data, self._shift, self._storages = data, data / "clock", data / "agents"

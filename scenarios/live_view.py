@@ -1,0 +1,162 @@
+"""What a person sees while runs go on: a table on a terminal that is redrawn in its place, plain lines in a pipe, nothing with `--json`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final, Protocol, Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+FRAME_S: Final = 0.25
+LINE_S: Final = 1.0
+MILESTONES_MAX: Final = 3
+COLUMNS: Final = ("run", "attempt", "progress", "phase", "milestones", "host", "agent")
+
+Row = dict[str, Any]
+"""A run, as the supervisor's overview (`ps`) has it."""
+
+
+class View(Protocol):
+    """What is shown."""
+
+    def picture(self, height: int) -> RenderableType:
+        """For a terminal of this height."""
+
+    def line(self) -> str:
+        """In one line."""
+
+
+class Screen:
+    """Where a view is shown. This one is for `--json`: it shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def show(self, view: View) -> None:
+        """Show it as it is now. May be called often."""
+
+    def say(self, text: str) -> None:
+        """Tell of one event."""
+
+
+class Lines(Screen):
+    """For a pipe: at most a line a second while something changes, and one for each event. `stamp` comes before each."""
+
+    def __init__(self, stamp: Callable[[], str] = str) -> None:
+        self._stamp, self._said_s, self._said = stamp, 0.0, ""
+
+    def show(self, view: View) -> None:
+        line, now_s = view.line(), time.monotonic()
+        if line != self._said and now_s - self._said_s >= LINE_S:
+            self._said_s, self._said = now_s, line
+            self.say(line)
+
+    def say(self, text: str) -> None:
+        print(f"{self._stamp()}{text}", flush=True)
+
+
+class Terminal(Screen):
+    """The picture stays in its place, and is as it was last shown when this is left. Events scroll by above it."""
+
+    def __init__(self, stamp: Callable[[], str] = str, console: Console | None = None) -> None:
+        self._stamp, self._drawn_s = stamp, 0.0
+        self._console = console or Console(highlight=False)
+        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+        self._view: View | None = None
+
+    def __exit__(self, *_: object) -> None:
+        self._draw()
+        self._live.stop()
+
+    def show(self, view: View) -> None:
+        self._view, now_s = view, time.monotonic()
+        if now_s - self._drawn_s >= FRAME_S:
+            self._drawn_s = now_s
+            self._live.start()
+            self._draw()
+
+    def say(self, text: str) -> None:
+        self._console.print(Text(f"{self._stamp()}{text}", style="yellow"))
+
+    def _draw(self) -> None:
+        if self._view is not None:
+            self._live.update(self._view.picture(self._console.height), refresh=True)
+
+
+def screen_for(*, as_json: bool, stamp: Callable[[], str] = str) -> Screen:
+    """Silence with `--json`, a picture on a terminal, lines in a pipe."""
+    return Screen() if as_json else Terminal(stamp) if sys.stdout.isatty() else Lines(stamp)
+
+
+class RunTable:
+    """Live runs, a line each. A run keeps its line until it ends; a free line goes to the next run, to those at work first."""
+
+    def __init__(self) -> None:
+        self._lines: list[str | None] = []
+
+    def table(self, rows: list[Row], height: int, count: int) -> Table:
+        """With at most so many lines, and how many of `count` runs are left out."""
+        live = {row["run_id"]: row for row in rows}
+        self._settle(live, height)
+        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+        for title in COLUMNS:
+            table.add_column(title, no_wrap=True, overflow="ellipsis")
+        for run_id in self._lines:
+            table.add_row(*(("",) * len(COLUMNS) if run_id is None else _cells(live[run_id])))
+        more = count - sum(run_id is not None for run_id in self._lines)
+        table.add_row(f"… and {more} more" if more > 0 else "")
+        return table
+
+    def _settle(self, live: dict[str, Row], height: int) -> None:
+        self._lines = [run_id if run_id in live else None for run_id in self._lines[:height]]
+
+        def turn(run_id: str) -> tuple[bool, float, str]:
+            return live[run_id]["status"] != "running", live[run_id]["started_at_ms"], run_id
+
+        waiting = sorted(live.keys() - {*self._lines}, key=turn, reverse=True)
+        for place, run_id in enumerate(self._lines):
+            if run_id is None and waiting:
+                self._lines[place] = waiting.pop()
+        while waiting and len(self._lines) < height:
+            self._lines.append(waiting.pop())
+        while self._lines and self._lines[-1] is None:
+            self._lines.pop()
+
+
+def _cells(row: Row) -> tuple[RenderableType, ...]:
+    progress = row["progress"] or {}
+    bar = ProgressBar(total=1.0, completed=min(1.0, progress.get("fraction") or 0.0), width=16)
+    words = f"{progress.get('phase') or row['status']}  {progress.get('message') or ''}".rstrip()
+    milestones = " ".join(row["milestones"][-MILESTONES_MAX:])
+    kind = row["agent_type"].rpartition(":")[2]
+    return row["run_id"][:14], str(row["attempt"]), bar, words, milestones, (row["host"] or "–")[:12], kind
+
+
+def hosts_line(overview: dict[str, Any]) -> Text:
+    """All hosts in one line."""
+    hosts = [
+        f"{host['host'][:12]}: {host['tenants']} agent{'s' * (host['tenants'] != 1)}, {host['rss_mb']} MB"
+        if host["up"]
+        else f"{host['host'][:12]}: starting"
+        for host in overview["hosts"]
+    ]
+    return Text("hosts  " + "   ".join(hosts or ["none yet"]), style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def grid(rows: dict[str, RenderableType]) -> Table:
+    """Names and values."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True, min_width=max(map(len, rows)))
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
