@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from perdure.actors import Agent, Occurrence, Runtime, exposed
+from perdure.actors import Runtime
 from perdure.actors.ray_world.os_processes import cpu_s
 from perdure.ledger import (
     Alarm,
@@ -29,6 +29,7 @@ from perdure.ledger import (
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.bench.ledger import AT_MS, CHUNK, HOST, LIMITS, boot_apart
 from perdure.scenarios.bench.report import Bench, Figure, at_most, handle, percentile, until_asleep, wait_for
+from perdure.scenarios.cast.measured import Sleepyhead
 
 PER_AGENT = 10  # alarms of one agent; they ring together
 SLOWLY, PER_SECOND = 50, 500  # alarms that ring in one second
@@ -37,30 +38,6 @@ AT_ONCE = 32
 PATIENCE_S = 120.0
 QUIET_S = 5.0
 FAR = timedelta(days=30)
-
-
-class Sleepyhead(Agent):
-    """Has alarms only. Each call writes to a file how late it was."""
-
-    @exposed(repeatable=True)
-    async def plan(self, at_s: float, count: int, file: str) -> int:
-        """Plan calls for one instant."""
-        when = datetime.fromtimestamp(at_s, UTC)
-        with self.transaction():
-            for number in range(count):
-                self.schedule(when, self.ring, file, schedule_id=f"{at_s:.3f}-{number}")
-        return len(self.schedules.list())
-
-    async def ring(self, file: str, occurrence: Occurrence) -> None:
-        """Write how late it is, by the wall clock."""
-        late_ms = time.time() * 1000 - occurrence.scheduled_at_ms
-        append(Path(file), f"{late_ms:.1f}\n")
-
-
-def append(file: Path, line: str) -> None:
-    """Append a line atomically."""
-    with file.open("ab", buffering=0) as lines:
-        lines.write(line.encode())
 
 
 def alarms(bench: Bench) -> list[Figure]:
@@ -143,9 +120,7 @@ def build(place: Path, count: int) -> None:
     store.append([record_fact(view, SupervisorStarted(1, {}), AT_MS)], [])
     view.hosts[HOST] = HostView(HOST, None, up=True)
     for first in range(0, count, CHUNK):
-        names = [
-            f"sleepyhead-{number}@perdure.bench_alarms:Sleepyhead" for number in range(first, min(first + CHUNK, count))
-        ]
+        names = [f"sleepyhead-{number}@perdure.bench:Sleepyhead" for number in range(first, min(first + CHUNK, count))]
         store.append([row for name in names for row in _asleep(view, name)], [])
         store.checkpoint(meta_of(view), view.seq, dirty_records(view), [])
         view.touched.clear()

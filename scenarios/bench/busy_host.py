@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from perdure.actors import Runtime
-from perdure.scenarios.bench.agents import Crowder, Idler
 from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most, handle, percentile, repeatedly, took_ms
+from perdure.scenarios.cast.measured import Crowder, Idler
 
 CALM_CALLS = 50
 

@@ -10,8 +10,6 @@ import time
 from typing import Any
 
 from perdure.actors import Runtime
-from perdure.scenarios.bench.agents import Parent
-from perdure.scenarios.bench.chat_agents import ChatParent, Clocked, Instant, Long, SlowParent, Torrent
 from perdure.scenarios.bench.report import (
     Baseline,
     Bench,
@@ -26,6 +24,8 @@ from perdure.scenarios.bench.report import (
     wait_for,
 )
 from perdure.scenarios.bench.speed import disk_bytes, peak_mb
+from perdure.scenarios.cast.measured import Parent
+from perdure.scenarios.cast.measured_chats import ChatParent, Clocked, Instant, Long, SlowParent, Torrent
 
 CLOUDFLARE = "Cloudflare, measured"
 

@@ -10,9 +10,7 @@ from typing import Any
 
 from perdure.actors import Runtime
 from perdure.actors.ray_world.os_processes import kill
-from perdure.scenarios.bench.agents import Parent
 from perdure.scenarios.bench.chat import CLOUDFLARE, delay_ms
-from perdure.scenarios.bench.chat_agents import Broken, ChatParent, Mortal
 from perdure.scenarios.bench.report import (
     Baseline,
     Bench,
@@ -26,6 +24,8 @@ from perdure.scenarios.bench.report import (
     process_of,
     wait_for,
 )
+from perdure.scenarios.cast.measured import Parent
+from perdure.scenarios.cast.measured_chats import Broken, ChatParent, Mortal
 
 STALL_MS = 100
 

@@ -13,8 +13,8 @@ from perdure.actors import Runtime
 from perdure.actors.ray_world.os_processes import kill
 from perdure.ledger import LIVE
 from perdure.policies import Limits
-from perdure.scenarios.bench.agents import Crowd, Keeper, Nap, Parent, Sleeper
 from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most, handle, host_of_agent, process_of, wait_for
+from perdure.scenarios.cast.measured import Crowd, Keeper, Nap, Parent, Sleeper
 
 LONG_S = 600.0
 SOON_S = 0.005

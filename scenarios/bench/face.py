@@ -23,12 +23,12 @@ from websockets.sync.client import connect as connect_socket
 
 import perdure
 from perdure.actors import Gateways, Runtime, ServePlan, bound
-from perdure.scenarios.bench.agents import Parent
 from perdure.scenarios.bench.chromium import visits
 from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most, calm, handle, pss_mb, wait_for
+from perdure.scenarios.cast.measured import Parent
 
-CHATS: Final = "perdure.scenarios.bench.chat_agents:GATEWAY_AGENTS"
-PARENTS: Final = "perdure.scenarios.bench.agents:Parent"
+CHATS: Final = "perdure.scenarios.cast.measured_chats:GATEWAY_AGENTS"
+PARENTS: Final = "perdure.scenarios.cast.measured:Parent"
 PIECES: Final = 10
 """How many pieces of the answer come before the kill."""
 PAGE: Final = 50

@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from perdure.actors import Gateways, Runtime, ServePlan, bound
-from perdure.scenarios.bench.chat_agents import Instant
 from perdure.scenarios.bench.report import Bench, Figure, at_most, handle, own_heap_left_alone, percentile
+from perdure.scenarios.cast.measured_chats import Instant
 
-AGENTS: Final = "perdure.scenarios.bench.chat_agents:GATEWAY_AGENTS"
+AGENTS: Final = "perdure.scenarios.cast.measured_chats:GATEWAY_AGENTS"
 WARM: Final = 20
 START_S: Final = 0.02
 """Between two chats of the crowd, as people do not all begin at once."""

@@ -8,15 +8,11 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
 from typing import Any, Final
 
-from pydantic_ai.messages import ModelMessage
-from pydantic_ai.models.function import AgentInfo, FunctionModel
-
-from perdure.actors import Kind, Messenger, MessengerAgent, MessengerEvent, Person, TextLimits, Webhook, messenger_app
-from perdure.policies import Counting
+from perdure.actors import messenger_app
 from perdure.scenarios.bench.report import Bench, Figure, at_least, at_most, percentile
+from perdure.scenarios.cast.measured_chats import Correspondent
 from perdure.scenarios.stories.messenger import served
 
 PATH: Final = "/messengers/sink/webhook"
@@ -24,63 +20,6 @@ OK: Final = b"HTTP/1.1 200 "
 CHATS: Final = 20
 LINES: Final = 32
 PAUSE_S: Final = 0.05
-
-
-class Sink:
-    """A provider that accepts everything."""
-
-    provider = "sink"
-    verifies = True
-
-    def verify(self, webhook: Webhook) -> bool:
-        return True
-
-    def parse(self, messenger_id: str, webhook: Webhook) -> list[MessengerEvent]:
-        """`{"id": …, "chat": …}`."""
-        given = json.loads(webhook.body)
-        common: dict[str, Any] = {
-            "kind": Kind.DIRECT,
-            "messenger_id": messenger_id,
-            "provider": "sink",
-            "is_direct": True,
-        }
-        place: dict[str, Any] = {
-            "thread_id": str(given["chat"]),
-            "message_id": str(given["id"]),
-            "dedupe_key": str(given["id"]),
-        }
-        return [MessengerEvent(**common, **place, author=Person(id="1"), text="Hello?")]
-
-    def limits(self, thread_id: str) -> TextLimits:
-        """Practically none."""
-        return TextLimits(100_000, Counting.CHARACTERS, 0)
-
-    async def post(self, thread_id: str, text: str) -> str:
-        return "1"
-
-    async def edit(self, thread_id: str, message_id: str, text: str) -> None:
-        """Done."""
-
-    async def delete(self, thread_id: str, message_id: str) -> None:
-        """Done."""
-
-    async def typing(self, thread_id: str) -> None:
-        """Done."""
-
-
-async def _after_a_while(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
-    await asyncio.sleep(1)
-    yield "Yes."
-
-
-class Correspondent(MessengerAgent):
-    """Answers after a second. Messages that arrive meanwhile are answered together."""
-
-    model = FunctionModel(stream_function=_after_a_while)
-
-    @classmethod
-    def messengers(cls) -> Sequence[Messenger]:
-        return [Messenger(id="sink", adapter=Sink(), conversation=lambda event: f"c{event.thread_id}")]
 
 
 class Line:

@@ -11,7 +11,6 @@ import psutil
 from perdure import actors
 from perdure.actors import Runtime
 from perdure.ledger import pack
-from perdure.scenarios.bench.agents import Idler, Nap, Parent
 from perdure.scenarios.bench.report import (
     Baseline,
     Bench,
@@ -26,6 +25,7 @@ from perdure.scenarios.bench.report import (
     took_ms,
     until_asleep,
 )
+from perdure.scenarios.cast.measured import Idler, Nap, Parent
 
 PAYLOAD = pack(7)
 PATIENCE_S = 30.0

@@ -11,44 +11,18 @@ import json
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any, Final
 
 import psutil
-from pydantic import BaseModel
 
-from perdure.actors import Agent, Gateways, RunContext, Runtime, ServePlan, bound
-from perdure.scenarios.bench.report import Bench, Figure, at_most, pss_mb, wait_for
+from perdure.actors import Gateways, Runtime, ServePlan, bound
+from perdure.scenarios.bench.report import Bench, Figure, at_most, pss_mb
+from perdure.scenarios.cast.measured import EVENTS_A_SECOND as RATE
+from perdure.scenarios.cast.measured import Herald, Speech
 
-AGENTS: Final = "perdure.scenarios.bench.watchers:Herald"
+AGENTS: Final = "perdure.scenarios.cast.measured:Herald"
 RUN: Final = "busy"
-RATE: Final = 1_000
-"""Events a second."""
-LOOK_S: Final = 0.005
 PATIENCE_S: Final = 200.0
-
-
-class Speech(BaseModel):
-    """How many seconds to speak, once there is a file of this name."""
-
-    seconds: float
-    cue: str
-
-
-class Herald(Agent):
-    """Says what time it is, a thousand times a second."""
-
-    async def run(self, input: Speech, run: RunContext) -> int:
-        """Speak."""
-        await asyncio.to_thread(wait_for, Path(input.cue).exists)
-        begun_s, said = time.monotonic(), 0
-        while said < input.seconds * RATE:
-            now_s = time.monotonic()
-            for _ in range(said, int((now_s - begun_s) * RATE)):
-                run.emit({"at_s": now_s})
-                said += 1
-            await asyncio.sleep(LOOK_S)
-        return said
 
 
 def watchers(bench: Bench) -> list[Figure]:

@@ -8,10 +8,10 @@ from typing import Annotated, Final
 import typer
 
 from perdure.ledger import BadRequest
+from perdure.scenarios.cast.environment import checked_model
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.stories.chat_recovery import ChatRecovery
 from perdure.scenarios.stories.engine import perform
-from perdure.scenarios.stories.environment import checked_model
 from perdure.scenarios.stories.tool_disconnect import ToolDisconnect
 
 RAY_POINTS: Final = 12

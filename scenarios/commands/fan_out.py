@@ -8,10 +8,10 @@ from typing import Annotated, Final
 import typer
 
 from perdure.ledger import BadRequest
+from perdure.scenarios.cast.census import standard_library
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.stories.engine import perform
 from perdure.scenarios.stories.fan_out import FanOut
-from perdure.scenarios.stories.fan_out_agents import standard_library
 from perdure.scenarios.stories.fan_out_record import Order
 
 CHILDREN_MAX: Final = 200_000  # as many as may wait for a place

@@ -12,12 +12,12 @@ import typer
 
 from perdure.actors import Gateways, Runtime, ServePlan, bound, check_certificate, stop_serving, token_digest
 from perdure.ledger import BadRequest
+from perdure.scenarios.cast.demo import PLACE, Repeater
 from perdure.scenarios.commands.options import HERE, Data
 from perdure.scenarios.commands.stop import stopped_words
-from perdure.scenarios.demo.agents import PLACE, Repeater
 from perdure.scenarios.exits import heed_sigterm
 
-DEMO: Final = "perdure.scenarios.demo.agents:AGENTS"
+DEMO: Final = "perdure.scenarios.cast.demo:AGENTS"
 TOKEN_CHARS_MIN: Final = 16
 DEMO_DATA: Final = Path("perdure-demo")
 

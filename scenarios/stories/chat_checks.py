@@ -13,9 +13,9 @@ from typing import Final
 
 from perdure.actors import apply_chunk
 from perdure.policies import Part
+from perdure.scenarios.cast.guide import EFFECTS, Quiz
 from perdure.scenarios.provider.script import Script, conclusion, key_of, read
 from perdure.scenarios.provider.scripted import Record
-from perdure.scenarios.stories.chat_agents import EFFECTS, Quiz
 from perdure.scenarios.stories.chat_turns import Told
 
 UNKNOWN: Final = "OUTCOME UNKNOWN"

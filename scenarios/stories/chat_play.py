@@ -18,13 +18,16 @@ from random import Random
 from typing import Any, ClassVar, Final
 from uuid import uuid4
 
+from perdure.scenarios.cast.environment import MODEL, SCRIPTED, SIMULATED, with_environment
+from perdure.scenarios.cast.guide import EFFECTS, Guide, Quiz
+from perdure.scenarios.cast.outside import simulated
+from perdure.scenarios.cast.workspace import Workspace
 from perdure.scenarios.faults.strikes import Victim, home_of, hosts_in, supervisor_in
 from perdure.scenarios.provider.faults import Fault, FaultPlan, Rule
 from perdure.scenarios.provider.script import Question, Script
 from perdure.scenarios.provider.scripted import Counters, Record
 from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.provider.sim import SimProvider
-from perdure.scenarios.stories.chat_agents import EFFECTS, Guide, Quiz
 from perdure.scenarios.stories.chat_checks import (
     COMPLETED,
     Ending,
@@ -35,9 +38,7 @@ from perdure.scenarios.stories.chat_checks import (
     wrong_requests,
 )
 from perdure.scenarios.stories.chat_turns import Told, ask
-from perdure.scenarios.stories.chat_workspace import Workspace
 from perdure.scenarios.stories.engine import Play, Scenario, in_words, simulate_in_one_world
-from perdure.scenarios.stories.environment import MODEL, SCRIPTED, SIMULATED, simulated_model, with_environment
 from perdure.scenarios.stories.stage import Stage
 from perdure.scenarios.testing.laboratory import Laboratory
 
@@ -135,10 +136,10 @@ class ChatScenario(Scenario):
 
     def simulate_turns(self, play: Play, *begun: Callable[[Laboratory], None], **simulation: Any) -> None:
         """Play in a simulated world with a provider of its own."""
-        self.provider = provider = SimProvider(self.script)
-        with simulated_model(provider.model(SIMULATED)):
+        with simulated(self.script) as outside:
+            self.provider = outside.provider
             simulate_in_one_world(self, play, *begun, **simulation)
-        self._count(provider.counters())
+        self._count(outside.provider.counters())
 
     async def play(self, stage: Stage) -> None:
         """A turn in peace, then one for each point."""

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
 from perdure.actors import KillPoint
+from perdure.scenarios.cast.guide import Quiz
 from perdure.scenarios.provider.faults import Fault, FaultKind
 from perdure.scenarios.provider.scripted import Record
-from perdure.scenarios.stories.chat_agents import Quiz
 from perdure.scenarios.stories.chat_play import ChatScenario, Point, named
 from perdure.scenarios.stories.stage import Stage
 from perdure.scenarios.testing.laboratory import Laboratory

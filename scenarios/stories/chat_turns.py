@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from perdure.actors import TurnResult
 from perdure.ledger import PerdureError
-from perdure.scenarios.stories.chat_agents import Guide
+from perdure.scenarios.cast.guide import Guide
 from perdure.scenarios.stories.stage import Stage
 
 ATTACHES_MAX: Final = 50

@@ -4,7 +4,7 @@ A subclass of `Scenario` declares what it needs around it (`surroundings`), what
 (`sentences`). It adds each problem to `wrong`, as a sentence. `perform` opens the cluster or the simulated world, lets one scenario at a
 time play on a directory, says how to resume after an interruption, and prints the results.
 
-Each scenario has three modules: `NAME.py` declares it, `NAME_agents.py` has its agents, and `NAME_checks.py` finds problems.
+Each scenario has three modules: `NAME.py` declares it, one of `scenarios/cast/` has its agents, and `NAME_checks.py` finds problems.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, ClassVar, Final
 
 from perdure.ledger import BadRequest
+from perdure.scenarios.cast.census import Census, CensusOrder, SourceFile, files_for
 from perdure.scenarios.faults.by_progress import Director, Due, draw_kills, left_of
 from perdure.scenarios.faults.strikes import Victim
 from perdure.scenarios.stories.engine import Scenario, in_words, percentiles, rate
-from perdure.scenarios.stories.fan_out_agents import Census, CensusOrder, SourceFile, files_for
 from perdure.scenarios.stories.fan_out_checks import MAIL, Harvest, account, wrong_of
 from perdure.scenarios.stories.fan_out_record import Logbook, Order, Progress, begin, read
 from perdure.scenarios.stories.scene import Scene

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from perdure.actors import RunResult
-from perdure.scenarios.stories.fan_out_agents import Totals, count_plainly, files_for
+from perdure.scenarios.cast.census import Totals, count_plainly, files_for
 from perdure.scenarios.stories.fan_out_record import Order, Progress
 
 MAIL: Final = ("enqueued", "delivered", "superseded", "suppressed", "parked", "pending")

@@ -11,10 +11,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from perdure.scenarios.cast.job_desk import Job, JobDesk, Progress, Report, draw_jobs
 from perdure.scenarios.faults.by_progress import Director, draw_kills
 from perdure.scenarios.faults.strikes import Victim
 from perdure.scenarios.stories.engine import Scenario, in_words, percentiles, rate
-from perdure.scenarios.stories.jobs_agents import Job, JobDesk, Progress, Report, draw_jobs
 from perdure.scenarios.stories.jobs_checks import differences
 from perdure.scenarios.stories.scene import Scene
 from perdure.scenarios.stories.stage import Stage

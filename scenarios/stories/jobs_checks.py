@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from perdure.scenarios.stories.jobs_agents import Job, Report, total_of
+from perdure.scenarios.cast.job_desk import Job, Report, total_of
 
 ENDS: Final[dict[str, tuple[str, ...]]] = {
     "hopeless": ("error", "interrupted"),  # its last try may die instead of failing

@@ -18,12 +18,13 @@ import uvicorn
 
 from perdure.actors import Runtime, messenger_app, messengers_of
 from perdure.ledger import BadRequest
+from perdure.scenarios.cast.clerk import Clerk, clerk_environment, script_of
+from perdure.scenarios.cast.environment import SCRIPTED, SIMULATED, checked_model, with_environment
+from perdure.scenarios.cast.outside import simulated
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.provider.sim import SimProvider
 from perdure.scenarios.stories.engine import Scenario, in_words
-from perdure.scenarios.stories.environment import SCRIPTED, SIMULATED, checked_model, simulated_model, with_environment
-from perdure.scenarios.stories.messenger_agents import Clerk, clerk_environment, script_of, simulated_telegrams
 from perdure.scenarios.stories.messenger_checks import Seen, figures_of
 from perdure.scenarios.stories.messenger_play import Exchanges, Handles, Kill, Way, chosen, messages_of
 from perdure.scenarios.stories.stage import Stage
@@ -52,10 +53,9 @@ class MessengerScenario(Scenario):
         script = script_of(messages_of(self._ways), self.seed)
         with contextlib.ExitStack() as stack:
             if data is None:
-                self._telegram: SimTelegram | SocketTelegram = SimTelegram()
-                simulated_telegrams.append(self._telegram)
-                self._provider: SimProvider | SocketProvider = SimProvider(script, pace=PACE)
-                stack.enter_context(simulated_model(self._provider.model(SIMULATED)))
+                outside = stack.enter_context(simulated(script, PACE))
+                self._telegram: SimTelegram | SocketTelegram = outside.telegram
+                self._provider: SimProvider | SocketProvider = outside.provider
                 values = clerk_environment(SIMULATED, SIMULATED)
             else:
                 self._telegram = stack.enter_context(SocketTelegram())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.policies import Delivery
-from perdure.scenarios.stories.messenger_agents import answer_of
+from perdure.scenarios.cast.clerk import answer_of
 
 POLICY = Delivery()
 NOTE = f"{POLICY.repeated_text}\n\n"

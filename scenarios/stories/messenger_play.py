@@ -18,8 +18,8 @@ from typing import Any, Final
 import httpx
 
 from perdure.actors import MessengerEvent
+from perdure.scenarios.cast.clerk import MESSENGER, PRETENDED_SECRET, Clerk, clerk_of, update_of
 from perdure.scenarios.faults.strikes import Victim, home_of, hosts_in, supervisor_in
-from perdure.scenarios.stories.messenger_agents import MESSENGER, PRETENDED_SECRET, Clerk, clerk_of, update_of
 from perdure.scenarios.stories.stage import Stage
 from perdure.scenarios.telegram.bot_api import BotApi, BotFault
 

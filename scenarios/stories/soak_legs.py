@@ -20,6 +20,9 @@ from perdure import actors
 from perdure.actors.ray_world.clocks import CLOCK, shift_clocks
 from perdure.ledger import PerdureError
 from perdure.policies import in_turns
+from perdure.scenarios.cast.census import Census
+from perdure.scenarios.cast.clerk import clerk_environment, script_of
+from perdure.scenarios.cast.environment import SCRIPTED, with_environment
 from perdure.scenarios.faults.chaos import Chaos, Plan
 from perdure.scenarios.faults.machine import full_disk, may_be_filled, stood_still
 from perdure.scenarios.faults.strikes import Victim, hosts_in, some
@@ -30,12 +33,9 @@ from perdure.scenarios.stories import messenger, soak_upgrade
 from perdure.scenarios.stories.chat_play import PEACE, Point
 from perdure.scenarios.stories.chat_recovery import ChatRecovery
 from perdure.scenarios.stories.engine import Scenario
-from perdure.scenarios.stories.environment import SCRIPTED, with_environment
 from perdure.scenarios.stories.fan_out import FanOut
-from perdure.scenarios.stories.fan_out_agents import Census
 from perdure.scenarios.stories.fan_out_record import Order
 from perdure.scenarios.stories.jobs import Jobs
-from perdure.scenarios.stories.messenger_agents import clerk_environment, script_of
 from perdure.scenarios.stories.messenger_play import CALM, DEADLY, messages_of
 from perdure.scenarios.stories.stage import RayStage, Stage
 from perdure.scenarios.telegram.server import SocketTelegram

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final
 
+from perdure.scenarios.cast.guide import Quiz
 from perdure.scenarios.provider.faults import Fault, FaultKind
 from perdure.scenarios.provider.scripted import Record
-from perdure.scenarios.stories.chat_agents import Quiz
 from perdure.scenarios.stories.chat_checks import EXHAUSTED, Ending
 from perdure.scenarios.stories.chat_play import ChatScenario, Point, named
 

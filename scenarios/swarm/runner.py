@@ -26,8 +26,7 @@ from perdure.actors import Client, KillPoint
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.sim_world.world import Span
 from perdure.policies import Limits
-from perdure.scenarios.swarm.chat_workloads import around_chats, chats
-from perdure.scenarios.swarm.messenger_workloads import around_letters, letters
+from perdure.scenarios.swarm.conversations import around_chats, around_letters, chats, letters
 from perdure.scenarios.swarm.play_context import PlayContext
 from perdure.scenarios.swarm.stories import STORIES, play_parts
 from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, finding

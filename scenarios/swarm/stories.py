@@ -7,18 +7,22 @@ asked for once more under the same ids (which must not start anything twice) and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, Final
 
+from perdure.actors import Agent
 from perdure.ledger import BadRequest, ConflictingRequest, RetryRefused, UnknownRun
-from perdure.scenarios.swarm.chat_workloads import chats
-from perdure.scenarios.swarm.job_workloads import desks, families
-from perdure.scenarios.swarm.messenger_workloads import letters
+from perdure.scenarios.cast.job_desk import JobDesk, draw_jobs
+from perdure.scenarios.cast.workers import BOSSES, HANDLERS, Boss, Head, Job, LoneWorker, OnceWorker, Task, Worker
+from perdure.scenarios.stories.jobs_checks import differences
+from perdure.scenarios.swarm.conversations import chats, letters
 from perdure.scenarios.swarm.play_context import OFTEN, SELDOM, Part, PlayContext, persist
-from perdure.scenarios.swarm.workloads import BOSSES, HANDLERS, Boss, Job, LoneWorker, OnceWorker, Task, Worker
+
+LOOKS_MAX: Final = 600
+SPREAD_S: Final = 6.0
 
 
 def tasks(die: Random, count: int, depth: int = 0) -> list[Task]:
@@ -155,6 +159,54 @@ async def _contradict(context: PlayContext, run_id: str, other: Task) -> None:
     except BadRequest as problem:
         context.expect(False, f"a conflicting request was refused for another reason: {problem}")
     context.expect(bool(context.meddled), f"a conflicting request for {run_id} was accepted")
+
+
+async def desks(context: PlayContext) -> None:
+    """Jobs of every kind, accepted again and again."""
+    die = context.die
+    for number in range(die.randint(1, 2)):
+        desk, jobs = f"{context.tag}desk-{number}", draw_jobs(die.randint(4, 14), die.randrange(1_000_000), SPREAD_S)
+        for _ in range(2):
+            await persist(context, _asking(context, JobDesk, desk, "accept", jobs))
+        cancelled = [job.key for job in jobs if job.kind == "cancelled"]
+        await persist(context, _asking(context, JobDesk, desk, "cancel", cancelled))
+        if context.patient:
+            await _until(context, _asking(context, JobDesk, desk, "progress"), lambda told: told.left == 0)
+            report = await persist(context, _asking(context, JobDesk, desk, "report"))
+            for wrong in differences(jobs, report) if report is not None else ():
+                context.expect(False, f"{desk}: {wrong}")
+
+
+def _asking(context: PlayContext, agent_class: type[Agent], name: str, method: str, *args: Any) -> Callable[[], Any]:
+    return partial(context.client.call, agent_class, name, method, args, {})
+
+
+async def _until(context: PlayContext, ask: Callable[[], Any], fits: Callable[[Any], bool]) -> None:
+    told: Any = None
+    for _ in range(LOOKS_MAX):
+        told = await persist(context, ask)
+        if told is None or fits(told):
+            return
+        await asyncio.sleep(1)
+    context.expect(False, f"it never came to an end: {told}")
+
+
+async def families(context: PlayContext) -> None:
+    """Words are spread in a family; each member hears each once. One of them is deleted in the end, and begins anew."""
+    die = context.die
+    head, words = f"{context.tag}head", [f"word {number}" for number in range(die.randint(1, 6))]
+    names = [f"member {number}" for number in range(die.randint(1, 3))]
+    for first in range(len(words)):
+        await persist(context, _asking(context, Head, head, "spread", words[first : first + 2], names))
+    if not context.patient:
+        return
+    for name in names:
+        await _until(context, _asking(context, Head, head, "heard", name), lambda heard: len(heard) >= len(words))
+        heard = await persist(context, _asking(context, Head, head, "heard", name))
+        context.expect(sorted(heard or ()) == sorted(words), f"{name} of {head} heard {heard}, and not {words}")
+    await persist(context, _asking(context, Head, head, "drop", names[0]))
+    heard = await persist(context, _asking(context, Head, head, "heard", names[0]))
+    context.expect(heard == [], f"{names[0]} of {head} was deleted, and has heard {heard}")
 
 
 STORIES: dict[str, tuple[Part, ...]] = {

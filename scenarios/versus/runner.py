@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from perdure import actors
-from perdure.scenarios.bench.agents import Parent
 from perdure.scenarios.bench.report import Bench, handle, report
 from perdure.scenarios.bench.speed import PAYLOAD
 from perdure.scenarios.bench.subprocesses import Failed, measure_apart
+from perdure.scenarios.cast.measured import Parent
 from perdure.scenarios.versus.contest import Contest, show
 from perdure.scenarios.versus.conversation import AWAITED, FAN_OUT, Peer
 from perdure.scenarios.versus.peers import PEERS, PeerName, installed

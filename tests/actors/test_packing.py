@@ -25,8 +25,8 @@ from perdure.actors.ray_world.system import system_world
 from perdure.actors.runtime.packing import Packer, files_for, needed_here, pack_up, package_file
 from perdure.ledger import BadRequest, pool_key, with_package
 from perdure.policies import Limits
-from perdure.scenarios.stories.fan_out_agents import Reader
-from perdure.scenarios.swarm.workloads import Worker
+from perdure.scenarios.cast.census import Reader
+from perdure.scenarios.cast.workers import Worker
 from tests.actors.one_process import OneProcess
 from tests.actors.one_process import play as play_here
 from tests.kit import Stage, play

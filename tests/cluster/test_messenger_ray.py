@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.scenarios.stories.messenger_agents import PRETENDED_SECRET, PRETENDED_TOKEN
+from perdure.scenarios.cast.clerk import PRETENDED_SECRET, PRETENDED_TOKEN
 from tests.actors.secret_cast import found_in
 from tests.tidy import ROOT
 

@@ -21,7 +21,7 @@ import pytest
 import perdure
 from perdure.ledger.keeping.restoration import restore_backup
 from perdure.ledger.keeping.target import Target
-from perdure.scenarios.demo.agents import STORY
+from perdure.scenarios.cast.demo import STORY
 from tests.tidy import IMPORT_PATH, ROOT
 
 PATIENCE_S = 60.0
@@ -78,7 +78,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    it = Served(tmp_path_factory.mktemp("serve") / "data", "perdure.scenarios.demo.agents:AGENTS")
+    it = Served(tmp_path_factory.mktemp("serve") / "data", "perdure.scenarios.cast.demo:AGENTS")
     try:
         yield it
     finally:
@@ -177,7 +177,7 @@ def test_at_its_end_it_drains_and_leaves_with_success(served: Served) -> None:
 
 def test_over_rest_it_is_examined_backed_up_and_stopped(tmp_path: Path) -> None:
     data, backups = tmp_path / "data", tmp_path / "backups"
-    served = Served(data, "perdure.scenarios.demo.agents:AGENTS", "--backups", str(backups))
+    served = Served(data, "perdure.scenarios.cast.demo:AGENTS", "--backups", str(backups))
     try:
         with perdure.connect(served.url) as remote:
             assert remote.chat("assistant", "keeping").send("Hello.").status == "completed"
@@ -211,7 +211,7 @@ def perdure_says(*words: str) -> str:
 
 def test_when_its_directory_is_stopped_it_ends_too_and_says_why(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    served = Served(data, "perdure.scenarios.demo.agents:AGENTS", "--workers", "1")
+    served = Served(data, "perdure.scenarios.cast.demo:AGENTS", "--workers", "1")
     try:
         (gateway,) = json.loads(perdure_says("ps", "--data", str(data), "--json"))["gateways"]
         assert (gateway["gateway"], psutil.pid_exists(gateway["pid"])) == (str(served.port), True)

@@ -13,12 +13,11 @@ from perdure.ledger import BadRequest, Wanted, page_of, restore
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.bench import alarms as bench_alarms
 from perdure.scenarios.bench import runner
-from perdure.scenarios.bench.agents import Parent
-from perdure.scenarios.bench.alarms import Sleepyhead
 from perdure.scenarios.bench.growth import AFTER, MEMBERS, fan_out
 from perdure.scenarios.bench.ledger import boot_once, build
 from perdure.scenarios.bench.report import Baseline, Figure, at_least, at_most, line, percentile, report
 from perdure.scenarios.bench.subprocesses import Failed, measure_apart
+from perdure.scenarios.cast.measured import Parent, Sleepyhead
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.tidy import ROOT
 

@@ -14,11 +14,7 @@ from openai import AsyncOpenAI
 
 from perdure.actors.chat.tools import Toolset
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
-from perdure.scenarios.provider.events import Text
-from perdure.scenarios.provider.faults import FaultPlan
-from perdure.scenarios.provider.script import Script, answer, conclusion
-from perdure.scenarios.provider.sim import SIM_URL, SimProvider
-from perdure.scenarios.stories.chat_workspace import (
+from perdure.scenarios.cast.workspace import (
     PLACE,
     TOOLS,
     Workspace,
@@ -28,6 +24,10 @@ from perdure.scenarios.stories.chat_workspace import (
     shell,
     write_file,
 )
+from perdure.scenarios.provider.events import Text
+from perdure.scenarios.provider.faults import FaultPlan
+from perdure.scenarios.provider.script import Script, answer, conclusion
+from perdure.scenarios.provider.sim import SIM_URL, SimProvider
 from tests.scenarios.listening import every_place, listen, with_results
 
 

@@ -13,7 +13,7 @@ from perdure.ledger import FactRow, View, encode
 from perdure.ledger.facts import AgentActivated, AttemptStarted, ProgressReported, RunAborted, RunCompleted
 from perdure.ledger.lines import line_for
 from perdure.ledger.storage.cabinet import Cabinet
-from perdure.scenarios.swarm.workloads import Boss, Job, Task, Worker
+from perdure.scenarios.cast.workers import Boss, Job, Task, Worker
 from perdure.scenarios.testing.checks import (
     LAST_LIFE,
     Violation,

@@ -6,8 +6,8 @@ import pytest
 
 from perdure.actors import Client, KillPoint
 from perdure.ledger import OutcomeUnknown
+from perdure.scenarios.cast.workers import Boss, Job, Task, Worker
 from perdure.scenarios.swarm.explorer import Death, ExploreReport, die_at, explore, places
-from perdure.scenarios.swarm.workloads import Boss, Job, Task, Worker
 from perdure.scenarios.testing.laboratory import QUICK, Story
 
 JOBS = [

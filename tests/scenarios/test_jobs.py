@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 from typer.testing import CliRunner
 
+from perdure.scenarios.cast.job_desk import KINDS, Job, Report, draw_jobs, total_of
 from perdure.scenarios.cli import app
-from perdure.scenarios.stories.jobs_agents import KINDS, Job, Report, draw_jobs, total_of
 from perdure.scenarios.stories.jobs_checks import differences
 
 

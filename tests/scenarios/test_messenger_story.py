@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from perdure.scenarios.cast.clerk import answer_of
 from perdure.scenarios.faults.strikes import Victim
 from perdure.scenarios.stories.engine import simulated
 from perdure.scenarios.stories.messenger import Correspondence, MessengerScenario
-from perdure.scenarios.stories.messenger_agents import answer_of
 from perdure.scenarios.stories.messenger_checks import NOTE, Seen
 from perdure.scenarios.stories.messenger_play import CALM, DEADLY, chosen, messages_of
 from perdure.scenarios.stories.stage import Stage

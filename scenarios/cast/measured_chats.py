@@ -3,39 +3,51 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from perdure.actors import ChatAgent, Detached, RunInfo, RunResult, exposed
-from perdure.scenarios.bench.agents import Parent
+from perdure.actors import (
+    ChatAgent,
+    Detached,
+    Kind,
+    Messenger,
+    MessengerAgent,
+    MessengerEvent,
+    Person,
+    RunInfo,
+    RunResult,
+    TextLimits,
+    Webhook,
+    exposed,
+)
+from perdure.policies import Counting
+from perdure.scenarios.cast.measured import Parent
+
+
+def says(count: int, pause_s: float, word: Callable[[int], str], every: int = 1) -> FunctionModel:
+    """A model that says so many words, with a pause before every so many of them."""
+
+    async def words(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+        for number in range(count):
+            if number % every == 0:
+                await asyncio.sleep(pause_s)
+            yield word(number)
+
+    return FunctionModel(stream_function=words)
+
+
+def _now(_number: int) -> str:
+    return f"{time.monotonic()!r} "
 
 
 async def _at_once(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
     yield "Yes."
-
-
-async def _slowly(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
-    for number in range(20):
-        await asyncio.sleep(0.5)
-        yield f"word {number} "
-
-
-async def _in_a_torrent(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
-    for number in range(20_000):
-        if number % 100 == 0:
-            await asyncio.sleep(0)  # as a socket would
-        yield f"{number} "
-
-
-async def _by_the_clock(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
-    for _ in range(100):
-        await asyncio.sleep(0.03)
-        yield f"{time.monotonic()!r} "
 
 
 REQUESTS_S: list[float] = []  # when an answer was requested or broken off
@@ -80,19 +92,25 @@ class Instant(ChatAgent):
 class Slow(ChatAgent):
     """Says twenty words in ten seconds."""
 
-    model = FunctionModel(stream_function=_slowly)
+    model = says(20, 0.5, lambda number: f"word {number} ")
 
 
 class Torrent(ChatAgent):
-    """Says twenty thousand words as fast as it can."""
+    """Says twenty thousand words as fast as it can, and lets others have their turn as a socket would."""
 
-    model = FunctionModel(stream_function=_in_a_torrent)
+    model = says(20_000, 0, lambda number: f"{number} ", every=100)
 
 
 class Clocked(ChatAgent):
     """Says what time it is, with pauses in between."""
 
-    model = FunctionModel(stream_function=_by_the_clock)
+    model = says(100, 0.03, _now)
+
+
+class Steady(ChatAgent):
+    """Says what time it is, twenty times a second for ten seconds."""
+
+    model = says(200, 0.05, _now)
 
 
 class Broken(ChatAgent):
@@ -158,16 +176,56 @@ class SlowParent(ChatParent):
         return [(Slow, "Is it?")] * count
 
 
-async def _twenty_a_second(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
-    for _ in range(200):
-        await asyncio.sleep(0.05)
-        yield f"{time.monotonic()!r} "
+class Sink:
+    """A provider that accepts everything."""
+
+    provider = "sink"
+    verifies = True
+
+    def verify(self, webhook: Webhook) -> bool:
+        return True
+
+    def parse(self, messenger_id: str, webhook: Webhook) -> list[MessengerEvent]:
+        """`{"id": …, "chat": …}`."""
+        given = json.loads(webhook.body)
+        event = MessengerEvent(
+            kind=Kind.DIRECT,
+            messenger_id=messenger_id,
+            provider=self.provider,
+            thread_id=str(given["chat"]),
+            message_id=str(given["id"]),
+            dedupe_key=str(given["id"]),
+            author=Person(id="1"),
+            text="Hello?",
+            is_direct=True,
+        )
+        return [event]
+
+    def limits(self, thread_id: str) -> TextLimits:
+        """Practically none."""
+        return TextLimits(100_000, Counting.CHARACTERS, 0)
+
+    async def post(self, thread_id: str, text: str) -> str:
+        return "1"
+
+    async def edit(self, thread_id: str, message_id: str, text: str) -> None:
+        """Done."""
+
+    async def delete(self, thread_id: str, message_id: str) -> None:
+        """Done."""
+
+    async def typing(self, thread_id: str) -> None:
+        """Done."""
 
 
-class Steady(ChatAgent):
-    """Says what time it is, twenty times a second for ten seconds."""
+class Correspondent(MessengerAgent):
+    """Answers after a second. Messages that arrive meanwhile are answered together."""
 
-    model = FunctionModel(stream_function=_twenty_a_second)
+    model = says(1, 1, lambda _number: "Yes.")
+
+    @classmethod
+    def messengers(cls) -> Sequence[Messenger]:
+        return [Messenger(id="sink", adapter=Sink(), conversation=lambda event: f"c{event.thread_id}")]
 
 
 GATEWAY_AGENTS = [Instant, Steady]

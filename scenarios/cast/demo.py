@@ -7,10 +7,10 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from perdure.actors import Agent, ChatAgent, Detached, RunInfo, RunResult, agent_tool, exposed
+from perdure.scenarios.cast.census import Census, CensusOrder, Findings, Reader, SourceFile, files_for
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Call, Question, Round, Script
 from perdure.scenarios.provider.sim import SimProvider
-from perdure.scenarios.stories.fan_out_agents import Census, CensusOrder, Findings, Reader, SourceFile, files_for
 
 CHILDREN: Final = 8
 REST_MS: Final = 2_000  # of the quickest child; the slowest takes as often as long as there are children

@@ -1,4 +1,5 @@
-"""The environment of a scenario's processes. It names the model, because a child knows only its input."""
+"""The environment of the agents' processes. It names the model and Telegram, because a child knows only its input. In the simulated world
+the names mean objects of this process."""
 
 from __future__ import annotations
 
@@ -15,7 +16,24 @@ MODEL: Final = "PERDURE_SCENARIO_MODEL"
 SCRIPTED: Final = "openai-chat:scripted"
 SIMULATED: Final = "simulated"
 
-_simulated_models: dict[str, Any] = {}
+
+_outsides: list[Any] = []
+
+
+@contextlib.contextmanager
+def simulating(outside: Any) -> Iterator[None]:
+    """Let `simulated` mean this outside meanwhile."""
+    _outsides.append(outside)
+    try:
+        with with_environment({MODEL: SIMULATED}):
+            yield
+    finally:
+        _outsides.pop()
+
+
+def outside() -> Any:
+    """The `Outside` of the play that goes on now. Its module brings libraries that a host of a real Ray does without."""
+    return _outsides[-1]
 
 
 @contextlib.contextmanager
@@ -30,22 +48,12 @@ def with_environment(values: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-@contextlib.contextmanager
-def simulated_model(model: Any) -> Iterator[None]:
-    """Let the name `simulated` mean this model meanwhile. Only the simulated world can pass an object."""
-    _simulated_models[SIMULATED] = model
-    try:
-        yield
-    finally:
-        del _simulated_models[SIMULATED]
-
-
 def model_here() -> Any:
     """The model that the environment names. Raises `BadRequest` if it names none."""
     name = os.environ.get(MODEL)
     if not name:
         raise BadRequest("model", f"{MODEL} is not set in the environment of this process")
-    return _simulated_models.get(name, name)
+    return outside().model if name == SIMULATED else name
 
 
 def checked_model(name: str) -> str:

@@ -16,9 +16,9 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from perdure.actors import Agent, ChatAgent, RunContext, agent_tool
+from perdure.scenarios.cast.environment import model_here
+from perdure.scenarios.cast.workspace import SHELF, TOOLS, Workspace, read_file
 from perdure.scenarios.provider.script import Call, Question, Round, Script, conclusion
-from perdure.scenarios.stories.chat_workspace import SHELF, TOOLS, Workspace, read_file
-from perdure.scenarios.stories.environment import model_here
 
 EFFECTS: Final = ("write_file", "shell")
 COUNTING: Final = "word_counter"

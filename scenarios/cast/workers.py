@@ -2,7 +2,7 @@
 
 A `Worker` does what its `Task` says: steps that it remembers, progress, milestones, children that it waits for, and children that it
 sets off. A `Boss` starts tasks detached and writes down whatever it is told. Neither table has a key, on purpose: an effect that
-happened twice would show as two rows.
+happened twice would show as two rows. The `Head` of a family tells its members what each must hear once.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from typing import Any
 
 from pydantic import BaseModel
 
-from perdure.actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, exposed
+from perdure.actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, exposed, tell
 
 TOLD = "CREATE TABLE IF NOT EXISTS told(delivery_id VARCHAR, run_id VARCHAR, status VARCHAR)"
 ASKED = "CREATE TABLE IF NOT EXISTS asked(run_id VARCHAR)"
@@ -252,3 +253,47 @@ class CautiousBoss(Boss):
 
 BOSSES: tuple[type[Boss], ...] = (Boss, StrictBoss, LonelyBoss, CautiousBoss)
 HANDLERS = ("on_done", "on_done_slowly", "on_done_chained", "on_done_in_bad_temper", "on_poison")
+
+
+class Member(Agent):
+    """Writes down what it hears."""
+
+    async def on_start(self) -> None:
+        """Before anything is heard."""
+        self.sql("CREATE TABLE IF NOT EXISTS heard (word VARCHAR)")
+
+    @exposed
+    def hear(self, word: str) -> None:
+        """One more line."""
+        self.sql("INSERT INTO heard VALUES ($1)", [word])
+
+    @exposed(repeatable=True)
+    def heard(self) -> list[str]:
+        """All lines."""
+        return [word for (word,) in self.sql("SELECT word FROM heard")]
+
+
+class Head(Agent):
+    """Tells the members of its family each word once, however often it is asked to."""
+
+    @exposed(repeatable=True)
+    def spread(self, words: list[str], names: list[str]) -> None:
+        """The words that are new go to each of these members, with this transaction."""
+        with self.transaction():
+            self.sql("CREATE TABLE IF NOT EXISTS spread (word VARCHAR PRIMARY KEY)")
+            known = {word for (word,) in self.sql("SELECT word FROM spread")}
+            fresh = [word for word in words if word not in known]
+            self.sql("INSERT INTO spread SELECT unnest($1)", [fresh])
+            for word, name in product(fresh, names):
+                tell(self.sub_agent(Member, name).hear, word)
+
+    @exposed(repeatable=True)
+    async def heard(self, name: str) -> list[str]:
+        """What a member has heard."""
+        member: Any = self.sub_agent(Member, name)
+        return list(await member.heard())
+
+    @exposed(repeatable=True)
+    def drop(self, name: str) -> None:
+        """Delete a member."""
+        self.sub_agents.delete(Member, name)

@@ -1,4 +1,4 @@
-"""What lies outside every simulated process in one play: the model's provider, Telegram, and the effects that tools had."""
+"""What lies outside of the agents' processes in the simulated world: the model's provider, Telegram, and the effects that tools had."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from perdure.scenarios.cast.environment import SIMULATED, simulating
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Script
 from perdure.scenarios.provider.sim import SimProvider
@@ -13,11 +14,11 @@ from perdure.scenarios.telegram.sim import SimTelegram
 
 
 class Outside:
-    """The outside of one part of a story, for one seed."""
+    """The outside of one play in the simulated world. Tools count their `effects` here."""
 
     def __init__(self, script: Script, pace: Pace | None = None) -> None:
         self.provider, self.telegram = SimProvider(script, pace=pace), SimTelegram()
-        self.model = self.provider.model()
+        self.model = self.provider.model(SIMULATED)
         self.effects: Counter[str] = Counter()
 
     def complaints(self) -> Iterator[str]:
@@ -29,19 +30,9 @@ class Outside:
             yield f"{self.provider.counters().illegal} requests to the model were illegal"
 
 
-_outsides: dict[str, Outside] = {}
-
-
 @contextmanager
-def outside(part: str, script: Script, pace: Pace | None = None) -> Iterator[Outside]:
-    """Have an outside for a part of a story meanwhile."""
-    _outsides[part] = Outside(script, pace)
-    try:
-        yield _outsides[part]
-    finally:
-        del _outsides[part]
-
-
-def outside_of(part: str) -> Outside:
-    """The outside that a part of a story has now."""
-    return _outsides[part]
+def simulated(script: Script, pace: Pace | None = None) -> Iterator[Outside]:
+    """Have a new outside meanwhile, with a provider that knows this script."""
+    found = Outside(script, pace)
+    with simulating(found):
+        yield found

@@ -14,11 +14,10 @@ from telegram.request import BaseRequest
 
 from perdure.actors import Messenger, MessengerAgent, Telegram, conversation_name
 from perdure.ledger import Secret
-from perdure.policies import Delivery
+from perdure.policies import ChatRecovery, Delivery
+from perdure.scenarios.cast.environment import MODEL, SIMULATED, model_here, outside
 from perdure.scenarios.provider.script import Question, Script, conclusion
-from perdure.scenarios.stories.environment import MODEL, SIMULATED, model_here
 from perdure.scenarios.telegram.bot_api import BOT_NAME
-from perdure.scenarios.telegram.sim import SimTelegram
 
 API: Final = "PERDURE_SCENARIO_BOT_API"
 TOKEN: Final = "PERDURE_SCENARIO_BOT_TOKEN"  # noqa: S105 - the name of the variable
@@ -30,9 +29,6 @@ MESSENGER: Final = "telegram"
 TEXT_MAX: Final = 600  # so that an answer of ordinary length is several messages
 EDIT_MS: Final = 150
 PROSE: Final = "a counter without a queue keeps every letter that came in by any door until it was answered in full"
-
-simulated_telegrams: list[SimTelegram] = []
-"""The simulated Telegrams of this process; the newest is used."""
 
 
 class Clerk(MessengerAgent):
@@ -65,7 +61,15 @@ class Clerk(MessengerAgent):
 
 def _wire_of_now() -> BaseRequest:
     """Resolved late: one process may play many simulations."""
-    return simulated_telegrams[-1].wire()
+    wire: BaseRequest = outside().telegram.wire()
+    return wire
+
+
+class Reception(Clerk):
+    """The same for the swarm, where processes die so often that a reply may need many attempts."""
+
+    chat_recovery = ChatRecovery(max_attempts=100, no_progress_timeout_ms=3_600_000)
+    chat_stream_stall_timeout_ms = 2_000
 
 
 def clerk_environment(

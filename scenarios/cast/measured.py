@@ -1,19 +1,35 @@
-"""The agents of `perdure bench`. Instant ones are async, so that no thread is measured."""
+"""The agents of `perdure bench`, but for those that chat. Instant ones are async, so that no thread is measured."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Final
 
 from pydantic import BaseModel
 
-from perdure.actors import Agent, Detached, RunContext, RunInfo, RunResult, exposed
+from perdure.actors import (
+    Agent,
+    Detached,
+    FiberContext,
+    FiberRecovery,
+    FiberResult,
+    Occurrence,
+    RunContext,
+    RunInfo,
+    RunResult,
+    exposed,
+)
+from perdure.actors.ray_world.os_processes import this_process
 
 LOOK_S = 0.005
 STEP_S = 1.0
+BATCH: Final = 500  # fibers that are accepted at once
+EVENTS_A_SECOND: Final = 1_000
 
 
 class Nap(BaseModel):
@@ -219,3 +235,121 @@ class Keeper(Agent):
         """Rows, and different ones."""
         ((rows, distinct),) = self.sql("SELECT count(*), count(DISTINCT run_id) FROM kept")
         return rows, distinct
+
+
+def append(file: Path, line: str) -> None:
+    """Append a line by one write, so that no other one comes in between."""
+    with file.open("ab", buffering=0) as lines:
+        lines.write(line.encode())
+
+
+class Sleepyhead(Agent):
+    """Has alarms only. Each call writes to a file how late it was."""
+
+    @exposed(repeatable=True)
+    async def plan(self, at_s: float, count: int, file: str) -> int:
+        """Plan calls for one instant."""
+        when = datetime.fromtimestamp(at_s, UTC)
+        with self.transaction():
+            for number in range(count):
+                self.schedule(when, self.ring, file, schedule_id=f"{at_s:.3f}-{number}")
+        return len(self.schedules.list())
+
+    async def ring(self, file: str, occurrence: Occurrence) -> None:
+        """Write how late it is, by the wall clock."""
+        late_ms = time.time() * 1000 - occurrence.scheduled_at_ms
+        append(Path(file), f"{late_ms:.1f}\n")
+
+
+async def each_ms(count: int, act: Callable[[int], object]) -> list[float]:
+    """How long each of so many acts takes. Others have their turn in between."""
+    times = []
+    for number in range(count):
+        begun_s = time.perf_counter()
+        act(number)
+        times.append((time.perf_counter() - begun_s) * 1000)
+        await asyncio.sleep(0)
+    return times
+
+
+class Jobber(Agent):
+    """Has fibers that end at once, and some that do not."""
+
+    done: ClassVar[int] = 0  # of this process
+    recovered: ClassVar[int] = 0
+
+    async def quick(self, fiber: FiberContext, input: Any) -> None:
+        type(self).done += 1
+
+    async def endless(self, fiber: FiberContext) -> None:
+        await asyncio.sleep(86_400)
+
+    async def on_fiber_recovered(self, fiber: FiberRecovery) -> FiberResult:
+        """Call it done."""
+        type(self).recovered += 1
+        return FiberResult("completed")
+
+    @exposed
+    async def one_by_one(self, count: int) -> list[float]:
+        """The milliseconds of each acceptance. The bodies run in between."""
+        return await each_ms(count, lambda number: self.start_fiber("quick", "quick", {"number": number}))
+
+    @exposed
+    async def commit_alone(self, count: int) -> list[float]:
+        """The milliseconds of the smallest durable write."""
+        return await each_ms(count, partial(self.state.__setitem__, "number"))
+
+    @exposed
+    async def in_batches(self, count: int) -> list[float]:
+        """The seconds until all were accepted, and until all were done."""
+        begun_s, before = time.perf_counter(), self.done
+        asked = [{"name": "quick", "fn_name": "quick", "input": {"number": number}} for number in range(count)]
+        for first in range(0, count, BATCH):
+            self.fibers.start(asked[first : first + BATCH])
+        accepted_s = time.perf_counter() - begun_s
+        while self.done < before + count:  # noqa: ASYNC110 - what is measured is a rate
+            await asyncio.sleep(0.005)
+        return [accepted_s, time.perf_counter() - begun_s]
+
+    @exposed
+    async def begin_endless(self, count: int) -> None:
+        """Have so many fibers under way."""
+        for first in range(0, count, BATCH):
+            size = min(BATCH, count - first)
+            self.fibers.start([{"name": "endless", "fn_name": "endless", "input": first + n} for n in range(size)])
+            await asyncio.sleep(0)
+        while self.list_fibers("pending", limit=1).fibers:  # noqa: ASYNC110 - the same
+            await asyncio.sleep(0.1)
+
+    @exposed
+    def process(self) -> tuple[int, int]:
+        """The process that it lives in."""
+        return this_process()
+
+    @exposed(repeatable=True)
+    async def came_back(self) -> int:
+        return self.recovered
+
+
+class Speech(BaseModel):
+    """How many seconds to speak, once there is a file of this name."""
+
+    seconds: float
+    cue: str
+
+
+class Herald(Agent):
+    """Says what time it is, a thousand times a second."""
+
+    async def run(self, input: Speech, run: RunContext) -> int:
+        """Speak."""
+        while not await asyncio.to_thread(Path(input.cue).exists):  # noqa: ASYNC110 - another process makes the file
+            await asyncio.sleep(LOOK_S)
+        begun_s, said = time.monotonic(), 0
+        while said < input.seconds * EVENTS_A_SECOND:
+            now_s = time.monotonic()
+            for _ in range(said, int((now_s - begun_s) * EVENTS_A_SECOND)):
+                run.emit({"at_s": now_s})
+                said += 1
+            await asyncio.sleep(LOOK_S)
+        return said

@@ -1,0 +1,69 @@
+"""A chat agent of the swarm. It adds in runs of their own and doubles in its own process, and each effect is counted outside."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from perdure.actors import ChatAgent, tool
+from perdure.policies import ChatRecovery
+from perdure.scenarios.cast.environment import model_here, outside
+from perdure.scenarios.provider.script import Call, Question, Round, conclusion
+
+TOPICS: Final = 8
+
+
+def _question(topic: int) -> Question:
+    together = tuple(Call(name="add", arguments={"a": 10 * topic + each, "b": 2}) for each in range(3))
+    alone = Call(name="double", arguments={"a": topic})
+    return Question(
+        asks=f"topic {topic}.",
+        rounds=(
+            Round(thinks="Three at once.", says="First I add. ", calls=together),
+            Round(says="Now twice. ", calls=(alone,)),
+        ),
+    )
+
+
+QUESTIONS: Final = tuple(_question(topic) for topic in range(TOPICS))
+
+
+@tool
+async def add(a: int, b: int) -> str:
+    """Add two numbers, in a run of its own."""
+    outside().effects[f"add {a}"] += 1
+    await asyncio.sleep(0.4)
+    return str(a + b)
+
+
+class Calculator(ChatAgent):
+    """Adds in runs of their own, and doubles in its own process."""
+
+    chat_recovery = ChatRecovery(max_attempts=100, no_progress_timeout_ms=3_600_000)
+    chat_stream_stall_timeout_ms = 2_000
+
+    def get_model(self) -> Any:
+        """The scripted provider."""
+        return model_here()
+
+    def tools(self) -> list[Any]:
+        """The function; the method is found by its mark."""
+        return [add]
+
+    @tool
+    async def double(self, a: int) -> str:
+        """Double a number in this very process."""
+        outside().effects[f"double {a}"] += 1
+        await asyncio.sleep(0.02)
+        return str(2 * a)
+
+
+def answer_about(topic: int) -> str:
+    """The end of the answer to a question, if each call returned what it should."""
+    question = QUESTIONS[topic]
+    return conclusion(question, [_result(call) for call in question.calls])
+
+
+def _result(call: Call) -> str:
+    given = call.arguments
+    return str(given["a"] + given["b"]) if call.name == "add" else str(2 * given["a"])
