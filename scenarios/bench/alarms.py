@@ -27,20 +27,20 @@ from perdure.ledger import (
     spelled_out,
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.scenarios.bench.figures import Found
 from perdure.scenarios.bench.ledger import AT_MS, CHUNK, HOST, LIMITS, boot_apart
-from perdure.scenarios.bench.report import Bench, Figure, at_most, handle, percentile, until_asleep, wait_for
+from perdure.scenarios.bench.measuring import Bench, handle, percentile, until_asleep, wait_for
 from perdure.scenarios.cast.measured import Sleepyhead
 
 PER_AGENT = 10  # alarms of one agent; they ring together
 SLOWLY, PER_SECOND = 50, 500  # alarms that ring in one second
-WRONG = "alarms that rang early"
 AT_ONCE = 32
 PATIENCE_S = 120.0
 QUIET_S = 5.0
 FAR = timedelta(days=30)
 
 
-def alarms(bench: Bench) -> list[Figure]:
+def alarms(bench: Bench) -> Found:
     """Many sleeping agents with alarms, some of which ring at two rates."""
     agents, marks = bench.size(2_000, 100), bench.data / "alarms-marks"
     marks.mkdir(parents=True)
@@ -48,25 +48,13 @@ def alarms(bench: Bench) -> list[Figure]:
         _plan(runtime, agents, lambda _: (datetime.now(UTC) + FAR).timestamp(), marks / "never")
         bench.say(f"{agents * PER_AGENT:,} alarms of {agents:,} agents are set")
         until_asleep(runtime, PATIENCE_S)
-        idle = Figure(
-            f"{agents * PER_AGENT:,} alarms asleep, processor time", "% of a core", [_busy_share(runtime) * 100]
-        )
+        idle = _busy_share(runtime) * 100
         slow = _rung(runtime, marks / "slow", bench.size(50, 10), SLOWLY)
         fast = _rung(runtime, marks / "fast", bench.size(250, 25), PER_SECOND)
-    wrong = sum(each < 0 for each in [*slow, *fast])
-    return [
-        idle,
-        *_figures(SLOWLY, slow),
-        *_figures(PER_SECOND, fast),
-        Figure(WRONG, "", [wrong], at_most(0)),
-        boot(bench),
-    ]
-
-
-def _figures(pace: int, late: list[float]) -> Iterator[Figure]:
-    name = f"{pace} alarms/s of sleeping agents: late"
-    yield Figure(f"{name}, median", "ms", [statistics.median(late)], at_most(100))
-    yield Figure(f"{name}, 99 %", "ms", [percentile(late, 0.99)], at_most(100))
+    late = [value for each in (slow, fast) for value in (statistics.median(each), percentile(each, 0.99))]
+    wrong, asleep = sum(each < 0 for each in [*slow, *fast]), bench.size(10_000, 1_000)
+    armed = {"alarms": agents * PER_AGENT, "count": asleep, "armed": asleep * PER_AGENT}
+    return Found(idle, *late, wrong, _boots(bench, asleep), slow=SLOWLY, fast=PER_SECOND, **armed)
 
 
 def _rung(runtime: Runtime, file: Path, agents: int, pace: int) -> list[float]:
@@ -102,15 +90,14 @@ def _late(file: Path) -> list[float]:
     return [float(each) for each in file.read_text().split()] if file.exists() else []
 
 
-def boot(bench: Bench) -> Figure:
-    """Boots of a ledger with many alarms, the first of each agent."""
-    count, place = bench.size(10_000, 1_000), bench.data / "ledger-armed"
+def _boots(bench: Bench, count: int) -> list[float]:
+    """The seconds that boots of a ledger with many alarms take, the first of each agent."""
+    place = bench.data / "ledger-armed"
     build(place, count)
     told = [boot_apart(place) for _ in range(3)]
     if any(each["armed"] != count for each in told):
         raise RuntimeError(f"a boot did not find the {count} alarms: {told}")
-    name = f"boot with {count:,} sleeping agents ({count * PER_AGENT:,} alarms), time"
-    return Figure(name, "s", [each["seconds"] for each in told], at_most(1.0))
+    return [each["seconds"] for each in told]
 
 
 def build(place: Path, count: int) -> None:

@@ -1,9 +1,10 @@
-"""Recovery times: of children, supervisors, clusters, and a parent during its handlers."""
+"""Recovery times: of children, supervisors, clusters, a parent during its handlers, and chats; and how soon a client reconnects."""
 
 from __future__ import annotations
 
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,20 +14,33 @@ from perdure.actors import Runtime
 from perdure.actors.ray_world.os_processes import kill
 from perdure.ledger import LIVE
 from perdure.policies import Limits
-from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most, handle, host_of_agent, process_of, wait_for
+from perdure.scenarios.bench.chats import delay_ms
+from perdure.scenarios.bench.figures import Beside, Found
+from perdure.scenarios.bench.measuring import (
+    Bench,
+    Listener,
+    calm,
+    handle,
+    host_of_agent,
+    hosts_up,
+    process_of,
+    wait_for,
+)
 from perdure.scenarios.cast.measured import Crowd, Keeper, Nap, Parent, Sleeper
+from perdure.scenarios.cast.measured_chats import Broken, ChatParent, Mortal
 
 LONG_S = 600.0
 SOON_S = 0.005
+STALL_MS = 100
 
 
-def child_death(bench: Bench) -> list[Figure]:
+def child_death(bench: Bench) -> Found:
     """`SIGKILL` of a child's host until the child runs again, while another host is warm."""
     marks = _marks(bench, "child-marks")
     with bench.cluster("child-death") as runtime:
         baseline = _plain_restart(unit_ms=1)
         times = [_kill_child(runtime, marks, f"child-{number}") for number in range(bench.size(9, 3))]
-    return [Figure("child's host killed → child running again", "ms", times, at_most(300), baseline)]
+    return Found(Beside(times, baseline))
 
 
 def _kill_child(runtime: Runtime, marks: Path, run_id: str) -> float:
@@ -42,7 +56,7 @@ def _kill_child(runtime: Runtime, marks: Path, run_id: str) -> float:
     return (again_s - killed_s) * 1000
 
 
-def supervisor_death(bench: Bench) -> list[Figure]:
+def supervisor_death(bench: Bench) -> Found:
     """`SIGKILL` of the supervisor until the next one has every host. Every live run keeps its first attempt."""
     count = bench.size(1_000, 100)
     with bench.cluster("supervisor-death") as runtime:
@@ -50,7 +64,7 @@ def supervisor_death(bench: Bench) -> list[Figure]:
         handle(runtime, Parent, "parent").send_to_bed(count, Nap(seconds=LONG_S))
         wait_for(lambda: _is_running(runtime, count))
         times = [_kill_supervisor(runtime, count) for _ in range(3)]
-    return [Figure(f"supervisor killed → {count:,} live runs adopted", "s", times, at_most(2), baseline)]
+    return Found(Beside(times, baseline), count=count)
 
 
 def _kill_supervisor(runtime: Runtime, count: int) -> float:
@@ -71,7 +85,7 @@ def _is_adopted(overview: dict[str, Any], epoch: int, count: int) -> bool:
     return bool(overview["epoch"] > epoch and sum(host["tenants"] for host in hosts) >= count)
 
 
-def cluster_death(bench: Bench) -> list[Figure]:
+def cluster_death(bench: Bench) -> Found:
     """Everything is killed, Ray included, and started again: from the supervisor's first answer to the first run."""
     marks, data = _marks(bench, "cluster-marks"), bench.data / "cluster-death"
     repeats, runs = 3, bench.size(100, 20)
@@ -94,18 +108,10 @@ def cluster_death(bench: Bench) -> list[Figure]:
             wait_for(partial(_has, marks, f"*-{attempt}", runs))
     finally:
         runtime.close()
-    return [
-        Figure(
-            "cluster killed → first run back, after the supervisor is up",
-            "s",
-            times,
-            at_most(1),
-            Baseline("one new Ray actor", new_actor_s),
-        )
-    ]
+    return Found(Beside(times, new_actor_s))
 
 
-def handlers_death(bench: Bench) -> list[Figure]:
+def handlers_death(bench: Bench) -> Found:
     """`SIGKILL` of the parent's host while 20 completion handlers run. Each effect must happen once."""
     count, later, wrong = 20, [], []
     with bench.cluster("handlers-death") as runtime:
@@ -123,18 +129,76 @@ def handlers_death(bench: Bench) -> list[Figure]:
             wait_for(lambda: runtime.audit()["pending"] == 0, pause_s=0.1)
             rows, distinct = keeper.kept()
             wrong.append(rows - distinct + count - distinct)
-    return [
-        Figure("parent killed in its handlers → delivered again, after its return", "ms", later, at_most(1_000)),
-        Figure("effects of 20 handlers that were lost or doubled", "", wrong, at_most(0)),
-    ]
+    return Found(later, wrong)
 
 
-def _plain_restart(unit_ms: int) -> Baseline:
+def chat_recovery(bench: Bench) -> Found:
+    """From a fault to the next request, and from the end of a recovered child to its parent."""
+    count = bench.size(20, 3)
+    with bench.cluster("chat-recovery", hosts_warm=2) as runtime:
+        agent = handle(runtime, Broken, "broken")
+        resets = [_reset_ms(agent) for _ in range(count)]
+        stalls = [_stall_ms(agent) for _ in range(count)]
+        deaths = [_death_ms(runtime, bench.data, number) for number in range(bench.size(9, 2))]
+        parent = handle(runtime, ChatParent, "parent")
+        parent.one_by_one(2)
+        delays = [delay_ms(runtime, parent) for _ in range(count)]
+    return Found(resets, stalls, deaths, delays)
+
+
+def _reset_ms(agent: Any) -> float:
+    listener = Listener()
+    assert agent.chat("Break.", listener).ok
+    waited_ms = sum(event["data"]["waitsMs"] for _, event in listener.heard if event["type"] == "data-status")
+    broke_s, again_s = agent.last_requests()
+    return float((again_s - broke_s) * 1000 - waited_ms)
+
+
+def _stall_ms(agent: Any) -> float:
+    assert agent.chat("Break by silence.", None, chat_stream_stall_timeout_ms=STALL_MS).ok
+    broke_s, again_s = agent.last_requests()
+    return float((again_s - broke_s) * 1000 - STALL_MS)
+
+
+def _death_ms(runtime: Runtime, place: Path, number: int) -> float:
+    note, name = place / f"requests-{number}", f"mortal-{number}"
+    wait_for(lambda: len(hosts_up(runtime)) > 1)
+    calm(runtime)  # until the warm host has imported the library
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(lambda: handle(runtime, Mortal, name).chat(str(note), None))
+        wait_for(note.exists)
+        process = process_of(runtime, host_of_agent(runtime, name))
+        killed_s = time.monotonic()
+        kill([process])
+        again_s = float(wait_for(lambda: note.read_text().split()[1:])[0])
+        assert answer.result(60).status in ("completed", "interrupted")
+    return (again_s - killed_s) * 1000
+
+
+def reconnection(bench: Bench) -> Found:
+    """A parent with many ended runs: how soon a new client sees the first frame of a run, and the list of all."""
+    count = bench.size(2_000, 200)
+    with bench.cluster("reconnection") as runtime:
+        parent = handle(runtime, Parent, "parent")
+        parent.fan_out(count)
+        run_id = runtime.list(limit=1)[0]["run_id"]
+        first, whole = [], []
+        for _ in range(bench.size(20, 3)):
+            with Runtime(runtime.data) as newcomer:
+                begun_s = time.perf_counter()
+                next(iter(newcomer.events(run_id)))
+                first.append((time.perf_counter() - begun_s) * 1000)
+                assert len(newcomer.list(limit=count)) >= count
+                whole.append((time.perf_counter() - begun_s) * 1000)
+    return Found(Beside(first, statistics.median(whole)), count=count)
+
+
+def _plain_restart(unit_ms: int) -> float:
     """How long Ray takes to restart an actor of its own, in units of so many milliseconds."""
     plain = actors.PlainRay()
     restarts = [plain.restart_ms() / unit_ms for _ in range(3)]
     plain.close()
-    return Baseline("plain Ray actor made anew by Ray", statistics.median(restarts))
+    return statistics.median(restarts)
 
 
 # looking

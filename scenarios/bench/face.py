@@ -1,7 +1,8 @@
 """What a person meets at the gateway of `perdure serve`: what it costs while nobody asks, what is seen when one of its processes is killed,
 and how soon an agent, or a page, with a past is there.
 
-The clients are in the process of the benchmark, and raw where a library would take longer than what is measured.
+The clients are in the process of the benchmark, but for the watchers of one busy run (`watching`), and raw where a library would take
+longer than what is measured.
 """
 
 from __future__ import annotations
@@ -12,57 +13,53 @@ import json
 import os
 import signal
 import statistics
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import psutil
 from websockets.sync.client import connect as connect_socket
 
 import perdure
-from perdure.actors import Gateways, Runtime, ServePlan, bound
+from perdure.actors import Runtime
+from perdure.actors.ray_world.os_processes import cpu_s
 from perdure.scenarios.bench.chromium import visits
-from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most, calm, handle, pss_mb, wait_for
-from perdure.scenarios.cast.measured import Parent
+from perdure.scenarios.bench.figures import Beside, Found
+from perdure.scenarios.bench.gateway import gateways
+from perdure.scenarios.bench.measuring import Bench, calm, handle, pss_mb, wait_for
+from perdure.scenarios.cast.measured import EVENTS_A_SECOND, Herald, Parent, Speech
 
 CHATS: Final = "perdure.scenarios.cast.measured_chats:GATEWAY_AGENTS"
 PARENTS: Final = "perdure.scenarios.cast.measured:Parent"
+HERALDS: Final = "perdure.scenarios.cast.measured:Herald"
 PIECES: Final = 10
 """How many pieces of the answer come before the kill."""
 PAGE: Final = 50
 """How many ended runs the tray shows at first."""
 HISTORY: Final = "main > section.group > ul.rows > li"
 CROWD: Final = 10_000
-T = TypeVar("T")
+RUN: Final = "busy"
+PATIENCE_S: Final = 200.0
 
 
 @contextmanager
 def served(runtime: Runtime, target: str, workers: int = 1) -> Iterator[int]:
-    """A gateway of so many processes within the block; its port."""
+    """A gateway of so many processes within the block; its port. Its loop is in another thread, so the block may wait."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-
-    def done(work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, loop).result()
-
-    async def started() -> Gateways:
-        gateways = Gateways(runtime.cluster, ServePlan((target,), port=port), port, workers, lambda _words: None)
-        await gateways.start()
-        return gateways
-
-    with bound("127.0.0.1", 0) as reserved:
-        port = reserved.getsockname()[1]
-        gateways = done(started())
-        try:
-            yield port
-        finally:
-            done(gateways.stop())
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    serving = gateways(runtime, target, workers)
+    try:
+        yield asyncio.run_coroutine_threadsafe(serving.__aenter__(), loop).result()
+    finally:
+        asyncio.run_coroutine_threadsafe(serving.__aexit__(None, None, None), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 def listeners(port: int) -> list[psutil.Process]:
@@ -75,37 +72,27 @@ def listeners(port: int) -> list[psutil.Process]:
     return [psutil.Process(pid) for pid in known]
 
 
-def gateway_idle(bench: Bench) -> list[Figure]:
+def gateway_idle(bench: Bench) -> Found:
     """A process that has answered once, and that nobody asks anything."""
     seconds = bench.size(30, 3)
     with bench.cluster("gateway-idle") as runtime, served(runtime, CHATS) as port:
         assert _get(port, "/api/overview")
         calm(runtime)
         (process,) = listeners(port)
-        before = process.cpu_times()
+        before_s = cpu_s([process.pid])
         time.sleep(seconds)
-        after = process.cpu_times()
-        used_s = after.user + after.system - before.user - before.system
-        return [
-            Figure("idle gateway, processor time", "% of a core", [used_s / seconds * 100], at_most(1)),
-            Figure("the same, memory", "MB", [pss_mb([process.pid])], at_most(120)),
-            Figure(
-                "the same, pages that it shares with others counted whole", "MB", [process.memory_info().rss / 2**20]
-            ),
-        ]
+        used_s = cpu_s([process.pid]) - before_s
+        return Found(used_s / seconds * 100, pss_mb([process.pid]), process.memory_info().rss / 2**20)
 
 
-def gateway_killed(bench: Bench) -> list[Figure]:
+def gateway_killed(bench: Bench) -> Found:
     """The gateway's process is killed while an answer is written: the next word that is written after that, at a Python client."""
     found: dict[int, list[float]] = {1: [], 2: []}
     with bench.cluster("gateway-killed", hosts_warm=2) as runtime:
         for workers, waits in found.items():
             with served(runtime, CHATS, workers) as port:
                 waits += [_wait_ms(port, f"asker-{workers}-{number}") for number in range(bench.size(5, 1))]
-    return [
-        Figure("gateway killed in an answer → next frame, one of two processes", "ms", found[2], at_most(1_500)),
-        Figure("the same, the only process", "ms", found[1]),
-    ]
+    return Found(found[2], found[1])
 
 
 def _wait_ms(port: int, name: str) -> float:
@@ -147,33 +134,26 @@ def _serving(port: int) -> int:
 # what is retained
 
 
-def agent_connect(bench: Bench) -> list[Figure]:
+def agent_connect(bench: Bench) -> Found:
     """A front end of the npm package `agents` comes to an agent that has many ended runs."""
     count, repeats = bench.size(2_000, 200), bench.size(20, 3)
     with bench.cluster("agent-connect") as runtime:
         handle(runtime, Parent, "parent").fan_out(count)
         with served(runtime, PARENTS) as port:
             told = [_connection(port) for _ in range(repeats + 1)][1:]
-    name = f"connect to an agent with {count:,} retained runs"
-    return [
-        Figure(f"{name}, until it says who it is", "ms", [greeted for greeted, _, _ in told], at_most(100)),
-        Figure("the same, until the first retained run is told", "ms", [first for _, first, _ in told]),
-        Figure(f"the same, until the newest {min(count, 1_000):,} are told", "ms", [last for _, _, last in told]),
-    ]
+    greeted, first, last = zip(*told, strict=True)
+    return Found(greeted, first, last, count=count, newest=min(count, 1_000))
 
 
-def first_paint(bench: Bench) -> list[Figure]:
+def first_paint(bench: Bench) -> Found:
     """Somebody opens the tray of a runtime with many ended runs in a browser that never was there."""
     count, repeats = bench.size(100_000, 2_000), bench.size(11, 3)
     with bench.cluster("first-paint") as runtime, served(runtime, PARENTS) as port:
         few = _paints(runtime, port, PAGE, repeats)
         many = _paints(runtime, port, count, repeats)
-    shown, painted = (Baseline(f"with {PAGE} runs", statistics.median(each)) for each in few)
-    name = f"tray opened with {count:,} ended runs → the newest {PAGE} are painted"
-    return [
-        Figure(name, "ms", many[0], at_most(300), shown),
-        Figure("the same, until anything is painted", "ms", many[1], None, painted),
-    ]
+    return Found(
+        *(Beside(each, statistics.median(base)) for each, base in zip(many, few, strict=True)), count=count, page=PAGE
+    )
 
 
 def _paints(runtime: Runtime, port: int, count: int, repeats: int) -> tuple[list[float], list[float]]:
@@ -219,3 +199,46 @@ def _asked(line: http.client.HTTPConnection, path: str) -> bytes:
 def _get(port: int, path: str) -> Any:
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as line:
         return json.loads(_asked(line, path))
+
+
+def watchers(bench: Bench) -> Found:
+    """A crowd that watches from the begin to the end."""
+    count, seconds = bench.size(1_000, 20), bench.size(10, 2)
+    with bench.cluster("watchers") as runtime, served(runtime, HERALDS) as port:
+        seen = _crowd(bench, runtime, port, count, seconds)
+    p50, p99 = (_within(seen["delays"], share) for share in (0.5, 0.99))
+    return Found(p50, p99, count - seen["whole"], max(seen["memory"]), seen["share"], count=count, rate=EVENTS_A_SECOND)
+
+
+def _within(delays: list[tuple[int, int]], share: float) -> float:
+    """The milliseconds within which this share of the events came."""
+    left = share * sum(count for _, count in delays)
+    for late_ms, count in delays:
+        left -= count
+        if left <= 0:
+            return late_ms
+    raise ValueError("nothing came")
+
+
+def _crowd(bench: Bench, runtime: Runtime, port: int, count: int, seconds: int) -> dict[str, Any]:
+    cue = bench.data / "cue"
+    runtime.start(Herald, Speech(seconds=seconds, cue=str(cue)), run_id=RUN)
+    (serving,) = (each.pid for each in listeners(port))
+    command = [sys.executable, "-m", "perdure.scenarios.bench.watching", str(port), RUN, str(count)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as crowd:
+        try:
+            assert crowd.stdout is not None
+            assert crowd.stdout.readline() == "ready\n", "the watchers could not begin"
+            before, begun_s, memory = cpu_s([serving]), time.monotonic(), [pss_mb([serving])]
+            cue.touch()
+            while time.monotonic() < begun_s + seconds:
+                time.sleep(0.5)
+                memory.append(pss_mb([serving]))
+            share = (cpu_s([serving]) - before) / (time.monotonic() - begun_s) * 100
+            told, _ = crowd.communicate(timeout=PATIENCE_S)
+        finally:
+            crowd.kill()
+    assert crowd.returncode == 0, "an event was lost or came twice, or a line was cut"
+    seen: dict[str, Any] = json.loads(told)
+    assert seen["events"] >= seconds * EVENTS_A_SECOND, seen["events"]
+    return {**seen, "memory": memory, "share": share}

@@ -1,6 +1,7 @@
-"""Chats through the gateway of `perdure serve`, over real HTTP: what the way adds to a turn, and how late chunks come when many talk.
+"""Chats and webhooks over real HTTP: what the way adds to a turn, how late chunks come when many talk, how soon a webhook is taken.
 
-The clients are minimal, and in the process of the benchmark. The models are in the hosts, and say what time it is.
+The clients are minimal, and in the process of the benchmark. The models are in the hosts. They say what time it is, or take a second, so
+that most messages of a messenger are answered together during the measurement.
 """
 
 from __future__ import annotations
@@ -9,38 +10,63 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from perdure.actors import Gateways, Runtime, ServePlan, bound
-from perdure.scenarios.bench.report import Bench, Figure, at_most, handle, own_heap_left_alone, percentile
-from perdure.scenarios.cast.measured_chats import Instant
+from perdure.actors import Gateways, Runtime, ServePlan, bound, messenger_app
+from perdure.scenarios.bench.figures import Found
+from perdure.scenarios.bench.measuring import Bench, handle, own_heap_left_alone, percentile
+from perdure.scenarios.cast.measured_chats import Correspondent, Instant
+from perdure.scenarios.stories.messenger import served as served_app
 
 AGENTS: Final = "perdure.scenarios.cast.measured_chats:GATEWAY_AGENTS"
 WARM: Final = 20
-START_S: Final = 0.02
-"""Between two chats of the crowd, as people do not all begin at once."""
+START_S: Final = 0.02  # between two chats of the crowd, as people do not all begin at once
+PATH: Final = "/messengers/sink/webhook"
+CHATS: Final = 20
+LINES: Final = 32
+PAUSE_S: Final = 0.05
 
 
-class Talk:
-    """One chat over one connection with minimal HTTP: a library would take longer than what is measured."""
+class Line:
+    """One connection with minimal HTTP: a library would take longer than what is measured."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def post(self, path: str, body: object) -> tuple[bytes, asyncio.StreamReader]:
+        """Send an object. Returns the head of the answer, and where its body comes."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = self._streams
+        whole = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(whole)}\r\n\r\n"
+        writer.write(head.encode() + whole)
+        told = (await reader.readuntil(b"\r\n\r\n")).lower()
+        assert told.startswith(b"http/1.1 200"), told
+        return told, reader
+
+    def close(self) -> None:
+        """Hang up. Who asks again connects again."""
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+
+class Talk(Line):
+    """One chat over one connection."""
 
     def __init__(self, port: int, chat_class: str, chat_id: str) -> None:
-        self._port, self._path, self._chat_id = port, f"/chat/{chat_class}", chat_id
-        self._line: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
-        self._count = 0
+        super().__init__(port)
+        self._path, self._chat_id, self._count = f"/chat/{chat_class}", chat_id, 0
 
     async def ask(self) -> AsyncIterator[tuple[float, dict[str, Any]]]:
         """Say something; the chunks of the answer, each with the time at which it came."""
-        if self._line is None:
-            self._line = await asyncio.open_connection("127.0.0.1", self._port)
-        reader, writer = self._line
         self._count += 1
         message = {"id": f"m{self._count}", "role": "user", "parts": [{"type": "text", "text": "Is it?"}]}
-        body = json.dumps({"id": self._chat_id, "messages": [message], "trigger": "submit-message"}).encode()
-        head = f"POST {self._path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body)
-        status = await reader.readuntil(b"\r\n\r\n")
-        assert status.startswith(b"HTTP/1.1 200"), status
+        body = {"id": self._chat_id, "messages": [message], "trigger": "submit-message"}
+        _, reader = await self.post(self._path, body)
         while (size := int(await reader.readuntil(b"\r\n"), 16)) > 0:
             piece = await reader.readexactly(size + 2)
             came_s = time.monotonic()
@@ -49,28 +75,17 @@ class Talk:
                     yield came_s, json.loads(line[6:])
         await reader.readexactly(2)
 
-    def close(self) -> None:
-        """Hang up. Who asks again connects again."""
-        if self._line is not None:
-            self._line[1].close()
-            self._line = None
 
-
-def gateway(bench: Bench) -> list[Figure]:
+def gateway(bench: Bench) -> Found:
     """The same turn inside and over HTTP, a chunk when nothing else happens, and many chats at once."""
     count, crowd = bench.size(200, 10), bench.size(200, 10)
-    with bench.cluster("gateway", hosts_warm=2) as runtime, bound("127.0.0.1", 0) as reserved:
-        port = reserved.getsockname()[1]
+    with bench.cluster("gateway", hosts_warm=2) as runtime:
         inside = [_inside_ms(handle(runtime, Instant, "inside")) for _ in range(count + WARM)][WARM:]
-        outside, alone, many = asyncio.run(_outside(runtime, port, count, crowd))
-    beyond = percentile(outside, 0.5) - percentile(inside, 0.5)
-    return [
-        Figure("chat turn over HTTP beyond the same turn inside, p50", "ms", [beyond], at_most(5)),
-        Figure("chat turn over HTTP, p50", "ms", [percentile(outside, 0.5)]),
-        Figure("delay of a chunk of one chat over HTTP, p50", "ms", [percentile(alone, 0.5)]),
-        Figure(f"delay of a chunk, {crowd} chats at once with 20 chunks/s each, p50", "ms", [percentile(many, 0.5)]),
-        Figure("the same, p99", "ms", [percentile(many, 0.99)], at_most(150)),
-    ]
+        outside, alone, many = asyncio.run(_outside(runtime, count, crowd))
+    middle = percentile(outside, 0.5)
+    beyond = middle - percentile(inside, 0.5)
+    late = (percentile(many, share) for share in (0.5, 0.99))
+    return Found(beyond, middle, percentile(alone, 0.5), *late, crowd=crowd)
 
 
 def _inside_ms(agent: Any) -> float:
@@ -79,11 +94,8 @@ def _inside_ms(agent: Any) -> float:
     return (time.monotonic() - begun_s) * 1000
 
 
-async def _outside(runtime: Runtime, port: int, count: int, crowd: int) -> tuple[list[float], list[float], list[float]]:
-    plan = ServePlan((AGENTS,), port=port)
-    gateways = Gateways(runtime.cluster, plan, port, 1, lambda _words: None)
-    await gateways.start()
-    try:
+async def _outside(runtime: Runtime, count: int, crowd: int) -> tuple[list[float], list[float], list[float]]:
+    async with gateways(runtime, AGENTS) as port:
         talk = Talk(port, "instant", "outside")
         turns = [await _turn_ms(talk) for _ in range(count + WARM)]
         talk.close()
@@ -92,8 +104,19 @@ async def _outside(runtime: Runtime, port: int, count: int, crowd: int) -> tuple
         await _delays(many[: crowd // 10])  # processes and code are warm then
         with own_heap_left_alone():
             return turns[WARM:], await _delays(alone), await _delays(many)
-    finally:
-        await gateways.stop()
+
+
+@asynccontextmanager
+async def gateways(runtime: Runtime, target: str, workers: int = 1) -> AsyncIterator[int]:
+    """A gateway of so many processes within the block; its port."""
+    with bound("127.0.0.1", 0) as reserved:
+        port = reserved.getsockname()[1]
+        found = Gateways(runtime.cluster, ServePlan((target,), port=port), port, workers, lambda _words: None)
+        await found.start()
+        try:
+            yield port
+        finally:
+            await found.stop()
 
 
 async def _turn_ms(talk: Talk) -> float:
@@ -114,3 +137,58 @@ async def _delays_of(talk: Talk, begin_s: float) -> list[float]:
     told = [(came_s, chunk["delta"]) async for came_s, chunk in talk.ask() if chunk["type"] == "text-delta"]
     talk.close()
     return [(came_s - float(made)) * 1000 for came_s, deltas in told for made in deltas.split()]
+
+
+def webhooks(bench: Bench) -> Found:
+    """One webhook after the other, then as many as go."""
+    alone, crowd, repeats = bench.size(300, 20), bench.size(2_000, 100), bench.size(3, 1)
+    with bench.cluster("messenger", hosts_warm=2) as runtime:
+        times, rates, lost = asyncio.run(_measured(runtime, alone, crowd, repeats))
+    return Found(percentile(times, 0.5), percentile(times, 0.99), rates, lost, chats=CHATS)
+
+
+async def _measured(runtime: Any, alone: int, crowd: int, repeats: int) -> tuple[list[float], list[float], int]:
+    async with served_app(messenger_app(runtime, Correspondent)) as address:
+        lines = [Line(int(address.rpartition(":")[2])) for _ in range(LINES)]
+        for chat in range(CHATS):
+            await _webhook_ms(lines[0], chat, chat)
+        times = []
+        for number in range(alone):
+            times.append(await _webhook_ms(lines[0], 1_000 + number, number % CHATS))
+            await asyncio.sleep(PAUSE_S)  # for the answer
+        rates = [await _crowd(lines, 100_000 * (1 + each), crowd) for each in range(repeats)]
+        for line in lines:
+            line.close()
+    answered = [await _answered(runtime, f"c{chat}") for chat in range(CHATS)]
+    return times, rates, CHATS + alone + crowd * repeats - sum(answered)
+
+
+async def _webhook_ms(line: Line, number: int, chat: int) -> float:
+    """How long one webhook takes until it is acknowledged."""
+    begun_s = time.perf_counter()
+    told, reader = await line.post(PATH, {"id": number, "chat": chat})
+    size = int(told.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+    assert json.loads(await reader.readexactly(size))["accepted"] == 1
+    return (time.perf_counter() - begun_s) * 1000
+
+
+async def _crowd(lines: list[Line], first: int, count: int) -> float:
+    """The webhooks a second if every line sends one after the other."""
+    numbers = iter(range(first, first + count))
+
+    async def work(line: Line) -> None:
+        for number in numbers:
+            await _webhook_ms(line, number, number % CHATS)
+
+    begun_s = time.perf_counter()
+    await asyncio.gather(*(work(line) for line in lines))
+    return count / (time.perf_counter() - begun_s)
+
+
+async def _answered(runtime: Any, name: str) -> int:
+    """The number of answered events of an agent, when it is idle."""
+    while True:
+        rows = await runtime.agent(Correspondent, name).list_deliveries(None, 500)
+        if all(row["status"] == "settled" for row in rows):
+            return sum(len(row["heard"]) for row in rows if row["outcome"] == "answered")
+        await asyncio.sleep(0.2)

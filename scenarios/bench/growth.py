@@ -20,12 +20,12 @@ from perdure.actors.link.messages import Call
 from perdure.actors.supervisor.rounds import Rounds
 from perdure.ledger import Clear, Ended, Stimulus, decide, enact, outstanding, overview
 from perdure.policies import Limits
+from perdure.scenarios.bench.figures import Found
 from perdure.scenarios.bench.ledger import boot_apart, build
-from perdure.scenarios.bench.report import Bench, Figure, at_most
+from perdure.scenarios.bench.measuring import Bench
 from perdure.scenarios.bench.turns import AT_MS, PARENT, TURN, Turns, requests
 
 SIZES: Final = (1_000, 10_000, 100_000)
-RATIO_MAX: Final = 1.3
 REPEATS: Final = 15
 FULL: Final = Limits(hosts_max=1, hosts_warm=1, pack_max=1, waiting_max=10_000_000)  # room for one agent
 Measured = Coroutine[None, None, list[float]]
@@ -102,41 +102,44 @@ async def looking(count: int) -> list[float]:
 
 
 MEMBERS: Final[dict[str, Callable[[int], Measured]]] = {
-    "{} mails pending for one agent, for a turn": pending_mail,
-    "{} runs waiting, for a turn": waiting_runs,
-    "{} agents waiting, for a turn": waiting_agents,
-    "{} agents awake, for a sweep": live_agents,
-    "{} runs live, for `perdure ps`": looking,
+    "{size} mails pending for one agent, for a turn": pending_mail,
+    "{size} runs waiting, for a turn": waiting_runs,
+    "{size} agents waiting, for a turn": waiting_agents,
+    "{size} agents awake, for a sweep": live_agents,
+    "{size} runs live, for `perdure ps`": looking,
 }
 
 
 AFTER: Final[dict[str, Callable[[Turns, int], list[float]]]] = {
-    "one fan-out of {}, for each run": lambda turns, count: [turns.spent_s / count],
-    "{} runs in memory, to clear one": clearing,
-    "{} ended runs in memory, to drop 100": letting_go,
+    "one fan-out of {size}, for each run": lambda turns, count: [turns.spent_s / count],
+    "{size} runs in memory, to clear one": clearing,
+    "{size} ended runs in memory, to drop 100": letting_go,
 }
 """What is measured of the supervisor to which so many runs have ended."""
 
 
-def growth(bench: Bench) -> list[Figure]:
+def growth(bench: Bench) -> Found:
     """How costs grow with what is there."""
     sizes = SIZES[: bench.size(3, 2)]
+    least, most = sizes[0], sizes[-1]
     ended = {size: asyncio.run(fan_out(size)) for size in sizes}
-    figures = [
-        *(_curve(bench, name, {size: measure(ended[size], size) for size in sizes}) for name, measure in AFTER.items()),
-        *(_curve(bench, name, {size: _measured(measure, size) for size in sizes}) for name, measure in MEMBERS.items()),
+    costs_us = [
+        *(
+            _costs_us(bench, name, {size: measure(ended[size], size) for size in sizes})
+            for name, measure in AFTER.items()
+        ),
+        *(
+            _costs_us(bench, name, {size: _measured(measure, size) for size in sizes})
+            for name, measure in MEMBERS.items()
+        ),
     ]
-    grown = [figure.name for figure in figures if not figure.met]
-    bench.say(f"these grow: {'; '.join(grown)}" if grown else "nothing grows")
-    count = sizes[-1]
-    armed = len(ended[count].view.timers.armed)
+    armed = len(ended[most].view.timers.armed)
     ended.clear()
-    return [
-        *figures,
-        Figure(f"timers kept for {count:,} ended runs", "", [armed], at_most(0)),
-        _memory(),
-        _snapshot(bench),
-    ]
+    ratios = [each[most] / each[least] if each[least] else math.inf for each in costs_us]
+    costs = [f"{each[most]:,.3g}" for each in costs_us]
+    few, more = bench.size(100_000, 5_000), bench.size(1_000_000, 50_000)
+    found = (armed, _memory(), _snapshot_mb(bench, few, more))
+    return Found(*ratios, *found, costs=costs, size=most, least=least, many=MANY, more=more)
 
 
 def _measured(measure: Callable[[int], Measured], size: int) -> list[float]:
@@ -144,17 +147,14 @@ def _measured(measure: Callable[[int], Measured], size: int) -> list[float]:
     return asyncio.run(measure(size))
 
 
-def _curve(bench: Bench, name: str, costs_s: dict[int, list[float]]) -> Figure:
+def _costs_us(bench: Bench, name: str, costs_s: dict[int, list[float]]) -> dict[int, float]:
     costs_us = {size: statistics.median(costs) * 1e6 for size, costs in costs_s.items()}
     told = ", ".join(f"{cost:,.3g} µs at {size:,}" for size, cost in costs_us.items())
-    bench.say(f"{name.format('N')}: {told}")
-    least, most = min(costs_us), max(costs_us)
-    ratio = costs_us[most] / costs_us[least] if costs_us[least] else math.inf
-    whole = name.format(f"{most:,}")
-    return Figure(f"{whole}, {costs_us[most]:,.3g} µs, over that at {least:,}", "×", [ratio], at_most(RATIO_MAX))
+    bench.say(f"{name.format(size='N')}: {told}")
+    return costs_us
 
 
-def _memory() -> Figure:
+def _memory() -> float:
     """What an ended run holds in memory until it is dropped (`retained_in_memory`)."""
     count = 5_000
     gc.collect()
@@ -164,20 +164,17 @@ def _memory() -> Figure:
     size, _peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     del turns
-    return Figure("memory of an ended run that was not dropped yet", "bytes", [size / count])
+    return size / count
 
 
-def _snapshot(bench: Bench) -> Figure:
+def _snapshot_mb(bench: Bench, few: int, more: int) -> float:
     """The memory of a boot that `MANY` retained runs would take, by what it takes for fewer."""
-    few, more = bench.size(100_000, 5_000), bench.size(1_000_000, 50_000)
     peaks = []
     for count in (few, more):
         build(bench.data / f"growth-{count}", count, 0, bench.say)
         peaks.append(statistics.median(boot_apart(bench.data / f"growth-{count}")["peak_mb"] for _ in range(3)))
-    each_mb = max(0.0, peaks[1] - peaks[0]) / (more - few)
     bench.say(f"a boot takes {peaks[0]:.0f} MB with {few:,} retained runs, and {peaks[1]:.0f} MB with {more:,}")
-    name = f"memory of a boot with {MANY:,} retained runs, extended from {more:,}"
-    return Figure(name, "MB", [peaks[1] + each_mb * (MANY - more)], at_most(200))
+    return peaks[1] + max(0.0, peaks[1] - peaks[0]) / (more - few) * (MANY - more)
 
 
 async def fan_out(count: int) -> Turns:

@@ -43,7 +43,8 @@ from perdure.ledger import (
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
-from perdure.scenarios.bench.report import Baseline, Bench, Figure, at_most, took_ms
+from perdure.scenarios.bench.figures import Beside, Found
+from perdure.scenarios.bench.measuring import Bench, took_ms
 
 CHUNK = 50_000
 WRITE_BYTES = 350  # of a commit with one request
@@ -53,7 +54,7 @@ TEMPLATE = "retained-0000000"
 LIMITS = Limits(hosts_max=1, hosts_warm=1, pack_max=1_000_000)
 
 
-def boot(bench: Bench) -> list[Figure]:
+def boot(bench: Bench) -> Found:
     """Boots of a large ledger, compared with an empty one."""
     retained, live, repeats = bench.size(1_000_000, 50_000), bench.size(1_000, 100), bench.size(5, 3)
     told: dict[int, list[dict[str, float]]] = {}
@@ -63,15 +64,18 @@ def boot(bench: Bench) -> list[Figure]:
         told[count] = [boot_apart(place) for _ in range(repeats)]
         if any(each["live"] != live for each in told[count]):
             raise RuntimeError(f"a boot did not find the {live} live runs: {told[count]}")
-    figures = []
-    for key, unit, bound in (("seconds", "s", 1.0), ("peak_mb", "MB", 300.0)):
-        baseline = Baseline("without the retained runs", statistics.median(each[key] for each in told[0]))
-        name = f"boot with {retained:,} retained and {live:,} live runs, {'time' if unit == 's' else 'memory of the process'}"
-        figures.append(Figure(name, unit, [each[key] for each in told[retained]], at_most(bound), baseline))
-    return figures
+    empty, full = told[0], told[retained]
+    return Found(
+        *(
+            Beside([each[key] for each in full], statistics.median(each[key] for each in empty))
+            for key in ("seconds", "peak_mb")
+        ),
+        retained=retained,
+        live=live,
+    )
 
 
-def commit(bench: Bench) -> list[Figure]:
+def commit(bench: Bench) -> Found:
     """Commits of one fact each, in turns with bare writes of as many bytes that are synchronised."""
     count, repeats = bench.size(2_000, 200), bench.size(5, 3)
     store, view = DuckDBStore(bench.data / "commit"), View()
@@ -88,12 +92,8 @@ def commit(bench: Bench) -> list[Figure]:
             commits.append(statistics.median(ours for ours, _ in times))
             writes.append(statistics.median(plain for _, plain in times))
     store.close()
-    baseline = Baseline("a bare write, synchronised", statistics.median(writes))
     beyond = [ours - plain for ours, plain in zip(commits, writes, strict=True)]
-    return [
-        Figure("commit of one fact, p50", "ms", commits, None, baseline),
-        Figure("the same, beyond the bare write", "ms", beyond, at_most(0.3)),
-    ]
+    return Found(Beside(commits, statistics.median(writes)), beyond)
 
 
 def build(place: Path, retained: int, live: int, say: Callable[[str], None] = print) -> None:

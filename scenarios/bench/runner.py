@@ -1,101 +1,60 @@
-"""`perdure bench`: figures with their goals and baselines.
+"""`perdure bench`: the table, measured and printed. Every group has its own data directory, cluster and process, so that a crash, a hang or
+a leak affects that group only.
 
-Every group has its own data directory, cluster and process, so groups do not affect each other.
-
-`python -m perdure.scenarios.bench.runner GROUP DIRECTORY LOAD [--quick]` is that process.
+`python -m perdure.scenarios.bench.runner GROUP DIRECTORY LOAD [--quick]` is that process. It prints its figures as one line of JSON. Its
+stderr is passed on. If it fails, the last line of that is the cause.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.scenarios.bench.alarms import alarms
-from perdure.scenarios.bench.busy_host import busy_host
-from perdure.scenarios.bench.chat import chat_children, chat_streams, chat_turns
-from perdure.scenarios.bench.chat_deaths import chat_recovery, reconnection
-from perdure.scenarios.bench.deaths import child_death, cluster_death, handlers_death, supervisor_death
-from perdure.scenarios.bench.face import agent_connect, first_paint, gateway_idle, gateway_killed
-from perdure.scenarios.bench.gateway import gateway
-from perdure.scenarios.bench.growth import growth
-from perdure.scenarios.bench.jobs import fibers
-from perdure.scenarios.bench.ledger import boot, commit
-from perdure.scenarios.bench.messenger import webhooks
-from perdure.scenarios.bench.report import Bench, Figure, known, report, show
-from perdure.scenarios.bench.speed import awaited, awake, detached, fan_out, passivated, sleepers, sustained
-from perdure.scenarios.bench.subprocesses import Failed, command_for, measure_apart
-from perdure.scenarios.bench.watchers import watchers
-from perdure.scenarios.swarm.runner import swarm
+from perdure.ledger import BadRequest
+from perdure.scenarios.bench.figures import Failed, report, show
+from perdure.scenarios.bench.measuring import Bench
+from perdure.scenarios.bench.table import FIGURES, VERSUS
+from perdure.scenarios.versus.peers import PeerName, installed
 
 PATIENCE_S: Final = 300.0  # for one group; each takes a minute or so
-
-
-def simulated_kills(bench: Bench) -> list[Figure]:
-    """The kills a second that the swarm plays, with one process for each core."""
-    seeds, repeats = bench.size(100, 10), 3
-    reports = [swarm(seeds, seeds * repeat, processes=os.cpu_count() or 1) for repeat in range(repeats)]
-    failures = sum(len(each.failures) for each in reports)
-    return [
-        Figure("simulated kills", "kills/s", [each.kills / each.seconds for each in reports]),
-        Figure("seeds of the swarm that failed", "", [failures]),
-    ]
-
-
-FIGURES: Final[dict[str, Callable[[Bench], list[Figure]]]] = {
-    "awaited": awaited,
-    "fan-out": fan_out,
-    "detached": detached,
-    "sustained": sustained,
-    "busy-host": busy_host,
-    "sleepers": sleepers,
-    "child-death": child_death,
-    "supervisor-death": supervisor_death,
-    "cluster-death": cluster_death,
-    "commit": commit,
-    "boot": boot,
-    "growth": growth,
-    "passivated": passivated,
-    "awake": awake,
-    "handlers-death": handlers_death,
-    "alarms": alarms,
-    "simulated-kills": simulated_kills,
-    "chat-children": chat_children,
-    "chat-streams": chat_streams,
-    "chat-turns": chat_turns,
-    "chat-recovery": chat_recovery,
-    "reconnection": reconnection,
-    "fibers": fibers,
-    "webhooks": webhooks,
-    "gateway": gateway,
-    "watchers": watchers,
-    "gateway-idle": gateway_idle,
-    "gateway-killed": gateway_killed,
-    "agent-connect": agent_connect,
-    "first-paint": first_paint,
-}
+PATIENCE_WITH_PEERS_S: Final = 1_800.0  # the slowest needs a minute for a fan-out of a thousand on a busy machine
+FAREWELL_S: Final = 10.0  # for a process that was told to end
 
 
 def main(
-    as_json: bool = False, quick: bool = False, only: Sequence[str] = (), data: Path | None = None, load: int = 0
+    as_json: bool = False,
+    quick: bool = False,
+    only: Sequence[str] = (),
+    data: Path | None = None,
+    load: int = 0,
+    versus: PeerName | None = None,
 ) -> bool:
     """Measure and print. Returns whether each group could be measured. The files stay in `data`, if given.
 
-    Raises `BadRequest` if `only` names an unknown group.
+    Raises `BadRequest` if `only` names an unknown group, or the peer is not installed.
     """
-    groups = [group for group in FIGURES if not only or group in {known(each, list(FIGURES)) for each in only}]
+    for each in only:
+        if each not in FIGURES:
+            raise BadRequest("only", f"{each!r} is not one of {', '.join(FIGURES)}")
+    if versus is not None:
+        installed(versus)
+    groups = [versus] if versus is not None else [group for group in FIGURES if not only or group in only]
     room = tempfile.TemporaryDirectory(prefix="perdure-bench-") if data is None else nullcontext(str(data))
     with room as place:
         measured = [_measure(group, Path(place), quick=quick, load=load) for group in groups]
     figures = [figure for each in measured if not isinstance(each, Failed) for figure in each]
     failures = [each for each in measured if isinstance(each, Failed)]
-    told = report(figures, [each.to_plain() for each in failures])
+    told = report(figures, failures)
     if as_json:
         print(json.dumps(told))
     else:
@@ -106,10 +65,10 @@ def main(
 def _measure(group: str, place: Path, *, quick: bool, load: int) -> list[dict[str, Any]] | Failed:
     begun_s = time.monotonic()
     _say(f"measuring {group} …")
-    measured = measure_apart(group, command_for(group, place, quick=quick, load=load), PATIENCE_S, _say)
-    _say(
-        f"{'could not measure' if isinstance(measured, Failed) else 'measured'} {group} in {time.monotonic() - begun_s:.0f} s"
-    )
+    patience_s = PATIENCE_WITH_PEERS_S if group in VERSUS else PATIENCE_S
+    measured = measure_apart(group, command_for(group, place, quick=quick, load=load), patience_s, _say)
+    verb = "could not measure" if isinstance(measured, Failed) else "measured"
+    _say(f"{verb} {group} in {time.monotonic() - begun_s:.0f} s")
     return measured
 
 
@@ -118,10 +77,60 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def command_for(group: str, place: Path, *, quick: bool, load: int = 0) -> list[str]:
+    module = "perdure.scenarios.bench.runner"
+    return [sys.executable, "-m", module, group, str(place.resolve()), str(load), *(["--quick"] if quick else [])]
+
+
+def measure_apart(
+    group: str, command: Sequence[str], patience_s: float, say: Callable[[str], None]
+) -> list[dict[str, Any]] | Failed:
+    """Measure a group by this command. After `patience_s` the process must print its stacks, and is ended."""
+    environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}  # a crash and an abort print all stacks
+    said: list[str] = []
+    in_time = True
+    with (
+        tempfile.TemporaryFile("w+") as told,
+        subprocess.Popen(command, stdout=told, stderr=subprocess.PIPE, text=True, env=environment) as process,
+    ):
+        listener = threading.Thread(target=_listen, args=(process, said, say), daemon=True)
+        listener.start()
+        try:
+            in_time = _ends(process, patience_s)
+            if not in_time:
+                process.send_signal(signal.SIGABRT)
+        finally:
+            if not _ends(process, FAREWELL_S):
+                process.kill()
+        listener.join(FAREWELL_S)
+        if process.wait() == 0:
+            told.seek(0)
+            figures: list[dict[str, Any]] = json.loads(told.readlines()[-1])
+            return figures
+    return Failed(group, _cause(process.returncode, said) if in_time else f"it was not done within {patience_s:g} s")
+
+
+def _listen(process: subprocess.Popen[str], said: list[str], say: Callable[[str], None]) -> None:
+    for line in process.stderr or ():
+        say(line.rstrip())
+        said.extend([line.strip()] if line.strip() else [])
+
+
+def _ends(process: subprocess.Popen[str], patience_s: float) -> bool:
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _cause(code: int, said: list[str]) -> str:
+    if code < 0:
+        return f"its process was ended by {signal.Signals(-code).name}"
+    return said[-1] if said else f"its process ended with {code}, and without a word"
+
+
 if __name__ == "__main__":
     name, where, load, *more = sys.argv[1:]
-    print(
-        json.dumps(
-            [figure.to_plain() for figure in FIGURES[name](Bench(Path(where), "--quick" in more, _say, int(load)))]
-        )
-    )
+    group = FIGURES[name] if name in FIGURES else VERSUS[PeerName(name)]
+    print(json.dumps(group.measure(Bench(Path(where), "--quick" in more, _say, int(load)))))

@@ -23,7 +23,6 @@ from perdure.scenarios.swarm.play_context import PlayContext
 from perdure.scenarios.swarm.runner import SeedReport, SwarmReport, around_story, play, swarm
 from perdure.scenarios.swarm.stories import STORIES, play_parts
 from perdure.scenarios.testing.laboratory import Violation
-from perdure.scenarios.versus import runner as beside
 from perdure.scenarios.versus.peers import PeerName
 
 Story = Annotated[str | None, typer.Option(help="One story for every seed; by default the seed draws one.")]
@@ -163,13 +162,9 @@ def bench(
         perdure bench --only busy-host --load 8
         perdure bench --versus dbos --json
     """
-    if versus is not None:
-        if only or load:
-            raise BadRequest("versus", "it has figures of its own, so it goes without --only and --load")
-        if not beside.main(versus, as_json=as_json, quick=quick, data=data):
-            raise typer.Exit(1)
-        return
-    if not benchmark.main(as_json=as_json, quick=quick, only=only or (), data=data, load=load):
+    if versus is not None and (only or load):
+        raise BadRequest("versus", "it has figures of its own, so it goes without --only and --load")
+    if not benchmark.main(as_json, quick, only or (), data, load, versus):
         raise typer.Exit(1)
 
 

@@ -13,10 +13,22 @@ from perdure.ledger import BadRequest, Wanted, page_of, restore
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.bench import alarms as bench_alarms
 from perdure.scenarios.bench import runner
+from perdure.scenarios.bench.figures import (
+    Beside,
+    Failed,
+    Figure,
+    Found,
+    Group,
+    Row,
+    at_least,
+    at_most,
+    line,
+    report,
+)
 from perdure.scenarios.bench.growth import AFTER, MEMBERS, fan_out
 from perdure.scenarios.bench.ledger import boot_once, build
-from perdure.scenarios.bench.report import Baseline, Figure, at_least, at_most, line, percentile, report
-from perdure.scenarios.bench.subprocesses import Failed, measure_apart
+from perdure.scenarios.bench.measuring import Bench, percentile
+from perdure.scenarios.bench.runner import measure_apart
 from perdure.scenarios.cast.measured import Parent, Sleepyhead
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.tidy import ROOT
@@ -33,10 +45,10 @@ def test_a_figure_is_judged_by_its_median() -> None:
 
 def test_the_report_has_the_shape_that_readers_rely_on() -> None:
     figures = [
-        Figure("a", "ms", [3.0, 1.0, 2.0], at_most(5), Baseline("plain", 1.23456)),
+        Figure("a", "ms", [3.0, 1.0, 2.0], at_most(5), ("plain", 1.23456)),
         Figure("b", "runs/s", [12345.678]),
     ]
-    failures = [Failed("c", "TimeoutError: nothing came of it").to_plain()]
+    failures = [Failed("c", "TimeoutError: nothing came of it")]
     told = json.loads(json.dumps(report([each.to_plain() for each in figures], failures)))
     assert set(told) == {"machine", "date", "figures", "failures"}
     assert told["failures"] == [{"group": "c", "cause": "TimeoutError: nothing came of it"}]
@@ -66,8 +78,32 @@ def test_the_report_has_the_shape_that_readers_rely_on() -> None:
 
 
 def test_a_missed_goal_is_said_in_the_plain_line() -> None:
-    missed = Figure("a", "ms", [7.0], at_most(5), Baseline("plain", 1.0)).to_plain()
+    missed = Figure("a", "ms", [7.0], at_most(5), ("plain", 1.0)).to_plain()
     assert line(missed) == "a: 7 ms (7 to 7); goal ≤ 5 ms, MISSED; plain: 1"
+
+
+def test_a_workload_fills_in_its_rows_in_order_and_what_they_are_measured_beside(tmp_path: Path) -> None:
+    rows = [
+        Row("{count:,} runs", "s", None, "with {few}"),
+        Row("disk", "KB", at_most(5), "elsewhere", 9),
+        Row("lost", ""),
+    ]
+    group = Group(lambda bench: Found(Beside([1.0, 3.0], 0.5), [4.0], 0, count=bench.size(1_000, 7), few=2), *rows)
+    told = group.measure(Bench(tmp_path))
+    assert [(each["name"], each["median"], each["met"]) for each in told] == [
+        ("1,000 runs", 2, None),
+        ("disk", 4, True),
+        ("lost", 0, None),
+    ]
+    assert [each["baseline"] for each in told] == [
+        {"name": "with 2", "median": 0.5},
+        {"name": "elsewhere", "median": 9},
+        None,
+    ]
+    with pytest.raises(ValueError, match="shorter"):
+        Group(group.workload, *rows, Row("more", "")).measure(Bench(tmp_path))
+    with pytest.raises(AssertionError, match=r"lost has the baseline 0\.5, called ''"):
+        Group(lambda _bench: Found(Beside([1.0], 0.5)), rows[2]).measure(Bench(tmp_path))
 
 
 @pytest.mark.parametrize(("share", "value"), [(0.0, 1), (0.5, 3), (0.99, 4), (1.0, 4)])

@@ -10,15 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from perdure.cli import app
-from perdure.scenarios.bench.report import report
-from perdure.scenarios.bench.subprocesses import Failed
-from perdure.scenarios.versus import peers, runner
-from perdure.scenarios.versus.contest import Contest, line, show
+from perdure.scenarios.bench import runner
+from perdure.scenarios.bench.figures import Contest, Failed, line, report, show
+from perdure.scenarios.versus import peers
 from perdure.scenarios.versus.conversation import AWAITED, FAN_OUT, Peer
 from perdure.scenarios.versus.peers import PEERS, Needs, PeerName
 
-AWAITED_RUN = Contest("awaited", "ms", "Tortoise 1.0", [9.0, 5.0, 4.0], [10.0, 20.0, 8.0], [1.0, 2.0, 3.0], False)
-CROWD = Contest("fan-out", "runs/s", "Tortoise 1.0", [9_000.0], [4_500.0], [3_000.0], True)
+AWAITED_RUN = Contest("awaited", "ms", "Tortoise 1.0", [9.0, 5.0, 4.0], [10.0, 20.0, 8.0], [1.0, 2.0, 3.0])
+CROWD = Contest("fan-out", "runs/s", "Tortoise 1.0", [9_000.0], [4_500.0], [3_000.0])
 TOY = """
 import asyncio
 from perdure.scenarios.versus.conversation import answer
@@ -56,7 +55,7 @@ def test_a_measure_is_one_line_and_the_machine_and_the_date_stand_above(capsys: 
         "fan-out (runs/s): Perdure 9,000 (9,000 to 9,000), 3 × plain Ray; Tortoise 1.0 4,500 (4,500 to 4,500), 1.5 × plain Ray; "
         "plain Ray calls 3,000 (3,000 to 3,000); Perdure is 2 × as fast"
     )
-    told = report([CROWD.to_plain()], [Failed("dbos", "it ended").to_plain()])
+    told = report([CROWD.to_plain()], [Failed("dbos", "it ended")])
     show(told)
     first, second, third = capsys.readouterr().out.splitlines()
     assert told["date"] in first
@@ -107,5 +106,5 @@ def test_a_measurement_that_fails_is_told_with_its_cause(
 ) -> None:
     monkeypatch.setitem(PEERS, PeerName.DBOS, Needs("Tortoise", "no.matter", (), (), ""))
     monkeypatch.setattr(runner, "measure_apart", lambda name, *_: Failed(name, "it was slow"))
-    assert runner.main(PeerName.DBOS, as_json=True) is False
+    assert runner.main(as_json=True, versus=PeerName.DBOS) is False
     assert json.loads(capsys.readouterr().out)["failures"] == [{"group": "dbos", "cause": "it was slow"}]

@@ -1,7 +1,4 @@
-"""Chat agents: children one by one and all at once, streams, turns, and long transcripts.
-
-The baselines were measured with Cloudflare's runtime on a similar machine.
-"""
+"""Chat agents: children one by one and all at once, streams, turns, and long transcripts."""
 
 from __future__ import annotations
 
@@ -10,27 +7,23 @@ import time
 from typing import Any
 
 from perdure.actors import Runtime
-from perdure.scenarios.bench.report import (
-    Baseline,
+from perdure.scenarios.bench.figures import Beside, Found
+from perdure.scenarios.bench.measuring import (
     Bench,
-    Figure,
     Listener,
-    at_least,
-    at_most,
     calm,
+    disk_bytes,
     handle,
+    peak_mb,
     percentile,
     pss_mb,
     wait_for,
 )
-from perdure.scenarios.bench.speed import disk_bytes, peak_mb
 from perdure.scenarios.cast.measured import Parent
 from perdure.scenarios.cast.measured_chats import ChatParent, Clocked, Instant, Long, SlowParent, Torrent
 
-CLOUDFLARE = "Cloudflare, measured"
 
-
-def chat_children(bench: Bench) -> list[Figure]:
+def chat_children(bench: Bench) -> Found:
     """Chat children with a model that answers at once, as agent tools."""
     count, crowd, repeats = bench.size(200, 20), bench.size(500, 50), bench.size(3, 1)
     with bench.cluster("chat-children", hosts_warm=2) as runtime:
@@ -44,12 +37,7 @@ def chat_children(bench: Bench) -> list[Figure]:
         rates = [crowd / parent.fan_out(crowd) for _ in range(repeats)]
         delays = [delay_ms(runtime, parent) for _ in range(bench.size(50, 5))]
     middle = [percentile(each, 0.5) for each in times]
-    return [
-        Figure("awaited chat child, p50", "ms", middle, at_most(15), Baseline(CLOUDFLARE, 34)),
-        Figure(f"fan-out of {crowd} chat children", "runs/s", rates, at_least(200), Baseline(CLOUDFLARE, 25)),
-        Figure("disk of a chat child", "KB", [kilobytes], at_most(150), Baseline(CLOUDFLARE, 600)),
-        Figure("detached chat child's end to its parent's handler", "ms", delays, at_most(20)),
-    ]
+    return Found(middle, rates, kilobytes, delays, crowd=crowd)
 
 
 def delay_ms(runtime: Runtime, parent: Any) -> float:
@@ -61,7 +49,7 @@ def delay_ms(runtime: Runtime, parent: Any) -> float:
     return float(came_ms - told["completed_at_ms"])
 
 
-def chat_streams(bench: Bench) -> list[Figure]:
+def chat_streams(bench: Bench) -> Found:
     """A thousand children that stream for ten seconds; one stream at full speed, and one with pauses."""
     count = bench.size(1_000, 50)
     with bench.cluster("chat-streams", hosts_warm=2) as runtime:
@@ -72,15 +60,7 @@ def chat_streams(bench: Bench) -> list[Figure]:
         memory = max(seen, default=0.0) or pss_mb(runtime.cluster.pids())
         rates = [_rate(runtime, number) for number in range(bench.size(5, 2))]
         latencies = _latencies(runtime)
-    name = f"{count:,} chat children that stream 20 chunks in 10 s"
-    return [
-        Figure(f"{name}, all done", "s", [seconds], at_most(13), Baseline(CLOUDFLARE, 52)),
-        Figure(f"{name}, memory in all", "MB", [memory], at_most(2_048), Baseline(CLOUDFLARE, 2_100)),
-        Figure(
-            "durable chunks of one stream, to its caller", "/s", rates, at_least(20_000), Baseline(CLOUDFLARE, 3_400)
-        ),
-        Figure("latency of a chunk when idle, p50", "ms", [percentile(latencies, 0.5)], at_most(2)),
-    ]
+    return Found(seconds, memory, rates, percentile(latencies, 0.5), count=count)
 
 
 def _rate(runtime: Runtime, number: int) -> float:
@@ -97,7 +77,7 @@ def _latencies(runtime: Runtime) -> list[float]:
     return [(at_s - float(made)) * 1000 for at_s, made in chunks if "." in made]
 
 
-def chat_turns(bench: Bench) -> list[Figure]:
+def chat_turns(bench: Bench) -> Found:
     """The overhead of a turn, with a short transcript and a long one."""
     count, long = bench.size(100, 10), bench.size(10_000, 500)
     with bench.cluster("chat-turns", hosts_warm=2) as runtime:
@@ -110,12 +90,7 @@ def chat_turns(bench: Bench) -> list[Figure]:
         turns = [_chat_ms(short) for _ in range(count)]
         begun = [_start_ms(old) for _ in range(bench.size(20, 3))]
         later = [_chat_ms(old) for _ in range(bench.size(20, 3))]
-    overhead = Baseline("the same with an empty transcript", statistics.median(turns))
-    return [
-        Figure("turn overhead beyond the model's time, p50", "ms", [percentile(turns, 0.5)], at_most(15)),
-        Figure(f"start of a turn with {long:,} messages before it", "ms", begun, at_most(50)),
-        Figure("the whole of such a turn", "ms", later, None, overhead),
-    ]
+    return Found(percentile(turns, 0.5), begun, Beside(later, statistics.median(turns)), long=long)
 
 
 def _start_ms(agent: Any) -> float:

@@ -1,0 +1,271 @@
+"""Figures: what is measured, what came of it, and how that reads."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from perdure.scenarios.bench.measuring import Bench
+
+SIDES: Final = ("perdure", "peer", "plain_ray")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound for the median."""
+
+    bound: float
+    at_least: bool = False
+
+    def is_met(self, value: float) -> bool:
+        return value >= self.bound if self.at_least else value <= self.bound
+
+    def __str__(self) -> str:
+        return f"{'≥' if self.at_least else '≤'} {self.bound:,g}"
+
+
+def at_most(bound: float) -> Goal:
+    return Goal(bound)
+
+
+def at_least(bound: float) -> Goal:
+    return Goal(bound, at_least=True)
+
+
+class Row(NamedTuple):
+    """One quantity. A workload fills in the braces of the names.
+
+    Args:
+        baseline: what is measured beside it in the same run.
+        known: the value of a baseline that was measured elsewhere.
+    """
+
+    name: str
+    unit: str
+    goal: Goal | None = None
+    baseline: str = ""
+    known: float = 0.0
+
+
+class Beside(NamedTuple):
+    """The values of a row, and the median of its baseline."""
+
+    values: Sequence[float]
+    baseline: float
+
+
+class Sides(NamedTuple):
+    """The values of a row on Perdure, on a peer, and by plain Ray calls."""
+
+    perdure: Sequence[float]
+    peer: Sequence[float]
+    plain_ray: Sequence[float]
+
+
+Values = Sequence[float] | Beside | Sides | float
+
+
+class Found:
+    """What a workload found: the values of each row in order, or one value; and the words for the braces of the names."""
+
+    def __init__(self, *values: Values, **words: Any) -> None:
+        self.values, self.words = values, words
+
+    def figures(self, rows: Sequence[Row]) -> list[Figure | Contest]:
+        """The figures of these rows."""
+        return [self._figure(*each) for each in zip(rows, self.values, strict=True)]
+
+    def _figure(self, row: Row, found: Values) -> Figure | Contest:
+        if isinstance(found, Sides):
+            return Contest(row.name.format(**self.words), row.unit, self.words["peer_name"], *found)
+        values = found.values if isinstance(found, Beside) else [found] if isinstance(found, (int, float)) else found
+        known = found.baseline if isinstance(found, Beside) else row.known
+        is_compared = isinstance(found, Beside) or bool(row.known)
+        assert is_compared == bool(row.baseline), f"{row.name} has the baseline {known}, called {row.baseline!r}"
+        baseline = (row.baseline.format(**self.words), known) if row.baseline else None
+        return Figure(row.name.format(**self.words), row.unit, values, row.goal, baseline)
+
+
+class Group:
+    """Rows that one workload measures."""
+
+    def __init__(self, workload: Callable[[Bench], Found], *rows: Row) -> None:
+        self.workload, self.rows = workload, rows
+
+    def measure(self, bench: Bench) -> list[dict[str, Any]]:
+        """Measure all of them, as `--json` prints them."""
+        return [figure.to_plain() for figure in self.workload(bench).figures(self.rows)]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured quantity, with the value of each repeat."""
+
+    name: str
+    unit: str
+    values: Sequence[float]
+    goal: Goal | None = None
+    baseline: tuple[str, float] | None = None
+
+    @property
+    def median(self) -> float:
+        """The value that is compared with the goal."""
+        return statistics.median(self.values)
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is met; None without one."""
+        return None if self.goal is None else self.goal.is_met(self.median)
+
+    def to_plain(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            **spread(self.values),
+            "goal": None if self.goal is None else f"{self.goal} {self.unit}".rstrip(),
+            "baseline": self.baseline and {"name": self.baseline[0], "median": rounded(self.baseline[1])},
+            "met": self.met,
+        }
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One quantity of Perdure, of a peer and of plain Ray calls in the same run. Medians are compared."""
+
+    name: str
+    unit: str
+    peer_name: str
+    perdure: Sequence[float]
+    peer: Sequence[float]
+    plain_ray: Sequence[float]
+
+    @property
+    def times_as_fast(self) -> float:
+        """How many times as fast as the peer Perdure is: a rate is higher, a time is shorter."""
+        ours, theirs = statistics.median(self.perdure), statistics.median(self.peer)
+        return ours / theirs if self.unit.endswith("/s") else theirs / ours
+
+    def to_plain(self) -> dict[str, Any]:
+        """As `--json` prints it. `to_plain_ray` is a share of the value of plain Ray calls."""
+        told, base = asdict(self), statistics.median(self.plain_ray)
+        for side in SIDES:
+            ratio = rounded(statistics.median(told[side]) / base)
+            told[side] = {**spread(told[side]), "to_plain_ray": ratio}
+        return {**told, "times_as_fast": rounded(self.times_as_fast)}
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The smallest value, the median and the largest."""
+    return {"min": rounded(min(values)), "median": rounded(statistics.median(values)), "max": rounded(max(values))}
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A group that could not be measured, with the cause."""
+
+    group: str
+    cause: str
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "cores": len(psutil.Process().cpu_affinity()),
+        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
+        "cpu": _cpu(),
+        "python": platform.python_version(),
+        "ray": version("ray"),
+        "duckdb": version("duckdb"),
+    }
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def report(figures: Sequence[dict[str, Any]], failures: Sequence[Failed] = ()) -> dict[str, Any]:
+    """The object that `--json` prints."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {
+        "machine": machine(),
+        "date": now,
+        "figures": list(figures),
+        "failures": [asdict(each) for each in failures],
+    }
+
+
+def show(told: dict[str, Any]) -> None:
+    """A table on a terminal, plain lines in a pipe."""
+    about, figures, console = told["machine"], told["figures"], Console(highlight=False, soft_wrap=True)
+    software = f"Python {about['python']}, Ray {about['ray']}, DuckDB {about['duckdb']}"
+    console.print(f"{about['cores']} cores ({about['cpu']}), {about['memory_gb']} GB, {software}, {told['date']}")
+    if sys.stdout.isatty() and figures:
+        table = Table(*cells(figures[0]))
+        for figure in figures:
+            table.add_row(*cells(figure).values(), style="yellow" if figure.get("met") is False else "")
+        console.print(table)
+    else:
+        for figure in figures:
+            print(line(figure))
+    for failure in told["failures"]:
+        console.print(f"{failure['group']}: FAILED, {failure['cause']}", style="red", markup=False)
+
+
+def cells(figure: dict[str, Any]) -> dict[str, str]:
+    """A figure as a row of a table, by the headings."""
+    if "peer_name" in figure:
+        return {
+            "figure": f"{figure['name']}, {figure['peer_name']}",
+            "": figure["unit"],
+            **dict(
+                zip(("Perdure", "the other", "plain Ray calls"), (_told(figure[side]) for side in SIDES), strict=True)
+            ),
+            "Perdure is": f"{figure['times_as_fast']:,g} × as fast",
+        }
+    goal, baseline = figure["goal"], figure["baseline"]
+    return {
+        "figure": figure["name"],
+        "": figure["unit"],
+        **{key: f"{figure[key]:,g}" for key in ("min", "median", "max")},
+        "goal": f"{goal} {'✓' if figure['met'] else '✗'}" if goal is not None else "",
+        "baseline": f"{baseline['name']}: {baseline['median']:,g}" if baseline is not None else "",
+    }
+
+
+def line(figure: dict[str, Any]) -> str:
+    """A figure in one line."""
+    if "peer_name" in figure:
+        sides = [
+            f"{name} {_told(figure[side])}, {figure[side]['to_plain_ray']:,g} × plain Ray"
+            for name, side in (("Perdure", "perdure"), (figure["peer_name"], "peer"))
+        ]
+        sides.append(f"plain Ray calls {_told(figure['plain_ray'])}")
+        return f"{figure['name']} ({figure['unit']}): {'; '.join(sides)}; Perdure is {figure['times_as_fast']:,g} × as fast"
+    told = f"{figure['name']}: {figure['median']:,g} {figure['unit']} ({figure['min']:,g} to {figure['max']:,g})"
+    if figure["goal"] is not None:
+        told += f"; goal {figure['goal']}, {'met' if figure['met'] else 'MISSED'}"
+    if figure["baseline"] is not None:
+        told += f"; {figure['baseline']['name']}: {figure['baseline']['median']:,g}"
+    return told
+
+
+def _told(side: dict[str, float]) -> str:
+    return f"{side['median']:,g} ({side['min']:,g} to {side['max']:,g})"

@@ -1,0 +1,226 @@
+"""Speed and size: of runs, of agents that sleep, wake or share a busy host, of fibers, and of the swarm."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from typing import Any
+
+import psutil
+
+from perdure import actors
+from perdure.actors import Runtime
+from perdure.actors.ray_world.os_processes import ProcessId, kill
+from perdure.ledger import pack
+from perdure.scenarios.bench.figures import Beside, Found
+from perdure.scenarios.bench.measuring import (
+    Bench,
+    calm,
+    disk_bytes,
+    handle,
+    hosts_up,
+    peak_mb,
+    percentile,
+    pss_mb,
+    repeatedly,
+    took_ms,
+    until_asleep,
+)
+from perdure.scenarios.cast.measured import BATCH, Crowder, Idler, Jobber, Nap, Parent
+from perdure.scenarios.swarm.runner import swarm
+
+PAYLOAD = pack(7)
+PATIENCE_S = 30.0
+CALM_CALLS = 50
+
+
+def awaited(bench: Bench) -> Found:
+    """Awaited runs one by one, in turns with calls of a plain actor."""
+    count, repeats = bench.size(500, 100), bench.size(5, 3)
+    with bench.cluster("awaited") as runtime:
+        parent = handle(runtime, Parent, "awaited")
+        parent.one_by_one(50)
+        plain = actors.PlainRay()
+        times, raw = [], []
+        for _ in range(repeats):
+            times.append(parent.one_by_one(count))
+            raw.append(plain.round_trips_ms(PAYLOAD, count))
+        plain.close()
+
+    def at(share: float) -> Beside:
+        calls = statistics.median(percentile(each, share) for each in raw)
+        return Beside([percentile(each, share) for each in times], calls)
+
+    return Found(at(0.5), at(0.99))
+
+
+def fan_out(bench: Bench) -> Found:
+    """Instant children, compared with a plain call each and with a new actor each."""
+    count, rates, calls, new_actors = _against_plain_calls(bench, "fan-out", "fan_out")
+    beside = Beside([rate / new_actors for rate in rates], new_actors)
+    return Found(Beside(rates, calls), [rate / calls for rate in rates], beside, count=count)
+
+
+def detached(bench: Bench) -> Found:
+    """Detached runs whose completions a handler counts in `state`."""
+    count, rates, calls, _ = _against_plain_calls(bench, "detached", "detach")
+    return Found(Beside(rates, calls), count=count)
+
+
+def _against_plain_calls(bench: Bench, name: str, method: str) -> tuple[int, list[float], float, float]:
+    """The number of runs, and the rates of runs, of plain calls and of new actors."""
+    count, repeats = bench.size(10_000, 2_000), bench.size(5, 3)
+    with bench.cluster(name) as runtime:
+        ask = getattr(handle(runtime, Parent, name), method)
+        ask(count // 5)
+        plain = actors.PlainRay()
+        plain.calls_per_second(PAYLOAD, 200)
+        rates, calls = [], []
+        for _ in range(repeats):
+            rates.append(count / ask(count))
+            calls.append(plain.calls_per_second(PAYLOAD, count // 5))
+        with plain.one_actor_each(PAYLOAD, bench.size(6, 3)) as (actors_a_second, _):
+            pass
+        plain.close()
+    return count, rates, statistics.median(calls), actors_a_second
+
+
+def sustained(bench: Bench) -> Found:
+    """Fan-outs in a row, over many more runs than stay in memory, and how long the supervisor keeps a question waiting meanwhile."""
+    count, times = bench.size(10_000, 2_000), bench.size(20, 4)
+    with bench.cluster("sustained") as runtime:
+        parent = handle(runtime, Parent, "sustained")
+        parent.fan_out(count // 5)
+        with repeatedly(lambda: took_ms(lambda: runtime.ask("limits")), 0.1) as waits:
+            rates = [count / parent.fan_out(count) for _ in range(times)]
+        longest_ms = runtime.ps()["supervisor"]["longest_turn_ms"]
+    burst = statistics.median(rates[:3])
+    later = [rate / burst for rate in rates[times // 2 :]]
+    wait = Beside([max(waits)], statistics.median(waits))
+    return Found(Beside(rates, burst), later, longest_ms, wait, times=times, count=count)
+
+
+def sleepers(bench: Bench) -> Found:
+    """Children that sleep and report progress each second: their time and their memory."""
+    count, seconds, repeats = bench.size(1_000, 100), bench.size(10, 3), bench.size(3, 1)
+    with bench.cluster("sleepers") as runtime:
+        plain = actors.PlainRay()
+        with plain.one_actor_each(PAYLOAD, 3) as (_, pids):
+            actor_mb = pss_mb(pids) / len(pids)
+        plain.close()
+        parent = handle(runtime, Parent, "sleepers")
+        parent.fan_out(10)
+        idle_mb = pss_mb(runtime.cluster.pids())
+        times, peaks = [], []
+        for _ in range(repeats):
+            with peak_mb(runtime) as seen:
+                times.append(parent.nap(count, Nap(seconds=seconds)))
+            peaks.append(max(0.0, max(seen, default=0.0) - idle_mb))
+    return Found(Beside(times, seconds), Beside(peaks, actor_mb * count), count=count, seconds=seconds)
+
+
+def passivated(bench: Bench) -> Found:
+    """Passivated agents: what they hold, and how soon they answer."""
+    count = bench.size(30, 10)
+    with bench.cluster("passivated", idle_ms=300) as runtime:
+        writers = [handle(runtime, Idler, f"writer-{number}") for number in range(count)]
+        others = [handle(runtime, Idler, f"other-{number}") for number in range(count)]
+        for agent in writers:
+            agent.write()
+        until_asleep(runtime, PATIENCE_S)
+        written = disk_bytes(runtime.data / "agents")
+        for agent in others:
+            agent.ping()
+        until_asleep(runtime, PATIENCE_S)
+        unwritten = disk_bytes(runtime.data / "agents") - written
+        held = sum(host["tenants"] for host in runtime.ps()["hosts"])
+        waking, live = [], []
+        for agent in writers:
+            waking.append(took_ms(agent.ping))
+            live.append(took_ms(agent.ping))
+    waking_beside = Beside(waking, statistics.median(live))
+    return Found(held, written / count / 1024, unwritten / count / 1024, waking_beside)
+
+
+def awake(bench: Bench) -> Found:
+    """What agents hold that are awake and do nothing: in their hosts, and in the supervisor."""
+    count = bench.size(4_000, 200)
+    with bench.cluster("awake", idle_ms=3_600_000, pack_max=count) as runtime:
+        for number in range(count // 10):
+            handle(runtime, Idler, f"first-{number}").ping()
+        before = _held_kb(runtime)
+        for number in range(count):
+            handle(runtime, Idler, f"agent-{number}").ping()
+        after = _held_kb(runtime)
+        if sum(host["tenants"] for host in runtime.ps()["hosts"]) < count:
+            raise RuntimeError("not all agents are awake")
+    return Found(*((end - begin) / count for begin, end in zip(before, after, strict=True)), count=count)
+
+
+def _held_kb(runtime: Runtime) -> tuple[float, float]:
+    """The memory of all hosts, and that of the supervisor: their own pages, without files that are mapped."""
+    calm(runtime)
+    held = {key: psutil.Process(info.process.pid).memory_info() for key, info in runtime.cluster.processes().items()}
+    own_kb = {key: (each.rss - each.shared) / 1024 for key, each in held.items()}
+    supervisor = own_kb.pop("supervisor")
+    return sum(own_kb.values()), supervisor
+
+
+def busy_host(bench: Bench) -> Found:
+    """One host of writing agents that is called meanwhile, then detached items with the default limits; both beside `--load` spinners."""
+    count, times, crowd = bench.size(1_000, 60), 20, bench.size(2_000, 60)
+    with bench.spinning():
+        with bench.cluster("busy-host", hosts_max=1, hosts_warm=1) as runtime:
+            control, crowder = handle(runtime, Idler, "control"), handle(runtime, Crowder, "crowder")
+            crowder.write(2, 1)
+            calm_ms = [took_ms(control.ping) for _ in range(CALM_CALLS)]
+            before = hosts_up(runtime)
+            with repeatedly(lambda: took_ms(control.ping), 0.05) as calls_ms:
+                seconds, again = crowder.write(count, times)
+            writers = again + len(before - hosts_up(runtime))
+        with bench.cluster("items") as runtime:
+            crowder = handle(runtime, Crowder, "crowder")
+            crowder.detach_items(2)
+            before = hosts_up(runtime)
+            items_s, again = crowder.detach_items(crowd)
+            items = again + len(before - hosts_up(runtime))
+    p99 = Beside([percentile(calls_ms, 0.99)], percentile(calm_ms, 0.99))
+    rate = count * times / seconds
+    return Found(percentile(calls_ms, 0.5), p99, rate, writers, items_s, items, count=count, times=times, crowd=crowd)
+
+
+def simulated_kills(bench: Bench) -> Found:
+    """The kills a second that the swarm plays, with one process for each core."""
+    seeds, repeats = bench.size(100, 10), 3
+    reports = [swarm(seeds, seeds * repeat, processes=os.cpu_count() or 1) for repeat in range(repeats)]
+    return Found([each.kills / each.seconds for each in reports], sum(len(each.failures) for each in reports))
+
+
+def fibers(bench: Bench) -> Found:
+    """Fibers one by one and in batches, and calls while ten thousand are recovered."""
+    count, crowd, repeats = bench.size(500, 50), bench.size(10_000, 500), bench.size(5, 2)
+    with bench.cluster("fibers", fibers_at_once_max=crowd) as runtime:
+        agent = handle(runtime, Jobber, "jobber")
+        agent.in_batches(count)
+        commits = percentile(agent.commit_alone(count), 0.5)
+        singles = [percentile(agent.one_by_one(count), 0.5) for _ in range(repeats)]
+        batches = [agent.in_batches(crowd) for _ in range(repeats)]
+        victim = handle(runtime, Jobber, "victim")
+        victim.begin_endless(crowd)
+        kill([ProcessId(*victim.process())])
+        delays = calls_during_recovery(victim, crowd)
+    accepted, done = ([crowd / each[at] for each in batches] for at in (0, 1))
+    return Found(
+        Beside(singles, commits), accepted, done, max(delays), percentile(delays, 0.5), crowd=crowd, batch=BATCH
+    )
+
+
+def calls_during_recovery(victim: Any, count: int) -> list[float]:
+    """The milliseconds of each call, until the new life has recovered so many fibers."""
+    times, recovered = [], victim.came_back()
+    while recovered < count:
+        begun_s = time.perf_counter()
+        recovered = victim.came_back()
+        times.append((time.perf_counter() - begun_s) * 1000)
+    return times or [0.0]
