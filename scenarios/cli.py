@@ -91,15 +91,15 @@ class Commands(LazyGroup):
         "chaos": Entry(
             "perdure.scenarios.commands.chaos:chaos", "Kill processes for a while, and account for the work."
         ),
-        "swarm": Entry("perdure.scenarios.commands.proof:swarm_command", "Play many simulated worlds with faults."),
-        "replay": Entry("perdure.scenarios.commands.proof:replay", "Play one seed of the swarm again."),
+        "swarm": Entry("perdure.scenarios.swarm.commands:swarm_command", "Play many simulated worlds with faults."),
+        "replay": Entry("perdure.scenarios.swarm.commands:replay", "Play one seed of the swarm again."),
         "explore": Entry(
-            "perdure.scenarios.commands.proof:explore_command", "Play one story, with a kill at every place."
+            "perdure.scenarios.swarm.commands:explore_command", "Play one story, with a kill at every place."
         ),
         "soak": Entry(
-            "perdure.scenarios.commands.soak:soak", "Play stories for hours, and look whether anything grows."
+            "perdure.scenarios.stories.soak:soak", "Play stories for hours, and look whether anything grows."
         ),
-        "bench": Entry("perdure.scenarios.commands.proof:bench", "Measure throughput, latency and recovery."),
+        "bench": Entry("perdure.scenarios.bench.runner:bench", "Measure throughput, latency and recovery."),
     }
 
 

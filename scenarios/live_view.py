@@ -22,7 +22,7 @@ Row = dict[str, Any]
 """A run, as the supervisor's overview (`ps`) has it."""
 
 
-class View(Protocol):
+class LiveView(Protocol):
     """What is shown."""
 
     def picture(self, height: int) -> RenderableType:
@@ -41,20 +41,20 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         return
 
-    def show(self, view: View) -> None:
+    def show(self, view: LiveView) -> None:
         """Show it as it is now. May be called often."""
 
     def say(self, text: str) -> None:
         """Tell of one event."""
 
 
-class Lines(Screen):
+class PipeScreen(Screen):
     """For a pipe: at most a line a second while something changes, and one for each event. `stamp` comes before each."""
 
     def __init__(self, stamp: Callable[[], str] = str) -> None:
         self._stamp, self._said_s, self._said = stamp, 0.0, ""
 
-    def show(self, view: View) -> None:
+    def show(self, view: LiveView) -> None:
         line, now_s = view.line(), time.monotonic()
         if line != self._said and now_s - self._said_s >= LINE_S:
             self._said_s, self._said = now_s, line
@@ -64,20 +64,20 @@ class Lines(Screen):
         print(f"{self._stamp()}{text}", flush=True)
 
 
-class Terminal(Screen):
+class TerminalScreen(Screen):
     """The picture stays in its place, and is as it was last shown when this is left. Events scroll by above it."""
 
     def __init__(self, stamp: Callable[[], str] = str, console: Console | None = None) -> None:
         self._stamp, self._drawn_s = stamp, 0.0
         self._console = console or Console(highlight=False)
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
-        self._view: View | None = None
+        self._view: LiveView | None = None
 
     def __exit__(self, *_: object) -> None:
         self._draw()
         self._live.stop()
 
-    def show(self, view: View) -> None:
+    def show(self, view: LiveView) -> None:
         self._view, now_s = view, time.monotonic()
         if now_s - self._drawn_s >= FRAME_S:
             self._drawn_s = now_s
@@ -94,7 +94,7 @@ class Terminal(Screen):
 
 def screen_for(*, as_json: bool, stamp: Callable[[], str] = str) -> Screen:
     """Silence with `--json`, a picture on a terminal, lines in a pipe."""
-    return Screen() if as_json else Terminal(stamp) if sys.stdout.isatty() else Lines(stamp)
+    return Screen() if as_json else TerminalScreen(stamp) if sys.stdout.isatty() else PipeScreen(stamp)
 
 
 class RunTable:

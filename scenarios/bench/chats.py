@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from perdure.actors import Runtime
-from perdure.scenarios.bench.figures import Beside, Found
+from perdure.scenarios.bench.figures import Compared, Found
 from perdure.scenarios.bench.measuring import (
     Bench,
     Listener,
@@ -90,7 +90,7 @@ def chat_turns(bench: Bench) -> Found:
         turns = [_chat_ms(short) for _ in range(count)]
         begun = [_start_ms(old) for _ in range(bench.size(20, 3))]
         later = [_chat_ms(old) for _ in range(bench.size(20, 3))]
-    return Found(percentile(turns, 0.5), begun, Beside(later, statistics.median(turns)), long=long)
+    return Found(percentile(turns, 0.5), begun, Compared(later, statistics.median(turns)), long=long)
 
 
 def _start_ms(agent: Any) -> float:

@@ -15,7 +15,7 @@ from perdure.actors.ray_world.os_processes import kill
 from perdure.ledger import LIVE
 from perdure.policies import Limits
 from perdure.scenarios.bench.chats import delay_ms
-from perdure.scenarios.bench.figures import Beside, Found
+from perdure.scenarios.bench.figures import Compared, Found
 from perdure.scenarios.bench.measuring import (
     Bench,
     Listener,
@@ -40,7 +40,7 @@ def child_death(bench: Bench) -> Found:
     with bench.cluster("child-death") as runtime:
         baseline = _plain_restart(unit_ms=1)
         times = [_kill_child(runtime, marks, f"child-{number}") for number in range(bench.size(9, 3))]
-    return Found(Beside(times, baseline))
+    return Found(Compared(times, baseline))
 
 
 def _kill_child(runtime: Runtime, marks: Path, run_id: str) -> float:
@@ -64,7 +64,7 @@ def supervisor_death(bench: Bench) -> Found:
         handle(runtime, Parent, "parent").send_to_bed(count, Nap(seconds=LONG_S))
         wait_for(lambda: _is_running(runtime, count))
         times = [_kill_supervisor(runtime, count) for _ in range(3)]
-    return Found(Beside(times, baseline), count=count)
+    return Found(Compared(times, baseline), count=count)
 
 
 def _kill_supervisor(runtime: Runtime, count: int) -> float:
@@ -108,7 +108,7 @@ def cluster_death(bench: Bench) -> Found:
             wait_for(partial(_has, marks, f"*-{attempt}", runs))
     finally:
         runtime.close()
-    return Found(Beside(times, new_actor_s))
+    return Found(Compared(times, new_actor_s))
 
 
 def handlers_death(bench: Bench) -> Found:
@@ -190,7 +190,7 @@ def reconnection(bench: Bench) -> Found:
                 first.append((time.perf_counter() - begun_s) * 1000)
                 assert len(newcomer.list(limit=count)) >= count
                 whole.append((time.perf_counter() - begun_s) * 1000)
-    return Found(Beside(first, statistics.median(whole)), count=count)
+    return Found(Compared(first, statistics.median(whole)), count=count)
 
 
 def _plain_restart(unit_ms: int) -> float:

@@ -28,7 +28,7 @@ import perdure
 from perdure.actors import Runtime
 from perdure.actors.ray_world.os_processes import cpu_s
 from perdure.scenarios.bench.chromium import visits
-from perdure.scenarios.bench.figures import Beside, Found
+from perdure.scenarios.bench.figures import Compared, Found
 from perdure.scenarios.bench.gateway import gateways
 from perdure.scenarios.bench.measuring import Bench, calm, handle, pss_mb, wait_for
 from perdure.scenarios.cast.measured import EVENTS_A_SECOND, Herald, Parent, Speech
@@ -152,7 +152,7 @@ def first_paint(bench: Bench) -> Found:
         few = _paints(runtime, port, PAGE, repeats)
         many = _paints(runtime, port, count, repeats)
     return Found(
-        *(Beside(each, statistics.median(base)) for each, base in zip(many, few, strict=True)), count=count, page=PAGE
+        *(Compared(each, statistics.median(base)) for each, base in zip(many, few, strict=True)), count=count, page=PAGE
     )
 
 

@@ -43,7 +43,7 @@ def at_least(bound: float) -> Goal:
     return Goal(bound, at_least=True)
 
 
-class Row(NamedTuple):
+class Measure(NamedTuple):
     """One quantity. A workload fills in the braces of the names.
 
     Args:
@@ -58,7 +58,7 @@ class Row(NamedTuple):
     known: float = 0.0
 
 
-class Beside(NamedTuple):
+class Compared(NamedTuple):
     """The values of a row, and the median of its baseline."""
 
     values: Sequence[float]
@@ -73,7 +73,7 @@ class Sides(NamedTuple):
     plain_ray: Sequence[float]
 
 
-Values = Sequence[float] | Beside | Sides | float
+Values = Sequence[float] | Compared | Sides | float
 
 
 class Found:
@@ -82,16 +82,16 @@ class Found:
     def __init__(self, *values: Values, **words: Any) -> None:
         self.values, self.words = values, words
 
-    def figures(self, rows: Sequence[Row]) -> list[Figure | Contest]:
+    def figures(self, rows: Sequence[Measure]) -> list[Figure | Contest]:
         """The figures of these rows."""
         return [self._figure(*each) for each in zip(rows, self.values, strict=True)]
 
-    def _figure(self, row: Row, found: Values) -> Figure | Contest:
+    def _figure(self, row: Measure, found: Values) -> Figure | Contest:
         if isinstance(found, Sides):
             return Contest(row.name.format(**self.words), row.unit, self.words["peer_name"], *found)
-        values = found.values if isinstance(found, Beside) else [found] if isinstance(found, (int, float)) else found
-        known = found.baseline if isinstance(found, Beside) else row.known
-        is_compared = isinstance(found, Beside) or bool(row.known)
+        values = found.values if isinstance(found, Compared) else [found] if isinstance(found, (int, float)) else found
+        known = found.baseline if isinstance(found, Compared) else row.known
+        is_compared = isinstance(found, Compared) or bool(row.known)
         assert is_compared == bool(row.baseline), f"{row.name} has the baseline {known}, called {row.baseline!r}"
         baseline = (row.baseline.format(**self.words), known) if row.baseline else None
         return Figure(row.name.format(**self.words), row.unit, values, row.goal, baseline)
@@ -100,7 +100,7 @@ class Found:
 class Group:
     """Rows that one workload measures."""
 
-    def __init__(self, workload: Callable[[Bench], Found], *rows: Row) -> None:
+    def __init__(self, workload: Callable[[Bench], Found], *rows: Measure) -> None:
         self.workload, self.rows = workload, rows
 
     def measure(self, bench: Bench) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ LINES: Final = 32
 PAUSE_S: Final = 0.05
 
 
-class Line:
+class RawConnection:
     """One connection with minimal HTTP: a library would take longer than what is measured."""
 
     def __init__(self, port: int) -> None:
@@ -54,7 +54,7 @@ class Line:
             self._streams = None
 
 
-class Talk(Line):
+class RawChat(RawConnection):
     """One chat over one connection."""
 
     def __init__(self, port: int, chat_class: str, chat_id: str) -> None:
@@ -96,11 +96,11 @@ def _inside_ms(agent: Any) -> float:
 
 async def _outside(runtime: Runtime, count: int, crowd: int) -> tuple[list[float], list[float], list[float]]:
     async with gateways(runtime, AGENTS) as port:
-        talk = Talk(port, "instant", "outside")
+        talk = RawChat(port, "instant", "outside")
         turns = [await _turn_ms(talk) for _ in range(count + WARM)]
         talk.close()
-        alone = [Talk(port, "steady", "alone")]
-        many = [Talk(port, "steady", f"crowd-{number}") for number in range(crowd)]
+        alone = [RawChat(port, "steady", "alone")]
+        many = [RawChat(port, "steady", f"crowd-{number}") for number in range(crowd)]
         await _delays(many[: crowd // 10])  # processes and code are warm then
         with own_heap_left_alone():
             return turns[WARM:], await _delays(alone), await _delays(many)
@@ -119,20 +119,20 @@ async def gateways(runtime: Runtime, target: str, workers: int = 1) -> AsyncIter
             await found.stop()
 
 
-async def _turn_ms(talk: Talk) -> float:
+async def _turn_ms(talk: RawChat) -> float:
     begun_s = time.monotonic()
     kinds = [chunk["type"] async for _, chunk in talk.ask()]
     assert kinds[-1] == "finish", kinds
     return (time.monotonic() - begun_s) * 1000
 
 
-async def _delays(talks: list[Talk]) -> list[float]:
+async def _delays(talks: list[RawChat]) -> list[float]:
     """How late each chunk came that says when it was made, in ms. Each chat is closed."""
     found = await asyncio.gather(*(_delays_of(talk, number * START_S) for number, talk in enumerate(talks)))
     return [each for told in found for each in told]
 
 
-async def _delays_of(talk: Talk, begin_s: float) -> list[float]:
+async def _delays_of(talk: RawChat, begin_s: float) -> list[float]:
     await asyncio.sleep(begin_s)
     told = [(came_s, chunk["delta"]) async for came_s, chunk in talk.ask() if chunk["type"] == "text-delta"]
     talk.close()
@@ -149,7 +149,7 @@ def webhooks(bench: Bench) -> Found:
 
 async def _measured(runtime: Any, alone: int, crowd: int, repeats: int) -> tuple[list[float], list[float], int]:
     async with served_app(messenger_app(runtime, Correspondent)) as address:
-        lines = [Line(int(address.rpartition(":")[2])) for _ in range(LINES)]
+        lines = [RawConnection(int(address.rpartition(":")[2])) for _ in range(LINES)]
         for chat in range(CHATS):
             await _webhook_ms(lines[0], chat, chat)
         times = []
@@ -163,7 +163,7 @@ async def _measured(runtime: Any, alone: int, crowd: int, repeats: int) -> tuple
     return times, rates, CHATS + alone + crowd * repeats - sum(answered)
 
 
-async def _webhook_ms(line: Line, number: int, chat: int) -> float:
+async def _webhook_ms(line: RawConnection, number: int, chat: int) -> float:
     """How long one webhook takes until it is acknowledged."""
     begun_s = time.perf_counter()
     told, reader = await line.post(PATH, {"id": number, "chat": chat})
@@ -172,11 +172,11 @@ async def _webhook_ms(line: Line, number: int, chat: int) -> float:
     return (time.perf_counter() - begun_s) * 1000
 
 
-async def _crowd(lines: list[Line], first: int, count: int) -> float:
+async def _crowd(lines: list[RawConnection], first: int, count: int) -> float:
     """The webhooks a second if every line sends one after the other."""
     numbers = iter(range(first, first + count))
 
-    async def work(line: Line) -> None:
+    async def work(line: RawConnection) -> None:
         for number in numbers:
             await _webhook_ms(line, number, number % CHATS)
 

@@ -43,7 +43,7 @@ from perdure.ledger import (
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
-from perdure.scenarios.bench.figures import Beside, Found
+from perdure.scenarios.bench.figures import Compared, Found
 from perdure.scenarios.bench.measuring import Bench, took_ms
 
 CHUNK = 50_000
@@ -67,7 +67,7 @@ def boot(bench: Bench) -> Found:
     empty, full = told[0], told[retained]
     return Found(
         *(
-            Beside([each[key] for each in full], statistics.median(each[key] for each in empty))
+            Compared([each[key] for each in full], statistics.median(each[key] for each in empty))
             for key in ("seconds", "peak_mb")
         ),
         retained=retained,
@@ -93,7 +93,7 @@ def commit(bench: Bench) -> Found:
             writes.append(statistics.median(plain for _, plain in times))
     store.close()
     beyond = [ours - plain for ours, plain in zip(commits, writes, strict=True)]
-    return Found(Beside(commits, statistics.median(writes)), beyond)
+    return Found(Compared(commits, statistics.median(writes)), beyond)
 
 
 def build(place: Path, retained: int, live: int, say: Callable[[str], None] = print) -> None:

@@ -18,12 +18,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from perdure.ledger import BadRequest
 from perdure.scenarios.bench.figures import Failed, report, show
 from perdure.scenarios.bench.measuring import Bench
 from perdure.scenarios.bench.table import FIGURES, VERSUS
+from perdure.scenarios.commands.options import AsJson
 from perdure.scenarios.versus.peers import PeerName, installed
 
 PATIENCE_S: Final = 300.0  # for one group; each takes a minute or so
@@ -78,6 +81,7 @@ def _say(text: str) -> None:
 
 
 def command_for(group: str, place: Path, *, quick: bool, load: int = 0) -> list[str]:
+    """The command whose process measures a group."""
     module = "perdure.scenarios.bench.runner"
     return [sys.executable, "-m", module, group, str(place.resolve()), str(load), *(["--quick"] if quick else [])]
 
@@ -128,6 +132,41 @@ def _cause(code: int, said: list[str]) -> str:
     if code < 0:
         return f"its process was ended by {signal.Signals(-code).name}"
     return said[-1] if said else f"its process ended with {code}, and without a word"
+
+
+def bench(
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it works, measures nothing.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="Only this group of figures; repeatable.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Keep what is written, in this directory.", file_okay=False)] = None,
+    load: Annotated[
+        int, typer.Option(min=0, max=64, help="Processes that only compute, beside the group `busy-host`.")
+    ] = 0,
+    versus: Annotated[
+        PeerName | None, typer.Option(help="Awaited runs and a fan-out beside another system, in the same run.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure throughput, latency and recovery, each beside its baseline in the same run.
+
+    Each group has a process of its own. A group that cannot be measured is reported with its cause; the others go on, and the exit code
+    is 1.
+
+    Each figure has its unit. A whole measurement takes some minutes and needs an idle machine.
+
+    --versus measures Perdure, another system and plain Ray calls in turns: awaited children one after the other, and 1,000 instant children
+    at once. Medians of five are compared. The other system must be installed beside Perdure: `pip install 'perdure[dbos]'`, or
+    `pip install 'perdure[restate]'` with `npm install @restatedev/restate-server`. If it is not, the exit code is 2.
+
+    Examples:
+        perdure bench --quick
+        perdure bench --only fan-out --only cluster-death --json
+        perdure bench --only busy-host --load 8
+        perdure bench --versus dbos --json
+    """
+    if versus is not None and (only or load):
+        raise BadRequest("versus", "it has figures of its own, so it goes without --only and --load")
+    if not main(as_json, quick, only or (), data, load, versus):
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

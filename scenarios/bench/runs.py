@@ -13,7 +13,7 @@ from perdure import actors
 from perdure.actors import Runtime
 from perdure.actors.ray_world.os_processes import ProcessId, kill
 from perdure.ledger import pack
-from perdure.scenarios.bench.figures import Beside, Found
+from perdure.scenarios.bench.figures import Compared, Found
 from perdure.scenarios.bench.measuring import (
     Bench,
     calm,
@@ -48,9 +48,9 @@ def awaited(bench: Bench) -> Found:
             raw.append(plain.round_trips_ms(PAYLOAD, count))
         plain.close()
 
-    def at(share: float) -> Beside:
+    def at(share: float) -> Compared:
         calls = statistics.median(percentile(each, share) for each in raw)
-        return Beside([percentile(each, share) for each in times], calls)
+        return Compared([percentile(each, share) for each in times], calls)
 
     return Found(at(0.5), at(0.99))
 
@@ -58,14 +58,14 @@ def awaited(bench: Bench) -> Found:
 def fan_out(bench: Bench) -> Found:
     """Instant children, compared with a plain call each and with a new actor each."""
     count, rates, calls, new_actors = _against_plain_calls(bench, "fan-out", "fan_out")
-    beside = Beside([rate / new_actors for rate in rates], new_actors)
-    return Found(Beside(rates, calls), [rate / calls for rate in rates], beside, count=count)
+    beside = Compared([rate / new_actors for rate in rates], new_actors)
+    return Found(Compared(rates, calls), [rate / calls for rate in rates], beside, count=count)
 
 
 def detached(bench: Bench) -> Found:
     """Detached runs whose completions a handler counts in `state`."""
     count, rates, calls, _ = _against_plain_calls(bench, "detached", "detach")
-    return Found(Beside(rates, calls), count=count)
+    return Found(Compared(rates, calls), count=count)
 
 
 def _against_plain_calls(bench: Bench, name: str, method: str) -> tuple[int, list[float], float, float]:
@@ -97,8 +97,8 @@ def sustained(bench: Bench) -> Found:
         longest_ms = runtime.ps()["supervisor"]["longest_turn_ms"]
     burst = statistics.median(rates[:3])
     later = [rate / burst for rate in rates[times // 2 :]]
-    wait = Beside([max(waits)], statistics.median(waits))
-    return Found(Beside(rates, burst), later, longest_ms, wait, times=times, count=count)
+    wait = Compared([max(waits)], statistics.median(waits))
+    return Found(Compared(rates, burst), later, longest_ms, wait, times=times, count=count)
 
 
 def sleepers(bench: Bench) -> Found:
@@ -117,7 +117,7 @@ def sleepers(bench: Bench) -> Found:
             with peak_mb(runtime) as seen:
                 times.append(parent.nap(count, Nap(seconds=seconds)))
             peaks.append(max(0.0, max(seen, default=0.0) - idle_mb))
-    return Found(Beside(times, seconds), Beside(peaks, actor_mb * count), count=count, seconds=seconds)
+    return Found(Compared(times, seconds), Compared(peaks, actor_mb * count), count=count, seconds=seconds)
 
 
 def passivated(bench: Bench) -> Found:
@@ -139,7 +139,7 @@ def passivated(bench: Bench) -> Found:
         for agent in writers:
             waking.append(took_ms(agent.ping))
             live.append(took_ms(agent.ping))
-    waking_beside = Beside(waking, statistics.median(live))
+    waking_beside = Compared(waking, statistics.median(live))
     return Found(held, written / count / 1024, unwritten / count / 1024, waking_beside)
 
 
@@ -185,7 +185,7 @@ def busy_host(bench: Bench) -> Found:
             before = hosts_up(runtime)
             items_s, again = crowder.detach_items(crowd)
             items = again + len(before - hosts_up(runtime))
-    p99 = Beside([percentile(calls_ms, 0.99)], percentile(calm_ms, 0.99))
+    p99 = Compared([percentile(calls_ms, 0.99)], percentile(calm_ms, 0.99))
     rate = count * times / seconds
     return Found(percentile(calls_ms, 0.5), p99, rate, writers, items_s, items, count=count, times=times, crowd=crowd)
 
@@ -212,7 +212,7 @@ def fibers(bench: Bench) -> Found:
         delays = calls_during_recovery(victim, crowd)
     accepted, done = ([crowd / each[at] for each in batches] for at in (0, 1))
     return Found(
-        Beside(singles, commits), accepted, done, max(delays), percentile(delays, 0.5), crowd=crowd, batch=BATCH
+        Compared(singles, commits), accepted, done, max(delays), percentile(delays, 0.5), crowd=crowd, batch=BATCH
     )
 
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from perdure.scenarios.bench import chats, deaths, face, gateway, growth, ledger, runs
 from perdure.scenarios.bench.alarms import alarms
-from perdure.scenarios.bench.figures import Group, Row, at_least, at_most
+from perdure.scenarios.bench.figures import Group, Measure, at_least, at_most
 from perdure.scenarios.bench.versus import versus
 from perdure.scenarios.versus.peers import PEERS, PeerName
 
@@ -27,124 +27,128 @@ GROWING: Final = [name.replace("{size}", "{size:,}") for name in (*growth.AFTER,
 FIGURES: Final[dict[str, Group]] = {
     "awaited": Group(
         runs.awaited,
-        Row("awaited run, p50", "ms", at_most(5), "round trip of a plain Ray call"),
-        Row("awaited run, p99", "ms", at_most(20), "round trip of a plain Ray call"),
+        Measure("awaited run, p50", "ms", at_most(5), "round trip of a plain Ray call"),
+        Measure("awaited run, p99", "ms", at_most(20), "round trip of a plain Ray call"),
     ),
     "fan-out": Group(
         runs.fan_out,
-        Row("fan-out of {count:,} instant children", "runs/s", at_least(20_000), PLAIN),
-        Row("fan-out of {count:,} instant children, ratio to plain Ray calls", "×"),
-        Row("fan-out of {count:,} instant children, ratio to one new Ray actor each", "×", None, "new Ray actors/s"),
+        Measure("fan-out of {count:,} instant children", "runs/s", at_least(20_000), PLAIN),
+        Measure("fan-out of {count:,} instant children, ratio to plain Ray calls", "×"),
+        Measure(
+            "fan-out of {count:,} instant children, ratio to one new Ray actor each", "×", None, "new Ray actors/s"
+        ),
     ),
     "detached": Group(
         runs.detached,
-        Row("{count:,} detached runs with a handler that updates state", "deliveries/s", at_least(5_000), PLAIN),
+        Measure("{count:,} detached runs with a handler that updates state", "deliveries/s", at_least(5_000), PLAIN),
     ),
     "sustained": Group(
         runs.sustained,
-        Row("{times} fan-outs of {count:,} in a row", "runs/s", None, "the first three"),
-        Row("the later half, as a share of the first three", "", at_least(0.8)),
-        Row("longest turn of the supervisor, beside its commit", "ms", at_most(100)),
-        Row("longest wait of a question", "ms", None, "median"),
+        Measure("{times} fan-outs of {count:,} in a row", "runs/s", None, "the first three"),
+        Measure("the later half, as a share of the first three", "", at_least(0.8)),
+        Measure("longest turn of the supervisor, beside its commit", "ms", at_most(100)),
+        Measure("longest wait of a question", "ms", None, "median"),
     ),
     "busy-host": Group(
         runs.busy_host,
-        Row(f"{WRITERS}: a call of another agent there, p50", "ms"),
-        Row("the same, p99", "ms", at_most(100), "the same call on an idle host"),
-        Row("the same: writes", "writes/s"),
-        Row(LOST, "", at_most(0)),
-        Row(f"{ITEMS}, all handled", "s"),
-        Row(LOST, "", at_most(0)),
+        Measure(f"{WRITERS}: a call of another agent there, p50", "ms"),
+        Measure("the same, p99", "ms", at_most(100), "the same call on an idle host"),
+        Measure("the same: writes", "writes/s"),
+        Measure(LOST, "", at_most(0)),
+        Measure(f"{ITEMS}, all handled", "s"),
+        Measure(LOST, "", at_most(0)),
     ),
     "sleepers": Group(
         runs.sleepers,
-        Row(f"{SLEEPERS}, all done", "s", at_most(12), "one sleep"),
-        Row(f"{SLEEPERS}, memory above idle", "MB", at_most(1_536), "{count:,} Ray actors, from the memory of one"),
+        Measure(f"{SLEEPERS}, all done", "s", at_most(12), "one sleep"),
+        Measure(f"{SLEEPERS}, memory above idle", "MB", at_most(1_536), "{count:,} Ray actors, from the memory of one"),
     ),
     "child-death": Group(
-        deaths.child_death, Row("child's host killed → child running again", "ms", at_most(300), RESTART)
+        deaths.child_death, Measure("child's host killed → child running again", "ms", at_most(300), RESTART)
     ),
     "supervisor-death": Group(
-        deaths.supervisor_death, Row("supervisor killed → {count:,} live runs adopted", "s", at_most(2), RESTART)
+        deaths.supervisor_death, Measure("supervisor killed → {count:,} live runs adopted", "s", at_most(2), RESTART)
     ),
     "cluster-death": Group(
         deaths.cluster_death,
-        Row("cluster killed → first run back, after the supervisor is up", "s", at_most(1), "one new Ray actor"),
+        Measure("cluster killed → first run back, after the supervisor is up", "s", at_most(1), "one new Ray actor"),
     ),
     "commit": Group(
         ledger.commit,
-        Row("commit of one fact, p50", "ms", None, "a bare write, synchronised"),
-        Row("the same, beyond the bare write", "ms", at_most(0.3)),
+        Measure("commit of one fact, p50", "ms", None, "a bare write, synchronised"),
+        Measure("the same, beyond the bare write", "ms", at_most(0.3)),
     ),
     "boot": Group(
         ledger.boot,
-        Row(f"{BOOT}, time", "s", at_most(1), "without the retained runs"),
-        Row(f"{BOOT}, memory of the process", "MB", at_most(300), "without the retained runs"),
+        Measure(f"{BOOT}, time", "s", at_most(1), "without the retained runs"),
+        Measure(f"{BOOT}, memory of the process", "MB", at_most(300), "without the retained runs"),
     ),
     "growth": Group(
         growth.growth,
         *(
-            Row(f"{name}, {{costs[{place}]}} µs, over that at {{least:,}}", "×", at_most(1.3))
+            Measure(f"{name}, {{costs[{place}]}} µs, over that at {{least:,}}", "×", at_most(1.3))
             for place, name in enumerate(GROWING)
         ),
-        Row("timers kept for {size:,} ended runs", "", at_most(0)),
-        Row("memory of an ended run that was not dropped yet", "bytes"),
-        Row("memory of a boot with {many:,} retained runs, extended from {more:,}", "MB", at_most(200)),
+        Measure("timers kept for {size:,} ended runs", "", at_most(0)),
+        Measure("memory of an ended run that was not dropped yet", "bytes"),
+        Measure("memory of a boot with {many:,} retained runs, extended from {more:,}", "MB", at_most(200)),
     ),
     "passivated": Group(
         runs.passivated,
-        Row("passivated agents in a process", "", at_most(0)),
-        Row("disk of a passivated agent that wrote", "KB", at_most(100)),
-        Row("disk of a passivated agent that did not write", "KB", at_most(0)),
-        Row("call of a passivated agent", "ms", at_most(20), "call of a live agent"),
+        Measure("passivated agents in a process", "", at_most(0)),
+        Measure("disk of a passivated agent that wrote", "KB", at_most(100)),
+        Measure("disk of a passivated agent that did not write", "KB", at_most(0)),
+        Measure("call of a passivated agent", "ms", at_most(20), "call of a live agent"),
     ),
     "awake": Group(
-        runs.awake, Row(f"{AWAKE}, in its host", "KB", at_most(6)), Row(f"{AWAKE}, in the supervisor", "KB", at_most(3))
+        runs.awake,
+        Measure(f"{AWAKE}, in its host", "KB", at_most(6)),
+        Measure(f"{AWAKE}, in the supervisor", "KB", at_most(3)),
     ),
     "handlers-death": Group(
         deaths.handlers_death,
-        Row("parent killed in its handlers → delivered again, after its return", "ms", at_most(1_000)),
-        Row("effects of 20 handlers that were lost or doubled", "", at_most(0)),
+        Measure("parent killed in its handlers → delivered again, after its return", "ms", at_most(1_000)),
+        Measure("effects of 20 handlers that were lost or doubled", "", at_most(0)),
     ),
     "alarms": Group(
         alarms,
-        Row("{alarms:,} alarms asleep, processor time", "% of a core"),
-        Row(f"{{slow}} {RINGING}, median", "ms", at_most(100)),
-        Row(f"{{slow}} {RINGING}, 99 %", "ms", at_most(100)),
-        Row(f"{{fast}} {RINGING}, median", "ms", at_most(100)),
-        Row(f"{{fast}} {RINGING}, 99 %", "ms", at_most(100)),
-        Row("alarms that rang early", "", at_most(0)),
-        Row("boot with {count:,} sleeping agents ({armed:,} alarms), time", "s", at_most(1)),
+        Measure("{alarms:,} alarms asleep, processor time", "% of a core"),
+        Measure(f"{{slow}} {RINGING}, median", "ms", at_most(100)),
+        Measure(f"{{slow}} {RINGING}, 99 %", "ms", at_most(100)),
+        Measure(f"{{fast}} {RINGING}, median", "ms", at_most(100)),
+        Measure(f"{{fast}} {RINGING}, 99 %", "ms", at_most(100)),
+        Measure("alarms that rang early", "", at_most(0)),
+        Measure("boot with {count:,} sleeping agents ({armed:,} alarms), time", "s", at_most(1)),
     ),
     "simulated-kills": Group(
-        runs.simulated_kills, Row("simulated kills", "kills/s"), Row("seeds of the swarm that failed", "")
+        runs.simulated_kills, Measure("simulated kills", "kills/s"), Measure("seeds of the swarm that failed", "")
     ),
     "chat-children": Group(
         chats.chat_children,
-        Row("awaited chat child, p50", "ms", at_most(15), CLOUDFLARE, 34),
-        Row("fan-out of {crowd} chat children", "runs/s", at_least(200), CLOUDFLARE, 25),
-        Row("disk of a chat child", "KB", at_most(150), CLOUDFLARE, 600),
-        Row("detached chat child's end to its parent's handler", "ms", at_most(20)),
+        Measure("awaited chat child, p50", "ms", at_most(15), CLOUDFLARE, 34),
+        Measure("fan-out of {crowd} chat children", "runs/s", at_least(200), CLOUDFLARE, 25),
+        Measure("disk of a chat child", "KB", at_most(150), CLOUDFLARE, 600),
+        Measure("detached chat child's end to its parent's handler", "ms", at_most(20)),
     ),
     "chat-streams": Group(
         chats.chat_streams,
-        Row(f"{STREAMS}, all done", "s", at_most(13), CLOUDFLARE, 52),
-        Row(f"{STREAMS}, memory in all", "MB", at_most(2_048), CLOUDFLARE, 2_100),
-        Row("durable chunks of one stream, to its caller", "/s", at_least(20_000), CLOUDFLARE, 3_400),
-        Row("latency of a chunk when idle, p50", "ms", at_most(2)),
+        Measure(f"{STREAMS}, all done", "s", at_most(13), CLOUDFLARE, 52),
+        Measure(f"{STREAMS}, memory in all", "MB", at_most(2_048), CLOUDFLARE, 2_100),
+        Measure("durable chunks of one stream, to its caller", "/s", at_least(20_000), CLOUDFLARE, 3_400),
+        Measure("latency of a chunk when idle, p50", "ms", at_most(2)),
     ),
     "chat-turns": Group(
         chats.chat_turns,
-        Row("turn overhead beyond the model's time, p50", "ms", at_most(15)),
-        Row("start of a turn with {long:,} messages before it", "ms", at_most(50)),
-        Row("the whole of such a turn", "ms", None, "the same with an empty transcript"),
+        Measure("turn overhead beyond the model's time, p50", "ms", at_most(15)),
+        Measure("start of a turn with {long:,} messages before it", "ms", at_most(50)),
+        Measure("the whole of such a turn", "ms", None, "the same with an empty transcript"),
     ),
     "chat-recovery": Group(
         deaths.chat_recovery,
-        Row("connection reset → next request, beyond the backoff", "ms", at_most(50)),
-        Row("stall noticed → next request", "ms", at_most(50)),
-        Row("agent's host killed → next request", "ms", at_most(500)),
-        Row(
+        Measure("connection reset → next request, beyond the backoff", "ms", at_most(50)),
+        Measure("stall noticed → next request", "ms", at_most(50)),
+        Measure("agent's host killed → next request", "ms", at_most(500)),
+        Measure(
             "detached chat child's end to its parent's handler, after a recovery",
             "ms",
             at_most(20),
@@ -154,7 +158,7 @@ FIGURES: Final[dict[str, Group]] = {
     ),
     "reconnection": Group(
         deaths.reconnection,
-        Row(
+        Measure(
             "first frame of a run, {count:,} retained beside it",
             "ms",
             at_most(100),
@@ -163,69 +167,69 @@ FIGURES: Final[dict[str, Group]] = {
     ),
     "fibers": Group(
         runs.fibers,
-        Row("fiber accepted durably, one at a time, p50", "ms", at_most(3), "smallest durable write"),
-        Row("fibers accepted durably in batches of {batch}", "/s", at_least(5_000)),
-        Row("the same, until they were done", "/s"),
-        Row("longest call while {crowd:,} fibers are recovered", "ms", at_most(50)),
-        Row("median call while {crowd:,} fibers are recovered", "ms"),
+        Measure("fiber accepted durably, one at a time, p50", "ms", at_most(3), "smallest durable write"),
+        Measure("fibers accepted durably in batches of {batch}", "/s", at_least(5_000)),
+        Measure("the same, until they were done", "/s"),
+        Measure("longest call while {crowd:,} fibers are recovered", "ms", at_most(50)),
+        Measure("median call while {crowd:,} fibers are recovered", "ms"),
     ),
     "webhooks": Group(
         gateway.webhooks,
-        Row("webhook to durable acknowledgement, p50", "ms", at_most(10)),
-        Row("the same, p99", "ms"),
-        Row("webhooks acknowledged, {chats} chats", "/s", at_least(500)),
-        Row("webhooks that were acknowledged and not answered", "", at_most(0)),
+        Measure("webhook to durable acknowledgement, p50", "ms", at_most(10)),
+        Measure("the same, p99", "ms"),
+        Measure("webhooks acknowledged, {chats} chats", "/s", at_least(500)),
+        Measure("webhooks that were acknowledged and not answered", "", at_most(0)),
     ),
     "gateway": Group(
         gateway.gateway,
-        Row("chat turn over HTTP beyond the same turn inside, p50", "ms", at_most(5)),
-        Row("chat turn over HTTP, p50", "ms"),
-        Row("delay of a chunk of one chat over HTTP, p50", "ms"),
-        Row("delay of a chunk, {crowd} chats at once with 20 chunks/s each, p50", "ms"),
-        Row("the same, p99", "ms", at_most(150)),
+        Measure("chat turn over HTTP beyond the same turn inside, p50", "ms", at_most(5)),
+        Measure("chat turn over HTTP, p50", "ms"),
+        Measure("delay of a chunk of one chat over HTTP, p50", "ms"),
+        Measure("delay of a chunk, {crowd} chats at once with 20 chunks/s each, p50", "ms"),
+        Measure("the same, p99", "ms", at_most(150)),
     ),
     "watchers": Group(
         face.watchers,
-        Row("delay of an event, {count:,} watchers of a run with {rate:,} a second, p50", "ms"),
-        Row("the same, p99", "ms", at_most(250)),
-        Row("watchers that lost an event or got one twice", "", at_most(0)),
-        Row("memory of the gateway, highest", "MB", at_most(400)),
-        Row("processor time of the gateway", "% of a core"),
+        Measure("delay of an event, {count:,} watchers of a run with {rate:,} a second, p50", "ms"),
+        Measure("the same, p99", "ms", at_most(250)),
+        Measure("watchers that lost an event or got one twice", "", at_most(0)),
+        Measure("memory of the gateway, highest", "MB", at_most(400)),
+        Measure("processor time of the gateway", "% of a core"),
     ),
     "gateway-idle": Group(
         face.gateway_idle,
-        Row("idle gateway, processor time", "% of a core", at_most(1)),
-        Row("the same, memory", "MB", at_most(120)),
-        Row("the same, pages that it shares with others counted whole", "MB"),
+        Measure("idle gateway, processor time", "% of a core", at_most(1)),
+        Measure("the same, memory", "MB", at_most(120)),
+        Measure("the same, pages that it shares with others counted whole", "MB"),
     ),
     "gateway-killed": Group(
         face.gateway_killed,
-        Row("gateway killed in an answer → next frame, one of two processes", "ms", at_most(1_500)),
-        Row("the same, the only process", "ms"),
+        Measure("gateway killed in an answer → next frame, one of two processes", "ms", at_most(1_500)),
+        Measure("the same, the only process", "ms"),
     ),
     "agent-connect": Group(
         face.agent_connect,
-        Row("connect to an agent with {count:,} retained runs, until it says who it is", "ms", at_most(100)),
-        Row("the same, until the first retained run is told", "ms"),
-        Row("the same, until the newest {newest:,} are told", "ms"),
+        Measure("connect to an agent with {count:,} retained runs, until it says who it is", "ms", at_most(100)),
+        Measure("the same, until the first retained run is told", "ms"),
+        Measure("the same, until the newest {newest:,} are told", "ms"),
     ),
     "first-paint": Group(
         face.first_paint,
-        Row(
+        Measure(
             "tray opened with {count:,} ended runs → the newest {page} are painted",
             "ms",
             at_most(300),
             "with {page} runs",
         ),
-        Row("the same, until anything is painted", "ms", None, "with {page} runs"),
+        Measure("the same, until anything is painted", "ms", None, "with {page} runs"),
     ),
 }
 
 VERSUS: Final = {
     PeerName(name): Group(
         partial(versus, needs.module),
-        Row("awaited run, p50", "ms"),
-        Row("fan-out of {crowd:,} instant children", "runs/s"),
+        Measure("awaited run, p50", "ms"),
+        Measure("fan-out of {crowd:,} instant children", "runs/s"),
     )
     for name, needs in PEERS.items()
 }

@@ -17,12 +17,11 @@ from perdure.ledger import BadRequest, SupervisorUnreachable
 from perdure.policies import Target
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
-from perdure.scenarios.commands.shown import equation, shortened
+from perdure.scenarios.commands.shown import equation, in_words, percentiles, shortened
 from perdure.scenarios.exits import STOPPED
 from perdure.scenarios.faults.chaos import FAILED_MAX, LIVE_MAX, Chaos, Plan, counted
 from perdure.scenarios.faults.observer import Observer
 from perdure.scenarios.faults.strikes import some
-from perdure.scenarios.stories.engine import in_words, percentiles
 
 SETTLE_MAX_MS: Final = 86_400_000
 FOR_MAX_MS: Final = 30 * 86_400_000

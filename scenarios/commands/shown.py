@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -112,3 +112,21 @@ def print_table(titles: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
         console = Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS, highlight=False, markup=False)
         console.print()
         console.print(table)
+
+
+def in_words(counts: Mapping[str, int]) -> str:
+    """`2 × child, 1 × supervisor`, or `nothing`."""
+    return ", ".join(f"{count} × {kind}" for kind, count in counts.items() if count) or "nothing"
+
+
+def rate(count: float, seconds: float) -> float:
+    return round(count / seconds, 1) if seconds else 0.0
+
+
+def percentiles(values: Sequence[float]) -> dict[str, float | None]:
+    """The median, the 99th percentile and the maximum; None without values."""
+    ordered = sorted(values)
+    if not ordered:
+        return {"p50": None, "p99": None, "max": None}
+    last = len(ordered) - 1
+    return {"p50": ordered[last // 2], "p99": ordered[math.ceil(last * 0.99)], "max": ordered[-1]}

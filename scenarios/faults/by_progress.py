@@ -27,7 +27,7 @@ Due = list[tuple[int, str]]
 """Kinds of processes to kill, each after so many ended pieces of work."""
 
 
-class Progress(Protocol):
+class WorkProgress(Protocol):
     """How far the work is: how many pieces were asked for and have ended, the supervisor's overview, and how long recoveries took."""
 
     requested: int
@@ -36,10 +36,10 @@ class Progress(Protocol):
     recovery_ms: list[float]
 
 
-class Work(Protocol):
+class Workload(Protocol):
     """The work during which processes are killed."""
 
-    async def look(self) -> Progress:
+    async def look(self) -> WorkProgress:
         """How far it is now."""
 
     def is_over(self) -> bool:
@@ -78,7 +78,7 @@ def left_of(due: Due, struck: Sequence[str]) -> Due:
 class Director:
     """Makes the kills of one piece of work. `due` holds those that are left."""
 
-    def __init__(self, system: System, work: Work, due: Due, seed: int, tell: Callable[[str], None]) -> None:
+    def __init__(self, system: System, work: Workload, due: Due, seed: int, tell: Callable[[str], None]) -> None:
         self.due = due
         self._system, self._work, self._tell = system, work, tell
         self._die = random.Random(f"{seed} victims")
@@ -95,12 +95,12 @@ class Director:
                 await self._strike(progress.overview)
             await asyncio.sleep(self._pause(AIM_S if self.due else LOOK_S))
 
-    def _is_pressing(self, progress: Progress) -> bool:
+    def _is_pressing(self, progress: WorkProgress) -> bool:
         """Whether so little work is left that the remaining kills must follow now."""
         rest = progress.requested * (1 - DUE_SHARE) * PRESSING_SHARE
         return bool(self.due) and progress.requested - progress.ended <= max(rest, 1)
 
-    async def _look(self) -> Progress:
+    async def _look(self) -> WorkProgress:
         asked_s = self._system.now_s()
         progress = await self._work.look()
         self._looks_s = (self._looks_s[1], self._system.now_s() - asked_s)

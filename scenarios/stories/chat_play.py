@@ -15,13 +15,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
 from uuid import uuid4
+
+import typer
 
 from perdure.scenarios.cast.environment import MODEL, SCRIPTED, SIMULATED, with_environment
 from perdure.scenarios.cast.guide import EFFECTS, Guide, Quiz
 from perdure.scenarios.cast.outside import simulated
 from perdure.scenarios.cast.workspace import Workspace
+from perdure.scenarios.commands.options import WorldName
+from perdure.scenarios.commands.shown import in_words
 from perdure.scenarios.faults.strikes import Victim, home_of, hosts_in, supervisor_in
 from perdure.scenarios.provider.faults import Fault, FaultPlan, Rule
 from perdure.scenarios.provider.script import Question, Script
@@ -38,10 +42,20 @@ from perdure.scenarios.stories.chat_checks import (
     wrong_requests,
 )
 from perdure.scenarios.stories.chat_turns import Told, ask
-from perdure.scenarios.stories.engine import Play, Scenario, in_words, simulate_in_one_world
+from perdure.scenarios.stories.engine import Play, Scenario, simulate_in_one_world
 from perdure.scenarios.stories.stage import Stage
 from perdure.scenarios.testing.laboratory import Laboratory
 
+RAY_POINTS: Final = 12
+SIM_POINTS: Final = 80
+
+Seed = Annotated[int, typer.Option(help="Decides which points are chosen, and what the files contain.")]
+Points = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help=f"Number of points at most; by default {RAY_POINTS}, and {SIM_POINTS} in the simulated world."
+    ),
+]
 LOOK_S: Final = 0.02
 MOMENT_S: Final = 60.0  # the longest wait for a moment
 HOLD_S: Final = 0.15  # after a request: its first events are on their way
@@ -347,3 +361,8 @@ def _in_short(told: Told, wrong: list[str]) -> str:
     silent = told.recoveries - sum(told.interruptions.values())
     said += [f"{silent} recovered in silence"] if silent > 0 else []
     return ", ".join(said)
+
+
+def points_max(points: int | None, world: WorldName) -> int:
+    """How many points are played; real processes take longer."""
+    return points if points is not None else RAY_POINTS if world is WorldName.RAY else SIM_POINTS

@@ -10,13 +10,20 @@ told that its outcome is unknown. The answer is whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, Final
+from pathlib import Path
+from typing import Annotated, ClassVar, Final
+
+import typer
 
 from perdure.actors import KillPoint
+from perdure.ledger import BadRequest
+from perdure.scenarios.cast.environment import checked_model
 from perdure.scenarios.cast.guide import Quiz
+from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.provider.faults import Fault, FaultKind
 from perdure.scenarios.provider.scripted import Record
-from perdure.scenarios.stories.chat_play import ChatScenario, Point, named
+from perdure.scenarios.stories.chat_play import ChatScenario, Point, Points, Seed, named, points_max
+from perdure.scenarios.stories.engine import perform
 from perdure.scenarios.stories.stage import Stage
 from perdure.scenarios.testing.laboratory import Laboratory
 
@@ -24,6 +31,11 @@ STALL_MS: Final = 1_500.0
 AT_WORK_MS: Final = 1_500.0
 TOOLS: Final = ("read_file", "write_file", "word_counter", "shell")
 VICTIMS: Final = ("agent", "tool", "supervisor")
+
+Model = Annotated[
+    str | None,
+    typer.Option(help="A real model by its name in pydantic-ai, such as openai:gpt-5; by default a scripted one."),
+]
 
 
 class ChatRecovery(ChatScenario):
@@ -119,3 +131,31 @@ def _kind(laboratory: Laboratory, process: str) -> str:
         return "supervisor"
     classes = {agent_id.rpartition(":")[2] for agent_id in host.tenants}
     return "agent" if "Guide" in classes else "child" if classes & {"Summariser", "WordCounter"} else "tool"
+
+
+def run_chat_recovery(
+    points: Points = None,
+    seed: Seed = 0,
+    world: World = WorldName.RAY,
+    model: Model = None,
+    data: Data = Path("perdure-data"),
+    as_json: AsJson = False,
+) -> None:
+    """Kill a process at one moment of each turn of a chat agent that has real tools and sub-agents.
+
+    Each turn has its own question about the files of a directory. The host of the agent, of a tool or of a sub-agent, or the supervisor, is
+    killed before, while or after the model speaks, or while a tool is at work; or the model falls silent. Every side effect must have
+    happened once, each attempt must have told its caller of one end, and the final answer must be whole. In the simulated world a process
+    also dies at each place of the code in turn. The exit code is 1 if anything differs.
+
+    Examples:
+        perdure run chat-recovery
+        perdure run chat-recovery --points 60 --seed 7 --json
+        perdure run chat-recovery --world sim --points 500
+        perdure run chat-recovery --model openai:gpt-5 --points 5
+    """
+    if model is not None and world is WorldName.SIM:
+        raise BadRequest("model", "a real model cannot be asked in virtual time; use it with --world ray")
+    asked = None if model is None else checked_model(model)
+    scenario = ChatRecovery(points_max(points, world), seed, asked)
+    perform(scenario, world, data, as_json=as_json)

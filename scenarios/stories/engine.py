@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -163,21 +162,3 @@ async def _timed(scenario: Scenario, play: Play, stage: Stage) -> None:
 def _object(scenario: Scenario, world: str) -> dict[str, Any]:
     about = {"scenario": scenario.name, "world": world, "seed": scenario.seed}
     return {**about, **scenario.figures(), "verified": not scenario.wrong}
-
-
-def in_words(counts: Mapping[str, int]) -> str:
-    """`2 × child, 1 × supervisor`, or `nothing`."""
-    return ", ".join(f"{count} × {kind}" for kind, count in counts.items() if count) or "nothing"
-
-
-def rate(count: float, seconds: float) -> float:
-    return round(count / seconds, 1) if seconds else 0.0
-
-
-def percentiles(values: Sequence[float]) -> dict[str, float | None]:
-    """The median, the 99th percentile and the maximum; None without values."""
-    ordered = sorted(values)
-    if not ordered:
-        return {"p50": None, "p99": None, "max": None}
-    last = len(ordered) - 1
-    return {"p50": ordered[last // 2], "p99": ordered[math.ceil(last * 0.99)], "max": ordered[-1]}

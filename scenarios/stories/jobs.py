@@ -9,16 +9,21 @@ import asyncio
 import shlex
 from collections import Counter
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final
+
+import typer
 
 from perdure.scenarios.cast.job_desk import Job, JobDesk, Progress, Report, draw_jobs
+from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
+from perdure.scenarios.commands.shown import in_words, percentiles, rate
 from perdure.scenarios.faults.by_progress import Director, draw_kills
 from perdure.scenarios.faults.strikes import Victim
-from perdure.scenarios.stories.engine import Scenario, in_words, percentiles, rate
+from perdure.scenarios.stories.engine import Scenario, perform
 from perdure.scenarios.stories.jobs_checks import differences
 from perdure.scenarios.stories.scene import Scene
 from perdure.scenarios.stories.stage import Stage
 
+JOBS_MAX: Final = 100_000
 BATCH: Final = 200  # jobs accepted in one transaction
 COMPLAINTS_MAX: Final = 20
 KINDS: Final = ("desk", "supervisor")
@@ -140,3 +145,30 @@ class Jobs(Scenario):
         if told["verified"]:
             said.append("Verified: each job ended as it should, once, with the result of a plain loop.")
         return said
+
+
+def run_jobs(
+    jobs: Annotated[int, typer.Option(min=1, max=JOBS_MAX, help="Number of jobs.")] = 2_000,
+    desks: Annotated[int, typer.Option(min=1, max=100, help="Number of agents that accept them.")] = 8,
+    kills: Annotated[int, typer.Option(min=0, max=1_000, help="Number of processes to kill.")] = 4,
+    seed: Annotated[int, typer.Option(help="Decides the jobs, and which process is killed when.")] = 0,
+    world: World = WorldName.RAY,
+    data: Data = Path("perdure-data"),
+    as_json: AsJson = False,
+) -> None:
+    """Accept jobs as fibers, schedules and queued items, each under a key, while hosts and the supervisor are killed.
+
+    Every job is accepted twice. Some fail at first and are retried, some fail for good, some are cancelled, some wait for their time, and
+    some for their turn. At the end each job must have ended as it should, with one result that equals that of a plain loop. Schedules
+    must have fired once and not too early, and the queue must have kept its order. The exit code is 1 if anything differs. To carry on
+    what was stopped, give the same command again: jobs are known by their keys.
+
+    With --json the object has jobs (fibers by status), schedules and queue (counts, and late_ms of the schedules), deliveries, kills,
+    seconds, jobs_per_second and verified.
+
+    Examples:
+        perdure run jobs
+        perdure run jobs --jobs 5000 --kills 10 --seed 7 --json
+        perdure run jobs --world sim --jobs 300 --kills 10
+    """
+    perform(Jobs(jobs, desks, kills, seed), world, data, as_json=as_json)

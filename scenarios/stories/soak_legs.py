@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -25,8 +26,7 @@ from perdure.scenarios.cast.clerk import clerk_environment, script_of
 from perdure.scenarios.cast.environment import SCRIPTED, with_environment
 from perdure.scenarios.faults.chaos import Chaos, Plan
 from perdure.scenarios.faults.machine import full_disk, may_be_filled, stood_still
-from perdure.scenarios.faults.strikes import Victim, hosts_in, some
-from perdure.scenarios.live_view import Screen
+from perdure.scenarios.faults.strikes import hosts_in, some
 from perdure.scenarios.provider.faults import FaultPlan, Pace
 from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.stories import messenger, soak_upgrade
@@ -62,13 +62,12 @@ NAMES_OF_ROWS: Final = {"fibers": "fiber_id", "schedules": "id", "turns": "reque
 
 
 class Legs:
-    """Every kind of leg. `wrong` has what any of them finds, and what failed in between."""
+    """Every kind of leg of a soak. What any of them finds, and what failed in between, is told to it."""
 
-    def __init__(self, for_s: float, seed: int) -> None:
-        self.wrong: list[str] = []
-        self.kills: Counter[str] = Counter()
+    def __init__(self, soak: Scenario, for_s: float) -> None:
         self.played: Counter[str] = Counter()
-        self._seed, self._die, self.screen = seed, Random(f"{seed} soak"), Screen()
+        seed = soak.seed
+        self._soak, self._seed, self._die = soak, seed, Random(f"{seed} soak")
         most = int(for_s / LEAST_LEG_S) + 1
         written = most * WAYS * max(messages_of([way]) for way in (*CALM, *DEADLY))
         self._chat = ChatRecovery(most, seed, also=script_of(written, seed).questions)
@@ -90,6 +89,7 @@ class Legs:
     def surroundings(self, data: Path) -> Iterator[None]:
         """A model, a workspace and a Telegram, and clocks that can be set."""
         self._data, self._shift, self._storages = data, beside(data, "clock"), data / "agents"
+        self._chat.screen = self._soak.screen
         shift_clocks(self._shift, 0)
         if may_be_filled(data):
             self._kinds["full disk"] = self._full_disk
@@ -103,7 +103,7 @@ class Legs:
         """Play the next one."""
         number = self.played.total() + 1
         name = next(self._order_of_kinds) if number % BACKUP_EVERY else "backup"
-        self.screen.say(f"leg {number}: {name}")
+        self._soak.screen.say(f"leg {number}: {name}")
         self.played[name] += 1
         if name == "backup":
             target = str(beside(self._data, "backups"))
@@ -123,7 +123,7 @@ class Legs:
             for each in self._playing:
                 each.cancel()
             shift_clocks(self._shift, 0)
-            self.wrong.append(
+            self._soak.wrong.append(
                 f"{name}: not over after {LEG_S:.0f} s; it waited for: {await waited_for(stage, self._storages)}"
             )
         finally:
@@ -144,7 +144,7 @@ class Legs:
     async def _jobs(self, stage: RayStage, number: int) -> None:
         jobs, desks, kills = self._die.randint(50, 300), self._die.randint(1, 4), self._die.randint(0, 2)
         story = Jobs(jobs, desks, kills, self._seed_of(number))
-        story.screen = self.screen
+        story.screen = self._soak.screen
         await self._play(story, stage, number)
 
     async def _turn(self, stage: RayStage, number: int) -> None:
@@ -156,7 +156,7 @@ class Legs:
             self._points = list[Point](chat.points_of(provider.log(since)))
         self._turns += 1
         self._found(number, "chat", chat.wrong[before:])
-        self.kills += chat.kills - killed
+        self._soak.kills += chat.kills - killed
 
     async def _messenger(self, stage: RayStage, number: int) -> None:
         """A few exchanges of new people, each with its way to break."""
@@ -164,8 +164,10 @@ class Legs:
         provider.set_plan(FaultPlan())
         provider.pace = messenger.PACE
         ways = [self._die.choice([*CALM, *DEADLY]) for _ in range(WAYS)]
-        room = messenger.Correspondence(stage, self._telegram, provider, self.screen.say, self._seed)
-        played, seen = await room.play(ways, self._die.randint(1, WAYS), self._count_kill(stage), self._messages)
+        room = messenger.Correspondence(stage, self._telegram, provider, self._soak.screen.say, self._seed)
+        played, seen = await room.play(
+            ways, self._die.randint(1, WAYS), partial(self._soak.kill, stage), self._messages
+        )
         provider.pace = Pace()
         self._messages += messages_of(ways)
         self._found(number, "messenger", [*played.wrong, *seen.wrong()])
@@ -177,12 +179,12 @@ class Legs:
         order, story = self._census(stage, number, 50, 200, DRILL_S)
         share = self._die.choice([None, 0.5, 1.0])
         plan = Plan(self._die.choice([1.0, 2.0]), DRILL_S, self._seed_of(number), fraction=share, settle_s=REST_S)
-        drill = Chaos(stage, plan, self.screen.say)
+        drill = Chaos(stage, plan, self._soak.screen.say)
         await asyncio.gather(story.play(stage), drill.play())
         told = drill.judge(await stage.ask("ps", 0), await stage.ask("audit"))
         failed = await self._expect_all_told(stage, order, number, "drill", STRUCK_WORDS)
         self._found(number, "drill", [*drill.wrong, *([] if failed else story.wrong)])
-        self.kills += Counter(told["kills"])
+        self._soak.kills += Counter(told["kills"])
 
     async def _stall(self, stage: RayStage, number: int) -> None:
         """The supervisor and the hosts stand still for a while, as on a machine that swaps or sleeps."""
@@ -220,7 +222,7 @@ class Legs:
         try:
             await playing
         except PerdureError as refusal:
-            self.screen.say(f"refused: {refusal}")
+            self._soak.screen.say(f"refused: {refusal}")
             await stage.cold_restart()
             again = FanOut(order, order.pace_s, resume=True)
             again.joined(stage)
@@ -237,14 +239,16 @@ class Legs:
         failed, report = failures(rows), await stage.call(Census, parent, "report")
         self._found(number, name, wrong_beside(excuses, failed, report, len(rows), order.children))
         if failed:
-            self.screen.say(f"{len(failed)} of {len(rows)} runs failed, as they may ({name}): {some(list(failed))}")
+            self._soak.screen.say(
+                f"{len(failed)} of {len(rows)} runs failed, as they may ({name}): {some(list(failed))}"
+            )
         return failed
 
     async def _expect_first_attempts(self, stage: RayStage, order: Order, where: str) -> None:
         rows = await stage.ask("list", stage.agent_id(Census, f"fan-out-{order.number}"), None, None, order.children)
         again = [row["run_id"] for row in rows if row["attempt"] > 1]
         if again:
-            self.wrong.append(f"{where}: {len(again)} runs needed another attempt: {some(again)}")
+            self._soak.wrong.append(f"{where}: {len(again)} runs needed another attempt: {some(again)}")
 
     async def _upgrade(self, stage: RayStage, number: int) -> None:
         """A program begins a run, then comes with newer code. The run's host dies in between."""
@@ -274,11 +278,11 @@ class Legs:
             )
             victim = hosts_in(overview).get(home)
             if victim is not None:
-                await self._count_kill(stage)("child", victim)
+                await self._soak.kill(stage, "child", victim)
             return victim is not None
 
         if not await stage.until(has_struck, REST_S, LOOK_S):
-            self.wrong.append(f"{run_id} did not begin within {REST_S:.0f} s")
+            self._soak.wrong.append(f"{run_id} did not begin within {REST_S:.0f} s")
 
     # what legs share
 
@@ -288,7 +292,7 @@ class Legs:
         """A fan-out with a number of children between these two, and its order."""
         asked = Order(children=self._die.randint(least, most), seed=self._seed_of(number), **order)
         story = FanOut(asked, pace_s)
-        story.screen = self.screen
+        story.screen = self._soak.screen
         story.joined(stage)
         return asked, story
 
@@ -297,18 +301,10 @@ class Legs:
             await story.play(stage)
         finally:
             self._found(number, story.name, story.wrong)
-            self.kills += story.kills
-
-    def _count_kill(self, stage: RayStage) -> Callable[[str, Victim], Awaitable[None]]:
-        async def kill(kind: str, victim: Victim) -> None:
-            self.screen.say(f"kill {victim.name} ({kind})")
-            self.kills[kind] += 1
-            await stage.kill(victim)
-
-        return kill
+            self._soak.kills += story.kills
 
     def _found(self, number: int, story: str, wrong: list[str]) -> None:
-        self.wrong += [f"leg {number}, {story}: {each}" for each in wrong]
+        self._soak.wrong += [f"leg {number}, {story}: {each}" for each in wrong]
 
     def _seed_of(self, number: int) -> int:
         """One for each leg: the names of a story's agents follow from it."""
@@ -331,7 +327,7 @@ class Legs:
         out, err = await process.communicate()
         if process.returncode:
             said = (err or out).decode().strip()[-500:]
-            self.wrong.append(f"`{name}` ended with {process.returncode}: {said}")
+            self._soak.wrong.append(f"`{name}` ended with {process.returncode}: {said}")
         return out.decode()
 
 

@@ -8,13 +8,16 @@ with an error only after a final refusal, or if the provider stays away.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import ClassVar, Final
 
 from perdure.scenarios.cast.guide import Quiz
+from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.provider.faults import Fault, FaultKind
 from perdure.scenarios.provider.scripted import Record
 from perdure.scenarios.stories.chat_checks import EXHAUSTED, Ending
-from perdure.scenarios.stories.chat_play import ChatScenario, Point, named
+from perdure.scenarios.stories.chat_play import ChatScenario, Point, Points, Seed, named, points_max
+from perdure.scenarios.stories.engine import perform
 
 BREAKS: Final = (FaultKind.RESET, FaultKind.HANG_UP, FaultKind.END)
 STALL_MS: Final = 1_500.0
@@ -130,3 +133,24 @@ def _endings(quiz: Quiz, records: Sequence[Record]) -> Iterator[Point]:
             times=None,
             ending=EXHAUSTED,
         )
+
+
+def run_tool_disconnect(
+    points: Points = None,
+    seed: Seed = 0,
+    world: World = WorldName.RAY,
+    data: Data = Path("perdure-data"),
+    as_json: AsJson = False,
+) -> None:
+    """Break the connection to the model at one place of each turn of a chat agent that has real tools and sub-agents.
+
+    Each turn has its own question. Before any event of any request, of the agent or of its sub-agent, the connection is reset, closed,
+    ended, cut inside an event, or falls silent; or the provider refuses, is busy, or stays away. Running tools must go on, every side
+    effect must happen once, and the final answer must be whole. The exit code is 1 if anything differs.
+
+    Examples:
+        perdure run tool-disconnect
+        perdure run tool-disconnect --points 60 --seed 7 --json
+        perdure run tool-disconnect --world sim --points 1000
+    """
+    perform(ToolDisconnect(points_max(points, world), seed), world, data, as_json=as_json)

@@ -14,12 +14,12 @@ from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.bench import alarms as bench_alarms
 from perdure.scenarios.bench import runner
 from perdure.scenarios.bench.figures import (
-    Beside,
+    Compared,
     Failed,
     Figure,
     Found,
     Group,
-    Row,
+    Measure,
     at_least,
     at_most,
     line,
@@ -84,11 +84,11 @@ def test_a_missed_goal_is_said_in_the_plain_line() -> None:
 
 def test_a_workload_fills_in_its_rows_in_order_and_what_they_are_measured_beside(tmp_path: Path) -> None:
     rows = [
-        Row("{count:,} runs", "s", None, "with {few}"),
-        Row("disk", "KB", at_most(5), "elsewhere", 9),
-        Row("lost", ""),
+        Measure("{count:,} runs", "s", None, "with {few}"),
+        Measure("disk", "KB", at_most(5), "elsewhere", 9),
+        Measure("lost", ""),
     ]
-    group = Group(lambda bench: Found(Beside([1.0, 3.0], 0.5), [4.0], 0, count=bench.size(1_000, 7), few=2), *rows)
+    group = Group(lambda bench: Found(Compared([1.0, 3.0], 0.5), [4.0], 0, count=bench.size(1_000, 7), few=2), *rows)
     told = group.measure(Bench(tmp_path))
     assert [(each["name"], each["median"], each["met"]) for each in told] == [
         ("1,000 runs", 2, None),
@@ -101,9 +101,9 @@ def test_a_workload_fills_in_its_rows_in_order_and_what_they_are_measured_beside
         None,
     ]
     with pytest.raises(ValueError, match="shorter"):
-        Group(group.workload, *rows, Row("more", "")).measure(Bench(tmp_path))
+        Group(group.workload, *rows, Measure("more", "")).measure(Bench(tmp_path))
     with pytest.raises(AssertionError, match=r"lost has the baseline 0\.5, called ''"):
-        Group(lambda _bench: Found(Beside([1.0], 0.5)), rows[2]).measure(Bench(tmp_path))
+        Group(lambda _bench: Found(Compared([1.0], 0.5)), rows[2]).measure(Bench(tmp_path))
 
 
 @pytest.mark.parametrize(("share", "value"), [(0.0, 1), (0.5, 3), (0.99, 4), (1.0, 4)])

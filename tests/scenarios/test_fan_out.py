@@ -10,10 +10,11 @@ import pytest
 from rich.console import Console
 
 from perdure.actors import RunFailed
+from perdure.scenarios.commands.shown import percentiles
 from perdure.scenarios.faults.by_progress import Due, left_of
 from perdure.scenarios.faults.strikes import Strike, Victim
-from perdure.scenarios.live_view import Screen, View
-from perdure.scenarios.stories.engine import percentiles, simulate_in_one_world, simulated
+from perdure.scenarios.live_view import LiveView, Screen
+from perdure.scenarios.stories.engine import simulate_in_one_world, simulated
 from perdure.scenarios.stories.fan_out import KINDS, FanOut, kills_of, pace_for
 from perdure.scenarios.stories.fan_out_checks import MAIL, Harvest, account, wrong_of
 from perdure.scenarios.stories.fan_out_record import Order, Progress
@@ -26,7 +27,7 @@ FIELDS = "scenario world seed runs deliveries kills kills_left_out seconds runs_
 class Audience(Screen):
     """Looks closely."""
 
-    def show(self, view: View) -> None:
+    def show(self, view: LiveView) -> None:
         assert isinstance(view, Scene)
         assert view.ended <= view.requested
         assert f"{view.ended}/{view.requested} ended" in view.line()

@@ -15,7 +15,7 @@ import pytest
 
 from perdure.actors import Agent, Client
 from perdure.scenarios.faults.machine import full_disk, stood_still
-from perdure.scenarios.stories.soak import size_mb
+from perdure.scenarios.stories.soak import Soak, size_mb
 from perdure.scenarios.stories.soak_curves import (
     GROWTH_MAX,
     Sample,
@@ -237,7 +237,8 @@ class OneKind(Legs):
     """Legs of one kind only, in the simulated world."""
 
     def __init__(self, kind: str, data: Path, seed: int) -> None:
-        super().__init__(10.0, seed)
+        self.soak = Soak(10.0, seed)
+        super().__init__(self.soak, 10.0)
         self._kinds["endless"] = self._endless
         self._order_of_kinds = itertools.repeat(kind)
         self._data, self._shift, self._storages = data, data / "clock", data / "agents"
@@ -255,7 +256,7 @@ def test_a_leg_that_does_not_end_is_given_up_and_what_it_waited_for_is_told(tmp_
 
     with Laboratory(5) as laboratory:
         laboratory.play(story, timeout_ms=2_000_000)
-    (said,) = legs.wrong
+    (said,) = legs.soak.wrong
     assert said.startswith("leg 1, endless: not over after 900 s; it waited for: ")
     assert "awaited is running, in attempt 1, on host " in said
     assert "endless-1 is running" in said
@@ -291,7 +292,7 @@ def test_in_a_leg_of_clocks_queues_schedules_fibers_and_children_come_to_the_end
 
     with Laboratory(seed) as laboratory:
         laboratory.play(story)
-    assert legs.wrong == []
+    assert legs.soak.wrong == []
     assert min(jumps) < 0 == jumps[-1]
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from perdure.ledger import BadRequest
 from perdure.scenarios.cli import app
 from perdure.scenarios.commands.watch import LINES_AROUND, ROWS_MIN, LiveOverview
-from perdure.scenarios.live_view import Lines, Terminal
+from perdure.scenarios.live_view import PipeScreen, TerminalScreen
 
 
 def run(run_id: str, *, attempt: int = 1, host: str = "h1", at_ms: int = 0, **changed: Any) -> dict[str, Any]:
@@ -191,7 +191,7 @@ def test_a_terminal_has_its_cursor_back_when_the_watch_ends() -> None:
     live.see(overview(run("a")), 0.0)
 
     def watched() -> None:
-        with Terminal(console=console) as screen:
+        with TerminalScreen(console=console) as screen:
             screen.show(live)
             screen.say("host h1 is gone")
             live.see(overview(run("z")), 1.0)
@@ -206,7 +206,7 @@ def test_a_terminal_has_its_cursor_back_when_the_watch_ends() -> None:
 
 
 def test_a_pipe_gets_a_line_when_something_has_changed_and_each_event(capsys: pytest.CaptureFixture[str]) -> None:
-    live, screen = LiveOverview("data"), Lines(lambda: "now ")
+    live, screen = LiveOverview("data"), PipeScreen(lambda: "now ")
     for _ in range(3):
         screen.show(live)
     screen.say("host h1 is gone")

@@ -1,4 +1,4 @@
-"""`perdure swarm`, `replay`, `explore` and `bench`."""
+"""`perdure swarm`, `replay` and `explore`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict, fields
-from pathlib import Path
 from random import Random
 from typing import Annotated, Any
 
@@ -15,7 +14,6 @@ import typer
 
 from perdure.actors import Client
 from perdure.ledger import BadRequest
-from perdure.scenarios.bench import runner as benchmark
 from perdure.scenarios.commands.options import AsJson
 from perdure.scenarios.exits import code_of, heed_sigterm
 from perdure.scenarios.swarm.explorer import ExploreReport, explore
@@ -23,7 +21,6 @@ from perdure.scenarios.swarm.play_context import PlayContext
 from perdure.scenarios.swarm.runner import SeedReport, SwarmReport, around_story, play, swarm
 from perdure.scenarios.swarm.stories import STORIES, play_parts
 from perdure.scenarios.testing.laboratory import Violation
-from perdure.scenarios.versus.peers import PeerName
 
 Story = Annotated[str | None, typer.Option(help="One story for every seed; by default the seed draws one.")]
 
@@ -130,41 +127,6 @@ def explore_command(
         for death in report.failures:
             print(f"{death.victim} at {death.point} (visit {death.visit}): {death.problem}", file=sys.stderr)
     if not report.ok:
-        raise typer.Exit(1)
-
-
-def bench(
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it works, measures nothing.")] = False,
-    only: Annotated[list[str] | None, typer.Option(help="Only this group of figures; repeatable.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Keep what is written, in this directory.", file_okay=False)] = None,
-    load: Annotated[
-        int, typer.Option(min=0, max=64, help="Processes that only compute, beside the group `busy-host`.")
-    ] = 0,
-    versus: Annotated[
-        PeerName | None, typer.Option(help="Awaited runs and a fan-out beside another system, in the same run.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Measure throughput, latency and recovery, each beside its baseline in the same run.
-
-    Each group has a process of its own. A group that cannot be measured is reported with its cause; the others go on, and the exit code
-    is 1.
-
-    Each figure has its unit. A whole measurement takes some minutes and needs an idle machine.
-
-    --versus measures Perdure, another system and plain Ray calls in turns: awaited children one after the other, and 1,000 instant children
-    at once. Medians of five are compared. The other system must be installed beside Perdure: `pip install 'perdure[dbos]'`, or
-    `pip install 'perdure[restate]'` with `npm install @restatedev/restate-server`. If it is not, the exit code is 2.
-
-    Examples:
-        perdure bench --quick
-        perdure bench --only fan-out --only cluster-death --json
-        perdure bench --only busy-host --load 8
-        perdure bench --versus dbos --json
-    """
-    if versus is not None and (only or load):
-        raise BadRequest("versus", "it has figures of its own, so it goes without --only and --load")
-    if not benchmark.main(as_json, quick, only or (), data, load, versus):
         raise typer.Exit(1)
 
 
