@@ -1,11 +1,14 @@
-"""Speed and size: of runs, of agents that sleep, wake or share a busy host, of fibers, and of the swarm."""
+"""Speed and size: of runs, also beside another system, of agents that sleep, wake or share a busy host, of fibers, and of the swarm."""
 
 from __future__ import annotations
 
 import os
 import statistics
+import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -13,7 +16,7 @@ from perdure import actors
 from perdure.actors import Runtime
 from perdure.actors.ray_world.os_processes import ProcessId, kill
 from perdure.ledger import pack
-from perdure.scenarios.bench.figures import Compared, Found
+from perdure.scenarios.bench.figures import Compared, Found, Sides
 from perdure.scenarios.bench.measuring import (
     Bench,
     calm,
@@ -29,6 +32,7 @@ from perdure.scenarios.bench.measuring import (
 )
 from perdure.scenarios.cast.measured import BATCH, Crowder, Idler, Jobber, Nap, Parent
 from perdure.scenarios.swarm.runner import swarm
+from perdure.scenarios.versus.conversation import AWAITED, FAN_OUT, Peer
 
 PAYLOAD = pack(7)
 PATIENCE_S = 30.0
@@ -224,3 +228,40 @@ def calls_during_recovery(victim: Any, count: int) -> list[float]:
         recovered = victim.came_back()
         times.append((time.perf_counter() - begun_s) * 1000)
     return times or [0.0]
+
+
+class Side(NamedTuple):
+    """How one of the three is measured."""
+
+    one_by_one: Callable[[int], list[float]]  # milliseconds of each
+    at_once: Callable[[int], float]  # a second
+
+
+def versus(module: str, bench: Bench) -> Found:
+    """Each repeat measures the three sides one after the other, so that they share what the machine does meanwhile. The module is the
+    peer's end of the conversation."""
+    one_by_one, crowd, repeats = bench.size(200, 20), bench.size(1_000, 50), bench.size(5, 3)
+    place = bench.data / module.rpartition(".")[2]
+    place.mkdir(parents=True, exist_ok=True)
+    with bench.cluster("perdure") as runtime, Peer([sys.executable, "-m", module, str(place)]) as peer:
+        parent, plain = handle(runtime, Parent, "parent"), actors.PlainRay()
+        sides = [
+            Side(parent.one_by_one, lambda count: count / parent.fan_out(count)),
+            Side(
+                lambda count: [each * 1000 for each in peer.ask(AWAITED, count)],
+                lambda count: count / peer.ask(FAN_OUT, count)[0],
+            ),
+            Side(partial(plain.round_trips_ms, PAYLOAD), partial(plain.calls_per_second, PAYLOAD)),
+        ]
+        for side in sides:  # the first of each is slower
+            side.one_by_one(one_by_one // 10)
+            side.at_once(crowd // 10)
+        awaited, fan_out = [], []
+        for number in range(repeats):
+            bench.say(f"round {number + 1} of {repeats} against {peer.version} …")
+            both = [(statistics.median(side.one_by_one(one_by_one)), side.at_once(crowd)) for side in sides]
+            awaited.append([wait for wait, _ in both])
+            fan_out.append([rate for _, rate in both])
+        plain.close()
+        found = (Sides(*zip(*each, strict=True)) for each in (awaited, fan_out))
+        return Found(*found, peer_name=peer.version, crowd=crowd)

@@ -8,7 +8,6 @@ from typing import Final
 from perdure.scenarios.bench import chats, deaths, face, gateway, growth, ledger, runs
 from perdure.scenarios.bench.alarms import alarms
 from perdure.scenarios.bench.figures import Group, Measure, at_least, at_most
-from perdure.scenarios.bench.versus import versus
 from perdure.scenarios.versus.peers import PEERS, PeerName
 
 PLAIN: Final = "plain Ray calls/s"
@@ -227,7 +226,7 @@ FIGURES: Final[dict[str, Group]] = {
 
 VERSUS: Final = {
     PeerName(name): Group(
-        partial(versus, needs.module),
+        partial(runs.versus, needs.module),
         Measure("awaited run, p50", "ms"),
         Measure("fan-out of {crowd:,} instant children", "runs/s"),
     )

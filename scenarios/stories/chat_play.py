@@ -35,13 +35,14 @@ from perdure.scenarios.provider.sim import SimProvider
 from perdure.scenarios.stories.chat_checks import (
     COMPLETED,
     Ending,
+    Told,
+    ask,
     count_effects,
     seen_results,
     wrong_answer,
     wrong_ends,
     wrong_requests,
 )
-from perdure.scenarios.stories.chat_turns import Told, ask
 from perdure.scenarios.stories.engine import Play, Scenario, simulate_in_one_world
 from perdure.scenarios.stories.stage import Stage
 from perdure.scenarios.testing.laboratory import Laboratory

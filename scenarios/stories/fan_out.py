@@ -10,22 +10,150 @@ import asyncio
 import shlex
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
 import typer
+from pydantic import BaseModel, Field
 
-from perdure.ledger import BadRequest
-from perdure.scenarios.cast.census import Census, CensusOrder, SourceFile, files_for, standard_library
+from perdure.actors import RunResult
+from perdure.ledger import BadRequest, keep_whole
+from perdure.scenarios.cast.census import (
+    Census,
+    CensusOrder,
+    SourceFile,
+    Totals,
+    count_plainly,
+    files_for,
+    standard_library,
+)
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.commands.shown import in_words, percentiles, rate
 from perdure.scenarios.faults.by_progress import Director, Due, draw_kills, left_of
 from perdure.scenarios.faults.strikes import Victim
+from perdure.scenarios.stories.directory_lock import unwritable
 from perdure.scenarios.stories.engine import Scenario, perform
-from perdure.scenarios.stories.fan_out_checks import MAIL, Harvest, account, wrong_of
-from perdure.scenarios.stories.fan_out_record import Logbook, Order, Progress, begin, read
 from perdure.scenarios.stories.scene import Scene
 from perdure.scenarios.stories.stage import RayStage, Stage
+
+RECORD: Final = "scenario.json"
+
+
+class Order(BaseModel):
+    """The options of a fan-out.
+
+    `number` tells the fan-outs of a directory apart. Each child rests a little longer over its file than the one before, up to `pace_s`,
+    so the ends are spread.
+    """
+
+    children: int
+    kills: int = 0
+    seed: int = 0
+    awaited: bool = False
+    cold_restart: bool = False
+    pace_s: float = 0.0
+    number: int = 1
+
+
+class Progress(BaseModel):
+    """The progress that outlives the command. `before` is the account of mail at the begin."""
+
+    before: dict[str, int] | None = None
+    struck: list[str] = []
+    recovery_ms: list[float] = []
+    seconds: float = 0.0
+
+
+class Logbook(BaseModel):
+    """The order and its progress, kept in a directory (or nowhere, for the simulated world)."""
+
+    order: Order
+    progress: Progress = Field(default_factory=Progress)
+    finished: bool = False
+    path: Path | None = Field(default=None, exclude=True)
+
+    def save(self) -> None:
+        """Write it durably."""
+        if self.path is None:
+            return
+        try:
+            keep_whole(self.path, self.model_dump_json(indent=1).encode())
+        except OSError as problem:
+            raise unwritable(self.path.parent, problem) from problem
+
+
+def read_book(data: Path) -> Logbook | None:
+    """The last fan-out of this directory. Raises `BadRequest` if its record cannot be read."""
+    path = data / RECORD
+    try:
+        return Logbook.model_validate_json(path.read_bytes()).model_copy(update={"path": path})
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as problem:
+        raise BadRequest(
+            "data", f"{path} cannot be read ({problem}); delete it to begin anew, the ledger is not touched"
+        ) from problem
+
+
+def begin_book(data: Path, order: Order, known: Logbook | None) -> Logbook:
+    """A new fan-out in this directory, under the next number."""
+    order.number = known.order.number + 1 if known is not None else 1
+    book = Logbook(order=order, path=data / RECORD)
+    book.save()
+    return book
+
+
+MAIL: Final = ("enqueued", "delivered", "superseded", "suppressed", "parked", "pending")
+
+
+@dataclass
+class Harvest:
+    """What is known at the end. `end` is the report of the census, or the result of the awaited one."""
+
+    seconds: float
+    audit: dict[str, Any]
+    end: dict[str, Any] | RunResult
+    statuses: Counter[str]
+    left_out: Counter[str]
+
+    def sums(self) -> tuple[Totals, int, int]:
+        """The totals, the number of completions, and the number of different ones."""
+        if isinstance(self.end, dict):
+            return Totals(**self.end["totals"]), self.end["deliveries"], self.end["distinct"]
+        totals: Totals = self.end.output_or(Totals())
+        return totals, totals.files, min(totals.files, self.statuses.total())
+
+
+def account(order: Order, progress: Progress, harvest: Harvest) -> dict[str, int]:
+    """The account of mail since the fan-out began, with doubled and lost completions."""
+    assert progress.before is not None
+    _, delivered, distinct = harvest.sums()
+    since = {key: harvest.audit[key] - progress.before[key] for key in MAIL}
+    return since | {"duplicated": delivered - distinct, "lost": order.children - distinct}
+
+
+def wrong_of(order: Order, progress: Progress, harvest: Harvest) -> Iterator[str]:
+    """The problems, in sentences."""
+    mail, audit, statuses = account(order, progress, harvest), harvest.audit, harvest.statuses
+    totals, plain = harvest.sums()[0].model_dump(), count_plainly(files_for(order.children)).model_dump()
+    for name, want in plain.items():
+        if totals[name] != want:
+            yield f"{name}: the agents counted {totals[name]}, a plain loop {want}"
+    if not audit["balanced"]:
+        yield f"the audit does not balance: {', '.join(f'{key} {audit[key]}' for key in MAIL)}"
+    if mail["duplicated"]:
+        yield f"{mail['duplicated']} completions were delivered twice"
+    if mail["lost"]:
+        yield f"{mail['lost']} completions were lost"
+    if statuses["completed"] != order.children:
+        yield f"{statuses['completed']} of {order.children} runs completed"
+    if not isinstance(harvest.end, dict) and not harvest.end.ok:
+        yield f"the census ended {harvest.end.status}: {harvest.end.error}"
+    if statuses.total() != order.children:
+        yield f"{statuses.total()} runs are known, {order.children} were asked for"
+
 
 CHILDREN_MAX: Final = 200_000  # as many as may wait for a place
 KILLS_MAX: Final = 1_000
@@ -83,7 +211,7 @@ class FanOut(Scenario):
 
     def joined(self, stage: RayStage) -> None:
         """Resume the fan-out that was interrupted here, or begin a new one."""
-        known = read(stage.data)
+        known = read_book(stage.data)
         carried = known if self._resume and known is not None and not known.finished else None
         order = self._order if carried is None else carried.order
         if order.cold_restart and not stage.is_own:
@@ -93,12 +221,12 @@ class FanOut(Scenario):
             print("There is nothing to resume here, so a new fan-out begins.", file=sys.stderr)
         if not self._is_paced:
             self._order.pace_s = pace_for(self._order, stage.start_s)
-        self._book = carried or begin(stage.data, order, known)
+        self._book = carried or begin_book(stage.data, order, known)
         self.seed = order.seed
 
     def stopped(self, data: Path) -> str:
         """Whether it had begun, and how to resume it."""
-        known = read(data)
+        known = read_book(data)
         if known is None or known.finished:
             return "Stopped before it began."
         return f"Stopped. `{shlex.join(['perdure', 'run', self.name, '--resume', '--data', str(data)])}` carries on."

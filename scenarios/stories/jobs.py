@@ -13,13 +13,12 @@ from typing import Annotated, Any, ClassVar, Final
 
 import typer
 
-from perdure.scenarios.cast.job_desk import Job, JobDesk, Progress, Report, draw_jobs
+from perdure.scenarios.cast.job_desk import Job, JobDesk, Progress, Report, draw_jobs, wrong_jobs
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.commands.shown import in_words, percentiles, rate
 from perdure.scenarios.faults.by_progress import Director, draw_kills
 from perdure.scenarios.faults.strikes import Victim
 from perdure.scenarios.stories.engine import Scenario, perform
-from perdure.scenarios.stories.jobs_checks import differences
 from perdure.scenarios.stories.scene import Scene
 from perdure.scenarios.stories.stage import Stage
 
@@ -81,7 +80,7 @@ class Jobs(Scenario):
     async def _harvest(self) -> None:
         for desk, jobs in self._desks.items():
             self._reports.append(await self._stage.call(JobDesk, desk, "report"))
-            self.wrong += differences(jobs, self._reports[-1])
+            self.wrong += wrong_jobs(jobs, self._reports[-1])
         self._audit = await self._stage.ask("audit")
         if not self._audit["balanced"]:
             self.wrong.append("the audit does not balance")

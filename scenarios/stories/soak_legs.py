@@ -29,12 +29,11 @@ from perdure.scenarios.faults.machine import full_disk, may_be_filled, stood_sti
 from perdure.scenarios.faults.strikes import hosts_in, some
 from perdure.scenarios.provider.faults import FaultPlan, Pace
 from perdure.scenarios.provider.server import SocketProvider
-from perdure.scenarios.stories import messenger, soak_upgrade
+from perdure.scenarios.stories import messenger
 from perdure.scenarios.stories.chat_play import PEACE, Point
 from perdure.scenarios.stories.chat_recovery import ChatRecovery
 from perdure.scenarios.stories.engine import Scenario
-from perdure.scenarios.stories.fan_out import FanOut
-from perdure.scenarios.stories.fan_out_record import Order
+from perdure.scenarios.stories.fan_out import FanOut, Order
 from perdure.scenarios.stories.jobs import Jobs
 from perdure.scenarios.stories.messenger_play import CALM, DEADLY, messages_of
 from perdure.scenarios.stories.stage import RayStage, Stage
@@ -256,19 +255,19 @@ class Legs:
         self._release += 1
         old, new = (beside(self._data, f"shop-{each}") for each in (release, release + 1))
         back = self._data.with_name(f"{self._data.name}-{name}")
-        begun = await self._program(soak_upgrade.write(old, release), "begin", name, back)
+        begun = await self._program(write_shop(old, release), "begin", name, back)
         await self._kill_host_of(stage, name)
-        await self._program(soak_upgrade.write(new, release + 1), "come", name, back)
+        await self._program(write_shop(new, release + 1), "come", name, back)
         await self.command("upgrade", "--now", "--data", str(self._data))
-        ended = await self._program(soak_upgrade.program_in(new), "end", name, back)
+        ended = await self._program(program_in(new), "end", name, back)
         back.unlink()
         for folder in (old, new):
             shutil.rmtree(folder)
-        self._found(number, "upgrade", soak_upgrade.differences(release, begun, ended))
+        self._found(number, "upgrade", wrong_after_upgrade(release, begun, ended))
 
     async def _program(self, program: Path, what: str, run_id: str, back: Path) -> dict[str, Any]:
         printed = await self._printed([str(program), what, str(self._data), run_id, str(back)], program.name)
-        return soak_upgrade.told_in(printed)
+        return told_in(printed)
 
     async def _kill_host_of(self, stage: RayStage, run_id: str) -> None:
         async def has_struck() -> bool:
@@ -377,3 +376,86 @@ def open_rows(kind: str, rows: Iterable[dict[str, Any]]) -> list[str]:
 def beside(data: Path, what: str) -> Path:
     """A place beside the directory."""
     return data.with_name(f"{data.name}-{what}")
+
+
+# An author's program whose code changes while its agents are at work. Each release has the next number. The till tells its release, how
+# often it was rung, and its book. It goes on with the newest release as soon as it has slept, and `migrate` has entered each change in
+# the book once. A run keeps the release that it was asked for with, also after its host has died.
+
+RINGS: Final = 3  # of the till, for each change
+
+SHOP: Final = '''\
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+from perdure import Agent, Runtime, exposed
+
+RELEASE = {release}
+
+
+class Till(Agent, name="soak-till", version=RELEASE):
+    """Counts, and keeps a book of its releases."""
+
+    def migrate(self, from_version: int) -> None:
+        self.state["book"] = [*self.state.get("book", []), [from_version, RELEASE]]
+
+    @exposed
+    def ring(self) -> list[object]:
+        self.state["rung"] = self.state.get("rung", 0) + 1
+        return [RELEASE, self.state["rung"], self.state.get("book", [])]
+
+
+class Errand(Agent, name="soak-errand"):
+    """Is away until a file is there, and says with which release it went."""
+
+    async def run(self, input: str) -> int:
+        while not Path(input).exists():
+            await asyncio.sleep(0.05)
+        return RELEASE
+
+
+if __name__ == "__main__":
+    what, data, run_id, back = sys.argv[1:]
+    with Runtime(data) as runtime:
+        told = {{"till": runtime.agent(Till, "till").ring()}}
+        if what == "begin":
+            runtime.start(Errand, back, run_id=run_id)
+        elif what == "end":
+            Path(back).touch()
+            told["new"] = runtime.run(Errand, back, run_id=run_id + "-new").output
+            told["old"] = runtime.run(Errand, back, run_id=run_id).output
+    print(json.dumps(told))
+'''
+
+
+def program_in(folder: Path) -> Path:
+    """The program in a folder."""
+    return folder / "shop.py"
+
+
+def write_shop(folder: Path, release: int) -> Path:
+    """Write the program of this release into a new folder. Returns it."""
+    folder.mkdir()
+    program = program_in(folder)
+    program.write_text(SHOP.format(release=release), encoding="utf-8")
+    return program
+
+
+def told_in(printed: str) -> dict[str, Any]:
+    """What the program said."""
+    told: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return told
+
+
+def wrong_after_upgrade(release: int, begun: dict[str, Any], ended: dict[str, Any]) -> list[str]:
+    """What is wrong after the change from this release to the next, in sentences. Release 1 is the first."""
+    book = [[each, each + 1] for each in range(1, release + 1)]
+    expected = {
+        "the till before the change": (begun["till"], [release, (release - 1) * RINGS + 1, book[:-1]]),
+        "the till after the change": (ended["till"], [release + 1, release * RINGS, book]),
+        "a run that was asked for before the change": (ended["old"], release),
+        "a run that was asked for after the change": (ended["new"], release + 1),
+    }
+    return [f"{name} had {had}, not {right}" for name, (had, right) in expected.items() if had != right]

@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from perdure.actors import Agent
 from perdure.ledger import BadRequest, ConflictingRequest, RetryRefused, UnknownRun
-from perdure.scenarios.cast.job_desk import JobDesk, draw_jobs
+from perdure.scenarios.cast.job_desk import JobDesk, draw_jobs, wrong_jobs
 from perdure.scenarios.cast.workers import BOSSES, HANDLERS, Boss, Head, Job, LoneWorker, OnceWorker, Task, Worker
-from perdure.scenarios.stories.jobs_checks import differences
 from perdure.scenarios.swarm.conversations import chats, letters
 from perdure.scenarios.swarm.play_context import OFTEN, SELDOM, Part, PlayContext, persist
 
@@ -173,7 +172,7 @@ async def desks(context: PlayContext) -> None:
         if context.patient:
             await _until(context, _asking(context, JobDesk, desk, "progress"), lambda told: told.left == 0)
             report = await persist(context, _asking(context, JobDesk, desk, "report"))
-            for wrong in differences(jobs, report) if report is not None else ():
+            for wrong in wrong_jobs(jobs, report) if report is not None else ():
                 context.expect(False, f"{desk}: {wrong}")
 
 

@@ -47,6 +47,7 @@ from perdure.scenarios.testing.checks import (
     Wiretap,
     demand,
     left_behind,
+    out_of_step,
     strangers,
     unbalanced,
     unfinished,
@@ -54,7 +55,6 @@ from perdure.scenarios.testing.checks import (
     unlike_the_shadow,
     unlike_the_snapshot,
 )
-from perdure.scenarios.testing.index_checks import out_of_step
 
 __all__ = ["QUICK", "Laboratory", "Story", "Violation", "Weather"]
 

@@ -49,7 +49,7 @@ from perdure.ledger import (
 )
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.policies import Limits
-from perdure.scenarios.testing.index_checks import out_of_step
+from perdure.scenarios.testing.checks import out_of_step
 from tests.kit import NOW_MS, PARENT, TYPE, child, enacted
 
 LIMITS = Limits(hosts_max=3, pack_max=4, handler_attempts_max=2, attempts_max=2, recovery_work_max=6)

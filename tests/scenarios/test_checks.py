@@ -19,6 +19,7 @@ from perdure.scenarios.testing.checks import (
     Violation,
     demand,
     left_behind,
+    out_of_step,
     premature,
     strangers,
     unbalanced,
@@ -27,7 +28,6 @@ from perdure.scenarios.testing.checks import (
     unlike_the_shadow,
     unlike_the_snapshot,
 )
-from perdure.scenarios.testing.index_checks import out_of_step
 from perdure.scenarios.testing.laboratory import Laboratory
 
 BOSS = "boss@perdure.swarm:Boss"

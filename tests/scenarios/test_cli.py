@@ -59,9 +59,9 @@ from perdure.policies import Limits
 from perdure.scenarios.cli import app, main
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.exits import Terminated
-from perdure.scenarios.stories import fan_out_record
+from perdure.scenarios.stories import fan_out
 from perdure.scenarios.stories.directory_lock import playing
-from perdure.scenarios.stories.fan_out_record import Order, Progress
+from perdure.scenarios.stories.fan_out import Order, Progress
 from perdure.scenarios.stories.stage import RayStage
 from perdure.scenarios.swarm.play_context import PlayContext
 from perdure.scenarios.swarm.stories import STORIES
@@ -656,10 +656,10 @@ def test_what_was_stopped_before_it_began_is_not_said_to_carry_on(
     for stop, code in ((KeyboardInterrupt(), 130), (Terminated(), 143)):  # noqa: B007 - it is raised above
         first = perdure("run", "fan-out", "--children", 3, "--data", tmp_path / str(code))
         assert (first.exit_code, first.stderr) == (code, "\nStopped before it began.\n")
-    interrupted_before = fan_out_record.begin(tmp_path, Order(children=7), None)
+    interrupted_before = fan_out.begin_book(tmp_path, Order(children=7), None)
     second = perdure("run", "fan-out", "--children", 3, "--data", tmp_path)
     assert f"perdure run fan-out --resume --data {tmp_path}" in second.stderr
-    assert fan_out_record.read(tmp_path) == interrupted_before
+    assert fan_out.read_book(tmp_path) == interrupted_before
 
 
 def test_a_swarm_that_is_stopped_says_how_far_it_came_what_failed_and_how_to_go_on(
@@ -691,7 +691,7 @@ def test_a_ledger_that_cannot_go_on_ends_the_command_and_says_how_to_go_on(
         raise LedgerUnwritable(str(tmp_path), "the disk is full", "free some space and start again")
 
     monkeypatch.setattr(RayStage, "__enter__", full)
-    fan_out_record.begin(tmp_path, Order(children=7), None)
+    fan_out.begin_book(tmp_path, Order(children=7), None)
     result = perdure("run", "fan-out", "--resume", "--data", tmp_path)
     assert isinstance(result.exception, LedgerUnwritable)
     assert "--resume" in result.stderr
@@ -703,7 +703,7 @@ def test_a_disk_without_space_is_named_with_what_helps(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(LedgerUnwritable, match="free some space"):
-        fan_out_record.begin(tmp_path, Order(children=7), None)
+        fan_out.begin_book(tmp_path, Order(children=7), None)
 
 
 def test_a_scenario_that_cannot_say_that_it_plays_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -783,14 +783,14 @@ def test_options_that_make_no_sense_are_refused(words: str) -> None:
 
 
 def test_a_directory_remembers_what_was_interrupted(tmp_path: Path) -> None:
-    book = fan_out_record.begin(tmp_path, Order(children=7, kills=2, seed=9), None)
+    book = fan_out.begin_book(tmp_path, Order(children=7, kills=2, seed=9), None)
     book.progress.struck.append("child")
     book.save()
-    known = fan_out_record.read(tmp_path)
+    known = fan_out.read_book(tmp_path)
     assert known == book
     assert known is not None
     assert known.progress == Progress(struck=["child"])
-    assert fan_out_record.begin(tmp_path, Order(children=7), known).order.number == 2
+    assert fan_out.begin_book(tmp_path, Order(children=7), known).order.number == 2
 
 
 def test_two_scenarios_do_not_play_on_one_directory(tmp_path: Path) -> None:
@@ -801,9 +801,9 @@ def test_two_scenarios_do_not_play_on_one_directory(tmp_path: Path) -> None:
 
 
 def test_a_record_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    (tmp_path / fan_out_record.RECORD).write_text("{", encoding="utf-8")
+    (tmp_path / fan_out.RECORD).write_text("{", encoding="utf-8")
     with pytest.raises(PerdureError, match=r"scenario\.json"):
-        fan_out_record.read(tmp_path)
+        fan_out.read_book(tmp_path)
 
 
 @pytest.mark.parametrize("command", ["ps", "audit", "doctor", "cancel r", "retry r"])

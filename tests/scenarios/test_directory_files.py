@@ -29,7 +29,7 @@ from perdure.ledger.storage.cabinet import Cabinet, FileDisk
 from perdure.ledger.store.integrity import Finding
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.doctor import diagnosis
-from perdure.scenarios.stories import fan_out_record
+from perdure.scenarios.stories import fan_out
 from perdure.scenarios.stories.directory_lock import playing
 from tests.actors.test_backup import Workshop
 from tests.kit import address
@@ -88,7 +88,7 @@ class Place:
         yield lambda: LogFiles(self.data / "logs").in_order(WantedLogs())
         yield lambda: take_last_words(self.data / "hosts" / "h1")
         yield lambda: read_record(self.data)
-        yield lambda: fan_out_record.read(self.data)
+        yield lambda: fan_out.read_book(self.data)
         yield self.play
 
     def use(self) -> list[Exception]:
@@ -156,7 +156,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Place:
     named = subprocess.run(command, env={"PYTHONPATH": IMPORT_PATH}, capture_output=True, text=True, check=True)
     package = pack_up({"author.py": author}, data / "code")
     (data / "code" / "roots.txt").write_text(f"{root}\n", encoding="utf-8")
-    fan_out_record.begin(data, fan_out_record.Order(children=1), None)
+    fan_out.begin_book(data, fan_out.Order(children=1), None)
     log = ProcessLog(data / "logs", "h1", 1e6)
     log.write(log.record(1.0, "INFO", "perdure", "said"))
     (data / "hosts").mkdir()

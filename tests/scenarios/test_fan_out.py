@@ -15,9 +15,18 @@ from perdure.scenarios.faults.by_progress import Due, left_of
 from perdure.scenarios.faults.strikes import Strike, Victim
 from perdure.scenarios.live_view import LiveView, Screen
 from perdure.scenarios.stories.engine import simulate_in_one_world, simulated
-from perdure.scenarios.stories.fan_out import KINDS, FanOut, kills_of, pace_for
-from perdure.scenarios.stories.fan_out_checks import MAIL, Harvest, account, wrong_of
-from perdure.scenarios.stories.fan_out_record import Order, Progress
+from perdure.scenarios.stories.fan_out import (
+    KINDS,
+    MAIL,
+    FanOut,
+    Harvest,
+    Order,
+    Progress,
+    account,
+    kills_of,
+    pace_for,
+    wrong_of,
+)
 from perdure.scenarios.stories.scene import Scene
 from perdure.scenarios.testing.laboratory import Laboratory
 

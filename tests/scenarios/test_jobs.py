@@ -8,9 +8,8 @@ from collections import Counter
 import pytest
 from typer.testing import CliRunner
 
-from perdure.scenarios.cast.job_desk import KINDS, Job, Report, draw_jobs, total_of
+from perdure.scenarios.cast.job_desk import KINDS, Job, Report, draw_jobs, total_of, wrong_jobs
 from perdure.scenarios.cli import app
-from perdure.scenarios.stories.jobs_checks import differences
 
 
 def test_the_jobs_are_those_of_the_seed_and_of_every_kind() -> None:
@@ -39,7 +38,7 @@ RIGHT = Report(
 
 
 def test_what_is_as_it_should_be_is_not_complained_about() -> None:
-    assert differences(JOBS, RIGHT) == []
+    assert wrong_jobs(JOBS, RIGHT) == []
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,7 @@ def test_what_is_as_it_should_be_is_not_complained_about() -> None:
     ],
 )
 def test_whatever_differs_is_told(change: dict[str, object], complaint: str) -> None:
-    told = differences(JOBS, RIGHT.model_copy(update=change))
+    told = wrong_jobs(JOBS, RIGHT.model_copy(update=change))
     assert any(complaint in each for each in told), told
 
 

@@ -15,18 +15,28 @@ import pytest
 
 from perdure.actors import Agent, Client
 from perdure.scenarios.faults.machine import full_disk, stood_still
-from perdure.scenarios.stories.soak import Soak, size_mb
-from perdure.scenarios.stories.soak_curves import (
+from perdure.scenarios.stories.soak import (
     GROWTH_MAX,
     Sample,
+    Soak,
     curves,
     grown,
     growth,
+    size_mb,
     told,
     warmed_up,
 )
-from perdure.scenarios.stories.soak_legs import DISK_WORDS, Legs, failures, open_rows, wrong_beside
-from perdure.scenarios.stories.soak_upgrade import differences, program_in, told_in, write
+from perdure.scenarios.stories.soak_legs import (
+    DISK_WORDS,
+    Legs,
+    failures,
+    open_rows,
+    program_in,
+    told_in,
+    write_shop,
+    wrong_after_upgrade,
+    wrong_beside,
+)
 from perdure.scenarios.stories.stage import SimStage
 from perdure.scenarios.testing.laboratory import Laboratory
 
@@ -146,18 +156,22 @@ def ended(release: int, rung: int | None = None, **had: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("release", [1, 2, 7])
 def test_a_change_of_code_is_right_if_the_till_moved_on_once_and_the_run_kept_its_code(release: int) -> None:
-    assert differences(release, begun(release), ended(release)) == []
+    assert wrong_after_upgrade(release, begun(release), ended(release)) == []
 
 
 def test_what_is_wrong_after_a_change_of_code_is_told() -> None:
-    assert differences(2, begun(2), ended(2, old=3)) == ["a run that was asked for before the change had 3, not 2"]
-    assert differences(2, begun(2), ended(2, new=2)) == ["a run that was asked for after the change had 2, not 3"]
-    assert differences(2, begun(2, rung=5), ended(2)) == [
+    assert wrong_after_upgrade(2, begun(2), ended(2, old=3)) == [
+        "a run that was asked for before the change had 3, not 2"
+    ]
+    assert wrong_after_upgrade(2, begun(2), ended(2, new=2)) == [
+        "a run that was asked for after the change had 2, not 3"
+    ]
+    assert wrong_after_upgrade(2, begun(2, rung=5), ended(2)) == [
         "the till before the change had [2, 5, [[1, 2]]], not [2, 4, [[1, 2]]]"
     ]
     twice = ended(1)
     twice["till"][2] *= 2
-    assert differences(1, begun(1), twice) == [
+    assert wrong_after_upgrade(1, begun(1), twice) == [
         "the till after the change had [2, 3, [[1, 2], [1, 2]]], not [2, 3, [[1, 2]]]"
     ]
 
@@ -165,7 +179,7 @@ def test_what_is_wrong_after_a_change_of_code_is_told() -> None:
 def test_the_shop_of_a_release_counts_in_its_storage_and_its_errand_waits_for_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program, back = write(tmp_path / "shop", 1), tmp_path / "back"
+    program, back = write_shop(tmp_path / "shop", 1), tmp_path / "back"
     assert program == program_in(tmp_path / "shop")
     spec = importlib.util.spec_from_file_location("soak_shop", program)
     assert spec is not None
