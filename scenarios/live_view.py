@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol, Self
 
 from rich.console import Console, RenderableType
@@ -90,6 +91,11 @@ class TerminalScreen(Screen):
     def _draw(self) -> None:
         if self._view is not None:
             self._live.update(self._view.picture(self._console.height), refresh=True)
+
+
+def stamp() -> str:
+    """The time of day, before what is said."""
+    return f"{datetime.now(UTC):%H:%M:%S} "
 
 
 def screen_for(*, as_json: bool, stamp: Callable[[], str] = str) -> Screen:

@@ -15,7 +15,6 @@ from perdure.scenarios.provider.sim import SimProvider
 CHILDREN: Final = 8
 REST_MS: Final = 2_000  # of the quickest child; the slowest takes as often as long as there are children
 PAUSE_S: Final = 3
-ROUNDS_KEPT: Final = 20
 PLACE: Final = "demo"
 
 
@@ -26,7 +25,7 @@ class Told(BaseModel):
 
 
 class Repeater(Agent):
-    """Has a census taken, and the next one when that has ended. It keeps the newest rounds, and goes on after every death."""
+    """Has a census taken, and the next one when that has ended. It goes on after every death."""
 
     stands_alone = True
 

@@ -6,8 +6,6 @@ import asyncio
 import json
 import signal
 import sys
-from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -19,9 +17,10 @@ from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import equation, in_words, percentiles, shortened
 from perdure.scenarios.exits import STOPPED
-from perdure.scenarios.faults.chaos import FAILED_MAX, LIVE_MAX, Chaos, Plan, counted
+from perdure.scenarios.faults.chaos import ACCOUNT, Account, Chaos, Plan, counted
 from perdure.scenarios.faults.observer import Observer
 from perdure.scenarios.faults.strikes import some
+from perdure.scenarios.live_view import PipeScreen, Screen, stamp
 
 SETTLE_MAX_MS: Final = 86_400_000
 FOR_MAX_MS: Final = 30 * 86_400_000
@@ -72,8 +71,8 @@ def chaos(
     plan = _plan(every, lasting, seed, what, fraction, settle, ray=ray)
     if not data.exists():
         raise BadRequest("data", f"there is no directory {data}")
-    tell = (lambda _said: None) if as_json else partial(_tell, sys.stdout)
-    told, wrong = asyncio.run(_play(data, plan, tell))
+    screen = Screen() if as_json else PipeScreen(stamp)
+    told, wrong = asyncio.run(_play(data, plan, screen.say))
     print(json.dumps(told) if as_json else "\n".join(_sentences(told)))
     for difference in wrong:
         print(f"differs: {difference}", file=sys.stderr)
@@ -101,10 +100,6 @@ def _plan(
     )
 
 
-def _tell(stream: Any, said: str) -> None:
-    print(f"{datetime.now(UTC):%H:%M:%S} {said}", file=stream, flush=True)
-
-
 async def _play(data: Path, plan: Plan, tell: Any) -> tuple[dict[str, Any], list[str]]:
     async with Observer(data) as observer:
         vital = await observer.vital() if Target.RAY in plan.targets else []
@@ -129,15 +124,12 @@ def _heed_signals(drill: Chaos) -> None:
 
 async def _judged(drill: Chaos, observer: Observer, data: Path) -> dict[str, Any]:
     """The account, by what serves the directory, or if nothing does, by its ledger."""
-    asked = (("ps", LIVE_MAX), ("audit",), ("list", None, ["error"], None, FAILED_MAX, "newest"))
     try:
-        overview, audit, failed = [await observer.ask(*question) for question in asked]
+        answers = [await observer.ask(*question) for question in ACCOUNT]
     except SupervisorUnreachable:
         with ColdLedger(data) as ledger:
-            overview, audit, failed = [ledger.ask(*question) for question in asked]
-    told = drill.judge(overview, audit)
-    failed = [row for row in failed if row["run_id"] not in drill.failed_before]
-    told["failed"] = {row["run_id"]: row["outcome"].get("error") or "" for row in failed}
+            answers = [ledger.ask(*question) for question in ACCOUNT]
+    told = drill.judge(Account(*answers))
     return {**told, "recovery_ms": percentiles([round(each, 1) for each in told["recovery_ms"]])}
 
 

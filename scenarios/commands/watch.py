@@ -13,7 +13,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from perdure.scenarios.commands.shown import equation, json_of
 from perdure.scenarios.exits import TERMINATED
 from perdure.scenarios.faults.observer import Observer
 from perdure.scenarios.faults.strikes import Overview, Strike, Victim
-from perdure.scenarios.live_view import FRAME_S, LINE_S, RunTable, Screen, grid, hosts_line, screen_for
+from perdure.scenarios.live_view import FRAME_S, LINE_S, RunTable, Screen, grid, hosts_line, screen_for, stamp
 
 SHARE: Final = 3  # a pause is at least so many times as long as the look before it
 RATE_S: Final = 10.0  # over which the rate is taken
@@ -156,7 +155,7 @@ def watch(data: Path, live_max: int, *, as_json: bool) -> None:
     if not data.exists():
         raise BadRequest("data", f"there is no directory {data}")
     try:
-        with screen_for(as_json=as_json, stamp=_stamp) as screen:
+        with screen_for(as_json=as_json, stamp=stamp) as screen:
             asyncio.run(_watch(data, live_max, screen, as_json=as_json))
     except asyncio.CancelledError:
         raise typer.Exit(TERMINATED) from None
@@ -185,7 +184,3 @@ async def _look(observer: Observer, live_max: int, view: LiveOverview) -> list[s
         return view.see(await observer.ask("ps", live_max), time.monotonic())
     except SupervisorUnreachable as problem:
         return view.miss(str(problem), time.monotonic())
-
-
-def _stamp() -> str:
-    return f"{datetime.now(UTC):%H:%M:%S} "

@@ -26,12 +26,19 @@ from perdure.scenarios.faults.strikes import Overview, Strike, System, Victim, c
 LOOK_S: Final = 0.25
 LIVE_MAX: Final = 1_000  # runs that are looked at
 GONE_S: Final = 20.0  # without anybody who serves the directory, until the drill is over
-MUTE_S: Final = (
-    120.0  # the same while somebody might still answer, and if Ray itself is struck, which takes a while to start
-)
+MUTE_S: Final = 120.0  # the same while somebody might still answer, and if Ray is struck, which takes a while to start
 ARTICLES: Final = {Target.SUPERVISOR: "the ", Target.AGENT: "an agent's ", Target.RAY: "Ray's "}
 MAIL: Final = ("enqueued", "delivered", "superseded", "suppressed", "parked", "pending")
-FAILED_MAX: Final = 1_000  # failed runs that are known from before
+FAILED_MAX: Final = 1_000  # failed runs that are told, or known from before
+ACCOUNT: Final = (("ps", LIVE_MAX), ("audit",), ("list", None, ["error"], None, FAILED_MAX, "newest"))
+
+
+class Account(NamedTuple):
+    """How the work stands: the answers to the questions of `ACCOUNT`."""
+
+    overview: Overview
+    audit: dict[str, Any]
+    failed: list[dict[str, Any]]
 
 
 Vital = Callable[[], Awaitable[list[Victim]]]
@@ -76,11 +83,7 @@ class Chaos:
     async def play(self) -> None:
         """Strike until the time is over, and wait until everything is at rest. Raises `SupervisorUnreachable` if nobody answers."""
         self._began_s = self._system.now_s()
-        self.before = await self._system.ask("ps", LIVE_MAX)
-        self.failed_before = {
-            row["run_id"] for row in await self._system.ask("list", None, ["error"], None, FAILED_MAX, "newest")
-        }
-        self._parked = {mail["mail_id"] for mail in (await self._system.ask("audit"))["parked_mail"]}
+        self._before = Account(*[await self._system.ask(*question) for question in ACCOUNT])
         try:
             await self._strike_on()
             await self._settle()
@@ -198,13 +201,14 @@ class Chaos:
 
     # the end
 
-    def judge(self, overview: Overview, audit: dict[str, Any]) -> dict[str, Any]:
-        """The account, as `--json` prints it, by the last overview and the audit. Fills `wrong`."""
-        before = self.before["audit"]
-        mail = {key: audit[key] - before[key] for key in MAIL}
+    def judge(self, now: Account) -> dict[str, Any]:
+        """What happened meanwhile, as `--json` prints it. Fills `wrong`."""
+        before, (overview, audit, failed) = self._before, now
+        known = {row["run_id"] for row in before.failed}
+        mail = {key: audit[key] - before.audit[key] for key in MAIL}
         self.wrong += self._differences(audit)
         ended = {
-            status: max(0, overview["runs"][status] - self.before["runs"][status])
+            status: max(0, overview["runs"][status] - before.overview["runs"][status])
             for status in ("completed", "error", "aborted", "interrupted")
         }
         return {
@@ -214,6 +218,9 @@ class Chaos:
             "strikes": [self._plain(*each) for each in self.strikes.items()],
             "kills": dict(Counter(str(each.kind) for each in self.strikes.values())),
             "runs": {**ended, "live": live_in(overview)},
+            "failed": {
+                row["run_id"]: row["outcome"].get("error") or "" for row in failed if row["run_id"] not in known
+            },
             "deliveries": {**mail, "balanced": audit["balanced"]},
             "recovery_ms": [each.took_ms for each in self.strikes.values() if each.took_ms is not None],
             "verified": not self.wrong,
@@ -222,7 +229,8 @@ class Chaos:
     def _differences(self, audit: dict[str, Any]) -> Iterator[str]:
         if not audit["balanced"]:
             yield f"the audit does not balance: {', '.join(f'{key} {audit[key]}' for key in MAIL)}"
-        parked = [mail for mail in audit["parked_mail"] if mail["mail_id"] not in self._parked]
+        known = {mail["mail_id"] for mail in self._before.audit["parked_mail"]}
+        parked = [mail for mail in audit["parked_mail"] if mail["mail_id"] not in known]
         if parked:
             mails = [f"{mail['mail_id']} ({mail['error']})" for mail in parked]
             yield f"{counted(len(parked), 'completion')} parked meanwhile: {some(mails)}"

@@ -32,6 +32,7 @@ from perdure.scenarios.cast.census import (
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.commands.shown import in_words, percentiles, rate
 from perdure.scenarios.faults.by_progress import Director, Due, draw_kills, left_of
+from perdure.scenarios.faults.chaos import MAIL
 from perdure.scenarios.faults.strikes import Victim
 from perdure.scenarios.stories.directory_lock import unwritable
 from perdure.scenarios.stories.engine import Scenario, perform
@@ -103,9 +104,6 @@ def begin_book(data: Path, order: Order, known: Logbook | None) -> Logbook:
     book = Logbook(order=order, path=data / RECORD)
     book.save()
     return book
-
-
-MAIL: Final = ("enqueued", "delivered", "superseded", "suppressed", "parked", "pending")
 
 
 @dataclass

@@ -13,7 +13,7 @@ from perdure.actors import Agent, Client, Detached, RunContext, RunInfo, RunResu
 from perdure.ledger import BadRequest, SupervisorUnreachable
 from perdure.policies import Target
 from perdure.scenarios.cli import app
-from perdure.scenarios.faults.chaos import GONE_S, MUTE_S, Chaos, Plan
+from perdure.scenarios.faults.chaos import ACCOUNT, GONE_S, MUTE_S, Account, Chaos, Plan
 from perdure.scenarios.faults.observer import NotServed
 from perdure.scenarios.faults.strikes import Strike, Victim
 from perdure.scenarios.stories.stage import SimStage
@@ -65,8 +65,8 @@ def played(plan: Plan) -> tuple[Chaos, dict[str, Any], list[str], list[int]]:
         await client.agent(Book, "book").open()
         drill = Chaos(stage, plan, said.append)
         await drill.play()
-        overview, audit = await stage.ask("ps"), await stage.ask("audit")
-        found.extend([drill, drill.judge(overview, audit), await client.agent(Book, "book").pages()])
+        account = Account(*[await stage.ask(*question) for question in ACCOUNT])
+        found.extend([drill, drill.judge(account), await client.agent(Book, "book").pages()])
 
     with Laboratory(plan.seed, diaries=False) as laboratory:
         laboratory.play(story)
@@ -176,7 +176,7 @@ def drilled(system: Told, **plan: Any) -> tuple[Chaos, list[str]]:
 
 def test_a_run_that_is_not_at_work_again_is_told() -> None:
     drill, _ = drilled(Told(overview()))
-    told = drill.judge(overview(), audit(parked_mail=[]))
+    told = drill.judge(Account(overview(), audit(parked_mail=[]), []))
     assert drill.wrong == ["what strike 1 hit is not at work again: r"]
     assert (told["verified"], told["strikes"][0]["recovered_ms"], told["runs"]["live"]) == (False, None, 1)
 
@@ -184,7 +184,7 @@ def test_a_run_that_is_not_at_work_again_is_told() -> None:
 def test_an_audit_that_does_not_balance_and_a_completion_that_was_parked_meanwhile_are_told() -> None:
     drill, _ = drilled(Told(overview(), after_kill=overview("h2", 2), parked=("known",)))
     parked = [{"mail_id": each, "error": "it raised"} for each in ("known", "new")]
-    drill.judge(overview(), audit(balanced=False, parked_mail=parked))
+    drill.judge(Account(overview(), audit(balanced=False, parked_mail=parked), []))
     assert len(drill.wrong) == 2
     assert drill.wrong[0].startswith("the audit does not balance: enqueued 0")
     assert drill.wrong[1] == "1 completion was parked meanwhile: new (it raised)"
@@ -210,7 +210,7 @@ def test_a_directory_that_nobody_serves_any_more_ends_the_drill() -> None:
     assert drill.is_over
     assert GONE_S <= drill.seconds < MUTE_S
     assert said[-1] == "nothing serves the directory any more (nothing serves it), so the drill is over"
-    assert drill.judge(overview(), audit(parked_mail=[]))["verified"]
+    assert drill.judge(Account(overview(), audit(parked_mail=[]), []))["verified"]
 
 
 def test_a_supervisor_that_only_takes_its_time_is_waited_for_longer() -> None:
@@ -227,13 +227,14 @@ def test_one_who_stops_the_drill_gets_the_account_at_once() -> None:
         drill = Chaos(Told(overview()), Plan(60, 600), print)
         drill.stopped.set()
         await drill.play()
-        assert drill.judge(overview(), audit(parked_mail=[])) == {
+        assert drill.judge(Account(overview(), audit(parked_mail=[]), [])) == {
             "seed": 0,
             "seconds": 0.0,
             "stopped": True,
             "strikes": [],
             "kills": {},
             "runs": {"completed": 0, "error": 0, "aborted": 0, "interrupted": 0, "live": 1},
+            "failed": {},
             "deliveries": audit(),
             "recovery_ms": [],
             "verified": True,

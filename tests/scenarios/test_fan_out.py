@@ -12,12 +12,12 @@ from rich.console import Console
 from perdure.actors import RunFailed
 from perdure.scenarios.commands.shown import percentiles
 from perdure.scenarios.faults.by_progress import Due, left_of
+from perdure.scenarios.faults.chaos import MAIL
 from perdure.scenarios.faults.strikes import Strike, Victim
 from perdure.scenarios.live_view import LiveView, Screen
 from perdure.scenarios.stories.engine import simulate_in_one_world, simulated
 from perdure.scenarios.stories.fan_out import (
     KINDS,
-    MAIL,
     FanOut,
     Harvest,
     Order,
