@@ -22,9 +22,8 @@ from perdure.scenarios.provider.events import (
     frames,
 )
 from perdure.scenarios.provider.faults import End, Fault, FaultKind, FaultPlan, Rule, place_of
-from perdure.scenarios.provider.pairing import problems
 from perdure.scenarios.provider.script import Call, Question, Round, Script, answer, conclusion
-from perdure.scenarios.provider.scripted import ScriptedProvider
+from perdure.scenarios.provider.scripted import ScriptedProvider, problems
 from tests.scenarios.listening import ASK, READ, SCRIPT, SEARCH, WRITE, every_place
 
 QUESTION = SCRIPT.questions[0]
