@@ -109,16 +109,13 @@ def test_nothing_travels_for_what_is_installed_or_comes_with_perdure(code_dir: P
 def test_a_process_without_agents_of_its_own_offers_nothing_whatever_lies_where_it_runs(
     code_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (code_dir.parent / "ledger").mkdir(
-        parents=True
-    )  # of format 1, where our agents have names that are folders of a checkout
     folder = code_dir.parent.parent / "home/scenarios"
     folder.mkdir(parents=True)
     (folder / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(folder.parent))
     packer = Packer(code_dir)
     monkeypatch.setattr("perdure.actors.runtime.packing._subclasses", lambda _cls: [ToolRun, Reader])
-    assert type_name(Reader, code_dir).startswith("scenarios.")
+    assert type_name(Reader, code_dir) == "perdure.census:Reader"
     assert list(packer.offers()) == []
     assert packer.package_for(Reader) == ""
 
