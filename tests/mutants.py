@@ -269,8 +269,6 @@ MUTANTS = (
            "test_a_client_that_was_closed_or_forked_or_is_on_another_loop_says_so"),
     Mutant("actors.rest.keeping:KeepingHandlers.back_up", "never", "place",
            "test_what_a_gateway_was_not_started_for_is_refused"),
-    Mutant("actors.rest.keeping:KeepingHandlers", "no argument", "OPERATE",
-           "test_who_may_only_read_cannot_have_the_directory_examined"),
     Mutant("actors.runtime.client:Client._unbroken", "removed statement", "frame last",
            "test_w10_a_follower_goes_on_hearing_a_detached_run_after_the_supervisor_died"),
     Mutant("actors.runtime.client:Client.ready", "argument 1 alone", "to_the_end",

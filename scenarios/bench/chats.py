@@ -25,7 +25,7 @@ from perdure.scenarios.cast.measured_chats import ChatParent, Clocked, Instant, 
 
 def chat_children(bench: Bench) -> Found:
     """Chat children with a model that answers at once, as agent tools."""
-    count, crowd, repeats = bench.size(200, 20), bench.size(500, 50), bench.size(3, 1)
+    count, total, repeats = bench.size(200, 20), bench.size(500, 50), bench.size(3, 1)
     with bench.cluster("chat-children", hosts_warm=2) as runtime:
         parent = handle(runtime, ChatParent, "parent")
         parent.one_by_one(20)
@@ -33,11 +33,11 @@ def chat_children(bench: Bench) -> Found:
         before = disk_bytes(runtime.data / "agents")
         times = [parent.one_by_one(count) for _ in range(repeats)]
         kilobytes = (disk_bytes(runtime.data / "agents") - before) / (count * repeats) / 1024
-        parent.fan_out(crowd // 5)
-        rates = [crowd / parent.fan_out(crowd) for _ in range(repeats)]
+        parent.fan_out(total // 5)
+        rates = [total / parent.fan_out(total) for _ in range(repeats)]
         delays = [delay_ms(runtime, parent) for _ in range(bench.size(50, 5))]
     middle = [percentile(each, 0.5) for each in times]
-    return Found(middle, rates, kilobytes, delays, crowd=crowd)
+    return Found(middle, rates, kilobytes, delays, total=total)
 
 
 def delay_ms(runtime: Runtime, parent: Any) -> float:

@@ -202,7 +202,7 @@ def _get(port: int, path: str) -> Any:
 
 
 def watchers(bench: Bench) -> Found:
-    """A crowd that watches from the begin to the end."""
+    """A total that watches from the begin to the end."""
     count, seconds = bench.size(1_000, 20), bench.size(10, 2)
     with bench.cluster("watchers") as runtime, served(runtime, HERALDS) as port:
         seen = _crowd(bench, runtime, port, count, seconds)
@@ -225,20 +225,20 @@ def _crowd(bench: Bench, runtime: Runtime, port: int, count: int, seconds: int) 
     runtime.start(Herald, Speech(seconds=seconds, cue=str(cue)), run_id=RUN)
     (serving,) = (each.pid for each in listeners(port))
     command = [sys.executable, "-m", "perdure.scenarios.bench.watching", str(port), RUN, str(count)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as crowd:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as total:
         try:
-            assert crowd.stdout is not None
-            assert crowd.stdout.readline() == "ready\n", "the watchers could not begin"
+            assert total.stdout is not None
+            assert total.stdout.readline() == "ready\n", "the watchers could not begin"
             before, begun_s, memory = cpu_s([serving]), time.monotonic(), [pss_mb([serving])]
             cue.touch()
             while time.monotonic() < begun_s + seconds:
                 time.sleep(0.5)
                 memory.append(pss_mb([serving]))
             share = (cpu_s([serving]) - before) / (time.monotonic() - begun_s) * 100
-            told, _ = crowd.communicate(timeout=PATIENCE_S)
+            told, _ = total.communicate(timeout=PATIENCE_S)
         finally:
-            crowd.kill()
-    assert crowd.returncode == 0, "an event was lost or came twice, or a line was cut"
+            total.kill()
+    assert total.returncode == 0, "an event was lost or came twice, or a line was cut"
     seen: dict[str, Any] = json.loads(told)
     assert seen["events"] >= seconds * EVENTS_A_SECOND, seen["events"]
     return {**seen, "memory": memory, "share": share}

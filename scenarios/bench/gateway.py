@@ -21,7 +21,7 @@ from perdure.scenarios.stories.messenger import served as served_app
 
 AGENTS: Final = "perdure.scenarios.cast.measured_chats:GATEWAY_AGENTS"
 WARM: Final = 20
-START_S: Final = 0.02  # between two chats of the crowd, as people do not all begin at once
+START_S: Final = 0.02  # between two chats of the total, as people do not all begin at once
 PATH: Final = "/messengers/sink/webhook"
 CHATS: Final = 20
 LINES: Final = 32
@@ -78,14 +78,14 @@ class RawChat(RawConnection):
 
 def gateway(bench: Bench) -> Found:
     """The same turn inside and over HTTP, a chunk when nothing else happens, and many chats at once."""
-    count, crowd = bench.size(200, 10), bench.size(200, 10)
+    count, total = bench.size(200, 10), bench.size(200, 10)
     with bench.cluster("gateway", hosts_warm=2) as runtime:
         inside = [_inside_ms(handle(runtime, Instant, "inside")) for _ in range(count + WARM)][WARM:]
-        outside, alone, many = asyncio.run(_outside(runtime, count, crowd))
+        outside, alone, many = asyncio.run(_outside(runtime, count, total))
     middle = percentile(outside, 0.5)
     beyond = middle - percentile(inside, 0.5)
     late = (percentile(many, share) for share in (0.5, 0.99))
-    return Found(beyond, middle, percentile(alone, 0.5), *late, crowd=crowd)
+    return Found(beyond, middle, percentile(alone, 0.5), *late, total=total)
 
 
 def _inside_ms(agent: Any) -> float:
@@ -94,14 +94,14 @@ def _inside_ms(agent: Any) -> float:
     return (time.monotonic() - begun_s) * 1000
 
 
-async def _outside(runtime: Runtime, count: int, crowd: int) -> tuple[list[float], list[float], list[float]]:
+async def _outside(runtime: Runtime, count: int, total: int) -> tuple[list[float], list[float], list[float]]:
     async with gateways(runtime, AGENTS) as port:
         talk = RawChat(port, "instant", "outside")
         turns = [await _turn_ms(talk) for _ in range(count + WARM)]
         talk.close()
         alone = [RawChat(port, "steady", "alone")]
-        many = [RawChat(port, "steady", f"crowd-{number}") for number in range(crowd)]
-        await _delays(many[: crowd // 10])  # processes and code are warm then
+        many = [RawChat(port, "steady", f"total-{number}") for number in range(total)]
+        await _delays(many[: total // 10])  # processes and code are warm then
         with own_heap_left_alone():
             return turns[WARM:], await _delays(alone), await _delays(many)
 
@@ -141,13 +141,13 @@ async def _delays_of(talk: RawChat, begin_s: float) -> list[float]:
 
 def webhooks(bench: Bench) -> Found:
     """One webhook after the other, then as many as go."""
-    alone, crowd, repeats = bench.size(300, 20), bench.size(2_000, 100), bench.size(3, 1)
+    alone, total, repeats = bench.size(300, 20), bench.size(2_000, 100), bench.size(3, 1)
     with bench.cluster("messenger", hosts_warm=2) as runtime:
-        times, rates, lost = asyncio.run(_measured(runtime, alone, crowd, repeats))
+        times, rates, lost = asyncio.run(_measured(runtime, alone, total, repeats))
     return Found(percentile(times, 0.5), percentile(times, 0.99), rates, lost, chats=CHATS)
 
 
-async def _measured(runtime: Any, alone: int, crowd: int, repeats: int) -> tuple[list[float], list[float], int]:
+async def _measured(runtime: Any, alone: int, total: int, repeats: int) -> tuple[list[float], list[float], int]:
     async with served_app(messenger_app(runtime, Correspondent)) as address:
         lines = [RawConnection(int(address.rpartition(":")[2])) for _ in range(LINES)]
         for chat in range(CHATS):
@@ -156,11 +156,11 @@ async def _measured(runtime: Any, alone: int, crowd: int, repeats: int) -> tuple
         for number in range(alone):
             times.append(await _webhook_ms(lines[0], 1_000 + number, number % CHATS))
             await asyncio.sleep(PAUSE_S)  # for the answer
-        rates = [await _crowd(lines, 100_000 * (1 + each), crowd) for each in range(repeats)]
+        rates = [await _crowd(lines, 100_000 * (1 + each), total) for each in range(repeats)]
         for line in lines:
             line.close()
     answered = [await _answered(runtime, f"c{chat}") for chat in range(CHATS)]
-    return times, rates, CHATS + alone + crowd * repeats - sum(answered)
+    return times, rates, CHATS + alone + total * repeats - sum(answered)
 
 
 async def _webhook_ms(line: RawConnection, number: int, chat: int) -> float:

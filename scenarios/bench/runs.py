@@ -173,7 +173,7 @@ def _held_kb(runtime: Runtime) -> tuple[float, float]:
 
 def busy_host(bench: Bench) -> Found:
     """One host of writing agents that is called meanwhile, then detached items with the default limits; both beside `--load` spinners."""
-    count, times, crowd = bench.size(1_000, 60), 20, bench.size(2_000, 60)
+    count, times, total = bench.size(1_000, 60), 20, bench.size(2_000, 60)
     with bench.spinning():
         with bench.cluster("busy-host", hosts_max=1, hosts_warm=1) as runtime:
             control, crowder = handle(runtime, Idler, "control"), handle(runtime, Crowder, "crowder")
@@ -187,11 +187,11 @@ def busy_host(bench: Bench) -> Found:
             crowder = handle(runtime, Crowder, "crowder")
             crowder.detach_items(2)
             before = hosts_up(runtime)
-            items_s, again = crowder.detach_items(crowd)
+            items_s, again = crowder.detach_items(total)
             items = again + len(before - hosts_up(runtime))
     p99 = Compared([percentile(calls_ms, 0.99)], percentile(calm_ms, 0.99))
     rate = count * times / seconds
-    return Found(percentile(calls_ms, 0.5), p99, rate, writers, items_s, items, count=count, times=times, crowd=crowd)
+    return Found(percentile(calls_ms, 0.5), p99, rate, writers, items_s, items, count=count, times=times, total=total)
 
 
 def simulated_kills(bench: Bench) -> Found:
@@ -203,20 +203,20 @@ def simulated_kills(bench: Bench) -> Found:
 
 def fibers(bench: Bench) -> Found:
     """Fibers one by one and in batches, and calls while ten thousand are recovered."""
-    count, crowd, repeats = bench.size(500, 50), bench.size(10_000, 500), bench.size(5, 2)
-    with bench.cluster("fibers", fibers_at_once_max=crowd) as runtime:
+    count, total, repeats = bench.size(500, 50), bench.size(10_000, 500), bench.size(5, 2)
+    with bench.cluster("fibers", fibers_at_once_max=total) as runtime:
         agent = handle(runtime, Jobber, "jobber")
         agent.in_batches(count)
         commits = percentile(agent.commit_alone(count), 0.5)
         singles = [percentile(agent.one_by_one(count), 0.5) for _ in range(repeats)]
-        batches = [agent.in_batches(crowd) for _ in range(repeats)]
+        batches = [agent.in_batches(total) for _ in range(repeats)]
         victim = handle(runtime, Jobber, "victim")
-        victim.begin_endless(crowd)
+        victim.begin_endless(total)
         kill([ProcessId(*victim.process())])
-        delays = calls_during_recovery(victim, crowd)
-    accepted, done = ([crowd / each[at] for each in batches] for at in (0, 1))
+        delays = calls_during_recovery(victim, total)
+    accepted, done = ([total / each[at] for each in batches] for at in (0, 1))
     return Found(
-        Compared(singles, commits), accepted, done, max(delays), percentile(delays, 0.5), crowd=crowd, batch=BATCH
+        Compared(singles, commits), accepted, done, max(delays), percentile(delays, 0.5), total=total, batch=BATCH
     )
 
 
@@ -240,7 +240,7 @@ class Side(NamedTuple):
 def versus(module: str, bench: Bench) -> Found:
     """Each repeat measures the three sides one after the other, so that they share what the machine does meanwhile. The module is the
     peer's end of the conversation."""
-    one_by_one, crowd, repeats = bench.size(200, 20), bench.size(1_000, 50), bench.size(5, 3)
+    one_by_one, total, repeats = bench.size(200, 20), bench.size(1_000, 50), bench.size(5, 3)
     place = bench.data / module.rpartition(".")[2]
     place.mkdir(parents=True, exist_ok=True)
     with bench.cluster("perdure") as runtime, Peer([sys.executable, "-m", module, str(place)]) as peer:
@@ -255,13 +255,13 @@ def versus(module: str, bench: Bench) -> Found:
         ]
         for side in sides:  # the first of each is slower
             side.one_by_one(one_by_one // 10)
-            side.at_once(crowd // 10)
+            side.at_once(total // 10)
         awaited, fan_out = [], []
         for number in range(repeats):
             bench.say(f"round {number + 1} of {repeats} against {peer.version} …")
-            both = [(statistics.median(side.one_by_one(one_by_one)), side.at_once(crowd)) for side in sides]
+            both = [(statistics.median(side.one_by_one(one_by_one)), side.at_once(total)) for side in sides]
             awaited.append([wait for wait, _ in both])
             fan_out.append([rate for _, rate in both])
         plain.close()
         found = (Sides(*zip(*each, strict=True)) for each in (awaited, fan_out))
-        return Found(*found, peer_name=peer.version, crowd=crowd)
+        return Found(*found, peer_name=peer.version, total=total)

@@ -14,7 +14,7 @@ PLAIN: Final = "plain Ray calls/s"
 RESTART: Final = "plain Ray actor made anew by Ray"
 CLOUDFLARE: Final = "Cloudflare, measured"  # their runtime, on a similar machine
 WRITERS: Final = "{count:,} agents on one host that write {times} times each"
-ITEMS: Final = "{crowd:,} detached items of two steps, a milestone and a second's sleep"
+ITEMS: Final = "{total:,} detached items of two steps, a milestone and a second's sleep"
 LOST: Final = "the same: attempts beyond the first, and hosts lost"
 BOOT: Final = "boot with {retained:,} retained and {live:,} live runs"
 AWAKE: Final = "memory of one of {count:,} agents that are awake and at rest"
@@ -125,7 +125,7 @@ FIGURES: Final[dict[str, Group]] = {
     "chat-children": Group(
         chats.chat_children,
         Measure("awaited chat child, p50", "ms", at_most(15), CLOUDFLARE, 34),
-        Measure("fan-out of {crowd} chat children", "runs/s", at_least(200), CLOUDFLARE, 25),
+        Measure("fan-out of {total} chat children", "runs/s", at_least(200), CLOUDFLARE, 25),
         Measure("disk of a chat child", "KB", at_most(150), CLOUDFLARE, 600),
         Measure("detached chat child's end to its parent's handler", "ms", at_most(20)),
     ),
@@ -169,8 +169,8 @@ FIGURES: Final[dict[str, Group]] = {
         Measure("fiber accepted durably, one at a time, p50", "ms", at_most(3), "smallest durable write"),
         Measure("fibers accepted durably in batches of {batch}", "/s", at_least(5_000)),
         Measure("the same, until they were done", "/s"),
-        Measure("longest call while {crowd:,} fibers are recovered", "ms", at_most(50)),
-        Measure("median call while {crowd:,} fibers are recovered", "ms"),
+        Measure("longest call while {total:,} fibers are recovered", "ms", at_most(50)),
+        Measure("median call while {total:,} fibers are recovered", "ms"),
     ),
     "webhooks": Group(
         gateway.webhooks,
@@ -184,7 +184,7 @@ FIGURES: Final[dict[str, Group]] = {
         Measure("chat turn over HTTP beyond the same turn inside, p50", "ms", at_most(5)),
         Measure("chat turn over HTTP, p50", "ms"),
         Measure("delay of a chunk of one chat over HTTP, p50", "ms"),
-        Measure("delay of a chunk, {crowd} chats at once with 20 chunks/s each, p50", "ms"),
+        Measure("delay of a chunk, {total} chats at once with 20 chunks/s each, p50", "ms"),
         Measure("the same, p99", "ms", at_most(150)),
     ),
     "watchers": Group(
@@ -228,7 +228,7 @@ VERSUS: Final = {
     PeerName(name): Group(
         partial(runs.versus, needs.module),
         Measure("awaited run, p50", "ms"),
-        Measure("fan-out of {crowd:,} instant children", "runs/s"),
+        Measure("fan-out of {total:,} instant children", "runs/s"),
     )
     for name, needs in PEERS.items()
 }
