@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from perdure.actors.chat.chat_agent import ChatAgent
     from perdure.actors.chat.delegated_tools import agent_tool, client_tool
     from perdure.actors.chat.durable_agent import DurableAgent
-    from perdure.actors.chat.failures import ChatTurnFailed
     from perdure.actors.chat.feed import FeedEvent
     from perdure.actors.chat.model_lookup import UnusableModel, close_models, resolve_model
     from perdure.actors.chat.tool_schema import ToolContext
     from perdure.actors.chat.tools import BadToolOutput, ToolOptions, tool
     from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
+    from perdure.actors.chat.turn_failures import ChatTurnFailed
     from perdure.actors.code.known_types import by_type, mistakable
     from perdure.actors.events.message_parts import apply_chunk
     from perdure.actors.events.reducer import AgentToolEvents
@@ -66,12 +66,12 @@ if TYPE_CHECKING:
         TextLimits,
         Webhook,
     )
-    from perdure.actors.messenger.events import Kind, MessengerEvent, Person, conversation_name
+    from perdure.actors.messenger.chat_state import ChatState, key_shard, shard_of
     from perdure.actors.messenger.ingress import messenger_app
     from perdure.actors.messenger.messenger_agent import MessengerAgent, messengers_of
-    from perdure.actors.messenger.state import ChatState, key_shard, shard_of
+    from perdure.actors.messenger.messenger_events import Kind, MessengerEvent, Person, conversation_name
     from perdure.actors.messenger.telegram import Telegram
-    from perdure.actors.ports import Clock, Courier, Dice, Faults, Fleet, KillPoint, PoolSpec, Threads, World
+    from perdure.actors.ports import Clock, Dice, Faults, Fleet, KillPoint, PoolSpec, Threads, Transport, World
     from perdure.actors.ray_world.baseline import PlainRay
     from perdure.actors.ray_world.cluster_record import check_directory, read_record
     from perdure.actors.ray_world.deployment import LOGS

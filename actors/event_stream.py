@@ -30,7 +30,7 @@ class Submit(Protocol):
     def __call__(self, job: Pending[T], /) -> Future[T]: ...
 
 
-class Source(NamedTuple, Generic[T]):
+class EventSource(NamedTuple, Generic[T]):
     """Where the events of one iteration come from.
 
     Args:
@@ -50,7 +50,7 @@ class EventStream(Generic[T]):
     `begin` is called for each iteration.
     """
 
-    def __init__(self, begin: Callable[[], Source[T]]) -> None:
+    def __init__(self, begin: Callable[[], EventSource[T]]) -> None:
         self._begin = begin
 
     def __iter__(self) -> Iterator[T]:

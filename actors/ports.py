@@ -94,7 +94,7 @@ class Threads(Protocol):
         """How many jobs on shared threads go on although their caller has given them up."""
 
 
-class Turns(Protocol):
+class LoopTurns(Protocol):
     """Whose turn it is on the event loop of a host."""
 
     @property
@@ -126,7 +126,7 @@ class Vitals(Protocol):
         """The memory it holds, in megabytes."""
 
 
-class Courier(Protocol):
+class Transport(Protocol):
     """A peer's (a host's or a client's) ways to the supervisor, and to hosts. `door` is the name under which others find it, if it is a
     host that they may ask."""
 
@@ -201,6 +201,6 @@ class World(NamedTuple):
     faults: Faults
     vitals: Vitals
     metrics: Metrics = NoMetrics()
-    turns: Turns = NoTurns()
+    turns: LoopTurns = NoTurns()
     telemetry: Telemetry = OFF
     cores: int = 4

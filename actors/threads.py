@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from perdure.actors.tasks import RANK, to_the_end
 from perdure.ledger import BadRequest
-from perdure.policies import Line, Rank
+from perdure.policies import Rank, RankedQueue
 
 T = TypeVar("T")
 OURS: Final = "perdure"  # begins the names of threads that work for many agents
@@ -45,7 +45,7 @@ class Crew:
         self._lock = threading.Lock()  # guards what follows, and the slots of the jobs
         self._running = 0
         self._left_behind = 0
-        self._line: Line[_Job] = Line()
+        self._line: RankedQueue[_Job] = RankedQueue()
         self._returning: deque[tuple[_Slot, threading.Event]] = deque()
         self._resting: list[SimpleQueue[_Job | None]] = []
 

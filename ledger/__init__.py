@@ -1,7 +1,7 @@
 """What is true: facts, the table that moves them, decisions, mail, the stores, and the storages of agents.
 
-The durable store (`ledger.store.duckdb_store`) and the agents' storages (`ledger.storage.cabinet`) are imported by name, so that reading
-the protocol loads no database. Each name loads its module when it is first used.
+The durable store (`ledger.store.duckdb_store`) and the agents' storages (`ledger.storage.agent_storages`) are imported by name, so that
+reading the protocol loads no database. Each name loads its module when it is first used.
 """
 
 from typing import TYPE_CHECKING
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from perdure.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from perdure.ledger.activation import Activation, HostView, Trouble, blind, package_of, pool_key, with_package
-    from perdure.ledger.checks import (
+    from perdure.ledger.activation import Activation, HostView, PoolTrouble, blind, package_of, pool_key, with_package
+    from perdure.ledger.addressing import Route, Standalone, is_cleared, named_on_the_way, route
+    from perdure.ledger.argument_checks import (
         check_bool,
         check_ms,
         check_number,
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
         check_words,
         checked,
     )
+    from perdure.ledger.batch_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
     from perdure.ledger.codec import decode, encode, pack, unpack, unpack_opened
-    from perdure.ledger.crowd_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
     from perdure.ledger.directory_format import (
         AGENTS,
         FORMAT,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
         Effect,
         ForgetStorage,
         StartAttempt,
-        StartCrowd,
+        StartBatch,
         StopAgent,
         TellEnd,
         WakeAgent,
@@ -106,7 +107,7 @@ if TYPE_CHECKING:
         SupervisorStarted,
     )
     from perdure.ledger.families import ancestors
-    from perdure.ledger.folds import enact, fold, record_fact
+    from perdure.ledger.folds import apply_fact, fold, record_fact
     from perdure.ledger.frames import frame_of
     from perdure.ledger.ids import (
         agent_id,
@@ -134,6 +135,7 @@ if TYPE_CHECKING:
         overview,
         parked,
     )
+    from perdure.ledger.known_agent import KnownAgent, KnownAgents, standing_of
     from perdure.ledger.mail import MILESTONE, Mail, MailState, Slot
     from perdure.ledger.notes import Note
     from perdure.ledger.old_code import code_counts, code_standings, older_awake
@@ -147,12 +149,11 @@ if TYPE_CHECKING:
     )
     from perdure.ledger.preview import preview_of, shown_input
     from perdure.ledger.protocol import decide
-    from perdure.ledger.reach import Route, Standalone, is_cleared, named_on_the_way, route
     from perdure.ledger.run import Run, outcome_of
     from perdure.ledger.run_pages import Page, page_of
     from perdure.ledger.secret import (
+        RedactedStream,
         Secret,
-        Struck,
         plain_without_secrets,
         provide_secrets,
         revealed,
@@ -170,7 +171,6 @@ if TYPE_CHECKING:
         run_from,
         run_record,
     )
-    from perdure.ledger.standing import KnownAgents, Standing, standing_of
     from perdure.ledger.status import ENDED, HARD, LIVE, InterruptedReason, Status
     from perdure.ledger.stimulus import (
         COLLECTED_NOTHING,
@@ -186,6 +186,7 @@ if TYPE_CHECKING:
         Chunk,
         Clear,
         Ended,
+        ExpireRuns,
         Forget,
         Handled,
         HostLost,
@@ -194,7 +195,6 @@ if TYPE_CHECKING:
         Progress,
         Released,
         Request,
-        Retire,
         Retry,
         Stimulus,
         StopLives,
@@ -205,8 +205,8 @@ if TYPE_CHECKING:
         Up,
     )
     from perdure.ledger.storage.this_machine import mount_of
-    from perdure.ledger.store.crowds import CROWD, CROWD_MIN, CROWDS, Crowd, count_of, crowd_of, spelled_out
-    from perdure.ledger.store.store import Boot, CrowdRow, FactRow, First, Payload, Record, Row, Store, Wanted
+    from perdure.ledger.store.batches import BATCH, BATCH_MIN, BATCHES, Batch, batch_of, count_of, expand_rows
+    from perdure.ledger.store.store import BatchRow, Boot, FactRow, First, Payload, Record, Row, Store, Wanted
     from perdure.ledger.timeouts import arm, next_look
     from perdure.ledger.values import (
         FINGERPRINT_BYTES,

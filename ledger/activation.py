@@ -98,7 +98,7 @@ STARTS_MAX: Final = 4  # hosts of a pool that do not come up, in a row, until wh
 
 
 @dataclass(slots=True)
-class Trouble:
+class PoolTrouble:
     """Why no host of a pool comes up: seen, not recorded. `starts` counts those that failed in a row, since `since_at_ms`. `is_lack` says
     that no node of the cluster has what they ask for."""
 

@@ -19,7 +19,7 @@ from perdure.ledger.ids import name_of
 from perdure.ledger.mail import Mail
 from perdure.ledger.preview import shown_input
 from perdure.ledger.run import Run, outcome_of
-from perdure.ledger.store.crowds import CROWD_MIN
+from perdure.ledger.store.batches import BATCH_MIN
 from perdure.ledger.view import View
 
 
@@ -38,7 +38,7 @@ class StartAttempt(NamedTuple):
     after: int = 0
 
 
-class StartCrowd(NamedTuple):
+class StartBatch(NamedTuple):
     """Tell a host to start the first attempts at many runs of one type, with the same options. What differs is in columns."""
 
     host_id: str
@@ -88,7 +88,7 @@ class ForgetStorage(NamedTuple):
     agent_id: str
 
 
-Effect = StartAttempt | StartCrowd | WakeAgent | DeliverMail | StopAgent | TellEnd | ForgetStorage
+Effect = StartAttempt | StartBatch | WakeAgent | DeliverMail | StopAgent | TellEnd | ForgetStorage
 """One thing to do, as data. It names the life that it is meant for."""
 
 
@@ -130,7 +130,7 @@ def everything(view: View, first: int = 0, most: int | None = None) -> list[str]
 
 def keys_of(effect: Effect) -> Sequence[str]:
     """The runs and the agents for which an effect stays outstanding until a fact says that it is done. They may be unknown."""
-    if isinstance(effect, StartCrowd):
+    if isinstance(effect, StartBatch):
         return effect.run_ids
     return () if isinstance(effect, TellEnd) else (name_of(effect.agent_id), effect.agent_id)
 
@@ -147,14 +147,14 @@ def _starts_plainly(view: View, run: Run) -> bool:
 
 def _together(view: View, alike: list[Run]) -> Iterator[Effect]:
     """First attempts of one type on one host, with the same options."""
-    if len(alike) < CROWD_MIN:
+    if len(alike) < BATCH_MIN:
         for run in alike:
             yield from _for_run(view, run)
         return
     first = alike[0]
     inputs = [run.input or b"" for run in alike]
     ids, incarnations = [run.run_id for run in alike], [run.incarnation for run in alike]
-    yield StartCrowd(first.host_id, first.agent_type, first.options, ids, incarnations, inputs)
+    yield StartBatch(first.host_id, first.agent_type, first.options, ids, incarnations, inputs)
 
 
 def _for_run(view: View, run: Run) -> list[Effect]:

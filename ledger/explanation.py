@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from perdure.ledger.activation import STARTS_MAX, Activation, Trouble, package_of, pool_key
+from perdure.ledger.activation import STARTS_MAX, Activation, PoolTrouble, package_of, pool_key
 from perdure.ledger.codec import unpack
-from perdure.ledger.lines import line_for
 from perdure.ledger.mail import Mail, MailState, Slot
 from perdure.ledger.placements import askers_host, blamed_in, hindrance, is_alone, is_at_fault
 from perdure.ledger.run import Run
 from perdure.ledger.status import InterruptedReason, Status
 from perdure.ledger.timeouts import budget_of, next_look, place_due_ms, retry_due_ms, sighting_of, start_due_ms
 from perdure.ledger.view import View
+from perdure.ledger.wait_queues import line_for
 from perdure.ledger.wording import counted, first, lasting, nth
 from perdure.policies import Limits, is_window
 
@@ -209,7 +209,7 @@ def _waits(case: Case) -> Iterator[str]:
         )
 
 
-def _hindered(case: Case, trouble: Trouble) -> Iterator[str]:
+def _hindered(case: Case, trouble: PoolTrouble) -> Iterator[str]:
     """Why no place comes up for it."""
     yield f"It waits for a place, and {trouble}. That is so since {lasting(max(0, case.at_ms - trouble.since_at_ms))}."
     if trouble.is_lack:

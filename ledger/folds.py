@@ -1,7 +1,7 @@
 """How the view changes: what each fact does to it, records first, then the indexes that follow from them.
 
-`enact` consumes what `decide` yields. `record_fact` numbers one fact and hands back the row to be made durable. `fold` changes the view by
-a fact that is durable already. A fact without a function of its own below changes its run alone (`run.apply`).
+`apply_fact` consumes what `decide` yields. `record_fact` numbers one fact and hands back the row to be made durable. `fold` changes the
+view by a fact that is durable already. A fact without a function of its own below changes its run alone (`run.apply`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from perdure.ledger.activation import Activation
+from perdure.ledger.batch_folds import record_batch
 from perdure.ledger.codec import encode
-from perdure.ledger.crowd_folds import record_crowd
 from perdure.ledger.facts import (
     RUN_FACTS,
     AgentActivated,
@@ -47,19 +47,19 @@ from perdure.ledger.ids import name_of
 from perdure.ledger.mail import MILESTONE, Mail, MailEvent, Slot, permits
 from perdure.ledger.notes import Note
 from perdure.ledger.run import open_run, outcome_of
-from perdure.ledger.store.crowds import CROWD, Crowd
+from perdure.ledger.store.batches import BATCH, Batch
 from perdure.ledger.store.store import FactRow, Row
 from perdure.ledger.view import View
 
 
-def enact(view: View, changes: Iterable[Fact | Crowd | Note], at_ms: int) -> list[Row]:
+def apply_fact(view: View, changes: Iterable[Fact | Batch | Note], at_ms: int) -> list[Row]:
     """Put each change into the view before the next one is decided. Returns the rows of the facts, to be made durable together."""
     rows: list[Row] = []
     for change in changes:
         if isinstance(change, Note):
             change.apply(view)
-        elif isinstance(change, CROWD):
-            rows.append(record_crowd(view, change, at_ms))
+        elif isinstance(change, BATCH):
+            rows.append(record_batch(view, change, at_ms))
         else:
             rows.append(record_fact(view, change, at_ms))
     return rows

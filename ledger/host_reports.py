@@ -54,7 +54,7 @@ from perdure.ledger.stimulus import (
 )
 from perdure.ledger.transitions import permits
 from perdure.ledger.view import View
-from perdure.policies import Evidence, Fail, Limits, Retry, Seal, backoff_ms, judge
+from perdure.policies import Evidence, Fail, Limits, RetryAfter, Seal, backoff_ms, judge
 
 
 def current(view: View, run_id: str, incarnation: int) -> Run | None:
@@ -261,14 +261,14 @@ def lose(
         yield AgentLost(activation.agent_id, activation.incarnation, at_ms + pause, cause)
         return
     verdict = judge(_evidence(run, limits), limits)
-    pause = verdict.after_ms if isinstance(verdict, Retry) else 0
+    pause = verdict.after_ms if isinstance(verdict, RetryAfter) else 0
     yield AttemptLost(run.run_id, run.attempt, cause, at_ms + pause)
     if isinstance(verdict, Fail):
         yield RunFailed(run.run_id, run.attempt, f"{verdict.why}; the last time: {cause}", released=True)
         yield from abort_awaited(view, run)
     elif isinstance(verdict, Seal):
         yield from seal(view, run, still_running=False)
-    if not is_clean and not isinstance(verdict, Retry):
+    if not is_clean and not isinstance(verdict, RetryAfter):
         yield AgentLost(run.child, run.incarnation, at_ms, cause)
 
 

@@ -18,7 +18,7 @@ NAMED_MAX: Final = 100  # agents, runs of each type that are told by name
 
 
 @dataclass(slots=True)
-class Standing:
+class CodeVersion:
     """What there is of one agent type now; `since_ms` is when its newest code came."""
 
     agent_type: str
@@ -49,11 +49,11 @@ class Standing:
 
 def code_standings(view: View, agent_type: str | None, *, served: bool = True) -> list[dict[str, Any]]:
     """Every type that has an agent awake or a live run, and every origin of code that came, or this type alone."""
-    found: dict[str, Standing] = {}
+    found: dict[str, CodeVersion] = {}
 
-    def of(kind: str, origin: str) -> Standing:
+    def of(kind: str, origin: str) -> CodeVersion:
         if kind not in found:
-            found[kind] = Standing(kind, view.code.newest.get(origin), view.code.since_ms.get(origin))
+            found[kind] = CodeVersion(kind, view.code.newest.get(origin), view.code.since_ms.get(origin))
         return found[kind]
 
     for activation in _awake(view) if served else ():

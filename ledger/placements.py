@@ -5,7 +5,7 @@ agents under which too many hosts died get a host to themselves; their losses ar
 does an agent that was seen to block the event loop of its host. The run of a tool is never placed on the host of the agent that asked for
 it, because it has to outlive that agent.
 
-Where no host of a pool comes up (`Trouble`), those that are there take whoever waits. If there is none, runs wait, and go on when one
+Where no host of a pool comes up (`PoolTrouble`), those that are there take whoever waits. If there is none, runs wait, and go on when one
 comes. But if hosts of other pools come up, what is asked of this one is at fault: a run that has never begun fails when as many hosts have
 failed to start as it has attempts. One that has begun waits until its `recovery_deadline_ms`. What no node has may come with a node, so
 no run fails for that.
@@ -19,21 +19,21 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from perdure.ledger.activation import STARTS_MAX, HostView, Trouble, pool_key, with_package
-from perdure.ledger.crowd_decisions import seat_together
+from perdure.ledger.activation import STARTS_MAX, HostView, PoolTrouble, pool_key, with_package
+from perdure.ledger.batch_decisions import seat_together
 from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact, RunFailed
 from perdure.ledger.ids import name_of
-from perdure.ledger.lines import LOOK_MAX, LineKey, line_for
 from perdure.ledger.notes import AgentDue, HostReserved, Note, RunHeld, WakePutOff
 from perdure.ledger.requests import abort_awaited
 from perdure.ledger.run import Run
 from perdure.ledger.stimulus import Unhosted
-from perdure.ledger.store.crowds import CROWD_MIN, Crowd
+from perdure.ledger.store.batches import BATCH_MIN, Batch
 from perdure.ledger.view import View
+from perdure.ledger.wait_queues import LOOK_MAX, LineKey, line_for
 from perdure.policies import Limits, blamed_from, choose, has_room_alone, wanted_hosts
 
 
-def assign_hosts(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Crowd | Note]:
+def assign_hosts(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Batch | Note]:
     """Assign a host to every agent and run that waits for one and may have it now."""
     blame = _Blame(view, limits)
     for line in view.wakes.keys:
@@ -71,9 +71,9 @@ def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _
         yield AgentActivated(agent, view.incarnation + 1, host.host_id, home)
 
 
-def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Blame) -> Iterator[Fact | Crowd | Note]:
+def _seat_runs(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _Blame) -> Iterator[Fact | Batch | Note]:
     hosts, is_dry = pool(view, line.pool), _is_dry(view, line.pool)
-    if view.queues.length(line) >= CROWD_MIN:
+    if view.queues.length(line) >= BATCH_MIN:
         yield from seat_together(view, line, hosts, blame[line.pool], limits)
     for run_id in view.queues.walk(line):
         run = view.runs[run_id]
@@ -114,7 +114,7 @@ def unhosted(view: View, said: Unhosted, limits: Limits) -> Iterator[Fact]:
                 yield from abort_awaited(view, run)
 
 
-def hindrance(view: View, key: str) -> Trouble | None:
+def hindrance(view: View, key: str) -> PoolTrouble | None:
     """Why whoever waits for a host of this pool waits in vain; None if hosts are there, or are still being tried for the first times."""
     trouble = view.troubles.get(key)
     if trouble is None or not trouble.is_plain or any(host.up for host in pool(view, key)):
@@ -128,7 +128,7 @@ def is_at_fault(view: View, key: str) -> bool:
     return trouble is not None and not trouble.is_lack and any(host.up for host in view.hosts.values())
 
 
-def fails_unhosted(run: Run, trouble: Trouble, limits: Limits) -> bool:
+def fails_unhosted(run: Run, trouble: PoolTrouble, limits: Limits) -> bool:
     """Whether so many failed starts are the end of a run, if what it asks of its host is at fault."""
     most = run.attempts(limits.attempts_max).most
     return run.attempt == run.begun_after and trouble.starts >= max(STARTS_MAX, most)

@@ -10,7 +10,7 @@ is doubled, late or from an earlier life yields no facts.
 | `Request`, `Cancel`, `Clear`, `Tell`, `Forget`, `StopLives`, `Retry` | `requests` |
 | `Up`, `Progress`, `Milestone`, `Chunk`, `Ended`, `Unstarted`, `Released`, `Awake`, `Alarm`, `Handled` | `host_reports` |
 | `Adopt` | `upgrades` |
-| `Retire` | here |
+| `ExpireRuns` | here |
 | `HostUp`, `HostLost` | `host_reports` |
 | `Unhosted` | `placements` |
 | `Tick` | `timeouts` |
@@ -36,6 +36,7 @@ from perdure.ledger.stimulus import (
     Chunk,
     Clear,
     Ended,
+    ExpireRuns,
     Forget,
     Handled,
     HostLost,
@@ -44,7 +45,6 @@ from perdure.ledger.stimulus import (
     Progress,
     Released,
     Request,
-    Retire,
     Retry,
     Stimulus,
     StopLives,
@@ -77,7 +77,7 @@ FAMILY_MAX: Final = 1_000
 """Runs of one family that are cleared at once by themselves. A larger one is for `perdure clear`."""
 
 
-def retire(view: View, asked: Retire) -> Iterator[Fact]:
+def retire(view: View, asked: ExpireRuns) -> Iterator[Fact]:
     """Clear those of these runs that nobody needs."""
     runs = [run for run_id in asked.run_ids if (run := view.runs.get(run_id)) is not None]
     spoken_of = {mail.run_id for mail in view.mail.values()} if runs else set()
@@ -138,7 +138,7 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Tell: lambda view, said, _at_ms, _limits: requests.tell(view, said),
     Forget: lambda view, said, _at_ms, _limits: requests.forget(view, said),
     StopLives: lambda view, said, _at_ms, _limits: requests.stop_lives(view, said),
-    Retire: lambda view, said, _at_ms, _limits: retire(view, said),
+    ExpireRuns: lambda view, said, _at_ms, _limits: retire(view, said),
     Retry: lambda view, said, _at_ms, _limits: requests.retry(view, said),
     Up: lambda view, said, _at_ms, _limits: host_reports.up(view, said),
     Progress: lambda view, said, _at_ms, _limits: host_reports.progress(view, said),

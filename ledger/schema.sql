@@ -14,9 +14,9 @@ CREATE TABLE facts (
     body BLOB USING COMPRESSION zstd
 );
 
--- What many runs went through together: so many consecutive `facts` from number `seq` on, in columns (see `crowds.py`).
+-- What many runs went through together: so many consecutive `facts` from number `seq` on, in columns (see `batches.py`).
 -- Without a key, DuckDB would read the bodies of two thousand to find one; of compressed ones it would unpack as many.
-CREATE TABLE crowds (
+CREATE TABLE batches (
     seq BIGINT PRIMARY KEY,
     at_ms BIGINT,
     facts BIGINT,

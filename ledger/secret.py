@@ -125,7 +125,7 @@ def plain_without_secrets(value: Any) -> Any:
     return value
 
 
-class Struck:
+class RedactedStream:
     """A stream of text out of which secrets are struck; what else it can is as the stream does it."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -11,13 +11,13 @@ from dataclasses import fields
 from operator import attrgetter
 
 from perdure.ledger.activation import Activation, Lives
+from perdure.ledger.batch_folds import fold_batch
 from perdure.ledger.code import Code
 from perdure.ledger.codec import decode, pack, unpack
-from perdure.ledger.crowd_folds import fold_crowd
 from perdure.ledger.folds import fold
 from perdure.ledger.mail import Mail, MailState
 from perdure.ledger.run import Run
-from perdure.ledger.store.store import Boot, CrowdRow, Record
+from perdure.ledger.store.store import BatchRow, Boot, Record
 from perdure.ledger.view import View
 
 _plain_of = attrgetter(*(each.name for each in fields(Activation) if each.name not in ("confirmed", "begun_in")))
@@ -138,8 +138,8 @@ def restore(boot: Boot) -> View:
         _restore_record(view, record)
     _index(view)
     for row in boot.rows:
-        if isinstance(row, CrowdRow):
-            fold_crowd(view, row)
+        if isinstance(row, BatchRow):
+            fold_batch(view, row)
         else:
             fold(view, decode(row.kind, row.body), row.seq, row.at_ms)
     _index(view)

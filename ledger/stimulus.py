@@ -140,7 +140,7 @@ class Clear(NamedTuple):
     run_ids: list[str]
 
 
-class Retire(NamedTuple):
+class ExpireRuns(NamedTuple):
     """These runs ended long ago, and may be forgotten if nobody needs them any more. `called` are children of theirs that somebody had
     called or written to."""
 
@@ -209,7 +209,7 @@ class Tick(NamedTuple):
 
 Stimulus = (
     Request | Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled | Cancel | Clear | Tell
-    | Retire | Forget | StopLives | Retry | Adopt | HostUp | HostLost | Unhosted | Tick
+    | ExpireRuns | Forget | StopLives | Retry | Adopt | HostUp | HostLost | Unhosted | Tick
 )  # fmt: skip
 
 COLLECTED_NOTHING = "collected-nothing"

@@ -12,17 +12,17 @@ from collections.abc import Collection
 from itertools import islice
 from typing import Any
 
-from perdure.ledger.activation import Activation, HostView, Lives, Trouble, package_of, with_package
+from perdure.ledger.activation import Activation, HostView, Lives, PoolTrouble, package_of, with_package
 from perdure.ledger.code import Code
 from perdure.ledger.facts import Fact
 from perdure.ledger.families import Families, ancestors
 from perdure.ledger.ids import is_within, name_of, origin_of, parent_of, root_of, type_of
-from perdure.ledger.lines import LineKey, Lines, line_for
 from perdure.ledger.mail import Mail, MailEvent, MailState, Slot, handler_of
-from perdure.ledger.mailbox import Mailbox
+from perdure.ledger.pending_mail import PendingMail
 from perdure.ledger.run import Run, apply
 from perdure.ledger.store.store import Record
 from perdure.ledger.timers import Timers
+from perdure.ledger.wait_queues import LineKey, WaitQueues, line_for
 from perdure.policies import Leap
 
 _BLOCKERS_MAX = 1_000
@@ -58,7 +58,7 @@ class View:
         self.archived: Counter[str] = Counter()  # ended runs by status that only the snapshot has
         self.hosts: dict[str, HostView] = {}
         self.elsewhere: dict[str, str] = {}  # nodes that do not see the directory, and what each has instead
-        self.troubles: dict[str, Trouble] = {}  # by pool, of those whose last host did not come up
+        self.troubles: dict[str, PoolTrouble] = {}  # by pool, of those whose last host did not come up
         self.blockers: dict[str, None] = {}  # agents whose code was seen to block the event loop of their host
         self.homes: dict[str, list[Any]] = {}
         self.touched: dict[str, None] = {}
@@ -77,15 +77,15 @@ class View:
         self.children: dict[str, dict[str, None]] = {}  # live ones
         self.placed: dict[str, int] = {}
         self.awaiting: dict[str, int] = {}
-        self.queues = Lines()
+        self.queues = WaitQueues()
         self.held: dict[str, OrderedDict[str, None]] = {}
         self.awake: dict[str, None] = {}  # agents that are on a host, or ended uncleanly
         self.alarmed: dict[str, None] = {}
         self.wanted: dict[
             str, LineKey | None
         ] = {}  # agents that are to be woken, with their line unless they are put off
-        self.wakes = Lines()
-        self.mailbox: dict[str, Mailbox] = {}
+        self.wakes = WaitQueues()
+        self.mailbox: dict[str, PendingMail] = {}
         self.parked_mail: dict[str, dict[str, None]] = {}
         self.families = Families()
         self.timers = Timers()
@@ -136,11 +136,11 @@ class View:
 
     # mail
 
-    def box(self, agent: str) -> Mailbox:
+    def box(self, agent: str) -> PendingMail:
         """The mailbox of an agent, which has or gets mail."""
         box = self.mailbox.get(agent)
         if box is None:
-            box = self.mailbox[agent] = Mailbox()
+            box = self.mailbox[agent] = PendingMail()
             self.families.add(agent)
         return box
 

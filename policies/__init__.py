@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from perdure.policies.agents_client import (
         OUTCOMES,
         PROGRESS_EVERY_S,
-        Plan,
         ProbeAnswer,
         Situation,
+        TurnPlan,
         plan_request,
         probe_answer,
         run_events,
@@ -95,10 +95,10 @@ if TYPE_CHECKING:
     )
     from perdure.policies.delivery import (
         Delivery,
-        Ending,
+        DeliveryOutcome,
+        DeliveryTrouble,
         Next,
-        Outcome,
-        Trouble,
+        ReplyEnding,
         after_failure,
         after_unknown,
         ending,
@@ -106,6 +106,22 @@ if TYPE_CHECKING:
         ready_at_ms,
     )
     from perdure.policies.failures import ApiKind, Failure, FailureKind, Raised
+    from perdure.policies.fiber_decisions import (
+        UNSET,
+        AskHook,
+        Drop,
+        Enter,
+        FiberResult,
+        FiberRetry,
+        Interruption,
+        Settle,
+        SettledFiber,
+        after_error,
+        after_hook,
+        outlived,
+        recovery_pause_after,
+        take_up,
+    )
     from perdure.policies.fiber_status import (
         FIBER_CLEANED,
         FIBER_OPEN_STATES,
@@ -115,39 +131,23 @@ if TYPE_CHECKING:
         FiberState,
         FiberStatus,
     )
-    from perdure.policies.fibers import (
-        UNSET,
-        Ask,
-        Drop,
-        Enter,
-        FiberResult,
-        FiberRetry,
-        Interruption,
-        Settle,
-        Settled,
-        after_error,
-        after_hook,
-        outlived,
-        recovery_pause_after,
-        take_up,
-    )
     from perdure.policies.json_types import Json, JsonObject
     from perdure.policies.ledger_time import LEAP_MS, Leap, LedgerTime, carried, with_leap
     from perdure.policies.limits import Limits
     from perdure.policies.liveness import COMING, MUTE, Silence, is_noteworthy, is_unbearable, silence_after, was_late
-    from perdure.policies.messages import Counting, length_of, sendable, split, spoken
+    from perdure.policies.long_texts import Counting, length_of, sendable, split, spoken
     from perdure.policies.numbers import INFINITY, InvalidValue, is_number, number, whole
     from perdure.policies.overlap import OpenTurn, Overlap, QueueAction, is_dropped, overlaps, queue_decision
     from perdure.policies.patience import NEVER, Budget, Sighting, expiry, is_window
     from perdure.policies.phases import (
         FAILURES_MAX,
-        Action,
         AttemptFacts,
         CallFacts,
+        CallStage,
         Cause,
         Mode,
         Phase,
-        Stage,
+        TurnAction,
         TurnBudget,
         cause_of,
         decide,
@@ -163,7 +163,8 @@ if TYPE_CHECKING:
         spare_hosts,
         wanted_hosts,
     )
-    from perdure.policies.recovery import Attempts, Evidence, Fail, Release, Retry, Seal, judge
+    from perdure.policies.ranked_queue import Rank, RankedQueue
+    from perdure.policies.recovery import Attempts, Evidence, Fail, Release, RetryAfter, Seal, judge
     from perdure.policies.repair import (
         awaits_client,
         default_repair,
@@ -175,7 +176,7 @@ if TYPE_CHECKING:
         tool_name,
         waiting_calls,
     )
-    from perdure.policies.repeats import Loss, LossRow, RepeatGuard, call_key, stop_text
+    from perdure.policies.repeats import LossRow, RepeatGuard, UnknownOutcome, call_key, stop_text
     from perdure.policies.reply_status import REPLY_OPEN, REPLY_TRANSITIONS, ReplyEvent, ReplyStatus
     from perdure.policies.retention import Due, is_retention_on, retention_due, snapshot_age_max_ms
     from perdure.policies.retry import backoff_ms, jittered_ms
@@ -204,7 +205,7 @@ if TYPE_CHECKING:
         OURS,
         PROVIDER,
         Attribute,
-        Span,
+        EndedSpan,
         TraceContext,
         call_span,
         context_of,
@@ -215,12 +216,11 @@ if TYPE_CHECKING:
         turn_span,
         within,
     )
-    from perdure.policies.strikes import Carrier, Target, carriers, from_here, in_turns, share_of, victims
-    from perdure.policies.transitions import Cell, IllegalTransition, Transitions
+    from perdure.policies.state_tables import Cell, IllegalTransition, Transitions
+    from perdure.policies.strikes import Carrier, StrikeTarget, carriers, from_here, in_turns, share_of, victims
     from perdure.policies.transport import classify, next_delay_ms, stalled, stream_ended
     from perdure.policies.turn_size import turn_size_after
     from perdure.policies.turn_status import TURN_ENDED, TurnEvent, TurnStatus, turn_cell
-    from perdure.policies.turns import Line, Rank
     from perdure.policies.ui_messages import (
         TOOL_SETTLED,
         Event,

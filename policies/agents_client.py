@@ -72,7 +72,7 @@ def probe_answer(now: Situation) -> ProbeAnswer:
 # requests
 
 
-class Plan(NamedTuple):
+class TurnPlan(NamedTuple):
     """The turn that a request asks for. `trigger` is ours; None if there is nothing to be done, and then `why` says so."""
 
     trigger: str | None
@@ -84,7 +84,7 @@ class Plan(NamedTuple):
 NOTHING_NEW: Final = "The request has no new message, and asks for no other answer."
 
 
-def plan_request(stored: Sequence[Sequence[str]], sent: Sequence[Any], trigger: object) -> Plan:
+def plan_request(stored: Sequence[Sequence[str]], sent: Sequence[Any], trigger: object) -> TurnPlan:
     """The turn that a tab's request asks for.
 
     A tab sends its whole transcript. What is stored counts: only messages of the user that are not stored are new, so a forged answer or
@@ -104,27 +104,27 @@ def plan_request(stored: Sequence[Sequence[str]], sent: Sequence[Any], trigger: 
         return _regenerated(stored, known, last)
     new = [each for each in users if each.get("id") not in roles and (each is last or not says_nothing(each))]
     if new:
-        return Plan("chat", new)
+        return TurnPlan("chat", new)
     if last is not None and last.get("role") == "user":
-        return Plan("chat", [_without_id(last)], str(last["id"]))
-    return Plan(None, why=NOTHING_NEW)
+        return TurnPlan("chat", [_without_id(last)], str(last["id"]))
+    return TurnPlan(None, why=NOTHING_NEW)
 
 
 def _regenerated(
     stored: Sequence[Sequence[str]], sent: Sequence[Mapping[str, Any]], last: Mapping[str, Any] | None
-) -> Plan:
+) -> TurnPlan:
     """The first answer after what the tab has kept is given again. Without one the message is asked again."""
     at = next(
         (at for at, (message_id, _) in enumerate(stored) if last is not None and message_id == last.get("id")), -1
     )
     if at < 0 and sent:
-        return Plan(None, why="The message before the answer is not stored here.")
+        return TurnPlan(None, why="The message before the answer is not stored here.")
     answers = [message_id for message_id, role in stored[at + 1 :] if role == "assistant"]
     if answers:
-        return Plan("regenerate", instead_of=answers[0])
+        return TurnPlan("regenerate", instead_of=answers[0])
     if last is not None and last.get("role") == "user":
-        return Plan("chat", [_without_id(last)], str(last["id"]))
-    return Plan(None, why=NOTHING_NEW)
+        return TurnPlan("chat", [_without_id(last)], str(last["id"]))
+    return TurnPlan(None, why=NOTHING_NEW)
 
 
 def _without_id(message: Mapping[str, Any]) -> dict[str, Any]:

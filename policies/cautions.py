@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Any
 
 from perdure.policies.failures import ApiKind, Failure, FailureKind, one_line
-from perdure.policies.phases import CallFacts, Stage
+from perdure.policies.phases import CallFacts, CallStage
 
 CAUTION_MAX = 4_000
 EVIDENCE_MAX = 300
@@ -166,7 +166,7 @@ class Notice:
 def notice_of(failure: Failure, calls: Iterable[CallFacts]) -> Notice:
     """The notice for a turn that gave up. `calls` are all calls of that turn."""
     known = tuple(calls)
-    uncertain = tuple(call for call in known if call.may_have_effects and call.stage is not Stage.FINISHED)
+    uncertain = tuple(call for call in known if call.may_have_effects and call.stage is not CallStage.FINISHED)
     has_side_effects = any(call.may_have_effects for call in known)
     where = "the connection to the model provider" if failure.is_transport else "the model provider"
     if has_side_effects:

@@ -38,7 +38,7 @@ from perdure.policies.turn_status import TurnStatus
 APOLOGY: Final = "Sorry, my reply was interrupted. Please send your message again if you'd like me to retry."
 
 
-class Trouble(StrEnum):
+class DeliveryTrouble(StrEnum):
     """What went wrong with a request to a provider."""
 
     BUSY = "busy"
@@ -59,7 +59,7 @@ class Next(StrEnum):
     PARK = "park"
 
 
-class Outcome(StrEnum):
+class DeliveryOutcome(StrEnum):
     """The outcome of a message to the agent."""
 
     ANSWERED = "answered"
@@ -98,10 +98,10 @@ class Delivery:
     repeated_text: str = "(Sorry if you see this twice: I could not tell whether it had arrived.)"
 
 
-class Ending(NamedTuple):
+class ReplyEnding(NamedTuple):
     """The outcome of a reply, and what is shown at the end: the model's text or not, and words of ours."""
 
-    outcome: Outcome
+    outcome: DeliveryOutcome
     keeps_text: bool
     words: str = ""
 
@@ -112,26 +112,30 @@ class Ending(NamedTuple):
         )
 
 
-def ending(status: TurnStatus, policy: Delivery, *, has_text: bool, has_posts: bool) -> Ending:
+def ending(status: TurnStatus, policy: Delivery, *, has_text: bool, has_posts: bool) -> ReplyEnding:
     """The end of a reply, by the status of its turn; see the first table."""
     if status == TurnStatus.COMPLETED:
-        return Ending(Outcome.ANSWERED, True) if has_text else Ending(Outcome.EMPTY, False, policy.empty_text)
+        return (
+            ReplyEnding(DeliveryOutcome.ANSWERED, True)
+            if has_text
+            else ReplyEnding(DeliveryOutcome.EMPTY, False, policy.empty_text)
+        )
     if status == TurnStatus.ABORTED:
-        return Ending(Outcome.CANCELLED, True, policy.cancelled_text if has_text or has_posts else "")
+        return ReplyEnding(DeliveryOutcome.CANCELLED, True, policy.cancelled_text if has_text or has_posts else "")
     if status in (TurnStatus.ERROR, TurnStatus.INTERRUPTED) and has_text:
-        return Ending(Outcome.APOLOGISED, True, policy.interrupted_text)
-    return Ending(Outcome.FAILED, False, policy.error_text)
+        return ReplyEnding(DeliveryOutcome.APOLOGISED, True, policy.interrupted_text)
+    return ReplyEnding(DeliveryOutcome.FAILED, False, policy.error_text)
 
 
-def after_failure(trouble: Trouble, policy: Delivery, *, is_edit: bool, tries: int, busy: int) -> Next:
+def after_failure(trouble: DeliveryTrouble, policy: Delivery, *, is_edit: bool, tries: int, busy: int) -> Next:
     """What follows a failed request; see the second table. `tries` and `busy` include this one."""
-    if trouble is Trouble.UNCHANGED:
+    if trouble is DeliveryTrouble.UNCHANGED:
         return Next.DONE
-    if trouble is Trouble.REFUSED or tries > policy.tries_max or busy > policy.busy_max:
+    if trouble is DeliveryTrouble.REFUSED or tries > policy.tries_max or busy > policy.busy_max:
         return Next.PARK
-    if trouble is Trouble.GONE:
+    if trouble is DeliveryTrouble.GONE:
         return Next.ANEW
-    if trouble is Trouble.UNKNOWN and not is_edit:
+    if trouble is DeliveryTrouble.UNKNOWN and not is_edit:
         return after_unknown(policy)
     return Next.AGAIN
 

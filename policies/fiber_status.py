@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final
 
-from perdure.policies.transitions import Cell, Transitions
+from perdure.policies.state_tables import Cell, Transitions
 
 
 class FiberStatus(StrEnum):

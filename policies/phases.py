@@ -34,7 +34,7 @@ CONSECUTIVE_MAX = 5
 FAILURES_MAX = 20
 
 
-class Stage(StrEnum):
+class CallStage(StrEnum):
     """How far a call had come. It is READY when its arguments are complete; until then it is being written."""
 
     WRITING = "writing"
@@ -51,7 +51,7 @@ class CallFacts:
 
     call_id: str
     tool: str
-    stage: Stage
+    stage: CallStage
     effect: str = "once"
     is_providers: bool = False
 
@@ -61,7 +61,7 @@ class CallFacts:
         return self.effect != "pure" and self.stage in _STARTED
 
 
-_STARTED = frozenset({Stage.RUNNING, Stage.FINISHED, Stage.DEAD})
+_STARTED = frozenset({CallStage.RUNNING, CallStage.FINISHED, CallStage.DEAD})
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ class Phase(StrEnum):
 
 
 _PHASE_OF_STAGE = {
-    Stage.WRITING: Phase.CALL_WRITING,
-    Stage.READY: Phase.CALL_READY,
-    Stage.ASKED: Phase.CALL_READY,
-    Stage.RUNNING: Phase.TOOL_RUNNING,
-    Stage.FINISHED: Phase.TOOL_FINISHED,
-    Stage.DEAD: Phase.TOOL_DEAD,
+    CallStage.WRITING: Phase.CALL_WRITING,
+    CallStage.READY: Phase.CALL_READY,
+    CallStage.ASKED: Phase.CALL_READY,
+    CallStage.RUNNING: Phase.TOOL_RUNNING,
+    CallStage.FINISHED: Phase.TOOL_FINISHED,
+    CallStage.DEAD: Phase.TOOL_DEAD,
 }
 
 
@@ -167,7 +167,7 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True)
-class Action:
+class TurnAction:
     """What to do now, in this order: abort, or dispatch and drain; then settle the parts; then what `mode` says.
 
     `budget` is stored with the decision. Its `consecutive` is the attempt number for the next pause. `drain` names the calls to wait for,
@@ -191,29 +191,29 @@ class Action:
 
 def decide(
     facts: AttemptFacts, failure: Failure, budget: TurnBudget, *, stop: Cause | None = None, keeps_text: bool = True
-) -> Action:
+) -> TurnAction:
     """The cell of the table. `keeps_text=False` is for providers that cannot continue after their own text."""
     cause = cause_of(failure, stop)
-    running = _ids(facts, Stage.RUNNING)
-    plain = Action(Mode.STOP, phase_of(facts), cause, budget, failure.text, drain=running)
+    running = _ids(facts, CallStage.RUNNING)
+    plain = TurnAction(Mode.STOP, phase_of(facts), cause, budget, failure.text, drain=running)
     if cause in (Cause.CANCEL, Cause.CLOSE):
         why = "the turn was cancelled" if cause is Cause.CANCEL else "the conversation was closed"
         return replace(plain, why=why, drain=(), aborts_tools=bool(running))
     if cause is Cause.TERMINAL:
         return plain
-    hosted = [call.tool for call in facts.calls if call.is_providers and call.stage is not Stage.FINISHED]
+    hosted = [call.tool for call in facts.calls if call.is_providers and call.stage is not CallStage.FINISHED]
     if hosted:
         return replace(plain, why=f"{failure.text}; the provider was running {hosted[0]}, and its outcome is unknown")
     if failure.burns_budget and budget.is_spent:
         return replace(plain, mode=Mode.EXHAUSTED)
     mode = Mode.CONTINUE if _has_something_to_keep(facts, keeps_text=keeps_text) else Mode.REPLAY
-    return replace(plain, mode=mode, budget=budget.charged(failure), dispatch=_ids(facts, Stage.READY))
+    return replace(plain, mode=mode, budget=budget.charged(failure), dispatch=_ids(facts, CallStage.READY))
 
 
-def _ids(facts: AttemptFacts, stage: Stage) -> tuple[str, ...]:
+def _ids(facts: AttemptFacts, stage: CallStage) -> tuple[str, ...]:
     return tuple(call.call_id for call in facts.calls if call.stage is stage and not call.is_providers)
 
 
 def _has_something_to_keep(facts: AttemptFacts, *, keeps_text: bool) -> bool:
     """Whether something is left to continue from: a complete call, or shown text."""
-    return (facts.has_text and keeps_text) or any(call.stage is not Stage.WRITING for call in facts.calls)
+    return (facts.has_text and keeps_text) or any(call.stage is not CallStage.WRITING for call in facts.calls)

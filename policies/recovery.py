@@ -7,8 +7,8 @@ The evidence is five yes-or-no questions. Each combination has exactly one lette
 | A | yes | – | – | – | – | `Release` its place |
 | B | no | yes | – | – | – | `Seal`: its budget is used up, and its child is gone |
 | C | no | no | no | – | – | `Fail`: all its attempts have reached `recovery_work_max` |
-| D | no | no | yes | yes | – | `Retry` |
-| E | no | no | yes | no | no | `Retry`, but only to hand over a result (`Attempts.are_used_up`) |
+| D | no | no | yes | yes | – | `RetryAfter` |
+| E | no | no | yes | no | no | `RetryAfter`, but only to hand over a result (`Attempts.are_used_up`) |
 | F | no | no | yes | no | yes | `Fail`: there was no result |
 
 A: the run was cancelled or ended while its host died. B: the parent gave up and asked the child to stop, and the child died. C: progress
@@ -68,13 +68,13 @@ class Fail:
 
 
 @dataclass(frozen=True)
-class Retry:
+class RetryAfter:
     """Start another attempt after a pause."""
 
     after_ms: int
 
 
-Verdict = Release | Seal | Fail | Retry
+Verdict = Release | Seal | Fail | RetryAfter
 
 
 def judge(evidence: Evidence, limits: Limits) -> Verdict:
@@ -89,7 +89,7 @@ def judge(evidence: Evidence, limits: Limits) -> Verdict:
         )
     pause = backoff_ms(evidence.losses, limits.retry_first_ms, limits.retry_most_ms) if evidence.losses > 1 else 0
     if not (evidence.attempts.are_used_up and evidence.collected):  # D and E
-        return Retry(pause)
+        return RetryAfter(pause)
     most = evidence.attempts.most
     times = f"{most} attempt" + ("s" if most != 1 else "")
     return Fail(f"its child was lost in each of {times} without progress in between, and left no result")  # F

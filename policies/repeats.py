@@ -34,7 +34,7 @@ class LossRow(TypedDict):
 
 
 @dataclass(frozen=True)
-class Loss:
+class UnknownOutcome:
     """A call that started and has no known outcome. `key` is its `call_key`. `was_stopped`: its repeat was refused."""
 
     call_id: str
@@ -47,9 +47,9 @@ class Loss:
 class RepeatGuard:
     """The unresolved losses of a conversation."""
 
-    losses: tuple[Loss, ...] = ()
+    losses: tuple[UnknownOutcome, ...] = ()
 
-    def blocked(self, tool: str, arguments: object, effect: str) -> Loss | None:
+    def blocked(self, tool: str, arguments: object, effect: str) -> UnknownOutcome | None:
         """The loss that this call would repeat, or None if it may start."""
         if effect in ("pure", "idempotent"):
             return None
@@ -60,9 +60,9 @@ class RepeatGuard:
         """After a call was lost. Nothing changes if that is known."""
         if any(loss.call_id == call_id for loss in self.losses):
             return self
-        return RepeatGuard((*self.losses, Loss(call_id, tool, call_key(tool, arguments))))
+        return RepeatGuard((*self.losses, UnknownOutcome(call_id, tool, call_key(tool, arguments))))
 
-    def stopped(self, loss: Loss) -> RepeatGuard:
+    def stopped(self, loss: UnknownOutcome) -> RepeatGuard:
         """After the repeat of a loss was refused, and the model was told to ask."""
         return self._keeping(lambda each: replace(each, was_stopped=True) if each.key == loss.key else each)
 
@@ -91,9 +91,9 @@ class RepeatGuard:
     @classmethod
     def of_rows(cls, rows: Iterable[LossRow]) -> RepeatGuard:
         """The guard that was stored."""
-        return cls(tuple(Loss(**row) for row in rows))
+        return cls(tuple(UnknownOutcome(**row) for row in rows))
 
-    def _keeping(self, step: Callable[[Loss], Loss | None]) -> RepeatGuard:
+    def _keeping(self, step: Callable[[UnknownOutcome], UnknownOutcome | None]) -> RepeatGuard:
         kept = tuple(each for each in map(step, self.losses) if each is not None)
         return self if kept == self.losses else RepeatGuard(kept)
 
@@ -115,7 +115,7 @@ def _canonical(value: object) -> object:
     return value
 
 
-def stop_text(loss: Loss) -> str:
+def stop_text(loss: UnknownOutcome) -> str:
     """What the model is told in place of a result. This call itself was not run."""
     return (
         f"NOT RUN: this is the same call of {loss.tool} as the one with id {loss.call_id}, whose outcome is still unknown, and repeating "

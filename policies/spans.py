@@ -43,7 +43,7 @@ class TraceContext(NamedTuple):
         return f"00-{self.trace_id}-{self.span_id or NO_SPAN}-{'01' if self.sampled else '00'}"
 
 
-class Span(NamedTuple):
+class EndedSpan(NamedTuple):
     """A span that has ended. Instants are milliseconds since the epoch; `parent` is a span of the same trace, or empty.
 
     `error` is the type of what went wrong, in one word; `kind` is `internal` or `client`.

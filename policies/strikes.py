@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 K = TypeVar("K")
 
 
-class Target(StrEnum):
+class StrikeTarget(StrEnum):
     """What a strike hits."""
 
     HOST = "host"  # a host, or a share of all
@@ -59,9 +59,11 @@ def share_of(hosts: Sequence[Carrier], fraction: float, roll: Callable[[], float
     return [left.pop(int(roll() * len(left))).host_id for _ in range(count)]
 
 
-def victims(target: Target, hosts: Sequence[Carrier], fraction: float | None, roll: Callable[[], float]) -> list[str]:
+def victims(
+    target: StrikeTarget, hosts: Sequence[Carrier], fraction: float | None, roll: Callable[[], float]
+) -> list[str]:
     """The hosts that a strike hits: one, or this share of them; for an agent, the host of one that is drawn. Empty if there is none."""
-    if target is Target.HOST and fraction is not None:
+    if target is StrikeTarget.HOST and fraction is not None:
         return share_of(hosts, fraction, roll)
-    found = [host.host_id for host in hosts for _ in (host.agents if target is Target.AGENT else [host])]
+    found = [host.host_id for host in hosts for _ in (host.agents if target is StrikeTarget.AGENT else [host])]
     return [found[int(roll() * len(found))]] if found else []

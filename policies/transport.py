@@ -52,7 +52,7 @@ HINT_MAX_MS = 600_000
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProviderResponse:
     """A provider's status or error object, or both."""
 
     status: int | None
@@ -61,7 +61,7 @@ class Answer:
     raised: Raised
 
 
-def answer_in(raised: Raised) -> Answer | None:
+def answer_in(raised: Raised) -> ProviderResponse | None:
     """The provider's answer in this exception: a status, an error object, or the class that its library chose."""
     error = _error_object(raised.body) or _error_object(raised.message)
     codes = [raised.code, *((error.get("code"), error.get("type"), error.get("status")) if error else ())]
@@ -72,7 +72,7 @@ def answer_in(raised: Raised) -> Answer | None:
             return None
     said = error.get("message") if error else None
     status = raised.status if _is_error(raised.status) else _status_in(known)
-    return Answer(status, known, said if isinstance(said, str) else raised.message, raised)
+    return ProviderResponse(status, known, said if isinstance(said, str) else raised.message, raised)
 
 
 def _is_error(status: int | None) -> bool:
@@ -103,7 +103,7 @@ def _error_object(body: object) -> dict[str, Any] | None:
     return body if "message" in body and ("code" in body or "type" in body) else None
 
 
-def judge_answer(answer: Answer, now_ms: float | None) -> Failure:
+def judge_answer(answer: ProviderResponse, now_ms: float | None) -> Failure:
     """The failure for an answer. `now_ms` is needed for hints that are dates."""
     text = one_line(answer.text)
     hint = hinted_ms(answer.raised.headers, now_ms)
@@ -125,13 +125,13 @@ def judge_answer(answer: Answer, now_ms: float | None) -> Failure:
     return replace(bare, api=api, is_transient=_may_pass(api, answer))
 
 
-def _overflows(answer: Answer, lower: str) -> bool:
+def _overflows(answer: ProviderResponse, lower: str) -> bool:
     if {*answer.codes} & signs.CONTEXT_CODES:
         return True
     return answer.status != 429 and mentions(lower, signs.CONTEXT_PHRASES)  # noqa: PLR2004 - tokens a minute are no context
 
 
-def _is_too_large(answer: Answer, lower: str) -> bool:
+def _is_too_large(answer: ProviderResponse, lower: str) -> bool:
     if answer.status == 413 or {*answer.codes} & signs.TOO_LARGE_CODES:  # noqa: PLR2004 - Content Too Large
         return True
     return answer.status in (None, 400) and mentions(lower, signs.TOO_LARGE_PHRASES)
@@ -149,7 +149,7 @@ _PASSING = frozenset({ApiKind.RATE_LIMIT, ApiKind.SERVER_OVERLOAD, ApiKind.TRANS
 _ASK_AGAIN = frozenset({408, 409, 425})  # the request came too slowly, too early, or in somebody's way
 
 
-def _kind_of(answer: Answer, lower: str) -> ApiKind:
+def _kind_of(answer: ProviderResponse, lower: str) -> ApiKind:
     """By codes, then words about money, then the status, then the exception's class."""
     for codes, kind in _BY_CODE:
         if {*answer.codes} & codes:
@@ -173,7 +173,7 @@ def _is_about_money(status: int | None, lower: str) -> bool:
     return status in (400, 402, 403) and mentions(lower, signs.WEAK_BILLING) and not mentions(lower, signs.RATE_WORDS)
 
 
-def _may_pass(api: ApiKind, answer: Answer) -> bool:
+def _may_pass(api: ApiKind, answer: ProviderResponse) -> bool:
     """Whether a retry may succeed. `x-should-retry` decides, except for keys and money."""
     advice = {name.lower(): value for name, value in answer.raised.headers.items()}.get("x-should-retry", "").lower()
     if api in (ApiKind.AUTH, ApiKind.QUOTA_EXHAUSTED):

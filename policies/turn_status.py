@@ -1,4 +1,4 @@
-"""The state machine of chat turns; see `policies.transitions`. An answer to a turn that does not wait, and a second end, are ignored.
+"""The state machine of chat turns; see `policies.state_tables`. An answer to a turn that does not wait, and a second end, are ignored.
 
 Only `Turn.apply` moves the status. The commit that stores the row makes the move durable.
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from perdure.policies.transitions import Cell
+from perdure.policies.state_tables import Cell
 
 
 class TurnStatus(StrEnum):

@@ -37,7 +37,7 @@ TOGETHER = {  # tests that run in one process, one after the other, by what thei
     "mypy": re.compile(r"::test_[a-z_]*mypy"),  # they share one run of it
     "packaging": re.compile(r"^tests/test_packaging\.py"),  # what they install is built once
     "tidy": re.compile(r"^tests/(test_(tidy|dependencies|mutants)|conformance)"),  # they parse all files once
-    "tray": re.compile(r"^tests/gateway/test_tray\.py"),  # they share a gateway
+    "dashboard": re.compile(r"^tests.gateway.test_dashboard\.py"),  # they share a gateway
 }
 
 

@@ -23,9 +23,9 @@ import pytest
 
 from perdure.actors import Agent, Client, KillPoint
 from perdure.actors.code.naming import type_name
-from perdure.actors.sim_world.world import Weather
+from perdure.actors.sim_world.simulation import Weather
 from perdure.ledger import (
-    Crowd,
+    Batch,
     Fact,
     HostView,
     Note,
@@ -33,9 +33,9 @@ from perdure.ledger import (
     Stimulus,
     View,
     agent_id,
+    apply_fact,
     audit,
     decide,
-    enact,
     record_fact,
 )
 from perdure.ledger.facts import AttemptStarted, RunRequested, RunStarted
@@ -74,10 +74,10 @@ def child(run_id: str = "r") -> str:
     return agent_id(TYPE, run_id)
 
 
-def enacted(view: View, changes: Iterator[Change], at_ms: int) -> Iterator[tuple[Fact | Crowd, Row]]:
-    """As `enact` does it, but facts and rows, and it fails if deciding alone changes anything in the view."""
+def enacted(view: View, changes: Iterator[Change], at_ms: int) -> Iterator[tuple[Fact | Batch, Row]]:
+    """As `apply_fact` does it, but facts and rows, and it fails if deciding alone changes anything in the view."""
     while (change := _decided(view, changes)) is not None:
-        rows = enact(view, [change], at_ms)
+        rows = apply_fact(view, [change], at_ms)
         if not isinstance(change, Note):
             yield change, *rows
 
@@ -96,7 +96,7 @@ def due(view: View, at_ms: int) -> list[str]:
     return [*view.timers.fired, *view.alarms.fired]
 
 
-Change = Fact | Crowd | Note
+Change = Fact | Batch | Note
 
 
 class Ledger:
@@ -120,11 +120,11 @@ class Ledger:
         self.now_ms += int(ms)
         return self
 
-    def when(self, stimulus: Stimulus) -> list[Fact | Crowd]:
+    def when(self, stimulus: Stimulus) -> list[Fact | Batch]:
         """What the stimulus brings about; it is folded."""
         return self.enact(decide(self.view, stimulus, self.now_ms, self.limits))
 
-    def enact(self, changes: Iterator[Change]) -> list[Fact | Crowd]:
+    def enact(self, changes: Iterator[Change]) -> list[Fact | Batch]:
         """Put these changes into the view; returns the facts."""
         made = list(enacted(self.view, changes, self.now_ms))
         return [fact for fact, _row in made]

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
         tell,
         tool,
     )
-    from perdure.actors.remote.client import connect_async
+    from perdure.actors.remote.remote_client import connect_async
     from perdure.actors.remote.sync import connect
     from perdure.ledger import (
         AdmissionRefused,

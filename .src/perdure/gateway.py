@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.actors.gateway.limits import GatewayLimits
+from perdure.actors.gateway.rate_limits import GatewayLimits
 from perdure.actors.gateway.refusals import Forbidden, NoSuchAgent, Unauthenticated
 from perdure.actors.gateway.registry import kebab
 from perdure.actors.gateway.security import Principal, Scope, bearer

@@ -24,7 +24,7 @@ from perdure.actors import (
     conversation_name,
     messenger_app,
 )
-from perdure.actors.messenger.events import Action, Attachment
+from perdure.actors.messenger.messenger_events import Action, Attachment
 from perdure.policies import Counting, Delivery
 
 __all__ = [

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from perdure.actors.ag_ui.names import turn_id
+from perdure.actors.ag_ui.client_ids import turn_id
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.gateway.backend import Backend, Reached, asked
 from perdure.actors.gateway.bodies import body_of
@@ -20,7 +20,7 @@ from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
 from perdure.actors.gateway.streaming import event_stream
 
-SERVING = "perdure.actors.ag_ui.turns"
+SERVING = "perdure.actors.ag_ui.turn_translation"
 
 
 def routes(backend: Backend) -> list[BaseRoute]:

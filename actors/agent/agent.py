@@ -47,7 +47,7 @@ from perdure.actors.jobs.fiber import FiberInspection, FiberPage
 from perdure.actors.jobs.fiber_context import CURRENT, FiberContext, FiberRecovery
 from perdure.actors.jobs.fiber_requests import FiberOptions
 from perdure.actors.jobs.occurrence import QueuedItem, Schedule
-from perdure.actors.jobs.schedule_requests import Asked, every, instant, queued, timed
+from perdure.actors.jobs.schedule_requests import CallbackOptions, every, instant, queued, timed
 from perdure.actors.life.activity import ACTIVITY, CALL
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, RunOptions
 from perdure.actors.life.class_checks import BOUNDS, Checks, check_made
@@ -65,7 +65,7 @@ from perdure.ledger import (
     check_whole,
     path_of,
 )
-from perdure.ledger.storage.cabinet import State
+from perdure.ledger.storage.agent_storages import State
 from perdure.policies import FiberResult, Json, Retries
 
 A = TypeVar("A", bound="Agent")
@@ -588,7 +588,7 @@ class Agent:
         Raises `BadRequest`, with the field; then nothing was written.
         """
         tenant = self._perdure
-        told: Asked = {
+        told: CallbackOptions = {
             "key": key, "retry": retry, "schedule_id": schedule_id, "time_zone": time_zone,
             "catch_up": catch_up, "overlap": overlap, "jitter_ms": jitter_ms,
         }  # fmt: skip
@@ -613,7 +613,7 @@ class Agent:
         The same interval, callback and payload are the same schedule, as for cron texts.
         """
         tenant = self._perdure
-        told: Asked = {
+        told: CallbackOptions = {
             "key": key, "retry": retry, "schedule_id": schedule_id,
             "catch_up": catch_up, "overlap": overlap, "jitter_ms": jitter_ms,
         }  # fmt: skip
@@ -636,7 +636,7 @@ class Agent:
         a `ConflictingRequest`.
         """
         tenant = self._perdure
-        told: Asked = {"key": key, "retry": retry}
+        told: CallbackOptions = {"key": key, "retry": retry}
         line = tenant.callback_queue
         return shown_item(tenant, line.add(queued(tenant, callback, payload, tenant.now_ms(), told)))
 

@@ -18,7 +18,7 @@ from inspect import iscoroutine, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from perdure.actors.code.author_call import VERB
-from perdure.actors.link.doors import BEGINS, WATCHES
+from perdure.actors.link.direct_calls import BEGINS, WATCHES
 from perdure.actors.tasks import Pending, Unanswered
 from perdure.ledger import check_bool
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure.actors.host.tenant import Tenant
-from perdure.actors.jobs.callback_rows import SCHEDULE_TYPES, Row
+from perdure.actors.jobs.callback_rows import SCHEDULE_TYPES, CallbackRow
 from perdure.actors.jobs.fiber import FiberInspection
 from perdure.actors.jobs.occurrence import Past, QueuedItem, Schedule
 from perdure.actors.jobs.schedule_requests import retries_of, span_of
@@ -171,7 +171,7 @@ class OwnStorage(_Group):
         self._perdure.fork(name)
 
 
-def shown_schedule(tenant: Tenant, row: Row) -> Schedule:
+def shown_schedule(tenant: Tenant, row: CallbackRow) -> Schedule:
     """A schedule as its author sees it."""
     return Schedule(
         **_shown(tenant, row),
@@ -187,12 +187,12 @@ def shown_schedule(tenant: Tenant, row: Row) -> Schedule:
     )
 
 
-def shown_item(tenant: Tenant, row: Row) -> QueuedItem:
+def shown_item(tenant: Tenant, row: CallbackRow) -> QueuedItem:
     """A queued item as its author sees it."""
     return QueuedItem(**_shown(tenant, row), item_id=row.id, queued_at_ms=row.created_at_ms)
 
 
-def _shown(tenant: Tenant, row: Row) -> dict[str, Any]:
+def _shown(tenant: Tenant, row: CallbackRow) -> dict[str, Any]:
     return {
         "callback": row.callback,
         "payload": unpack_value(row.payload),

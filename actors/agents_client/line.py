@@ -39,14 +39,14 @@ class Closed(Exception):
         self.code, self.reason = code, reason
 
 
-class Frame(NamedTuple):
+class ClientFrame(NamedTuple):
     """What a client has sent. If it holds what may not be read, `wrong` says so, and only the texts at its top are there."""
 
     fields: JsonObject
     wrong: str = ""
 
 
-class Line:
+class ClientSocket:
     """A connection that was accepted. `number` names it among those of its gateway."""
 
     def __init__(self, socket: WebSocket, number: int) -> None:
@@ -66,16 +66,16 @@ class Line:
             except (RuntimeError, OSError) as gone:
                 raise WebSocketDisconnect(1006, str(gone)) from gone
 
-    async def receive(self) -> Frame | None:
+    async def receive(self) -> ClientFrame | None:
         """The next frame; None for what is no JSON object with a type. Raises `WebSocketDisconnect`."""
         message = await self.socket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1005), message.get("reason"))
         text = message.get("text") or ""
         try:
-            found = Frame(parsed_object(text, "frame"))
+            found = ClientFrame(parsed_object(text, "frame"))
         except BadRequest as problem:
-            found = Frame(head_of(text), str(problem))
+            found = ClientFrame(head_of(text), str(problem))
         return found if isinstance(found.fields.get("type"), str) else None
 
     async def beside(self, job: Pending[None]) -> None:

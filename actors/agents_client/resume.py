@@ -1,7 +1,8 @@
 """What one connection is told of a conversation: live chunks, and on request a turn from its beginning (client protocols A.7).
 
-A connection has a place in the list of entries (`Talk`) and its own picture of the turns there. Whatever the client asks is answered at
-that place. So a replay and the live chunks after it fit together: the replay has what is before the place, and the list goes on there.
+A connection has a place in the list of entries (`WatchedChat`) and its own picture of the turns there. Whatever the client asks is
+answered at that place. So a replay and the live chunks after it fit together: the replay has what is before the place, and the list goes
+on there.
 
     live      the connection has had every chunk of the turn, and gets the next ones
     held      it was told `resuming`, and gets nothing of the turn until it says so. A client that waits for no `resuming` any more never
@@ -17,8 +18,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
-from perdure.actors.agents_client.line import BEHIND, Closed, Line
-from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Entry, Talk, Turn, chunk_frame, recovering_frame
+from perdure.actors.agents_client.line import BEHIND, ClientSocket, Closed
+from perdure.actors.agents_client.talk import (
+    MESSAGES,
+    RESPONSE,
+    ShownTurn,
+    TurnNotice,
+    WatchedChat,
+    chunk_frame,
+    recovering_frame,
+)
 from perdure.actors.tasks import Pending
 from perdure.ledger import BadRequest
 from perdure.policies import OUTCOMES, JsonObject, ProbeAnswer, Situation, TurnStatus, probe_answer
@@ -35,7 +44,7 @@ PENDING_AGAIN_S: Final = 45.0
 class Attendance:
     """One connection's part in a conversation."""
 
-    def __init__(self, line: Line, talk: Talk, missed: Turn | None = None) -> None:
+    def __init__(self, line: ClientSocket, talk: WatchedChat, missed: ShownTurn | None = None) -> None:
         self._line, self._talk = line, talk
         self._place = talk.head
         self._turns = dict(talk.turns)
@@ -43,7 +52,7 @@ class Attendance:
         self._told_last = ("", float("-inf"))
         """The turn whose end was sent last, and when."""
         self._live: set[str] = set()
-        self._held: dict[str, Turn] = {}
+        self._held: dict[str, ShownTurn] = {}
         self._announced: set[str] = set()
         self._waiting: set[str] = set()
         self._answered: set[str] = set()
@@ -149,10 +158,10 @@ class Attendance:
             case ProbeAnswer.IDLE:
                 await self._line.send("cf_agent_stream_resume_none", reason="idle", **probe)
 
-    def _continues_soon(self, turn: Turn) -> bool:
+    def _continues_soon(self, turn: ShownTurn) -> bool:
         return turn.status is TurnStatus.PARKED and turn.turn in self._answered
 
-    async def _resume(self, turn: Turn, **probe: str) -> None:
+    async def _resume(self, turn: ShownTurn, **probe: str) -> None:
         """From here on nothing of the turn is sent until the client acknowledges."""
         self._live.discard(turn.turn)
         self._held[turn.wire], self._owed = turn, ""
@@ -183,7 +192,7 @@ class Attendance:
             if turn.is_continuation:
                 self._talk.settle_soon()
 
-    def _ended_unheard(self, turn: Turn) -> None:
+    def _ended_unheard(self, turn: ShownTurn) -> None:
         """A stream has ended that the client was offered, and has not asked for."""
         if turn.wire in self._held and turn.wire in self._announced:
             self._talk.later(self._remind_of_end(turn.wire))
@@ -201,11 +210,11 @@ class Attendance:
         await self._send_end(turn, replay=True)
         await self._line.send(MESSAGES, messages=await self._talk.transcript())
 
-    async def _send_kept(self, turn: Turn, *, replay: bool) -> None:
+    async def _send_kept(self, turn: ShownTurn, *, replay: bool) -> None:
         async for number, chunk in self._talk.kept(turn.turn, turn.next):
             await self._line.send_text(chunk_frame(turn, number, chunk, replay=replay))
 
-    async def _send_end(self, turn: Turn, *, replay: bool = False) -> None:
+    async def _send_end(self, turn: ShownTurn, *, replay: bool = False) -> None:
         """The last frames of a stream."""
         self._told_last = (turn.turn, asyncio.get_running_loop().time())
         flags: JsonObject = {"replay": True} if replay else {}
@@ -221,7 +230,7 @@ class Attendance:
 
     # what happens
 
-    async def _tell(self, entry: Entry) -> None:
+    async def _tell(self, entry: TurnNotice) -> None:
         turn = entry.turn
         if turn is not None:
             self._turns[turn.turn] = turn
@@ -237,14 +246,14 @@ class Attendance:
         elif entry.besides != self._line.number:
             await self._line.send_text(entry.frame)
 
-    async def _accepted(self, entry: Entry, turn: Turn) -> None:
+    async def _accepted(self, entry: TurnNotice, turn: ShownTurn) -> None:
         self._failed = None
         if entry.author == self._line.number:
             self._live.add(turn.turn)
         if entry.frame and entry.besides != self._line.number:
             await self._line.send_text(entry.frame)
 
-    async def _begun(self, entry: Entry, turn: Turn) -> None:
+    async def _begun(self, entry: TurnNotice, turn: ShownTurn) -> None:
         if entry.frame:
             await self._line.send_text(entry.frame)
         if turn.turn in self._waiting:
@@ -253,7 +262,7 @@ class Attendance:
         elif turn.wire not in self._held:
             self._live.add(turn.turn)
 
-    async def _resumed(self, _entry: Entry, turn: Turn) -> None:
+    async def _resumed(self, _entry: TurnNotice, turn: ShownTurn) -> None:
         """The client that answered asks for its continuation; the others get the message from its beginning again."""
         if turn.turn in self._waiting:
             self._waiting.discard(turn.turn)
@@ -265,13 +274,13 @@ class Attendance:
             await self._send_kept(turn, replay=False)
         self._answered.discard(turn.turn)
 
-    async def _parked(self, _entry: Entry, turn: Turn) -> None:
+    async def _parked(self, _entry: TurnNotice, turn: ShownTurn) -> None:
         self._ended_unheard(turn)
         if turn.turn in self._live:
             self._live.discard(turn.turn)
             await self._send_end(turn)
 
-    async def _ended(self, _entry: Entry, turn: Turn) -> None:
+    async def _ended(self, _entry: TurnNotice, turn: ShownTurn) -> None:
         self._turns.pop(turn.turn, None)
         self._failed = turn if turn.status is TurnStatus.ERROR else self._failed
         self._answered.discard(turn.turn)
@@ -283,7 +292,7 @@ class Attendance:
             self._live.discard(turn.turn)
             await self._send_end(turn)
 
-    async def _clear(self, entry: Entry) -> None:
+    async def _clear(self, entry: TurnNotice) -> None:
         for turn in [each for each in self._turns.values() if each.turn in self._live]:
             await self._line.send(RESPONSE, id=turn.wire, body="", done=True, outcome="aborted")
         if self._waiting:
@@ -294,7 +303,7 @@ class Attendance:
         if entry.besides != self._line.number:
             await self._line.send_text(entry.frame)
 
-    _moves: ClassVar[dict[str, Callable[[Attendance, Entry, Turn], Pending[None]]]] = {
+    _moves: ClassVar[dict[str, Callable[[Attendance, TurnNotice, ShownTurn], Pending[None]]]] = {
         "accepted": _accepted,
         "begun": _begun,
         "resumed": _resumed,

@@ -25,11 +25,11 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.agents_client.line import Closed, Line, chosen_protocol, encoded, json_text, words_of
+from perdure.actors.agents_client.client_transcript import transcript
+from perdure.actors.agents_client.line import ClientSocket, Closed, chosen_protocol, encoded, json_text, words_of
 from perdure.actors.agents_client.resume import Attendance
-from perdure.actors.agents_client.runs import RunList, RunTeller
-from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Author, Entry, Talk
-from perdure.actors.agents_client.transcript import transcript
+from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Author, TurnNotice, WatchedChat
+from perdure.actors.agents_client.tool_runs import RunList, RunTeller
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.signatures import gives_bit_by_bit
 from perdure.actors.gateway.backend import Backend, Reached, asked
@@ -39,14 +39,14 @@ from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.registry import kebab
 from perdure.actors.gateway.security import Scope
 from perdure.actors.gateway.shared import Shared
-from perdure.actors.gateway.state_feed import Known, WatchedState
+from perdure.actors.gateway.state_feed import KnownState, WatchedState
 from perdure.actors.life.handle import address_of
 from perdure.actors.life.state_watch import version_of
 from perdure.actors.link.caller import CallerSide
 from perdure.actors.link.wire import RemoteError
 from perdure.actors.tasks import Pending
 from perdure.ledger import AgentUnreachable, BadRequest, PerdureError, pack_value
-from perdure.policies import JsonObject, Plan, plan_request
+from perdure.policies import JsonObject, TurnPlan, plan_request
 
 PREFIX: Final = "/agents/"
 TAB: Final = "_pk"
@@ -98,7 +98,9 @@ class CallDesk:
 
     TYPES: Final = frozenset({STATE, RPC})
 
-    def __init__(self, line: Line, reached: Reached, caller: CallerSide, state: WatchedState, told: Known) -> None:
+    def __init__(
+        self, line: ClientSocket, reached: Reached, caller: CallerSide, state: WatchedState, told: KnownState
+    ) -> None:
         self._line, self._reached, self._caller, self._state = line, reached, caller, state
         self._told, self._shown = told.number, told.version
         """The number of what was looked at last, and the version that the client shows. Whatever the client sets it shows at once."""
@@ -207,7 +209,7 @@ logger = logging.getLogger("perdure.gateway")
 class ChatDesk:
     """Takes in the chat frames of one connection. What they cause is told to all connections by the feed of the conversation."""
 
-    def __init__(self, line: Line, talk: Talk, attendance: Attendance) -> None:
+    def __init__(self, line: ClientSocket, talk: WatchedChat, attendance: Attendance) -> None:
         self._line, self._talk, self._attendance = line, talk, attendance
         self._call = talk.caller.call
 
@@ -314,7 +316,7 @@ class ChatDesk:
         for message in reversed(await self._talk.transcript()):
             if any(part.get("toolCallId") == call_id for part in message["parts"]):
                 frame = encoded("cf_agent_message_updated", message=message)
-                self._talk.add(Entry("updated", frame=frame))
+                self._talk.add(TurnNotice("updated", frame=frame))
                 return
 
     # resuming
@@ -341,7 +343,7 @@ def _body_of(frame: JsonObject) -> JsonObject:
     return parsed_object(body if isinstance(body, str) else "", "init.body")
 
 
-def _options(plan: Plan, body: JsonObject) -> JsonObject:
+def _options(plan: TurnPlan, body: JsonObject) -> JsonObject:
     """The options of the turn: what else the client has sent is its metadata."""
     more = {name: value for name, value in body.items() if name not in OWN_FIELDS}
     found: JsonObject = {"metadata": more} if more else {}
@@ -368,7 +370,7 @@ class AgentsClients:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._states: Shared[WatchedState] = Shared()
-        self._talks: Shared[Talk] = Shared()
+        self._talks: Shared[WatchedChat] = Shared()
         self._runs: Shared[RunList] = Shared()
         self._numbers = count()
         self._returning = Returning()
@@ -388,7 +390,7 @@ class AgentsClients:
     async def connect(self, socket: WebSocket) -> None:
         """Serve a connection."""
         await socket.accept(subprotocol=chosen_protocol(socket))
-        line = Line(socket, next(self._numbers))
+        line = ClientSocket(socket, next(self._numbers))
         try:
             await self._serve(line)
         except WebSocketDisconnect:
@@ -402,7 +404,7 @@ class AgentsClients:
         except PerdureError as problem:
             await _close(socket, *close_code(problem))
 
-    async def _serve(self, line: Line) -> None:
+    async def _serve(self, line: ClientSocket) -> None:
         who = self._backend.principal(line.socket, Scope.READ)
         if line.socket.query_params.get("__agents_transport"):
             raise BadRequest("transport", "transport not supported: this gateway speaks the JSON frames")
@@ -420,7 +422,7 @@ class AgentsClients:
             chat: ChatDesk | None = None
             attendance: Attendance | None = None
             if issubclass(reached.agent_class, ChatAgent):
-                talk = await held.enter_async_context(self._talks.watched(key, lambda: Talk(caller)))
+                talk = await held.enter_async_context(self._talks.watched(key, lambda: WatchedChat(caller)))
                 attendance = await self._welcome(line, talk, key)
                 held.callback(self._part, line, attendance, key)
                 chat = ChatDesk(line, talk, attendance)
@@ -429,7 +431,7 @@ class AgentsClients:
             jobs += [attendance.serve(), attendance.remind()] if attendance is not None else []
             await line.together(*jobs, self._recheck(line.socket))
 
-    async def _welcome(self, line: Line, talk: Talk, key: str) -> Attendance:
+    async def _welcome(self, line: ClientSocket, talk: WatchedChat, key: str) -> Attendance:
         """A tab comes. One that may have lost its line in a turn is told the conversation: what it shows may be half an answer."""
         untold = self._returning.came(key, line.socket.query_params.get(TAB, ""))
         attendance = Attendance(line, talk, await talk.missed(untold or ""))
@@ -437,11 +439,11 @@ class AgentsClients:
             await line.send(MESSAGES, messages=await talk.transcript(), connect=True)
         return attendance
 
-    def _part(self, line: Line, attendance: Attendance, key: str) -> None:
+    def _part(self, line: ClientSocket, attendance: Attendance, key: str) -> None:
         self._returning.left(key, line.socket.query_params.get(TAB, ""), attendance.untold)
         attendance.leave()
 
-    async def _greet(self, line: Line, reached: Reached, state: Known) -> Known:
+    async def _greet(self, line: ClientSocket, reached: Reached, state: KnownState) -> KnownState:
         """Say who is reached, and its state if it has one; the state that was told."""
         agent = kebab(reached.agent_class.__name__)
         follows = {"stateFollows": True} if state.version else {}
@@ -451,7 +453,7 @@ class AgentsClients:
         await line.send("cf_agent_mcp_servers", mcp=NO_TOOLS)
         return state
 
-    async def _read(self, line: Line, calls: CallDesk, chat: ChatDesk | None) -> None:
+    async def _read(self, line: ClientSocket, calls: CallDesk, chat: ChatDesk | None) -> None:
         """Take in the frames of the client. What it may not do is refused, and what is no frame of ours is ignored."""
         while True:
             told = await line.receive()
@@ -474,7 +476,7 @@ class AgentsClients:
             elif chat is not None:
                 await chat.take(frame)
 
-    def _may_chat(self, line: Line) -> bool:
+    def _may_chat(self, line: ClientSocket) -> bool:
         return Scope.CHAT in cast("Any", line.socket.state.principal).scopes
 
     async def _recheck(self, socket: WebSocket) -> None:

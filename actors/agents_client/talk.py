@@ -14,8 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
+from perdure.actors.agents_client.client_transcript import transcript
 from perdure.actors.agents_client.line import encoded, json_text
-from perdure.actors.agents_client.transcript import transcript
 from perdure.actors.chat.feed import FeedEvent, TurnAccepted, TurnBegun, TurnEnded, TurnStreamed
 from perdure.actors.chat.feed_follower import FeedCaller, Rest
 from perdure.actors.chat.turn import TurnStanding
@@ -35,7 +35,7 @@ ANSWERS: Final = frozenset({"tool-output-available", "tool-output-error", "tool-
 
 
 @dataclass(frozen=True)
-class Turn:
+class ShownTurn:
     """A turn as a connection sees it, at one place of the list.
 
     Attributes:
@@ -60,13 +60,13 @@ class Turn:
         return self.status is TurnStatus.RUNNING
 
 
-class Entry(NamedTuple):
+class TurnNotice(NamedTuple):
     """Something that happened: `accepted`, `begun`, `resumed` (after an answer of the client), `chunk`, `parked`, `ended`, `recovering`,
     `snapshot`, `updated` or `cleared`. `turn` is the turn after it, `frame` what is told, `besides` the connection that is not told it,
     `author` the connection that has asked for the turn."""
 
     kind: str
-    turn: Turn | None = None
+    turn: ShownTurn | None = None
     frame: str = ""
     besides: int = -1
     author: int = -1
@@ -79,13 +79,13 @@ class Author(NamedTuple):
     place: int
 
 
-class Talk:
+class WatchedChat:
     """A watched conversation."""
 
     def __init__(self, caller: FeedCaller) -> None:
         self.caller = caller
-        self.turns: dict[str, Turn] = {}
-        self.failed: Turn | None = None
+        self.turns: dict[str, ShownTurn] = {}
+        self.failed: ShownTurn | None = None
         self.authors: dict[str, Author] = {}
         self._shown_at = -1
         self.owners: dict[str, int] = {}
@@ -93,7 +93,7 @@ class Talk:
         self.cleared_by = -1
         self.problem: BaseException | None = None
         self.base = 0
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[TurnNotice] = deque()
         self._chars = 0
         self._waiting: dict[str, list[Message]] = {}
         self._own_ids: deque[str] = deque(maxlen=1_000)
@@ -138,11 +138,11 @@ class Talk:
         """The place after the newest entry."""
         return self.base + len(self._entries)
 
-    def at(self, place: int) -> Entry:
+    def at(self, place: int) -> TurnNotice:
         """The entry at a place."""
         return self._entries[place - self.base]
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: TurnNotice) -> None:
         """Add an entry, and wake who attends."""
         if entry.frame and entry.kind in ("accepted", "begun", "snapshot"):
             self._shown_at = self.head
@@ -171,7 +171,7 @@ class Talk:
         """Whether a tab that comes now may have lost its line in a turn that is over."""
         return asyncio.get_running_loop().time() - self._last_end_s < RETURN_S
 
-    async def missed(self, turn: str) -> Turn | None:
+    async def missed(self, turn: str) -> ShownTurn | None:
         """A turn whose end was not told on a line that was lost; None if it is open, or forgotten."""
         if not turn or turn in self.turns:
             return None
@@ -194,7 +194,7 @@ class Talk:
     async def show_all(self, besides: int = -1) -> None:
         """Tell the transcript to every connection but one."""
         if set(self.attending) - {besides}:
-            self.add(Entry("snapshot", frame=encoded(MESSAGES, messages=await self.transcript()), besides=besides))
+            self.add(TurnNotice("snapshot", frame=encoded(MESSAGES, messages=await self.transcript()), besides=besides))
 
     # the feed
 
@@ -244,7 +244,7 @@ class Talk:
         turn, messages = event["turn"], event["messages"]
         ids = tuple(each["id"] for each in messages)
         is_overlapping = any(each.status is not TurnStatus.PARKED for each in self.turns.values())
-        seen = self.turns[turn] = Turn(turn, turn, TurnStatus.ACCEPTED, ids, is_overlapping=is_overlapping)
+        seen = self.turns[turn] = ShownTurn(turn, turn, TurnStatus.ACCEPTED, ids, is_overlapping=is_overlapping)
         self.failed = None
         self._waiting[turn] = messages
         self._own_ids.extend(ids)
@@ -252,7 +252,7 @@ class Talk:
         besides = -1 if self._shown_at >= place else author  # another transcript was told over what the author shows
         is_told = bool(messages) and bool(set(self.attending) - {besides})
         frame = encoded(MESSAGES, messages=await self.transcript()) if is_told else ""
-        self.add(Entry("accepted", seen, frame, besides, author))
+        self.add(TurnNotice("accepted", seen, frame, besides, author))
 
     async def _began(self, event: TurnBegun) -> None:
         known = self.turns.get(event["turn"])
@@ -268,7 +268,7 @@ class Talk:
         self._waiting.pop(known.turn, None)
         if known.is_overlapping or is_continuation:
             self._unsettled.add(known.turn)
-        self.add(Entry("begun", seen, frame))
+        self.add(TurnNotice("begun", seen, frame))
 
     def _streamed(self, event: TurnStreamed) -> None:
         known, told = self.turns.get(event["turn"]), event["event"]
@@ -279,7 +279,7 @@ class Talk:
             known = replace(known, status=TurnStatus.RUNNING, wire=f"{known.turn}~{known.next}", is_continuation=True)
             self.turns[known.turn] = known
             self._unsettled.add(known.turn)
-            self.add(Entry("resumed", known))
+            self.add(TurnNotice("resumed", known))
         seen = self.turns[known.turn] = replace(known, next=event["event_number"] + 1)
         if known.status is TurnStatus.PARKED:
             return
@@ -289,19 +289,19 @@ class Talk:
         chunk = shown_chunk(told)
         if chunk is not None:
             seen = self.turns[known.turn]
-            self.add(Entry("chunk", seen, chunk_frame(seen, event["event_number"], chunk)))
+            self.add(TurnNotice("chunk", seen, chunk_frame(seen, event["event_number"], chunk)))
 
-    def _recover(self, seen: Turn, recovering: bool) -> None:
+    def _recover(self, seen: ShownTurn, recovering: bool) -> None:
         if seen.is_recovering != recovering:
             seen = self.turns[seen.turn] = replace(seen, is_recovering=recovering)
-            self.add(Entry("recovering", seen, recovering_frame(seen)))
+            self.add(TurnNotice("recovering", seen, recovering_frame(seen)))
 
-    async def _look_whether_parked(self, turn: Turn) -> None:
+    async def _look_whether_parked(self, turn: ShownTurn) -> None:
         """The answer of a turn was written, and the turn has not ended: it may wait for a person now."""
         told = (await self.caller.call("_perdure_standing", turn.turn))["known"]
         if told is not None and told["status"] == TurnStatus.PARKED and self.turns.get(turn.turn) == turn:
             parked = self.turns[turn.turn] = replace(turn, status=TurnStatus.PARKED)
-            self.add(Entry("parked", parked))
+            self.add(TurnNotice("parked", parked))
             self._settle(turn.turn)
 
     def _ended(self, event: TurnEnded) -> None:
@@ -313,15 +313,15 @@ class Talk:
         self._recover_end(known)
         ended = replace(known, status=status, error=event["error"], is_recovering=False)
         self.failed = ended if status is TurnStatus.ERROR else self.failed
-        self.add(Entry("ended", ended))
+        self.add(TurnNotice("ended", ended))
         self._last_end_s = asyncio.get_running_loop().time()
         self.authors.pop(known.turn, None)
         self.owners.pop(known.turn, None)
         self._settle(known.turn)
 
-    def _recover_end(self, known: Turn) -> None:
+    def _recover_end(self, known: ShownTurn) -> None:
         if known.is_recovering:
-            self.add(Entry("recovering", frame=recovering_frame(replace(known, is_recovering=False))))
+            self.add(TurnNotice("recovering", frame=recovering_frame(replace(known, is_recovering=False))))
 
     def _cleared(self) -> None:
         self.settle_soon()  # chunks that were under way to the tab that cleared have made a message there
@@ -329,7 +329,7 @@ class Talk:
         self._waiting.clear()
         self._unsettled.clear()
         self.failed = None
-        self.add(Entry("cleared", frame=encoded("cf_agent_chat_clear"), besides=self.cleared_by))
+        self.add(TurnNotice("cleared", frame=encoded("cf_agent_chat_clear"), besides=self.cleared_by))
         self.cleared_by = -1
 
     # afterwards
@@ -361,13 +361,13 @@ class Talk:
             self.wake()
 
 
-def chunk_frame(turn: Turn, number: int, chunk: Event, *, replay: bool = False) -> str:
+def chunk_frame(turn: ShownTurn, number: int, chunk: Event, *, replay: bool = False) -> str:
     """A chunk of a turn as a frame. Pure."""
     flags = {**({"continuation": True} if turn.is_continuation else {}), **({"replay": True} if replay else {})}
     return encoded(RESPONSE, id=turn.wire, body=json_text(chunk), done=False, seq=number, **flags)
 
 
-def recovering_frame(turn: Turn) -> str:
+def recovering_frame(turn: ShownTurn) -> str:
     """Whether a turn is being recovered, as a frame. Pure."""
     return encoded("cf_agent_chat_recovering", recovering=turn.is_recovering, id=turn.wire)
 
@@ -379,11 +379,11 @@ def _recovers(event: Event) -> bool:
     return event["type"] == "data-attempt"
 
 
-def _seen(told: TurnStanding) -> Turn:
+def _seen(told: TurnStanding) -> ShownTurn:
     """A turn from what its agent says of it."""
     status, turn, parked = TurnStatus(told["status"]), str(told["request_id"]), told["parked_events"]
     goes_on = parked > 0 and status is not TurnStatus.PARKED
-    return Turn(
+    return ShownTurn(
         turn,
         f"{turn}~{parked}" if goes_on else turn,
         status,

@@ -28,10 +28,10 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from perdure.actors.ai_sdk.answer_pages import PollPace, chunks_of
 from perdure.actors.ai_sdk.children import Children
 from perdure.actors.ai_sdk.chunks import NEWEST, OLDEST, Chunk
-from perdure.actors.ai_sdk.stream import Pace, chunks_of
-from perdure.actors.ai_sdk.turns import UNDER_WAY, Following, Turns, Wish
+from perdure.actors.ai_sdk.client_turns import UNDER_WAY, ClientTurns, Following, TurnRequest
 from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.code.author_call import tried
 from perdure.actors.gateway.backend import Backend, Reached, asked
@@ -81,7 +81,7 @@ class ChatSocket:
         pace: how often the followers of this gateway ask.
     """
 
-    def __init__(self, backend: Backend, socket: WebSocket, chat_class: str, major: int, pace: Pace) -> None:
+    def __init__(self, backend: Backend, socket: WebSocket, chat_class: str, major: int, pace: PollPace) -> None:
         self._backend, self._socket, self._class, self._major = backend, socket, chat_class, major
         self._pace = pace
         self._answers: dict[str, asyncio.Task[None]] = {}
@@ -149,14 +149,14 @@ class ChatSocket:
         who = self._backend.principal(self._socket, Scope.CHAT if is_new else Scope.READ)
         reached, _ = await self._backend.reach(who, [self._class, _text_of(frame, "id")])
         client = await self._backend.client()
-        turns = Turns(reached.handle, client.world.dice.token, self._major)
+        turns = ClientTurns(reached.handle, client.world.dice.token, self._major)
         if not is_new:
             return reached, await turns.resume(client.caller)
         more = frame.get("body")
         if not isinstance(more, Mapping):
             raise BadRequest("body", "is not an object")
         known: Frame = {name: frame[name] for name in ("trigger", "messages", "messageId") if name in frame}
-        return reached, await turns.begin(Wish.of({**more, **known}))
+        return reached, await turns.begin(TurnRequest.of({**more, **known}))
 
     async def _stream(self, request_id: str, reached: Reached, following: Following) -> None:
         await self._say({"type": "start", "requestId": request_id})
@@ -252,14 +252,14 @@ def chat_id_of(body: Mapping[str, object]) -> str:
 
 class _Chats:
     def __init__(self, backend: Backend) -> None:
-        self._backend, self._pace = backend, Pace()
+        self._backend, self._pace = backend, PollPace()
 
     async def ask(self, request: Request) -> Response:
         """Take what the client has said, and stream the answer."""
         self._backend.principal(request, Scope.CHAT)
         name = chat_class(self._backend, request.path_params.get("chat_class"))
         body = await json_object(request)
-        wish = Wish.of(body)
+        wish = TurnRequest.of(body)
         turns, reached = await self._turns(request, Scope.CHAT, name, chat_id_of(body), major_of(request))
         return self._answer(reached, await turns.begin(wish))
 
@@ -277,7 +277,7 @@ class _Chats:
         """Stream the answer under way from its start."""
         return await self._resumed(*await self._addressed(request, Scope.READ))
 
-    async def _resumed(self, turns: Turns, reached: Reached) -> Response:
+    async def _resumed(self, turns: ClientTurns, reached: Reached) -> Response:
         following = await turns.resume((await self._backend.client()).caller)
         return Response(status_code=204) if following is None else self._answer(reached, following)
 
@@ -317,14 +317,14 @@ class _Chats:
         name = chat_class(self._backend, socket.path_params.get("chat_class"))
         await ChatSocket(self._backend, socket, name, major_of(socket), self._pace).serve()
 
-    async def _addressed(self, request: Request, scope: Scope) -> tuple[Turns, Reached]:
+    async def _addressed(self, request: Request, scope: Scope) -> tuple[ClientTurns, Reached]:
         name = chat_class(self._backend, request.path_params.get("chat_class"))
         return await self._turns(request, scope, name, request.path_params["chat_id"], major_of(request))
 
     async def _turns(
         self, connection: HTTPConnection, scope: Scope, name: str, chat_id: str, major: int
-    ) -> tuple[Turns, Reached]:
+    ) -> tuple[ClientTurns, Reached]:
         who = self._backend.principal(connection, scope)
         reached, _ = await self._backend.reach(who, [name, chat_id])
         client = await self._backend.client()
-        return Turns(reached.handle, client.world.dice.token, major), reached
+        return ClientTurns(reached.handle, client.world.dice.token, major), reached

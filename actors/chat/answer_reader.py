@@ -18,9 +18,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from perdure.actors.chat.call_reader import CallReader
-from perdure.actors.chat.failures import too_long
 from perdure.actors.chat.plain_data import TextJoiner, all_mended, mended
 from perdure.actors.chat.tools import ToolSpec
+from perdure.actors.chat.turn_failures import too_long
 from perdure.policies import Event, Json, JsonObject, OurMetadata, ProviderMetadata
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from perdure.actors.chat.answer_reader import AnswerReader
 from perdure.actors.chat.call_reader import ENDING
-from perdure.actors.chat.failures import ModelFailed, failure_of
+from perdure.actors.chat.turn_failures import ModelFailed, failure_of
 from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.actors.tasks import awaited
 from perdure.policies import Event, Failure, FailureKind, stream_ended

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, Unpack
 
-from perdure.actors.chat.messages import Messages
+from perdure.actors.chat.chat_messages import Messages
 from perdure.actors.chat.turn import TurnPage, TurnResult
 from perdure.actors.chat.waits import WaitedTooLong, Waits
 from perdure.actors.code.author_call import in_words, is_async, text_of, tried

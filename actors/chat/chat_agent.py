@@ -32,16 +32,16 @@ from perdure.actors.chat.callback import (
     regenerate_and_follow,
     submit,
 )
+from perdure.actors.chat.chat_messages import Messages, as_messages, checked_data
 from perdure.actors.chat.conversation import Conversation
 from perdure.actors.chat.conversation_state import BOUNDS_OF_CHATS, STALL_MS
-from perdure.actors.chat.failures import ChatTurnFailed
 from perdure.actors.chat.feed import FeedEvent
 from perdure.actors.chat.feed_follower import follow_feed
-from perdure.actors.chat.messages import Messages, as_messages, checked_data
 from perdure.actors.chat.model_lookup import load_library
 from perdure.actors.chat.plain_data import checked_text
 from perdure.actors.chat.tools import Toolset
 from perdure.actors.chat.turn import ActiveTurn, ChatRecoveryContext, TurnResult
+from perdure.actors.chat.turn_failures import ChatTurnFailed
 from perdure.actors.code.author_call import hook, without_middle
 from perdure.actors.jobs.fiber_context import CURRENT
 from perdure.actors.life.results import MilestoneInfo, RunInfo, RunResult

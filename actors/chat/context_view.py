@@ -1,13 +1,13 @@
 """What the model is sent of a conversation: all of it, or a summary in place of the older part.
 
-The summary is a document of its own (`store.Summary`), so the transcript stays whole for people. A change of a message that it covers drops
-it in the same commit, and the model is sent everything again until the conversation is summarised anew.
+The summary is a document of its own (`store.TranscriptSummary`), so the transcript stays whole for people. A change of a message that it
+covers drops it in the same commit, and the model is sent everything again until the conversation is summarised anew.
 """
 
 from __future__ import annotations
 
-from perdure.actors.chat.messages import is_current
-from perdure.actors.chat.store import ChatStore, Summary
+from perdure.actors.chat.chat_messages import is_current
+from perdure.actors.chat.chat_store import ChatStore, TranscriptSummary
 from perdure.actors.chat.transcript import Transcript
 from perdure.policies import SUMMARY_HEAD, Message, steps_of
 
@@ -20,7 +20,7 @@ class ContextView:
 
     def __init__(self, store: ChatStore, transcript: Transcript) -> None:
         self._store, self._transcript = store, transcript
-        self._made: tuple[Summary, Message] | None = None
+        self._made: tuple[TranscriptSummary, Message] | None = None
         self._trimmed: tuple[Message, int, Message] | None = None
 
     @property
@@ -68,7 +68,7 @@ class ContextView:
             known = self._trimmed = (message, steps, {**message, "parts": kept})
         return known[2]
 
-    def _summary_message(self, summary: Summary) -> Message:
+    def _summary_message(self, summary: TranscriptSummary) -> Message:
         if self._made is None or self._made[0] is not summary:
             said: Message = {
                 "id": SUMMARY_ID,

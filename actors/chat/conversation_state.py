@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
+from perdure.actors.chat.chat_messages import REPLACED_BY
+from perdure.actors.chat.chat_store import ChatStore
 from perdure.actors.chat.delegated_tools import client_tools
 from perdure.actors.chat.lost_calls import LostCalls
-from perdure.actors.chat.messages import REPLACED_BY
 from perdure.actors.chat.model_lookup import library_of, load_library, resolve_model
-from perdure.actors.chat.store import ChatStore
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.tools import Tool, Toolset
 from perdure.actors.chat.transcript import Transcript

@@ -86,11 +86,11 @@ def _child_input(agent_class: type[Agent], given: object) -> tuple[object, str |
         if is_chat or not callable(getattr(agent_class, "run", None)):
             return str, "message"
         entered = run_shapes(agent_class)
-        given = entered.hint if entered.input else Nothing
+        given = entered.hint if entered.input else NoInput
     return given, None if is_object(given) else "input"
 
 
-class Nothing(BaseModel, extra="forbid"):
+class NoInput(BaseModel, extra="forbid"):
     """The input of a child whose `run` has no parameter."""
 
 

@@ -22,12 +22,12 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any, Final, Literal, TypeAlias, TypedDict
 
+from perdure.actors.chat.chat_store import ACCEPTED, CLEARED
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.event_lists import batch
-from perdure.actors.chat.store import ACCEPTED, CLEARED
 from perdure.actors.chat.turn import Turn
 from perdure.ledger import BadRequest, check_whole
-from perdure.ledger.storage.cabinet import CHUNKS, MESSAGE, TURN
+from perdure.ledger.storage.agent_storages import CHUNKS, MESSAGE, TURN
 from perdure.policies import Event, Json, Message, TurnStatus
 
 PER_ROW: Final = 1 << 20
@@ -96,13 +96,15 @@ class MessageDeleted(_Numbered):
     message_id: str
 
 
-class Cleared(_Numbered):
+class FeedCleared(_Numbered):
     """The conversation was cleared. Nothing is left of what was before."""
 
     type: Literal["cleared"]
 
 
-FeedEvent: TypeAlias = TurnAccepted | TurnBegun | TurnStreamed | TurnEnded | MessageWritten | MessageDeleted | Cleared
+FeedEvent: TypeAlias = (
+    TurnAccepted | TurnBegun | TurnStreamed | TurnEnded | MessageWritten | MessageDeleted | FeedCleared
+)
 """Something that happened in a conversation. Its `number` rises, with gaps. Who goes on after it asks from `number + 1` on."""
 
 

@@ -30,7 +30,7 @@ from perdure.actors.chat.model import stream_request
 from perdure.actors.chat.tools import Tool
 from perdure.actors.chat.toolsets import HasDeps, deps_of, library_tool, with_owners
 from perdure.actors.chat.turn import OUTPUT, last_text
-from perdure.actors.chat.turn_ends import Outcome
+from perdure.actors.chat.turn_ends import TurnOutcome
 from perdure.actors.chat.watchdog import Watchdog
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.events.message_parts import BROKEN
@@ -53,7 +53,7 @@ class TurnAuthor(HasDeps, Protocol):
 
 
 @dataclass(frozen=True)
-class Told:
+class ModelHistory:
     """What the model is told of the conversation: the messages before this turn's answer, and all but its first `covered_steps`.
 
     `call_ids` are those of all calls of the conversation, told or not. A new call must not take one of them.
@@ -94,17 +94,17 @@ class LibraryTurn:
         author: TurnAuthor,
         tenant: Tenant,
         live: LiveTurn,
-        told: Told,
+        told: ModelHistory,
         model: Model,
-        ask: Callable[[Callable[[Watchdog], AsyncGenerator[Event | Finished]]], Awaitable[Outcome | None]],
+        ask: Callable[[Callable[[Watchdog], AsyncGenerator[Event | Finished]]], Awaitable[TurnOutcome | None]],
     ) -> None:
         self._library, self._author, self._tenant, self._live = library, author, tenant, live
         self._told, self._model, self._ask = told, model, ask
         self._asked = 0
         self._ids: dict[str, str] = {}  # the calls by the ids that the library knows
-        self._outcome: Outcome | None = None
+        self._outcome: TurnOutcome | None = None
 
-    async def play(self) -> Outcome:
+    async def play(self) -> TurnOutcome:
         """Play the turn to its end, or until it waits for a person."""
         from pydantic_ai.exceptions import AgentRunError  # noqa: PLC0415 - loaded where an agent of the library plays
 
@@ -113,11 +113,11 @@ class LibraryTurn:
         if self._outcome is not None:
             return self._outcome
         if isinstance(problem, AgentRunError):
-            return Outcome(TurnEvent.FAILED, in_words(problem), "library")
+            return TurnOutcome(TurnEvent.FAILED, in_words(problem), "library")
         if problem is not None:
             raise problem
         self._write_output(result)
-        return Outcome(TurnEvent.COMPLETED, reason=self._live.stream.remark)
+        return TurnOutcome(TurnEvent.COMPLETED, reason=self._live.stream.remark)
 
     async def _run(self) -> object:
         from pydantic_ai.capabilities import ReinjectSystemPrompt  # noqa: PLC0415 - as above
@@ -139,7 +139,7 @@ class LibraryTurn:
         self._settle(result.all_messages())
         return result.output
 
-    def _over(self, outcome: Outcome) -> TurnOver:
+    def _over(self, outcome: TurnOutcome) -> TurnOver:
         """The turn is over, or waits for a person, in the midst of the library's loop."""
         self._outcome = outcome
         return TurnOver(outcome.event)
@@ -247,7 +247,7 @@ class LibraryTurn:
         part = await self._live.performed(self._ids[call_id])
         if part is None:
             await self._live.drain()
-            raise self._over(Outcome(TurnEvent.PARKED))
+            raise self._over(TurnOutcome(TurnEvent.PARKED))
         output, outcome = result_of(part)
         if outcome != "success":
             raise ToolFailed(str(output))

@@ -20,9 +20,9 @@ from functools import cached_property
 from typing import Any
 
 from perdure.actors.chat.approvals import approval_request, call_run_id, first_run_id, is_approved, put_off
+from perdure.actors.chat.chat_messages import shortened_result
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.lost_calls import aborted, died, evidence_of, never_ran, timed_out, told_of
-from perdure.actors.chat.messages import shortened_result
 from perdure.actors.chat.tool_run import DEFERRED, TIMED_OUT, UNAPPROVED, RepeatableToolRun, ToolEnd, ToolRun, execute
 from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool, Toolset
@@ -36,11 +36,11 @@ from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import TOOL
 from perdure.ledger import Cancel, Status, TooLarge
 from perdure.policies import (
+    CallStage,
     Event,
     JsonObject,
     OurMetadata,
     Part,
-    Stage,
     deferred_ids,
     is_settled,
     is_tool_part,
@@ -110,16 +110,16 @@ class LiveTurn:
         parts = self.stream.parts
         return next((each for each in reversed(parts) if each.get("toolCallId") == call_id), None)
 
-    def stage(self, part: Part) -> Stage:
+    def stage(self, part: Part) -> CallStage:
         """How far a call has come."""
         state = part.get("state")
         if is_settled(part):
-            return Stage.DEAD if told_of(part).get("outcome") == "unknown" else Stage.FINISHED
+            return CallStage.DEAD if told_of(part).get("outcome") == "unknown" else CallStage.FINISHED
         if state == "input-streaming":
-            return Stage.WRITING
+            return CallStage.WRITING
         if part["toolCallId"] in self._tasks:
-            return Stage.RUNNING
-        return Stage.ASKED if state == "approval-requested" else Stage.READY
+            return CallStage.RUNNING
+        return CallStage.ASKED if state == "approval-requested" else CallStage.READY
 
     async def settle(self) -> bool:
         """Wait until every call is settled or waits for a person. Returns whether one waits for a person."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 
-from perdure.actors.chat.store import ChatStore
+from perdure.actors.chat.chat_store import ChatStore
 from perdure.actors.chat.tools import Tool
 from perdure.actors.chat.transcript import Transcript
 from perdure.actors.life.results import RunResult

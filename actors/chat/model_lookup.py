@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.actors.chat.answer_reader import ANSWER_BYTES_MAX
-from perdure.actors.chat.failures import too_long
+from perdure.actors.chat.turn_failures import too_long
 from perdure.actors.code.naming import IMPORTING
 from perdure.ledger import BadRequest, Secret, strike
 

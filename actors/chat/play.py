@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 from perdure.actors.chat.answer_stream import Finished
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.event_lists import last_boundary
-from perdure.actors.chat.failures import ModelFailed
 from perdure.actors.chat.history import History
-from perdure.actors.chat.library_turn import LibraryTurn, Told
+from perdure.actors.chat.library_turn import LibraryTurn, ModelHistory
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.model import stream_model
-from perdure.actors.chat.turn_ends import Outcome
+from perdure.actors.chat.turn_ends import TurnOutcome
+from perdure.actors.chat.turn_failures import ModelFailed
 from perdure.actors.chat.turn_recovery import TurnRecovery, abort
 from perdure.actors.chat.turn_spans import Source
 from perdure.actors.chat.watchdog import Stalled, Watchdog
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model
 
 
-SHORTER = Outcome(TurnEvent.CUT_OFF, reason="the conversation was made shorter")
+SHORTER = TurnOutcome(TurnEvent.CUT_OFF, reason="the conversation was made shorter")
 """The library's loop begins again, with what there is now."""
 
 UNEXPLAINED: Final = frozenset({FailureKind.SETUP, FailureKind.UNKNOWN, FailureKind.STREAM_END})
@@ -54,9 +54,9 @@ class Play:
         self.live = live
         self._state, self._agent, self._tenant = state, state.agent, state.tenant
         self._history, self._recovery, self._spans = history, recovery, state.spans
-        self._task: asyncio.Task[Outcome | None] | None = None
+        self._task: asyncio.Task[TurnOutcome | None] | None = None
 
-    async def within(self, job: Coroutine[object, None, Outcome | None]) -> Outcome | None:
+    async def within(self, job: Coroutine[object, None, TurnOutcome | None]) -> TurnOutcome | None:
         """The outcome of a job of this turn. A cancel reaches every wait of it, also those of its recovery (case A12).
 
         A cancelled turn is aborted; a cancelled task is not a cancelled turn.
@@ -74,7 +74,7 @@ class Play:
         if self._task is not None:
             self._task.cancel()
 
-    async def run(self) -> Outcome:
+    async def run(self) -> TurnOutcome:
         """Play the turn to its end."""
         if self._agent.library_agent is None:
             await self.live.open_toolsets()
@@ -86,36 +86,36 @@ class Play:
                 if outcome is not None:
                     return outcome
 
-    async def _steps(self) -> Outcome:
+    async def _steps(self) -> TurnOutcome:
         live = self.live
         if self._agent.library_agent is not None:
             return await self._by_library(self._agent.library_agent)
         for _ in range(self._agent.max_steps + FAILURES_MAX):
             live.stream.mend()
             if await live.settle():
-                return Outcome(TurnEvent.PARKED)
+                return TurnOutcome(TurnEvent.PARKED)
             if live.stream.is_answered:
-                return Outcome(TurnEvent.COMPLETED, reason=live.stream.remark)
+                return TurnOutcome(TurnEvent.COMPLETED, reason=live.stream.remark)
             if live.stream.steps_taken >= self._agent.max_steps:
                 break
             failure = await self._request()
             outcome = None if failure is None else await self._recovery.failed(live, failure)
             if outcome is not None:
                 return outcome
-        return Outcome(TurnEvent.FAILED, f"The turn took more than {self._agent.max_steps} steps.", "max_steps")
+        return TurnOutcome(TurnEvent.FAILED, f"The turn took more than {self._agent.max_steps} steps.", "max_steps")
 
-    async def _by_library(self, library: LibraryAgent[Any, Any]) -> Outcome:
+    async def _by_library(self, library: LibraryAgent[Any, Any]) -> TurnOutcome:
         """The same, decided by an agent of pydantic-ai."""
         while True:
             model, before = await self._state.model(), self._history.before(self.live)
             covered = self._history.view.covered_steps(self.live.stream.message)
-            told = Told(before, covered, self._history.call_ids(self.live))
+            told = ModelHistory(before, covered, self._history.call_ids(self.live))
             ask = partial(self._asked, model)
             outcome = await LibraryTurn(library, self._agent, self._tenant, self.live, told, model, ask).play()
             if outcome is not SHORTER:
                 return outcome
 
-    async def _asked(self, model: Model, source: Source) -> Outcome | None:
+    async def _asked(self, model: Model, source: Source) -> TurnOutcome | None:
         """Take the answer of one request, and recover. Returns an outcome if the turn is over."""
         if await self._recovery.compaction.ahead(self.live):
             return SHORTER

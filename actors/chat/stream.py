@@ -26,15 +26,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Unpack
 
+from perdure.actors.chat.chat_store import Beside, ChatStore
 from perdure.actors.chat.event_lists import batch, last_boundary, merged
 from perdure.actors.chat.plain_data import mended
-from perdure.actors.chat.store import Beside, ChatStore
 from perdure.actors.chat.turn import Turn
 from perdure.actors.events.message_parts import BROKEN, RETRACT, apply_chunk
+from perdure.actors.life.commit_batcher import DueWrite
 from perdure.actors.life.life import Life
-from perdure.actors.life.writes_together import DueWrite
 from perdure.ledger import StorageError
-from perdure.ledger.storage.cabinet import unbound
+from perdure.ledger.storage.agent_storages import unbound
 from perdure.policies import (
     CallEvidence,
     Event,

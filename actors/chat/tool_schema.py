@@ -57,7 +57,7 @@ class ToolContext:
     approved: bool = False
 
 
-class Intake:
+class ToolInput:
     """The input of one tool."""
 
     def __init__(
@@ -113,7 +113,7 @@ class _WithoutTitles(GenerateJsonSchema):
         return False
 
 
-def intake_of(function: Callable[..., object], agent_class: type | None = None, name: str = "") -> Intake:
+def intake_of(function: Callable[..., object], agent_class: type | None = None, name: str = "") -> ToolInput:
     """The input of a function, or of a method of a class, without its receiver and a `ToolContext`."""
     of = written(function, agent_class, name, is_method=agent_class is not None)
     context = _context_in(of)
@@ -130,7 +130,7 @@ def intake_of(function: Callable[..., object], agent_class: type | None = None, 
         config = ConfigDict(extra="forbid", arbitrary_types_allowed=False)
         return TypeAdapter(create_model("Arguments", __config__=config, **fields))  # type: ignore[call-overload]
 
-    return Intake(adapter, tuple(parameters), lambda: docstring_of(function)[1])
+    return ToolInput(adapter, tuple(parameters), lambda: docstring_of(function)[1])
 
 
 def _field(name: str, default: object) -> object:
@@ -178,16 +178,16 @@ def docstring_of(function: Callable[..., object]) -> tuple[str, dict[str, str]]:
     return said.strip(), described
 
 
-def intake_of_type(annotation: object, *, wrapped_as: str | None) -> Intake:
+def intake_of_type(annotation: object, *, wrapped_as: str | None) -> ToolInput:
     """The input of a child agent. A type that is no object in JSON becomes one, under the name `wrapped_as`."""
     if wrapped_as is None:
-        return Intake(lambda: _plainly(annotation), (), dict)
+        return ToolInput(lambda: _plainly(annotation), (), dict)
     fields: dict[str, object] = {"field_0": (annotation, Field(alias=wrapped_as))}
     model = partial(create_model, "Arguments", __config__=ConfigDict(extra="forbid"), **fields)
-    return Intake(lambda: TypeAdapter(model()), (wrapped_as,), dict)
+    return ToolInput(lambda: TypeAdapter(model()), (wrapped_as,), dict)
 
 
-def intake_of_schema(schema: JsonObject) -> Intake:
+def intake_of_schema(schema: JsonObject) -> ToolInput:
     """The input of a tool that brings its own JSON schema of type `object`; what the model sends is not checked against it."""
     intake = intake_of_type(dict[str, Any], wrapped_as=None)
     intake.schema = {"properties": {}, **schema, "type": "object"}

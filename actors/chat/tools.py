@@ -33,7 +33,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.chat.plain_data import all_mended
-from perdure.actors.chat.tool_schema import Intake, ToolContext, context_name, docstring_of, intake_of
+from perdure.actors.chat.tool_schema import ToolContext, ToolInput, context_name, docstring_of, intake_of
 from perdure.actors.code.author_call import is_async, overrides, tried_now
 from perdure.actors.code.naming import function_name, load_function
 from perdure.actors.code.written import signature_of
@@ -81,7 +81,7 @@ class Tool:
     name: str
     description: str | None
     kind: Kind
-    intake: Intake
+    intake: ToolInput
     effect: Effect = "once"
     probe: Hook | None = None
     timeout_ms: float | None = None

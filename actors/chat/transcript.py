@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from perdure.actors.chat.messages import for_storage, is_current
-from perdure.actors.chat.store import ChatStore
+from perdure.actors.chat.chat_messages import for_storage, is_current
+from perdure.actors.chat.chat_store import ChatStore
 from perdure.policies import Message, OurMetadata
 
 

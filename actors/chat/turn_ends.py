@@ -16,7 +16,7 @@ from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.policies import Event, JsonObject, Message, TurnEvent, TurnStatus
 
 
-class Outcome(NamedTuple):
+class TurnOutcome(NamedTuple):
     """An end of a turn, or `PARKED`, which waits for a person.
 
     `stage` is where an error came from: `turn` (the author's code, the model's name), `stream` (the provider), `recovery` (the budget).
@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
         return {"type": "error", "errorText": self.error or "The turn failed for an unknown reason."}
 
 
-async def reported(state: ConversationState, turn: Turn, outcome: Outcome) -> Outcome:
+async def reported(state: ConversationState, turn: Turn, outcome: TurnOutcome) -> TurnOutcome:
     """The outcome as people will read it. A text that `on_chat_error` returns replaces an error."""
     if outcome.event is not TurnEvent.FAILED:
         return outcome

@@ -15,14 +15,14 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterable
 
-from perdure.actors.chat.compaction import Compaction
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.lost_calls import late_results
 from perdure.actors.chat.stream import Stream
+from perdure.actors.chat.summaries import Compaction
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn
-from perdure.actors.chat.turn_ends import Outcome
+from perdure.actors.chat.turn_ends import TurnOutcome
 from perdure.actors.code.author_call import in_words, kind_of, raised_by, tried
 from perdure.ledger import pack, unpack
 from perdure.policies import (
@@ -73,7 +73,7 @@ class TurnRecovery:
 
     # a request failed
 
-    async def failed(self, live: LiveTurn, failure: Failure) -> Outcome | None:
+    async def failed(self, live: LiveTurn, failure: Failure) -> TurnOutcome | None:
         """Recover from a failed request: None if the turn goes on."""
         turn, stream = live.turn, live.stream
         action = decide(_facts(live), failure, TurnBudget(turn.failures, turn.failures_total))
@@ -88,9 +88,9 @@ class TurnRecovery:
             live.give_up(f"the turn failed ({failure.text})")
             calls = _calls(live, stream.parts)
             if action.mode is Mode.STOP:
-                return Outcome(TurnEvent.FAILED, error_text(failure, calls), str(failure.kind), stage="stream")
+                return TurnOutcome(TurnEvent.FAILED, error_text(failure, calls), str(failure.kind), stage="stream")
             notice = notice_of(failure, calls)
-            return Outcome(TurnEvent.FAILED, notice.text, "recovery_exhausted", notice.as_part()["data"], "stream")
+            return TurnOutcome(TurnEvent.FAILED, notice.text, "recovery_exhausted", notice.as_part()["data"], "stream")
         delay_ms = next_delay_ms(max(1, in_a_row), failure, self._state.tenant.dice.roll())
         told = {"recovery": in_a_row, "mode": str(action.mode), "waitsMs": round(delay_ms), "why": failure.text}
         stream.add({"type": "data-status", "transient": True, "data": told})
@@ -101,7 +101,7 @@ class TurnRecovery:
 
     # the stream stalled, or the process died
 
-    async def stalled(self, live: LiveTurn, waited_ms: float) -> Outcome | None:
+    async def stalled(self, live: LiveTurn, waited_ms: float) -> TurnOutcome | None:
         """The stream of a request said nothing for so long. A tool that is at work then goes on, whatever becomes of the turn."""
         self._state.emit("chat:stream:stalled", live.turn, {"timeoutMs": waited_ms})
         await live.drain(ChatRecovery.of(self._state.agent.chat_recovery).stable_timeout_ms)
@@ -110,7 +110,7 @@ class TurnRecovery:
             await live.drain()
         return outcome
 
-    async def begin(self, live: LiveTurn) -> Outcome | None:
+    async def begin(self, live: LiveTurn) -> TurnOutcome | None:
         """Begin a turn, or recover it from an earlier life. Returns an outcome if there is nothing to play."""
         turn = live.turn
         if turn.cancelled is not None:
@@ -122,20 +122,20 @@ class TurnRecovery:
         self._state.spans.lost_request(turn)
         return await self._interrupted(live, PROCESS_LOST)
 
-    async def _first(self, live: LiveTurn) -> Outcome | None:
+    async def _first(self, live: LiveTurn) -> TurnOutcome | None:
         turn, state = live.turn, self._state
         if turn.trigger == "regenerate" and "instead_of" not in turn.options:
             leaf = state.transcript.leaf
             turn.options["instead_of"] = leaf["id"] if leaf is not None and leaf["role"] == "assistant" else ""
         if turn.options.get("instead_of", None) is not None and turn.options["instead_of"] not in state.transcript:
-            return Outcome(TurnEvent.SKIPPED, "The message to be replaced is not there any more.", "no_answer")
+            return TurnOutcome(TurnEvent.SKIPPED, "The message to be replaced is not there any more.", "no_answer")
         if turn.trigger == "continue":
             leaf = state.transcript.leaf
             if leaf is None or leaf["role"] != "assistant":
-                return Outcome(TurnEvent.SKIPPED, "There is no answer to continue.", "no_answer")
+                return TurnOutcome(TurnEvent.SKIPPED, "There is no answer to continue.", "no_answer")
             if any(other.message_id == leaf["id"] for other in state.open.values()):
                 words = "The newest answer waits for a person, and goes on by itself."
-                return Outcome(TurnEvent.SKIPPED, words, "awaiting_client")
+                return TurnOutcome(TurnEvent.SKIPPED, words, "awaiting_client")
             parts = self._history.continued(leaf, live)
             turn.message_id = turn.continues = leaf["id"]
             turn.base = len(parts)
@@ -160,7 +160,7 @@ class TurnRecovery:
             stream.flush()
         self._state.emit("chat:turn:start", turn, {"trigger": turn.trigger, "continuation": bool(turn.continues)})
 
-    async def _interrupted(self, live: LiveTurn, cause: str) -> Outcome | None:
+    async def _interrupted(self, live: LiveTurn, cause: str) -> TurnOutcome | None:
         """An attempt was interrupted. Returns None if another one begins now."""
         turn, stream = live.turn, live.stream
         kind = classify_turn(
@@ -171,12 +171,14 @@ class TurnRecovery:
         )
         if kind is RecoveryKind.SUPERSEDED:
             live.stream.mend()
-            return Outcome(TurnEvent.SKIPPED, "The conversation has gone on without this turn.", "conversation_changed")
+            return TurnOutcome(
+                TurnEvent.SKIPPED, "The conversation has gone on without this turn.", "conversation_changed"
+            )
         config = ChatRecovery.of(self._state.agent.chat_recovery)
         if not config.is_on:
             self._interrupt(live, None, cause, "exhausted")
             live.stream.mend()
-            return Outcome(TurnEvent.FAILED, SWITCHED_OFF, "recovery_off", stage="recovery")
+            return TurnOutcome(TurnEvent.FAILED, SWITCHED_OFF, "recovery_off", stage="recovery")
         seen = await self._evaluated(live, kind, cause, config)
         turn.incident = seen.incident.as_row()
         self._tell(turn, seen, cause)
@@ -253,7 +255,7 @@ class TurnRecovery:
         last = "exhausted" if seen.is_exhausted else "scheduled"
         self._state.emit(f"chat:recovery:{last}", turn, {**base, "reason": incident.reason or None})
 
-    async def _asked(self, live: LiveTurn, incident: Incident, cause: str) -> Outcome | None:
+    async def _asked(self, live: LiveTurn, incident: Incident, cause: str) -> TurnOutcome | None:
         """Ask the author what becomes of the partial answer, and tell the followers. Returns an outcome if the turn is to end."""
         turn, stream = live.turn, live.stream
         parts = stream.said
@@ -292,7 +294,7 @@ class TurnRecovery:
         live.stream.mend()
         turn.incident = incident.moved(IncidentStatus.SKIPPED, "continue_disabled").as_row()
         self._state.emit("chat:recovery:skipped", turn, {"reason": "continue_disabled"})
-        return Outcome(TurnEvent.FAILED, DECLINED, "continue_disabled", stage="recovery")
+        return TurnOutcome(TurnEvent.FAILED, DECLINED, "continue_disabled", stage="recovery")
 
     def _interrupt(self, live: LiveTurn, incident: Incident | None, cause: str, outcome: str) -> None:
         """Tell followers. `recovery` and `max_recoveries` are the `attempt` and `max_attempts` of the hooks."""
@@ -309,7 +311,7 @@ class TurnRecovery:
         }
         live.stream.add({"type": "data-interrupted", "transient": True, "data": told})
 
-    async def _exhausted(self, live: LiveTurn, incident: Incident, config: ChatRecovery, cause: str) -> Outcome:
+    async def _exhausted(self, live: LiveTurn, incident: Incident, config: ChatRecovery, cause: str) -> TurnOutcome:
         """The budget is used up: what was said stays, the author is told, and the turn ends."""
         turn = live.turn
         if config.on_exhausted is not None:
@@ -322,7 +324,7 @@ class TurnRecovery:
         words = config.terminal_message
         if cause == PROCESS_LOST and words == TERMINAL_MESSAGE:
             words += f" ({incident.losses} times in a row its process ended; chat_recovery.max_attempts is {incident.max_attempts}.)"
-        return Outcome(TurnEvent.FAILED, words, incident.reason, stage="recovery")
+        return TurnOutcome(TurnEvent.FAILED, words, incident.reason, stage="recovery")
 
     async def _heard(self, name: str, hook: Callable[..., object], context: object) -> object:
         """Call an author's hook. Returns None, and reports the error, if it raises."""
@@ -338,20 +340,20 @@ class TurnRecovery:
 
     # the author's code
 
-    async def raised(self, live: LiveTurn, problem: Exception) -> Outcome | None:
+    async def raised(self, live: LiveTurn, problem: Exception) -> TurnOutcome | None:
         """Something raised that is no failure of the model: the turn ends, and what it has done stays."""
         await live.drain()
         if isinstance(problem, MemoryError):
             return await self._interrupted(live, OUT_OF_MEMORY)
         live.stream.mend()
-        return Outcome(TurnEvent.FAILED, in_words(problem), kind_of(raised_by(problem)))
+        return TurnOutcome(TurnEvent.FAILED, in_words(problem), kind_of(raised_by(problem)))
 
 
-async def abort(live: LiveTurn) -> Outcome:
+async def abort(live: LiveTurn) -> TurnOutcome:
     """End a cancelled turn: stop its tools, and settle each call with what is known of it."""
     await live.stop_calls(live.turn.cancelled or "")
     live.stream.mend()
-    return Outcome(TurnEvent.ABORTED, f"The turn was cancelled: {live.turn.cancelled}", "cancelled")
+    return TurnOutcome(TurnEvent.ABORTED, f"The turn was cancelled: {live.turn.cancelled}", "cancelled")
 
 
 def _facts(live: LiveTurn) -> AttemptFacts:

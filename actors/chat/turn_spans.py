@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from perdure.actors.chat.answer_stream import Finished
-from perdure.actors.chat.failures import ModelFailed
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.tool_run import ToolEnd
 from perdure.actors.chat.turn import Turn
+from perdure.actors.chat.turn_failures import ModelFailed
 from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.telemetry.instruments import MODEL_REQUEST_MS, MODEL_TOKENS
-from perdure.actors.telemetry.names import LOST, class_of
+from perdure.actors.telemetry.span_names import LOST, class_of
 from perdure.ledger import type_of
 from perdure.policies import (
     CHAT,
@@ -35,10 +35,10 @@ from perdure.policies import (
     OURS,
     PROVIDER,
     Attribute,
+    EndedSpan,
     Event,
     Message,
     Part,
-    Span,
     TraceContext,
     TurnStatus,
     run_span,
@@ -57,7 +57,7 @@ Said = Callable[[], list[Message]]
 
 
 @dataclass
-class Asked:
+class ModelRequest:
     """A request to a model: which model, and how it ended."""
 
     model: Model
@@ -135,7 +135,7 @@ class TurnSpans:
         links = (self.place(turn, before + 1),) if attempt > 1 else ()
         place, times = self.place(turn, before), (begun_ms, self._tenant.now_ms())
         self._telemetry.tell(
-            Span(f"{INVOKE_AGENT} {name}", place, self._above(turn).span_id, *times, told, links, error)
+            EndedSpan(f"{INVOKE_AGENT} {name}", place, self._above(turn).span_id, *times, told, links, error)
         )
 
     def _agent(self, operation: str) -> dict[str, Attribute]:
@@ -157,7 +157,7 @@ class TurnSpans:
         the last step of the stream."""
         if not self.are_told:
             return source
-        asked = Asked(model, settings or {}, answer or (lambda: stream.last_step))
+        asked = ModelRequest(model, settings or {}, answer or (lambda: stream.last_step))
 
         async def told(watchdog: Watchdog) -> AsyncGenerator[Event | Finished]:
             with self._watched(stream, asked, said):
@@ -169,7 +169,7 @@ class TurnSpans:
         return told
 
     @contextmanager
-    def _watched(self, stream: Stream, asked: Asked, said: Said) -> Iterator[None]:
+    def _watched(self, stream: Stream, asked: ModelRequest, said: Said) -> Iterator[None]:
         """Tell of a request when the block is left, however it is."""
         stream.turn.asked_at_ms = begun_ms = self._tenant.now_ms()
         shown = _shown(spoken_content(said())) if self._telemetry.tells_content else ""
@@ -188,7 +188,7 @@ class TurnSpans:
             asked.error = "" if asked.end is not None else error
             self._request(stream, asked, begun_ms, shown)
 
-    def _request(self, stream: Stream, asked: Asked, begun_ms: int, shown: str) -> None:
+    def _request(self, stream: Stream, asked: ModelRequest, begun_ms: int, shown: str) -> None:
         turn, end, now_ms = stream.turn, asked.end, self._tenant.now_ms()
         told = _of_model(asked.model, asked.settings)
         if end is not None:
@@ -200,7 +200,7 @@ class TurnSpans:
         self._tell_request(turn, begun_ms, now_ms, told, asked.error)
         self._measure(asked, now_ms - begun_ms)
 
-    def _measure(self, asked: Asked, took_ms: int) -> None:
+    def _measure(self, asked: ModelRequest, took_ms: int) -> None:
         metrics = self._tenant.services.world.metrics
         tags = {
             OPERATION: CHAT,
@@ -228,7 +228,7 @@ class TurnSpans:
         context = within(place, "request", self._tenant.agent_id, turn.request_id, number)
         name = f"{CHAT} {told.get('gen_ai.request.model', '')}".strip()
         about = {**self._agent(CHAT), "perdure.turn.request_id": turn.request_id, **told}
-        self._telemetry.tell(Span(name, context, place.span_id, begun_ms, now_ms, about, (), error, "client"))
+        self._telemetry.tell(EndedSpan(name, context, place.span_id, begun_ms, now_ms, about, (), error, "client"))
 
     # an inline tool
 
@@ -268,7 +268,7 @@ class TurnSpans:
         links = (self._tool_place(turn, part, attempt - 1),) if attempt > 1 else ()
         context, now_ms = self._tool_place(turn, part, attempt), self._tenant.now_ms()
         self._telemetry.tell(
-            Span(f"{EXECUTE_TOOL} {name}", context, above.span_id, begun_ms, now_ms, told, links, error)
+            EndedSpan(f"{EXECUTE_TOOL} {name}", context, above.span_id, begun_ms, now_ms, told, links, error)
         )
 
 

@@ -15,14 +15,14 @@ import math
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import cast
 
-from perdure.actors.chat.compaction import Compaction
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.event_lists import batch, merged
 from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.play import Play
+from perdure.actors.chat.summaries import Compaction
 from perdure.actors.chat.turn import Turn, TurnResult
-from perdure.actors.chat.turn_ends import Outcome, ResponseHook, reported
+from perdure.actors.chat.turn_ends import ResponseHook, TurnOutcome, reported
 from perdure.actors.chat.turn_recovery import TurnRecovery, abort
 from perdure.actors.code.author_call import tried, tried_now
 from perdure.actors.life.activity import ACTIVITY, Activity
@@ -64,7 +64,7 @@ FATAL = (StaleIncarnation, StorageError)
 # if the agent is awake, and else when it next wakes, before anybody can look at the turn or answer it.
 
 
-Ending = Callable[[LiveTurn], Awaitable[Outcome]]
+Ending = Callable[[LiveTurn], Awaitable[TurnOutcome]]
 PART = "questions"
 PEOPLES = frozenset({"chat", "save", "submission"})
 UNANSWERED = "Nobody has answered in time, so the turn has ended."
@@ -196,8 +196,8 @@ class ClientAnswers:
             return math.inf
         return turn.parked_at_ms + config.parked_deadline_ms - self._state.tenant.now_ms()
 
-    async def _unanswered(self, live: LiveTurn) -> Outcome:
-        outcome = Outcome(TurnEvent.FAILED, UNANSWERED, "awaiting_client_deadline", stage="recovery")
+    async def _unanswered(self, live: LiveTurn) -> TurnOutcome:
+        outcome = TurnOutcome(TurnEvent.FAILED, UNANSWERED, "awaiting_client_deadline", stage="recovery")
         return await reported(self._state, live.turn, outcome)
 
 
@@ -206,8 +206,8 @@ def _words(part: Part) -> str:
     return f"call {part['toolCallId']} of {tool_name(part)} is answered by {verb}"
 
 
-async def _talked(_live: LiveTurn) -> Outcome:
-    return Outcome(TurnEvent.COMPLETED, reason="answered_by_message")
+async def _talked(_live: LiveTurn) -> TurnOutcome:
+    return TurnOutcome(TurnEvent.COMPLETED, reason="answered_by_message")
 
 
 # ---------------------------------------------------------------- turn views
@@ -464,7 +464,7 @@ class Turns:
         policy = Overlap.of(self.state.agent.message_concurrency)
         return is_dropped(policy, is_overlapping=self._is_overlapping(turn)) and self.views.known(turn) is None
 
-    async def _superseded(self, live: LiveTurn) -> Outcome | None:
+    async def _superseded(self, live: LiveTurn) -> TurnOutcome | None:
         """Wait for the place of a turn. Returns an outcome if a later message takes it; the turn's message stays in the transcript."""
         policy, loop = Overlap.of(self.state.agent.message_concurrency), asyncio.get_running_loop()
         now_ms, begun_s = max(live.turn.accepted_at_ms, self.state.tenant.now_ms()), loop.time()
@@ -477,7 +477,7 @@ class Turns:
         if told.action is QueueAction.PLAY:
             return None
         self.state.add_now(live.stream, live.turn.messages)
-        return Outcome(TurnEvent.SKIPPED, "A later message has taken the place of this one.", "superseded")
+        return TurnOutcome(TurnEvent.SKIPPED, "A later message has taken the place of this one.", "superseded")
 
     # playing
 
@@ -547,7 +547,7 @@ class Turns:
             return known
         return RunContext(self._tenant, turn.run_id, turn.attempt, self._tenant.incarnation, None)
 
-    async def _outcome(self, play: Play) -> Outcome | None:
+    async def _outcome(self, play: Play) -> TurnOutcome | None:
         outcome, problem = await tried(self._played(play))
         if problem is not None:
             if self._tenant.is_leaving or isinstance(problem, FATAL):
@@ -555,7 +555,7 @@ class Turns:
             outcome = await self._recovery.raised(play.live, problem)
         return None if outcome is None else await reported(self.state, play.live.turn, outcome)
 
-    async def _played(self, play: Play) -> Outcome:
+    async def _played(self, play: Play) -> TurnOutcome:
         is_new = play.live.turn.status is TurnStatus.ACCEPTED
         if is_new:
             await self._cancel_replaced(play.live.turn)
@@ -573,7 +573,7 @@ class Turns:
 
     # ending
 
-    async def end(self, turn: Turn, outcome: Outcome) -> None:
+    async def end(self, turn: Turn, outcome: TurnOutcome) -> None:
         """End a turn, or park it until a person has answered. The first end counts."""
         with turn.applied(outcome.event) as counts:
             if not counts:
@@ -590,7 +590,7 @@ class Turns:
             self._response_hook.ended(turn, placed[0][1] if placed else None)
 
     def _commit_end(
-        self, turn: Turn, outcome: Outcome
+        self, turn: Turn, outcome: TurnOutcome
     ) -> tuple[list[tuple[str, dict[str, object]]], list[tuple[int, Message]]]:
         """Commit row, message and last event at once. Returns what is to be emitted, and what is new in the transcript."""
         stream = self.state.stream_of(turn)
@@ -637,13 +637,13 @@ class Turns:
         if self.playing is not None and self.playing.live.turn is turn:
             self.state.stream_of(turn).flush(then=self.playing.cancel)
         elif not turn.attempt:
-            await self.end(turn, Outcome(TurnEvent.ABORTED, f"The turn was cancelled: {reason}", "cancelled"))
+            await self.end(turn, TurnOutcome(TurnEvent.ABORTED, f"The turn was cancelled: {reason}", "cancelled"))
         else:
             self.state.store.write(turn)
             await self.close(turn, abort)
         return True
 
-    async def close(self, turn: Turn, ending: Callable[[LiveTurn], Awaitable[Outcome]]) -> None:
+    async def close(self, turn: Turn, ending: Callable[[LiveTurn], Awaitable[TurnOutcome]]) -> None:
         """End a turn that had begun and is not being played. Nobody plays it meanwhile."""
         self._closing.add(turn.request_id)
         try:

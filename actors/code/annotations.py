@@ -35,7 +35,7 @@ from perdure.actors.code.typed_texts import typed_texts
 Names = dict[str, object]
 
 
-class Place(NamedTuple):
+class AnnotationPlace(NamedTuple):
     """Where an annotation is written, and for which class it is read."""
 
     function: Callable[..., object]

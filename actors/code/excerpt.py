@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from perdure.actors.code.effects import ANYTHING
+from perdure.actors.code.name_effects import ANYTHING
 from perdure.actors.code.program import Loss, Program
 from perdure.actors.code.statements import is_future, is_import, is_main_block, is_plain_import
 from perdure.ledger import BadRequest
@@ -25,7 +25,7 @@ class _Piece(NamedTuple):
     part: int = 0
 
 
-class Source:
+class SourceText:
     """All that was typed, or the text of a script.
 
     Args:

@@ -26,7 +26,7 @@ from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import cast
 
 from perdure.actors.code.author_call import in_words
-from perdure.actors.code.excerpt import Source
+from perdure.actors.code.excerpt import SourceText
 from perdure.actors.code.import_path import file_of, is_importable, is_installed, refuse_archive, root_of, spec_on_path
 from perdure.actors.code.known_types import NAMED, claimant, claimed, places_of, remember_type
 from perdure.actors.code.permanent_names import is_ours, module_of, permanent
@@ -143,7 +143,7 @@ def _kind(thing: object) -> str:
 def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: str) -> str:
     spec, file = module.__spec__, file_of(module)
     top, qualname = thing.__qualname__.partition(".")[0], thing.__qualname__
-    source = Source([file.read_bytes()], is_script=True) if file is not None else None
+    source = SourceText([file.read_bytes()], is_script=True) if file is not None else None
     if spec is not None and spec.name != "__main__":  # python -m package.module
         if source is not None and source.starts() and not source.has_main_block():
             raise BadRequest(
@@ -156,7 +156,7 @@ def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: s
             _remember_root(file.parent, code_dir)
             return f"{file.stem}:{qualname}"
         return f"script:{file}:{qualname}"
-    typed = Source(typed_texts())
+    typed = SourceText(typed_texts())
     text = typed.excerpt(top)
     if not text:
         refuse_archive(module, qualname, field)
@@ -325,7 +325,7 @@ def _script(place: str, top: str, unknown: Unknown) -> ModuleType:
         sys.path.append(str(origin.parent))
     text = file.read_bytes()
     keep_text(file, place)
-    source = Source([text], is_script=True)
+    source = SourceText([text], is_script=True)
     wanted = range(source.size) if source.has_main_block() else source.definitions([top])
     done = _executed.setdefault(name, set()) if loaded is not None else set()
     code = compile(source.nodes(sorted({*wanted} - done)), place, "exec", dont_inherit=True)

@@ -10,7 +10,7 @@ from typing import Final
 
 PLACES: Final = {
     "perdure.tools": "perdure.actors.chat.tool_run",
-    "perdure.messengers": "perdure.actors.messenger.state",
+    "perdure.messengers": "perdure.actors.messenger.chat_state",
     "perdure.census": "perdure.scenarios.cast.census",
     "perdure.job_desk": "perdure.scenarios.cast.job_desk",
     "perdure.guide": "perdure.scenarios.cast.guide",

@@ -27,7 +27,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from perdure.actors.code.effects import ANYTHING, ARGUMENT, OF_THE_PROCESS, SELF, Call, Effects, effects_of
+from perdure.actors.code.name_effects import ANYTHING, ARGUMENT, OF_THE_PROCESS, SELF, CallSite, Effects, effects_of
 from perdure.actors.code.statements import (
     DOC,
     imported_modules,
@@ -111,7 +111,7 @@ class Foreign:
         top, dot, rest = path.partition(".")
         return self._imports.get(top, top) + dot + rest
 
-    def starts(self, call: Call) -> bool:
+    def starts(self, call: CallSite) -> bool:
         """Whether it begins the work of a program, or asks for what only the program's own process has."""
         path = self.whole(call.path)
         return path in STARTS or self.is_runtime(path) or call.name in _STARTING_METHODS
@@ -120,15 +120,15 @@ class Foreign:
         """Whether this is `Runtime`, or what stands for it in tests."""
         return origin.rpartition(".")[2] in RUNTIMES
 
-    def is_process_wide(self, call: Call) -> bool:
+    def is_process_wide(self, call: CallSite) -> bool:
         """Whether it sets something of the whole process."""
         return self.whole(call.path) in _PROCESS_WIDE
 
-    def collects(self, call: Call) -> bool:
+    def collects(self, call: CallSite) -> bool:
         """Whether the object of which it is a method keeps what it is given."""
         return _COLLECTS.match(call.name) is not None
 
-    def changed(self, call: Call) -> set[str]:
+    def changed(self, call: CallSite) -> set[str]:
         """Names whose objects it changes, as far as names tell."""
         name = self.whole(call.path).rpartition(".")[2] or call.name
         in_place = set(call.given) if _IN_PLACE.match(name) else set[str]()
@@ -143,7 +143,7 @@ class Foreign:
             return set(call.given)
         return in_place
 
-    def doubtful(self, call: Call) -> set[str]:
+    def doubtful(self, call: CallSite) -> set[str]:
         """Names whose objects it may change, for all that can be seen."""
         path = self.whole(call.path)
         name, top = path.rpartition(".")[2] or call.name, path.partition(".")[0]
@@ -274,7 +274,7 @@ class Program:
         """Imported objects of which something is set."""
         return self._imported.intersection(*[set[str]().union(*(each.changes for each in executed))])
 
-    def _note(self, call: Call, deeds: _Deeds, of_the_runtime: set[str]) -> None:
+    def _note(self, call: CallSite, deeds: _Deeds, of_the_runtime: set[str]) -> None:
         """What a call changes. What a runtime does, it does elsewhere."""
         known = list(self._called(call))
         if known:
@@ -302,7 +302,7 @@ class Program:
             found += [body for body in _once(bodies) if all(body is not other for other in found)]
         return found
 
-    def _called(self, call: Call, within: Effects | None = None) -> Iterator[Effects]:
+    def _called(self, call: CallSite, within: Effects | None = None) -> Iterator[Effects]:
         if within is not None and call.name in within.bodies and call.name not in self._bound:
             yield within.bodies[call.name]  # a lambda
         for name in self._acting(call.on or {call.name}):

@@ -15,7 +15,7 @@ from functools import lru_cache, partial, partialmethod
 from types import FunctionType
 from typing import Any, Final, ForwardRef, NamedTuple, get_args
 
-from perdure.actors.code.annotations import Place, content
+from perdure.actors.code.annotations import AnnotationPlace, content
 from perdure.actors.code.author_call import tried_now
 from perdure.actors.code.schema import Shape
 from perdure.ledger import BadRequest
@@ -41,22 +41,22 @@ def signature_of(function: Callable[..., object]) -> inspect.Signature:
         raise BadRequest("signature", f"{function!r:.200} does not say what it takes: {problem}") from problem
 
 
-class Source(NamedTuple):
+class HintSource(NamedTuple):
     """One function that says something of a method's parameters."""
 
     signature: inspect.Signature
-    place: Place
+    place: AnnotationPlace
 
     @classmethod
     def of(
         cls, function: Callable[..., object], definer: type | None, agent_class: type | None, *, receives: bool
-    ) -> Source:
+    ) -> HintSource:
         """What a function says, without its receiver."""
         signature = signature_of(function)
         first = next(iter(signature.parameters.values()), None)
         if receives and first is not None and first.kind in BY_PLACE:
             signature = signature.replace(parameters=list(signature.parameters.values())[1:])
-        return cls(signature, Place(_innermost(function), definer, agent_class))
+        return cls(signature, AnnotationPlace(_innermost(function), definer, agent_class))
 
     @property
     def takes_anything(self) -> bool:
@@ -80,13 +80,13 @@ class Written:
         signature: what it takes, without its receiver.
     """
 
-    def __init__(self, label: str, sources: Sequence[Source]) -> None:
+    def __init__(self, label: str, sources: Sequence[HintSource]) -> None:
         self.label, self._sources = label, sources
         self.signature = sources[0].signature
         self.parameters = self.signature.parameters
         self._places = {name: at for at, (name, each) in enumerate(self.parameters.items()) if each.kind in BY_PLACE}
 
-    def said(self, name: str) -> tuple[object, Place]:
+    def said(self, name: str) -> tuple[object, AnnotationPlace]:
         """The annotation of a parameter, or of the result (`return`), as it was written first; `EMPTY` if nobody annotated it."""
         for source in self._sources:
             found = source.signature.return_annotation
@@ -195,18 +195,18 @@ def _written(function: Callable[..., object], agent_class: type | None, name: st
     definers = [each for each in (() if agent_class is None else agent_class.__mro__) if name in vars(each)]
     label = getattr(function, "__qualname__", name)
     if agent_class is None or not definers:
-        return Written(label, [Source.of(function, None, None, receives=receives)])
-    sources = [Source.of(function, definers[0], agent_class, receives=receives)]
+        return Written(label, [HintSource.of(function, None, None, receives=receives)])
+    sources = [HintSource.of(function, definers[0], agent_class, receives=receives)]
     hidden = next(_hidden(sources[0].place.function, f"{definers[0].__qualname__}.{name}", WRAPPERS_MAX), None)
     if hidden is not None:  # a wrapper that takes anything hands it on
         sources.insert(
-            0 if sources[0].takes_anything else 1, Source.of(hidden, definers[0], agent_class, receives=receives)
+            0 if sources[0].takes_anything else 1, HintSource.of(hidden, definers[0], agent_class, receives=receives)
         )
     for base in definers[1:]:
         inherited = getattr(base, name)
         if callable(inherited):
             is_method = isinstance(inherited, FunctionType) and not isinstance(vars(base)[name], staticmethod)
-            sources.append(Source.of(inherited, base, agent_class, receives=is_method))
+            sources.append(HintSource.of(inherited, base, agent_class, receives=is_method))
     return Written(f"{agent_class.__qualname__}.{name}", sources)
 
 

@@ -64,7 +64,7 @@ class EventType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ObservedEvent:
     """Something that happened, and to whom. `at_ms` is the emitter's wall clock."""
 
     type: str
@@ -74,7 +74,7 @@ class Event:
     at_ms: int
 
 
-Callback = Callable[[Event], object]
+Callback = Callable[[ObservedEvent], object]
 
 
 @dataclass(eq=False, slots=True)
@@ -93,7 +93,7 @@ class Channels:
         self._subscribers: dict[str, tuple[_Subscriber, ...]] = {channel.value: () for channel in Channel}
 
     def subscribe(self, channel: str, callback: Callback) -> Callable[[], None]:
-        """Call `callback` with every `Event` of the channel in this process from now on.
+        """Call `callback` with every `ObservedEvent` of the channel in this process from now on.
 
         The callback runs in the emitter's thread, so it must be quick and synchronous. Returns the function that ends the subscription;
         calling that again does nothing. Raises `BadRequest` for an unknown channel, and for a callback that is not callable or is a
@@ -120,7 +120,7 @@ class Channels:
         """Pass an event about an agent to the channel's subscribers."""
         self._check(channel)
         for subscriber in self._subscribers[channel]:  # a tuple: subscriptions made or ended meanwhile do not change it
-            event = Event(str(type), type_of(agent), name_of(agent), dict(payload or {}), at_ms)
+            event = ObservedEvent(str(type), type_of(agent), name_of(agent), dict(payload or {}), at_ms)
             _tell(subscriber, event)
 
     def _check(self, channel: str) -> None:
@@ -128,7 +128,7 @@ class Channels:
             raise BadRequest("channel", f"{channel!r} is none of {', '.join(self._subscribers)}")
 
 
-def _tell(subscriber: _Subscriber, event: Event) -> None:
+def _tell(subscriber: _Subscriber, event: ObservedEvent) -> None:
     try:
         subscriber.callback(event)
     except BaseException as raised:

@@ -1,4 +1,4 @@
-"""The headless reducer that turns frames into runs, for whatever shows them: a tray, a table, a test.
+"""The headless reducer that turns frames into runs, for whatever shows them: a dashboard, a table, a test.
 
 A frame is one event of one run, as plain JSON data: `{type: "agent-tool-event", run_id, sequence, event, parent_tool_call_id?, replay?}`.
 The ledger numbers the frames of each run from 0, without holes. Replay and live frames of the same event carry the same number
@@ -50,7 +50,7 @@ Shown = Literal["running", "completed", "error", "aborted", "interrupted"]
 """The status of a run for its viewer, who need not tell `starting` from `running`."""
 
 
-class Signal(TypedDict, total=False):
+class ProgressSignal(TypedDict, total=False):
     """A progress or a milestone, without the fields that are not known. `milestone` names the one that a progress came with."""
 
     at_ms: int
@@ -63,7 +63,7 @@ class Signal(TypedDict, total=False):
     milestone: str
 
 
-class Event(Signal, total=False):
+class FoldedEvent(ProgressSignal, total=False):
     """An event of any kind. Its required fields are there; optional ones are there if they are well typed."""
 
     kind: str
@@ -87,17 +87,17 @@ class SentFrame(TypedDict):
     type: str
     run_id: str
     sequence: int
-    event: Event
+    event: FoldedEvent
     parent_tool_call_id: NotRequired[str]
     replay: NotRequired[bool]
 
 
-class Frame(NamedTuple):
+class EventFrame(NamedTuple):
     """A well-formed frame."""
 
     run_id: str
     sequence: int
-    event: Event
+    event: FoldedEvent
     tool_call_id: str | None
 
 
@@ -128,7 +128,7 @@ def _is(value: object, types: tuple[type, ...]) -> bool:
     return isinstance(value, types) and not (isinstance(value, float) and not isfinite(value))
 
 
-def frame_of(given: object) -> Frame | None:
+def frame_of(given: object) -> EventFrame | None:
     """The frame in an object or in its JSON text, as a copy; None if it is malformed or none of ours."""
     try:
         frame = json.loads(given if isinstance(given, str | bytes) else json.dumps(given))
@@ -143,7 +143,9 @@ def frame_of(given: object) -> Frame | None:
     if "kind" not in known or not known.keys() >= _REQUIRED.get(known["kind"], set()):
         return None
     call_id = frame.get("parent_tool_call_id")
-    return Frame(run_id, sequence, cast("Event", known), call_id if isinstance(call_id, str) and call_id else None)
+    return EventFrame(
+        run_id, sequence, cast("FoldedEvent", known), call_id if isinstance(call_id, str) and call_id else None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +172,8 @@ class RunState:
     error: str | None = None
     reason: str | None = None
     child_still_running: bool | None = None
-    progress: Signal | None = None
-    milestones: list[Signal] = field(default_factory=list)
+    progress: ProgressSignal | None = None
+    milestones: list[ProgressSignal] = field(default_factory=list)
 
 
 class AgentToolEvents:
@@ -241,13 +243,13 @@ class _Track:
     run: RunState | None = None
     expected: int = 0
     heard: int = -1
-    waiting: dict[int, Frame] = field(default_factory=dict)
+    waiting: dict[int, EventFrame] = field(default_factory=dict)
     cleared: bool = False
 
     def has_seen(self, sequence: int) -> bool:
         return self.cleared or sequence < self.expected or sequence in self.waiting
 
-    def take(self, frame: Frame, waiting_max: int) -> bool:
+    def take(self, frame: EventFrame, waiting_max: int) -> bool:
         """Apply an unseen frame and all that waited for it, or let it wait. Returns whether the run looks different now."""
         before = self.run
         self.heard = max(self.heard, frame.sequence)
@@ -265,7 +267,7 @@ class _Track:
         return self.run != before
 
 
-def _reduce(run: RunState | None, frame: Frame) -> RunState | None:
+def _reduce(run: RunState | None, frame: EventFrame) -> RunState | None:
     """The run after a frame, which may leave it as it was."""
     event = frame.event
     if event["kind"] == "started":
@@ -276,7 +278,7 @@ def _reduce(run: RunState | None, frame: Frame) -> RunState | None:
     return step(run, event)
 
 
-def _started(run: RunState | None, frame: Frame, event: Event) -> RunState:
+def _started(run: RunState | None, frame: EventFrame, event: FoldedEvent) -> RunState:
     """A new run. A second `started` renews the description of a running one, and leaves an ended one (case 24)."""
     if run is not None and run.status != "running":
         return run
@@ -291,7 +293,7 @@ def _started(run: RunState | None, frame: Frame, event: Event) -> RunState:
     )
 
 
-def _attempt(run: RunState, event: Event) -> RunState:
+def _attempt(run: RunState, event: FoldedEvent) -> RunState:
     if event["attempt"] < run.attempt or (event["attempt"] == run.attempt and run.status == "running"):
         return run
     at_work = _standing(run, "running")
@@ -301,7 +303,7 @@ def _attempt(run: RunState, event: Event) -> RunState:
     return replace(at_work, attempt=event["attempt"], parts=[], previous_parts=earlier)
 
 
-def _chunk(run: RunState, event: Event) -> RunState:
+def _chunk(run: RunState, event: FoldedEvent) -> RunState:
     body, parts = chunk_of(event["body"]), run.parts
     several = body.get("chunks") if body is not None and body.get("type") == "chunks" else [body]
     for each in several if isinstance(several, list) else ():
@@ -310,13 +312,13 @@ def _chunk(run: RunState, event: Event) -> RunState:
     return run if parts is run.parts else replace(run, parts=parts)
 
 
-def _signal(event: Event, *names: str) -> Signal:
+def _signal(event: FoldedEvent, *names: str) -> ProgressSignal:
     """Those of these fields that are known, and what every signal may say."""
     wanted = ("at_ms", "fraction", "message", "phase", *names)
-    return cast("Signal", {name: value for name, value in event.items() if name in wanted})
+    return cast("ProgressSignal", {name: value for name, value in event.items() if name in wanted})
 
 
-def _milestone(run: RunState, event: Event) -> RunState:
+def _milestone(run: RunState, event: FoldedEvent) -> RunState:
     """Keep it among the milestones, once. It is the latest progress too unless that is newer (spec §9.5)."""
     number = event["milestone_sequence"]
     if any(known["milestone_sequence"] == number for known in run.milestones):
@@ -334,12 +336,12 @@ def _standing(run: RunState, status: Shown, **told: object) -> RunState:
     return replace(run, status=status, **(blank | told))
 
 
-def _interrupted(run: RunState, event: Event) -> RunState:
+def _interrupted(run: RunState, event: FoldedEvent) -> RunState:
     told = {name: event.get(name) for name in ("error", "reason", "child_still_running")}
     return _standing(run, "interrupted", **told)
 
 
-_STEPS: dict[str, Callable[[RunState, Event], RunState]] = {
+_STEPS: dict[str, Callable[[RunState, FoldedEvent], RunState]] = {
     "attempt": _attempt,
     "chunk": _chunk,
     "progress": lambda run, event: replace(run, progress=_signal(event, "data")),

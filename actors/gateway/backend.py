@@ -11,15 +11,15 @@ from starlette.requests import HTTPConnection
 
 from perdure.actors.agent.agent import Agent
 from perdure.actors.events.reducer import SentFrame
-from perdure.actors.gateway.connection import Connection, Opener
+from perdure.actors.gateway.client_connection import ClientConnection, Opener
 from perdure.actors.gateway.problems import AgentRaised
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.registry import Registry, Step
 from perdure.actors.gateway.run_feed import Batch, RunFeeds
 from perdure.actors.gateway.security import Principal, Scope, Security
+from perdure.actors.gateway_bus import GatewayBus
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.link.messages import Plain
-from perdure.actors.neighbours import Neighbours
 from perdure.actors.runtime.client import Client
 from perdure.ledger import AGENTS, PerdureError, agent_id, path_of, sub_agent_id
 
@@ -73,12 +73,12 @@ class Backend:
         data: Path = Path(),
         backups: str = "",
         stopper: Stopper | None = None,
-        neighbours: Neighbours | None = None,
+        neighbours: GatewayBus | None = None,
     ) -> None:
-        self.neighbours = neighbours or Neighbours()
+        self.neighbours = neighbours or GatewayBus()
         self.data, self.storages, self.backups, self.stopper = data, data / AGENTS, backups, stopper
         self.registry, self.security, self.striker = registry, security, striker
-        self._connection = Connection(opener)
+        self._connection = ClientConnection(opener)
         self._may_address = may_address
         self._feeds = RunFeeds()
         self._at_end: list[Callable[[], Awaitable[None]]] = []

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from perdure.actors.gateway.connection import Opener, served
+from perdure.actors.gateway.client_connection import Opener, served
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.ray_world.world import RayCluster
 from perdure.actors.runtime.client import Client

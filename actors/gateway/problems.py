@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from perdure.actors.code.author_call import in_words, text_of
-from perdure.actors.gateway.limits import TooManyRequests, TooSlow
+from perdure.actors.gateway.rate_limits import TooManyRequests, TooSlow
 from perdure.actors.gateway.refusals import Forbidden, GatewayStopped, NoSuchAgent, Unauthenticated
 from perdure.actors.link.wire import RemoteError
 from perdure.ledger import (

@@ -3,7 +3,7 @@
 One follower for each watched run asks the supervisor. It keeps the newest events, encoded, in a window. A watcher has a place in the
 sequence and nothing else, so a slow one costs no memory: whatever has left the window is read again from what the ledger keeps.
 
-Watchers that stand at the same place are given the same batch, whose text is made once. A crowd is told of new events a little later than
+Watchers that stand at the same place are given the same batch, whose text is made once. A batch is told of new events a little later than
 a few watchers are, so that each of its members is given many at once.
 """
 

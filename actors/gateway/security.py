@@ -22,7 +22,7 @@ from starlette.requests import HTTPConnection
 from perdure.actors.gateway.refusals import Forbidden, Unauthenticated
 from perdure.ledger import BadRequest
 
-PUBLIC: Final = ("/tray/", "/healthz", "/readyz")
+PUBLIC: Final = ("/dashboard/", "/healthz", "/readyz")
 """Where files are that hold no data. Who asks for them may be nobody, who has no scope."""
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 IN_QUERY: Final = "token"

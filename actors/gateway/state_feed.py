@@ -18,7 +18,7 @@ from perdure.ledger import LedgerError, SupervisorUnreachable
 AGAIN_S: Final = 1.0
 
 
-class Known(NamedTuple):
+class KnownState(NamedTuple):
     """A state as the gateway was told it. `version` is empty if there is none; `number` counts what the gateway was told. `edition` has the
     life of the agent, and how many changes that life had seen."""
 
@@ -36,7 +36,7 @@ class WatchedState:
     """The state of one agent as the gateway knows it."""
 
     def __init__(self, caller: FeedCaller) -> None:
-        self.known = Known({}, "", 0)
+        self.known = KnownState({}, "", 0)
         self._edition: tuple[int, int] | None = None
         self._caller = caller
         self._changed = asyncio.Event()
@@ -55,7 +55,7 @@ class WatchedState:
             with suppress(asyncio.CancelledError, Exception):  # its watchers were told
                 await self._following
 
-    async def after(self, number: int) -> Known:
+    async def after(self, number: int) -> KnownState:
         """Wait until the agent has told of a change after this one: of the same state as before, if others were in between. Raises what
         has ended the following."""
         while self.known.number <= number:
@@ -68,7 +68,7 @@ class WatchedState:
         self._edition = page["edition"]
         if page["is_news"]:
             life, changes = page["edition"]
-            self.known = Known(page["state"], page["version"], self.known.number + 1, (life, changes))
+            self.known = KnownState(page["state"], page["version"], self.known.number + 1, (life, changes))
             self._wake()
 
     def _wake(self) -> None:

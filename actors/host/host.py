@@ -16,14 +16,14 @@ from typing import ClassVar, Final
 
 from perdure.actors.code.author_call import tried
 from perdure.actors.code.naming import load_type
-from perdure.actors.events.observability import Channel, Event, subscribe
+from perdure.actors.events.observability import Channel, ObservedEvent, subscribe
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.handlers import Letter
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.life.results import RunInfo
 from perdure.actors.link.columns import Starts
-from perdure.actors.link.doors import Doors, Look, LookFrame, Seen
-from perdure.actors.link.held import Held
+from perdure.actors.link.direct_calls import DirectCalls, DirectReply, DirectRequest, LookFrame
+from perdure.actors.link.long_poll import Held
 from perdure.actors.link.messages import (
     CallAnswered,
     CallAstray,
@@ -32,6 +32,7 @@ from perdure.actors.link.messages import (
     Happened,
     HostHello,
     HostVitals,
+    MailSettled,
     MakeCall,
     Message,
     Observed,
@@ -39,8 +40,7 @@ from perdure.actors.link.messages import (
     Ping,
     Prepare,
     Prepared,
-    Retire,
-    Settled,
+    RetireHost,
     Signal,
     Start,
     Stop,
@@ -49,10 +49,10 @@ from perdure.actors.link.messages import (
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.link.wire import error_to_plain
-from perdure.actors.ports import Courier, World
+from perdure.actors.ports import Transport, World
 from perdure.actors.tasks import Tasks, self_cancelled
 from perdure.ledger import Ended, Released, StorageError, Unstarted, agent_id, pack, unpack
-from perdure.ledger.storage.cabinet import Cabinet
+from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.policies import LEAP_MS, Limits, Rank
 
 LEFT_KEPT = 100_000
@@ -72,14 +72,14 @@ Tell = Callable[[bytes | None], None]
 """Takes the answer to a question; None if the asker is to ask the supervisor."""
 
 
-class Lookout:
+class DirectEndpoint:
     """Takes questions for one host.
 
     Args:
         begin: begins to answer one, and has the answer told once.
     """
 
-    def __init__(self, begin: Callable[[Look, Tell], None]) -> None:
+    def __init__(self, begin: Callable[[DirectRequest, Tell], None]) -> None:
         self._begin = begin
         self._askers: dict[str, _Asker] = {}
 
@@ -93,7 +93,7 @@ class Lookout:
         asker.calls.append(call)
         asker.seen_s = now_s
         for number, look in questions:
-            self._begin(Look(*look), partial(asker.tell, number))
+            self._begin(DirectRequest(*look), partial(asker.tell, number))
         if call == max(asker.calls):
             asker.held.release()
             if not asker.told:
@@ -109,22 +109,22 @@ class _Asker:
     def __init__(self) -> None:
         self.calls: deque[int] = deque(maxlen=SEEN_MAX)
         self.seen_s = 0.0
-        self.told: list[Seen] = []
+        self.told: list[DirectReply] = []
         self.held = Held()
 
     def tell(self, number: int, value: bytes | None) -> None:
         """There is an answer to the question of this number."""
-        self.told.append(Seen(number, value))
+        self.told.append(DirectReply(number, value))
         self.held.release()
 
-    def take(self) -> list[Seen]:
+    def take(self) -> list[DirectReply]:
         """All answers that there are."""
         told, self.told = self.told, []
         return told
 
 
 # What happens to the agents of a host, on its way to those who observe: emitted in the host's process, passed on by the supervisor.
-class Relay:
+class EventForwarder:
     """Passes on the events of its own agents, as long as the supervisor says that somebody observes.
 
     Several hosts of a simulation live in one process, so what belongs to another host's agent is left to that one.
@@ -144,8 +144,8 @@ class Relay:
             leave()
         self._leave = [subscribe(channel, self._teller(channel)) for channel in Channel] if wanted else []
 
-    def _teller(self, channel: Channel) -> Callable[[Event], None]:
-        def tell(event: Event) -> None:
+    def _teller(self, channel: Channel) -> Callable[[ObservedEvent], None]:
+        def tell(event: ObservedEvent) -> None:
             agent = agent_id(event.agent_type, event.agent_name)
             if agent in self._agents:
                 pack(event.payload)  # what is no plain data is refused here, where it is logged, and not on its way
@@ -169,8 +169,8 @@ class Host:
     def __init__(
         self,
         world: World,
-        courier: Courier,
-        cabinet: Cabinet,
+        courier: Transport,
+        cabinet: AgentStorages,
         host_id: str,
         limits: Limits,
         code_dir: Path | None = None,
@@ -182,15 +182,15 @@ class Host:
         self.peer = self.supervisor.peer = Peer(
             world, self._tasks, courier, host_id, limits, self._hello, self._receive
         )
-        self.supervisor.doors = Doors(self._tasks, self.peer)
+        self.supervisor.doors = DirectCalls(self._tasks, self.peer)
         self.services = HostServices(world, self._tasks, limits, cabinet, self.peer, self.supervisor, code_dir, package)
         self.tenants: dict[str, Tenant] = {}
         self.services.agents = self.tenants
         self.peer.is_busy = lambda: world.threads.writes_waiting > 0 or not world.turns.is_free
         self._left: dict[str, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.lookout = Lookout(self._see)
-        self.relay = Relay(self.tenants, lambda said: self.services.on_loop(lambda: self.peer.push(said)))
+        self.lookout = DirectEndpoint(self._see)
+        self.relay = EventForwarder(self.tenants, lambda said: self.services.on_loop(lambda: self.peer.push(said)))
 
     async def serve(self) -> str:
         """Live until retired or orphaned; returns why it ended."""
@@ -261,7 +261,7 @@ class Host:
             if tenant.may_sleep:
                 tenant.leave()
 
-    def _retire(self, _: Retire) -> None:
+    def _retire(self, _: RetireHost) -> None:
         self._tasks.finish("retired")
 
     def _open(self, agent_id: str, incarnation: int, reported: int) -> Tenant | None:
@@ -315,7 +315,7 @@ class Host:
         if tenant is not None:
             tenant.mail.deliver([Letter(*mail) for mail in said.mails])
 
-    def _settled(self, said: Settled) -> None:
+    def _settled(self, said: MailSettled) -> None:
         tenant = self._current(said.agent_id, said.incarnation)
         if tenant is not None:
             tenant.mail.settled(said.mail_ids)
@@ -353,7 +353,7 @@ class Host:
         """Answer questions that a process asks this host itself (`link.doors`)."""
         return await self.lookout.look(frame)
 
-    def _see(self, asked: Look, tell: Tell) -> None:
+    def _see(self, asked: DirectRequest, tell: Tell) -> None:
         tenant = self._current(asked.agent_id, asked.incarnation)
         if tenant is None or tenant.is_leaving:
             tell(None)
@@ -383,14 +383,14 @@ class Host:
         Starts: _starts,
         Wake: _wake,
         Deliver: _deliver,
-        Settled: _settled,
+        MailSettled: _settled,
         Stop: _stop,
         MakeCall: _call,
         Signal: _signal,
         Observed: _watched,
         Prepare: _prepare,
         Passivate: _passivate,
-        Retire: _retire,
+        RetireHost: _retire,
         Ping: _ping,
     }
 

@@ -21,6 +21,7 @@ from perdure.actors.jobs.schedules import Schedules
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.alarm_clock import AlarmClock
 from perdure.actors.life.attempt import carry
+from perdure.actors.life.cached_once import once
 from perdure.actors.life.call_streams import CallStreams
 from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.dispatch import Dispatch
@@ -29,13 +30,12 @@ from perdure.actors.life.host_services import HostServices
 from perdure.actors.life.life import Life
 from perdure.actors.life.mailbox import Mailbox
 from perdure.actors.life.migration import FIRST, bring_up_to_date
-from perdure.actors.life.once import once
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.life.results import RunInfo
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.life.start_hook import call_on_start
 from perdure.actors.life.state_watch import StateWatch
-from perdure.actors.link.doors import BEGINS, NOT_NOW, Door, mark_of, with_door
+from perdure.actors.link.direct_calls import BEGINS, NOT_NOW, DirectRoute, append_route, method_key
 from perdure.actors.link.messages import Report
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import KillPoint
@@ -52,7 +52,7 @@ from perdure.ledger import (
     check_id,
     type_of,
 )
-from perdure.ledger.storage.cabinet import FIBER, QUEUED, SCHEDULE, State
+from perdure.ledger.storage.agent_storages import FIBER, QUEUED, SCHEDULE, State
 from perdure.policies import JsonObject, Rank, context_of
 
 JOBS = (("fibers", FIBER), ("schedules", SCHEDULE), ("callback_queue", QUEUED))
@@ -295,7 +295,7 @@ class Tenant(Life):
 
     async def _asked_here(self, method_name: str, body: bytes) -> bytes:
         await self.ready()
-        mark = mark_of(type(self.agent), method_name)
+        mark = method_key(type(self.agent), method_name)
         if not mark:
             raise BadRequest("method", f"{method_name} is not one that a host is asked for")
         if mark == BEGINS and self.services.begins_nothing:
@@ -313,9 +313,9 @@ class Tenant(Life):
         arguments, returned = exposed_call(type(self.agent), method_name, body)
         outcome = await self.call(getattr(self.agent, method_name), *arguments.args, **arguments.kwargs)
         reply = returned.encode("return", outcome, self.limits.output_bytes_max)
-        if not mark_of(type(self.agent), method_name):
+        if not method_key(type(self.agent), method_name):
             return reply
-        return with_door(reply, Door(self.services.peer.courier.door, self.incarnation))
+        return append_route(reply, DirectRoute(self.services.peer.courier.door, self.incarnation))
 
     async def signal(self, info: RunInfo, snapshot: JsonObject) -> None:
         """Tell the author's `on_progress`; what it raises stops nothing (spec W-54)."""

@@ -20,7 +20,7 @@ from perdure.actors.life.documents import RememberedDocuments, StoredRow
 from perdure.actors.life.life import Life
 from perdure.actors.retries import despite_conflicts
 from perdure.ledger import BadRequest, ConflictingRequest
-from perdure.ledger.storage.cabinet import SCHEDULE, Transaction
+from perdure.ledger.storage.agent_storages import SCHEDULE, Transaction
 from perdure.policies import CALLBACK_DUE, CALLBACK_TRANSITIONS, CallbackEvent, CallbackStatus, CatchUp, TickOverlap
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class RowChanges(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row(StoredRow):
+class CallbackRow(StoredRow):
     """A callback that is due at some time.
 
     Attributes:
@@ -110,17 +110,17 @@ class Row(StoredRow):
         """The idempotency key of the occurrence that it waits for."""
         return f"{self.id}#{self.number}!{self.tick_ms}"
 
-    def after(self, event: CallbackEvent, **changes: Unpack[RowChanges]) -> Row | None:
+    def after(self, event: CallbackEvent, **changes: Unpack[RowChanges]) -> CallbackRow | None:
         """The row after an event; None if the event is ignored. Raises `IllegalTransition`."""
         status = CALLBACK_TRANSITIONS.next(self.status, event, self.id)
         return None if status is None else replace(self, status=status, **changes)
 
-    def afresh(self, tick_ms: int, due_at_ms: int) -> Row:
+    def afresh(self, tick_ms: int, due_at_ms: int) -> CallbackRow:
         """The row at an occurrence that was not tried yet."""
         row = replace(self, tick_ms=tick_ms, due_at_ms=due_at_ms)
         return replace(row, attempt=0, began_at_ms=0, missed=0, losses=0, error="")
 
-    def refuse_conflict(self, asked: Row, fields: Sequence[str], remedy: str) -> None:
+    def refuse_conflict(self, asked: CallbackRow, fields: Sequence[str], remedy: str) -> None:
         """Raise `ConflictingRequest` if the request differs in one of these fields."""
         for name in fields:
             if getattr(self, name) != getattr(asked, name):
@@ -128,7 +128,7 @@ class Row(StoredRow):
                 raise ConflictingRequest(field, f"{self.key or self.id} exists with another one; {remedy} it first")
 
 
-class Rows(RememberedDocuments[Row]):
+class Rows(RememberedDocuments[CallbackRow]):
     """The rows of one kind of document, in one life of an agent.
 
     Args:
@@ -138,13 +138,13 @@ class Rows(RememberedDocuments[Row]):
         domain: `schedule` or `queue`.
     """
 
-    def __init__(self, life: Life, kind: str, changed: Callable[[Row], None]) -> None:
-        super().__init__(life, kind, Row.load, Row.body)
+    def __init__(self, life: Life, kind: str, changed: Callable[[CallbackRow], None]) -> None:
+        super().__init__(life, kind, CallbackRow.load, CallbackRow.body)
         self._changed = changed
         self._number = 0
         self.domain = "schedule" if kind == SCHEDULE else "queue"
 
-    def in_order(self) -> list[Row]:
+    def in_order(self) -> list[CallbackRow]:
         """All rows, as the current transaction sees them, in the order of their creation."""
         transaction = self._life.transaction
         if not self._known and transaction is None:
@@ -154,7 +154,7 @@ class Rows(RememberedDocuments[Row]):
             found = [row for row_id in ids if (row := self.get(row_id)) is not None]
         return sorted(found, key=lambda row: row.number)
 
-    def read(self, transaction: Transaction, row_id: str) -> Row | None:
+    def read(self, transaction: Transaction, row_id: str) -> CallbackRow | None:
         """A row. The transaction depends on it from now on."""
         self.depend_on(transaction, row_id)
         return self.get(row_id)
@@ -179,10 +179,12 @@ class Rows(RememberedDocuments[Row]):
 
         return despite_conflicts(alone)
 
-    def add(self, asked: Row, most: int, found: Callable[[Transaction, Row], Row]) -> Row:
+    def add(
+        self, asked: CallbackRow, most: int, found: Callable[[Transaction, CallbackRow], CallbackRow]
+    ) -> CallbackRow:
         """Keep a new row, or what `found` makes of the one that exists. Durable on return, or with the open transaction."""
 
-        def add(transaction: Transaction) -> Row:
+        def add(transaction: Transaction) -> CallbackRow:
             known = self.read(transaction, asked.id)
             if known is not None:
                 return found(transaction, known)
@@ -193,7 +195,7 @@ class Rows(RememberedDocuments[Row]):
 
         return self.write(add)
 
-    def keep(self, transaction: Transaction, row: Row) -> Row:
+    def keep(self, transaction: Transaction, row: CallbackRow) -> CallbackRow:
         """Write a row."""
         self.depend_on(transaction, row.id)
         self.put(transaction, row.id, row)
@@ -213,7 +215,9 @@ class Rows(RememberedDocuments[Row]):
 
         return self.write(renew)
 
-    def tell(self, transaction: Transaction, what: str, row: Row, payload: Mapping[str, object] | None = None) -> None:
+    def tell(
+        self, transaction: Transaction, what: str, row: CallbackRow, payload: Mapping[str, object] | None = None
+    ) -> None:
         """Emit an event after the commit, such as `schedule:create` or `queue:error`."""
         told = {"id": row.id, "callback": row.callback, **(payload or {})}
         address, at_ms = self._life.agent_id, self._life.now_ms()

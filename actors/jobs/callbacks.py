@@ -23,17 +23,17 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from perdure.actors.code.author_call import is_async
-from perdure.actors.jobs.callback_rows import Row, Rows
+from perdure.actors.jobs.callback_rows import CallbackRow, Rows
 from perdure.actors.jobs.job_spans import CallbackSpans
 from perdure.actors.jobs.occurrence import Occurrence
 from perdure.actors.jobs.schedule_requests import retries_of
 from perdure.actors.life.activity import Activity
 from perdure.actors.life.life import Life
-from perdure.actors.life.one_transaction import Piece, Step, at_work, done_in_one, failure, outcome
+from perdure.actors.life.one_transaction import Step, WorkPiece, at_work, done_in_one, failure, outcome
 from perdure.actors.life.outbox import Outbox
-from perdure.actors.telemetry.names import LOST
+from perdure.actors.telemetry.span_names import LOST
 from perdure.ledger import BadRequest, StorageError, unpack_value
-from perdure.ledger.storage.cabinet import Transaction
+from perdure.ledger.storage.agent_storages import Transaction
 from perdure.policies import CallbackEvent, Firing, PastOutcome, error_type, full_jitter_ms
 
 ERROR_CHARS_MAX = 500  # of an error in a history
@@ -48,13 +48,13 @@ class RowsOwner(Protocol):
     def rows(self) -> Rows:
         """The rows."""
 
-    def firing(self, row: Row, now_ms: int) -> Firing:
+    def firing(self, row: CallbackRow, now_ms: int) -> Firing:
         """The occurrence that is called now."""
 
-    def moved(self, row: Row, done: Firing, began_at_ms: int, ended_at_ms: int) -> Row | None:
+    def moved(self, row: CallbackRow, done: Firing, began_at_ms: int, ended_at_ms: int) -> CallbackRow | None:
         """The row after an occurrence, or None if that was its last."""
 
-    def note(self, transaction: Transaction, row: Row, done: Row | None, entry: list[object]) -> None:
+    def note(self, transaction: Transaction, row: CallbackRow, done: CallbackRow | None, entry: list[object]) -> None:
         """Write the row, or delete it, and record what happened to it."""
 
 
@@ -64,8 +64,8 @@ class Callbacks:
     def __init__(self, life: Life, outbox: Outbox, book: RowsOwner, row_id: str) -> None:
         self._life, self._outbox, self._book, self._rows, self._id = life, outbox, book, book.rows, row_id
         self._spans = CallbackSpans(life, book.rows.domain)
-        self._row: Row | None = None
-        self._moved: Row | None = None
+        self._row: CallbackRow | None = None
+        self._moved: CallbackRow | None = None
         self._firing = Firing(None, 0)
         self._began_at_ms = self._called_at_ms = 0
 
@@ -75,7 +75,7 @@ class Callbacks:
         is_late = row is not None and self._life.now_ms() - row.due_at_ms > LATE_MS
         if marks and is_late and self._rows.write(self._mark):
             return
-        problem = await done_in_one(self._life, self._outbox, Piece(self._id, self._steps, self._seal), turn)
+        problem = await done_in_one(self._life, self._outbox, WorkPiece(self._id, self._steps, self._seal), turn)
         if problem is None:
             return
         if self._row is None:  # before anything was read
@@ -153,7 +153,7 @@ class Callbacks:
         traced = self._spans.traced(called, method)
         return [(traced, (unpack_value(row.payload), occurrence), Activity(origin=delivery_id))]
 
-    def _called(self, row: Row) -> Row:
+    def _called(self, row: CallbackRow) -> CallbackRow:
         """The row at the occurrence that is called."""
         tick_ms = self._firing.tick_ms
         return row if tick_ms is None else replace(row, tick_ms=tick_ms)
@@ -173,7 +173,7 @@ class Callbacks:
             self._spans.tried(transaction, self._called(row), self._called_at_ms, came_to)
         self._book.note(transaction, row, now_there, self._entry(row, came_to, "", now_ms))
 
-    def _entry(self, row: Row, outcome: PastOutcome, error: str, now_ms: int) -> list[object]:
+    def _entry(self, row: CallbackRow, outcome: PastOutcome, error: str, now_ms: int) -> list[object]:
         tick_ms = row.tick_ms if self._firing.tick_ms is None else self._firing.tick_ms
         times = [tick_ms, self._began_at_ms, now_ms]
         return [*times, row.attempt + 1, self._firing.missed, outcome, error[:ERROR_CHARS_MAX]]
@@ -192,7 +192,7 @@ class Callbacks:
             tried, tick_ms=tick_ms, missed=self._firing.missed, attempt=tried.attempt + 1,
             began_at_ms=self._began_at_ms, losses=0, error=error[: self._life.limits.error_chars_max],
         )  # fmt: skip
-        left: Row | None
+        left: CallbackRow | None
         if is_gone or (failed.attempt >= attempts_max and not tried.is_recurring):
             came_to, left = PastOutcome.PARKED, failed.after(CallbackEvent.PARKED)
         elif failed.attempt >= attempts_max:
@@ -214,10 +214,12 @@ class _NoCallback(BadRequest):
     """The class no longer has the method."""
 
 
-def rounds(life: Life, rows: Sequence[Row], now_ms: int, late_ms: float = LATE_MS) -> Iterator[list[Row]]:
+def rounds(
+    life: Life, rows: Sequence[CallbackRow], now_ms: int, late_ms: float = LATE_MS
+) -> Iterator[list[CallbackRow]]:
     """Rows that are due, in groups that share a transaction. Rows overdue by more than `late_ms` are groups of one."""
 
-    def kind(row: Row) -> int | str:
+    def kind(row: CallbackRow) -> int | str:
         method: object = getattr(life.agent, row.callback, None)
         is_plain = not row.attempt and not row.losses and now_ms - row.due_at_ms <= late_ms
         if is_plain and callable(method) and life.services.paces.is_quick(life.agent_id, row.callback):
@@ -229,7 +231,7 @@ def rounds(life: Life, rows: Sequence[Row], now_ms: int, late_ms: float = LATE_M
 
 
 async def called_together(
-    life: Life, outbox: Outbox, book: RowsOwner, rows: Sequence[Row], turn: AbstractAsyncContextManager[None]
+    life: Life, outbox: Outbox, book: RowsOwner, rows: Sequence[CallbackRow], turn: AbstractAsyncContextManager[None]
 ) -> bool:
     """Call the callbacks of these rows in one transaction. False if it rolled back; then each is to be called by itself."""
     callings = [Callbacks(life, outbox, book, row.id) for row in rows]
@@ -239,5 +241,5 @@ async def called_together(
         activity = Activity(origin=rows[0].delivery_id)
         return [(each.whole_async if waits else each.whole, (transaction,), activity) for each in callings]
 
-    piece = Piece(rows[0].id, steps, lambda _: None, TOGETHER_TIMEOUT_MS)
+    piece = WorkPiece(rows[0].id, steps, lambda _: None, TOGETHER_TIMEOUT_MS)
     return await done_in_one(life, outbox, piece, turn) is None

@@ -1,4 +1,4 @@
-"""A fiber as a durable row, and as its author sees it. `policies.fibers` decides what becomes of it.
+"""A fiber as a durable row, and as its author sees it. `policies.fiber_decisions` decides what becomes of it.
 
 A row is never changed in place. Each transition makes another row, so a rollback leaves nothing in memory.
 The row names who is at work on the fiber: the life of the agent, and the number of the attempt or of the recovery.

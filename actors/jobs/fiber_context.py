@@ -13,7 +13,7 @@ from perdure.actors.life.life import Life
 from perdure.actors.life.steps import RemembersSteps, plain, step_name
 from perdure.actors.tasks import Pending
 from perdure.ledger import FiberStopped, TooLarge, taken_out, unpack_value
-from perdure.ledger.storage.cabinet import Transaction
+from perdure.ledger.storage.agent_storages import Transaction
 from perdure.policies import UNSET, FiberState, FiberStatus, Json
 
 

@@ -18,8 +18,8 @@ from perdure.actors.jobs.schedule_requests import instant
 from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life
 from perdure.ledger import BadRequest, check_whole, check_words
-from perdure.ledger.storage.cabinet import FIBER_CARE, Transaction
-from perdure.policies import FIBER_CLEANED, FIBER_SETTLED, FiberStatus, Settled, outlived
+from perdure.ledger.storage.agent_storages import FIBER_CARE, Transaction
+from perdure.policies import FIBER_CLEANED, FIBER_SETTLED, FiberStatus, SettledFiber, outlived
 
 LISTED_MAX, DELETED_MAX = 500, 1_000
 READ_AT_ONCE = 100
@@ -161,7 +161,7 @@ class FiberRecords:
             self._read(stale[first : first + READ_AT_ONCE])
             await asyncio.sleep(0)
         over = [entry for entry in self._entries.values() if entry.settled_at_ms]
-        settled = [Settled(entry.fiber_id, entry.status, entry.settled_at_ms) for entry in over]
+        settled = [SettledFiber(entry.fiber_id, entry.status, entry.settled_at_ms) for entry in over]
         old = outlived(settled, self._life.now_ms(), self._life.limits)
         for first in range(0, len(old), READ_AT_ONCE):
             self._drop(old[first : first + READ_AT_ONCE], FIBER_CLEANED)

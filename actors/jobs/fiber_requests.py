@@ -22,7 +22,7 @@ from perdure.actors.life.life import Life
 from perdure.actors.life.steps import plain
 from perdure.actors.telemetry.telemetry import carried_text
 from perdure.ledger import AwaitedInsideHandler, BadRequest, ConflictingRequest, Kept, check_id, digest_of, unchecked
-from perdure.ledger.storage.cabinet import Transaction
+from perdure.ledger.storage.agent_storages import Transaction
 from perdure.policies import INFINITY, UNSET, FiberResult, FiberRetry
 
 

@@ -27,7 +27,7 @@ from perdure.actors.jobs.job_spans import FiberSpans
 from perdure.actors.life.documents import Documents, RememberedDocuments
 from perdure.actors.life.life import Life
 from perdure.ledger import Kept, StorageError, pack_value, taken_out
-from perdure.ledger.storage.cabinet import (
+from perdure.ledger.storage.agent_storages import (
     FIBER,
     FIBER_INPUT,
     FIBER_KEY,

@@ -30,9 +30,9 @@ from perdure.actors.life.life import Life
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import carried_text
 from perdure.ledger import BadRequest
-from perdure.ledger.storage.cabinet import Transaction
+from perdure.ledger.storage.agent_storages import Transaction
 from perdure.policies import (
-    Ask,
+    AskHook,
     Drop,
     Enter,
     FiberEvent,
@@ -60,7 +60,7 @@ READ_AT_ONCE = 100
 PART = "fibers"
 
 
-class Lane:
+class FiberLane:
     """The fibers that are due for one kind of work, oldest first, and the free places for it."""
 
     def __init__(self, places: int, attend: Callable[[str], Awaitable[None]]) -> None:
@@ -80,9 +80,9 @@ class FiberAgenda:
         recover: Callable[[str], Awaitable[None]],
     ) -> None:
         self._life, self._alarms, self._store = life, alarms, store
-        self.entering = Lane(self._life.limits.fibers_at_once_max, enter)
-        self.recovering = Lane(self._life.limits.fiber_recoveries_at_once_max, recover)
-        self._later: list[tuple[int, int, str, Lane]] = []
+        self.entering = FiberLane(self._life.limits.fibers_at_once_max, enter)
+        self.recovering = FiberLane(self._life.limits.fiber_recoveries_at_once_max, recover)
+        self._later: list[tuple[int, int, str, FiberLane]] = []
         self._waiting: dict[str, int] = {}
         self._attended: dict[str, asyncio.Task[None]] = {}
         self._is_looking = False
@@ -128,20 +128,20 @@ class FiberAgenda:
         self._alarms.owe(PART, owes=bool(self._attended or self.entering.due or self.recovering.due))
         self._alarms.set(PART, self._later[0][0] if self._later else None, self.look_soon)
 
-    def _begin(self, lane: Lane, fiber_id: str) -> None:
+    def _begin(self, lane: FiberLane, fiber_id: str) -> None:
         if self._waiting.pop(fiber_id, None) is None or fiber_id in self._attended:
             return
         lane.places -= 1
         task = self._attended[fiber_id] = self._life.spawn_awaited(self._attend(lane, fiber_id))
         task.add_done_callback(partial(self._done, lane, fiber_id))
 
-    async def _attend(self, lane: Lane, fiber_id: str) -> None:
+    async def _attend(self, lane: FiberLane, fiber_id: str) -> None:
         _, problem = await tried(lane.attend(fiber_id))
         if problem is not None and not self._life.is_leaving:
             self._life.trouble(f"fiber {fiber_id}", problem)
             raise problem
 
-    def _done(self, lane: Lane, fiber_id: str, task: asyncio.Task[None]) -> None:
+    def _done(self, lane: FiberLane, fiber_id: str, task: asyncio.Task[None]) -> None:
         """The work on a fiber has ended. A fiber that is still open is due again, after an error of the storage some seconds later."""
         lane.places += 1
         self._attended.pop(fiber_id, None)
@@ -155,7 +155,7 @@ class FiberAgenda:
         self.look_soon()
 
 
-# The recovery of fibers whose process died: applies what `policies.fibers` decides, and calls the author's hook.
+# The recovery of fibers whose process died: applies what `policies.fiber_decisions` decides, and calls the author's hook.
 #
 # A hook is called at least once. Each call is recorded before it is made: after a death in its middle it is called again, after a durable
 # pause, until its budget is used up. It is a task of its own with a time limit. A hook that ignores its cancellation holds no place, and
@@ -182,7 +182,7 @@ class FiberRecoveries:
         has_hook = bool(fiber.on_recovered) or self._life.overrides("on_fiber_recovered")
         found = fiber.interruption(has_hook=has_hook, cause=self._life.lost_by)
         verdict = take_up(found, self._life.limits, self._life.dice.roll())
-        if isinstance(verdict, Ask):
+        if isinstance(verdict, AskHook):
             await self._ask(fiber, verdict)
         else:
             await self._together(lambda transaction: self._decide(transaction, fiber, verdict))
@@ -202,7 +202,7 @@ class FiberRecoveries:
 
     # the author's hook
 
-    async def _ask(self, fiber: Fiber, ask: Ask) -> None:
+    async def _ask(self, fiber: Fiber, ask: AskHook) -> None:
         asked = await self._together(lambda transaction: self._claim(transaction, fiber, ask))
         if asked is None:
             return
@@ -216,7 +216,7 @@ class FiberRecoveries:
         self._life.faults.at(KillPoint.MID_HANDLER, f"recovery of fiber {context.id}")
         await self._together(lambda transaction: self._answered(transaction, context, result, problem))
 
-    def _claim(self, transaction: Transaction, seen: Fiber, ask: Ask) -> Fiber | None:
+    def _claim(self, transaction: Transaction, seen: Fiber, ask: AskHook) -> Fiber | None:
         if self._store.find(seen.fiber_id) != seen:
             return None
         now_ms = self._life.now_ms()

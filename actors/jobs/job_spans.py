@@ -17,12 +17,21 @@ from functools import partial
 from typing import Any, Final
 
 from perdure.actors.code.author_call import is_async
-from perdure.actors.jobs.callback_rows import Row
+from perdure.actors.jobs.callback_rows import CallbackRow
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.life.life import Life
-from perdure.actors.telemetry.names import LOST
-from perdure.ledger.storage.cabinet import Transaction
-from perdure.policies import Attribute, FiberStatus, PastOutcome, Span, TraceContext, context_of, error_type, within
+from perdure.actors.telemetry.span_names import LOST
+from perdure.ledger.storage.agent_storages import Transaction
+from perdure.policies import (
+    Attribute,
+    EndedSpan,
+    FiberStatus,
+    PastOutcome,
+    TraceContext,
+    context_of,
+    error_type,
+    within,
+)
 
 _ERRORS: Final = {FiberStatus.ABORTED: "cancelled", FiberStatus.INTERRUPTED: "interrupted"}
 
@@ -82,7 +91,7 @@ class FiberSpans:
         times = fiber.entered_at_ms or fiber.created_at_ms, at_ms
         links = (self.place(fiber, 1),) if fiber.attempt > 1 else ()
         self._telemetry.tell(
-            Span(f"fiber {fiber.name}", self.place(fiber), self._above(fiber).span_id, *times, told, links, error)
+            EndedSpan(f"fiber {fiber.name}", self.place(fiber), self._above(fiber).span_id, *times, told, links, error)
         )
 
 
@@ -101,7 +110,7 @@ class CallbackSpans:
     def __init__(self, life: Life, domain: str) -> None:
         self._life, self._domain, self._telemetry = life, domain, life.services.world.telemetry
 
-    def traced(self, row: Row, method: Callable[..., Any]) -> Callable[..., Any]:
+    def traced(self, row: CallbackRow, method: Callable[..., Any]) -> Callable[..., Any]:
         """The same method. What it asks for is below the span of this try of the row's occurrence."""
         if not self._telemetry.is_on:
             return method
@@ -117,12 +126,14 @@ class CallbackSpans:
 
         return called_async if is_async(method) else called
 
-    def tried(self, transaction: Transaction, row: Row, begun_ms: int, outcome: PastOutcome, error: str = "") -> None:
+    def tried(
+        self, transaction: Transaction, row: CallbackRow, begun_ms: int, outcome: PastOutcome, error: str = ""
+    ) -> None:
         """A try of the row's occurrence is over. It is told with the commit. `error` is its type."""
         if self._telemetry.is_on:
             transaction.then(partial(self._tell, row, (begun_ms, self._life.now_ms()), str(outcome), error))
 
-    def _tell(self, row: Row, times: tuple[int, int], outcome: str, error: str) -> None:
+    def _tell(self, row: CallbackRow, times: tuple[int, int], outcome: str, error: str) -> None:
         attempt = row.attempt + 1
         told: dict[str, Attribute] = {
             "perdure.agent.id": self._life.agent_id,
@@ -135,11 +146,13 @@ class CallbackSpans:
         links = [self._place(row, attempt - 1)] if attempt > 1 else []
         links += [] if cause is None else [cause]
         above, place = self._above(row).span_id, self._place(row, attempt)
-        self._telemetry.tell(Span(f"{self._domain} {row.callback}", place, above, *times, told, tuple(links), error))
+        self._telemetry.tell(
+            EndedSpan(f"{self._domain} {row.callback}", place, above, *times, told, tuple(links), error)
+        )
 
-    def _place(self, row: Row, attempt: int) -> TraceContext:
+    def _place(self, row: CallbackRow, attempt: int) -> TraceContext:
         return within(self._above(row), self._domain, self._life.agent_id, row.delivery_id, attempt)
 
-    def _above(self, row: Row) -> TraceContext:
+    def _above(self, row: CallbackRow) -> TraceContext:
         carried = "" if row.is_recurring else row.trace
         return self._telemetry.above(carried, self._domain, self._life.agent_id, row.delivery_id)

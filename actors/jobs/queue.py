@@ -16,12 +16,12 @@ from heapq import heapify, heappop, heappush
 from itertools import islice
 
 from perdure.actors.code.author_call import tried
-from perdure.actors.jobs.callback_rows import Row, Rows
+from perdure.actors.jobs.callback_rows import CallbackRow, Rows
 from perdure.actors.jobs.callbacks import Callbacks, called_together, rounds
 from perdure.actors.life.alarm_clock import AlarmClock, StorageRetry
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.outbox import Outbox
-from perdure.ledger.storage.cabinet import QUEUED, Transaction
+from perdure.ledger.storage.agent_storages import QUEUED, Transaction
 from perdure.policies import Firing
 
 PART = "queue"
@@ -52,17 +52,17 @@ class CallbackQueue:
         heapify(self._aside)
         self._go_on()
 
-    def _place(self, row: Row) -> None:
+    def _place(self, row: CallbackRow) -> None:
         if row.ready_at_ms is not None and row.ready_at_ms <= self._life.now_ms():
             heappush(self._line, (row.number, row.id))
         else:
             self._put_aside(row)
 
-    def _put_aside(self, row: Row) -> None:
+    def _put_aside(self, row: CallbackRow) -> None:
         if row.ready_at_ms is not None:
             heappush(self._aside, (row.ready_at_ms, row.id))
 
-    def _changed(self, row: Row) -> None:
+    def _changed(self, row: CallbackRow) -> None:
         if row.ready_at_ms is not None:
             self._put_aside(row)
             self._go_on()
@@ -93,13 +93,13 @@ class CallbackQueue:
                 await self._do(group)
                 self._give_back(group)
 
-    def _give_back(self, taken: list[Row]) -> None:
+    def _give_back(self, taken: list[CallbackRow]) -> None:
         """Put aside what nothing was done with, because it was not due any more."""
         for row in taken:
             if self.rows.get(row.id) == row:
                 self._put_aside(row)
 
-    async def _do(self, group: list[Row]) -> None:
+    async def _do(self, group: list[CallbackRow]) -> None:
         """Call one item, or several with quick callbacks."""
         if len(group) > 1 and await called_together(self._life, self._outbox, self, group, self._turn):
             return
@@ -107,7 +107,7 @@ class CallbackQueue:
             await Callbacks(self._life, self._outbox, self, row.id).call(self._turn, marks=self._is_first)
             self._is_first = False
 
-    def _next(self) -> Row | None:
+    def _next(self) -> CallbackRow | None:
         """The first item that is due. An item that waited aside returns to its old place."""
         now_ms = self._life.now_ms()
         while self._aside and self._aside[0][0] <= now_ms:
@@ -126,15 +126,15 @@ class CallbackQueue:
 
     # what an item does
 
-    def firing(self, row: Row, now_ms: int) -> Firing:
+    def firing(self, row: CallbackRow, now_ms: int) -> Firing:
         """The occurrence that is called now."""
         return Firing(row.tick_ms, 0)
 
-    def moved(self, row: Row, done: Firing, began_at_ms: int, ended_at_ms: int) -> Row | None:
+    def moved(self, row: CallbackRow, done: Firing, began_at_ms: int, ended_at_ms: int) -> CallbackRow | None:
         """None: an item that was done is deleted."""
         return None
 
-    def note(self, transaction: Transaction, row: Row, done: Row | None, entry: list[object]) -> None:
+    def note(self, transaction: Transaction, row: CallbackRow, done: CallbackRow | None, entry: list[object]) -> None:
         """Write the item, or delete it. It has no history. An item that took its id meanwhile stays."""
         if done is None:
             self.rows.drop(transaction, row.id)
@@ -143,16 +143,16 @@ class CallbackQueue:
 
     # what authors ask for
 
-    def add(self, asked: Row) -> Row:
+    def add(self, asked: CallbackRow) -> CallbackRow:
         """Queue an item, or find the one that waits under its key. Durable on return, or with the open transaction."""
 
-        def found(_: Transaction, known: Row) -> Row:
+        def found(_: Transaction, known: CallbackRow) -> CallbackRow:
             known.refuse_conflict(asked, ("callback", "payload", "retry"), "drop")
             return known
 
         return self.rows.add(asked, self._life.limits.queued_max, found)
 
-    def drop(self, chosen: Callable[[Row], bool]) -> int:
+    def drop(self, chosen: Callable[[CallbackRow], bool]) -> int:
         """Delete items. Returns how many there were. The callback of a deleted item has no effect, even if it runs now."""
 
         def drop(transaction: Transaction) -> int:

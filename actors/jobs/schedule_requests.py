@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from perdure.actors.code.author_call import name_of_method
 from perdure.actors.code.schema import Shape
 from perdure.actors.code.signatures import check_takes
-from perdure.actors.jobs.callback_rows import Row, RowKind
+from perdure.actors.jobs.callback_rows import CallbackRow, RowKind
 from perdure.actors.life.class_checks import as_retries
 from perdure.actors.life.life import Life
 from perdure.actors.telemetry.telemetry import carried_text
@@ -38,7 +38,7 @@ ZONE_CHARS_MAX = 100
 _ANYTHING = Shape(Any)
 
 
-class Asked(TypedDict):
+class CallbackOptions(TypedDict):
     """What an author says of a callback besides its time, its method and its payload."""
 
     key: str | None
@@ -50,7 +50,9 @@ class Asked(TypedDict):
     jitter_ms: NotRequired[float]
 
 
-def timed(life: Life, when: object, callback: object, payload: object, now_ms: int, told: Asked) -> Row:
+def timed(
+    life: Life, when: object, callback: object, payload: object, now_ms: int, told: CallbackOptions
+) -> CallbackRow:
     """The row for `Agent.schedule`."""
     zone = zone_of(told["time_zone"])
     if isinstance(when, str):
@@ -69,24 +71,28 @@ def timed(life: Life, when: object, callback: object, payload: object, now_ms: i
     return at_tick(row, at_ms, life.dice.roll)
 
 
-def every(life: Life, interval_s: object, callback: object, payload: object, now_ms: int, told: Asked) -> Row:
+def every(
+    life: Life, interval_s: object, callback: object, payload: object, now_ms: int, told: CallbackOptions
+) -> CallbackRow:
     """The row for `Agent.schedule_every`."""
     length_ms = checked(lambda: interval_ms(interval_s, life.limits))
     row = _recurring(_row(life, RowKind.INTERVAL, callback, payload, now_ms, told), told, length_ms)
     return _first(life, replace(row, interval_ms=length_ms, first_ms=now_ms + length_ms), now_ms)
 
 
-def queued(life: Life, callback: object, payload: object, now_ms: int, told: Asked) -> Row:
+def queued(life: Life, callback: object, payload: object, now_ms: int, told: CallbackOptions) -> CallbackRow:
     """The row for `Agent.queue`."""
     row = _row(life, RowKind.QUEUED, callback, payload, now_ms, told)
     return replace(row, id=row.id or life.dice.token())
 
 
-def _row(life: Life, kind: RowKind, callback: object, payload: object, now_ms: int, told: Asked) -> Row:
+def _row(
+    life: Life, kind: RowKind, callback: object, payload: object, now_ms: int, told: CallbackOptions
+) -> CallbackRow:
     """The row of a callback that is due now. Its id is empty if the author gave neither an id nor a key."""
     name = name_of_method(life.agent, "callback", callback)
     check_takes(type(life.agent), "callback", name, "payload", "occurrence")
-    return Row(
+    return CallbackRow(
         id=_id(life, told),
         number=0,
         kind=kind,
@@ -102,7 +108,7 @@ def _row(life: Life, kind: RowKind, callback: object, payload: object, now_ms: i
     )
 
 
-def _recurring(row: Row, told: Asked, jitter_ms_max: int) -> Row:
+def _recurring(row: CallbackRow, told: CallbackOptions, jitter_ms_max: int) -> CallbackRow:
     """The row with the options of recurring schedules."""
     catch_up = check_word("catch_up", told["catch_up"], CatchUp)
     if told["overlap"] == "allow":
@@ -112,7 +118,7 @@ def _recurring(row: Row, told: Asked, jitter_ms_max: int) -> Row:
     return replace(row, catch_up=catch_up, overlap=overlap, jitter_ms=_jitter(told["jitter_ms"], jitter_ms_max))
 
 
-def _first(life: Life, row: Row, now_ms: int) -> Row:
+def _first(life: Life, row: CallbackRow, now_ms: int) -> CallbackRow:
     """A recurring row at its first tick. Without an id or key it is named by what it does."""
     if not row.id:
         times = [row.cron or None, row.time_zone or None, row.interval_ms or None]
@@ -122,7 +128,7 @@ def _first(life: Life, row: Row, now_ms: int) -> Row:
     return at_tick(row, tick_ms, life.dice.roll)
 
 
-def _id(life: Life, told: Asked) -> str:
+def _id(life: Life, told: CallbackOptions) -> str:
     """The id that the author gave, or the one of a key; empty without both."""
     given, key, most = told.get("schedule_id"), told["key"], life.limits.id_max
     if given is not None and key is not None:
@@ -135,12 +141,12 @@ def _id(life: Life, told: Asked) -> str:
 # ticks
 
 
-def pattern_of(row: Row) -> Pattern:
+def pattern_of(row: CallbackRow) -> Pattern:
     """The ticks of a recurring schedule."""
     return Cron(row.cron, zone_of(row.time_zone)) if row.kind is RowKind.CRON else Every(row.interval_ms, row.first_ms)
 
 
-def at_tick(row: Row, tick_ms: int, roll: Callable[[], float]) -> Row:
+def at_tick(row: CallbackRow, tick_ms: int, roll: Callable[[], float]) -> CallbackRow:
     """The row, waiting for this tick."""
     return row.afresh(tick_ms, tick_ms + (int(roll() * row.jitter_ms) if row.jitter_ms else 0))
 
@@ -172,7 +178,7 @@ def _retry(life: Life, given: object) -> list[float | None]:
     return [chosen.attempts_max, chosen.first_ms, chosen.most_ms]
 
 
-def retries_of(life: Life, row: Row) -> Retries:
+def retries_of(life: Life, row: CallbackRow) -> Retries:
     """How often the callback is tried. The class's setting is ignored if it was changed and no longer fits."""
     attempts_max, first_ms, most_ms = row.retry
     given = Retries(attempts_max=attempts_max and int(attempts_max), first_ms=first_ms, most_ms=most_ms)  # type: ignore[arg-type]

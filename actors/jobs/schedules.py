@@ -17,14 +17,14 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from perdure.actors.code.author_call import tried
-from perdure.actors.jobs.callback_rows import Row, Rows
+from perdure.actors.jobs.callback_rows import CallbackRow, Rows
 from perdure.actors.jobs.callbacks import Callbacks, called_together, rounds
 from perdure.actors.jobs.schedule_requests import at_tick, pattern_of
 from perdure.actors.life.alarm_clock import AlarmClock, StorageRetry
 from perdure.actors.life.documents import Documents
 from perdure.actors.life.life import Life, Ready
 from perdure.actors.life.outbox import Outbox
-from perdure.ledger.storage.cabinet import SCHEDULE, SCHEDULE_HISTORY, Transaction
+from perdure.ledger.storage.agent_storages import SCHEDULE, SCHEDULE_HISTORY, Transaction
 from perdure.policies import CallbackEvent, CallbackStatus, Firing, firing, next_tick
 
 HISTORIES_OVER = 100
@@ -54,12 +54,12 @@ class Schedules:
         heapify(self._reminders)
         self._begin_due()
 
-    def _changed(self, row: Row) -> None:
+    def _changed(self, row: CallbackRow) -> None:
         self._remind(row)
         if self._reminders and self._reminders[0][2] == row.id:
             self._ring()
 
-    def _remind(self, row: Row | None) -> None:
+    def _remind(self, row: CallbackRow | None) -> None:
         if row is not None and row.ready_at_ms is not None:
             heappush(self._reminders, (row.ready_at_ms, row.number, row.id))
 
@@ -69,7 +69,7 @@ class Schedules:
     def _begin_due(self) -> None:
         """Call the rows that are due, in the order of their times."""
         now_ms, most = self._life.now_ms(), self._life.limits.schedules_at_once_max
-        due: list[Row] = []
+        due: list[CallbackRow] = []
         while self._reminders and not self._life.is_leaving:
             at_ms, _, row_id = self._reminders[0]
             row = None if row_id in self._running else self.rows.get(row_id)
@@ -84,7 +84,7 @@ class Schedules:
         if len(self._running) < most:
             self._alarms.set(PART, self._reminders[0][0] if self._reminders else None, self._ring)
 
-    async def _run(self, rows: list[Row]) -> None:
+    async def _run(self, rows: list[CallbackRow]) -> None:
         if len(rows) > 1:
             are_done, problem = await tried(self._call_together(rows))
             if problem is None and not are_done:
@@ -107,7 +107,7 @@ class Schedules:
         self._begin_due()
         self._forget_oldest()
 
-    async def _call_together(self, rows: list[Row]) -> bool:
+    async def _call_together(self, rows: list[CallbackRow]) -> bool:
         await self._ready()
         return await called_together(self._life, self._outbox, self, rows, self._turn)
 
@@ -119,14 +119,14 @@ class Schedules:
 
     # what a row does
 
-    def firing(self, row: Row, now_ms: int) -> Firing:
+    def firing(self, row: CallbackRow, now_ms: int) -> Firing:
         """The occurrence that is called now."""
         if not row.is_recurring:
             return Firing(row.tick_ms, 0)
         grace_ms, most = self._life.limits.schedule_grace_ms + row.jitter_ms, self._life.limits.schedule_catch_up_max
         return firing(pattern_of(row), row.tick_ms, now_ms, row.catch_up, grace_ms=grace_ms, most=most)
 
-    def moved(self, row: Row, done: Firing, began_at_ms: int, ended_at_ms: int) -> Row | None:
+    def moved(self, row: CallbackRow, done: Firing, began_at_ms: int, ended_at_ms: int) -> CallbackRow | None:
         """The row at its next tick."""
         if not row.is_recurring:
             return None
@@ -135,7 +135,7 @@ class Schedules:
         moved = row.after(CallbackEvent.MOVED_ON)
         return None if tick_ms is None or moved is None else at_tick(moved, tick_ms, self._life.dice.roll)
 
-    def note(self, transaction: Transaction, row: Row, done: Row | None, entry: list[object]) -> None:
+    def note(self, transaction: Transaction, row: CallbackRow, done: CallbackRow | None, entry: list[object]) -> None:
         """Write the row with one more entry of its history. The history of a deleted row is kept for a while."""
         most = self._life.limits.schedule_history_max
         if done is not None and done.number == row.number:
@@ -161,13 +161,13 @@ class Schedules:
 
     # what authors ask for
 
-    def add(self, asked: Row) -> Row:
+    def add(self, asked: CallbackRow) -> CallbackRow:
         """Keep a schedule, or find the one that exists. Durable on return, or with the open transaction.
 
         A recurring schedule without a key or id is found by what it does. It takes over the other arguments of the latest request.
         """
 
-        def found(transaction: Transaction, known: Row) -> Row:
+        def found(transaction: Transaction, known: CallbackRow) -> CallbackRow:
             if asked.is_named:
                 known.refuse_conflict(asked, ("kind", "cron", "time_zone", "interval_ms", *CONTENT), "cancel")
                 return known

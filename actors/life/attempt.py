@@ -41,7 +41,7 @@ from perdure.ledger import (
 from perdure.policies import Rank, run_span
 
 
-class Outcome(NamedTuple):
+class StoredOutcome(NamedTuple):
     """What `run` came to, as its storage keeps it."""
 
     output: bytes | None
@@ -69,10 +69,10 @@ async def carry(
     return await _in_the_way(life, ready, run) or await _enter(life, run, body)
 
 
-async def _kept(life: Life, run_id: str) -> Outcome | None:
+async def _kept(life: Life, run_id: str) -> StoredOutcome | None:
     """The result that an earlier attempt committed before it was lost."""
     kept = await life.written(lambda: life.storage.result(run_id)) if life.has_storage else None
-    return None if kept is None else Outcome(*unpack(kept))
+    return None if kept is None else StoredOutcome(*unpack(kept))
 
 
 async def _in_the_way(life: Life, ready: Ready, run: RunContext) -> Unstarted | None:
@@ -131,11 +131,11 @@ async def _run(life: Life, run: RunContext, value: object) -> Ended | Unstarted 
     if isinstance(problem, StorageLost):
         return _stopped_by(life, run, problem)
     if problem is not None:
-        outcome = Outcome(None, "", f"its result could not be stored: {in_words(problem)}")
+        outcome = StoredOutcome(None, "", f"its result could not be stored: {in_words(problem)}")
     return _ended(life, run, outcome)
 
 
-async def _keep(life: Life, run_id: str, outcome: Outcome) -> None:
+async def _keep(life: Life, run_id: str, outcome: StoredOutcome) -> None:
     """Commit the result, so that a death from here on costs nothing. A chat remembers it by its turn, if it may be asked again."""
     if life.agent._perdure_recalls_results and life.agent.attempts_max != 1:
         return
@@ -145,7 +145,7 @@ async def _keep(life: Life, run_id: str, outcome: Outcome) -> None:
         life.faults.at(KillPoint.AFTER_RESULT_COMMIT, run_id)
 
 
-async def _execute(life: Life, run: RunContext, value: object) -> Outcome:
+async def _execute(life: Life, run: RunContext, value: object) -> StoredOutcome:
     """What the author's `run` came to."""
     try:
         done, problem = await tried(_work(life, run, value))
@@ -156,17 +156,17 @@ async def _execute(life: Life, run: RunContext, value: object) -> Outcome:
     if done is not None:
         return done
     if problem is None:
-        return Outcome(None, "", "no outcome")
+        return StoredOutcome(None, "", "no outcome")
     life.log("run", f"attempt {run.attempt} at run {run.run_id}", problem, run.run_id)
     most = life.limits.error_chars_max
-    return Outcome(None, "", in_words(problem, most), traced(problem, most))
+    return StoredOutcome(None, "", in_words(problem, most), traced(problem, most))
 
 
-async def _work(life: Life, run: RunContext, value: object) -> Outcome:
+async def _work(life: Life, run: RunContext, value: object) -> StoredOutcome:
     entered = run_shapes(type(life.agent))
     arguments = entered.arguments(value, run)
     outcome = await life.call(life.agent.run, *arguments.args, **arguments.kwargs)
-    return Outcome(
+    return StoredOutcome(
         entered.gives.encode("output", outcome, life.limits.output_bytes_max),
         await _summary(life.agent, outcome, run),
         None,
@@ -180,7 +180,7 @@ async def _summary(agent: Any, outcome: object, run: RunContext) -> str:
     return sendable(given)
 
 
-def _ended(life: Life, run: RunContext, outcome: Outcome) -> Ended:
+def _ended(life: Life, run: RunContext, outcome: StoredOutcome) -> Ended:
     """The end is about to be reported; that the attempt began need not be said any more."""
     life.faults.at(KillPoint.BEFORE_REPORT, run.run_id)
     life.services.ended(run.run_id)

@@ -30,13 +30,13 @@ class Runs(Placed, Protocol):
     _perdure_apart: ClassVar[bool]
 
 
-class Parent(Placed, Protocol):
+class AsksForRuns(Placed, Protocol):
     """An agent that asks for runs; see `Agent`."""
 
     max_concurrent_agent_tools: float
 
 
-def class_options(agent_class: type[Runs], parent: Parent | None, package: str = "") -> JsonObject:
+def class_options(agent_class: type[Runs], parent: AsksForRuns | None, package: str = "") -> JsonObject:
     """What the child's class and the parent's object say about the run; only what differs from the defaults.
 
     `package` is what their code comes in, if it is not installed (`packing`).

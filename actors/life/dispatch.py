@@ -27,9 +27,9 @@ from perdure.actors.life.results import (
     RunResult,
     run_result,
 )
-from perdure.actors.life.run_requests import Entry, RunRequests, Wanted
+from perdure.actors.life.run_requests import RequestedRun, RunRequests, Wanted
 from perdure.actors.link.messages import Fields, Plain
-from perdure.actors.link.questions import Inspect, Known, ListRuns
+from perdure.actors.link.questions import Inspect, ListRuns, WhichExist
 from perdure.actors.tasks import Pending
 from perdure.ledger import (
     AdmissionRefused,
@@ -74,7 +74,7 @@ class Dispatch:
             return self._post(asked)
         return self._life.bridge(self._many(asked))
 
-    def _post(self, asked: list[Entry]) -> RunHandles:
+    def _post(self, asked: list[RequestedRun]) -> RunHandles:
         """Ask for runs as part of the open transaction."""
         self._refuse_waiting(asked)
         if any("on_limit" in entry.request.options for entry in asked):
@@ -85,18 +85,18 @@ class Dispatch:
             self._outbox.post(entry.request)
         return RunHandles(RunHandle(entry.request.run_id, entry.request.agent_type) for entry in asked)
 
-    def _refuse_waiting(self, asked: list[Entry]) -> None:
+    def _refuse_waiting(self, asked: list[RequestedRun]) -> None:
         if self._life.transaction is not None and any(entry.request.wait for entry in asked):
             raise AwaitedInsideHandler(
                 "detached", "a run cannot be waited for inside a transaction or a handler; ask for it detached"
             )
 
-    async def _one(self, entry: Entry) -> RunResult | RunHandle:
+    async def _one(self, entry: RequestedRun) -> RunResult | RunHandle:
         (future,) = await self._ask_for([entry])
         with self._waiting([entry]):
             return self._told(entry, await future)
 
-    async def _many(self, asked: list[Entry]) -> Sequence[RunResult | RunHandle]:
+    async def _many(self, asked: list[RequestedRun]) -> Sequence[RunResult | RunHandle]:
         futures = await self._ask_for(asked)
         with self._waiting(asked):
             done = [
@@ -105,7 +105,7 @@ class Dispatch:
             ]
         return done if any(entry.request.wait for entry in asked) else RunHandles(cast("list[RunHandle]", done))
 
-    async def _end(self, entry: Entry, future: asyncio.Future[Plain]) -> RunResult | RunHandle:
+    async def _end(self, entry: RequestedRun, future: asyncio.Future[Plain]) -> RunResult | RunHandle:
         """The end of one of many. That the limit was reached is its end, and not that of the others."""
         try:
             return self._told(entry, await future)
@@ -121,14 +121,14 @@ class Dispatch:
                 reason=REFUSED_BY_LIMIT,
             )
 
-    def _told(self, entry: Entry, outcome: Plain) -> RunResult | RunHandle:
+    def _told(self, entry: RequestedRun, outcome: Plain) -> RunResult | RunHandle:
         request = entry.request
         if request.wait:
             return result_of(entry.agent_class, request.run_id, outcome)
         return RunHandle(request.run_id, request.agent_type, outcome or "running")
 
     @contextmanager
-    def _waiting(self, asked: list[Entry]) -> Iterator[None]:
+    def _waiting(self, asked: list[RequestedRun]) -> Iterator[None]:
         """While somebody waits for these runs. If the author's code is cancelled, they are too, unless they are left to go on. Code that
         will be entered again, by the next life perhaps, will ask for them again, so they go on."""
         try:
@@ -148,9 +148,9 @@ class Dispatch:
         self._refuse_waiting(asked)
         return self._life.bridge_stream(partial(self._as_completed, asked))
 
-    async def _as_completed(self, asked: list[Entry]) -> AsyncGenerator[RunResult, None]:
+    async def _as_completed(self, asked: list[RequestedRun]) -> AsyncGenerator[RunResult, None]:
         futures = await self._ask_for(asked)
-        finished: asyncio.Queue[tuple[Entry, asyncio.Future[Plain]]] = asyncio.Queue()
+        finished: asyncio.Queue[tuple[RequestedRun, asyncio.Future[Plain]]] = asyncio.Queue()
         for entry, future in zip(asked, futures, strict=True):
             future.add_done_callback(partial(_note, finished, entry))
         for _ in asked:
@@ -158,11 +158,11 @@ class Dispatch:
                 entry, future = await finished.get()
             yield cast("RunResult", await self._end(entry, future))
 
-    async def _ask_for(self, asked: list[Entry]) -> list[asyncio.Future[Plain]]:
+    async def _ask_for(self, asked: list[RequestedRun]) -> list[asyncio.Future[Plain]]:
         """Ask for runs, after the author's hook was told of those that are new. What it raises refuses all of them."""
         requests = [entry.request for entry in asked]
         if self._life.overrides("on_agent_tool_start"):
-            known = await self._life.ask(Known([request.run_id for request in requests]))
+            known = await self._life.ask(WhichExist([request.run_id for request in requests]))
             for request in requests:
                 if request.run_id not in known:
                     await self._tell_of_start(request)
@@ -234,7 +234,9 @@ def _noted(answer: asyncio.Future[Plain]) -> None:
 
 
 def _note(
-    finished: asyncio.Queue[tuple[Entry, asyncio.Future[Plain]]], entry: Entry, future: asyncio.Future[Plain]
+    finished: asyncio.Queue[tuple[RequestedRun, asyncio.Future[Plain]]],
+    entry: RequestedRun,
+    future: asyncio.Future[Plain],
 ) -> None:
     finished.put_nowait((entry, future))
 

@@ -14,7 +14,7 @@ from typing import Generic, NamedTuple, Self, TypeVar, cast, get_type_hints
 
 from perdure.actors.life.life import Life
 from perdure.ledger import pack, unpack
-from perdure.ledger.storage.cabinet import Transaction
+from perdure.ledger.storage.agent_storages import Transaction
 
 T = TypeVar("T")
 

@@ -28,7 +28,7 @@ from perdure.actors.life.handle import Handle
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.link.caller import THROUGH, Address, AgentCaller, TellContent, standalone_of
-from perdure.actors.link.doors import apart
+from perdure.actors.link.direct_calls import split_route
 from perdure.actors.link.messages import Abort
 from perdure.ledger import (
     AgentForbidden,
@@ -46,7 +46,7 @@ from perdure.ledger import (
     type_of,
     unpack,
 )
-from perdure.ledger.storage.cabinet import SUB_AGENT
+from perdure.ledger.storage.agent_storages import SUB_AGENT
 
 DEPTH_MAX = 32
 
@@ -59,7 +59,7 @@ class SubAgentInfo(NamedTuple):
     created_at_ms: int
 
 
-class Settled:
+class NothingToAwait:
     """What is given where there is nothing to wait for; it may be awaited all the same."""
 
     def __await__(self) -> Iterator[None]:
@@ -228,7 +228,7 @@ class Family:
             if to.agent_id in self._open:
                 self._put(*path_of(to.agent_id)[-1])
             self._outbox.post_tell(transaction, life.dice.token(), letter)
-            return Settled()
+            return NothingToAwait()
         activity = ACTIVITY.get()
         if activity is None or activity.run is None:
             mail_id, is_new = life.dice.token(), True
@@ -271,7 +271,7 @@ class Family:
         if rest:
             method, body = THROUGH, pack([rest, method, body, repeatable])
         told = await self._caller.send(child, method, body, home, standalone_of(agent_class), repeatable=repeatable)
-        return apart(told)[0]
+        return split_route(told)[0]
 
 
 FORGET = "\0forget"  # answered before the agent has come up: it may be coming up with the help of the one who asks

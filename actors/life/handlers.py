@@ -18,7 +18,7 @@ from perdure.actors.code.signatures import exposed_call
 from perdure.actors.life.activity import Activity
 from perdure.actors.life.dispatch import result_of
 from perdure.actors.life.life import Life
-from perdure.actors.life.one_transaction import Piece, Step, done_in_one, failure
+from perdure.actors.life.one_transaction import Step, WorkPiece, done_in_one, failure
 from perdure.actors.life.outbox import REFUSED, Outbox
 from perdure.actors.life.results import (
     CONFLICTING,
@@ -42,7 +42,7 @@ class Letter(NamedTuple):
     content: Fields
 
 
-class Failure(NamedTuple):
+class FailedMail(NamedTuple):
     """A mail whose handler raised. With `park` there is no use in trying again by itself: the handler does not exist, or the storage is
     damaged."""
 
@@ -51,7 +51,7 @@ class Failure(NamedTuple):
     park: bool
 
 
-async def handle(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[list[str], list[Failure]]:
+async def handle(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[list[str], list[FailedMail]]:
     """Handle these mails exactly once each; returns the ids that are done (now or earlier) and the failures."""
     known = life.storage.known_inbox([letter.mail_id for letter in letters]) if life.has_storage else set()
     fresh = [letter for letter in letters if letter.mail_id not in known]
@@ -59,20 +59,20 @@ async def handle(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[lis
     problem = await _attempt(life, outbox, fresh) if fresh else None
     if problem is None:
         return done + [letter.mail_id for letter in fresh], []
-    failures: list[Failure] = []
+    failures: list[FailedMail] = []
     for letter in fresh:
         problem = await _attempt(life, outbox, [letter]) if len(fresh) > 1 else problem
         if problem is None:
             done.append(letter.mail_id)
         else:
-            failures.append(Failure(letter.mail_id, problem[0], problem[1]))
+            failures.append(FailedMail(letter.mail_id, problem[0], problem[1]))
     return done, failures
 
 
 async def _attempt(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[str, bool] | None:
     """One transaction over these mails. Returns what went wrong, if anything."""
     ids = [letter.mail_id for letter in letters]
-    piece = Piece(
+    piece = WorkPiece(
         ids[0],
         lambda _: [step for letter in letters for step in _steps(life, letter)],
         lambda transaction: transaction.record_inbox(ids),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perdure.actors.code.author_call import text_of, traced
-from perdure.actors.life.writes_together import WritesTogether
+from perdure.actors.life.commit_batcher import CommitBatcher
 from perdure.actors.link.call_log import CallLog
 from perdure.actors.link.messages import CallAnswered, Plain
 from perdure.actors.link.peer import Peer
@@ -23,7 +23,7 @@ from perdure.actors.ports import World
 from perdure.actors.tasks import Pending, Tasks
 from perdure.actors.threads import beside
 from perdure.ledger import BadRequest, Up, type_of
-from perdure.ledger.storage.cabinet import Cabinet
+from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.policies import Limits
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class HostServices:
         world: World,
         tasks: Tasks,
         limits: Limits,
-        cabinet: Cabinet,
+        cabinet: AgentStorages,
         peer: Peer,
         supervisor: SupervisorClient,
         code_dir: Path | None,
@@ -90,7 +90,7 @@ class HostServices:
     ) -> None:
         self.world, self.tasks, self.limits = world, tasks, limits
         self.cabinet, self.peer, self.supervisor = cabinet, peer, supervisor
-        self.writes = WritesTogether(cabinet.disk)
+        self.writes = CommitBatcher(cabinet.disk)
         self.code_dir, self.package = code_dir, package
         self.loaded: set[str] = set()
         self.libraries: set[str] = set()

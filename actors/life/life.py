@@ -17,14 +17,14 @@ from typing import Any, Final, TypeVar, cast, overload
 from weakref import ref
 
 from perdure.actors.code.author_call import in_words, is_async, overrides, staying, tried
-from perdure.actors.event_stream import EventStream, Followed, Source
+from perdure.actors.event_stream import EventSource, EventStream, Followed
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.link.messages import InboxKept, Plain, Question, Report
 from perdure.actors.ports import Dice
 from perdure.actors.tasks import AGENT, RANK, Pending, Tasks, current_task, failure_or_itself
 from perdure.actors.threads import awaitable, has_loop, wait_for
 from perdure.ledger import Alarm, BadRequest, Ended, Handled, Milestone, Progress, Released, StaleIncarnation, path_of
-from perdure.ledger.storage.cabinet import State, Storage, Transaction, bound_to, unbound
+from perdure.ledger.storage.agent_storages import State, Storage, Transaction, bound_to, unbound
 from perdure.policies import Rank
 
 T = TypeVar("T")
@@ -147,7 +147,7 @@ class Life:
 
     def close(self) -> None:
         """From now on nothing of this life counts, and nothing more is written. What holds it in a circle is let go of, so that its memory
-        is free at once: to search a crowd of ended lives for circles kept a host from its work for a third of a second."""
+        is free at once: to search a batch of ended lives for circles kept a host from its work for a third of a second."""
         self.is_leaving = True
         if self._storage is not None:
             self._storage.close()
@@ -309,7 +309,7 @@ class Life:
         """The same for what is followed: in the code of a loop an async generator, in sync code something for a `for`."""
         if self.services.is_on_loop:
             return cast("Followed[T]", begin())
-        stream = EventStream(lambda: Source(begin(), self._begun, lambda: not self.is_leaving))
+        stream = EventStream(lambda: EventSource(begin(), self._begun, lambda: not self.is_leaving))
         return cast("Followed[T]", aiter(stream) if has_loop() else stream)
 
     def on_this_loop(self, function: Callable[..., object]) -> Callable[..., object]:

@@ -13,10 +13,10 @@ from typing import Final
 from perdure.actors.code.author_call import in_words
 from perdure.actors.life.activity import Activity
 from perdure.actors.life.life import Life
-from perdure.actors.life.one_transaction import Piece, Step, done_in_one
+from perdure.actors.life.one_transaction import Step, WorkPiece, done_in_one
 from perdure.actors.life.outbox import Outbox
 from perdure.ledger import MigrationFailed, StorageTooNew, pack, unpack
-from perdure.ledger.storage.cabinet import VERSION, Transaction
+from perdure.ledger.storage.agent_storages import VERSION, Transaction
 
 FIRST: Final = 1  # of a class that says none, and of a storage that was written for one
 
@@ -36,7 +36,9 @@ async def bring_up_to_date(life: Life, outbox: Outbox) -> None:
         activity = Activity(origin=f"{life.agent_id}/migrate/{wanted}")
         return [] if is_new else [(life.agent.migrate, (version,), activity)]
 
-    problem = await done_in_one(life, outbox, Piece("migrate", steps, lambda done: done.put(VERSION, "", pack(wanted))))
+    problem = await done_in_one(
+        life, outbox, WorkPiece("migrate", steps, lambda done: done.put(VERSION, "", pack(wanted)))
+    )
     if problem is not None:
         life.log("hook", f"migrate from version {version} to {wanted}", problem)
         raise MigrationFailed(life.agent_id, version, wanted, in_words(problem)) from problem

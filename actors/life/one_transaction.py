@@ -25,13 +25,13 @@ from perdure.actors.life.outbox import Outbox
 from perdure.actors.ports import KillPoint
 from perdure.actors.retries import despite_more_conflicts
 from perdure.ledger import StaleIncarnation, StorageConflict
-from perdure.ledger.storage.cabinet import Transaction
+from perdure.ledger.storage.agent_storages import Transaction
 
 Step = tuple[Callable[..., object], tuple[object, ...], Activity]
 """A method, its arguments, and for whom it works."""
 
 
-class Piece(NamedTuple):
+class WorkPiece(NamedTuple):
     """A piece of work for one transaction.
 
     `steps` says what is called, anew in each try, and may write what the methods shall find; `seal` writes what is left when they have
@@ -45,11 +45,11 @@ class Piece(NamedTuple):
 
 
 async def done_in_one(
-    life: Life, outbox: Outbox, piece: Piece, turn: AbstractAsyncContextManager[object] | None = None
+    life: Life, outbox: Outbox, piece: WorkPiece, turn: AbstractAsyncContextManager[object] | None = None
 ) -> Exception | None:
     """Do a piece of work, again while others get in its way. Returns what went wrong for good, if anything.
 
-    Pieces that may meet each other share a lock, `turn`: whoever was overtaken goes on in it, one after the other, lest a crowd in which
+    Pieces that may meet each other share a lock, `turn`: whoever was overtaken goes on in it, one after the other, lest a batch in which
     each try has only one winner use up all its tries. Raises `StaleIncarnation` when this life is over.
     """
     problem = await _once(life, outbox, piece)
@@ -71,14 +71,14 @@ class _TookTooLong(TimeoutError):
     """The methods did not return in time. They may raise a `TimeoutError` of their own."""
 
 
-async def _once(life: Life, outbox: Outbox, piece: Piece) -> Exception | None:
+async def _once(life: Life, outbox: Outbox, piece: WorkPiece) -> Exception | None:
     _, problem = await tried(_transact(life, outbox, piece))
     if isinstance(problem, StaleIncarnation):
         raise problem
     return problem
 
 
-async def _transact(life: Life, outbox: Outbox, piece: Piece) -> None:
+async def _transact(life: Life, outbox: Outbox, piece: WorkPiece) -> None:
     transaction = life.storage.begin()
     try:
         await _in_time(life, transaction, piece)
@@ -93,7 +93,7 @@ async def _transact(life: Life, outbox: Outbox, piece: Piece) -> None:
     life.faults.at(KillPoint.AFTER_HANDLER_COMMIT, piece.name)
 
 
-async def _in_time(life: Life, transaction: Transaction, piece: Piece) -> None:
+async def _in_time(life: Life, transaction: Transaction, piece: WorkPiece) -> None:
     bound = asyncio.timeout(min(piece.timeout_ms, life.limits.handler_timeout_ms) / 1000)
     try:
         async with bound:  # `wait_for` may lose a cancellation (3.11)
@@ -104,7 +104,7 @@ async def _in_time(life: Life, transaction: Transaction, piece: Piece) -> None:
         raise _TookTooLong from None
 
 
-async def _call(life: Life, transaction: Transaction, piece: Piece) -> None:
+async def _call(life: Life, transaction: Transaction, piece: WorkPiece) -> None:
     with transaction.active():
         steps = piece.steps(transaction)
     if any(is_async(method) for method, _, _ in steps):

@@ -19,7 +19,7 @@ from perdure.actors.life.life import Life
 from perdure.actors.link.caller import TellContent
 from perdure.actors.link.messages import Plain
 from perdure.ledger import BadRequest, ConflictingRequest, Forget, Overloaded, Request, Tell, digest_of, pack, unpack
-from perdure.ledger.storage.cabinet import Transaction
+from perdure.ledger.storage.agent_storages import Transaction
 
 REFUSED: Final = "\0refused"  # what an agent tells itself of a run that it asked for in a transaction
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from perdure.actors.life.life import Life
 from perdure.actors.life.steps import RemembersSteps
 from perdure.actors.ports import KillPoint
-from perdure.actors.telemetry.names import over_attempts
+from perdure.actors.telemetry.span_names import over_attempts
 from perdure.ledger import (
     Chunk,
     Kept,

@@ -41,7 +41,7 @@ _ARGUMENTS: Final = {"input", "detached", *RunOptions.__annotations__}
 _ORDER_MAX: Final = (1 << 53) - 1  # what the page can count to
 
 
-class Entry(NamedTuple):
+class RequestedRun(NamedTuple):
     """What is asked for, of which class, and whether it goes on if nobody waits for it any more."""
 
     agent_class: type
@@ -53,7 +53,7 @@ Wanted = tuple[type, object] | dict[str, Any]
 """How an author asks for one of many runs: class and input, or all arguments of `run_agent_tool` by their names."""
 
 
-class Kind(NamedTuple):
+class ClassRequest(NamedTuple):
     """What the runs of one class that are asked for together have in common. Their requests share `options`, which nobody changes."""
 
     takes: Entered
@@ -70,10 +70,10 @@ class RunRequests:
         self._life = life
         self._checked: tuple[Detached, JsonObject] | None = None
 
-    def many(self, requests: Sequence[Wanted], detached: bool | Detached) -> list[Entry]:
+    def many(self, requests: Sequence[Wanted], detached: bool | Detached) -> list[RequestedRun]:
         """The requests for many runs, all of them checked before any is made known."""
-        entries: list[Entry] = []
-        kinds: dict[int, Kind] = {}  # by the identity of the class, since an author may hand over anything
+        entries: list[RequestedRun] = []
+        kinds: dict[int, ClassRequest] = {}  # by the identity of the class, since an author may hand over anything
         for at, each in enumerate(requests):
             if isinstance(each, Mapping):
                 asked = {"detached": detached, **each}
@@ -90,7 +90,7 @@ class RunRequests:
             kind = kinds.get(id(agent_class))
             if kind is None:
                 kind = kinds[id(agent_class)] = self._kind(agent_class, detached)
-            entries.append(Entry(agent_class, self._request(kind, value)))
+            entries.append(RequestedRun(agent_class, self._request(kind, value)))
         return entries
 
     def one(
@@ -101,14 +101,14 @@ class RunRequests:
         detached: bool | Detached,
         on_cancel: str | None = None,
         **options: Any,
-    ) -> Entry:
+    ) -> RequestedRun:
         """The request for one run; see `Agent.run_agent_tool`."""
         if on_cancel is not None:
             check_word("on_cancel", on_cancel, ("cancel", "leave"))
         if on_cancel is not None and detached:
             raise BadRequest("on_cancel", "nobody waits for a detached run, so it is not cancelled with whoever waits")
         request = self._request_of(agent_class, input, detached=detached, **options)
-        return Entry(agent_class, request, on_cancel == "leave")
+        return RequestedRun(agent_class, request, on_cancel == "leave")
 
     def _request_of(
         self,
@@ -142,7 +142,7 @@ class RunRequests:
             check_id("run_id", run_id, self._life.limits.id_max)
         return self._request(kind, input, options, run_id)
 
-    def _kind(self, agent_class: type, detached: bool | Detached, tool_call: str | None = None) -> Kind:
+    def _kind(self, agent_class: type, detached: bool | Detached, tool_call: str | None = None) -> ClassRequest:
         """What is the same for all runs of a class that are asked for here and now."""
         life, takes = self._life, input_shape(agent_class)
         agent_type = type_name(agent_class, life.code_dir)
@@ -156,9 +156,11 @@ class RunRequests:
         behalf = ([life.agent_id] if tool_call else []) + list(run.behalf if run is not None else ())
         if behalf:
             options["behalf"] = behalf[:BEHALF_MAX]
-        return Kind(takes, agent_type, options, activity, not detached)
+        return ClassRequest(takes, agent_type, options, activity, not detached)
 
-    def _request(self, kind: Kind, input: object, more: JsonObject | None = None, run_id: str | None = None) -> Request:
+    def _request(
+        self, kind: ClassRequest, input: object, more: JsonObject | None = None, run_id: str | None = None
+    ) -> Request:
         """The request for one of them, with options of its own."""
         life = self._life
         activity = kind.activity or Activity(life.agent_id)

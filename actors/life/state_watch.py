@@ -12,7 +12,7 @@ from typing import Any, Final, TypedDict
 from perdure.actors.code.author_call import tried
 from perdure.actors.life.life import Life
 from perdure.ledger import TooLarge, digest_of, pack_value, unpack_value
-from perdure.ledger.storage.cabinet import State
+from perdure.ledger.storage.agent_storages import State
 
 HOLD_S: Final = 10.0
 PAGE_BYTES: Final = 256  # at most, of a page besides the state

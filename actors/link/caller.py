@@ -1,7 +1,7 @@
 """The caller's side of calls and of mail: what a client and an agent do alike to reach an agent.
 
 A *call* is made at most once, and answered; a *tell* takes effect exactly once, and is not answered. The supervisor decides by which way
-a message goes, and whether it may (`ledger.reach`). A call from outside to somebody's child goes to the root of the family, and each
+a message goes, and whether it may (`ledger.addressing`). A call from outside to somebody's child goes to the root of the family, and each
 ancestor asks its own `on_before_sub_agent` before it hands the call on.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, cast
 from perdure.actors.code.naming import type_name
 from perdure.actors.code.schema import Shape
 from perdure.actors.code.signatures import bound, gives_bit_by_bit, shapes_of
-from perdure.actors.link.doors import apart, mark_of
+from perdure.actors.link.direct_calls import method_key, split_route
 from perdure.actors.link.messages import Call, HostNeeds
 from perdure.actors.link.questions import ShowAgent
 from perdure.actors.link.supervisor_client import SupervisorClient
@@ -93,10 +93,10 @@ class AgentCaller:
             await self._ready(to.agent_class)
         home = self._home(to.agent_class)
         send = partial(self.send, to.agent_id, method, body, home, to.standalone, repeatable=repeatable)
-        if mark_of(to.agent_class, method):
+        if method_key(to.agent_class, method):
             reply = await self.supervisor.doors.ask(self._sender, to.agent_id, method, body, carried_text(), send)
         else:
-            reply, _ = apart(await send())
+            reply, _ = split_route(await send())
         return returned.decode("return", reply)
 
     def followed(

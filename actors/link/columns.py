@@ -1,7 +1,7 @@
 """Messages in columns: what many runs that are alike have in common is said once.
 
-A crowd of first attempts goes to its host as one `Starts`, and their ends to whoever waits for them as one `RunsEnded`. Runs that are not
-alike have a `Start` and a `RunEnded` of their own, and both sides do with the members of a crowd what they do with those.
+A batch of first attempts goes to its host as one `Starts`, and their ends to whoever waits for them as one `RunsEnded`. Runs that are not
+alike have a `Start` and a `RunEnded` of their own, and both sides do with the members of a batch what they do with those.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Prepared(NamedTuple):
 
 
 class InboxKept(NamedTuple):
-    """The mails that an agent remembers to have handled. `Settled` says which of them may be forgotten."""
+    """The mails that an agent remembers to have handled. `MailSettled` says which of them may be forgotten."""
 
     agent_id: str
     incarnation: int
@@ -170,7 +170,7 @@ class Deliver(NamedTuple):
     mails: list[MailForAgent]
 
 
-class Settled(NamedTuple):
+class MailSettled(NamedTuple):
     """Handled mails that will not be sent to this life again."""
 
     agent_id: str
@@ -228,7 +228,7 @@ class Passivate(NamedTuple):
     begin_nothing_s: float = 0.0
 
 
-class Retire(NamedTuple):
+class RetireHost(NamedTuple):
     """End."""
 
 
@@ -274,7 +274,8 @@ class RunEvent(NamedTuple):
 
 class Call(NamedTuple):
     """Call a method of an agent, at most once unless it is repeatable. `heard` is the last fact that the caller knew of; `again` says that
-    another life of the supervisor was asked before. `standalone` is what the class says (`ledger.reach`), `trace` that of the caller."""
+    another life of the supervisor was asked before. `standalone` is what the class says (`ledger.addressing`), `trace` that of the
+    caller."""
 
     agent_id: str
     method: str
@@ -304,14 +305,14 @@ FromPeer: TypeAlias = Request | Ask | Wait
 FromClient: TypeAlias = ClientHello | Follow | Observe | Adopt
 FromHost: TypeAlias = HostHello | Report | CallAnswered | CallCut | CallAstray | HostVitals | Prepared | InboxKept
 ToHost: TypeAlias = (
-    Start | Starts | Wake | Deliver | Settled | Stop | MakeCall | Signal | Observed | Prepare | Passivate | Retire | Ping
+    Start | Starts | Wake | Deliver | MailSettled | Stop | MakeCall | Signal | Observed | Prepare | Passivate | RetireHost | Ping
 )  # fmt: skip
 ToPeer: TypeAlias = RunEnded | RunsEnded | Refused | Exists | Reply
 FromSupervisor: TypeAlias = ToHost | RunEvent | ToPeer | Happened
 Message: TypeAlias = FromPeer | FromClient | FromHost | FromSupervisor
 
 
-class Way(StrEnum):
+class Direction(StrEnum):
     """Who says a message to whom. A peer is a host or a client."""
 
     FROM_PEER = "from host or client to supervisor"
@@ -324,15 +325,15 @@ class Way(StrEnum):
     ASKED = "from host or client to supervisor, within an `Ask`"
 
 
-TABLE: Final[dict[type[Message | Question], Way]] = {
-    **dict.fromkeys(get_args(FromPeer), Way.FROM_PEER),
-    **dict.fromkeys(get_args(FromClient), Way.FROM_CLIENT),
-    **dict.fromkeys(get_args(FromHost), Way.FROM_HOST),
-    **dict.fromkeys(get_args(ToHost), Way.TO_HOST),
-    **dict.fromkeys(get_args(ToPeer), Way.TO_PEER),
-    **dict.fromkeys(get_args(Question), Way.ASKED),
-    RunEvent: Way.TO_CLIENT,
-    Happened: Way.FROM_HOST_TO_CLIENTS,
+TABLE: Final[dict[type[Message | Question], Direction]] = {
+    **dict.fromkeys(get_args(FromPeer), Direction.FROM_PEER),
+    **dict.fromkeys(get_args(FromClient), Direction.FROM_CLIENT),
+    **dict.fromkeys(get_args(FromHost), Direction.FROM_HOST),
+    **dict.fromkeys(get_args(ToHost), Direction.TO_HOST),
+    **dict.fromkeys(get_args(ToPeer), Direction.TO_PEER),
+    **dict.fromkeys(get_args(Question), Direction.ASKED),
+    RunEvent: Direction.TO_CLIENT,
+    Happened: Direction.FROM_HOST_TO_CLIENTS,
 }
 """Every kind of message, and who says it to whom. The position of a kind is its number on the wire."""
 

@@ -39,7 +39,7 @@ from perdure.actors.link.wire import (
     pieces_of,
     read,
 )
-from perdure.actors.ports import Courier, World
+from perdure.actors.ports import Transport, World
 from perdure.actors.tasks import Tasks
 from perdure.ledger import LedgerError, SupervisorUnreachable
 from perdure.policies import Limits, backoff_ms, jittered_ms
@@ -66,7 +66,7 @@ class Peer:
         self,
         world: World,
         tasks: Tasks,
-        courier: Courier,
+        courier: Transport,
         peer_id: str,
         limits: Limits,
         hello: Callable[[bool], Message],
@@ -81,8 +81,8 @@ class Peer:
         self._hello, self._receive = hello, receive
         self._link: Link[Piece] = Link()
         self._waiting: deque[asyncio.Future[None] | None] = deque()
-        self._crowd: deque[tuple[Piece, asyncio.Future[None] | None]] = deque()  # what is said a frame at a time
-        self._crowd_of: set[str] = set()  # the agents that say it
+        self._batch: deque[tuple[Piece, asyncio.Future[None] | None]] = deque()  # what is said a frame at a time
+        self._batch_of: set[str] = set()  # the agents that say it
         self._in_flight = 0
         self._confirmed = 0  # the session that the supervisor has answered
         self._greeting = False  # until then nothing overtakes the hello: a call must not seem to have been made before
@@ -100,21 +100,21 @@ class Peer:
     def push(self, message: Message) -> None:
         """Say something, some time soon, and until it is durable. It goes after everything that was said before."""
         piece = piece_of(message)
-        self._join_crowd()
+        self._join_batch()
         self._say(piece)
 
     def push_many(self, pieces: Iterable[Piece], agent_id: str) -> None:
         """Say many things for one agent, as `push` does, a frame at a time (`pieces_of`)."""
-        self._crowd.extend((piece, None) for piece in pieces)
-        self._crowd_of.add(agent_id)
+        self._batch.extend((piece, None) for piece in pieces)
+        self._batch_of.add(agent_id)
         self._wake.set()
 
     def report(self, message: Message, agent_id: str = "") -> None:
         """Say what happened, as `push` does, but before what is left of the many things that are being said. Of those of the agent that is
         named everything goes first."""
         piece = piece_of(message)
-        if agent_id in self._crowd_of:
-            self._join_crowd()
+        if agent_id in self._batch_of:
+            self._join_batch()
         self._say(piece)
 
     def push_awaited(self, message: Message) -> None:
@@ -126,7 +126,7 @@ class Peer:
     def push_later(self, message: Message) -> None:
         """Say something that nobody waits for: it goes with what is said next, or after a short while."""
         piece = piece_of(message)
-        self._join_crowd()
+        self._join_batch()
         self._queue(piece)
         asyncio.get_running_loop().call_later(LATER_S, self._wake.set)
 
@@ -134,7 +134,7 @@ class Peer:
         """Say something and wait until the supervisor has made it durable."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         piece = piece_of(message)
-        self._join_crowd()
+        self._join_batch()
         self._say(piece, future)
         self._hurry.set()
         await future
@@ -143,7 +143,7 @@ class Peer:
         """The same. The future is done when the supervisor has made them durable."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.push_many(pieces[:-1], agent_id)
-        self._crowd.append((pieces[-1], future))
+        self._batch.append((pieces[-1], future))
         self._hurry.set()
         return future
 
@@ -156,30 +156,30 @@ class Peer:
         self._link.push(piece, len(piece[0]))
         self._waiting.append(durable)
 
-    def _join_crowd(self, most: float = math.inf) -> None:
-        """Let so many of the crowd take their place behind what was said."""
-        while self._crowd and self._link.unsent < most:
-            self._say(*self._crowd.popleft())
-        if not self._crowd:
-            self._crowd_of.clear()
+    def _join_batch(self, most: float = math.inf) -> None:
+        """Let so many of the batch take their place behind what was said."""
+        while self._batch and self._link.unsent < most:
+            self._say(*self._batch.popleft())
+        if not self._batch:
+            self._batch_of.clear()
 
     @property
     def pending(self) -> list[Message]:
         """What was said and is not durable yet."""
-        pieces = [*self._link.pending, *(piece for piece, _ in self._crowd)]
+        pieces = [*self._link.pending, *(piece for piece, _ in self._batch)]
         return [message for messages, _ in pieces for message in messages]
 
     @property
     def is_clear(self) -> bool:
         """Whether everything said so far is durable."""
-        return self._link.is_clear and not self._crowd
+        return self._link.is_clear and not self._batch
 
     async def serve(self) -> None:
         """Keep the conversation going until cancelled. `refused` is told of a ledger that cannot go on."""
         self._restart(again=False)
         while not self._tasks.has_ended:
             self._wake.clear()
-            has_more = self._link.has_unsent or bool(self._crowd)
+            has_more = self._link.has_unsent or bool(self._batch)
             if (has_more and self._in_flight < IN_FLIGHT_MAX and not self._greeting) or (
                 self._in_flight == 0 and self._listens
             ):
@@ -199,7 +199,7 @@ class Peer:
         durable, or fills a frame. The exchange that is held open brings what the supervisor has to say meanwhile."""
         self._hurry.clear()
         pause_s = self._said_s + MOMENT_S - asyncio.get_running_loop().time()
-        is_full = self._link.unsent + sum(len(messages) for (messages, _), _ in self._crowd) >= FRAME_MAX
+        is_full = self._link.unsent + sum(len(messages) for (messages, _), _ in self._batch) >= FRAME_MAX
         if pause_s > 0 and self.is_busy() and not (is_full or self._prompt or self._is_awaited):
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
@@ -219,7 +219,7 @@ class Peer:
 
     def _frame(self) -> bytes:
         most = FRAME_MAX if self.epoch else 1  # a life that is not known yet hears hello alone
-        self._join_crowd(most)
+        self._join_batch(most)
         first, pieces = self._link.take(most)
         self._greeting = self._confirmed != self._link.session
         hold, self._prompt, self._is_awaited = not (self._prompt or self._greeting), False, False
@@ -253,13 +253,13 @@ class Peer:
 
     def begin_anew(self, problem: LedgerError) -> None:
         """Drop what was said and is not durable, tell whoever waits for that why, and greet again after a pause."""
-        for future in [*self._waiting, *(future for _, future in self._crowd)]:
+        for future in [*self._waiting, *(future for _, future in self._batch)]:
             if future is not None and not future.done():
                 future.set_exception(copy(problem))
                 future.exception()  # nobody may be left to hear of it
         self._waiting.clear()
-        self._crowd.clear()
-        self._crowd_of.clear()
+        self._batch.clear()
+        self._batch_of.clear()
         session, self._link = self._link.session, Link()
         self._link.session = session
         self._restart(again=True)

@@ -82,7 +82,7 @@ def _kept(body: bytes | None) -> ledger.Kept | None:
 # ---------------------------------------------------------------- runs
 
 
-class Known(NamedTuple):
+class WhichExist(NamedTuple):
     """Which of these runs exist?"""
 
     run_ids: list[str]
@@ -205,7 +205,7 @@ class PageOfRuns(NamedTuple):
         return Later(read)
 
 
-class AtStake(NamedTuple):
+class CountAtStake(NamedTuple):
     """How much would be deleted with these runs, or with this agent?"""
 
     run_ids: list[str]
@@ -272,7 +272,7 @@ class WindDown(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """A wish with its arguments: `storages`, `hold`, or `cut` (see `actors.supervisor.keeping`)."""
+    """A wish with its arguments: `storages`, `hold`, or `cut` (see `actors.supervisor.backup_service`)."""
 
     wish: str
     arguments: list[object]
@@ -286,7 +286,7 @@ class ChangedRuns(NamedTuple):
 
 
 Query: TypeAlias = (
-    Known | Inspect | Show | Explain | Frames | KeptFrames | ListRuns | PageOfRuns | AtStake
+    WhichExist | Inspect | Show | Explain | Frames | KeptFrames | ListRuns | PageOfRuns | CountAtStake
     | Overview | Audit | ShowLimits | ShowAgent | Upgrade
     | WindDown | Keep | ChangedRuns
 )  # fmt: skip
@@ -303,7 +303,7 @@ QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
     "kept": KeptFrames,
     "list": ListRuns,
     "page": PageOfRuns,
-    "at_stake": AtStake,
+    "at_stake": CountAtStake,
     "ps": Overview,
     "audit": Audit,
     "limits": ShowLimits,
@@ -338,7 +338,7 @@ def runs_named(question: object) -> list[str]:
 
 def deleted_with(view: View, question: object) -> list[str]:
     """The agents that a question deletes, or would: what they and their families had asked for is to be in memory as well."""
-    if not isinstance(question, Clear | Forget | AtStake):
+    if not isinstance(question, Clear | Forget | CountAtStake):
         return []
     children = [run.child for key in runs_named(question) if (run := view.runs.get(key)) is not None]
     return children if isinstance(question, Clear) or not question.agent_id else [*children, question.agent_id]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from perdure.actors.link.columns import RunsEnded
-from perdure.actors.link.doors import Doors
+from perdure.actors.link.direct_calls import DirectCalls
 from perdure.actors.link.messages import (
     Ask,
     Exists,
@@ -48,7 +48,7 @@ class SupervisorClient:
 
     def __init__(self, dice: Dice, tasks: Tasks) -> None:
         self.peer: Peer
-        self.doors: Doors
+        self.doors: DirectCalls
         self._dice, self._tasks = dice, tasks
         self._wishes: dict[str, list[_Wish]] = {}
         self._exists: dict[str, str] = {}

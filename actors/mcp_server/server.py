@@ -28,8 +28,8 @@ from perdure.actors.gateway.plain_json import json_text
 from perdure.actors.gateway.problems import is_known, told
 from perdure.actors.gateway.security import Principal, Scope
 from perdure.actors.life.handle import Handle
+from perdure.actors.mcp_server.long_runs import McpRuns
 from perdure.actors.mcp_server.offers import RESERVED, Choice, Offer, offers_of
-from perdure.actors.mcp_server.runs import McpRuns
 from perdure.actors.tasks import awaited, to_the_end
 from perdure.ledger import HARD, BadRequest, PerdureError, Status, UnknownRun
 from perdure.policies import JsonObject, Part, TurnStatus, awaits_client, tool_name

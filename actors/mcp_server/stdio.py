@@ -27,7 +27,7 @@ async def serve_stdio(backend: Backend, choices: Iterable[Choice]) -> None:
     """Serve until standard input ends. Whatever else is printed meanwhile goes to standard error. The cluster is started, or joined, beside
     the first messages, so runs of an earlier process go on at once."""
     server = McpServer(backend, choices, LOCAL).server
-    async with stdio_server(stdin=cast("Any", Lines())) as (heard, said):
+    async with stdio_server(stdin=cast("Any", StdinLines())) as (heard, said):
         opening = awaited(backend.client())
         try:
             await server.run(heard, said, server.create_initialization_options())
@@ -36,7 +36,7 @@ async def serve_stdio(backend: Backend, choices: Iterable[Choice]) -> None:
             await backend.close()
 
 
-class Lines:
+class StdinLines:
     """The lines of standard input, which from then on is empty for everybody else. A thread of its own reads them, and the process ends
     without it: nothing can interrupt it while the client is silent, so Ctrl-C would wait for the SDK's own."""
 

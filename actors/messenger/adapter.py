@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal, NamedTuple, Protocol
 
-from perdure.actors.messenger.events import Kind, MessengerEvent, Speaker, conversation_name
+from perdure.actors.messenger.messenger_events import Kind, MessengerEvent, Speaker, conversation_name
 from perdure.ledger import BadRequest, PerdureError
-from perdure.policies import Counting, Delivery, Trouble
+from perdure.policies import Counting, Delivery, DeliveryTrouble
 
 RESPOND_TO: Final = frozenset({"direct-message", "mention", "subscribed-thread", "action"})
 RESERVED: Final = frozenset({"/get-messages"})
@@ -21,7 +21,7 @@ RESERVED: Final = frozenset({"/get-messages"})
 class ProviderTrouble(PerdureError):
     """A request to a provider failed. `retry_after_ms` is the pause that the provider asks for, or None."""
 
-    trouble: ClassVar[Trouble] = Trouble.REFUSED
+    trouble: ClassVar[DeliveryTrouble] = DeliveryTrouble.REFUSED
 
     def __init__(self, said: str, retry_after_ms: float | None = None) -> None:
         super().__init__(said, retry_after_ms)
@@ -34,37 +34,37 @@ class ProviderTrouble(PerdureError):
 class ProviderBusy(ProviderTrouble):
     """The request was not done; it may be repeated after a pause."""
 
-    trouble = Trouble.BUSY
+    trouble = DeliveryTrouble.BUSY
 
 
 class ProviderUnreached(ProviderTrouble):
     """The request was certainly not sent."""
 
-    trouble = Trouble.UNREACHED
+    trouble = DeliveryTrouble.UNREACHED
 
 
 class ProviderSilent(ProviderTrouble):
     """The request was sent, or may have been, and no response was seen."""
 
-    trouble = Trouble.UNKNOWN
+    trouble = DeliveryTrouble.UNKNOWN
 
 
 class MessageUnchanged(ProviderTrouble):
     """The message already has the text of the edit."""
 
-    trouble = Trouble.UNCHANGED
+    trouble = DeliveryTrouble.UNCHANGED
 
 
 class MessageGone(ProviderTrouble):
     """The message to edit no longer exists."""
 
-    trouble = Trouble.GONE
+    trouble = DeliveryTrouble.GONE
 
 
 class ProviderRefused(ProviderTrouble):
     """The request will never be done: the agent was blocked, the thread does not exist, the token is wrong."""
 
-    trouble = Trouble.REFUSED
+    trouble = DeliveryTrouble.REFUSED
 
 
 class MalformedUpdate(BadRequest):
@@ -80,7 +80,7 @@ class Webhook(NamedTuple):
     body: bytes
 
 
-class Reply(NamedTuple):
+class WebhookReply(NamedTuple):
     """A verifier's answer to a webhook that it does not let in."""
 
     status: int
@@ -101,7 +101,7 @@ class Adapter(Protocol):
     provider: str
     verifies: bool  # whether `verify` has a secret to tell the provider's webhooks by
 
-    def verify(self, webhook: Webhook) -> bool | Reply:
+    def verify(self, webhook: Webhook) -> bool | WebhookReply:
         """Whether the webhook is the provider's. Called before the body is parsed."""
 
     def parse(self, messenger_id: str, webhook: Webhook) -> list[MessengerEvent]:
@@ -123,7 +123,7 @@ class Adapter(Protocol):
         """Show the typing indicator."""
 
 
-Verifier = Callable[[Webhook], "bool | Reply"]
+Verifier = Callable[[Webhook], "bool | WebhookReply"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +165,7 @@ class Messenger:
         """The path of its webhooks."""
         return self.path or f"/messengers/{self.id}/webhook"
 
-    def verified(self, webhook: Webhook) -> bool | Reply:
+    def verified(self, webhook: Webhook) -> bool | WebhookReply:
         """Whether a webhook is accepted, or what is answered instead."""
         if self.verify is False:
             return True

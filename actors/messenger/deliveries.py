@@ -23,7 +23,7 @@ from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.events.message_parts import apply_chunk
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.messenger.adapter import Messenger, ProviderRefused, ProviderSilent, ProviderTrouble
-from perdure.actors.messenger.events import MessengerEvent, user_message
+from perdure.actors.messenger.messenger_events import MessengerEvent, user_message
 from perdure.actors.messenger.replies import Replies, digest, heard_key
 from perdure.actors.messenger.reply_rows import PostRow, ReplyRow
 from perdure.actors.ports import KillPoint
@@ -32,13 +32,13 @@ from perdure.actors.tasks import awaited
 from perdure.actors.telemetry.telemetry import carried_text
 from perdure.ledger import BadRequest, check_word
 from perdure.policies import (
-    Ending,
+    DeliveryOutcome,
     Event,
     FiberRetry,
     JsonObject,
     Next,
-    Outcome,
     Part,
+    ReplyEnding,
     ReplyEvent,
     ReplyStatus,
     TurnStatus,
@@ -288,13 +288,13 @@ class ReplyDelivery:
         finally:
             self._stop_typing()
 
-    async def _to_the_end(self) -> tuple[Outcome, str]:
+    async def _to_the_end(self) -> tuple[DeliveryOutcome, str]:
         reply = self._reply
         if reply.cancelled is not None and reply.status == ReplyStatus.WAITING and not self._posts.rows:
-            return Outcome.CANCELLED, reply.cancelled
+            return DeliveryOutcome.CANCELLED, reply.cancelled
         if reply.words is not None:
             await self._posts.finish(reply.words)
-            return Outcome.ANSWERED, ""
+            return DeliveryOutcome.ANSWERED, ""
         if reply.status == ReplyStatus.WAITING:
             self._ask()
         elif reply.cancelled is not None:
@@ -348,7 +348,7 @@ class ReplyDelivery:
             return  # a storage that failed; the next look raises it
         ended.cancel()
 
-    def _ending(self, turn: Turn | None) -> tuple[Ending, str]:
+    def _ending(self, turn: Turn | None) -> tuple[ReplyEnding, str]:
         policy = self._messenger.delivery
         if turn is None:
             return ending(TurnStatus.ABORTED, policy, has_text=False, has_posts=bool(self._posts.rows)), ""
@@ -537,7 +537,7 @@ class Deliveries:
     def list(self, status: str | None, limit: int) -> list[JsonObject]:
         """The newest replies, oldest of them first, each with its stage and its visible messages."""
         if status is not None:
-            check_word("status", status, [*ReplyStatus, *Outcome])
+            check_word("status", status, [*ReplyStatus, *DeliveryOutcome])
         found = [each for each in self._replies.all() if status in (None, each.status, each.outcome)]
         return [self._told(each) for each in found[-limit:]]
 

@@ -24,9 +24,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from perdure.actors.code.author_call import in_words, tried, tried_now
-from perdure.actors.messenger.adapter import Messenger, Reply, Webhook
-from perdure.actors.messenger.events import MessengerEvent
+from perdure.actors.messenger.adapter import Messenger, Webhook, WebhookReply
 from perdure.actors.messenger.messenger_agent import MessengerAgent, messengers_of
+from perdure.actors.messenger.messenger_events import MessengerEvent
 from perdure.ledger import BadRequest, PerdureError, TooLarge
 from perdure.policies import JsonObject
 
@@ -112,7 +112,7 @@ class WebhookEndpoint:
         headers = {name.lower(): value for name, value in request.headers.items()}
         webhook = Webhook(request.method, request.url.path, headers, body)
         verdict, problem = tried_now(lambda: self.messenger.verified(webhook))
-        if isinstance(verdict, Reply):
+        if isinstance(verdict, WebhookReply):
             return PlainTextResponse(verdict.text, verdict.status)
         if problem is not None or verdict is not True:
             return self._refused(401, f"not verified{f': {in_words(problem)}' if problem is not None else ''}")

@@ -25,15 +25,18 @@ from perdure.actors.code.author_call import result_of, tried_now
 from perdure.actors.jobs.fiber_context import FiberContext, FiberRecovery
 from perdure.actors.messenger.adapter import Messenger, declared
 from perdure.actors.messenger.deliveries import Deliveries
-from perdure.actors.messenger.events import Kind, MessengerEvent
+from perdure.actors.messenger.messenger_events import Kind, MessengerEvent
 from perdure.ledger import BadRequest, check_id, check_whole
-from perdure.policies import FiberResult, JsonObject, Message, Outcome
+from perdure.policies import DeliveryOutcome, FiberResult, JsonObject, Message
 
 LISTED_MAX = 500
 NOTICE_CHARS_MAX = 100_000
 SUBSCRIBED = "perdure:subscribed"
 DEATHS_MAX = 50
-ENDS: dict[str, Literal["completed", "error", "aborted"]] = {Outcome.FAILED: "error", Outcome.CANCELLED: "aborted"}
+ENDS: dict[str, Literal["completed", "error", "aborted"]] = {
+    DeliveryOutcome.FAILED: "error",
+    DeliveryOutcome.CANCELLED: "aborted",
+}
 
 
 _MESSENGERS: dict[type[MessengerAgent], dict[str, Messenger]] = {}
@@ -159,7 +162,7 @@ class MessengerAgent(ChatAgent):
         if reply is None:
             return FiberResult("error", "the reply was forgotten")
         about = {"reply": reply.reply_id, "outcome": reply.outcome or reply.status}
-        end = ENDS.get(reply.outcome or Outcome.FAILED, "completed")  # one that was parked has no outcome
+        end = ENDS.get(reply.outcome or DeliveryOutcome.FAILED, "completed")  # one that was parked has no outcome
         return FiberResult(end, reply.problem or None, metadata={**(fiber.metadata or {}), **about})
 
     async def _perdure_recover_reply(self, fiber: FiberRecovery) -> FiberResult | str:

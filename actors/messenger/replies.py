@@ -27,12 +27,21 @@ from typing import TypedDict, Unpack
 from perdure.actors.events.observability import Channel, emit
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.documents import Documents
-from perdure.actors.messenger.events import MessengerEvent
+from perdure.actors.messenger.messenger_events import MessengerEvent
 from perdure.actors.messenger.reply_rows import PostRow, ReplyRow
 from perdure.actors.telemetry.telemetry import TRACE
 from perdure.ledger import digest_of
-from perdure.ledger.storage.cabinet import HEARD, POST, REPLY
-from perdure.policies import Attribute, JsonObject, Outcome, ReplyEvent, ReplyStatus, Span, TraceContext, within
+from perdure.ledger.storage.agent_storages import HEARD, POST, REPLY
+from perdure.policies import (
+    Attribute,
+    DeliveryOutcome,
+    EndedSpan,
+    JsonObject,
+    ReplyEvent,
+    ReplyStatus,
+    TraceContext,
+    within,
+)
 
 log = logging.getLogger("perdure.messenger")
 
@@ -73,13 +82,13 @@ class ReplySpans:
         """A reply is settled or parked. It is durable."""
         if not self._telemetry.is_on:
             return
-        error = "" if reply.outcome == Outcome.ANSWERED else reply.outcome or str(reply.status)
+        error = "" if reply.outcome == DeliveryOutcome.ANSWERED else reply.outcome or str(reply.status)
         told = self._about(reply) | {"perdure.reply.status": reply.outcome or str(reply.status)}
         told |= {"perdure.reply.messages": len(reply.heard)}
         times = reply.ready_at_ms if reply.round else reply.opened_at_ms, reply.settled_at_ms
         links = (self._place(reply, 1),) if reply.round else ()
         name, above = f"reply {reply.messenger_id}", self._above(reply).span_id
-        self._telemetry.tell(Span(name, self._place(reply), above, *times, told, links, error))
+        self._telemetry.tell(EndedSpan(name, self._place(reply), above, *times, told, links, error))
 
     def asked(self, reply: ReplyRow, what: str, begun_ms: int, error: str) -> None:
         """A request to the provider is over; `error` is what went wrong, in a word."""
@@ -90,7 +99,7 @@ class ReplySpans:
         place = within(above, what, self._tenant.agent_id, reply.reply_id, begun_ms, self._requests)
         times = begun_ms, self._tenant.now_ms()
         name = f"{what} {reply.messenger_id}"
-        self._telemetry.tell(Span(name, place, above.span_id, *times, self._about(reply), (), error, "client"))
+        self._telemetry.tell(EndedSpan(name, place, above.span_id, *times, self._about(reply), (), error, "client"))
 
     def _about(self, reply: ReplyRow) -> dict[str, Attribute]:
         return {
@@ -100,7 +109,7 @@ class ReplySpans:
         }
 
 
-class Heard(TypedDict):
+class AcceptedEvent(TypedDict):
     """An accepted event as plain data, and its reply."""
 
     event: JsonObject
@@ -139,13 +148,13 @@ class Replies:
         self._aside: set[str] = set()
         self._over_s: dict[str, float] = {}  # when the burst of a reply is over, by the clock that nobody sets
         self._waiters: set[asyncio.Future[None]] = set()
-        self._heard: Documents[Heard] = Documents(tenant, HEARD)
+        self._heard: Documents[AcceptedEvent] = Documents(tenant, HEARD)
         self._rows = Documents(tenant, REPLY, ReplyRow.load, ReplyRow.body)
         self._posts = Documents(tenant, POST, PostRow.load, PostRow.body)
 
     # documents
 
-    def heard(self, event: MessengerEvent) -> Heard | None:
+    def heard(self, event: MessengerEvent) -> AcceptedEvent | None:
         """The row of an event, if it was accepted."""
         return self._heard.get(heard_key(event))
 
@@ -171,7 +180,7 @@ class Replies:
         with self.tenant.storage.transaction() as transaction:
             self._rows.put(transaction, reply.reply_id, reply)
             if event is not None:
-                row = Heard(event=event.model_dump(mode="json"), reply=reply.reply_id)
+                row = AcceptedEvent(event=event.model_dump(mode="json"), reply=reply.reply_id)
                 self._heard.put(transaction, heard_key(event), row)
 
     def keep_post(self, reply: ReplyRow, post: PostRow) -> None:
@@ -249,7 +258,7 @@ class Replies:
             self.change(reply, status=status, **fields)
         return status is not None
 
-    def settle(self, reply: ReplyRow, outcome: Outcome, problem: str, kept_max: int) -> None:
+    def settle(self, reply: ReplyRow, outcome: DeliveryOutcome, problem: str, kept_max: int) -> None:
         """Settle a reply, and delete the oldest settled ones beyond `kept_max`."""
         ended: ReplyFields = {"outcome": str(outcome), "problem": problem, "settled_at_ms": self.tenant.now_ms()}
         if self.move(reply, ReplyEvent.SETTLED, **ended):

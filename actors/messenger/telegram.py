@@ -33,7 +33,7 @@ from perdure.actors.messenger.adapter import (
     TextLimits,
     Webhook,
 )
-from perdure.actors.messenger.events import Action, Attachment, Kind, MessengerEvent, Person
+from perdure.actors.messenger.messenger_events import Action, Attachment, Kind, MessengerEvent, Person
 from perdure.ledger import BadRequest, Secret, check_number, check_whole, of_json, revealed
 from perdure.policies import INFINITY, Counting, is_number, length_of
 
@@ -43,7 +43,7 @@ API: Final = "https://api.telegram.org/bot"
 SECRET_HEADER: Final = "x-telegram-bot-api-secret-token"  # noqa: S105 - the name of the header, which everybody knows
 TEXT_MAX: Final = 4096
 TIMEOUT_S: Final = 20.0
-CROWD_S: Final = 5.0  # how long a request may wait before it is sent
+BATCH_S: Final = 5.0  # how long a request may wait before it is sent
 UNSENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 GONE: Final = (
     "message to edit not found",
@@ -69,7 +69,7 @@ _INLINE: Final = re.compile(r"`([^`\n]+)`|\*\*(?=\S)([^*\n]+?)(?<=\S)\*\*")
 _LANGUAGE: Final = re.compile(r"[A-Za-z0-9_+#.-]{1,32}")
 
 
-class Span(NamedTuple):
+class TextEntity(NamedTuple):
     """An entity. `kind` is Telegram's name for it."""
 
     kind: str
@@ -78,10 +78,10 @@ class Span(NamedTuple):
     language: str | None = None
 
 
-def rendered(text: str) -> tuple[str, list[Span]]:
+def rendered(text: str) -> tuple[str, list[TextEntity]]:
     """The text without its marks, and its entities."""
     shown: list[str] = []
-    spans: list[Span] = []
+    spans: list[TextEntity] = []
     at = 0
     for block in _BLOCK.finditer(text):
         _add_lines(text[at : block.start()], shown, spans)
@@ -98,7 +98,7 @@ def rendered(text: str) -> tuple[str, list[Span]]:
     return (whole, spans[:ENTITIES_MAX]) if whole.strip() else (text, [])
 
 
-def _add_lines(text: str, shown: list[str], spans: list[Span]) -> None:
+def _add_lines(text: str, shown: list[str], spans: list[TextEntity]) -> None:
     at = 0
     for found in _INLINE.finditer(text):
         shown.append(text[at : found.start()])
@@ -107,9 +107,9 @@ def _add_lines(text: str, shown: list[str], spans: list[Span]) -> None:
     shown.append(text[at:])
 
 
-def _add(body: str, shown: list[str], spans: list[Span], kind: str, language: str | None) -> None:
+def _add(body: str, shown: list[str], spans: list[TextEntity], kind: str, language: str | None) -> None:
     before = sum(length_of(each, Counting.UTF16) for each in shown)
-    spans.append(Span(kind, before, length_of(body, Counting.UTF16), language))
+    spans.append(TextEntity(kind, before, length_of(body, Counting.UTF16), language))
     shown.append(body)
 
 
@@ -172,14 +172,14 @@ class File(_Read):
     file_size: Count | None = None
 
 
-class Place(_Read):
+class TelegramPlace(_Read):
     """A shared location."""
 
     latitude: float
     longitude: float
 
 
-class Message(_Read):
+class TelegramMessage(_Read):
     """A message."""
 
     message_id: Id
@@ -192,7 +192,7 @@ class Message(_Read):
     caption_entities: list[Entity] = []
     message_thread_id: Id | None = None
     is_topic_message: bool = False
-    reply_to_message: Message | None = None
+    reply_to_message: TelegramMessage | None = None
     photo: list[File] = []
     document: File | None = None
     audio: File | None = None
@@ -201,7 +201,7 @@ class Message(_Read):
     video_note: File | None = None
     animation: File | None = None
     sticker: File | None = None
-    location: Place | None = None
+    location: TelegramPlace | None = None
 
     @property
     def thread_id(self) -> str:
@@ -230,7 +230,7 @@ class Query(_Read):
 
     id: str
     sender: User = Field(alias="from")
-    message: Message | None = None
+    message: TelegramMessage | None = None
     data: str = ""
 
 
@@ -238,7 +238,7 @@ class Update(_Read):
     """One webhook."""
 
     update_id: Id
-    message: Message | None = None
+    message: TelegramMessage | None = None
     callback_query: Query | None = None
 
 
@@ -264,7 +264,7 @@ def events_of(body: bytes, messenger_id: str, bot_id: str, user_name: str) -> li
     return [] if update.message is None else _written(update.message, common, bot_id, user_name)
 
 
-def _written(message: Message, common: _Common, bot_id: str, user_name: str) -> list[MessengerEvent]:
+def _written(message: TelegramMessage, common: _Common, bot_id: str, user_name: str) -> list[MessengerEvent]:
     sender = message.sender
     if sender is None or sender.is_bot or not (message.words or message.attachments):
         return []
@@ -301,7 +301,7 @@ def _pressed(query: Query, common: _Common) -> list[MessengerEvent]:
     return [event]
 
 
-def _mentions(message: Message, bot_id: str, user_name: str) -> bool:
+def _mentions(message: TelegramMessage, bot_id: str, user_name: str) -> bool:
     """Whether the bot is addressed: by name, by a command with its name, or by an answer to one of its messages."""
     answered = message.reply_to_message
     if answered is not None and answered.sender is not None and str(answered.sender.id) == bot_id:
@@ -341,7 +341,7 @@ class Flood(TelegramError):
         self.retry_after_s = retry_after_s
 
 
-class Wire(BaseRequest):
+class TelegramWire(BaseRequest):
     """The library's way to the network, which raises `Flood` with the pause that Telegram asks for."""
 
     def __init__(self, inner: BaseRequest) -> None:
@@ -480,14 +480,14 @@ class Telegram:
         loop = asyncio.get_running_loop()
         found = self._bots.get(loop)
         if found is None:
-            wire = Wire(_network() if self._wire is None else self._wire())
+            wire = TelegramWire(_network() if self._wire is None else self._wire())
             found = self._bots[loop] = Bot(self._token, self._base_url, request=wire, get_updates_request=wire)
         return found
 
     async def _asked(self, request: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
         at_s = max(loop.time(), self._next_s.get(loop, 0.0))
-        if at_s > loop.time() + CROWD_S:
+        if at_s > loop.time() + BATCH_S:
             raise ProviderBusy("too many requests of this process are waiting", (at_s - loop.time()) * 1000)
         self._next_s[loop] = at_s + self._apart_s
         if at_s > loop.time():

@@ -136,7 +136,7 @@ def _unwritable(data: Path, error: OSError) -> LedgerUnwritable:
     )
 
 
-class Record(NamedTuple):
+class ClusterRecord(NamedTuple):
     """Where the Ray of a directory is.
 
     Args:
@@ -152,7 +152,7 @@ class Record(NamedTuple):
     stopped: bool = False
 
 
-def read_record(data: Path) -> Record | None:
+def read_record(data: Path) -> ClusterRecord | None:
     """The Ray that the directory used last; None if it does not answer, or if the directory was stopped since."""
     record = _written(data)
     with contextlib.suppress(BadRequest):
@@ -160,15 +160,15 @@ def read_record(data: Path) -> Record | None:
     return None
 
 
-def _written(data: Path) -> Record | None:
+def _written(data: Path) -> ClusterRecord | None:
     with contextlib.suppress(OSError, ValueError, TypeError):
         return record_in((data / RECORD).read_bytes())
     return None
 
 
-def record_in(content: bytes) -> Record:
+def record_in(content: bytes) -> ClusterRecord:
     """The record that this file has. Raises `ValueError` or `TypeError` if it is none."""
-    record = Record(**json.loads(content))
+    record = ClusterRecord(**json.loads(content))
     if [type(each) for each in record] != [str, str, int, bool]:
         raise ValueError("it has other values than a record")
     return record
@@ -176,10 +176,10 @@ def record_in(content: bytes) -> Record:
 
 def write_record(data: Path, address: str, starter: int = 0) -> None:
     """Record where this directory's Ray is."""
-    _write(data, Record(address, os.environ.get(AUTH, ""), starter))
+    _write(data, ClusterRecord(address, os.environ.get(AUTH, ""), starter))
 
 
-def _write(data: Path, record: Record) -> None:
+def _write(data: Path, record: ClusterRecord) -> None:
     try:
         keep_whole(data / RECORD, json.dumps(record._asdict()).encode())
     except OSError as error:
@@ -188,7 +188,7 @@ def _write(data: Path, record: Record) -> None:
 
 def mark_stopped(data: Path, address: str) -> None:
     """Record that the directory was stopped on purpose at this address."""
-    _write(data, Record(address, stopped=True))
+    _write(data, ClusterRecord(address, stopped=True))
 
 
 def refuse_if_stopped(data: Path, address: str) -> None:

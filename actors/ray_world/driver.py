@@ -36,14 +36,6 @@ from perdure.actors.ray_world.cluster_record import (
     startup_lock,
     write_record,
 )
-from perdure.actors.ray_world.connection import (
-    canonical,
-    connection,
-    join,
-    join_again,
-    join_recorded,
-    start,
-)
 from perdure.actors.ray_world.lifetime import Lifetime, on_own_thread, resolve
 from perdure.actors.ray_world.os_processes import (
     ProcessId,
@@ -54,6 +46,14 @@ from perdure.actors.ray_world.os_processes import (
     kill,
     this_process,
     wait_until_gone,
+)
+from perdure.actors.ray_world.ray_connection import (
+    canonical,
+    connection,
+    join,
+    join_again,
+    join_recorded,
+    start,
 )
 from perdure.actors.ray_world.ray_internals import (
     GCS,
@@ -83,7 +83,7 @@ FORKED: Final = (
 )
 
 
-class Life(Lifetime):
+class RayLife(Lifetime):
     """One connection to a Ray, from its start to its end.
 
     Args:
@@ -100,7 +100,7 @@ class Life(Lifetime):
         self.own, self.borrowed = own, borrowed
 
 
-class Member(NamedTuple):
+class OpenDirectory(NamedTuple):
     """A directory that this process has open.
 
     Args:
@@ -122,9 +122,9 @@ class Driver:
     def begin(self, *, is_forked: bool) -> None:
         """Be without threads and members."""
         self._is_forked = is_forked
-        self._life: Life | None = None
+        self._life: RayLife | None = None
         self._why = FORKED if is_forked else "this process is in no Ray"
-        self._members: list[Member] = []
+        self._members: list[OpenDirectory] = []
         self._again: Callable[[], bool] | None = None  # begins the next life; returns whether it is our own
         self._failures, self._not_before_s = 0, 0.0
         self._unanswered, self._probed_s = 0, 0.0
@@ -132,14 +132,14 @@ class Driver:
         self._thread: threading.Thread | None = None
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
-    def living(self) -> Life:
+    def living(self) -> RayLife:
         """The present life. Raises `SupervisorUnreachable` if there is none."""
         life = self._life
         if life is None:
             raise SupervisorUnreachable(self._why)
         return life
 
-    def enter(self, member: Member, address: str | None, num_cpus: int | None = None) -> Life:
+    def enter(self, member: OpenDirectory, address: str | None, num_cpus: int | None = None) -> RayLife:
         """Start or join the Ray of this directory, or share the connection that this process has.
 
         Raises `RuntimeClosed` in a process that was forked from a connected one.
@@ -160,15 +160,15 @@ class Driver:
                 self._submit(functools.partial(self._leave, member))
             raise
 
-    def is_last(self, member: Member) -> bool:
+    def is_last(self, member: OpenDirectory) -> bool:
         """Whether this is the only member of this process with this directory."""
         return [each.data for each in self._members].count(member.data) == 1
 
-    def leave(self, member: Member) -> None:
+    def leave(self, member: OpenDirectory) -> None:
         """Undo `enter`."""
         self._submit(functools.partial(self._leave, member)).result()
 
-    def kill(self, member: Member) -> None:
+    def kill(self, member: OpenDirectory) -> None:
         """Kill the Ray of our own at once, with all that runs in it, and leave. If other members are left, the next life begins."""
         self._submit(functools.partial(self._kill, member)).result()
 
@@ -203,7 +203,7 @@ class Driver:
             else:
                 job()
 
-    def _enter(self, member: Member, address: str | None, start_with: Callable[[], bool] | None) -> Life:
+    def _enter(self, member: OpenDirectory, address: str | None, start_with: Callable[[], bool] | None) -> RayLife:
         if self._life is not None and connection() is None:
             self._end(SHUT_DOWN)
         with _locked(member):
@@ -230,7 +230,7 @@ class Driver:
                 self._again()
             self._life = _life(own=not joined)
 
-    def _serve(self, member: Member) -> Life:
+    def _serve(self, member: OpenDirectory) -> RayLife:
         """Find or create the supervisor, and record where it is. Other processes that open the directory wait for `startup_lock`."""
         life = self.living()
         try:
@@ -243,7 +243,7 @@ class Driver:
             write_record(member.data, life.address, os.getpid() if life.own else 0)
         return life
 
-    def _leave(self, member: Member) -> None:
+    def _leave(self, member: OpenDirectory) -> None:
         if member in self._members:
             self._members.remove(member)
         if self._life is not None and self._life.own and member.data not in {each.data for each in self._members}:
@@ -252,7 +252,7 @@ class Driver:
             self._end("it was closed")
             allow_auto_connect(allowed=True)
 
-    def _kill(self, member: Member) -> None:
+    def _kill(self, member: OpenDirectory) -> None:
         self._end("it was killed")
         self._leave(member)
 
@@ -288,7 +288,7 @@ class Driver:
         elif not life.own and not life.borrowed and self._is_silent(life):
             self._end("it does not answer any more")
 
-    def _is_silent(self, life: Life) -> bool:
+    def _is_silent(self, life: RayLife) -> bool:
         if time.monotonic() >= self._probed_s + PROBE_S:
             self._unanswered = 0 if answers(life.address) else self._unanswered + 1
             self._probed_s = time.monotonic()
@@ -323,21 +323,21 @@ def _begin_as_fork() -> None:
 os.register_at_fork(after_in_child=_begin_as_fork)
 
 
-def _locked(member: Member) -> contextlib.AbstractContextManager[None]:
+def _locked(member: OpenDirectory) -> contextlib.AbstractContextManager[None]:
     return startup_lock(member.data) if member.may_start else contextlib.nullcontext()
 
 
-def _life(*, own: bool = False, borrowed: bool = False) -> Life:
+def _life(*, own: bool = False, borrowed: bool = False) -> RayLife:
     """The life of the present connection."""
     here = connection()
     assert here is not None, "a life begins when this process is connected"
     marks = {"GCS": GCS, "raylet": RAYLET} if own else {}
     found = {name: children(this_process(), here.session, mark) for name, mark in marks.items()}
     vital = {name: processes[0] for name, processes in found.items() if processes}
-    return Life(*here, vital, own=own, borrowed=borrowed)
+    return RayLife(*here, vital, own=own, borrowed=borrowed)
 
 
-def _family(life: Life) -> list[ProcessId]:
+def _family(life: RayLife) -> list[ProcessId]:
     """The processes of a Ray of our own, with the workers that a dead raylet has left behind."""
     if not life.own:
         return []

@@ -27,7 +27,7 @@ LOOK_S: Final = 10.0  # between two looks at the nodes
 SPARE_S: Final = 1.0  # after an idle process was used, until the next one is started: not while hosts are being created
 
 
-class HostGone(Exception):
+class HostActorDead(Exception):
     """The host's actor is dead, or will never live; the argument says why."""
 
 
@@ -59,13 +59,13 @@ class Actors(Protocol[H]):
         """End a host, or its creation. Idempotent."""
 
     async def info(self, handle: H) -> ProcessInfo:
-        """Wait for the host to come up, and ask who it is. Raises `HostGone` or `HostSilent`."""
+        """Wait for the host to come up, and ask who it is. Raises `HostActorDead` or `HostSilent`."""
 
     async def pulse(self, handle: H) -> Pulse:
-        """Ask the host how its event loop is. Raises `HostGone` or `HostSilent`."""
+        """Ask the host how its event loop is. Raises `HostActorDead` or `HostSilent`."""
 
     async def watch(self, handle: H) -> str:
-        """Wait until the host ends of itself. Raises `HostGone` or `HostSilent`."""
+        """Wait until the host ends of itself. Raises `HostActorDead` or `HostSilent`."""
 
     def in_words(self, host_id: str, cause: str) -> str:
         """The cause of a host's death, better than the actor system knows it if possible."""
@@ -91,7 +91,7 @@ class _Watched(Generic[H]):
                 cause = await self._actors.watch(self._handle) or "it ended"
             except HostSilent:
                 await asyncio.sleep(AGAIN_S)
-            except HostGone as gone:
+            except HostActorDead as gone:
                 cause = str(gone) or "it died"
         if not self._near or is_alive(self._near[0]):
             await asyncio.to_thread(self._bury)
@@ -102,7 +102,7 @@ class _Watched(Generic[H]):
         try:
             async with asyncio.timeout(PULSE_S):
                 return await self._actors.pulse(self._handle)
-        except (TimeoutError, HostSilent, HostGone):
+        except (TimeoutError, HostSilent, HostActorDead):
             before_s, self._computed_s = self._computed_s, cpu_s(process.pid for process in self._near)
             return MUTE_BUT_BUSY if 0 < before_s < self._computed_s else None
 

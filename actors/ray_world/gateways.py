@@ -19,20 +19,20 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from perdure.actors.neighbours import Neighbours, News
+from perdure.actors.gateway_bus import Announcement, GatewayBus
 from perdure.actors.ray_world.cluster_record import refuse_if_stopped
-from perdure.actors.ray_world.connection import cause_of
-from perdure.actors.ray_world.courier import RayCourier
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.driver import DRIVER
 from perdure.actors.ray_world.identity import refuse_elsewhere
+from perdure.actors.ray_world.killing import strike_processes
 from perdure.actors.ray_world.lifetime import on_own_thread
 from perdure.actors.ray_world.named_actors import Handle, Remote, call, create, kill
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.ray_world.process_telemetry import take_variables
-from perdure.actors.ray_world.processes import Process
+from perdure.actors.ray_world.processes import RayProcess
+from perdure.actors.ray_world.ray_connection import cause_of
 from perdure.actors.ray_world.ray_internals import LOST
-from perdure.actors.ray_world.strikes import strike_processes
+from perdure.actors.ray_world.ray_transport import RayCourier
 from perdure.actors.ray_world.supervisors import find_again
 from perdure.actors.ray_world.world import RayCluster
 from perdure.actors.tasks import awaited
@@ -80,7 +80,7 @@ class Aloud(logging.Handler):
         return lines
 
 
-class RayGateway(Process):
+class RayGateway(RayProcess):
     """One process of a gateway."""
 
     def __init__(self, deployment: Deployment, name: str, plan: object, is_local: bool) -> None:
@@ -89,7 +89,7 @@ class RayGateway(Process):
         take_variables(deployment)
         super().__init__(deployment, name)
         courier = RayCourier(functools.partial(find_again, deployment), replaces=True)
-        self._neighbours = Neighbours()
+        self._neighbours = GatewayBus()
         self._server: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._wish: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._aloud = Aloud(asyncio.get_running_loop())
@@ -129,11 +129,11 @@ class RayGateway(Process):
         """Wait for what the person at the terminal has to know, and tell it."""
         return await self._aloud.taken()
 
-    async def news(self) -> list[News]:
+    async def news(self) -> list[Announcement]:
         """Wait until it has something to tell the other processes."""
         return await self._neighbours.news()
 
-    async def hear(self, news: list[News]) -> None:
+    async def hear(self, news: list[Announcement]) -> None:
         """Take what another process tells."""
         await self._neighbours.hear(news)
 

@@ -20,12 +20,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from perdure.actors.code.naming import prefer_pinned, prefer_sent
 from perdure.actors.code.packages import package_uris
 from perdure.actors.ports import PoolSpec, Pulse
-from perdure.actors.ray_world.connection import cause_of
-from perdure.actors.ray_world.courier import RayCourier, find_supervisor
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.ray_world.fleet import HostGone, HostSilent
+from perdure.actors.ray_world.exit_report import killed_for_memory, take_last_words
+from perdure.actors.ray_world.fleet import HostActorDead, HostSilent
 from perdure.actors.ray_world.identity import refuse_elsewhere, unlike
-from perdure.actors.ray_world.last_words import killed_for_memory, take_last_words
 from perdure.actors.ray_world.named_actors import (
     Handle,
     Remote,
@@ -44,7 +42,9 @@ from perdure.actors.ray_world.os_processes import kill as kill_processes
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.ray_world.process_telemetry import begin_telemetry
 from perdure.actors.ray_world.processes import HostProcess
+from perdure.actors.ray_world.ray_connection import cause_of
 from perdure.actors.ray_world.ray_internals import IDLE_WORKER, LOST
+from perdure.actors.ray_world.ray_transport import RayCourier, find_supervisor
 from perdure.actors.ray_world.system import system_world
 from perdure.ledger import DirectoryElsewhere, HostUnavailable, NoSuchNode, blind
 
@@ -70,7 +70,7 @@ ID: Final = "ray.io/node-id"  # a label that Ray gives to each node
 Node = dict[str, Any]
 
 
-class Seen(NamedTuple):
+class NodePath(NamedTuple):
     """What a node had at the path instead of the directory (empty if it has the directory), and until when that counts."""
 
     instead: str
@@ -91,7 +91,7 @@ class Nodes:
 
     def __init__(self, alive: Callable[[], list[Node]], ask: Callable[[list[str]], dict[str, str]], own: str) -> None:
         self.alive, self._ask, self._own = alive, ask, own
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, NodePath] = {}
         self._lock = threading.Lock()
         self.elsewhere: dict[str, str] = {}
 
@@ -104,7 +104,7 @@ class Nodes:
             told = self._ask(due) if due else {}
             now_s = time.monotonic()
             self._seen = kept | {
-                each: Seen(instead, now_s + (SOON_S if instead else AGAIN_S)) for each, instead in told.items()
+                each: NodePath(instead, now_s + (SOON_S if instead else AGAIN_S)) for each, instead in told.items()
             }
             strangers = {each: seen.instead for each, seen in self._seen.items() if seen.instead}
             self.elsewhere.clear()
@@ -311,7 +311,7 @@ async def _translated(answer: Awaitable[T]) -> T:
     except ActorUnavailableError as error:
         raise HostSilent(cause_of(error)) from error
     except RayError as error:
-        raise HostGone(cause_of(error)) from error
+        raise HostActorDead(cause_of(error)) from error
 
 
 def _wanted(spec: PoolSpec) -> dict[str, float]:

@@ -12,9 +12,9 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayError
 from ray.util import list_named_actors
 
-from perdure.actors.ray_world.connection import NAMESPACE
 from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo
-from perdure.actors.ray_world.processes import Process
+from perdure.actors.ray_world.processes import RayProcess
+from perdure.actors.ray_world.ray_connection import NAMESPACE
 
 Remote = Any  # what `ray.remote` makes, and the answers of its calls: no type of Ray's fits them
 Handle = ActorHandle[Remote]
@@ -23,7 +23,7 @@ K = TypeVar("K")
 CALLS_MAX: Final = 100_000  # calls that one actor holds open
 
 
-def create(cls: Callable[..., Process], *arguments: object, **options: object) -> Handle:
+def create(cls: Callable[..., RayProcess], *arguments: object, **options: object) -> Handle:
     """Ask Ray for an actor. Ray repeats none of its calls: what is to be done again is for the ledger to say."""
     usual = {"namespace": NAMESPACE, "lifetime": "detached", "max_concurrency": CALLS_MAX}
     found: Handle = _actor_class(cls).options(**usual | options).remote(*arguments)
@@ -31,7 +31,7 @@ def create(cls: Callable[..., Process], *arguments: object, **options: object) -
 
 
 @functools.cache
-def _actor_class(cls: Callable[..., Process]) -> Remote:
+def _actor_class(cls: Callable[..., RayProcess]) -> Remote:
     return remote(cls, concurrency_groups={"control": 2}, max_task_retries=0, enable_task_events=False)
 
 

@@ -23,16 +23,16 @@ from typing import Any, ClassVar, Final, TextIO, cast
 
 from perdure.actors.code.author_call import without_middle
 from perdure.actors.life.activity import Whose, whose
-from perdure.actors.ports import Courier, Fleet, Pulse, World
+from perdure.actors.ports import Fleet, Pulse, Transport, World
 from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.exit_report import EXIT, end_on_sigterm, keep_last_words
+from perdure.actors.ray_world.fair_scheduler import FairScheduler
 from perdure.actors.ray_world.identity import refuse_elsewhere, unlike
-from perdure.actors.ray_world.last_words import EXIT, end_on_sigterm, keep_last_words
 from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, strike, this_process, this_process_info
-from perdure.actors.ray_world.turnstile import Turnstile
 from perdure.actors.tasks import agent_of, awaited
 from perdure.actors.telemetry.telemetry import OFF, TRACE, Telemetry
 from perdure.actors.threads import inherit_contexts
-from perdure.ledger import DirectoryElsewhere, LedgerError, Struck, SupervisorUnreachable, without_secrets
+from perdure.ledger import DirectoryElsewhere, LedgerError, RedactedStream, SupervisorUnreachable, without_secrets
 
 BREATH_S: Final = 1.0  # the least time between two lives, of which the second would fail like the first
 SUPERVISOR: Final = "supervisor"  # the name of its log
@@ -203,7 +203,7 @@ class ProcessLog:
         return json.dumps({**told, "text": without_middle(text, TEXT_MAX)}) + "\n"
 
 
-class Heard:
+class LoggedStream:
     """A stream of text whose lines are records of a log too. What else it can is as the stream does it.
 
     Lines are put together for each piece of work, so those of agents that print at the same time do not mix.
@@ -253,7 +253,7 @@ class Heard:
         return getattr(self._stream, name)
 
 
-class Lines(logging.Formatter):
+class RecordFormatter(logging.Formatter):
     """Makes lines of what is logged. Whose it is says the record (`agent_id`, `run_id`, `host_id`, `about`), or else whose code runs."""
 
     def __init__(self, log: ProcessLog) -> None:
@@ -275,13 +275,13 @@ def listen(log: ProcessLog) -> Callable[[], None]:
 
     Returns the way to keep lines that have no end, when the process ends.
     """
-    out, err = Struck.over(sys.stdout), Struck.over(sys.stderr)
-    heard = [Heard(out, log, "stdout", "INFO"), Heard(err, log, "stderr", "WARNING")]
+    out, err = RedactedStream.over(sys.stdout), RedactedStream.over(sys.stderr)
+    heard = [LoggedStream(out, log, "stdout", "INFO"), LoggedStream(err, log, "stderr", "WARNING")]
     sys.stdout, sys.stderr = (cast("TextIO", each) for each in heard)
     for_ray, ours = logging.StreamHandler(err), logging.StreamHandler(cast("TextIO", log))
     for_ray.setFormatter(logging.Formatter(RAY_LINE))
     for_ray.setLevel(logging.WARNING)
-    ours.setFormatter(Lines(log))
+    ours.setFormatter(RecordFormatter(log))
     root = logging.getLogger()
     root.setLevel(min(root.level, logging.INFO))
     for handler in (for_ray, ours):
@@ -297,7 +297,7 @@ def listen(log: ProcessLog) -> Callable[[], None]:
 # ---------------------------------------------------------------- processes
 
 
-class Process:
+class RayProcess:
     """What supervisors and hosts have in common."""
 
     # Small ones, because turns wait while the collector runs: 50 ms with 40,000, for the supervisor.
@@ -350,7 +350,7 @@ def _leave(delay_s: float, code: int) -> None:
     asyncio.get_running_loop().call_later(max(0.0, delay_s), EXIT, code)
 
 
-class SupervisorProcess(Process):
+class SupervisorProcess(RayProcess):
     """A supervisor with its store. Ray restarts the process when it dies.
 
     Every error ends the process, except for a ledger that cannot be opened: callers get that error, and at most once a second their
@@ -423,20 +423,20 @@ class SupervisorProcess(Process):
         return answer
 
 
-class HostProcess(Process):
+class HostProcess(RayProcess):
     """A host. The process exits with it."""
 
-    # The children of a crowd are gone before so many objects are made, so they are not searched: that took a tenth of a host's time.
+    # The children of a batch are gone before so many objects are made, so they are not searched: that took a tenth of a host's time.
     GENERATIONS: ClassVar = (40_000, 2, 4_000)  # and 25 ms at most
 
-    def __init__(self, deployment: Deployment, world: World, courier: Courier, host_id: str) -> None:
+    def __init__(self, deployment: Deployment, world: World, courier: Transport, host_id: str) -> None:
         super().__init__(deployment, host_id, world.telemetry)
         self._watch = LoopWatch()
         keep_last_words(deployment.last_words(host_id))
-        self._life = awaited(self._live(deployment, world._replace(turns=Turnstile()), courier, host_id))
+        self._life = awaited(self._live(deployment, world._replace(turns=FairScheduler()), courier, host_id))
         self._life.add_done_callback(self._ended)
 
-    async def _live(self, deployment: Deployment, world: World, courier: Courier, host_id: str) -> str:
+    async def _live(self, deployment: Deployment, world: World, courier: Transport, host_id: str) -> str:
         place = (deployment.code_dir, deployment.package)
         self._host = deployment.part("host", world, courier, deployment.cabinet(), host_id, deployment.limits, *place)
         return str(await self._host.serve())

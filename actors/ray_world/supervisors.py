@@ -13,7 +13,6 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from perdure.actors.events.observability import Tags
 from perdure.actors.ray_world.cluster_record import begin_directory, refuse_if_stopped
-from perdure.actors.ray_world.courier import find_supervisor
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.fleet import ActorFleet
 from perdure.actors.ray_world.hosts import RayActors
@@ -22,6 +21,7 @@ from perdure.actors.ray_world.named_actors import Handle, ask_home, create, kill
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.ray_world.process_telemetry import begin_telemetry, several
 from perdure.actors.ray_world.processes import SUPERVISOR, SupervisorProcess
+from perdure.actors.ray_world.ray_transport import find_supervisor
 from perdure.actors.ray_world.system import system_world
 from perdure.ledger import NoLongerServed, SupervisorUnreachable
 

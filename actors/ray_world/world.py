@@ -16,17 +16,17 @@ from ray.exceptions import RayError
 
 from perdure.actors.code.naming import refuse_while_loading
 from perdure.actors.ray_world.cluster_record import read_record
-from perdure.actors.ray_world.connection import cause_of, exit_on_sigterm
-from perdure.actors.ray_world.courier import RayCourier, find_supervisor
 from perdure.actors.ray_world.deployment import Deployment, Implementations
-from perdure.actors.ray_world.driver import DRIVER, Life, Member
+from perdure.actors.ray_world.driver import DRIVER, OpenDirectory, RayLife
+from perdure.actors.ray_world.killing import SUPERVISOR, EndedProcess, gateways_of, processes_of, strike_processes
 from perdure.actors.ray_world.lifetime import on_own_thread
 from perdure.actors.ray_world.named_actors import call, infos, kill, names, wait_for
 from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, wait_until_gone, with_command
 from perdure.actors.ray_world.os_processes import kill as kill_processes
 from perdure.actors.ray_world.process_telemetry import traced_program
+from perdure.actors.ray_world.ray_connection import cause_of, exit_on_sigterm
 from perdure.actors.ray_world.ray_internals import GCS, RAYLET
-from perdure.actors.ray_world.strikes import SUPERVISOR, Struck, gateways_of, processes_of, strike_processes
+from perdure.actors.ray_world.ray_transport import RayCourier, find_supervisor
 from perdure.actors.ray_world.supervisors import Opening, find_again, find_served, no_longer_served
 from perdure.ledger import BadRequest, SupervisorUnreachable, bring_up_to_date
 from perdure.policies import Limits
@@ -42,7 +42,7 @@ T = TypeVar("T")
 class RayCluster:
     """What a driver has of one data directory. `own` says that this process started its Ray, so it ends with this process."""
 
-    def __init__(self, deployment: Deployment, member: Member) -> None:
+    def __init__(self, deployment: Deployment, member: OpenDirectory) -> None:
         self.deployment, self.own, self._member = deployment, deployment.own, member
         self._closed = False
 
@@ -77,7 +77,7 @@ class RayCluster:
         bring_up_to_date(deployment.data)
         deployment.check_ledger()
         opening = Opening(deployment)
-        member = Member(deployment.data, opening.ensure)
+        member = OpenDirectory(deployment.data, opening.ensure)
         exit_on_sigterm()
         life = DRIVER.enter(member, address or os.environ.get("RAY_ADDRESS"), num_cpus)
         return cls(opening.deployment._replace(own=life.own), member)
@@ -86,7 +86,7 @@ class RayCluster:
     def found(cls, data: Path, address: str | None = None) -> Self | None:
         """Join what serves the directory, if anything does, and create nothing. Raises `SupervisorUnreachable` if that is refused."""
         deployment = Deployment(data.resolve(), Limits())
-        member = Member(deployment.data, lambda _own: find_supervisor(deployment), may_start=False)
+        member = OpenDirectory(deployment.data, lambda _own: find_supervisor(deployment), may_start=False)
         with contextlib.suppress(ValueError):
             life = DRIVER.enter(member, address)
             return cls(deployment._replace(own=life.own), member)
@@ -108,7 +108,7 @@ class RayCluster:
             return RayCourier(functools.partial(find_again, self.deployment), DRIVER.living, replaces=True)
         return RayCourier(functools.partial(find_served, self.deployment), self._life_served)
 
-    def _life_served(self) -> Life:
+    def _life_served(self) -> RayLife:
         try:
             return DRIVER.living()
         except SupervisorUnreachable as problem:
@@ -126,7 +126,7 @@ class RayCluster:
         """The numbers of these processes, to measure them by."""
         return [info.pid for info in self.processes().values()]
 
-    def strike(self, victims: Mapping[str, int]) -> list[Struck]:
+    def strike(self, victims: Mapping[str, int]) -> list[EndedProcess]:
         """Kill processes by `supervisor` or id of host, if they still have these numbers; 0 stands for whichever it has.
 
         Returns those that were there. Ray restarts the supervisor, and the supervisor replaces hosts. Raises `SupervisorUnreachable` if

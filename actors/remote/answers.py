@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import httpx
 
-from perdure.actors.remote import wishes
-from perdure.actors.remote.wishes import Wish, given, operation
+from perdure.actors.remote import remote_requests
+from perdure.actors.remote.remote_requests import RemoteRequest, given, operation
 from perdure.ledger import SupervisorUnreachable, request_of
 from perdure.policies import TURN_ENDED, TurnStatus
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SILENT_S: Final = 60.0
 """How long a line may say nothing before another one is made."""
-AGAIN: Final = wishes.AGAIN | {502}
+AGAIN: Final = remote_requests.AGAIN | {502}
 """Refusals after which the question is looked for, and asked again if it is not there."""
 NEWEST: Final = 20
 _KINDS: Final = {401: "Unauthenticated", 403: "Forbidden"}
@@ -40,7 +40,7 @@ class Piece(NamedTuple):
     text: str
 
 
-class Reply(NamedTuple):
+class AnswerEnd(NamedTuple):
     """How an answer ended: `status` is `completed`, `error`, `aborted`, `skipped`, or `parked` while it waits for a person."""
 
     status: str
@@ -55,7 +55,7 @@ class Reply(NamedTuple):
         return self.status == TurnStatus.COMPLETED
 
 
-class Question(NamedTuple):
+class ChatQuestion(NamedTuple):
     """A message to a chat agent; without a text it was sent by somebody before."""
 
     address: tuple[str, str]
@@ -67,18 +67,18 @@ class Question(NamedTuple):
         """The id of its turn."""
         return request_of(self.message_id)
 
-    def sent(self) -> Wish[Any]:
+    def sent(self) -> RemoteRequest[Any]:
         """Ask, and follow the answer."""
         parts = [{"type": "text", "text": self.text}]
         message = {"id": self.message_id, "role": "user", "parts": parts}
         path = f"/chat/{quote(self.address[0], safe='')}"
-        return Wish("POST", path, {"id": self.address[1], "messages": [message]}, _AI)
+        return RemoteRequest("POST", path, {"id": self.address[1], "messages": [message]}, _AI)
 
-    def followed(self) -> Wish[Any]:
+    def followed(self) -> RemoteRequest[Any]:
         """Follow the answer that is under way, from its beginning."""
-        return Wish("GET", chat_path(self.address, "stream"), query=_AI)
+        return RemoteRequest("GET", chat_path(self.address, "stream"), query=_AI)
 
-    def turn(self) -> Wish[TurnTold | None]:
+    def turn(self) -> RemoteRequest[TurnTold | None]:
         """What is known of its turn."""
         return method(self.address, "inspect_turn", self.request_id)
 
@@ -89,23 +89,23 @@ class ChatOperations:
     _address: tuple[str, str]
 
     @operation
-    def cancel(self) -> Wish[int]:
+    def cancel(self) -> RemoteRequest[int]:
         """Cancel whatever is under way, and return how many turns there were."""
-        return Wish("POST", chat_path(self._address, "cancel"), told=itemgetter("cancelled"))
+        return RemoteRequest("POST", chat_path(self._address, "cancel"), told=itemgetter("cancelled"))
 
     @operation
-    def messages(self, limit: int | None = None, before: str | None = None) -> Wish[list[dict[str, Any]]]:
+    def messages(self, limit: int | None = None, before: str | None = None) -> RemoteRequest[list[dict[str, Any]]]:
         """The conversation without what is being written: the newest messages, or those before one, oldest first."""
-        return Wish("GET", chat_path(self._address, "messages"), query=given(limit=limit, before=before))
+        return RemoteRequest("GET", chat_path(self._address, "messages"), query=given(limit=limit, before=before))
 
 
 class AnswerOperations:
     """The operations of an answer."""
 
-    _question: Question
+    _question: ChatQuestion
 
     @operation
-    def cancel(self) -> Wish[bool]:
+    def cancel(self) -> RemoteRequest[bool]:
         """Cancel it, and return whether it was under way."""
         question = self._question
         return method(question.address, "cancel_chat", question.request_id, "cancelled by a client")
@@ -116,9 +116,9 @@ def chat_path(address: Sequence[str], what: str) -> str:
     return f"/chat/{'/'.join(quote(each, safe='') for each in address)}/{what}"
 
 
-def method(address: Sequence[str], name: str, *args: object) -> Wish[Any]:
+def method(address: Sequence[str], name: str, *args: object) -> RemoteRequest[Any]:
     """A call of a chat agent's method that may be repeated."""
-    return wishes.call(address, "call", name, args, {})._replace(repeatable=True)
+    return remote_requests.call(address, "call", name, args, {})._replace(repeatable=True)
 
 
 def is_at_rest(turn: TurnTold | None) -> TypeGuard[TurnTold]:
@@ -126,19 +126,19 @@ def is_at_rest(turn: TurnTold | None) -> TypeGuard[TurnTold]:
     return turn is not None and (turn["status"] in TURN_ENDED or turn["status"] == TurnStatus.PARKED)
 
 
-def reply(turn: TurnTold, messages: Sequence[dict[str, Any]]) -> Reply:
+def reply(turn: TurnTold, messages: Sequence[dict[str, Any]]) -> AnswerEnd:
     """The end of an answer, from its turn and the messages of the conversation."""
     message = next((each for each in messages if each["id"] == turn["message_id"]), None)
     parts = [] if message is None else message["parts"]
     text = "".join(part["text"] for part in parts if part["type"] == "text")
-    return Reply(turn["status"], text, message, turn["error"] or "", turn["reason"] or "")
+    return AnswerEnd(turn["status"], text, message, turn["error"] or "", turn["reason"] or "")
 
 
 def refusal(answer: httpx.Response) -> Exception:
     """The error that a refusal in plain words tells of. Its text has been read."""
     kind = _KINDS.get(answer.status_code, "")
     error = {"type": kind, "message": answer.text, "args": [answer.text]}
-    return wishes.error_of(answer.status_code, {"error": error})
+    return remote_requests.error_of(answer.status_code, {"error": error})
 
 
 class Telling:
@@ -160,14 +160,14 @@ class Telling:
         try:
             yield
         except httpx.TransportError as problem:
-            wishes.check_trusted(problem)
-            if self._tries >= wishes.TRIES:
+            remote_requests.check_trusted(problem)
+            if self._tries >= remote_requests.TRIES:
                 raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
 
     def pause_s(self) -> float:
         """How long to wait before the next connection."""
         self._tries += 1
-        return 0.0 if self.is_over and self._tries == 1 else wishes.pause_s(self._tries - 1)
+        return 0.0 if self.is_over and self._tries == 1 else remote_requests.pause_s(self._tries - 1)
 
     def take(self, piece: str, message_id: str | None) -> Iterator[Piece]:
         """What is gained by a piece of the stream. Nothing is taken of another message than this one."""

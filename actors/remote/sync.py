@@ -11,10 +11,10 @@ from uuid import uuid4
 import httpx
 
 from perdure.actors.life.results import RunResult
-from perdure.actors.remote import answers, wishes
-from perdure.actors.remote.answers import AnswerOperations, ChatOperations, Piece, Question, Reply, Telling
-from perdure.actors.remote.client import TIMEOUT_S, headers_of, trust
-from perdure.actors.remote.wishes import Blocks, Line, Operations, Place, Wish
+from perdure.actors.remote import answers, remote_requests
+from perdure.actors.remote.answers import AnswerEnd, AnswerOperations, ChatOperations, ChatQuestion, Piece, Telling
+from perdure.actors.remote.remote_client import TIMEOUT_S, headers_of, trust
+from perdure.actors.remote.remote_requests import Blocks, ConnectionState, Operations, RemoteRequest, WatchPosition
 from perdure.ledger import BadRequest
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ T = TypeVar("T")
 # Conversations with chat agents behind a gateway, for sync code.
 
 
-Ask = Callable[[Wish[Any]], Any]
+Ask = Callable[[RemoteRequest[Any]], Any]
 
 
 class RemoteChat(ChatOperations, Blocks):
@@ -36,38 +36,38 @@ class RemoteChat(ChatOperations, Blocks):
     def __init__(self, http: httpx.Client, ask: Ask, address: tuple[str, str]) -> None:
         self._http, self._ask, self._address = http, ask, address
 
-    def send(self, text: str, *, message_id: str | None = None) -> Reply:
+    def send(self, text: str, *, message_id: str | None = None) -> AnswerEnd:
         """Ask, and wait for the whole answer, through every death behind the gateway."""
         return self.ask(text, message_id=message_id).result()
 
     def ask(self, text: str, *, message_id: str | None = None) -> Answer:
         """A question, which is asked when its answer is followed. The same id is the same question: it is asked once."""
         given = uuid4().hex if message_id is None else message_id
-        return Answer(self._http, self._ask, Question(self._address, given, text))
+        return Answer(self._http, self._ask, ChatQuestion(self._address, given, text))
 
     def attach(self, message_id: str) -> Answer:
         """The answer to a question that was asked before, by whomever. To follow it raises `BadRequest` if there is none."""
-        return Answer(self._http, self._ask, Question(self._address, message_id))
+        return Answer(self._http, self._ask, ChatQuestion(self._address, message_id))
 
 
 class Answer(AnswerOperations, Blocks):
     """An answer: `for piece in answer` follows it as it is written, and `result()` waits for its end."""
 
-    def __init__(self, http: httpx.Client, ask: Ask, question: Question) -> None:
+    def __init__(self, http: httpx.Client, ask: Ask, question: ChatQuestion) -> None:
         self._http, self._ask, self._question = http, ask, question
-        self._reply: Reply | None = None
+        self._reply: AnswerEnd | None = None
 
     @property
     def message_id(self) -> str:
         """The id of the question, by which `attach` finds the answer again."""
         return self._question.message_id
 
-    def result(self) -> Reply:
+    def result(self) -> AnswerEnd:
         """Wait for its end, or until it waits for a person."""
         if self._reply is None:
             for _ in self:
                 pass
-        return cast("Reply", self._reply)
+        return cast("AnswerEnd", self._reply)
 
     def __iter__(self) -> Generator[Piece, None, None]:
         """Its text from the beginning, over however many connections; nothing is lost, and nothing comes twice."""
@@ -92,7 +92,7 @@ class Answer(AnswerOperations, Blocks):
         with stream as answer:
             if answer.status_code in answers.AGAIN:
                 return
-            if answer.status_code >= wishes.REFUSED:
+            if answer.status_code >= remote_requests.REFUSED:
                 answer.read()
                 raise answers.refusal(answer)
             for text in answer.iter_text():
@@ -123,7 +123,7 @@ def connect(
 class _Http(httpx.Client):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._line = Line()
+        self._line = ConnectionState()
 
     def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
         """Send it, unless this client cannot be used any more, or not here."""
@@ -155,25 +155,25 @@ class RemoteGateway(Operations, Blocks):
         """Wait for the end of a run."""
         for _ in self.events(run_id):
             pass
-        return wishes.ended(self.show(run_id))
+        return remote_requests.ended(self.show(run_id))
 
     def events(self, run_id: str, after: int = -1) -> Iterator[dict[str, Any]]:
         """The events of a run after a number until its end, each once and in order, over however many connections."""
-        place = Place(after)
+        place = WatchPosition(after)
         while not place.is_over:
             with place.connected():
                 yield from self._events(run_id, place)
             if not place.is_over:
                 time.sleep(place.pause_s())
 
-    def _events(self, run_id: str, place: Place) -> Iterator[dict[str, Any]]:
-        path, after = wishes.run_path(run_id, "/events"), {"after": place.after}
+    def _events(self, run_id: str, place: WatchPosition) -> Iterator[dict[str, Any]]:
+        path, after = remote_requests.run_path(run_id, "/events"), {"after": place.after}
         with self._http.stream("GET", path, params=after, timeout=TIMEOUT_S) as answer:
-            if answer.status_code in wishes.AGAIN:
+            if answer.status_code in remote_requests.AGAIN:
                 return
-            if answer.status_code >= wishes.REFUSED:
+            if answer.status_code >= remote_requests.REFUSED:
                 answer.read()
-                raise wishes.error_of(answer.status_code, wishes.json_of(answer))
+                raise remote_requests.error_of(answer.status_code, remote_requests.json_of(answer))
             for piece in answer.iter_text():
                 yield from place.take(piece)
 
@@ -185,31 +185,31 @@ class RemoteGateway(Operations, Blocks):
         """The conversation with a chat agent: `gateway.chat("assistant", "alice")`."""
         return RemoteChat(self._http, self._ask, (chat_class, name))
 
-    def _ask(self, wish: Wish[T]) -> T:
-        for tries in range(wishes.TRIES + 1):
+    def _ask(self, wish: RemoteRequest[T]) -> T:
+        for tries in range(remote_requests.TRIES + 1):
             try:
                 answer = self._http.request(wish.method, wish.path, json=wish.body, params=wish.query)
             except httpx.TransportError as problem:
-                wishes.lost(wish, problem, tries)
+                remote_requests.lost(wish, problem, tries)
             else:
-                if wishes.is_answered(wish, answer, tries):
+                if remote_requests.is_answered(wish, answer, tries):
                     return wish.told(answer.json())
-            time.sleep(wishes.pause_s(tries))
+            time.sleep(remote_requests.pause_s(tries))
         raise AssertionError("the last try returns or raises")
 
 
 class RemoteAgent:
     """An agent behind a gateway. Its exposed methods are called as if it were here: `agent.add(2)`."""
 
-    def __init__(self, ask: Callable[[Wish[Any]], Any], address: tuple[str, ...]) -> None:
+    def __init__(self, ask: Callable[[RemoteRequest[Any]], Any], address: tuple[str, ...]) -> None:
         self._ask, self._address = ask, address
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         """An exposed method, called at most once."""
         if method.startswith("__"):
             raise AttributeError(method)
-        return lambda *args, **kwargs: self._ask(wishes.call(self._address, "call", method, args, kwargs))
+        return lambda *args, **kwargs: self._ask(remote_requests.call(self._address, "call", method, args, kwargs))
 
     def tell(self, method: str, *args: object, **kwargs: object) -> None:
         """Have an exposed method called exactly once, some time soon; durable on return. It is not repeated if the line breaks."""
-        self._ask(wishes.call(self._address, "tell", method, args, kwargs))
+        self._ask(remote_requests.call(self._address, "tell", method, args, kwargs))

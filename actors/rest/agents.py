@@ -15,7 +15,7 @@ from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
 from perdure.actors.life.handle import Method, tell
 from perdure.actors.rest import models
-from perdure.actors.rest.table import Asked, Handlers, Operation
+from perdure.actors.rest.table import ApiRequest, Handlers, Operation
 from perdure.actors.runtime.inspecting import agent_told, everywhere, rows_of
 from perdure.ledger import BadRequest, name_of, type_of
 
@@ -24,7 +24,7 @@ class AgentHandlers(Handlers):
     """The operations on agents."""
 
     @Operation("GET", "/api/agents/{agent}", models.AgentTold, of=models.OfAgent, query=models.AgentAsked)
-    async def show_agent(self, asked: Asked) -> object:
+    async def show_agent(self, asked: ApiRequest) -> object:
         """Everything about an agent: where it is, its mail, state, tables and work. It is not woken."""
         agent, sql = asked.path.agent, asked.query.sql
         if not name_of(agent) or not type_of(agent):
@@ -41,21 +41,21 @@ class AgentHandlers(Handlers):
         return told
 
     @Operation("GET", "/api/fibers", models.WorkTold, query=models.WorkAsked)
-    async def fibers(self, asked: Asked) -> object:
+    async def fibers(self, asked: ApiRequest) -> object:
         """Fibers of the agents that wrote last, newest first."""
         return await self._work("fibers", asked)
 
     @Operation("GET", "/api/schedules", models.WorkTold, query=models.WorkAsked)
-    async def schedules(self, asked: Asked) -> object:
+    async def schedules(self, asked: ApiRequest) -> object:
         """Schedules and queued items of the agents that wrote last, newest first."""
         return await self._work("schedules", asked)
 
     @Operation("GET", "/api/turns", models.WorkTold, query=models.WorkAsked)
-    async def turns(self, asked: Asked) -> object:
+    async def turns(self, asked: ApiRequest) -> object:
         """Turns of the chat agents that wrote last, newest first."""
         return await self._work("turns", asked)
 
-    async def _work(self, kind: str, asked: Asked) -> object:
+    async def _work(self, kind: str, asked: ApiRequest) -> object:
         which: models.WorkAsked = asked.query
         folder = self._backend.storages
         found = await asyncio.to_thread(partial(everywhere, kind, folder, which.storages, failed=which.failed))
@@ -74,7 +74,7 @@ class AgentHandlers(Handlers):
         of=models.OfMethod,
         body=models.CallAsked,
     )
-    async def call_method(self, given: Asked) -> object:
+    async def call_method(self, given: ApiRequest) -> object:
         """Call an exposed method, at most once."""
         method = await self._method(given)
         value = await asked(method(*given.body.args, **given.body.kwargs))
@@ -88,13 +88,13 @@ class AgentHandlers(Handlers):
         of=models.OfMethod,
         body=models.CallAsked,
     )
-    async def tell_method(self, given: Asked) -> object:
+    async def tell_method(self, given: ApiRequest) -> object:
         """Have an exposed method called exactly once, some time soon. It is durable when this is answered."""
         method = await self._method(given)
         await tell(method, *given.body.args, **given.body.kwargs)
         return {}
 
-    async def _method(self, given: Asked) -> Method:
+    async def _method(self, given: ApiRequest) -> Method:
         """The method, if the arguments fit to it."""
         reached, rest = await self._backend.reach(given.who, given.path.address.split("/"))
         if rest:

@@ -14,7 +14,7 @@ from perdure.actors.gateway.streaming import event, event_stream
 from perdure.actors.ray_world.deployment import LOGS
 from perdure.actors.rest.models import Seq, Words
 from perdure.actors.rest.reading import EVENTS, after
-from perdure.actors.rest.table import Asked, Handlers, Operation, Taken
+from perdure.actors.rest.table import ApiRequest, Handlers, Operation, Taken
 from perdure.actors.runtime.log_files import LogFiles, Logged, WantedLogs
 from perdure.policies import JsonObject
 
@@ -60,14 +60,14 @@ class LogHandlers(Handlers):
     """The operations on logs."""
 
     @Operation("GET", "/api/logs", LogsTold, query=LogsAsked)
-    async def show_logs(self, asked: Asked) -> object:
+    async def show_logs(self, asked: ApiRequest) -> object:
         """What agents' code printed and logged, wherever it ran. At most `logs_bytes_max` of it is kept."""
         which: LogsAsked = asked.query
         work = LogFiles(self._backend.data / LOGS).newest
         return {"records": await asyncio.to_thread(work, which.wanted(which.since_ms), which.last)}
 
     @Operation("GET", "/api/logs/live", media=EVENTS, query=LogsFollowed)
-    async def follow_logs(self, asked: Asked) -> Response:
+    async def follow_logs(self, asked: ApiRequest) -> Response:
         """What is written from now on, or since an instant, as an event stream.
 
         The data of a `logs` event is `{"records": […]}`; its id is an instant. A client that comes again with the last one misses nothing,

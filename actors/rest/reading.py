@@ -14,7 +14,7 @@ from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.streaming import event, event_stream
 from perdure.actors.rest import models
-from perdure.actors.rest.table import Asked, Handlers, Operation
+from perdure.actors.rest.table import ApiRequest, Handlers, Operation
 from perdure.actors.tasks import awaited
 from perdure.ledger import BadRequest, LedgerError, PerdureError, SupervisorUnreachable
 from perdure.policies import JsonObject
@@ -203,56 +203,56 @@ class ReadingHandlers(Handlers):
         self._look_out = LookOut(backend)
 
     @Operation("GET", "/api/overview", models.OverviewTold, query=models.OverviewAsked)
-    async def overview(self, asked: Asked) -> object:
+    async def overview(self, asked: ApiRequest) -> object:
         """Counts, processes and live runs."""
         return await self._backend.ask("ps", asked.query.live)
 
     @Operation("GET", "/api/runs", models.RunsPage, query=models.RunsAsked)
-    async def list_runs(self, asked: Asked) -> object:
+    async def list_runs(self, asked: ApiRequest) -> object:
         """Runs, the newest request first, by pages."""
         which: models.RunsAsked = asked.query
         statuses = None if which.status is None else [str(each) for each in which.status]
         return await self._backend.ask("page", which.parent, which.type, statuses, which.q, which.before, which.limit)
 
     @Operation("GET", "/api/runs/{run_id}", models.RunTold, of=models.OfRun)
-    async def show_run(self, asked: Asked) -> object:
+    async def show_run(self, asked: ApiRequest) -> object:
         """Everything about a run."""
         return await self._backend.ask("show", asked.path.run_id)
 
     @Operation("GET", "/api/runs/{run_id}/explain", models.Explained, of=models.OfRun)
-    async def explain_run(self, asked: Asked) -> object:
+    async def explain_run(self, asked: ApiRequest) -> object:
         """Where a run stands and why, and what comes next."""
         run_id = asked.path.run_id
         return {"run_id": run_id, "lines": await self._backend.ask("explain", run_id)}
 
     @Operation("GET", "/api/runs/{run_id}/at-stake", models.AtStakeTold, of=models.OfRun)
-    async def at_stake(self, asked: Asked) -> object:
+    async def at_stake(self, asked: ApiRequest) -> object:
         """How much would be deleted with a run."""
         return await self._backend.ask("at_stake", [asked.path.run_id])
 
     @Operation("GET", "/api/agents/{agent}/at-stake", models.AtStakeTold, of=models.OfAgent)
-    async def agent_at_stake(self, asked: Asked) -> object:
+    async def agent_at_stake(self, asked: ApiRequest) -> object:
         """How much would be deleted with an agent."""
         return await self._backend.ask("at_stake", [], asked.path.agent)
 
     @Operation("GET", "/api/hosts", models.HostsTold)
-    async def hosts(self, asked: Asked) -> object:
+    async def hosts(self, asked: ApiRequest) -> object:
         """The processes that serve."""
         told = await self._backend.ask("ps", 0)
         return {"supervisor": told["supervisor"], "hosts": told["hosts"]}
 
     @Operation("GET", "/api/audit", models.Audited)
-    async def audit(self, asked: Asked) -> object:
+    async def audit(self, asked: ApiRequest) -> object:
         """The account of all mail, parked mail, and what was found at the start."""
         return await self._backend.ask("audit")
 
     @Operation("GET", "/api/limits", models.LimitsTold)
-    async def limits(self, asked: Asked) -> object:
+    async def limits(self, asked: ApiRequest) -> object:
         """The limits in force."""
         return {"limits": await self._backend.ask("limits")}
 
     @Operation("GET", "/api/live", media=EVENTS, query=models.LiveAsked)
-    async def live(self, asked: Asked) -> Response:
+    async def live(self, asked: ApiRequest) -> Response:
         """Everything that changes, as an event stream.
 
         - `overview`: as `/api/overview`. It comes first, and after each `reset`.
@@ -268,7 +268,7 @@ class ReadingHandlers(Handlers):
         return event_stream(pieces)
 
     @Operation("GET", "/api/runs/{run_id}/events", media=EVENTS, of=models.OfRun, query=models.EventsAsked)
-    async def run_events(self, asked: Asked) -> Response:
+    async def run_events(self, asked: ApiRequest) -> Response:
         """The events of a run as an event stream, from `Last-Event-ID` or `?after=` on, until its end."""
         last = after(asked)
         batches = self._backend.watch(asked.path.run_id, -1 if last is None else last)
@@ -284,7 +284,7 @@ class ReadingHandlers(Handlers):
         return event_stream(pieces())
 
 
-def after(asked: Asked) -> int | None:
+def after(asked: ApiRequest) -> int | None:
     """The last event that is known; None if none is. What a client says of itself when it comes again wins."""
     said = asked.request.headers.get("last-event-id")
     if said is None:

@@ -13,7 +13,7 @@ from perdure.actors.gateway.refusals import Forbidden
 from perdure.actors.gateway.security import Scope
 from perdure.actors.rest import models
 from perdure.actors.rest.models import Id
-from perdure.actors.rest.table import Asked, Handlers, Operation, Taken
+from perdure.actors.rest.table import ApiRequest, Handlers, Operation, Taken
 from perdure.ledger import BadRequest, UnknownAgentType, name_of, type_of
 
 SUPERVISOR = "supervisor"
@@ -25,7 +25,7 @@ class KillAsked(Taken):
     process: Annotated[Id, Field(description="`supervisor`, or the id of a host.")]
 
 
-class Killed(BaseModel):
+class KillResult(BaseModel):
     """What was done, and what comes next."""
 
     process: str
@@ -37,7 +37,7 @@ class SteeringHandlers(Handlers):
     """The operations on runs, and those of an administrator."""
 
     @Operation("POST", "/api/runs", models.Started, scope=Scope.OPERATE, body=models.StartAsked)
-    async def start_run(self, asked: Asked) -> object:
+    async def start_run(self, asked: ApiRequest) -> object:
         """Begin a run. It is durable when this is answered. The same `run_id` with other content is refused."""
         client = await self._backend.client()
         wanted: models.StartAsked = asked.body
@@ -58,7 +58,7 @@ class SteeringHandlers(Handlers):
         of=models.OfRun,
         body=models.CancelAsked,
     )
-    async def cancel_run(self, asked: Asked) -> object:
+    async def cancel_run(self, asked: ApiRequest) -> object:
         """Cancel a run and what its child waits for. A run that has ended stays as it is."""
         run_id = asked.path.run_id
         await self._backend.ask("show", run_id)  # an unknown run is refused
@@ -68,7 +68,7 @@ class SteeringHandlers(Handlers):
     @Operation(
         "POST", "/api/runs/{run_id}/retry", models.Standing, scope=Scope.OPERATE, of=models.OfRun, body=models.Confirmed
     )
-    async def retry_run(self, asked: Asked) -> object:
+    async def retry_run(self, asked: ApiRequest) -> object:
         """Try a run again that has failed, was given up or is parked; or a parked mail, by its id."""
         key = asked.path.run_id
         parked = (await self._backend.ask("audit"))["parked_mail"]
@@ -80,12 +80,12 @@ class SteeringHandlers(Handlers):
         return {"run_id": run_id, "status": (await self._backend.ask("show", run_id))["status"]}
 
     @Operation("DELETE", "/api/runs/{run_id}", models.Cleared, scope=Scope.OPERATE, of=models.OfRun)
-    async def clear_run(self, asked: Asked) -> object:
+    async def clear_run(self, asked: ApiRequest) -> object:
         """Forget a run and its child's storage. A live one is cancelled first."""
         return await self._clear([asked.path.run_id])
 
     @Operation("POST", "/api/runs/clear", models.Cleared, scope=Scope.OPERATE, body=models.ClearAsked, names=True)
-    async def clear_runs(self, asked: Asked) -> object:
+    async def clear_runs(self, asked: ApiRequest) -> object:
         """Forget runs and their children's storage. Live ones are cancelled first."""
         which: models.ClearAsked = asked.body
         filters = which.status is not None or which.before_ms is not None
@@ -104,12 +104,12 @@ class SteeringHandlers(Handlers):
         return {"cleared": len(run_ids)}
 
     @Operation("GET", "/api/upgrade", models.CodeTold)
-    async def code(self, asked: Asked) -> object:
+    async def code(self, asked: ApiRequest) -> object:
         """Which code stands where."""
         return {"types": await self._types(None)}
 
     @Operation("POST", "/api/upgrade", models.CodeTold, scope=Scope.ADMIN, body=models.UpgradeAsked)
-    async def upgrade(self, asked: Asked) -> object:
+    async def upgrade(self, asked: ApiRequest) -> object:
         """Agents that have older code and are at rest leave at once, and wake with the newest."""
         await self._backend.ask("upgrade", asked.body.type, True)
         return {"types": await self._types(asked.body.type)}
@@ -120,7 +120,7 @@ class SteeringHandlers(Handlers):
         return by_type(rows, code_dir, only) if code_dir is not None else [dict(row) for row in rows]
 
     @Operation("DELETE", "/api/agents/{agent}", models.Confirmed, scope=Scope.ADMIN, of=models.OfAgent)
-    async def forget_agent(self, asked: Asked) -> object:
+    async def forget_agent(self, asked: ApiRequest) -> object:
         """Delete an agent with its storage, its sub-agents, its mail and the runs that it requested."""
         agent = asked.path.agent
         if not name_of(agent) or ":" not in type_of(agent):
@@ -128,8 +128,8 @@ class SteeringHandlers(Handlers):
         await self._backend.ask("forget", agent)
         return {}
 
-    @Operation("POST", "/api/kill", Killed, scope=Scope.ADMIN, body=KillAsked)
-    async def kill_process(self, asked: Asked) -> object:
+    @Operation("POST", "/api/kill", KillResult, scope=Scope.ADMIN, body=KillAsked)
+    async def kill_process(self, asked: ApiRequest) -> object:
         """Kill the supervisor or a host with `SIGKILL`. 403 unless the gateway was started with `--allow-kill`."""
         strike = self._backend.striker
         if strike is None:

@@ -39,7 +39,7 @@ class Nothing(Taken):
 
 
 @dataclass(frozen=True)
-class Asked:
+class ApiRequest:
     """A request that fits its operation: who asks, and what was said in the path, after the question mark and in the body."""
 
     request: Request
@@ -129,7 +129,7 @@ def _endpoint(operation: Operation, backend: Backend) -> _Endpoint:
         path = _fitting(operation.of, request.path_params)
         query = _fitting(operation.query, _query_of(request))
         body = None if operation.body is None else await _body_of(request, operation.body)
-        told = await handler(Asked(request, who, path, query, body))
+        told = await handler(ApiRequest(request, who, path, query, body))
         return told if isinstance(told, Response) else Response(json_bytes(told), media_type=JSON)
 
     return answer

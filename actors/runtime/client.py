@@ -20,7 +20,7 @@ from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.life.run_requests import encoded, input_shape, preview
 from perdure.actors.link.caller import Address, AgentCaller
-from perdure.actors.link.doors import Doors
+from perdure.actors.link.direct_calls import DirectCalls
 from perdure.actors.link.messages import (
     ClientHello,
     Fields,
@@ -34,7 +34,7 @@ from perdure.actors.link.messages import (
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.questions import question_of
 from perdure.actors.link.supervisor_client import SupervisorClient
-from perdure.actors.ports import Courier, World
+from perdure.actors.ports import Transport, World
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, Tasks, awaited, to_the_end
 from perdure.actors.telemetry.telemetry import carried
@@ -60,7 +60,12 @@ class Client:
     """
 
     def __init__(
-        self, world: World, courier: Courier, limits: Limits, code_dir: Path | None = None, packer: Packer | None = None
+        self,
+        world: World,
+        courier: Transport,
+        limits: Limits,
+        code_dir: Path | None = None,
+        packer: Packer | None = None,
     ) -> None:
         self.world, self.limits, self.code_dir, self._packer = world, limits, code_dir, packer
         self.client_id = "client-" + world.dice.token()[:10]
@@ -70,7 +75,7 @@ class Client:
             world, self._tasks, courier, self.client_id, limits, self._hello, self._receive
         )
         self.peer.refused = self._refused
-        self.supervisor.doors = Doors(self._tasks, self.peer)
+        self.supervisor.doors = DirectCalls(self._tasks, self.peer)
         self.caller = AgentCaller(
             self.supervisor,
             world.dice,

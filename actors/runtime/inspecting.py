@@ -12,12 +12,12 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from perdure.actors.chat.turn import Turn
-from perdure.actors.jobs.callback_rows import Row
+from perdure.actors.jobs.callback_rows import CallbackRow
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.life.migration import FIRST
 from perdure.ledger import unpack
-from perdure.ledger.keeping.looking import Looked, look, opened_copy, places_in
-from perdure.ledger.storage.cabinet import FIBER, QUEUED, SCHEDULE, STATE, TURN, VERSION
+from perdure.ledger.maintenance.looking import Looked, look, opened_copy, places_in
+from perdure.ledger.storage.agent_storages import FIBER, QUEUED, SCHEDULE, STATE, TURN, VERSION
 from perdure.policies import CallbackStatus, FiberStatus, TurnStatus
 
 # ---------------------------------------------------------------- background
@@ -58,7 +58,7 @@ def fibers_in(found: Looked, life: int) -> list[Told]:
 
 def schedules_in(found: Looked) -> list[Told]:
     """Its schedules, and the items of its queue."""
-    rows = [Row.load(body) for kind in (SCHEDULE, QUEUED) for body in found.records[kind].values()]
+    rows = [CallbackRow.load(body) for kind in (SCHEDULE, QUEUED) for body in found.records[kind].values()]
     failing = (CallbackStatus.RETRYING, CallbackStatus.PARKED)
     return [
         {

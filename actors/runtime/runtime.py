@@ -25,7 +25,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar, cast, overload
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.event_stream import EventStream, Source
+from perdure.actors.event_stream import EventSource, EventStream
 from perdure.actors.events.observability import Callback
 from perdure.actors.jobs.schedule_requests import instant
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child
@@ -33,9 +33,9 @@ from perdure.actors.life.handle import Handle
 from perdure.actors.life.results import RunHandle, RunResult, statuses_of
 from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.ray_world.cluster_record import explain_refusal
-from perdure.actors.ray_world.connection import exit_on_sigterm
 from perdure.actors.ray_world.driver import FORKED
 from perdure.actors.ray_world.lifetime import Lifetime
+from perdure.actors.ray_world.ray_connection import exit_on_sigterm
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.ray_world.world import RayCluster
 from perdure.actors.runtime.client import Client
@@ -145,7 +145,7 @@ CLOSED_MEANWHILE: Final = (
 )
 
 
-class Session:
+class RuntimeSession:
     """One opening of a runtime.
 
     Args:
@@ -267,7 +267,7 @@ class Runtime:
         self.data = data_directory(data)
         self.limits = limits or Limits()
         self._demanded, self._address, self._may_start = limits, address, may_start
-        self._session: Session | None = None
+        self._session: RuntimeSession | None = None
         self._was_open = False
 
     # opening and closing
@@ -306,7 +306,7 @@ class Runtime:
             raise stop.with_traceback(None) from None  # where this thread waited says nothing
         except SupervisorUnreachable as problem:
             raise explain_refusal(problem, self._address) from problem
-        self._session, self._was_open = Session(cluster, self.limits, offers=self._may_start), True
+        self._session, self._was_open = RuntimeSession(cluster, self.limits, offers=self._may_start), True
         try:  # the first answer tells whether the ledger could be opened, and by which limits the supervisor decides
             in_force = Limits.recorded(wait_for(self._submit(self._first_answer())))
             if self._demanded is not None:
@@ -353,7 +353,7 @@ class Runtime:
         """This runtime as async code sees it, for one that was not opened by `async with`."""
         return cast("AsyncRuntime", self)
 
-    def _opened(self) -> Session:
+    def _opened(self) -> RuntimeSession:
         if self._session is None and self._was_open:
             raise RuntimeClosed("runtime", CLOSED)
         if self._session is None:
@@ -495,9 +495,9 @@ class Runtime:
     def _stream(self, begin: Callable[[Client], AsyncGenerator[T, None]]) -> EventStream[T]:
         """Each iteration is of the session in which it begins."""
 
-        def source() -> Source[T]:
+        def source() -> EventSource[T]:
             session = self._opened()
-            return Source(begin(session.client), session.submit, lambda: session.is_open)
+            return EventSource(begin(session.client), session.submit, lambda: session.is_open)
 
         return EventStream(source)
 

@@ -22,10 +22,10 @@ from typing import Final, Literal, NamedTuple
 
 from perdure.actors.link.messages import Fields
 from perdure.actors.ray_world.cluster_record import LOCK, mark_stopped, read_record, startup_lock
-from perdure.actors.ray_world.courier import RayCourier
+from perdure.actors.ray_world.killing import SUPERVISOR
 from perdure.actors.ray_world.os_processes import ProcessInfo, children, kill, process_of, wait_until_gone, with_command
 from perdure.actors.ray_world.ray_internals import RAYLET, workers_of
-from perdure.actors.ray_world.strikes import SUPERVISOR
+from perdure.actors.ray_world.ray_transport import RayCourier
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.ray_world.world import RayCluster
 from perdure.actors.runtime.client import Client

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.actors.runtime.directory_files import findings_in
-from perdure.ledger import AGENTS, LEDGER, KnownAgents, Standing
-from perdure.ledger.keeping.examination import examine_storages
+from perdure.ledger import AGENTS, LEDGER, KnownAgent, KnownAgents
+from perdure.ledger.maintenance.examination import examine_storages
 from perdure.ledger.store.integrity import Finding, lock_of
 
 PAGE: Final = 20_000
@@ -54,12 +54,12 @@ def served_findings(ask: Asking, data: Path, *, deep: bool = False) -> list[Find
     return findings + found + findings_in(data)
 
 
-def standing_by(ask: Asking) -> dict[str, Standing]:
+def standing_by(ask: Asking) -> dict[str, KnownAgent]:
     """What the supervisor says of its agents."""
-    known: dict[str, Standing] = {}
+    known: dict[str, KnownAgent] = {}
     after: str | None = ""
     while after is not None:
         told = ask("keep", "storages", [after, PAGE])
-        known |= {agent: Standing(*standing) for agent, *standing in told["agents"]}
+        known |= {agent: KnownAgent(*standing) for agent, *standing in told["agents"]}
         after = told["next"]
     return known

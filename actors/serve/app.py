@@ -23,20 +23,20 @@ from perdure.actors.ag_ui import routes as ag_ui
 from perdure.actors.agent.agent import Agent
 from perdure.actors.agents_client import routes as agents_client
 from perdure.actors.ai_sdk import routes as ai_sdk
+from perdure.actors.dashboard import page
 from perdure.actors.gateway.backend import Backend, MayAddress, Stopper, Striker
-from perdure.actors.gateway.connection import Opener
-from perdure.actors.gateway.limits import GatewayLimits
+from perdure.actors.gateway.client_connection import Opener
 from perdure.actors.gateway.problems import unrouted
+from perdure.actors.gateway.rate_limits import GatewayLimits
 from perdure.actors.gateway.registry import Registry
 from perdure.actors.gateway.security import Authenticate, Security, host_names, page_origins
+from perdure.actors.gateway_bus import GatewayBus
 from perdure.actors.mcp_server import routes as mcp
 from perdure.actors.mcp_server.offers import Choice
-from perdure.actors.neighbours import Neighbours
 from perdure.actors.rest import routes as rest
 from perdure.actors.serve.guard import Guard
 from perdure.actors.telemetry.settings import TelemetrySettings
 from perdure.actors.telemetry.telemetry import TRACE
-from perdure.actors.tray import page
 from perdure.policies import context_of
 
 PROTOCOLS = (rest.routes, ai_sdk.routes, ag_ui.routes, agents_client.routes, page.routes)
@@ -113,7 +113,7 @@ class Gateway:
         backups: str = "",
         striker: Striker | None = None,
         stopper: Stopper | None = None,
-        neighbours: Neighbours | None = None,
+        neighbours: GatewayBus | None = None,
     ) -> None:
         self._given: dict[str, Any] = {
             "data": data, "address": address, "authenticate": authenticate, "may_address": may_address,

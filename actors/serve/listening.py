@@ -14,8 +14,8 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from perdure.actors.gateway.limits import GatewayLimits
 from perdure.actors.gateway.problems import AGAIN
+from perdure.actors.gateway.rate_limits import GatewayLimits
 from perdure.actors.serve.guard import IS_STREAM
 from perdure.actors.serve.plan import ServePlan
 from perdure.ledger import BadRequest

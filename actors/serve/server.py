@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from perdure.actors.gateway.backend import Stopper, Striker
-from perdure.actors.gateway.connection import served
-from perdure.actors.neighbours import Neighbours
-from perdure.actors.ports import Courier
+from perdure.actors.gateway.client_connection import served
+from perdure.actors.gateway_bus import GatewayBus
+from perdure.actors.ports import Transport
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.runtime.client import Client
@@ -36,11 +36,11 @@ class GatewayServer:
         self,
         deployment: Deployment,
         plan: ServePlan,
-        courier: Courier,
+        courier: Transport,
         is_local: bool,
         striker: Striker | None = None,
         stopper: Stopper | None = None,
-        neighbours: Neighbours | None = None,
+        neighbours: GatewayBus | None = None,
     ) -> None:
         self._plan, self._deployment, self._courier, self._is_local = plan, deployment, courier, is_local
         self._app = plan.application(

@@ -14,7 +14,7 @@ next iteration: `Killed` is raised at the await, so that `finally` blocks do run
 storages, and in whoever awaits again there it is raised again. (A real `SIGKILL` would not even run those.) The one task
 that asked for the death from inside is unwound by the `Killed` that it raised, or by the next port that it touches.
 
-`Nature` is what all processes stand on: the loop, the one die, the weather, and the chronicle of what happened.
+`SimContext` is what all processes stand on: the loop, the one die, the weather, and the chronicle of what happened.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from perdure.actors.sim_world.weather import DiskFault, Span, Weather
 from perdure.actors.tasks import Killed, contained, thrown
 
 
-class Event(NamedTuple):
+class ChronicleEntry(NamedTuple):
     """One line of the chronicle."""
 
     at_ms: float
@@ -41,7 +41,7 @@ class Event(NamedTuple):
     what: str
 
 
-class Failure(NamedTuple):
+class SimFailure(NamedTuple):
     """Something that went wrong in a process, or the end of one. `error` is None if it was not an exception's doing."""
 
     at_ms: float
@@ -53,7 +53,7 @@ class Failure(NamedTuple):
         return f"{self.at_ms:.3f} ms, {self.process}: {self.cause}" + (f" ({self.error!r})" if self.error else "")
 
 
-class Nature:
+class SimContext:
     """The ground of one simulation: time, chance, weather, and a record of what happened."""
 
     def __init__(self, seed: int, weather: Weather, loop: VirtualLoop, trace_max: int) -> None:
@@ -61,8 +61,8 @@ class Nature:
         self.weather = weather
         self.loop = loop
         self.clocks_off_ms = 0  # all wall clocks, beside what each is off
-        self.trace: deque[Event] = deque(maxlen=trace_max)
-        self.errors: list[Failure] = []
+        self.trace: deque[ChronicleEntry] = deque(maxlen=trace_max)
+        self.errors: list[SimFailure] = []
         self.harmless: tuple[type[BaseException], ...] = (Killed, DiskFault, asyncio.CancelledError)
         self.sealed = False  # the simulation is over: the order in which things are swept up is nobody's concern
         self._digest = hashlib.blake2b(digest_size=16)
@@ -87,7 +87,7 @@ class Nature:
         """Write a line into the chronicle (which forgets old lines) and into the digest (which does not)."""
         if self.sealed:
             return
-        event = Event(self.now_ms(), process, what)
+        event = ChronicleEntry(self.now_ms(), process, what)
         self.trace.append(event)
         self._digest.update(f"{event.at_ms!r} {process} {what}\n".encode())
 
@@ -96,7 +96,7 @@ class Nature:
         if error is not None and self.excuses(error):
             return
         self.note(process, f"error: {cause}" + (f": {type(error).__name__}" if error else ""))
-        self.errors.append(Failure(self.now_ms(), process, cause, error))
+        self.errors.append(SimFailure(self.now_ms(), process, cause, error))
 
     def excuses(self, error: BaseException) -> bool:
         """Whether an exception is harmless, was raised `from` a harmless one, or is a group of such."""
@@ -110,10 +110,10 @@ class Nature:
         return self._digest.hexdigest()
 
 
-class Process:
+class SimProcess:
     """One simulated operating system process. `kind` is "supervisor", "host" or "client"."""
 
-    def __init__(self, nature: Nature, name: str, kind: str, on_end: Callable[[Process], None]) -> None:
+    def __init__(self, nature: SimContext, name: str, kind: str, on_end: Callable[[SimProcess], None]) -> None:
         self.nature = nature
         self.name = name
         self.kind = kind
@@ -240,7 +240,7 @@ class Process:
 class Gate(Coroutine[object, object, object]):
     """Stands between a task and its coroutine, so that a process can hang and die at any await."""
 
-    def __init__(self, coroutine: Coroutine[object, None, object], process: Process) -> None:
+    def __init__(self, coroutine: Coroutine[object, None, object], process: SimProcess) -> None:
         self._inner = coroutine
         self._process = process
         self._held: BaseException | type[BaseException] | None = None
@@ -254,7 +254,7 @@ class Gate(Coroutine[object, object, object]):
         return getattr(self._inner, name)
 
     @property
-    def process(self) -> Process:
+    def process(self) -> SimProcess:
         """Whose task this is."""
         return self._process
 
@@ -320,7 +320,7 @@ class Gate(Coroutine[object, object, object]):
         self._process.gates.pop(self._number, None)
 
 
-def current_process() -> Process | None:
+def current_process() -> SimProcess | None:
     """The process whose code is running, None for the world itself."""
     return _current.get()
 
@@ -356,4 +356,4 @@ def gated_task(
     return task
 
 
-_current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("simulated process", default=None)
+_current: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("simulated process", default=None)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from perdure.actors.link.messages import Call, MakeCall, Plain, Reply
 from perdure.actors.link.wire import error_to_plain
-from perdure.actors.supervisor.sessions import Session, Sessions
-from perdure.actors.supervisor.ways import Ways
+from perdure.actors.supervisor.call_router import CallRouter
+from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.ledger import (
     AgentAborted,
     AgentBeingDeleted,
@@ -60,7 +60,7 @@ class OpenCall:
 class Calls:
     """The calls under way in one supervisor life. They are found by their agent while they wait for it, and then by its host."""
 
-    def __init__(self, view: View, sessions: Sessions, ways: Ways) -> None:
+    def __init__(self, view: View, sessions: Sessions, ways: CallRouter) -> None:
         self._view, self._sessions, self._ways = view, sessions, ways
         self._calls: dict[str, OpenCall] = {}
         self._waiting: dict[str, dict[str, None]] = {}
@@ -68,7 +68,7 @@ class Calls:
         self._due: dict[str, None] = {}  # agents whose calls may perhaps be handed over now
         self._is_held_up = False  # by a deletion
 
-    def begin(self, session: Session, ref: str, asked: Call) -> None:
+    def begin(self, session: PeerSession, ref: str, asked: Call) -> None:
         """A peer asks for a call, perhaps again."""
         known = self._calls.get(ref)
         if known is not None:

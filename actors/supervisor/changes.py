@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import Final
 
 from perdure.actors.link.messages import Fields
-from perdure.ledger import CrowdRow, Row, RunCleared, View, crowd_of, line
+from perdure.ledger import BatchRow, Row, RunCleared, View, batch_of, line
 
 CHANGED_MAX: Final = 20_000
 """How many changed runs are remembered."""
@@ -31,8 +31,8 @@ class Changes:
     def note(self, rows: Iterable[Row]) -> None:
         """These facts are durable."""
         for row in rows:
-            if isinstance(row, CrowdRow):
-                self._changed_together(crowd_of(row).run_ids, row.seq)
+            if isinstance(row, BatchRow):
+                self._changed_together(batch_of(row).run_ids, row.seq)
                 continue
             self._upto = row.seq
             if row.subject in self._view.runs:

@@ -19,25 +19,25 @@ from perdure.actors.link.messages import (
     HostHello,
     HostVitals,
     InboxKept,
+    MailSettled,
     Message,
     Observe,
     Prepare,
     Prepared,
     Question,
     Reply,
-    Retire,
+    RetireHost,
     RunEnded,
-    Settled,
     Stop,
     Wait,
 )
 from perdure.actors.link.questions import runs_named
 from perdure.actors.link.wire import error_to_plain
+from perdure.actors.supervisor.call_router import CallRouter
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import Queries
-from perdure.actors.supervisor.sessions import Arrived, Session, Sessions
-from perdure.actors.supervisor.ways import Ways
+from perdure.actors.supervisor.sessions import Arrived, PeerSession, Sessions
 from perdure.ledger import (
     Adopt,
     AgentUnreachable,
@@ -79,13 +79,13 @@ class Intake:
         calls: Calls,
         queries: Queries,
         publisher: Publisher,
-        ways: Ways,
+        ways: CallRouter,
     ) -> None:
         self._view, self._sessions, self._calls, self._queries = view, sessions, calls, queries
         self._publisher, self._limits, self._ways = publisher, limits, ways
-        self._inboxes: list[tuple[Session, InboxKept]] = []
+        self._inboxes: list[tuple[PeerSession, InboxKept]] = []
 
-    def receive(self, session: Session, message: Message) -> Iterable[Stimulus]:
+    def receive(self, session: PeerSession, message: Message) -> Iterable[Stimulus]:
         """Take in a message. What must be decided because of it is handed back."""
         match message:
             case CallAnswered(ref, ok, value):
@@ -119,7 +119,7 @@ class Intake:
                 return self._host_hello(session, message)
         return ()
 
-    def _host_vitals(self, session: Session, said: HostVitals) -> None:
+    def _host_vitals(self, session: PeerSession, said: HostVitals) -> None:
         host = self._view.hosts.get(session.peer_id)
         if host is None:
             return
@@ -129,18 +129,18 @@ class Intake:
         if behind:
             host.late_at_ms = self._publisher.now_ms()
 
-    def _wait_again(self, session: Session, run_ids: list[str]) -> None:
+    def _wait_again(self, session: PeerSession, run_ids: list[str]) -> None:
         for run_id in run_ids:
             self._sessions.wait(session, run_id)
             self._view.touched[run_id] = None
 
-    def _host_hello(self, session: Session, said: HostHello) -> Iterator[Stimulus]:
+    def _host_hello(self, session: PeerSession, said: HostHello) -> Iterator[Stimulus]:
         """A host begins a session. One that was given up meanwhile is told to leave; tenants of earlier lives are stopped."""
         self._wait_again(session, said.waits)
         session.is_host = True
         host = self._view.hosts.get(session.peer_id)
         if host is None:
-            session.say(Retire())
+            session.say(RetireHost())
             return
         host.pid, host.node, host.rss_mb = said.pid, said.node, said.rss_mb
         types = list(dict.fromkeys(type_of(agent) for agent in islice(self._view.agents, 200)))[:8]
@@ -156,7 +156,7 @@ class Intake:
             self._publisher.welcome(session)
         yield HostUp(session.peer_id, [(agent, incarnation) for agent, incarnation in said.tenants], said.farewells)
 
-    def _waits(self, session: Session, run_id: str) -> None:
+    def _waits(self, session: PeerSession, run_id: str) -> None:
         """Somebody still waits for this run. If it is unknown it was cleared, and will never end."""
         if run_id in self._view.runs:
             self._sessions.wait(session, run_id)
@@ -165,7 +165,7 @@ class Intake:
             empty = {"summary": "", "output": None, "agent_type": ""}
             session.say(RunEnded(run_id, {**empty, "status": "aborted", "error": "the run was cleared"}))
 
-    def asked(self, session: Session, asked: Ask) -> Stimulus | None:
+    def asked(self, session: PeerSession, asked: Ask) -> Stimulus | None:
         """Take in a question. What must be decided first is handed back; anything else is answered after the turn."""
         match asked.question:
             case Cancel() | Clear() | Retry() as wish:
@@ -184,7 +184,7 @@ class Intake:
                 self._queries.add(session, asked.ref, query)
         return None
 
-    def _mailed(self, session: Session, ref: str, mail: Tell) -> Tell | None:
+    def _mailed(self, session: PeerSession, ref: str, mail: Tell) -> Tell | None:
         try:
             return self._ways.of_mail(mail)
         except AgentUnreachable as refusal:
@@ -203,10 +203,10 @@ class Intake:
                 continue
             mail = self._view.mail
             settled = [key for key in mail_ids if key not in mail or not mail[key].is_open]
-            session.say(Settled(agent, incarnation, settled))
+            session.say(MailSettled(agent, incarnation, settled))
 
 
-def together(arrived: Iterable[Arrived], limits: Limits) -> Iterator[tuple[Session, list[Message]]]:
+def batch_alike(arrived: Iterable[Arrived], limits: Limits) -> Iterator[tuple[PeerSession, list[Message]]]:
     """What has arrived, in order: ends that follow each other and are plain, and requests that are alike besides, together; everything else
     by itself."""
     session, group, first = None, list[Message](), None

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Final
 
 from perdure.actors.events.observability import Channel, EventType
-from perdure.actors.link.messages import Ping, Plain, Refused, Retire
+from perdure.actors.link.messages import Ping, Plain, Refused, RetireHost
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import Fleet, PoolSpec, Pulse, World
 from perdure.actors.supervisor.publisher import Publisher
@@ -24,9 +24,9 @@ from perdure.ledger import (
     HostUnavailable,
     HostView,
     NoSuchNode,
+    PoolTrouble,
     Run,
     Stimulus,
-    Trouble,
     Unhosted,
     View,
     hindrance,
@@ -270,7 +270,7 @@ class Pool:
             return
         if waits_for:  # such a node may be on its way, so nobody is refused
             self._doubt(
-                spec, Trouble(spec, f"{waits_for}; Ray waits for one", 0, self._publisher.now_ms(), is_lack=True)
+                spec, PoolTrouble(spec, f"{waits_for}; Ray waits for one", 0, self._publisher.now_ms(), is_lack=True)
             )
         await self._watch(host_id)
 
@@ -290,7 +290,7 @@ class Pool:
         key, cause = pool_key(spec), cause.replace(host_id, "it").rstrip(".")
         before = self._view.troubles.get(key)
         starts, since_ms = (before.starts, before.since_at_ms) if before is not None else (0, self._publisher.now_ms())
-        trouble = Trouble(spec, cause, starts + 1, since_ms, is_lack)
+        trouble = PoolTrouble(spec, cause, starts + 1, since_ms, is_lack)
         if before is None:
             self._warned.pop(key, None)
         self._doubt(spec, trouble)
@@ -301,7 +301,7 @@ class Pool:
         asyncio.get_running_loop().call_later(pause_ms / 1000, self._sessions.arrived.set)  # no turn may come by itself
         self._report(Unhosted(key))
 
-    def _doubt(self, spec: Plain, trouble: Trouble) -> None:
+    def _doubt(self, spec: Plain, trouble: PoolTrouble) -> None:
         """Know why no host of a pool comes up, and log each cause once."""
         key = pool_key(spec)
         self._view.troubles[key] = trouble
@@ -323,7 +323,7 @@ class Pool:
                 words = f"{trouble}. Run {run.run_id} is kept, and goes on when one can be had; `perdure explain` tells more"
                 self._refuse(run, kind(words), also_hosts=trouble.is_lack and not run.attempt)
 
-    def _hindered(self, key: str, trouble: Trouble) -> Iterator[Run]:
+    def _hindered(self, key: str, trouble: PoolTrouble) -> Iterator[Run]:
         """The runs of a pool for which somebody waits, but for those that are about to fail."""
         at_fault = is_at_fault(self._view, key)
         for run_id in islice(self._sessions.waiters, LOOK_MAX):
@@ -393,4 +393,4 @@ class Pool:
             session = self._sessions.by_peer.get(host.host_id)
             if worn and host.up and not host.draining and not host.tenants and session is not None:
                 host.draining = True
-                session.say(Retire())
+                session.say(RetireHost())

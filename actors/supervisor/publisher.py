@@ -9,7 +9,7 @@ from typing import Any
 from perdure.actors.events.happenings import happening_of
 from perdure.actors.events.observability import Channel, EventType, Metrics
 from perdure.actors.link.messages import Fields, FromSupervisor, Happened, Observed, Plain, RunEvent, Signal
-from perdure.actors.supervisor.sessions import Session, Sessions
+from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.ledger import (
     FactRow,
     MilestoneReached,
@@ -20,8 +20,8 @@ from perdure.ledger import (
     count_of,
     counts,
     decode,
+    expand_rows,
     frame_of,
-    spelled_out,
     unpack,
 )
 
@@ -73,7 +73,7 @@ class Publisher:
             self.observers.pop(peer_id, None)
         self._welcome_all()
 
-    def welcome(self, session: Session) -> None:
+    def welcome(self, session: PeerSession) -> None:
         """Tell a host whether anybody observes, and whether anybody follows runs."""
         if session.is_host:
             session.say(Observed(bool(self.observers), bool(self.followers)))
@@ -131,7 +131,7 @@ class Publisher:
                 if row.kind in SIGNALS and isinstance(row, FactRow):
                     self._signal(row)
             return
-        for fact in spelled_out(rows):
+        for fact in expand_rows(rows):
             if fact.kind in SIGNALS:
                 self._signal(fact)
             self._frame(fact)

@@ -10,10 +10,10 @@ from perdure.actors.link.messages import Plain, Reply
 from perdure.actors.link.questions import Books, ChangedRuns, Keep, Later, Query, Upgrade, WindDown
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import World
+from perdure.actors.supervisor.backup_service import Keeping
 from perdure.actors.supervisor.changes import Changes
-from perdure.actors.supervisor.keeping import Keeping
-from perdure.actors.supervisor.sessions import Session, Sessions
-from perdure.actors.supervisor.winding_down import WindingDown
+from perdure.actors.supervisor.drain import WindingDown
+from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.actors.tasks import Tasks, report_error
 from perdure.ledger import PerdureError, Store, View, older_awake
 from perdure.policies import Limits
@@ -51,9 +51,9 @@ class Queries:
         self._winding_down, self._keeping, self._changes = winding_down, keeping, changes
         self._books = Books(view, store, limits, findings, now_ms, keeping.stored_below, self._about)
         self.work = Work()
-        self._open: list[tuple[Session, str, Query]] = []
+        self._open: list[tuple[PeerSession, str, Query]] = []
 
-    def add(self, session: Session, ref: str, query: Query) -> None:
+    def add(self, session: PeerSession, ref: str, query: Query) -> None:
         """Take in a question."""
         self._open.append((session, ref, query))
 
@@ -63,7 +63,7 @@ class Queries:
         for session, ref, query in queries:
             self._tasks.start(self._answer(session, ref, query))
 
-    async def _answer(self, session: Session, ref: str, query: Query) -> None:
+    async def _answer(self, session: PeerSession, ref: str, query: Query) -> None:
         """Answer a question. An error of ours is logged, and is the answer: it says nothing about the ledger."""
         try:
             answer = await self._answer_to(query)

@@ -1,4 +1,4 @@
-"""The supervisor's side of its conversations: one `Session` per peer, and who waits for which run.
+"""The supervisor's side of its conversations: one `PeerSession` per peer, and who waits for which run.
 
 Nothing here is durable and nothing here decides. After a supervisor's death every peer says hello again, repeats what was not
 acknowledged, and names the runs that it waits for.
@@ -14,8 +14,8 @@ from itertools import count, repeat
 from typing import NamedTuple
 
 from perdure.actors.link.columns import RunsEnded
-from perdure.actors.link.held import Held
 from perdure.actors.link.link import Link
+from perdure.actors.link.long_poll import Held
 from perdure.actors.link.messages import Fields, FromSupervisor, Message, Passivate, Reply, RunEnded
 from perdure.actors.link.wire import SupervisorFrame, body_of, decode_all, error_to_plain, frame_of, peer_frame
 from perdure.ledger import Activation, BadRequest, Run, pack
@@ -23,7 +23,7 @@ from perdure.ledger import Activation, BadRequest, Run, pack
 log = logging.getLogger("perdure.link")
 
 
-class Session:
+class PeerSession:
     """One peer's conversation, seen from the supervisor. `durable` is the number up to which its messages are committed."""
 
     def __init__(self, peer_id: str, session: int) -> None:
@@ -76,7 +76,7 @@ class Session:
 class Arrived(NamedTuple):
     """A message that waits for the next turn."""
 
-    session: Session
+    session: PeerSession
     number: int
     message: Message
 
@@ -88,7 +88,7 @@ class Sessions:
     def __init__(self) -> None:
         self.epoch = 0
         self.seq = 0
-        self.by_peer: dict[str, Session] = {}
+        self.by_peer: dict[str, PeerSession] = {}
         self.inbox: dict[str, deque[Arrived]] = {}
         self.are_attended = False
         self.arrived = asyncio.Event()
@@ -104,7 +104,7 @@ class Sessions:
                 return pack(SupervisorFrame(self.epoch, 0, 0, 0, [], missed=False, seq=0))
             if session is not None:
                 session.held.release()
-            session = self.by_peer[said.peer_id] = Session(said.peer_id, said.session)
+            session = self.by_peer[said.peer_id] = PeerSession(said.peer_id, said.session)
         link = session.link
         if said.session < link.session:
             return pack(SupervisorFrame(self.epoch, link.session, 0, 0, [], missed=False, seq=0))
@@ -124,7 +124,7 @@ class Sessions:
         heard = (self.epoch, link.session, session.durable, first)
         return frame_of(SupervisorFrame(*heard, (), missed=False, seq=self.seq), bodies)
 
-    def _take_in(self, session: Session, first: int, messages: Sequence[object]) -> bool:
+    def _take_in(self, session: PeerSession, first: int, messages: Sequence[object]) -> bool:
         """Take new messages in; returns whether earlier ones are missing, so that these must come again after them."""
         number = session.link.received
         fresh, gap = session.link.receive(first, messages)
@@ -159,7 +159,7 @@ class Sessions:
             if session.link.has_unsent:
                 session.held.release()
 
-    def wait(self, session: Session, run_id: str) -> None:
+    def wait(self, session: PeerSession, run_id: str) -> None:
         """Tell this peer when the run has ended."""
         self.waiters.setdefault(run_id, {})[session.peer_id] = None
 

@@ -22,24 +22,24 @@ from perdure.actors.events.observability import Channel, EventType
 from perdure.actors.link.messages import REPORTS, Ask, Exists, Message, Refused, Reply, Report
 from perdure.actors.link.wire import content_of, error_to_plain
 from perdure.actors.ports import Clock, Fleet, KillPoint, World
+from perdure.actors.supervisor.backup_service import Keeping
+from perdure.actors.supervisor.call_router import CallRouter
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.changes import Changes
-from perdure.actors.supervisor.intake import Intake, together
-from perdure.actors.supervisor.keeping import Keeping
-from perdure.actors.supervisor.performer import Performer
+from perdure.actors.supervisor.drain import WindingDown
+from perdure.actors.supervisor.effect_executor import EffectExecutor
+from perdure.actors.supervisor.expiry import Retention
+from perdure.actors.supervisor.intake import Intake, batch_alike
 from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import Queries
-from perdure.actors.supervisor.recollection import Recollection
-from perdure.actors.supervisor.retention import Retention
-from perdure.actors.supervisor.rounds import Rounds
-from perdure.actors.supervisor.sessions import Session, Sessions
-from perdure.actors.supervisor.ways import Ways
-from perdure.actors.supervisor.winding_down import WindingDown
+from perdure.actors.supervisor.sessions import PeerSession, Sessions
+from perdure.actors.supervisor.snapshot_loader import Recollection
+from perdure.actors.supervisor.sweep_queue import SweepQueue
 from perdure.actors.tasks import Tasks
 from perdure.actors.telemetry.run_spans import RunSpans
 from perdure.ledger import (
-    CROWD_MIN,
+    BATCH_MIN,
     Adopt,
     AgentForgotten,
     BadRequest,
@@ -56,14 +56,15 @@ from perdure.ledger import (
     Tick,
     View,
     WorldError,
+    apply_fact,
     arm,
     assign_hosts,
     count_of,
     decide,
     dirty_records,
-    enact,
     end_together,
     everything,
+    expand_rows,
     leave_out_passers,
     meta_of,
     older_awake,
@@ -73,9 +74,8 @@ from perdure.ledger import (
     request_together,
     restore,
     rows_to_make,
-    spelled_out,
 )
-from perdure.ledger.storage.cabinet import Cabinet
+from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.policies import LedgerTime, Limits, snapshot_age_max_ms, turn_size_after, with_leap
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class Checkpoints:
         tasks: Tasks,
         view: View,
         store: Store,
-        cabinet: Cabinet,
+        cabinet: AgentStorages,
         limits: Limits,
         recollection: Recollection,
         *,
@@ -340,7 +340,7 @@ class Supervisor:
         cabinet: where agents' storages lie; the supervisor only looks which there are, and deletes what was cleared.
     """
 
-    def __init__(self, world: World, fleet: Fleet, store: Store, cabinet: Cabinet, limits: Limits) -> None:
+    def __init__(self, world: World, fleet: Fleet, store: Store, cabinet: AgentStorages, limits: Limits) -> None:
         limits = limits.for_cores(world.cores)
         self.world, self.limits, self.store = world, limits, store
         self.view = View()
@@ -384,8 +384,8 @@ class Supervisor:
         world, view, sessions = self.world, self.view, self.sessions
         place = (world, self._tasks, self.now_ms, view, sessions, self.store, self.limits)
         self.winding_down = WindingDown(view, sessions)
-        self.rounds = Rounds(view)
-        self.performer = Performer(self.world, self.view, self.sessions, self.store, self.limits)
+        self.rounds = SweepQueue(view)
+        self.performer = EffectExecutor(self.world, self.view, self.sessions, self.store, self.limits)
         self.pool = Pool(world, self._tasks, self._fleet, view, sessions, self.limits, self.report, self.publisher)
         self.recollection = Recollection(world, view, self.store, has_snapshot=boot.meta is not None)
         self.checkpoints = Checkpoints(
@@ -403,7 +403,7 @@ class Supervisor:
         self.queries = Queries(
             *place, findings=self.findings, winding_down=self.winding_down, keeping=self.keeping, changes=self.changes
         )
-        ways = Ways(view, self._cabinet.exists)
+        ways = CallRouter(view, self._cabinet.exists)
         self.calls = Calls(view, sessions, ways)
         self.pool.refuse_calls, self.pool.awaits_call = self.calls.refuse_unhosted, self.calls.awaits
         self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher, ways)
@@ -459,12 +459,12 @@ class Supervisor:
         payloads: list[Payload] = []
         for stimulus in seen:
             self._decide(stimulus, at_ms, rows, payloads)
-        for session, messages in together(arrived, self.limits):
-            if len(messages) < CROWD_MIN or not self._receive_together(session, messages, at_ms, rows):
+        for session, messages in batch_alike(arrived, self.limits):
+            if len(messages) < BATCH_MIN or not self._receive_together(session, messages, at_ms, rows):
                 for message in messages:
                     self._receive(session, message, at_ms, rows, payloads)
         if not self.winding_down.is_on:
-            rows += enact(self.view, assign_hosts(self.view, at_ms, self.limits), at_ms)
+            rows += apply_fact(self.view, assign_hosts(self.view, at_ms, self.limits), at_ms)
         touched = list(self.view.touched)
         self.view.touched.clear()
         arm(self.view, touched, self.limits)
@@ -476,7 +476,7 @@ class Supervisor:
         self.publisher.publish(rows)
         self.changes.note(rows)
         if self.world.telemetry.is_on:
-            self.run_spans.see(spelled_out(rows))
+            self.run_spans.see(expand_rows(rows))
         self.calls.hosts_changed()
         self.calls.seen(touched)
         if not self.winding_down.is_on:
@@ -494,7 +494,7 @@ class Supervisor:
         self._turn_size = turn_size_after(self._turn_size, len(arrived), took_ms, self.limits)
 
     def _receive(
-        self, session: Session, message: Message, at_ms: int, rows: list[Row], payloads: list[Payload]
+        self, session: PeerSession, message: Message, at_ms: int, rows: list[Row], payloads: list[Payload]
     ) -> None:
         """One message of a peer: a request, a report of a host, or one of those that only this life cares for."""
         if type(message) in REPORTS:
@@ -512,20 +512,20 @@ class Supervisor:
                 if isinstance(seen, Adopt) and len(rows) > count:  # who is at rest wakes with what came
                     self.sessions.let_go(older_awake(self.view, None))
 
-    def _receive_together(self, session: Session, messages: list[Message], at_ms: int, rows: list[Row]) -> bool:
-        """Messages that may be a crowd. Returns whether they were decided."""
+    def _receive_together(self, session: PeerSession, messages: list[Message], at_ms: int, rows: list[Row]) -> bool:
+        """Messages that may be a batch. Returns whether they were decided."""
         if isinstance(messages[0], Ended):
-            rows += enact(self.view, end_together(self.view, cast("list[Ended]", messages), self.limits), at_ms)
+            rows += apply_fact(self.view, end_together(self.view, cast("list[Ended]", messages), self.limits), at_ms)
             return True
         asked = cast("list[Request]", messages)
-        new = enact(self.view, request_together(self.view, asked, self.limits), at_ms)
+        new = apply_fact(self.view, request_together(self.view, asked, self.limits), at_ms)
         rows += new
         for request in asked if new and asked[0].wait else ():
             self.sessions.wait(session, request.run_id)
         return bool(new)
 
     def _requested(
-        self, session: Session, request: Request, at_ms: int, rows: list[Row], payloads: list[Payload]
+        self, session: PeerSession, request: Request, at_ms: int, rows: list[Row], payloads: list[Payload]
     ) -> None:
         count = len(rows)
         try:
@@ -542,7 +542,7 @@ class Supervisor:
             elif len(rows) == count:  # whoever does not is told where a run that existed already stands (spec W-20)
                 session.answer(Exists(request.run_id, str(self.view.runs[request.run_id].status)))
 
-    def _ask(self, session: Session, ref: str, stimulus: Stimulus, at_ms: int, rows: list[Row]) -> None:
+    def _ask(self, session: PeerSession, ref: str, stimulus: Stimulus, at_ms: int, rows: list[Row]) -> None:
         """A stimulus that its sender wants answered: with nothing, or with why it was refused."""
         if isinstance(stimulus, Tell) and stimulus.mail_id in self.recollection.posted:
             session.answer(Reply(ref, ok=True, value=None))
@@ -555,7 +555,7 @@ class Supervisor:
             session.answer(Reply(ref, ok=True, value=None))
 
     def _decide(self, stimulus: Stimulus, at_ms: int, rows: list[Row], payloads: list[Payload]) -> None:
-        new = enact(self.view, decide(self.view, stimulus, at_ms, self.limits), at_ms)
+        new = apply_fact(self.view, decide(self.view, stimulus, at_ms, self.limits), at_ms)
         rows += new
         for row in new:
             payload = _payload_of(row.kind, stimulus, self.limits)

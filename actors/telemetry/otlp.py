@@ -33,7 +33,7 @@ from perdure.actors.telemetry.instruments import INSTRUMENTS, Instrument
 from perdure.actors.telemetry.settings import TelemetrySettings
 from perdure.actors.telemetry.telemetry import TRACE, Telemetry
 from perdure.ledger import plain_without_secrets
-from perdure.policies import Span, TraceContext
+from perdure.policies import EndedSpan, TraceContext
 
 EVERY_MS: Final = 500
 """How long a span waits for others. What a killed process had not sent by then is lost with it."""
@@ -72,7 +72,7 @@ class OtlpTelemetry(Telemetry):
         """Send what an author's code tells by OpenTelemetry's API, unless it has a provider of its own, in the same way."""
         trace.set_tracer_provider(self._spans)
 
-    def tell(self, span: Span) -> None:
+    def tell(self, span: EndedSpan) -> None:
         """Hand a span to the SDK: it is put into a queue, and this returns at once."""
         attributes: dict[str, Any] = {
             name: plain_without_secrets(value) for name, value in span.attributes.items() if value not in ("", None)
@@ -173,7 +173,7 @@ def _place(context: TraceContext) -> SpanContext:
     return SpanContext(int(context.trace_id, 16), int(context.span_id or "0", 16), is_remote=True, trace_flags=flags)
 
 
-def _above(span: Span) -> otel_context.Context:
+def _above(span: EndedSpan) -> otel_context.Context:
     if not span.parent:
         return otel_context.Context()
     parent = NonRecordingSpan(_place(span.context._replace(span_id=span.parent)))

@@ -16,7 +16,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, NamedTuple
 
-from perdure.actors.telemetry.names import class_of, is_function, over_attempts
+from perdure.actors.telemetry.span_names import class_of, is_function, over_attempts
 from perdure.actors.telemetry.telemetry import CARRIED, CARRIED_TOOL, Telemetry
 from perdure.ledger import (
     AttemptLost,
@@ -31,9 +31,9 @@ from perdure.ledger import (
     Status,
     View,
     decode,
+    expand_rows,
     said,
     shown,
-    spelled_out,
     taken_out,
 )
 from perdure.policies import (
@@ -44,7 +44,7 @@ from perdure.policies import (
     OURS,
     PROVIDER,
     Attribute,
-    Span,
+    EndedSpan,
     TraceContext,
     call_span,
     error_type,
@@ -78,7 +78,7 @@ class RunSpans:
         """Tell once more of the last moments of the life before, and learn what is under way."""
         if not self._telemetry.is_on:
             return
-        self.see(spelled_out(row for row in rows if row.at_ms >= rows[-1].at_ms - AGAIN_MS))
+        self.see(expand_rows(row for row in rows if row.at_ms >= rows[-1].at_ms - AGAIN_MS))
         open_runs = [run for run in self._view.runs.values() if not run.is_hard]
         self._last = {run.run_id: _in_record(run) for run in open_runs}
 
@@ -148,7 +148,7 @@ class RunSpans:
             told = {**self._about(run, EXECUTE_TOOL, name), **self._content(run, output)}
             ended_ms = run.requested_at_ms if run.options.get("detached") else at_ms
             times = run.requested_at_ms, ended_ms
-            span = Span(f"{EXECUTE_TOOL} {name}", call_span(above, run.run_id), above.span_id, *times, told)
+            span = EndedSpan(f"{EXECUTE_TOOL} {name}", call_span(above, run.run_id), above.span_id, *times, told)
             self._telemetry.tell(span._replace(error=error))
 
     def _attempt(self, run: Run, at_ms: int, status: str, error: str, output: bytes | None = None) -> None:
@@ -172,7 +172,9 @@ class RunSpans:
         told |= {"perdure.host.id": begun.host_id} if begun.host_id else {}
         told |= self._content(run, output) if is_function(run.agent_type) else {}
         start_ms = begun.at_ms
-        self._telemetry.tell(Span(f"{operation} {name}", context, above.span_id, start_ms, at_ms, told, links, error))
+        self._telemetry.tell(
+            EndedSpan(f"{operation} {name}", context, above.span_id, start_ms, at_ms, told, links, error)
+        )
 
     def _above(self, run: Run) -> TraceContext:
         return self._telemetry.above(run.options.get(CARRIED), "run", run.run_id)

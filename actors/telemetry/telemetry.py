@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from perdure.policies import Span, TraceContext, context_of, trace_of
+from perdure.policies import EndedSpan, TraceContext, context_of, trace_of
 
 TRACE: Final[ContextVar[TraceContext | None]] = ContextVar("perdure_trace", default=None)
 """The span to which the code that runs here belongs. It is set only where telemetry is on."""
@@ -44,7 +44,7 @@ class Telemetry:
     is_on = False
     tells_content = False
 
-    def tell(self, span: Span) -> None:
+    def tell(self, span: EndedSpan) -> None:
         """Tell of a span that has ended."""
 
     def samples(self, trace_id: str) -> bool:

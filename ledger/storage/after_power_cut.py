@@ -20,12 +20,21 @@ from contextlib import suppress
 from pathlib import Path
 
 from perdure.ledger.errors import StorageError
-from perdure.ledger.storage.log_format import COMMIT, LOG_MAGIC, Frame, Reading, frame_of, is_log, read_frame, read_log
+from perdure.ledger.storage.log_format import (
+    COMMIT,
+    LOG_MAGIC,
+    LogFrame,
+    Reading,
+    frame_of,
+    is_log,
+    read_frame,
+    read_log,
+)
 from perdure.ledger.storage.shared_segment import (
     SUFFIX,
     Contents,
+    LogPiece,
     Name,
-    Piece,
     alone,
     boot_of,
     is_free,
@@ -73,9 +82,9 @@ def _redo(storages: Path, folder: Path, boot: str) -> None:
     synchronise(folder)
 
 
-def _by_place(segments: Iterable[Contents]) -> dict[str, tuple[list[Piece], list[Piece]]]:
+def _by_place(segments: Iterable[Contents]) -> dict[str, tuple[list[LogPiece], list[LogPiece]]]:
     """The pieces of each log: those that were surely acknowledged, and others."""
-    found: dict[str, tuple[list[Piece], list[Piece]]] = defaultdict(lambda: ([], []))
+    found: dict[str, tuple[list[LogPiece], list[LogPiece]]] = defaultdict(lambda: ([], []))
     for each in segments:
         for piece in each.sure:
             found[piece.place][0].append(piece)
@@ -84,7 +93,7 @@ def _by_place(segments: Iterable[Contents]) -> dict[str, tuple[list[Piece], list
     return found
 
 
-def _put_back(path: Path, sure: list[Piece], others: list[Piece]) -> None:
+def _put_back(path: Path, sure: list[LogPiece], others: list[LogPiece]) -> None:
     with path.open("r+b") as file:
         if not is_log(file.read(len(LOG_MAGIC))):
             return  # it has become a database since, with all that was in the log
@@ -125,7 +134,7 @@ def _refuse(path: Path, reading: Reading, name: Name) -> None:
             os.fsync(file.fileno())
 
 
-def _following(contents: Iterable[bytes], digest: bytes) -> tuple[bytes, Frame] | None:
+def _following(contents: Iterable[bytes], digest: bytes) -> tuple[bytes, LogFrame] | None:
     """The frame that follows this digest."""
     frames = ((content, read_frame(content, 0)) for content in contents)
     return next(((content, frame) for content, frame in frames if frame is not None and frame.before == digest), None)

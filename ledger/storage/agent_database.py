@@ -20,8 +20,8 @@ from perdure.ledger.errors import StaleIncarnation, StorageError
 from perdure.ledger.storage.disk import Disk
 from perdure.ledger.storage.ownership import SCHEMA_VERSION, refuse_stranger
 from perdure.ledger.storage.records import Records, Row
-from perdure.ledger.storage.sql import OVER, Lane
-from perdure.ledger.storage.statements import bodies, everything, insertion, owner, signing, taking
+from perdure.ledger.storage.sql import OVER, SqlCursor
+from perdure.ledger.storage.sql_statements import bodies, everything, insertion, owner, signing, taking
 
 Durable = Callable[[], AbstractContextManager[None]]
 
@@ -41,8 +41,8 @@ class AgentDatabase:
         self._is_signed = True
         self._is_over = False
         self._ending = RLock()
-        self._idle: list[Lane] = []
-        self._lanes: set[Lane] = set()
+        self._idle: list[SqlCursor] = []
+        self._lanes: set[SqlCursor] = set()
         self._commits = 0
 
     def open(self, incarnation: int | None) -> None:
@@ -72,7 +72,7 @@ class AgentDatabase:
         self.give_back(lane)
         return records
 
-    def write(self, number: int, rows: list[Row], lane: Lane | None = None) -> None:
+    def write(self, number: int, rows: list[Row], lane: SqlCursor | None = None) -> None:
         """Commit what was done on this cursor, and these rows, numbered from here on. Without a transaction the last statement is one of
         its own (that saves 0.3 ms)."""
         used = lane or self.borrow()
@@ -144,7 +144,7 @@ class AgentDatabase:
         self._lanes.clear()
         self._disk.detach(self._agent_id, self.name, checkpoint=checkpoint)
 
-    def borrow(self) -> Lane:
+    def borrow(self) -> SqlCursor:
         """A cursor for one transaction or one query."""
         if self._idle:
             with suppress(IndexError):  # another thread took the last one
@@ -156,7 +156,7 @@ class AgentDatabase:
             self._lanes.add(lane)
         return lane
 
-    def give_back(self, lane: Lane, *, keep: bool = True) -> None:
+    def give_back(self, lane: SqlCursor, *, keep: bool = True) -> None:
         """Take back the cursor of a transaction or a query that is over."""
         if keep and len(self._idle) < _LANES_IDLE_MAX:
             self._idle.append(lane)
@@ -164,7 +164,7 @@ class AgentDatabase:
         lane.shut()
         self._lanes.discard(lane)
 
-    def _take(self, lane: Lane, meta: tuple[Any, ...]) -> None:
+    def _take(self, lane: SqlCursor, meta: tuple[Any, ...]) -> None:
         agent_id, latest, version = meta[:3]
         refuse_stranger(self._agent_id, self._incarnation, owner=agent_id, latest=latest, version=version)
         if latest < self._incarnation:

@@ -20,11 +20,11 @@ from perdure.ledger.storage.agent_database import AgentDatabase
 from perdure.ledger.storage.agent_log import AgentLog
 from perdure.ledger.storage.disk import Disk
 from perdure.ledger.storage.log_file import LogFile
-from perdure.ledger.storage.log_format import Head, log_of_rows
+from perdure.ledger.storage.log_format import LogHead, log_of_rows
 from perdure.ledger.storage.ownership import SCHEMA_VERSION
 from perdure.ledger.storage.records import Records, Row
-from perdure.ledger.storage.sql import Lane
-from perdure.ledger.storage.statements import insertion, signing
+from perdure.ledger.storage.sql import SqlCursor
+from perdure.ledger.storage.sql_statements import insertion, signing
 
 
 class AgentFile:
@@ -52,7 +52,7 @@ class AgentFile:
         self._on_end = on_end
         self._ended: StorageError | None = None
         self._ending = RLock()
-        self._empty_lanes: set[Lane] = set()
+        self._empty_lanes: set[SqlCursor] = set()
 
     @property
     def ended(self) -> bool:
@@ -91,13 +91,13 @@ class AgentFile:
         with self.unbroken("read"):
             return self.kept.load()
 
-    def write(self, number: int, rows: list[Row], lane: Lane | None) -> None:
+    def write(self, number: int, rows: list[Row], lane: SqlCursor | None) -> None:
         """Commit these rows, numbered from here on, and what was done on this cursor. The first rows make a log."""
         if self.kept is not None:
             self.kept.write(number, rows, lane)
             return
         self._refuse_overtaken()
-        head = Head(self.agent_id, SCHEMA_VERSION, self.incarnation or 0, 1)
+        head = LogHead(self.agent_id, SCHEMA_VERSION, self.incarnation or 0, 1)
         content = log_of_rows(head, enumerate(rows, number))
         log = self._log(self.disk.create_log(self.agent_id, self._holder, content))
         self._keep(log, partial(log.begin, content))
@@ -140,7 +140,7 @@ class AgentFile:
             raise self.broken(problem, what) from problem
 
     @contextmanager
-    def empty(self) -> Iterator[Lane]:
+    def empty(self) -> Iterator[SqlCursor]:
         """A cursor in an empty database that is nobody's."""
         with self._ending:
             self.check()

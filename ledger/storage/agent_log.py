@@ -26,7 +26,7 @@ from perdure.ledger.storage.log_format import (
     CLAIM,
     COMMIT,
     REST,
-    Head,
+    LogHead,
     Numbered,
     Reading,
     clock_after,
@@ -224,7 +224,7 @@ class AgentLog:
         self._frames.update((number, place) for number, row in rows if row.body is not None)
 
     def _anew(self, records: Records) -> bytes:
-        head = Head(self.agent_id, SCHEMA_VERSION, self.incarnation, records.clock)
+        head = LogHead(self.agent_id, SCHEMA_VERSION, self.incarnation, records.clock)
         return log_of_rows(head, self.living(records))
 
     def _garbage_about(self, records: Records) -> float:

@@ -29,9 +29,9 @@ from perdure.ledger.errors import BadRequest, StaleIncarnation, StorageConflict,
 from perdure.ledger.secret import plain_without_secrets
 from perdure.ledger.storage.agent_database import AgentDatabase
 from perdure.ledger.storage.agent_file import AgentFile
+from perdure.ledger.storage.agent_state import State
 from perdure.ledger.storage.records import INBOX, RESULT, STEP, Records, Row, step_key
-from perdure.ledger.storage.sql import OVER, Change, Lane, Parameters, Script, collide, is_conflict, script_of
-from perdure.ledger.storage.state import State
+from perdure.ledger.storage.sql import OVER, Change, Parameters, SqlCursor, SqlScript, collide, is_conflict, script_of
 from perdure.ledger.storage.transaction import Transaction, bound_to
 
 
@@ -232,12 +232,12 @@ class Storage:
                 records = self._records = records or self.file.load()
         return records
 
-    def database(self) -> Lane:
+    def database(self) -> SqlCursor:
         """A cursor for a transaction, under the commit lock. If there is no database, it is made."""
         with self._looking_again():
             return self.file.database(self.records()).borrow()
 
-    def ask(self, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
+    def ask(self, script: SqlScript, parameters: Parameters) -> list[tuple[Any, ...]]:
         """Run a text that only reads, in no transaction."""
         constants = self.constants(script, parameters)
         if constants is not None:
@@ -254,7 +254,7 @@ class Storage:
         finally:
             database.give_back(lane)
 
-    def constants(self, script: Script, parameters: Parameters) -> list[tuple[Any, ...]] | None:
+    def constants(self, script: SqlScript, parameters: Parameters) -> list[tuple[Any, ...]] | None:
         """The answer to a query while there are no tables: it looks into an empty database. None if it asks for what is not in there, and
         there is a storage."""
         if self.file.is_database:

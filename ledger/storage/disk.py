@@ -1,8 +1,9 @@
 """Where the agents' storages lie: one file per agent, a log or a DuckDB database, or the same in memory for the simulator.
 
-A disk outlives a process, a cabinet (`ledger.storage.cabinet`) does not. So a simulated kill drops the cabinet and keeps the disk, and
-what was committed is found again by the next cabinet, exactly as with files. All databases of a process are attached to *one*
-in-memory DuckDB instance: a cursor that stands in one of them is cheap (0.1 ms), an instance of its own is not (30 ms, 20 MB).
+A disk outlives a process, what one has open of them (`ledger.storage.agent_storages`) does not. So a simulated kill drops what was open
+and keeps the disk, and what was committed is found again by the next process, exactly as with files. All databases of a process are
+attached to *one* in-memory DuckDB instance: a cursor that stands in one of them is cheap (0.1 ms), an instance of its own is not (30 ms,
+20 MB).
 
 Two processes cannot have the same file: it is locked, and the kernel lets go when the process dies. Within one process the
 disk keeps the same rule itself, between cabinets. So a zombie that still runs keeps its successor out (`StorageLocked`, try
@@ -27,8 +28,8 @@ from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import StorageConflict, StorageError, StorageLost
 from perdure.ledger.ids import is_within
 from perdure.ledger.storage.log_file import LogFile, MemoryLog
-from perdure.ledger.storage.shared_log import Part
-from perdure.ledger.storage.sql import Lane
+from perdure.ledger.storage.shared_log import CommitPart
+from perdure.ledger.storage.sql import SqlCursor
 
 # No primary keys. An index doubles the file (measured with 1,024 mails: 94 KB against 45 KB), and in the storage format of 1.4
 # it keeps the room of deleted rows for ever. What keys would guard is guarded by the one writer and its commit lock.
@@ -77,10 +78,10 @@ class Disk(ABC):
         self._instance: duckdb.DuckDBPyConnection | None = None
         self._blank: set[str] = set()  # the databases that were made and not looked at yet
 
-    def together(self) -> AbstractContextManager[Callable[[], Part]]:
+    def group_commit(self) -> AbstractContextManager[Callable[[], CommitPart]]:
         """What this thread commits within the block becomes durable together at its end, if there is a gain in it. It gives a function that
         begins a part of it; after the block, each part is to be told."""
-        return nullcontext(Part)
+        return nullcontext(CommitPart)
 
     def once_durable(self, job: Callable[[], None]) -> None:
         """Do this when what this thread has committed is durable."""
@@ -160,10 +161,10 @@ class Disk(ABC):
     def witness(self, agent_id: str, forgotten: dict[str, int]) -> None:  # noqa: B027 - only a simulation is interested
         """The agent forgets these mails, whose rows had these numbers."""
 
-    def lane(self, agent_id: str, database: str | None) -> Lane:
+    def lane(self, agent_id: str, database: str | None) -> SqlCursor:
         """A new cursor in this database; without one, in an empty database that is nobody's."""
         with self._lock:
-            return Lane(agent_id, self._root().cursor(), database)
+            return SqlCursor(agent_id, self._root().cursor(), database)
 
     def export(self, agent_id: str, database: str, path: Path) -> None:
         """Copy what is committed in a database into a new file. The file gets its name when it is complete."""

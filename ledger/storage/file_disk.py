@@ -30,7 +30,7 @@ from perdure.ledger.storage.agent_locks import AgentLocks, holder_of
 from perdure.ledger.storage.disk import SCHEMA, Disk, StorageLocked
 from perdure.ledger.storage.log_file import FileLog, LogFile, kept_beside, staged_at
 from perdure.ledger.storage.log_format import LOG_MAGIC, is_log
-from perdure.ledger.storage.shared_log import Part, SharedLog
+from perdure.ledger.storage.shared_log import CommitPart, SharedLog
 from perdure.ledger.storage.this_machine import settle_file_system
 from perdure.ledger.whole_files import synchronise, write_whole
 
@@ -88,9 +88,9 @@ class FileDisk(Disk):
     def _log(self, agent_id: str, path: Path, file: int, *, is_secured: bool) -> FileLog:
         return FileLog(agent_id, path, file, place_of(agent_id), self.shared, is_secured=is_secured)
 
-    def together(self) -> AbstractContextManager[Callable[[], Part]]:
+    def group_commit(self) -> AbstractContextManager[Callable[[], CommitPart]]:
         """Those that are logs share one write to the disk."""
-        return self.shared.together()
+        return self.shared.group_commit()
 
     def once_durable(self, job: Callable[[], None]) -> None:
         """Do this when what this thread has committed is durable."""

@@ -17,7 +17,7 @@ from typing import Final
 
 from perdure.ledger.errors import StaleIncarnation, StorageError
 from perdure.ledger.storage.shared_log import SharedLog
-from perdure.ledger.storage.shared_segment import Piece, write_at
+from perdure.ledger.storage.shared_segment import LogPiece, write_at
 from perdure.ledger.storage.sql import OVER
 from perdure.ledger.whole_files import synchronise, write_whole
 
@@ -118,7 +118,7 @@ class FileLog(LogFile):
         """One write. Whether it is synchronised here, or with what the thread commits together, is decided here."""
         with self.held():
             write_at(self._file, content, start)
-            if durable and self._is_secured and self._shared.take(self, Piece(self._place, start, content)):
+            if durable and self._is_secured and self._shared.take(self, LogPiece(self._place, start, content)):
                 self._waits = True
             elif durable:
                 self._synchronise()

@@ -29,7 +29,7 @@ _FRAME_BYTES_MAX: Final = 32 << 10  # of a log that is written anew: as much is 
 Numbered = tuple[int, Row]
 
 
-class Head(NamedTuple):
+class LogHead(NamedTuple):
     """Whose log it is. `clock` is the first number that a row in it may have, if no later one was given away before."""
 
     agent_id: str
@@ -38,7 +38,7 @@ class Head(NamedTuple):
     clock: int
 
 
-class Frame(NamedTuple):
+class LogFrame(NamedTuple):
     """A whole frame, by where it and its rows lie."""
 
     kind: int
@@ -55,8 +55,8 @@ class Reading(NamedTuple):
     """What is in a log. `end` is where its last whole frame ends. `is_damaged` says that something unreadable stands before a whole frame,
     or in the head, which was whole before the log had its name: it is no write that was interrupted."""
 
-    head: Head | None
-    frames: list[Frame]
+    head: LogHead | None
+    frames: list[LogFrame]
     digest: bytes
     end: int
     is_damaged: bool
@@ -67,7 +67,7 @@ class Reading(NamedTuple):
         return max((each.incarnation for each in (self.head, *self.frames[-1:]) if each is not None), default=0)
 
 
-def head_of(head: Head) -> tuple[bytes, bytes]:
+def head_of(head: LogHead) -> tuple[bytes, bytes]:
     """The head of a log, and its digest."""
     agent_id = head.agent_id.encode("utf-8", "surrogatepass")
     told = _HEAD.pack(LOG_MAGIC, head.version, head.incarnation, head.clock, len(agent_id)) + agent_id
@@ -83,7 +83,7 @@ def frame_of(kind: int, rows: list[Numbered], number: int, incarnation: int, bef
     return b"".join((told, digest, body)), digest
 
 
-def log_of_rows(head: Head, rows: Iterable[Numbered]) -> bytes:
+def log_of_rows(head: LogHead, rows: Iterable[Numbered]) -> bytes:
     """A log with these rows, which rise in their numbers."""
     told, digest = head_of(head)
     parts, due, size = [told], list[Numbered](), 0
@@ -98,7 +98,7 @@ def log_of_rows(head: Head, rows: Iterable[Numbered]) -> bytes:
     return b"".join(parts)
 
 
-def rows_of(content: bytes, frame: Frame) -> list[Numbered]:
+def rows_of(content: bytes, frame: LogFrame) -> list[Numbered]:
     """The rows of a frame."""
     packed = content[frame.rows : frame.end]
     return [(frame.number + at, Row(*row)) for at, *row in unpack(packed)] if packed else []
@@ -120,14 +120,14 @@ def read_log(content: bytes) -> Reading:
     head, digest, at = _read_head(content)
     if head is None:
         return Reading(None, [], b"", 0, is_damaged=True)
-    frames: list[Frame] = []
+    frames: list[LogFrame] = []
     while (frame := read_frame(content, at)) is not None and frame.before == digest:
         frames.append(frame)
         digest, at = frame.digest, frame.end
     return Reading(head, frames, digest, at, _has_frame(content, at))
 
 
-def read_frame(content: bytes, at: int) -> Frame | None:
+def read_frame(content: bytes, at: int) -> LogFrame | None:
     """The frame at this place, if it is whole."""
     begin = at + _FRAME.size + _CHECK
     if begin > len(content):
@@ -138,7 +138,9 @@ def read_frame(content: bytes, at: int) -> Frame | None:
         return None
     digest = content[begin - _CHECK : begin]
     told, body = content[at : begin - _CHECK], memoryview(content)[begin:end]
-    return Frame(kind, number, incarnation, before, digest, at, begin, end) if check_of(told, body) == digest else None
+    return (
+        LogFrame(kind, number, incarnation, before, digest, at, begin, end) if check_of(told, body) == digest else None
+    )
 
 
 def life_in(frame: bytes) -> tuple[int, int]:
@@ -151,7 +153,7 @@ def digest_in(frame: bytes) -> bytes:
     return frame[_FRAME.size : _FRAME.size + _CHECK]
 
 
-def _read_head(content: bytes) -> tuple[Head | None, bytes, int]:
+def _read_head(content: bytes) -> tuple[LogHead | None, bytes, int]:
     if len(content) < _HEAD.size:
         return None, b"", 0
     magic, version, incarnation, clock, length = _HEAD.unpack_from(content)
@@ -160,7 +162,7 @@ def _read_head(content: bytes) -> tuple[Head | None, bytes, int]:
     if magic != LOG_MAGIC or check_of(content[:end]) != digest:
         return None, b"", 0
     agent_id = content[_HEAD.size : end].decode("utf-8", "surrogatepass")
-    return Head(agent_id, version, incarnation, clock), digest, end + _CHECK
+    return LogHead(agent_id, version, incarnation, clock), digest, end + _CHECK
 
 
 def _has_frame(content: bytes, at: int) -> bool:

@@ -36,7 +36,17 @@ from typing import Final, Protocol
 
 from perdure.ledger.errors import StorageError
 from perdure.ledger.storage.after_power_cut import redo
-from perdure.ledger.storage.shared_segment import KEPT, SUFFIX, Entry, Piece, Segment, alone, boot_of, is_free, keep
+from perdure.ledger.storage.shared_segment import (
+    KEPT,
+    SUFFIX,
+    LogPiece,
+    Segment,
+    SegmentEntry,
+    alone,
+    boot_of,
+    is_free,
+    keep,
+)
 from perdure.ledger.storage.this_machine import boot_id, is_local, synchronise_file_system
 from perdure.ledger.whole_files import synchronise
 
@@ -57,11 +67,11 @@ class Sharer(Protocol):
         """The piece could be synchronised nowhere, which ends the life of its agent. Returns what is told of it."""
 
 
-class Part:
+class CommitPart:
     """What one of those that commit together has committed. `told` ends it, when all of it is durable."""
 
     def __init__(self) -> None:
-        self.pieces: list[tuple[Sharer, Piece]] = []
+        self.pieces: list[tuple[Sharer, LogPiece]] = []
         self.then: list[Callable[[], None]] = []
         self.problem: StorageError | None = None
 
@@ -112,13 +122,13 @@ class SharedLog:
     # those that commit together
 
     @contextmanager
-    def together(self) -> Iterator[Callable[[], Part]]:
+    def group_commit(self) -> Iterator[Callable[[], CommitPart]]:
         """What this thread commits within the block is durable after it, and not before. It gives a function that begins a part; after the
         block, each part is to be told."""
-        parts: list[Part] = []
+        parts: list[CommitPart] = []
 
-        def begin() -> Part:
-            self._here.part = part = Part()
+        def begin() -> CommitPart:
+            self._here.part = part = CommitPart()
             parts.append(part)
             return part
 
@@ -135,14 +145,14 @@ class SharedLog:
         else:
             self._here.part.then.append(job)
 
-    def take(self, log: Sharer, piece: Piece) -> bool:
+    def take(self, log: Sharer, piece: LogPiece) -> bool:
         """Make this piece durable with the others. False if this thread commits alone."""
         if self._here.part is None:
             return False
         self._here.part.pieces.append((log, piece))
         return True
 
-    def _secure(self, parts: list[Part]) -> None:
+    def _secure(self, parts: list[CommitPart]) -> None:
         pieces = [piece for part in parts for _, piece in part.pieces]
         shared = len(pieces) > 1 and self._append(pieces)
         for part in parts:
@@ -154,7 +164,7 @@ class SharedLog:
                 except OSError as problem:
                     part.problem = log.lost(problem)
 
-    def _append(self, pieces: list[Piece]) -> bool:
+    def _append(self, pieces: list[LogPiece]) -> bool:
         """Whether the shared log has taken these."""
         if sum(len(piece.frame) for piece in pieces) > self._room // 2:
             return False
@@ -171,7 +181,7 @@ class SharedLog:
                 self._beside(partial(self._renew, segment))
         return False
 
-    def _has_appended(self, segment: Segment, entry: Entry) -> bool:
+    def _has_appended(self, segment: Segment, entry: SegmentEntry) -> bool:
         try:
             segment.append(entry)
         except OSError as problem:
@@ -265,7 +275,7 @@ class SharedLog:
 class _Here(threading.local):
     """The part that this thread commits now."""
 
-    part: Part | None = None
+    part: CommitPart | None = None
 
 
 def _on_a_thread(job: Callable[[], None]) -> None:

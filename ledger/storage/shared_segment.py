@@ -37,7 +37,7 @@ _CHECK: Final = 16
 _HEX: Final = 35  # characters at the end of a log's path: a digest, and `.db`
 
 
-class Piece(NamedTuple):
+class LogPiece(NamedTuple):
     """A frame of an agent's log: `place` is the path of the log below the folder of all storages, `start` where in it the frame begins."""
 
     place: str
@@ -54,7 +54,7 @@ class Name(NamedTuple):
     incarnation: int
 
 
-class Entry(NamedTuple):
+class SegmentEntry(NamedTuple):
     """What is written at once, and whose pieces are in it."""
 
     content: bytes
@@ -79,7 +79,7 @@ class Segment:
             os.fsync(self.file)
             undo.pop_all()
 
-    def entry(self, pieces: Sequence[Piece]) -> Entry | None:
+    def entry(self, pieces: Sequence[LogPiece]) -> SegmentEntry | None:
         """What `append` writes for these; None if there is no room for it."""
         parts: list[bytes] = []
         for number, (place, start, frame) in enumerate(pieces):
@@ -90,9 +90,11 @@ class Segment:
         names = b"".join(_NAME.pack(*each) for each in self._names)
         names = _NAMES.pack(_NAMES_MAGIC, self._generation, self._entries + 1, len(self._names)) + names
         entry = b"".join((*parts, names, check_of(names)))
-        return Entry(entry, [name_of(piece) for piece in pieces]) if self._end + len(entry) <= self._room else None
+        return (
+            SegmentEntry(entry, [name_of(piece) for piece in pieces]) if self._end + len(entry) <= self._room else None
+        )
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: SegmentEntry) -> None:
         """Write an entry and synchronise it."""
         write_at(self.file, entry.content, self._end)
         os.fdatasync(self.file)
@@ -140,8 +142,8 @@ class Contents(NamedTuple):
     was begun; `last` are those of an entry that is not whole, if it is the last: it may have been promised to nobody. `lost` tells whose
     pieces were in entries before the last, and are not there; `problem` says what is missing."""
 
-    sure: list[Piece]
-    last: list[Piece]
+    sure: list[LogPiece]
+    last: list[LogPiece]
     lost: list[Name]
     problem: str
 
@@ -187,7 +189,7 @@ def keep(path: Path) -> Path:
     return kept
 
 
-def name_of(piece: Piece) -> Name:
+def name_of(piece: LogPiece) -> Name:
     """Whose this piece is."""
     return Name(bytes.fromhex(piece.place[-_HEX:-3]), piece.start, *life_in(piece.frame))
 
@@ -230,7 +232,7 @@ class _Found(NamedTuple):
     entry: int
     number: int
     total: int
-    piece: Piece
+    piece: LogPiece
     end: int
 
 
@@ -259,7 +261,7 @@ def _piece(content: bytes, at: int) -> _Found | None:
         return None
     if (whole := read_frame(frame, 0)) is None or whole.end != length:
         return None
-    piece = Piece(content[begin:sealed].decode(), start, frame)
+    piece = LogPiece(content[begin:sealed].decode(), start, frame)
     return _Found(generation, entry, number, total, piece, sealed + _CHECK + length)
 
 

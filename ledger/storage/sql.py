@@ -54,7 +54,7 @@ _CONFLICT = re.compile(
 )
 
 
-class Script(NamedTuple):
+class SqlScript(NamedTuple):
     """What a SQL text does. `selects_only` means that it cannot create anything. `parsed` is what runs: one statement is parsed only once,
     which saves half of what it costs; of several the text is run."""
 
@@ -67,12 +67,12 @@ class Script(NamedTuple):
     changes: frozenset[Change]
 
 
-def script_of(text: str) -> Script:
+def script_of(text: str) -> SqlScript:
     """Classify a text. Raises `BadRequest` for a statement that agents may not use, and DuckDB's `ParserException`."""
     return _remembered(text) if len(text) <= _TEXT_REMEMBERED_MAX else _judge(text)
 
 
-def _judge(text: str) -> Script:
+def _judge(text: str) -> SqlScript:
     statements = duckdb.extract_statements(text)
     kinds: set[StatementType] = set()
     changes: set[Change] = set()
@@ -81,7 +81,7 @@ def _judge(text: str) -> Script:
         kinds.add(kind)
         changes.update(_changes(kind, statement.query))
     selects_only = kinds <= {StatementType.SELECT}
-    return Script(
+    return SqlScript(
         text=text,
         parsed=statements[0] if len(statements) == 1 else text,
         empty=not statements,
@@ -139,7 +139,7 @@ def refuse_untaken(parameters: Parameters, problem: Exception) -> None:
                 ) from problem
 
 
-class Lane:
+class SqlCursor:
     """One cursor that stands in one agent's database and runs one statement at a time, from any thread.
 
     After `shut`, a lane refuses every use, and a statement that another thread runs on it is interrupted. So nothing of a life that is

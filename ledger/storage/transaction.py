@@ -21,7 +21,7 @@ import duckdb
 from perdure.ledger.errors import StorageError
 from perdure.ledger.secret import plain_without_secrets
 from perdure.ledger.storage.records import INBOX, KEYS, OUTBOX, RESULT, STATE, STEP, Key, Records, Row, step_key
-from perdure.ledger.storage.sql import Change, Lane, Parameters, Script, script_of
+from perdure.ledger.storage.sql import Change, Parameters, SqlCursor, SqlScript, script_of
 
 _bound: ContextVar[tuple[Transaction, ...]] = ContextVar("perdure_transactions", default=())
 
@@ -43,10 +43,10 @@ class TransactionStorage(Protocol):
     def records(self) -> Records:
         """What is committed."""
 
-    def constants(self, script: Script, parameters: Parameters) -> list[tuple[Any, ...]] | None:
+    def constants(self, script: SqlScript, parameters: Parameters) -> list[tuple[Any, ...]] | None:
         """The answer to a query that asks for nothing in the storage; None if there are tables that it may ask for."""
 
-    def database(self) -> Lane:
+    def database(self) -> SqlCursor:
         """A cursor for a transaction; creates the storage, or makes a database of it."""
 
     def refusal(self, problem: duckdb.Error, transaction: Transaction) -> StorageError | None:
@@ -89,7 +89,7 @@ class Transaction:
         self.over = False
         self.entered = 0
         self.doom: StorageError | None = None
-        self.lane: Lane | None = None
+        self.lane: SqlCursor | None = None
         self.snapshot: int | None = None  # the clock before the database's snapshot was taken
         self.seen: dict[Key, int] = {}  # the version of every key that this transaction depends on
         self.changes: set[Change] = set()
@@ -174,7 +174,7 @@ class Transaction:
         if self.doom is None and not self.over:
             self.doom = reason
 
-    def run(self, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
+    def run(self, script: SqlScript, parameters: Parameters) -> list[tuple[Any, ...]]:
         """Run a script here. A query does not create a storage."""
         self.check()
         if script.empty:
@@ -197,13 +197,13 @@ class Transaction:
                 self.condemn(self._failed(script))
         return rows
 
-    def _failed(self, script: Script) -> StorageError:
+    def _failed(self, script: SqlScript) -> StorageError:
         said = script.text.strip()[:200]
         return StorageError(
             self.storage.agent_id, f"a statement of this transaction failed, so it cannot commit: {said!r}"
         )
 
-    def _run(self, script: Script, parameters: Parameters) -> list[tuple[Any, ...]]:
+    def _run(self, script: SqlScript, parameters: Parameters) -> list[tuple[Any, ...]]:
         constants = self.storage.constants(script, parameters) if script.selects_only else None
         if constants is not None:
             return constants
@@ -213,7 +213,7 @@ class Transaction:
         self.changes |= script.changes
         return lane.run(script.parsed, parameters)
 
-    def database(self) -> Lane:
+    def database(self) -> SqlCursor:
         """The cursor of this transaction, in DuckDB's transaction."""
         if self.lane is None:
             with self.storage.committing:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import duckdb
 
-from perdure.ledger.store.crowds import count_of
+from perdure.ledger.store.batches import count_of
 from perdure.ledger.store.duckdb_file import get_mark
 from perdure.ledger.store.duckdb_tables import rows_after
-from perdure.ledger.store.journal_scan import Plan, Scan, reconcile, scan
+from perdure.ledger.store.journal_scan import ReplayPlan, Scan, reconcile, scan
 from perdure.ledger.store.seals import Mark
 from perdure.ledger.store.store import Row
 
@@ -25,7 +25,7 @@ class Assessment(NamedTuple):
     mark: Mark
     rows: list[Row]
     scanned: Scan
-    plan: Plan
+    plan: ReplayPlan
 
     @property
     def loss(self) -> str:
@@ -46,7 +46,7 @@ def assess(con: duckdb.DuckDBPyConnection, directory: Path) -> Assessment:
     missing = f"fact {last_seq + 1} is missing" if last_seq < mark.seq else ""
     problem = missing or f"facts stand in {directory.name} after the last fold"
     last = Mark(last_seq, mark.digest)
-    return Assessment(snapshot_seq, last, rows[:kept], scanned, Plan([], list(scanned.flaws), problem))
+    return Assessment(snapshot_seq, last, rows[:kept], scanned, ReplayPlan([], list(scanned.flaws), problem))
 
 
 def _follow(rows: list[Row], seq: int, upto_seq: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from perdure.ledger.store.crowds import spelled_out
+from perdure.ledger.store.batches import expand_rows
 from perdure.ledger.store.duckdb_tables import END
 from perdure.ledger.store.seals import Commit
 from perdure.ledger.store.store import FactRow
@@ -58,7 +58,7 @@ def end_before(commits: Sequence[Commit]) -> int:
 
 def facts_in(commits: Iterable[Commit], subjects: set[str]) -> list[FactRow]:
     """The facts in these commits that are about these runs, agents or mails."""
-    return spelled_out((row for commit in commits for row in commit.rows), subjects)
+    return expand_rows((row for commit in commits for row in commit.rows), subjects)
 
 
 def payload_in(commits: Iterable[Commit], run_id: str, part: str) -> bytes | None:

@@ -51,7 +51,7 @@ _SETTINGS = (
 _FENCES = ("SET enable_external_access = false", "SET lock_configuration = true")
 
 
-class Evidence:
+class KeptEvidence:
     """Damaged files that are kept under new names. They are never deleted."""
 
     def __init__(self, directory: Path) -> None:

@@ -36,7 +36,7 @@ from perdure.ledger.store.duckdb_file import (
     DOCTOR,
     MISSING,
     WAL,
-    Evidence,
+    KeptEvidence,
     connect,
     create,
     get,
@@ -251,7 +251,7 @@ class DuckDBStore:
     def _boot(self) -> Boot:
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = Lock(self.path)
-        evidence = Evidence(self.path)
+        evidence = KeptEvidence(self.path)
         findings = self._made_ready()
         con = self._con = connect(self.path, fsync=self._fsync)
         found = assess(con, self.path)
@@ -266,7 +266,7 @@ class DuckDBStore:
         segments = dict.fromkeys(found.scanned.segments, 0) if self._repair else found.scanned.segments
         self._journal.resume(segments, self._mark, found.plan.replay[-1] if replayed else None)
         if self._repair:
-            for table in ("facts", "crowds", "payloads"):
+            for table in ("facts", "batches", "payloads"):
                 con.execute(f"DELETE FROM {table} WHERE seq > $1", [found.mark.seq])
         self._inserter = Inserter(con)
         self._filter = read_filter(con, self._snapshot_seq, findings)
@@ -289,7 +289,7 @@ class DuckDBStore:
         (self.path / WAL).unlink(missing_ok=True)
         return findings
 
-    def _mended(self, con: duckdb.DuckDBPyConnection, evidence: Evidence, found: Assessment) -> list[str]:
+    def _mended(self, con: duckdb.DuckDBPyConnection, evidence: KeptEvidence, found: Assessment) -> list[str]:
         """Keep copies of what does not verify, and begin this life with everything sealed and in the database's file itself."""
         names = list(found.scanned.damaged)
         if self._repair:

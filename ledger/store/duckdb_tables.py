@@ -13,12 +13,12 @@ from operator import itemgetter
 import duckdb
 
 from perdure.ledger.status import HARD
-from perdure.ledger.store.crowd_table import crowds_after, forget_members, members_between
-from perdure.ledger.store.crowds import changed_by, is_whole, spelled_out
+from perdure.ledger.store.batch_table import batches_after, forget_members, members_between
+from perdure.ledger.store.batches import changed_by, expand_rows, is_whole
 from perdure.ledger.store.duckdb_file import INDEXED_MAX, transact
 from perdure.ledger.store.memory_store import TABLES, boot_order
 from perdure.ledger.store.seals import FACT, PAYLOAD, Commit, reweigh
-from perdure.ledger.store.store import CrowdRow, FactRow, First, Record, Row, Wanted
+from perdure.ledger.store.store import BatchRow, FactRow, First, Record, Row, Wanted
 
 COLUMNS = {  # of every table of records, its key first; `live` comes second in all of them, and `body` last
     "runs": ("run_id", "status", "agent_type", "parent", "requested_at_ms", "ended_at_ms", "first_seq", "last_seq"),
@@ -38,13 +38,13 @@ class Inserter:
 
     def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
         self._con = con
-        self._facts, self._crowds = con.appender("facts"), con.appender("crowds")
+        self._facts, self._batches = con.appender("facts"), con.appender("batches")
 
     def insert(self, commits: list[Commit]) -> None:
-        """Insert the facts, crowds and payloads of these commits."""
+        """Insert the facts, batches and payloads of these commits."""
         self._con.complete()  # an answer that was not read to its end would be in the appender's way
         rows = [row for commit in commits for row in commit.rows]
-        for appender, kind in ((self._facts, FactRow), (self._crowds, CrowdRow)):
+        for appender, kind in ((self._facts, FactRow), (self._batches, BatchRow)):
             appender.append_rows([row for row in rows if type(row) is kind])
             appender.flush()
         payloads = [payload for commit in commits for payload in commit.payloads]
@@ -53,7 +53,7 @@ class Inserter:
 
 
 def insert(con: duckdb.DuckDBPyConnection, commit: Commit) -> None:
-    """Insert one commit by a statement, into a table that has other columns besides. It is of a time before crowds."""
+    """Insert one commit by a statement, into a table that has other columns besides. It is of a time before batches."""
     facts = f"INSERT INTO facts ({FACT}) VALUES (?, ?, ?, ?, ?, ?)"
     con.executemany(facts, [list(row) for row in commit.rows])
     if commit.payloads:
@@ -289,9 +289,9 @@ def payload_of(con: duckdb.DuckDBPyConnection, run_id: str, part: str, snapshot_
 
 
 def rows_after(con: duckdb.DuckDBPyConnection, seq: int) -> list[Row]:
-    """The facts from there on in order, and their crowds. Of a crowd that is not whole its members are given."""
+    """The facts from there on in order, and their batches. Of a batch that is not whole its members are given."""
     facts = con.execute(f"SELECT {FACT} FROM facts WHERE seq > $1", [seq]).fetchall()
     rows: list[Row] = [FactRow(*fact) for fact in facts]
-    for crowd in crowds_after(con, seq):
-        rows += [crowd] if is_whole(crowd) else spelled_out([crowd])
+    for batch in batches_after(con, seq):
+        rows += [batch] if is_whole(batch) else expand_rows([batch])
     return sorted(rows, key=itemgetter(0))

@@ -20,7 +20,7 @@ from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import LedgerDamaged, LedgerError, LedgerLocked
 from perdure.ledger.store.assessment import assess
-from perdure.ledger.store.crowd_table import spell_out
+from perdure.ledger.store.batch_table import spell_out
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     DOCTOR,

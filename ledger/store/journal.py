@@ -36,7 +36,7 @@ _ROOM, _ROOM_MAX = 1 << 18, 1 << 22  # bytes of a life's first segment, and of i
 _PARTS_MAX = 1_000  # of one write; the system takes 1,024
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """A whole frame of the journal, by where its body lies: the facts after `before` up to `after`."""
 
     before: Mark
@@ -58,7 +58,7 @@ class Journal:
         self._reached: Mark | None = None
         self.size = 0  # bytes of commits since the last drop
 
-    def resume(self, segments: dict[int, int], reached: Mark, last: Entry | None) -> None:
+    def resume(self, segments: dict[int, int], reached: Mark, last: JournalEntry | None) -> None:
         """Go on after these segments (each by its number with its last fact). The next commit begins a new one.
 
         The last frame may be one that an earlier life wrote and could not synchronise. It is written and synchronised again.

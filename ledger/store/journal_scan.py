@@ -21,7 +21,7 @@ from perdure.ledger.store.journal import (
     HEAD_MAGIC,
     MIRROR,
     SEGMENT,
-    Entry,
+    JournalEntry,
     digest,
 )
 from perdure.ledger.store.seals import GENESIS, Commit, Mark, unseal
@@ -34,16 +34,16 @@ class Scan(NamedTuple):
     each segment's number with the last fact that it speaks of."""
 
     bases: list[Mark]
-    entries: list[Entry]
+    entries: list[JournalEntry]
     flaws: list[str]
     damaged: list[str]
     segments: dict[int, int]
 
 
-class Plan(NamedTuple):
+class ReplayPlan(NamedTuple):
     """What the journal does for a database: what to replay, what to tell, and what (in words) is lost in both."""
 
-    replay: list[Entry]
+    replay: list[JournalEntry]
     findings: list[str]
     loss: str
 
@@ -71,7 +71,7 @@ def scan(directory: Path) -> Scan:
     return found
 
 
-def commits(entries: list[Entry]) -> Iterator[Commit]:
+def commits(entries: list[JournalEntry]) -> Iterator[Commit]:
     """Read these frames again, one at a time."""
     with ExitStack() as stack:
         files = {path: stack.enter_context(path.open("rb")) for path in {entry.path for entry in entries}}
@@ -80,9 +80,9 @@ def commits(entries: list[Entry]) -> Iterator[Commit]:
             yield unseal(entry.before, entry.after, files[entry.path].read(entry.length))
 
 
-def reconcile(scanned: Scan, mark: Mark) -> Plan:
+def reconcile(scanned: Scan, mark: Mark) -> ReplayPlan:
     """Compare the journal with a database that has everything up to `mark`. Pure. What cannot be proven is lost."""
-    replay: list[Entry] = []
+    replay: list[JournalEntry] = []
     reached, loss = mark, ""
     for base in scanned.bases:
         if base.seq == mark.seq and base.digest != mark.digest:
@@ -103,7 +103,7 @@ def reconcile(scanned: Scan, mark: Mark) -> Plan:
     elif spoken_of < mark.seq:
         there = f"the journal ends at fact {spoken_of}" if scanned.bases else "there is no journal that can be read"
         loss = loss or f"{there}, and the database at {mark.seq}: what was acknowledged after that is lost"
-    return Plan(replay, list(scanned.flaws), loss)
+    return ReplayPlan(replay, list(scanned.flaws), loss)
 
 
 def _numbers(directory: Path) -> list[int]:
@@ -175,7 +175,7 @@ def _head(held: _Bytes) -> Mark | None:
     return Mark(*base) if magic == HEAD_MAGIC else None
 
 
-def _frame(path: Path, held: _Bytes, place: int) -> Entry | None:
+def _frame(path: Path, held: _Bytes, place: int) -> JournalEntry | None:
     """The frame at this place, if it is whole."""
     body = place + FRAME.size + CHECK
     head = held[place : place + FRAME.size]
@@ -186,7 +186,7 @@ def _frame(path: Path, held: _Bytes, place: int) -> Entry | None:
         return None
     with memoryview(held) as view, view[body : body + length] as packed:
         whole = held[place + FRAME.size : body] == digest(head, packed)
-    return Entry(Mark(before_seq, before), Mark(after_seq, after), path, body, length) if whole else None
+    return JournalEntry(Mark(before_seq, before), Mark(after_seq, after), path, body, length) if whole else None
 
 
 def _next_frame(held: _Bytes, place: int, path: Path) -> int:

@@ -12,7 +12,7 @@ from typing import NoReturn
 from perdure.ledger.errors import LedgerError
 from perdure.ledger.ids import is_within
 from perdure.ledger.status import HARD
-from perdure.ledger.store.crowds import changed_by, spelled_out
+from perdure.ledger.store.batches import changed_by, expand_rows
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Wanted
 
 TABLES = ("runs", "agents", "mail")
@@ -48,7 +48,7 @@ class MemoryStore:
     def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
         """Keep a group of facts."""
         self._check()
-        facts = spelled_out(rows)
+        facts = expand_rows(rows)
         if not facts and not payloads:
             return
         numbers = [fact.seq for fact in facts]

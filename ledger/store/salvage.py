@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 import duckdb
 
 from perdure.ledger.errors import LedgerDamaged
-from perdure.ledger.store.crowd_table import count_facts
+from perdure.ledger.store.batch_table import count_facts
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     INDEXED_MAX,
     MISSING,
     WAL,
-    Evidence,
+    KeptEvidence,
     connect,
     get_mark,
     prepare,
@@ -39,9 +39,9 @@ from perdure.ledger.store.lock import Lock
 from perdure.ledger.store.seals import GENESIS, Mark, seal_anew
 
 REBUILT = "ledger.db.rebuilt"
-HISTORY = ("facts", "crowds", "payloads")
+HISTORY = ("facts", "batches", "payloads")
 SNAPSHOT = ("runs", "agents", "mail", "meta")
-_KEYS = {**{table: (columns[0], "VARCHAR") for table, columns in COLUMNS.items()}, "crowds": ("seq", "BIGINT")}
+_KEYS = {**{table: (columns[0], "VARCHAR") for table, columns in COLUMNS.items()}, "batches": ("seq", "BIGINT")}
 _VECTOR = 2_048  # rows that DuckDB reads together; of a smaller piece nothing more can be had
 _PIECE = 16 * _VECTOR
 _ELSEWHERE = "bring back a copy of the directory, or move it away and begin anew"
@@ -120,7 +120,7 @@ def rebuild(directory: Path) -> list[str]:
 
 def _exchange(directory: Path) -> Iterator[str]:
     """Give the new file the name of the old one, which is kept. The old file's log is moved first."""
-    evidence = Evidence(directory)
+    evidence = KeptEvidence(directory)
     if (directory / WAL).exists():
         yield f"the log is kept as {evidence.move(WAL)}"
     if (directory / DATABASE).exists():
@@ -146,7 +146,7 @@ def _saved(directory: Path) -> str:
         with without_log(directory) as name, closing(connect(directory, name=REBUILT, source=name)) as con:
             prepare(con)
             saved = {table: _copy(con, table) for table in (*HISTORY, *SNAPSHOT)}
-            if not any(saved[table].read for table in ("facts", "crowds", "runs")):
+            if not any(saved[table].read for table in ("facts", "batches", "runs")):
                 raise LedgerDamaged(str(directory), f"nothing of it can be read: {_words(saved)}", _ELSEWHERE)
             mark = get_mark(con)[1] if saved["meta"].whole else None
             if not all(saved[table].whole for table in SNAPSHOT):
@@ -166,7 +166,7 @@ def _without_snapshot(
 ) -> Mark:
     """Drop an incomplete snapshot: a boot folds all facts instead, if none of them is missing."""
     count, last_seq = count_facts(con)
-    if not all(saved[table].whole for table in ("facts", "crowds")) or count != last_seq:
+    if not all(saved[table].whole for table in ("facts", "batches")) or count != last_seq:
         raise LedgerDamaged(str(directory), f"too much of it cannot be read: {_words(saved)}", _ELSEWHERE)
     journal = scan(directory)
     places = [*journal.bases, *(entry.after for entry in journal.entries)]
@@ -212,15 +212,15 @@ def _piece(con: duckdb.DuckDBPyConnection, table: str, columns: str, first: int,
     if answer is not None:
         return sum(count for (count,) in answer)
     if end - first <= _VECTOR:
-        return _one_by_one(con, columns, first, end) if table == "crowds" else 0
+        return _one_by_one(con, columns, first, end) if table == "batches" else 0
     middle = (first + end) // 2
     return _piece(con, table, columns, first, middle) + _piece(con, table, columns, middle, end)
 
 
 def _one_by_one(con: duckdb.DuckDBPyConnection, columns: str, first: int, end: int) -> int:
-    """Copy these crowds by their keys: so each is read by itself. Returns how many were copied."""
-    copying = f"INSERT INTO crowds BY NAME SELECT {columns} FROM source.crowds WHERE seq = $1"
-    keys = _answer(con, "SELECT seq FROM source.crowds WHERE rowid >= $1 AND rowid < $2", [first, end])
+    """Copy these batches by their keys: so each is read by itself. Returns how many were copied."""
+    copying = f"INSERT INTO batches BY NAME SELECT {columns} FROM source.batches WHERE seq = $1"
+    keys = _answer(con, "SELECT seq FROM source.batches WHERE rowid >= $1 AND rowid < $2", [first, end])
     answers = [_answer(con, copying, [seq]) for (seq,) in keys or ()]
     return sum(count for answer in answers for (count,) in answer or ())
 

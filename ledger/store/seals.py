@@ -3,8 +3,8 @@
 DuckDB checks every block of its file, but not whether a row is missing. So facts carry proof of their own, in two kinds.
 
 - **The chain** guards the facts since the last checkpoint, which stand in the journal. Each commit there carries a digest over the digest
-  of the commit before, its own last number, and the weight of its facts, crowds and payloads. Each boot follows it.
-- **The seals** guard everything before. The weight of a stretch is how many facts, crowds and payloads there are and the sum of their
+  of the commit before, its own last number, and the weight of its facts, batches and payloads. Each boot follows it.
+- **The seals** guard everything before. The weight of a stretch is how many facts, batches and payloads there are and the sum of their
   digests modulo 2^128, so a forgotten run is taken out by subtraction and what remains can still be verified in full. A chain could not
   do that: one row gone breaks it for ever. Only `perdure doctor` weighs everything again, so a boot costs nothing for what is retained.
 
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgpack
 
-from perdure.ledger.store.crowds import count_of
-from perdure.ledger.store.store import CrowdRow, FactRow, Payload, Row
+from perdure.ledger.store.batches import count_of
+from perdure.ledger.store.store import BatchRow, FactRow, Payload, Row
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -30,16 +30,16 @@ _MODULUS = 1 << 128
 _LONG = 1 << 63
 _FRAME = (int, type(None))
 _SPAN = 100_000  # facts in a seal before the next one is begun
-FACT, CROWD, PAYLOAD = (
+FACT, BATCH, PAYLOAD = (
     "seq, at_ms, subject, frame, kind, body",
     "seq, at_ms, facts, kind, body",
     "seq, run_id, part, body",
 )
 """What is weighed of each row of the tables, and read of it."""
-_WEIGHED = {"facts": FACT, "crowds": CROWD, "payloads": PAYLOAD}
+_WEIGHED = {"facts": FACT, "batches": BATCH, "payloads": PAYLOAD}
 
 Weighed: TypeAlias = tuple[Any, ...]
-"""A fact, a crowd or a payload as it is weighed. It begins with its number."""
+"""A fact, a batch or a payload as it is weighed. It begins with its number."""
 
 
 class Mark(NamedTuple):
@@ -70,7 +70,7 @@ class Tally(NamedTuple):
 NOTHING = Tally(0, 0)
 
 
-class Placed(NamedTuple):
+class SealedPayload(NamedTuple):
     """A payload and the fact that it belongs to."""
 
     seq: int
@@ -85,7 +85,7 @@ class Commit(NamedTuple):
     before: Mark
     after: Mark
     rows: Sequence[Row]
-    payloads: list[Placed]
+    payloads: list[SealedPayload]
     tally: Tally
     parts: list[bytes]
 
@@ -103,14 +103,14 @@ def seal(before: Mark, rows: Sequence[Row], payloads: list[Payload]) -> Commit:
     for row in rows:
         if row.seq != last + 1:
             break
-        last += row.facts if isinstance(row, CrowdRow) else 1
-        is_frame = isinstance(row, CrowdRow) or type(row.frame) in _FRAME
+        last += row.facts if isinstance(row, BatchRow) else 1
+        is_frame = isinstance(row, BatchRow) or type(row.frame) in _FRAME
         if type(row.at_ms) is not int or not -_LONG <= row.at_ms < _LONG or not is_frame:
             raise AssertionError(f"{row} cannot be stored")
     if not rows or last != before.seq + count_of(rows):
         raise AssertionError(f"a commit after fact {before.seq} has the numbers {[row.seq for row in rows][:10]}")
     home = {row.subject: row.seq for row in rows if isinstance(row, FactRow)} if payloads else {}
-    placed = [Placed(home.get(payload.run_id, last), *payload) for payload in payloads]
+    placed = [SealedPayload(home.get(payload.run_id, last), *payload) for payload in payloads]
     pack = msgpack.Packer().pack
     facts, bodies = [pack(row) for row in rows], [pack(payload) for payload in placed]
     tally = weigh((*facts, *bodies))
@@ -124,15 +124,15 @@ def unseal(before: Mark, after: Mark, packed: bytes) -> Commit:
     reader.feed(packed)
     rows_count, payloads_count = next(reader)
     rows = [_row(next(reader)) for _ in range(rows_count)]
-    placed = [Placed(*next(reader)) for _ in range(payloads_count)]
+    placed = [SealedPayload(*next(reader)) for _ in range(payloads_count)]
     pack = msgpack.Packer().pack
     tally = weigh(pack(each) for each in (*rows, *placed))
     return Commit(before, after, rows, placed, tally, [packed])
 
 
 def _row(plain: list[Any]) -> Row:
-    """A row from the journal: its length tells a crowd."""
-    return FactRow(*plain) if len(plain) == len(FactRow._fields) else CrowdRow(*plain)
+    """A row from the journal: its length tells a batch."""
+    return FactRow(*plain) if len(plain) == len(FactRow._fields) else BatchRow(*plain)
 
 
 def extend(con: DuckDBPyConnection, first_seq: int, last_seq: int, tally: Tally) -> None:

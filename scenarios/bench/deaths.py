@@ -26,7 +26,7 @@ from perdure.scenarios.bench.measuring import (
     process_of,
     wait_for,
 )
-from perdure.scenarios.cast.measured import Crowd, Keeper, Nap, Parent, Sleeper
+from perdure.scenarios.cast.measured import Keeper, ManyRuns, Nap, Parent, Sleeper
 from perdure.scenarios.cast.measured_chats import Broken, ChatParent, Mortal
 
 LONG_S = 600.0
@@ -118,7 +118,7 @@ def handlers_death(bench: Bench) -> Found:
         for repeat in range(3):
             marks = _marks(bench, f"handler-marks-{repeat}")
             keeper = handle(runtime, Keeper, f"keeper-{repeat}")
-            keeper.keep(Crowd(count=count, at_s=time.monotonic() + 1.5, marks=str(marks)))
+            keeper.keep(ManyRuns(count=count, at_s=time.monotonic() + 1.5, marks=str(marks)))
             wait_for(partial(_has, marks, "handler-*", count // 3))
             killed_s = time.monotonic()
             kill([process_of(runtime, host_of_agent(runtime, f"keeper-{repeat}"))])

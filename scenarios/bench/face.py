@@ -31,7 +31,7 @@ from perdure.scenarios.bench.chromium import visits
 from perdure.scenarios.bench.figures import Compared, Found
 from perdure.scenarios.bench.gateway import gateways
 from perdure.scenarios.bench.measuring import Bench, calm, handle, pss_mb, wait_for
-from perdure.scenarios.cast.measured import EVENTS_A_SECOND, Herald, Parent, Speech
+from perdure.scenarios.cast.measured import EVENTS_A_SECOND, Herald, Parent, SpeechOrder
 
 CHATS: Final = "perdure.scenarios.cast.measured_chats:GATEWAY_AGENTS"
 PARENTS: Final = "perdure.scenarios.cast.measured:Parent"
@@ -39,9 +39,9 @@ HERALDS: Final = "perdure.scenarios.cast.measured:Herald"
 PIECES: Final = 10
 """How many pieces of the answer come before the kill."""
 PAGE: Final = 50
-"""How many ended runs the tray shows at first."""
+"""How many ended runs the dashboard shows at first."""
 HISTORY: Final = "main > section.group > ul.rows > li"
-CROWD: Final = 10_000
+BATCH: Final = 10_000
 RUN: Final = "busy"
 PATIENCE_S: Final = 200.0
 
@@ -146,7 +146,7 @@ def agent_connect(bench: Bench) -> Found:
 
 
 def first_paint(bench: Bench) -> Found:
-    """Somebody opens the tray of a runtime with many ended runs in a browser that never was there."""
+    """Somebody opens the dashboard of a runtime with many ended runs in a browser that never was there."""
     count, repeats = bench.size(100_000, 2_000), bench.size(11, 3)
     with bench.cluster("first-paint") as runtime, served(runtime, PARENTS) as port:
         few = _paints(runtime, port, PAGE, repeats)
@@ -161,13 +161,13 @@ def _paints(runtime: Runtime, port: int, count: int, repeats: int) -> tuple[list
     all is not counted."""
     parent = handle(runtime, Parent, "parent")
     while (missing := count - int(_get(port, "/api/overview")["runs"].get("completed", 0))) > 0:
-        parent.fan_out(min(missing, CROWD))
+        parent.fan_out(min(missing, BATCH))
     time.sleep(runtime.limits.checkpoint_idle_ms / 1000)
     calm(runtime)
     with visits() as visit:  # a browser's loop runs in this thread, and then a handle does not wait
         told = [visit(f"http://127.0.0.1:{port}/", HISTORY) for _ in range(repeats + 1)][1:]
     if any(each.found != PAGE for each in told):
-        raise RuntimeError(f"the tray does not show {PAGE} ended runs: {told}")
+        raise RuntimeError(f"the dashboard does not show {PAGE} ended runs: {told}")
     return [each.shown_ms for each in told], [each.painted_ms for each in told]
 
 
@@ -205,7 +205,7 @@ def watchers(bench: Bench) -> Found:
     """A total that watches from the begin to the end."""
     count, seconds = bench.size(1_000, 20), bench.size(10, 2)
     with bench.cluster("watchers") as runtime, served(runtime, HERALDS) as port:
-        seen = _crowd(bench, runtime, port, count, seconds)
+        seen = _batch(bench, runtime, port, count, seconds)
     p50, p99 = (_within(seen["delays"], share) for share in (0.5, 0.99))
     return Found(p50, p99, count - seen["whole"], max(seen["memory"]), seen["share"], count=count, rate=EVENTS_A_SECOND)
 
@@ -220,9 +220,9 @@ def _within(delays: list[tuple[int, int]], share: float) -> float:
     raise ValueError("nothing came")
 
 
-def _crowd(bench: Bench, runtime: Runtime, port: int, count: int, seconds: int) -> dict[str, Any]:
+def _batch(bench: Bench, runtime: Runtime, port: int, count: int, seconds: int) -> dict[str, Any]:
     cue = bench.data / "cue"
-    runtime.start(Herald, Speech(seconds=seconds, cue=str(cue)), run_id=RUN)
+    runtime.start(Herald, SpeechOrder(seconds=seconds, cue=str(cue)), run_id=RUN)
     (serving,) = (each.pid for each in listeners(port))
     command = [sys.executable, "-m", "perdure.scenarios.bench.watching", str(port), RUN, str(count)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as total:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from perdure.actors import Gateways, Runtime, ServePlan, bound, messenger_app
 from perdure.scenarios.bench.figures import Found
 from perdure.scenarios.bench.measuring import Bench, handle, own_heap_left_alone, percentile
-from perdure.scenarios.cast.measured_chats import Correspondent, Instant
+from perdure.scenarios.cast.measured_chats import Correspondent, InstantChat
 from perdure.scenarios.stories.messenger import served as served_app
 
 AGENTS: Final = "perdure.scenarios.cast.measured_chats:GATEWAY_AGENTS"
@@ -80,7 +80,7 @@ def gateway(bench: Bench) -> Found:
     """The same turn inside and over HTTP, a chunk when nothing else happens, and many chats at once."""
     count, total = bench.size(200, 10), bench.size(200, 10)
     with bench.cluster("gateway", hosts_warm=2) as runtime:
-        inside = [_inside_ms(handle(runtime, Instant, "inside")) for _ in range(count + WARM)][WARM:]
+        inside = [_inside_ms(handle(runtime, InstantChat, "inside")) for _ in range(count + WARM)][WARM:]
         outside, alone, many = asyncio.run(_outside(runtime, count, total))
     middle = percentile(outside, 0.5)
     beyond = middle - percentile(inside, 0.5)
@@ -156,7 +156,7 @@ async def _measured(runtime: Any, alone: int, total: int, repeats: int) -> tuple
         for number in range(alone):
             times.append(await _webhook_ms(lines[0], 1_000 + number, number % CHATS))
             await asyncio.sleep(PAUSE_S)  # for the answer
-        rates = [await _crowd(lines, 100_000 * (1 + each), total) for each in range(repeats)]
+        rates = [await _batch(lines, 100_000 * (1 + each), total) for each in range(repeats)]
         for line in lines:
             line.close()
     answered = [await _answered(runtime, f"c{chat}") for chat in range(CHATS)]
@@ -172,7 +172,7 @@ async def _webhook_ms(line: RawConnection, number: int, chat: int) -> float:
     return (time.perf_counter() - begun_s) * 1000
 
 
-async def _crowd(lines: list[RawConnection], first: int, count: int) -> float:
+async def _batch(lines: list[RawConnection], first: int, count: int) -> float:
     """The webhooks a second if every line sends one after the other."""
     numbers = iter(range(first, first + count))
 

@@ -17,13 +17,13 @@ from functools import partial
 from typing import Final
 
 from perdure.actors.link.messages import Call
-from perdure.actors.supervisor.rounds import Rounds
-from perdure.ledger import Clear, Ended, Stimulus, decide, enact, outstanding, overview
+from perdure.actors.supervisor.sweep_queue import SweepQueue
+from perdure.ledger import Clear, Ended, Stimulus, apply_fact, decide, outstanding, overview
 from perdure.policies import Limits
 from perdure.scenarios.bench.figures import Found
 from perdure.scenarios.bench.ledger import boot_apart, build
 from perdure.scenarios.bench.measuring import Bench
-from perdure.scenarios.bench.turns import AT_MS, PARENT, TURN, Turns, requests
+from perdure.scenarios.bench.turns import AT_MS, PARENT, TURN, TurnBench, requests
 
 SIZES: Final = (1_000, 10_000, 100_000)
 REPEATS: Final = 15
@@ -34,7 +34,7 @@ MANY: Final = 10_000_000  # retained runs, to which the memory of a boot is exte
 
 async def pending_mail(count: int) -> list[float]:
     """Of a turn with one more end, while so many mails wait for the parent."""
-    turns = Turns()
+    turns = TurnBench()
     await turns.wake()
     asked = requests(count + REPEATS, on_finish="on_done")
     for first in range(0, count, TURN):
@@ -44,7 +44,7 @@ async def pending_mail(count: int) -> list[float]:
 
 async def waiting_runs(count: int) -> list[float]:
     """Of a turn while so many runs wait for a place."""
-    turns = Turns(FULL)
+    turns = TurnBench(FULL)
     for first in range(0, count, TURN):
         await turns.turn(requests(min(TURN, count - first), first=first))
     return [await _spent(turns, turns.turn([])) for _ in range(REPEATS)]
@@ -52,7 +52,7 @@ async def waiting_runs(count: int) -> list[float]:
 
 async def waiting_agents(count: int) -> list[float]:
     """Of a turn while so many agents wait for a place, each with a call."""
-    turns = Turns(FULL)
+    turns = TurnBench(FULL)
     for number in range(count):
         asked = Call(f"agent-{number:07d}@perdure.census:Clerk", "hear", b"", None, False, "", 0, False, "")
         turns.calls.begin(turns.session, str(number), asked)
@@ -62,11 +62,11 @@ async def waiting_agents(count: int) -> list[float]:
 
 async def live_agents(count: int) -> list[float]:
     """Of a sweep while so many agents are awake."""
-    turns = Turns()
+    turns = TurnBench()
     for number in range(count):
         turns.view.want(f"agent-{number:07d}@perdure.census:Clerk")
     await turns.all_turns(await turns.turn([]))
-    rounds, told = Rounds(turns.view), []
+    rounds, told = SweepQueue(turns.view), []
     for _ in range(REPEATS):
         begun_s = time.process_time()
         effects = list(outstanding(turns.view, rounds.next_keys(), AT_MS))
@@ -76,16 +76,16 @@ async def live_agents(count: int) -> list[float]:
     return told
 
 
-def clearing(turns: Turns, _count: int) -> list[float]:
+def clearing(turns: TurnBench, _count: int) -> list[float]:
     """Of the clearing of one run, while so many are in memory."""
 
     def clear(number: int) -> None:
-        enact(turns.view, decide(turns.view, Clear([f"stdlib-{number:07d}"]), AT_MS, turns.limits), AT_MS)
+        apply_fact(turns.view, decide(turns.view, Clear([f"stdlib-{number:07d}"]), AT_MS, turns.limits), AT_MS)
 
     return [_took(partial(clear, number)) for number in range(REPEATS)]
 
 
-def letting_go(turns: Turns, count: int) -> list[float]:
+def letting_go(turns: TurnBench, count: int) -> list[float]:
     """Of dropping one hundred ended runs from memory, while so many are there."""
     turns.view.dirty_runs.clear()
     count = len(turns.view.settled)
@@ -95,7 +95,7 @@ def letting_go(turns: Turns, count: int) -> list[float]:
 
 async def looking(count: int) -> list[float]:
     """Of `perdure ps` while so many runs are live."""
-    turns = Turns(FULL)
+    turns = TurnBench(FULL)
     for first in range(0, count, TURN):
         await turns.turn(requests(min(TURN, count - first), first=first))
     return [_took(lambda: overview(turns.view, 100)) for _ in range(REPEATS)]
@@ -110,7 +110,7 @@ MEMBERS: Final[dict[str, Callable[[int], Measured]]] = {
 }
 
 
-AFTER: Final[dict[str, Callable[[Turns, int], list[float]]]] = {
+AFTER: Final[dict[str, Callable[[TurnBench, int], list[float]]]] = {
     "one fan-out of {size}, for each run": lambda turns, count: [turns.spent_s / count],
     "{size} runs in memory, to clear one": clearing,
     "{size} ended runs in memory, to drop 100": letting_go,
@@ -177,9 +177,9 @@ def _snapshot_mb(bench: Bench, few: int, more: int) -> float:
     return peaks[1] + max(0.0, peaks[1] - peaks[0]) / (more - few) * (MANY - more)
 
 
-async def fan_out(count: int) -> Turns:
+async def fan_out(count: int) -> TurnBench:
     """So many runs of one awake parent are requested, placed and ended, and it is told. Returns the supervisor after that."""
-    turns = Turns()
+    turns = TurnBench()
     await turns.wake()
     turns.spent_s = 0.0
     await turns.all_turns(requests(count, on_finish="on_done"))
@@ -188,13 +188,13 @@ async def fan_out(count: int) -> Turns:
     return turns
 
 
-async def _end(turns: Turns, asked: Sequence[Stimulus]) -> None:
+async def _end(turns: TurnBench, asked: Sequence[Stimulus]) -> None:
     """These runs are requested and end; the parent does not come to handle the mail."""
     said = await turns.turn(asked)
     await turns.turn([each for each in said if isinstance(each, Ended)])
 
 
-async def _spent(turns: Turns, job: Coroutine[None, None, object]) -> float:
+async def _spent(turns: TurnBench, job: Coroutine[None, None, object]) -> float:
     before_s = turns.spent_s
     await job
     return turns.spent_s - before_s

@@ -28,18 +28,18 @@ from perdure.ledger import (
     SupervisorStarted,
     Up,
     View,
+    apply_fact,
     assign_hosts,
     decide,
     digest_of,
     dirty_records,
-    enact,
+    expand_rows,
     meta_of,
     pack,
     record_fact,
     restore,
     run_from,
     run_record,
-    spelled_out,
 )
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
@@ -175,8 +175,8 @@ def _lived(view: View, run_id: str, steps: list[Step]) -> Iterator[FactRow]:
     """The facts of these steps of a run, and of its placement."""
     for step in steps:
         stimulus = step if isinstance(step, Request) else step(run_id, view.runs[run_id].incarnation)  # type: ignore[operator]
-        yield from spelled_out(enact(view, decide(view, stimulus, AT_MS, LIMITS), AT_MS))
-        yield from spelled_out(enact(view, assign_hosts(view, AT_MS, LIMITS), AT_MS))
+        yield from expand_rows(apply_fact(view, decide(view, stimulus, AT_MS, LIMITS), AT_MS))
+        yield from expand_rows(apply_fact(view, assign_hosts(view, AT_MS, LIMITS), AT_MS))
     view.touched.clear()
 
 

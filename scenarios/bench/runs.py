@@ -30,9 +30,9 @@ from perdure.scenarios.bench.measuring import (
     took_ms,
     until_asleep,
 )
-from perdure.scenarios.cast.measured import BATCH, Crowder, Idler, Jobber, Nap, Parent
+from perdure.scenarios.cast.measured import BATCH, Idler, Jobber, ManyRunner, Nap, Parent
 from perdure.scenarios.swarm.runner import swarm
-from perdure.scenarios.versus.conversation import AWAITED, FAN_OUT, Peer
+from perdure.scenarios.versus.conversation import AWAITED, FAN_OUT, PeerProcess
 
 PAYLOAD = pack(7)
 PATIENCE_S = 30.0
@@ -176,7 +176,7 @@ def busy_host(bench: Bench) -> Found:
     count, times, total = bench.size(1_000, 60), 20, bench.size(2_000, 60)
     with bench.spinning():
         with bench.cluster("busy-host", hosts_max=1, hosts_warm=1) as runtime:
-            control, crowder = handle(runtime, Idler, "control"), handle(runtime, Crowder, "crowder")
+            control, crowder = handle(runtime, Idler, "control"), handle(runtime, ManyRunner, "crowder")
             crowder.write(2, 1)
             calm_ms = [took_ms(control.ping) for _ in range(CALM_CALLS)]
             before = hosts_up(runtime)
@@ -184,7 +184,7 @@ def busy_host(bench: Bench) -> Found:
                 seconds, again = crowder.write(count, times)
             writers = again + len(before - hosts_up(runtime))
         with bench.cluster("items") as runtime:
-            crowder = handle(runtime, Crowder, "crowder")
+            crowder = handle(runtime, ManyRunner, "crowder")
             crowder.detach_items(2)
             before = hosts_up(runtime)
             items_s, again = crowder.detach_items(total)
@@ -243,7 +243,7 @@ def versus(module: str, bench: Bench) -> Found:
     one_by_one, total, repeats = bench.size(200, 20), bench.size(1_000, 50), bench.size(5, 3)
     place = bench.data / module.rpartition(".")[2]
     place.mkdir(parents=True, exist_ok=True)
-    with bench.cluster("perdure") as runtime, Peer([sys.executable, "-m", module, str(place)]) as peer:
+    with bench.cluster("perdure") as runtime, PeerProcess([sys.executable, "-m", module, str(place)]) as peer:
         parent, plain = handle(runtime, Parent, "parent"), actors.PlainRay()
         sides = [
             Side(parent.one_by_one, lambda count: count / parent.fan_out(count)),

@@ -215,7 +215,7 @@ FIGURES: Final[dict[str, Group]] = {
     "first-paint": Group(
         face.first_paint,
         Measure(
-            "tray opened with {count:,} ended runs → the newest {page} are painted",
+            "dashboard opened with {count:,} ended runs → the newest {page} are painted",
             "ms",
             at_most(300),
             "with {page} runs",

@@ -14,10 +14,10 @@ from typing import Final
 from perdure.actors.link.columns import Starts
 from perdure.actors.link.messages import Deliver, Start, Wake
 from perdure.actors.link.wire import messages_in
+from perdure.actors.supervisor.call_router import CallRouter
 from perdure.actors.supervisor.calls import Calls
-from perdure.actors.supervisor.performer import Performer
-from perdure.actors.supervisor.sessions import Session, Sessions
-from perdure.actors.supervisor.ways import Ways
+from perdure.actors.supervisor.effect_executor import EffectExecutor
+from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.ledger import (
     Awake,
     Ended,
@@ -27,11 +27,11 @@ from perdure.ledger import (
     Stimulus,
     View,
     agent_id,
+    apply_fact,
     arm,
     assign_hosts,
     decide,
     digest_of,
-    enact,
     hosts_wanted,
     outstanding,
     pack,
@@ -49,24 +49,24 @@ OUTPUT: Final = pack({"definitions": 10, "branches": 20, "lines": 300, "digest":
 ROOMY: Final = Limits(hosts_max=1, hosts_warm=1, pack_max=10_000_000, tenancies_max=10_000_000, waiting_max=10_000_000)
 
 
-class Turns:
+class TurnBench:
     """A supervisor's view, and the turns that change it. `spent_s` is the processor time of all turns until now."""
 
     def __init__(self, limits: Limits = ROOMY) -> None:
         self.view, self.limits, self.spent_s = View(), limits, 0.0
         self.view.hosts[HOST] = HostView(HOST, None, up=True)
         self.sessions = Sessions()
-        self.session = self.sessions.by_peer[HOST] = Session(HOST, 1)
-        self.calls = Calls(self.view, self.sessions, Ways(self.view, lambda _agent: True))
-        self.performer = Performer(None, self.view, self.sessions, MemoryStore(), limits)  # type: ignore[arg-type]
+        self.session = self.sessions.by_peer[HOST] = PeerSession(HOST, 1)
+        self.calls = Calls(self.view, self.sessions, CallRouter(self.view, lambda _agent: True))
+        self.performer = EffectExecutor(None, self.view, self.sessions, MemoryStore(), limits)  # type: ignore[arg-type]
 
     async def turn(self, stimuli: Iterable[Stimulus]) -> list[Stimulus]:
         """One turn, and what the host answers to it."""
         begun_s = time.process_time()
         view, rows = self.view, 0
         for stimulus in stimuli:
-            rows += len(enact(view, decide(view, stimulus, AT_MS, self.limits), AT_MS))
-        rows += len(enact(view, assign_hosts(view, AT_MS, self.limits), AT_MS))
+            rows += len(apply_fact(view, decide(view, stimulus, AT_MS, self.limits), AT_MS))
+        rows += len(apply_fact(view, assign_hosts(view, AT_MS, self.limits), AT_MS))
         touched = list(view.touched)
         view.touched.clear()
         arm(view, touched, self.limits)

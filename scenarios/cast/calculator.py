@@ -8,14 +8,14 @@ from typing import Any, Final
 from perdure.actors import ChatAgent, tool
 from perdure.policies import ChatRecovery
 from perdure.scenarios.cast.environment import model_here, outside
-from perdure.scenarios.provider.script import Call, Question, Round, conclusion
+from perdure.scenarios.provider.script import Question, Round, ScriptedCall, conclusion
 
 TOPICS: Final = 8
 
 
 def _question(topic: int) -> Question:
-    together = tuple(Call(name="add", arguments={"a": 10 * topic + each, "b": 2}) for each in range(3))
-    alone = Call(name="double", arguments={"a": topic})
+    together = tuple(ScriptedCall(name="add", arguments={"a": 10 * topic + each, "b": 2}) for each in range(3))
+    alone = ScriptedCall(name="double", arguments={"a": topic})
     return Question(
         asks=f"topic {topic}.",
         rounds=(
@@ -64,6 +64,6 @@ def answer_about(topic: int) -> str:
     return conclusion(question, [_result(call) for call in question.calls])
 
 
-def _result(call: Call) -> str:
+def _result(call: ScriptedCall) -> str:
     given = call.arguments
     return str(given["a"] + given["b"]) if call.name == "add" else str(2 * given["a"])

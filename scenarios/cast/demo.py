@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from perdure.actors import Agent, ChatAgent, Detached, RunInfo, RunResult, agent_tool, exposed
 from perdure.scenarios.cast.census import Census, CensusOrder, Findings, Reader, SourceFile, files_for
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from perdure.scenarios.provider.sim import SimProvider
 
 CHILDREN: Final = 8
@@ -18,7 +18,7 @@ PAUSE_S: Final = 3
 PLACE: Final = "demo"
 
 
-class Told(BaseModel):
+class RoundsDone(BaseModel):
     """How many rounds there were."""
 
     rounds: int
@@ -30,11 +30,11 @@ class Repeater(Agent):
     stands_alone = True
 
     @exposed(repeatable=True)
-    def begin(self) -> Told:
+    def begin(self) -> RoundsDone:
         """Begin, unless it has begun already."""
         if not self.state.get("rounds"):
             self.next_round()
-        return Told(rounds=self.state["rounds"])
+        return RoundsDone(rounds=self.state["rounds"])
 
     def next_round(self, _payload: object = None, _occurrence: object = None) -> None:
         """Ask for one more census."""
@@ -57,7 +57,7 @@ def _files(number: int) -> list[SourceFile]:
 
 
 FILES: Final = tuple(file.path for file in files_for(3))
-READ: Final = tuple(Call(name="read_source", arguments={"path": path, "rest_ms": 3_000}) for path in FILES)
+READ: Final = tuple(ScriptedCall(name="read_source", arguments={"path": path, "rest_ms": 3_000}) for path in FILES)
 STORY: Final = """An agent went for a long walk, and wrote each step down before it took it.
 
 On the way its process was killed. Another one woke up, read what was written, and took the next step. Then the supervisor was killed, too;

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from perdure.actors import Agent, ChatAgent, RunContext, agent_tool
 from perdure.scenarios.cast.environment import model_here
 from perdure.scenarios.cast.workspace import SHELF, TOOLS, Workspace, read_file
-from perdure.scenarios.provider.script import Call, Question, Round, Script, conclusion
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall, conclusion
 
 EFFECTS: Final = ("write_file", "shell")
 COUNTING: Final = "word_counter"
@@ -103,19 +103,19 @@ class Quiz:
         """What the scripted guide does with a question."""
         plain = self.workspace.question(number, with_shell=self.with_shell)
         look, report, *command = plain.rounds
-        counted, summed = Call(name=COUNTING, arguments={"path": self._file(number, 1)}), self._errand(number)
+        counted, summed = ScriptedCall(name=COUNTING, arguments={"path": self._file(number, 1)}), self._errand(number)
         busy = Round(says="Now the report; others count and sum up.", calls=(*report.calls, counted, summed))
         return plain.model_copy(update={"rounds": (look, busy, *command)})
 
     def child_question(self, number: int) -> Question:
         """What the scripted summariser does."""
         path = self._file(number, 2)
-        reading = Round(thinks="It is short.", calls=(Call(name="read_file", arguments={"path": path}),))
+        reading = Round(thinks="It is short.", calls=(ScriptedCall(name="read_file", arguments={"path": path}),))
         asks = f"Summary of {path} for stocktaking no. {number}, please."
         return Question(asks=asks, rounds=(reading,), concludes=f"Summary of {path}")
 
-    def _errand(self, number: int) -> Call:
-        return Call(name="summariser", arguments={"message": self.child_question(number).asks})
+    def _errand(self, number: int) -> ScriptedCall:
+        return ScriptedCall(name="summariser", arguments={"message": self.child_question(number).asks})
 
     def _file(self, number: int, place: int) -> str:
         names = sorted(path.name for path in (self.workspace.files / SHELF).iterdir())
@@ -139,7 +139,7 @@ class Quiz:
         """What each call of a question must return, by its key."""
         return {call.key: self._result(number, call) for call in self.question(number).calls}
 
-    def _result(self, number: int, call: Call) -> str:
+    def _result(self, number: int, call: ScriptedCall) -> str:
         if call.name == COUNTING:
             path = call.arguments["path"]
             return words_of(path, self.workspace.read(path).splitlines())

@@ -50,7 +50,7 @@ class Job(BaseModel):
     delay_ms: int = 0
 
 
-class Progress(BaseModel):
+class JobsLeft(BaseModel):
     """How many jobs of a desk are left."""
 
     left: int
@@ -158,13 +158,13 @@ class JobDesk(Agent):
         return sum(self.cancel_fiber_by_key(key, "not wanted any more") for key in keys)
 
     @exposed(repeatable=True)
-    def progress(self) -> Progress:
+    def progress(self) -> JobsLeft:
         """How far this desk is."""
         done, wanted = self.sql(PROGRESS, [f"^({'|'.join(FRUITLESS)})-"])[0]
         left = wanted - done
         if not left:  # fruitless jobs take longer to look at
             left = sum(not each.is_settled for each in self._fibers())
-        return Progress(left=left)
+        return JobsLeft(left=left)
 
     @exposed(repeatable=True)
     def report(self) -> Report:

@@ -150,8 +150,8 @@ class Item(Writer):
         return run.attempt
 
 
-class Crowder(Agent):
-    """Makes crowds, and tells how long they took and how many attempts were beyond the first."""
+class ManyRunner(Agent):
+    """Makes batches, and tells how long they took and how many attempts were beyond the first."""
 
     @exposed
     async def write(self, count: int, times: int) -> tuple[float, int]:
@@ -191,7 +191,7 @@ class Idler(Agent):
         return True
 
 
-class Crowd(BaseModel):
+class ManyRuns(BaseModel):
     """Children that all finish at one instant of the monotonic clock."""
 
     count: int
@@ -218,10 +218,10 @@ class Keeper(Agent):
             mark(marks, f"start-{time.monotonic_ns()}")
 
     @exposed
-    async def keep(self, crowd: Crowd) -> int:
+    async def keep(self, batch: ManyRuns) -> int:
         with self.transaction():
-            self.state["marks"] = crowd.marks
-            children = [(Punctual, Nap(seconds=crowd.at_s, number=number)) for number in range(crowd.count)]
+            self.state["marks"] = batch.marks
+            children = [(Punctual, Nap(seconds=batch.at_s, number=number)) for number in range(batch.count)]
             return len(self.run_agent_tools(children, detached=Detached(on_finish="on_done")))
 
     def on_done(self, run: RunInfo, result: RunResult) -> None:
@@ -331,7 +331,7 @@ class Jobber(Agent):
         return self.recovered
 
 
-class Speech(BaseModel):
+class SpeechOrder(BaseModel):
     """How many seconds to speak, once there is a file of this name."""
 
     seconds: float
@@ -341,7 +341,7 @@ class Speech(BaseModel):
 class Herald(Agent):
     """Says what time it is, a thousand times a second."""
 
-    async def run(self, input: Speech, run: RunContext) -> int:
+    async def run(self, input: SpeechOrder, run: RunContext) -> int:
         """Speak."""
         while not await asyncio.to_thread(Path(input.cue).exists):  # noqa: ASYNC110 - another process makes the file
             await asyncio.sleep(LOOK_S)

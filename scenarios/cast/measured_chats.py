@@ -83,7 +83,7 @@ def _question(messages: list[ModelMessage]) -> str:
     return next(str(part.content) for part in messages[-1].parts if part.part_kind == "user-prompt")
 
 
-class Instant(ChatAgent):
+class InstantChat(ChatAgent):
     """Answers at once."""
 
     model = FunctionModel(stream_function=_at_once)
@@ -130,7 +130,7 @@ class Mortal(ChatAgent):
     model = FunctionModel(stream_function=_by_a_survivor)
 
 
-class Long(Instant):
+class Long(InstantChat):
     """Has a long conversation behind it."""
 
     @exposed
@@ -151,12 +151,12 @@ class ChatParent(Parent):
     """Requests chat children in every way."""
 
     def _perdure_children(self, count: int) -> list[tuple[Any, Any]]:
-        return [(Instant, "Is it?")] * count
+        return [(InstantChat, "Is it?")] * count
 
     @exposed
     async def detach_one(self) -> str:
         """One detached child; its handler notes when it came."""
-        handle = await self.run_agent_tool(Instant, "Is it?", detached=Detached(on_finish="on_ended"))
+        handle = await self.run_agent_tool(InstantChat, "Is it?", detached=Detached(on_finish="on_ended"))
         return str(handle.run_id)
 
     async def on_ended(self, run: RunInfo, result: RunResult) -> None:
@@ -228,4 +228,4 @@ class Correspondent(MessengerAgent):
         return [Messenger(id="sink", adapter=Sink(), conversation=lambda event: f"c{event.thread_id}")]
 
 
-GATEWAY_AGENTS = [Instant, Steady]
+GATEWAY_AGENTS = [InstantChat, Steady]

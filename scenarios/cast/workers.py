@@ -2,7 +2,7 @@
 
 A `Worker` does what its `Task` says: steps that it remembers, progress, milestones, children that it waits for, and children that it
 sets off. A `Boss` starts tasks detached and writes down whatever it is told. Neither table has a key, on purpose: an effect that
-happened twice would show as two rows. The `Head` of a family tells its members what each must hear once.
+happened twice would show as two rows. The `FamilyHead` of a family tells its members what each must hear once.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Outcome(BaseModel):
     blob: str = ""
 
 
-class Job(BaseModel):
+class BossJob(BaseModel):
     """A task that a boss sets off under a run id of its own, and how it follows it."""
 
     run_id: str
@@ -157,7 +157,7 @@ class Boss(Diary):
         self.tempers: Counter[str] = Counter()
 
     @exposed(repeatable=True)
-    def begin(self, jobs: list[Job]) -> int:
+    def begin(self, jobs: list[BossJob]) -> int:
         """Ask for all jobs, in one transaction. Asking again for the same jobs changes nothing."""
         with self.transaction():
             self.sql(ASKED)
@@ -171,7 +171,7 @@ class Boss(Diary):
         return len(fresh)
 
     @exposed(repeatable=True)
-    async def begin_one_by_one(self, jobs: list[Job]) -> int:
+    async def begin_one_by_one(self, jobs: list[BossJob]) -> int:
         """Ask for all jobs outside of a transaction; each is durable before the next."""
         for job in jobs:
             await self.run_agent_tool(
@@ -273,7 +273,7 @@ class Member(Agent):
         return [word for (word,) in self.sql("SELECT word FROM heard")]
 
 
-class Head(Agent):
+class FamilyHead(Agent):
     """Tells the members of its family each word once, however often it is asked to."""
 
     @exposed(repeatable=True)

@@ -24,7 +24,7 @@ from typing import Any, Final, Self
 from uuid import uuid4
 
 from perdure.actors import tool
-from perdure.scenarios.provider.script import Call, Question, Round, key_of
+from perdure.scenarios.provider.script import Question, Round, ScriptedCall, key_of
 
 PLACE: Final = "PERDURE_WORKSPACE"
 SHELF: Final = "shelf"
@@ -174,10 +174,10 @@ class Workspace:
             concludes=f"Stocktaking no. {number} is done",
         )
 
-    def _report(self, number: int, die: Random) -> Call:
+    def _report(self, number: int, die: Random) -> ScriptedCall:
         return _call("write_file", path=f"{REPORTS}/{number:05}.txt", text=" ".join(die.choices(WORDS, k=12)))
 
-    def plain_result(self, call: Call) -> str:
+    def plain_result(self, call: ScriptedCall) -> str:
         """What a call returns, computed without a tool."""
         given = call.arguments
         match call.name:
@@ -198,8 +198,8 @@ class Workspace:
         return file.exists() and file.read_text("utf-8") == text
 
 
-def _call(name: str, **arguments: Any) -> Call:
-    return Call(name=name, arguments=arguments)
+def _call(name: str, **arguments: Any) -> ScriptedCall:
+    return ScriptedCall(name=name, arguments=arguments)
 
 
 def told(code: int, output: bytes) -> str:

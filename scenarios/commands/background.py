@@ -14,8 +14,8 @@ import typer
 
 from perdure import actors
 from perdure.ledger import AGENTS, BadRequest, name_of, type_of
-from perdure.ledger.keeping.looking import OneStorage, look, opened_copy, places_in
-from perdure.ledger.storage.cabinet import STATE
+from perdure.ledger.maintenance.looking import OneStorage, look, opened_copy, places_in
+from perdure.ledger.storage.agent_storages import STATE
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data

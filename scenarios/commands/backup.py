@@ -14,10 +14,10 @@ import typer
 from perdure import actors
 from perdure.actors import read_record
 from perdure.ledger import LEDGER, BadRequest, NoLongerServed, SupervisorUnreachable
-from perdure.ledger.keeping.backup import Backup, Steward, prune
-from perdure.ledger.keeping.cold_steward import ColdSteward
-from perdure.ledger.keeping.restoration import restore_backup
-from perdure.ledger.keeping.target import Target
+from perdure.ledger.maintenance.backup import Backup, Steward, prune
+from perdure.ledger.maintenance.cold_steward import ColdSteward
+from perdure.ledger.maintenance.restoration import restore_backup
+from perdure.ledger.maintenance.target import BackupTarget
 from perdure.ledger.store.integrity import is_begun
 from perdure.scenarios.commands.doctor import diagnosis, show
 from perdure.scenarios.commands.options import AsJson, directory
@@ -54,7 +54,7 @@ def backup(
         if not as_json:
             print(words)
 
-    place = Target(target)
+    place = BackupTarget(target)
     with _steward(data) as steward:
         made = Backup(data, place, steward, tell).make(time.time_ns() // 1_000_000)
     gone = prune(place, keep) if keep else (0, 0)
@@ -96,7 +96,7 @@ def restore(
         perdure restore s3://bucket/perdure ./perdure-data --backup 00000007 --replace
     """
     data = data.resolve()
-    manifest = restore_backup(Target(target), data, name, replace=replace)
+    manifest = restore_backup(BackupTarget(target), data, name, replace=replace)
     if not as_json:
         made = datetime.fromtimestamp(manifest.made_at_ms / 1000, UTC)
         print(f"Backup {manifest.name} of {made:%Y-%m-%d %H:%M:%S} UTC, up to fact {manifest.seq}, is in {data}.")

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from perdure.scenarios.commands.options import AsJson
 
 
-class Scenario(NamedTuple):
+class ScenarioEntry(NamedTuple):
     """One scenario: its sentence, an example, and where its command is."""
 
     name: str
@@ -18,31 +18,31 @@ class Scenario(NamedTuple):
 
 
 CATALOG: Final = (
-    Scenario(
+    ScenarioEntry(
         "fan-out",
         "One child agent for each file of the Python standard library, while the parent, hosts and the supervisor are killed.",
         "perdure run fan-out --children 200 --kills 5 --seed 7",
         "perdure.scenarios.stories.fan_out:run_fan_out",
     ),
-    Scenario(
+    ScenarioEntry(
         "chat-recovery",
         "A chat agent with real tools and sub-agents. At one moment of each turn a process is killed, or the model falls silent.",
         "perdure run chat-recovery --points 20 --seed 7",
         "perdure.scenarios.stories.chat_recovery:run_chat_recovery",
     ),
-    Scenario(
+    ScenarioEntry(
         "tool-disconnect",
         "The same agent. At one place of each turn the connection to its model breaks, while tools are at work.",
         "perdure run tool-disconnect --points 20 --seed 7",
         "perdure.scenarios.stories.tool_disconnect:run_tool_disconnect",
     ),
-    Scenario(
+    ScenarioEntry(
         "messenger",
         "People write to a chat agent through a Telegram bot, while webhooks repeat, posts get lost, and processes are killed.",
         "perdure run messenger --updates 24 --kills 8 --seed 7",
         "perdure.scenarios.stories.messenger:run_messenger",
     ),
-    Scenario(
+    ScenarioEntry(
         "jobs",
         "Agents accept fibers, schedules and queued items twice. Some fail, some are cancelled, and processes are killed.",
         "perdure run jobs --jobs 2000 --kills 4 --seed 7",

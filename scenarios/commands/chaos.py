@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from perdure.ledger import BadRequest, SupervisorUnreachable
-from perdure.policies import Target
+from perdure.policies import StrikeTarget
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import equation, in_words, percentiles, shortened
@@ -25,7 +25,7 @@ from perdure.scenarios.live_view import PipeScreen, Screen, stamp
 SETTLE_MAX_MS: Final = 86_400_000
 FOR_MAX_MS: Final = 30 * 86_400_000
 EVERY_MIN_MS: Final = 200
-COMMON: Final = (Target.HOST, Target.AGENT, Target.SUPERVISOR)
+COMMON: Final = (StrikeTarget.HOST, StrikeTarget.AGENT, StrikeTarget.SUPERVISOR)
 
 
 def chaos(
@@ -33,7 +33,8 @@ def chaos(
     lasting: Annotated[str, typer.Option("--for", help="How long there are strikes.", metavar="TIME")] = "1m",
     seed: Annotated[int, typer.Option(help="Decides what each strike hits.")] = 0,
     what: Annotated[
-        list[Target] | None, typer.Option(help="Kinds of strikes; repeatable. By default host, agent and supervisor.")
+        list[StrikeTarget] | None,
+        typer.Option(help="Kinds of strikes; repeatable. By default host, agent and supervisor."),
     ] = None,
     fraction: Annotated[
         float | None, typer.Option(help="A strike at hosts hits this share of them, such as 0.3, instead of one.")
@@ -81,19 +82,26 @@ def chaos(
 
 
 def _plan(
-    every: str, lasting: str, seed: int, what: list[Target] | None, fraction: float | None, settle: str, *, ray: bool
+    every: str,
+    lasting: str,
+    seed: int,
+    what: list[StrikeTarget] | None,
+    fraction: float | None,
+    settle: str,
+    *,
+    ray: bool,
 ) -> Plan:
     every_ms, for_ms = duration_ms(every, "every"), duration_ms(lasting, "for", FOR_MAX_MS)
     if every_ms < EVERY_MIN_MS:
         raise BadRequest("every", f"{every!r} is less than {EVERY_MIN_MS} ms, in which nothing can recover")
     if for_ms < every_ms:
         raise BadRequest("for", f"{lasting!r} is shorter than --every {every}, so there would be no strike")
-    if Target.RAY in (what or ()) and not ray:
+    if StrikeTarget.RAY in (what or ()) and not ray:
         raise BadRequest("what", "ray is struck only with --ray")
-    targets = tuple(dict.fromkeys([*(what or COMMON), *[Target.RAY] * ray]))
+    targets = tuple(dict.fromkeys([*(what or COMMON), *[StrikeTarget.RAY] * ray]))
     if fraction is not None and not 0 < fraction <= 1:
         raise BadRequest("fraction", f"{fraction:g} is not above 0 and at most 1")
-    if fraction is not None and Target.HOST not in targets:
+    if fraction is not None and StrikeTarget.HOST not in targets:
         raise BadRequest("fraction", "says how many hosts a strike hits, and no strike hits hosts; add --what host")
     return Plan(
         every_ms / 1000, for_ms / 1000, seed, targets, fraction, duration_ms(settle, "settle", SETTLE_MAX_MS) / 1000
@@ -102,7 +110,7 @@ def _plan(
 
 async def _play(data: Path, plan: Plan, tell: Any) -> tuple[dict[str, Any], list[str]]:
     async with Observer(data) as observer:
-        vital = await observer.vital() if Target.RAY in plan.targets else []
+        vital = await observer.vital() if StrikeTarget.RAY in plan.targets else []
         drill = Chaos(observer, plan, tell, observer.vital if vital else None)
         _heed_signals(drill)
         await drill.play()

@@ -21,14 +21,14 @@ from perdure.ledger import (
     Forget,
     Retry,
     Stimulus,
+    apply_fact,
     decide,
-    enact,
     pack,
     restore,
     run_from,
     unpack_opened,
 )
-from perdure.ledger.storage.cabinet import stored_below
+from perdure.ledger.storage.agent_storages import stored_below
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import is_begun
 from perdure.policies import Limits
@@ -92,7 +92,7 @@ class ColdLedger:
 
     def _settle(self, stimulus: Stimulus) -> None:
         at_ms = self._now_ms()
-        rows = enact(self._view, decide(self._view, stimulus, at_ms, self._books.limits), at_ms)
+        rows = apply_fact(self._view, decide(self._view, stimulus, at_ms, self._books.limits), at_ms)
         self._store.append(rows, [])
 
     def _now_ms(self) -> int:

@@ -21,9 +21,9 @@ from perdure.ledger import (
     NoLongerServed,
     SupervisorUnreachable,
 )
-from perdure.ledger.keeping.cold_view import cold_view
-from perdure.ledger.keeping.examination import examine_storages
-from perdure.ledger.keeping.restore_part import left_beside
+from perdure.ledger.maintenance.cold_view import cold_view
+from perdure.ledger.maintenance.examination import examine_storages
+from perdure.ledger.maintenance.restore_part import left_beside
 from perdure.ledger.store.integrity import Finding, Severity, examine, is_begun, repair
 from perdure.scenarios.commands.options import HERE, AsJson, Data
 from perdure.scenarios.commands.shown import json_of

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 
 from perdure.ledger import LIVE, BadRequest, SupervisorUnreachable, name_of
-from perdure.policies import Target
+from perdure.policies import StrikeTarget
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import json_of
 from perdure.scenarios.faults.chaos import LIVE_MAX
@@ -23,8 +23,8 @@ WAIT_MAX_MS: Final = 3_600_000
 ANSWER_S: Final = 10.0
 LOOK_S: Final = 0.05
 NEXT: Final = {
-    Target.SUPERVISOR: "Ray starts it again. Nothing is decided until its next life has read the ledger.",
-    Target.HOST: "The supervisor gives the runs their next attempts on other hosts, and wakes the agents that have work again.",
+    StrikeTarget.SUPERVISOR: "Ray starts it again. Nothing is decided until its next life has read the ledger.",
+    StrikeTarget.HOST: "The supervisor gives the runs their next attempts on other hosts, and wakes the agents that have work again.",
 }
 
 
@@ -37,7 +37,7 @@ class What(StrEnum):
     SUPERVISOR = "supervisor"
 
 
-class Order(NamedTuple):
+class KillChoice(NamedTuple):
     """What was asked for. `name` is that of a host, an agent or a run."""
 
     what: What | None
@@ -81,7 +81,7 @@ def kill(
         perdure kill --fraction 0.3 --seed 7
         perdure kill --all-hosts --wait 0s --json
     """
-    order, wait_s = Order(what, name, fraction, all_hosts, seed), duration_ms(wait, "wait", WAIT_MAX_MS) / 1000
+    order, wait_s = KillChoice(what, name, fraction, all_hosts, seed), duration_ms(wait, "wait", WAIT_MAX_MS) / 1000
     _check(order)
     if not data.exists():
         raise BadRequest("data", f"there is no directory {data}")
@@ -90,7 +90,7 @@ def kill(
         print(json_of(told))
 
 
-def _check(order: Order) -> None:
+def _check(order: KillChoice) -> None:
     chosen = [order.what is not None, order.fraction is not None, order.all_hosts]
     if sum(chosen) != 1:
         raise BadRequest("what", "say one of host, agent, run, supervisor, --fraction and --all-hosts")
@@ -103,19 +103,19 @@ def _check(order: Order) -> None:
         raise BadRequest("name", f"{order.name!r} goes with host, agent or run alone")
 
 
-async def _carry_out(data: Path, order: Order, wait_s: float, say: Callable[[str], None]) -> dict[str, Any]:
+async def _carry_out(data: Path, order: KillChoice, wait_s: float, say: Callable[[str], None]) -> dict[str, Any]:
     async with Observer(data, ANSWER_S) as observer:
         overview = await observer.ask("ps", LIVE_MAX)
         victims, at_s = await _chosen(observer, order, overview), observer.now_s()
         hit = {victim: way for victim in victims if (way := await observer.kill(victim))}
         if not hit:
             raise BadRequest(order.what or "hosts", f"{some(victims)} ended before it was struck")
-        target = Target.SUPERVISOR if order.what is What.SUPERVISOR else Target.HOST
+        target = StrikeTarget.SUPERVISOR if order.what is What.SUPERVISOR else StrikeTarget.HOST
         strike, names = Strike.of(target, hit, overview, at_s), {victim.name for victim in hit}
         for victim, way in hit.items():
             say(f"Killed {victim}: {way}.")
         agents = [agent for agent, host, _ in overview["agents"] if host in names]
-        say(_burden(list(strike.runs), agents) if target is Target.HOST else "It carried no run and no agent.")
+        say(_burden(list(strike.runs), agents) if target is StrikeTarget.HOST else "It carried no run and no agent.")
         say(NEXT[target])
         await _wait(observer, strike, wait_s)
         if strike.took_ms is not None:
@@ -136,13 +136,13 @@ async def _carry_out(data: Path, order: Order, wait_s: float, say: Callable[[str
     }
 
 
-async def _chosen(observer: Observer, order: Order, overview: Overview) -> list[Victim]:
+async def _chosen(observer: Observer, order: KillChoice, overview: Overview) -> list[Victim]:
     """Whom it hits. Raises `BadRequest` if there is nobody of that name, or no process has it."""
     if order.what is What.SUPERVISOR:
         return [supervisor_in(overview)]
     if order.what is None:
         fraction = 1.0 if order.all_hosts else order.fraction
-        found = chosen(Target.HOST, overview, random.Random(order.seed).random, fraction)
+        found = chosen(StrikeTarget.HOST, overview, random.Random(order.seed).random, fraction)
         if not found:
             raise BadRequest("hosts", "no host is up; they come with the work")
         return found
@@ -154,7 +154,7 @@ async def _chosen(observer: Observer, order: Order, overview: Overview) -> list[
     return [hosts[home]]
 
 
-async def _home(observer: Observer, order: Order, overview: Overview) -> str:
+async def _home(observer: Observer, order: KillChoice, overview: Overview) -> str:
     """The host of an agent, or of a run."""
     name = str(order.name)
     if order.what is What.RUN:

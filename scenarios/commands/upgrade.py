@@ -12,8 +12,8 @@ import typer
 
 from perdure import actors
 from perdure.ledger import AGENTS, BadRequest, type_of
-from perdure.ledger.keeping.looking import look, places_in
-from perdure.ledger.storage.cabinet import VERSION
+from perdure.ledger.maintenance.looking import look, places_in
+from perdure.ledger.storage.agent_storages import VERSION
 from perdure.scenarios.commands.background import SMALL_BYTES
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.opening import opened

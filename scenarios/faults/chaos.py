@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from perdure.ledger import SupervisorUnreachable
-from perdure.policies import Target, from_here, in_turns
+from perdure.policies import StrikeTarget, from_here, in_turns
 from perdure.scenarios.faults.observer import NotServed
 from perdure.scenarios.faults.strikes import Overview, Strike, System, Victim, chosen, some
 
@@ -27,7 +27,7 @@ LOOK_S: Final = 0.25
 LIVE_MAX: Final = 1_000  # runs that are looked at
 GONE_S: Final = 20.0  # without anybody who serves the directory, until the drill is over
 MUTE_S: Final = 120.0  # the same while somebody might still answer, and if Ray is struck, which takes a while to start
-ARTICLES: Final = {Target.SUPERVISOR: "the ", Target.AGENT: "an agent's ", Target.RAY: "Ray's "}
+ARTICLES: Final = {StrikeTarget.SUPERVISOR: "the ", StrikeTarget.AGENT: "an agent's ", StrikeTarget.RAY: "Ray's "}
 MAIL: Final = ("enqueued", "delivered", "superseded", "suppressed", "parked", "pending")
 FAILED_MAX: Final = 1_000  # failed runs that are told, or known from before
 ACCOUNT: Final = (("ps", LIVE_MAX), ("audit",), ("list", None, ["error"], None, FAILED_MAX, "newest"))
@@ -57,7 +57,7 @@ class Plan(NamedTuple):
     every_s: float
     for_s: float
     seed: int = 0
-    targets: Sequence[Target] = (Target.HOST, Target.AGENT, Target.SUPERVISOR)
+    targets: Sequence[StrikeTarget] = (StrikeTarget.HOST, StrikeTarget.AGENT, StrikeTarget.SUPERVISOR)
     fraction: float | None = None
     settle_s: float = 60.0
 
@@ -103,7 +103,7 @@ class Chaos:
                 return
             await self._strike(number, next(kinds), overview)
 
-    async def _strike(self, number: int, drawn: Target, overview: Overview) -> None:
+    async def _strike(self, number: int, drawn: StrikeTarget, overview: Overview) -> None:
         at_s, target, hit = self._system.now_s(), drawn, dict[Victim, str]()
         why = "nobody is there any more to be struck"
         try:
@@ -119,10 +119,10 @@ class Chaos:
         strike = self.strikes[number] = Strike.of(target, hit, overview, at_s)
         self._tell(f"strike {number}: {ARTICLES.get(target, '')}{', '.join(map(str, hit))}: {strike}")
 
-    async def _choose(self, number: int, drawn: Target, overview: Overview) -> tuple[Target, list[Victim]]:
+    async def _choose(self, number: int, drawn: StrikeTarget, overview: Overview) -> tuple[StrikeTarget, list[Victim]]:
         """Whom it hits. The next kind is taken if there is nobody of this one."""
         roll = random.Random(f"{self._plan.seed} strike {number}").random
-        vital = await self._vital() if self._vital is not None and drawn is Target.RAY else []
+        vital = await self._vital() if self._vital is not None and drawn is StrikeTarget.RAY else []
         found = (
             (each, chosen(each, overview, roll, self._plan.fraction, vital))
             for each in from_here(self._plan.targets, drawn)
@@ -167,7 +167,7 @@ class Chaos:
         if str(problem) != self._why:
             self._tell(str(problem))
         self._why = str(problem)
-        is_gone = isinstance(problem, NotServed) and Target.RAY not in self._plan.targets
+        is_gone = isinstance(problem, NotServed) and StrikeTarget.RAY not in self._plan.targets
         since_s = asked_s if self._gone_s is None else self._gone_s
         self._gone_s = since_s if is_gone else None
         now_s = self._system.now_s()

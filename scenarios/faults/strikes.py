@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
-from perdure.policies import Target, carriers, victims
+from perdure.policies import StrikeTarget, carriers, victims
 
 if TYPE_CHECKING:
     from perdure.actors import Runtime  # which brings Ray with it
 
 Overview = dict[str, Any]
-EVERYTHING: Final = ("cluster", Target.RAY)  # kinds of strikes that every process feels
+EVERYTHING: Final = ("cluster", StrikeTarget.RAY)  # kinds of strikes that every process feels
 NAMED_MAX: Final = 3
 
 
@@ -62,16 +62,16 @@ def home_of(overview: Overview, agent_id: str) -> str:
 
 
 def chosen(
-    target: Target,
+    target: StrikeTarget,
     overview: Overview,
     roll: Callable[[], float],
     fraction: float | None = None,
     vital: Sequence[Victim] = (),
 ) -> list[Victim]:
     """The victims of a strike, by the dice. `vital` are the processes of Ray that may be hit."""
-    if target is Target.SUPERVISOR:
+    if target is StrikeTarget.SUPERVISOR:
         return [supervisor_in(overview)]
-    if target is Target.RAY:
+    if target is StrikeTarget.RAY:
         return [vital[int(roll() * len(vital))]] if vital else []
     hosts = hosts_in(overview)
     homes = ((agent, host) for agent, host, _ in overview["agents"] if host)
@@ -111,7 +111,7 @@ class Strike:
     def of(cls, kind: str, hit: dict[Victim, str], overview: Overview, at_s: float) -> Self:
         """By the last overview before it."""
         is_all, names = kind in EVERYTHING, {each.name for each in hit}
-        strike = cls(kind, hit, at_s, overview["epoch"] if is_all or kind == Target.SUPERVISOR else None)
+        strike = cls(kind, hit, at_s, overview["epoch"] if is_all or kind == StrikeTarget.SUPERVISOR else None)
         parents = {row["parent"] for row in overview["live"]}
         for row in overview["live"]:
             if row["host"] and (is_all or row["host"] in names):

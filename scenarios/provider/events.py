@@ -46,7 +46,7 @@ class CallStart(Plain):
     name: str | None = None
 
 
-class Arguments(Plain):
+class ArgumentsDelta(Plain):
     """A piece of the JSON arguments of the call with this index."""
 
     index: int = 0
@@ -70,7 +70,7 @@ class Done(Plain):
     """The sentinel `[DONE]`."""
 
 
-class Failure(Plain):
+class StreamFailure(Plain):
     """An error inside a stream."""
 
     message: str
@@ -90,7 +90,7 @@ class Raw(Plain):
     text: str
 
 
-Event = Role | Text | Reasoning | CallStart | Arguments | Finish | Usage | Done | Failure | Comment | Raw
+Event = Role | Text | Reasoning | CallStart | ArgumentsDelta | Finish | Usage | Done | StreamFailure | Comment | Raw
 
 
 def frames(events: Iterable[Event], response_id: str, model: str) -> tuple[bytes, ...]:
@@ -106,7 +106,7 @@ def _frame(event: Event, response_id: str, model: str) -> str:
             return f": {text}\n\n"
         case Done():
             return "data: [DONE]\n\n"
-        case Failure():
+        case StreamFailure():
             return f"data: {dumped({'error': error_of(event)})}\n\n"
     return f"data: {dumped(_chunk(event, response_id, model))}\n\n"
 
@@ -137,12 +137,12 @@ def _delta(event: Event) -> dict[str, Any]:
             function = {"arguments": ""} if name is None else {"name": name, "arguments": ""}
             known = {} if call_id is None else {"id": call_id}
             return {"tool_calls": [{"index": index, **known, "type": "function", "function": function}]}
-        case Arguments(index=index, text=text):
+        case ArgumentsDelta(index=index, text=text):
             return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}
     return {}
 
 
-def error_of(failure: Failure) -> dict[str, Any]:
+def error_of(failure: StreamFailure) -> dict[str, Any]:
     """The error object, in a stream or as a body."""
     return {"message": failure.message, "type": failure.type, "param": None, "code": failure.code}
 

@@ -27,7 +27,7 @@ from enum import StrEnum
 from itertools import accumulate
 from typing import NamedTuple, Self
 
-from perdure.scenarios.provider.events import Failure, Plain, dumped, error_of, frames
+from perdure.scenarios.provider.events import Plain, StreamFailure, dumped, error_of, frames
 
 
 class FaultKind(StrEnum):
@@ -62,15 +62,15 @@ class Fault(Plain):
     code: str | None = None
 
     @property
-    def silence(self) -> tuple[Wait, ...]:
+    def silence(self) -> tuple[SilentFor, ...]:
         """The silence of a stall, or before another fault."""
         if self.held or (self.kind is FaultKind.STALL and self.duration_ms is None):
-            return (Wait(None),)
-        return () if self.duration_ms is None else (Wait(self.duration_ms),)
+            return (SilentFor(None),)
+        return () if self.duration_ms is None else (SilentFor(self.duration_ms),)
 
     @property
-    def failure(self) -> Failure:
-        return Failure(message=self.message, type=self.type, code=self.code)
+    def failure(self) -> StreamFailure:
+        return StreamFailure(message=self.message, type=self.type, code=self.code)
 
 
 class Rule(Plain):
@@ -105,7 +105,7 @@ class Pace(Plain):
     between_ms: float = 0.0
 
 
-class Head(NamedTuple):
+class ResponseHead(NamedTuple):
     """The status and the headers."""
 
     status: int
@@ -118,7 +118,7 @@ class Said(NamedTuple):
     body: bytes
 
 
-class Wait(NamedTuple):
+class SilentFor(NamedTuple):
     """Silence for so long, or (None) until it is released."""
 
     ms: float | None
@@ -130,10 +130,10 @@ class End(NamedTuple):
     how: str
 
 
-Act = Head | Said | Wait | End
+Act = ResponseHead | Said | SilentFor | End
 
-STREAM_HEAD = Head(200, (("content-type", "text/event-stream; charset=utf-8"), ("cache-control", "no-cache")))
-PLAIN_HEAD = Head(200, (("content-type", "application/json"),))
+STREAM_HEAD = ResponseHead(200, (("content-type", "text/event-stream; charset=utf-8"), ("cache-control", "no-cache")))
+PLAIN_HEAD = ResponseHead(200, (("content-type", "application/json"),))
 
 
 def perform(body: Sequence[bytes], fault: Fault | None, pace: Pace) -> tuple[Act, ...]:
@@ -155,10 +155,10 @@ def perform(body: Sequence[bytes], fault: Fault | None, pace: Pace) -> tuple[Act
     return *said, End(fault.kind)
 
 
-def refusal(status: int, failure: Failure, retry_after: str | None = None) -> tuple[Act, ...]:
+def refusal(status: int, failure: StreamFailure, retry_after: str | None = None) -> tuple[Act, ...]:
     """The acts of an HTTP error."""
     headers = PLAIN_HEAD.headers + ((("retry-after", retry_after),) if retry_after is not None else ())
-    return Head(status, headers), Said(dumped({"error": error_of(failure)}).encode()), End("whole")
+    return ResponseHead(status, headers), Said(dumped({"error": error_of(failure)}).encode()), End("whole")
 
 
 def place_of(body: Sequence[bytes], fault: Fault) -> int | None:
@@ -198,5 +198,5 @@ def _spoken(body: Sequence[bytes], pace: Pace) -> Iterator[Act]:
     for number, frame in enumerate(body):
         pause = pace.between_ms if number else pace.first_ms
         if pause:
-            yield Wait(pause)
+            yield SilentFor(pause)
         yield Said(frame)

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from perdure.scenarios.provider.events import (
-    Arguments,
+    ArgumentsDelta,
     CallStart,
     Done,
     Event,
@@ -40,7 +40,7 @@ DIGEST_CHARS: Final = 12
 Message = dict[str, Any]
 
 
-class Call(Plain):
+class ScriptedCall(Plain):
     """A tool call that the model makes."""
 
     name: str
@@ -57,7 +57,7 @@ class Round(Plain):
 
     thinks: str = ""
     says: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ScriptedCall, ...] = ()
 
 
 class Question(Plain):
@@ -72,7 +72,7 @@ class Question(Plain):
     verbatim: tuple[tuple[Event, ...], ...] = ()
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[ScriptedCall, ...]:
         return tuple(call for each in self.rounds for call in each.calls)
 
     @model_validator(mode="after")
@@ -99,7 +99,7 @@ class Script(Plain):
 
 
 @dataclass
-class Conversation:
+class OpenQuestion:
     """The open question of a request, and its progress."""
 
     question: Question | None = None
@@ -134,13 +134,13 @@ def text_of(content: object) -> str:
     return "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
 
 
-def read(script: Script, messages: Sequence[Message]) -> Conversation:
+def read(script: Script, messages: Sequence[Message]) -> OpenQuestion:
     """Find the open question of a legal conversation, and its progress."""
     for at in range(len(messages) - 1, -1, -1):
         question = _asked(script, messages[at])
         if question is not None:
             return _since(script, question, messages[at + 1 :])
-    return Conversation()
+    return OpenQuestion()
 
 
 def _asked(script: Script, message: Message) -> Question | None:
@@ -150,8 +150,8 @@ def _asked(script: Script, message: Message) -> Question | None:
     return next((question for question in script.questions if question.asks in text), None)
 
 
-def _since(script: Script, question: Question, messages: Sequence[Message]) -> Conversation:
-    found = Conversation(question)
+def _since(script: Script, question: Question, messages: Sequence[Message]) -> OpenQuestion:
+    found = OpenQuestion(question)
     keys: dict[str, str] = {}
     for message in messages:
         if message["role"] == "assistant":
@@ -182,7 +182,7 @@ def answer(script: Script, messages: Sequence[Message], number: int) -> tuple[Ev
     return _reply(script, messages, number, _next_round(script, question, found))
 
 
-def _next_round(script: Script, question: Question, found: Conversation) -> Round:
+def _next_round(script: Script, question: Question, found: OpenQuestion) -> Round:
     for each in question.rounds:
         missing = tuple(call for call in each.calls if not _is_answered(script, found.results[call.key]))
         if not missing:
@@ -215,8 +215,8 @@ def _reply(script: Script, messages: Sequence[Message], number: int, each: Round
     for index, call in enumerate(each.calls):
         body.append(CallStart(index=index, id=f"{stem}_{index}", name=call.name))
         written = dumped(call.arguments)
-        body += [Arguments(index=index, text=piece) for piece in pieces(written, script.piece_chars)]
-    spoken = sum(tokens_in(event.text) for event in body if isinstance(event, Text | Reasoning | Arguments))
+        body += [ArgumentsDelta(index=index, text=piece) for piece in pieces(written, script.piece_chars)]
+    spoken = sum(tokens_in(event.text) for event in body if isinstance(event, Text | Reasoning | ArgumentsDelta))
     finish = Finish(reason="tool_calls" if each.calls else "stop")
     return *body, finish, Usage(prompt=tokens_in(told), completion=spoken), Done()
 

@@ -12,26 +12,26 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel
 
-from perdure.scenarios.provider.events import Failure, Usage, dumped, frames
+from perdure.scenarios.provider.events import StreamFailure, Usage, dumped, frames
 from perdure.scenarios.provider.faults import (
     Act,
     Fault,
     FaultKind,
     FaultPlan,
-    Head,
     Pace,
+    ResponseHead,
     Rule,
     perform,
     place_of,
     refusal,
 )
-from perdure.scenarios.provider.script import Conversation, Script, answer, read
+from perdure.scenarios.provider.script import OpenQuestion, Script, answer, read
 
 SHOWN_MAX: Final = 200
 ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 
 
-class Record(BaseModel):
+class SeenRequest(BaseModel):
     """One request.
 
     A request with `problems` is illegal and gets a 400. `fault` is that of the plan, and `fault_byte` its place in the body. `sizes` are
@@ -72,7 +72,7 @@ class Counters(BaseModel):
     statuses: dict[str, int] = {}
 
 
-class Answer(NamedTuple):
+class ScriptedReply(NamedTuple):
     """The reply to one request."""
 
     number: int
@@ -84,7 +84,7 @@ class ScriptedProvider:
 
     def __init__(self, script: Script | None = None, plan: FaultPlan | None = None, pace: Pace | None = None) -> None:
         self.script, self.pace = script or Script(), pace or Pace()
-        self.records: list[Record] = []
+        self.records: list[SeenRequest] = []
         self.connections = self.refused = self.open = self.open_most = 0
         self._begin(plan or FaultPlan())
 
@@ -109,11 +109,11 @@ class ScriptedProvider:
         self.connections += 1
         self.settle()
 
-    def receive(self, raw: bytes, at_ms: float) -> Answer:
+    def receive(self, raw: bytes, at_ms: float) -> ScriptedReply:
         """Take a request, log it, and decide the reply."""
         body, trouble = _parsed(raw)
-        record = Record(number=len(self.records) + 1, at_ms=at_ms, body=body, problems=trouble or problems(body))
-        found = Conversation() if record.problems else read(self.script, body["messages"])
+        record = SeenRequest(number=len(self.records) + 1, at_ms=at_ms, body=body, problems=trouble or problems(body))
+        found = OpenQuestion() if record.problems else read(self.script, body["messages"])
         if not record.problems and self.script.prefill == "refuse" and body["messages"][-1]["role"] == "assistant":
             record.problems.append("the last message is the assistant's; this model takes no prefill")
         self._planned += 1
@@ -123,17 +123,17 @@ class ScriptedProvider:
             record.rule = self._ruled(record)
             record.fault = None if record.rule is None else self.plan.rules[record.rule].fault
         acts = self._acts(record, body)
-        record.status = next((act.status for act in acts if isinstance(act, Head)), None)
+        record.status = next((act.status for act in acts if isinstance(act, ResponseHead)), None)
         self.records.append(record)
         self.open += 1
         self.open_most = max(self.open_most, self.open)
         self.settle()
-        return Answer(record.number, acts)
+        return ScriptedReply(record.number, acts)
 
-    def _acts(self, record: Record, body: Any) -> tuple[Act, ...]:
+    def _acts(self, record: SeenRequest, body: Any) -> tuple[Act, ...]:
         if record.problems:
             told = f"illegal request {record.number}: " + "; ".join(record.problems)
-            return refusal(400, Failure(message=told, type="invalid_request_error"))
+            return refusal(400, StreamFailure(message=told, type="invalid_request_error"))
         events = answer(self.script, body["messages"], record.number)
         wants_usage = (body.get("stream_options") or {}).get("include_usage")
         said = [event for event in events if wants_usage or not isinstance(event, Usage)]
@@ -143,7 +143,7 @@ class ScriptedProvider:
             record.fault_byte = place_of(spoken, record.fault)
         return perform(spoken, record.fault, self.pace)
 
-    def _ruled(self, record: Record) -> int | None:
+    def _ruled(self, record: SeenRequest) -> int | None:
         """The index of the first matching rule."""
         for index, rule in enumerate(self.plan.rules):
             is_left = rule.times is None or self._used[index] < rule.times
@@ -152,7 +152,7 @@ class ScriptedProvider:
                 return index
         return None
 
-    def _fits(self, rule: Rule, record: Record) -> bool:
+    def _fits(self, rule: Rule, record: SeenRequest) -> bool:
         return (
             rule.number in (None, self._planned)
             and rule.results in (None, record.results)
@@ -213,7 +213,7 @@ class ScriptedProvider:
 
     # the log
 
-    def log(self, since: int = 0) -> list[Record]:
+    def log(self, since: int = 0) -> list[SeenRequest]:
         """The requests with numbers above `since`."""
         return self.records[max(0, since) :]
 
@@ -230,9 +230,9 @@ class ScriptedProvider:
         )
 
 
-def unknown_path(method: str, path: str) -> Failure:
+def unknown_path(method: str, path: str) -> StreamFailure:
     """The error for a request that is not one for a completion."""
-    return Failure(
+    return StreamFailure(
         message=f"{method} {path}: this server knows POST /v1/chat/completions", type="invalid_request_error"
     )
 

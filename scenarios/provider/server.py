@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from perdure.scenarios.provider.events import error_of
-from perdure.scenarios.provider.faults import Act, End, FaultPlan, Head, Pace, Said, Wait
+from perdure.scenarios.provider.faults import Act, End, FaultPlan, Pace, ResponseHead, Said, SilentFor
 from perdure.scenarios.provider.script import Script
 from perdure.scenarios.provider.scripted import ScriptedProvider, unknown_path
 from perdure.scenarios.provider.sockets import HOST, Sockets, gone, hang_up, reset
@@ -130,15 +130,15 @@ class SocketProvider(ScriptedProvider):
         """Carry out the acts of a response, and return how it ended."""
         for act in acts:
             match act:
-                case Head(status, headers):
+                case ResponseHead(status, headers):
                     lines = [(name.encode(), value.encode()) for name, value in headers]
                     await send({"type": "http.response.start", "status": status, "headers": lines})
                 case Said(body):
                     self._sent[number] += len(body)
                     await send({"type": "http.response.body", "body": body, "more_body": True})
-                case Wait(ms) if ms is not None:
+                case SilentFor(ms) if ms is not None:
                     await asyncio.sleep(ms / 1000)
-                case Wait():
+                case SilentFor():
                     await self._stalls.setdefault(number, asyncio.get_running_loop().create_future())
                 case End(how) if how in CUTS:
                     await CUTS[how](scope)

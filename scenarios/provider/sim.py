@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 
 import httpx2
 
-from perdure.actors.sim_world.world import current_process, on_death
-from perdure.scenarios.provider.faults import Act, End, FaultPlan, Head, Pace, Said, Wait, refusal
+from perdure.actors.sim_world.simulation import current_process, on_death
+from perdure.scenarios.provider.faults import Act, End, FaultPlan, Pace, ResponseHead, Said, SilentFor, refusal
 from perdure.scenarios.provider.script import Script
 from perdure.scenarios.provider.scripted import ScriptedProvider, unknown_path
 
@@ -100,7 +100,7 @@ class _Exchange(httpx2.AsyncByteStream):
         try:
             while True:
                 act = await self._next()
-                if isinstance(act, Head):
+                if isinstance(act, ResponseHead):
                     self._has_head = True
                     return httpx2.Response(
                         act.status,
@@ -134,7 +134,7 @@ class _Exchange(httpx2.AsyncByteStream):
     async def _next(self) -> Act:
         """Carry out the next act, except for sending."""
         act = next(self._acts)
-        if isinstance(act, Wait):
+        if isinstance(act, SilentFor):
             await self._wait(act.ms)
         else:
             self._silent_s = 0.0
@@ -176,7 +176,7 @@ class _Exchange(httpx2.AsyncByteStream):
         """End the exchange, if it is open. What the provider says before its next pause is already sent."""
         how = "gone"
         for act in () if self._is_silent else self._acts:
-            if isinstance(act, Wait):
+            if isinstance(act, SilentFor):
                 break
             if isinstance(act, End):
                 how = act.how

@@ -16,13 +16,13 @@ from perdure.ledger import PerdureError
 from perdure.policies import Part
 from perdure.scenarios.cast.guide import EFFECTS, Guide, Quiz
 from perdure.scenarios.provider.script import Script, conclusion, key_of, read
-from perdure.scenarios.provider.scripted import Record
+from perdure.scenarios.provider.scripted import SeenRequest
 from perdure.scenarios.stories.stage import Stage
 
 ATTACHES_MAX: Final = 50
 
 
-class Listener:
+class TurnListener:
     """A callback that keeps the events and the ends, of which there must be one."""
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ class Listener:
 
 
 @dataclass
-class Told:
+class AskedQuestion:
     """One question as its client saw it. `problem` was raised instead of a result."""
 
     number: int
     result: TurnResult | None = None
-    listeners: list[Listener] = field(default_factory=list)
+    listeners: list[TurnListener] = field(default_factory=list)
     problem: str = ""
 
     @property
@@ -70,14 +70,14 @@ class Told:
         return silent + len([event for event in self.events if event["type"] == "data-attempt"])
 
 
-async def ask(stage: Stage, name: str, number: int, text: str, **options: Any) -> Told:
+async def ask(stage: Stage, name: str, number: int, text: str, **options: Any) -> AskedQuestion:
     """Ask a guide, and attach again whenever an attempt ends before the turn."""
-    told = Told(number, listeners=[Listener()])
+    told = AskedQuestion(number, listeners=[TurnListener()])
     request_id = f"{name}-asked"
     try:
         result = await stage.call(Guide, name, "chat", text, told.listeners[-1], request_id=request_id, **options)
         while result.status == "interrupted" and len(told.listeners) < ATTACHES_MAX:
-            told.listeners.append(Listener())
+            told.listeners.append(TurnListener())
             result = await stage.call(Guide, name, "attach", request_id, told.listeners[-1], first=result.next_event)
         told.result = result
     except PerdureError as problem:
@@ -101,7 +101,7 @@ COMPLETED: Final = Ending()
 EXHAUSTED: Final = Ending("error", "", "recovery_exhausted")
 
 
-def wrong_ends(told: Told, ending: Ending) -> Iterator[str]:
+def wrong_ends(told: AskedQuestion, ending: Ending) -> Iterator[str]:
     """Check the contract of the callback, and the end."""
     if told.result is None:
         yield told.problem
@@ -123,7 +123,7 @@ def wrong_ends(told: Told, ending: Ending) -> Iterator[str]:
     yield from _wrong_message(told)
 
 
-def _wrong_message(told: Told) -> Iterator[str]:
+def _wrong_message(told: AskedQuestion) -> Iterator[str]:
     """The events must fold to the message in the transcript."""
     parts: list[Part] = []
     for event in told.events:
@@ -144,7 +144,7 @@ def _outline(parts: Sequence[Part]) -> list[tuple[str, ...]]:
     ]
 
 
-def wrong_answer(quiz: Quiz, told: Told, seen: dict[str, str] | None) -> Iterator[str]:
+def wrong_answer(quiz: Quiz, told: AskedQuestion, seen: dict[str, str] | None) -> Iterator[str]:
     """The conclusion must state every result as the model saw it. Every result must be right or unknown.
 
     `seen` has the results of the last request by key. It is None for a real model, which may not do as asked.
@@ -174,13 +174,13 @@ def _plain(seen: str) -> str:
     return str(json.loads(seen)["error"])
 
 
-def parts_of(told: Told) -> list[Part]:
+def parts_of(told: AskedQuestion) -> list[Part]:
     """The parts of the answer in the transcript."""
     message = told.result.message if told.result else None
     return [] if message is None else message["parts"]
 
 
-def results_of(told: Told) -> dict[str, str]:
+def results_of(told: AskedQuestion) -> dict[str, str]:
     return {
         key_of(part["toolName"], part["input"]): _text(part)
         for part in parts_of(told)
@@ -193,28 +193,28 @@ def _text(part: Part) -> str:
     return output if isinstance(output, str) else json.dumps(output)
 
 
-def final_text(told: Told) -> str:
+def final_text(told: AskedQuestion) -> str:
     """The text after the last tool result."""
     parts = parts_of(told)
     last = max((index for index, part in enumerate(parts) if "toolCallId" in part), default=-1)
     return "".join(part["text"] for part in parts[last + 1 :] if part["type"] == "text")
 
 
-def wrong_requests(records: Sequence[Record]) -> Iterator[str]:
+def wrong_requests(records: Sequence[SeenRequest]) -> Iterator[str]:
     """Requests that a real provider would have refused."""
     for record in records:
         if not record.is_legal:
             yield f"request {record.number} was illegal: {'; '.join(record.problems)}"
 
 
-def seen_results(script: Script, records: Sequence[Record], asks: str) -> dict[str, str]:
+def seen_results(script: Script, records: Sequence[SeenRequest], asks: str) -> dict[str, str]:
     """The results in the last request for a question, by key, as the model saw them."""
     last = next((record for record in reversed(records) if record.is_legal and record.asks == asks), None)
     found = {} if last is None else read(script, last.body["messages"]).results
     return {key: texts[-1] for key, texts in found.items() if texts}
 
 
-def count_effects(quiz: Quiz, told: Told, effects: Counter[str], *, is_scripted: bool) -> Iterator[str]:
+def count_effects(quiz: Quiz, told: AskedQuestion, effects: Counter[str], *, is_scripted: bool) -> Iterator[str]:
     """Each side effect must have begun once. It may be missing if its outcome is unknown, or the turn ended before."""
     begun = Counter(effect.key for effect in quiz.workspace.effects())
     results = results_of(told)

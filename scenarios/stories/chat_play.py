@@ -29,13 +29,13 @@ from perdure.scenarios.commands.shown import in_words
 from perdure.scenarios.faults.strikes import Victim, home_of, hosts_in, supervisor_in
 from perdure.scenarios.provider.faults import Fault, FaultPlan, Rule
 from perdure.scenarios.provider.script import Question, Script
-from perdure.scenarios.provider.scripted import Counters, Record
+from perdure.scenarios.provider.scripted import Counters, SeenRequest
 from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.provider.sim import SimProvider
 from perdure.scenarios.stories.chat_checks import (
     COMPLETED,
+    AskedQuestion,
     Ending,
-    Told,
     ask,
     count_effects,
     seen_results,
@@ -119,7 +119,7 @@ class ChatScenario(Scenario):
         self._provider_counts, self._effects = Counter[str](), Counter[str]()
 
     @abstractmethod
-    def points_of(self, records: Sequence[Record]) -> list[Point]:
+    def points_of(self, records: Sequence[SeenRequest]) -> list[Point]:
         """All points, by the requests of the turn without a fault."""
 
     # the worlds
@@ -170,7 +170,7 @@ class ChatScenario(Scenario):
 
     # one turn
 
-    async def turn(self, stage: Stage, point: Point, number: int) -> Told:
+    async def turn(self, stage: Stage, point: Point, number: int) -> AskedQuestion:
         """Ask one question, break it, and check the result."""
         name = f"guide-{self._token if stage.world == 'ray' else 'sim'}-{number}"
         since = 0 if self.provider is None else self.provider.counters().requests
@@ -206,7 +206,7 @@ class ChatScenario(Scenario):
         """What the request asks that breaks."""
         return (self.quiz.child_question(number) if point.child else self.quiz.question(number)).asks
 
-    def _wrong(self, point: Point, told: Told, since: int) -> list[str]:
+    def _wrong(self, point: Point, told: AskedQuestion, since: int) -> list[str]:
         wrong = [*wrong_ends(told, point.ending)]
         wrong += count_effects(self.quiz, told, self._effects, is_scripted=self.provider is not None)
         if told.result is None or self.provider is None:
@@ -222,7 +222,7 @@ class ChatScenario(Scenario):
             wrong += wrong_answer(self.quiz, told, seen)
         return wrong
 
-    def _take(self, told: Told) -> None:
+    def _take(self, told: AskedQuestion) -> None:
         self._points += 1
         self._turns.update(["asked", told.result.status if told.result else "lost"])
         self._attempts += 1 + sum(event["type"] == "data-attempt" for event in told.events)
@@ -330,7 +330,7 @@ def _host_of(tool: str, victim: str, rows: list[dict[str, Any]]) -> str:
     return next((row["host"] for row in rows if row["agent_type"].endswith(wanted) and row["host"]), "")
 
 
-def named(record: Record, *, child: bool) -> str:
+def named(record: SeenRequest, *, child: bool) -> str:
     """A request, in words."""
     which = f"request after {record.results} results" if record.results else "first request"
     return f"{'the child' if child else 'the guide'}'s {which}"
@@ -352,7 +352,7 @@ def chosen(points: Sequence[Point], most: int, seed: int) -> list[Point]:
     return [points[index] for index in sorted(taken[:most])]
 
 
-def _in_short(told: Told, wrong: list[str]) -> str:
+def _in_short(told: AskedQuestion, wrong: list[str]) -> str:
     """One turn in a few words."""
     if wrong:
         return f"WRONG: {wrong[0]}"

@@ -21,7 +21,7 @@ from perdure.scenarios.cast.environment import checked_model
 from perdure.scenarios.cast.guide import Quiz
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.provider.faults import Fault, FaultKind
-from perdure.scenarios.provider.scripted import Record
+from perdure.scenarios.provider.scripted import SeenRequest
 from perdure.scenarios.stories.chat_play import ChatScenario, Point, Points, Seed, named, points_max
 from perdure.scenarios.stories.engine import perform
 from perdure.scenarios.stories.stage import Stage
@@ -38,12 +38,12 @@ Model = Annotated[
 ]
 
 
-class ChatRecovery(ChatScenario):
+class ChatRecoveryStory(ChatScenario):
     """A process dies at one moment of each turn, or the model falls silent."""
 
     name: ClassVar[str] = "chat-recovery"
 
-    def points_of(self, records: Sequence[Record]) -> list[Point]:
+    def points_of(self, records: Sequence[SeenRequest]) -> list[Point]:
         """Every moment at which something can die."""
         return moments_of(self.quiz, records)
 
@@ -83,7 +83,7 @@ class ChatRecovery(ChatScenario):
         return visited
 
 
-def moments_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
+def moments_of(quiz: Quiz, records: Sequence[SeenRequest]) -> list[Point]:
     """Every moment of a turn. The requests of a real model are not seen, so only tools give moments."""
     points: list[Point] = []
     for record in records:
@@ -92,7 +92,7 @@ def moments_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
     return [*points, *(point for tool in TOOLS if tool in names for point in _at_work(tool))]
 
 
-def _in_the_midst(record: Record, *, child: bool) -> Iterator[Point]:
+def _in_the_midst(record: SeenRequest, *, child: bool) -> Iterator[Point]:
     """Deaths and silence during the reply to one request: before it, at its first events, in its middle, at its end."""
     count = len(record.sizes)
     for event in dict.fromkeys((None, 0, 2, count // 2, count - 2)):
@@ -157,5 +157,5 @@ def run_chat_recovery(
     if model is not None and world is WorldName.SIM:
         raise BadRequest("model", "a real model cannot be asked in virtual time; use it with --world ray")
     asked = None if model is None else checked_model(model)
-    scenario = ChatRecovery(points_max(points, world), seed, asked)
+    scenario = ChatRecoveryStory(points_max(points, world), seed, asked)
     perform(scenario, world, data, as_json=as_json)

@@ -58,7 +58,7 @@ class Order(BaseModel):
     number: int = 1
 
 
-class Progress(BaseModel):
+class FanOutProgress(BaseModel):
     """The progress that outlives the command. `before` is the account of mail at the begin."""
 
     before: dict[str, int] | None = None
@@ -71,7 +71,7 @@ class Logbook(BaseModel):
     """The order and its progress, kept in a directory (or nowhere, for the simulated world)."""
 
     order: Order
-    progress: Progress = Field(default_factory=Progress)
+    progress: FanOutProgress = Field(default_factory=FanOutProgress)
     finished: bool = False
     path: Path | None = Field(default=None, exclude=True)
 
@@ -124,7 +124,7 @@ class Harvest:
         return totals, totals.files, min(totals.files, self.statuses.total())
 
 
-def account(order: Order, progress: Progress, harvest: Harvest) -> dict[str, int]:
+def account(order: Order, progress: FanOutProgress, harvest: Harvest) -> dict[str, int]:
     """The account of mail since the fan-out began, with doubled and lost completions."""
     assert progress.before is not None
     _, delivered, distinct = harvest.sums()
@@ -132,7 +132,7 @@ def account(order: Order, progress: Progress, harvest: Harvest) -> dict[str, int
     return since | {"duplicated": delivered - distinct, "lost": order.children - distinct}
 
 
-def wrong_of(order: Order, progress: Progress, harvest: Harvest) -> Iterator[str]:
+def wrong_of(order: Order, progress: FanOutProgress, harvest: Harvest) -> Iterator[str]:
     """The problems, in sentences."""
     mail, audit, statuses = account(order, progress, harvest), harvest.audit, harvest.statuses
     totals, plain = harvest.sums()[0].model_dump(), count_plainly(files_for(order.children)).model_dump()
@@ -202,7 +202,7 @@ class FanOut(Scenario):
         return self._book.order
 
     @property
-    def _progress(self) -> Progress:
+    def _progress(self) -> FanOutProgress:
         return self._book.progress
 
     # carrying on

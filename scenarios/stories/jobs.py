@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Final
 
 import typer
 
-from perdure.scenarios.cast.job_desk import Job, JobDesk, Progress, Report, draw_jobs, wrong_jobs
+from perdure.scenarios.cast.job_desk import Job, JobDesk, JobsLeft, Report, draw_jobs, wrong_jobs
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.commands.shown import in_words, percentiles, rate
 from perdure.scenarios.faults.by_progress import Director, draw_kills
@@ -93,7 +93,7 @@ class Jobs(Scenario):
     async def look(self) -> Scene:
         """How many jobs are done."""
         asking = (self._stage.call(JobDesk, desk, "progress") for desk in self._desks)
-        told: list[Progress] = await asyncio.gather(*asking)
+        told: list[JobsLeft] = await asyncio.gather(*asking)
         scene = self.scene
         scene.ended = scene.requested - sum(each.left for each in told)
         scene.overview, scene.seconds = await self._stage.ask("ps", 0), self._stage.now_s() - self._began_s

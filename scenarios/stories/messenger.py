@@ -30,7 +30,7 @@ from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.provider.sim import SimProvider
 from perdure.scenarios.stories.engine import Scenario, perform
 from perdure.scenarios.stories.messenger_checks import Seen, figures_of
-from perdure.scenarios.stories.messenger_play import Exchanges, Handles, Kill, Way, chosen, messages_of
+from perdure.scenarios.stories.messenger_play import Exchanges, Kill, RuntimeHandles, Way, chosen, messages_of
 from perdure.scenarios.stories.stage import Stage
 from perdure.scenarios.telegram.server import SocketTelegram
 from perdure.scenarios.telegram.sim import SimTelegram
@@ -135,7 +135,7 @@ class Correspondence(NamedTuple):
     async def play(self, ways: list[Way], chats: int, kill: Kill, before: int = 0) -> tuple[Exchanges, Seen]:
         """Play these exchanges, after so many messages, and tell what was seen of them."""
         stage, since = self.stage, self.provider.counters().requests
-        app = messenger_app(Handles(stage), Clerk)
+        app = messenger_app(RuntimeHandles(stage), Clerk)
         async with posting(app) if stage.world == "ray" else posting_inside(app) as post:
             room = Exchanges(stage, self.telegram, post, self.say, kill, self.seed, chats, before)
             await room.play(ways)

@@ -77,7 +77,7 @@ DEADLY: Final = (
 )
 
 
-class Handles:
+class RuntimeHandles:
     """The handles of agents, for the webhook app."""
 
     def __init__(self, stage: Stage) -> None:

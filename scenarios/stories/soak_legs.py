@@ -31,7 +31,7 @@ from perdure.scenarios.provider.faults import FaultPlan, Pace
 from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.stories import messenger
 from perdure.scenarios.stories.chat_play import PEACE, Point
-from perdure.scenarios.stories.chat_recovery import ChatRecovery
+from perdure.scenarios.stories.chat_recovery import ChatRecoveryStory
 from perdure.scenarios.stories.engine import Scenario
 from perdure.scenarios.stories.fan_out import FanOut, Order
 from perdure.scenarios.stories.jobs import Jobs
@@ -69,7 +69,7 @@ class Legs:
         self._soak, self._seed, self._die = soak, seed, Random(f"{seed} soak")
         most = int(for_s / LEAST_LEG_S) + 1
         written = most * WAYS * max(messages_of([way]) for way in (*CALM, *DEADLY))
-        self._chat = ChatRecovery(most, seed, also=script_of(written, seed).questions)
+        self._chat = ChatRecoveryStory(most, seed, also=script_of(written, seed).questions)
         self._turns, self._points = 0, [PEACE]
         self._messages, self._release = 0, 1
         self._playing: list[asyncio.Task[None]] = []

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 from perdure.scenarios.cast.guide import Quiz
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.provider.faults import Fault, FaultKind
-from perdure.scenarios.provider.scripted import Record
+from perdure.scenarios.provider.scripted import SeenRequest
 from perdure.scenarios.stories.chat_checks import EXHAUSTED, Ending
 from perdure.scenarios.stories.chat_play import ChatScenario, Point, Points, Seed, named, points_max
 from perdure.scenarios.stories.engine import perform
@@ -34,12 +34,12 @@ class ToolDisconnect(ChatScenario):
 
     name: ClassVar[str] = "tool-disconnect"
 
-    def points_of(self, records: Sequence[Record]) -> list[Point]:
+    def points_of(self, records: Sequence[SeenRequest]) -> list[Point]:
         """Every place where a turn can break, and every way in which it can."""
         return places_of(self.quiz, records)
 
 
-def places_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
+def places_of(quiz: Quiz, records: Sequence[SeenRequest]) -> list[Point]:
     """Every place where a turn can break, in every way."""
     points: list[Point] = []
     for record in records:
@@ -50,7 +50,7 @@ def places_of(quiz: Quiz, records: Sequence[Record]) -> list[Point]:
     return [*points, *_at_work(quiz, records), *_endings(quiz, records)]
 
 
-def _point(group: str, label: str, fault: Fault, record: Record, *, child: bool) -> Point:
+def _point(group: str, label: str, fault: Fault, record: SeenRequest, *, child: bool) -> Point:
     if fault.kind is FaultKind.STALL and child:  # the child waits longer than this silence lasts
         return Point(
             label=f"{label}, which ends",
@@ -63,7 +63,7 @@ def _point(group: str, label: str, fault: Fault, record: Record, *, child: bool)
     return Point(label=label, group=group, fault=fault, results=record.results, child=child, stall_ms=stall_ms)
 
 
-def _places(where: str, record: Record) -> Iterator[tuple[str, str, Fault]]:
+def _places(where: str, record: SeenRequest) -> Iterator[tuple[str, str, Fault]]:
     """Group, label and fault of each place in one reply."""
     count = len(record.sizes)
     for kind in BREAKS:
@@ -96,7 +96,7 @@ def _refused(number: int, where: str) -> Point:
     return Point(label=f"nobody listens at {where}", group="refused", fault=fault, number=number)
 
 
-def _at_work(quiz: Quiz, records: Sequence[Record]) -> Iterator[Point]:
+def _at_work(quiz: Quiz, records: Sequence[SeenRequest]) -> Iterator[Point]:
     """The connection breaks while tools run that the broken reply requested."""
     for record in records:
         if record.asks != quiz.question(0).asks:
@@ -112,7 +112,7 @@ def _at_work(quiz: Quiz, records: Sequence[Record]) -> Iterator[Point]:
                 )
 
 
-def _endings(quiz: Quiz, records: Sequence[Record]) -> Iterator[Point]:
+def _endings(quiz: Quiz, records: Sequence[SeenRequest]) -> Iterator[Point]:
     """Ends with an error: a final refusal, and a provider that stays away."""
     for record in records:
         if record.asks != quiz.question(0).asks:

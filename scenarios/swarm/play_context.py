@@ -36,7 +36,7 @@ Part = Callable[[PlayContext], Awaitable[None]]
 
 
 async def persist(context: PlayContext, ask: Callable[[], Awaitable[Any]]) -> Any:
-    """Ask until there is an answer: calls may be interrupted, and a crowd may be refused for a moment."""
+    """Ask until there is an answer: calls may be interrupted, and a batch may be refused for a moment."""
     for _ in range(TRIES_MAX):
         try:
             return await ask()

@@ -24,7 +24,7 @@ from typing import Any
 
 from perdure.actors import Client, KillPoint
 from perdure.actors.ray_world.parent_death import die_with_parent
-from perdure.actors.sim_world.world import Span
+from perdure.actors.sim_world.simulation import Span
 from perdure.policies import Limits
 from perdure.scenarios.swarm.conversations import around_chats, around_letters, chats, letters
 from perdure.scenarios.swarm.play_context import PlayContext
@@ -38,7 +38,7 @@ KILL_RATE_MAX = 0.5
 AHEAD = 8  # seeds that are handed to each process in advance
 MIXTURE = (
     "trees",
-    "crowds",
+    "batches",
     "budgets",
     "twins",
     "meddling",

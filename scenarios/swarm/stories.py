@@ -16,7 +16,17 @@ from typing import Any, Final
 from perdure.actors import Agent
 from perdure.ledger import BadRequest, ConflictingRequest, RetryRefused, UnknownRun
 from perdure.scenarios.cast.job_desk import JobDesk, draw_jobs, wrong_jobs
-from perdure.scenarios.cast.workers import BOSSES, HANDLERS, Boss, Head, Job, LoneWorker, OnceWorker, Task, Worker
+from perdure.scenarios.cast.workers import (
+    BOSSES,
+    HANDLERS,
+    Boss,
+    BossJob,
+    FamilyHead,
+    LoneWorker,
+    OnceWorker,
+    Task,
+    Worker,
+)
 from perdure.scenarios.swarm.conversations import chats, letters
 from perdure.scenarios.swarm.play_context import OFTEN, SELDOM, Part, PlayContext, persist
 
@@ -74,7 +84,7 @@ async def _tree(context: PlayContext, run_id: str, kind: type[Worker], wanted: T
     context.expect(bool(excused), f"run {run_id} ended {result.status}: {result.error}")
 
 
-async def crowds(context: PlayContext) -> None:
+async def batches(context: PlayContext) -> None:
     """Detached fan-outs with handlers of every temper."""
     die = context.die
     for number in range(die.randint(1, 2)):
@@ -85,8 +95,8 @@ async def crowds(context: PlayContext) -> None:
         await persist(context, partial(context.client.call, boss, name, method, (jobs,), {}))
 
 
-def _job(die: Random, run_id: str, handlers: list[str]) -> Job:
-    return Job(
+def _job(die: Random, run_id: str, handlers: list[str]) -> BossJob:
+    return BossJob(
         run_id=run_id,
         task=task(die, die.choice((0, 0, 1))),
         handler=die.choice(handlers),
@@ -196,31 +206,31 @@ async def families(context: PlayContext) -> None:
     head, words = f"{context.tag}head", [f"word {number}" for number in range(die.randint(1, 6))]
     names = [f"member {number}" for number in range(die.randint(1, 3))]
     for first in range(len(words)):
-        await persist(context, _asking(context, Head, head, "spread", words[first : first + 2], names))
+        await persist(context, _asking(context, FamilyHead, head, "spread", words[first : first + 2], names))
     if not context.patient:
         return
     for name in names:
-        await _until(context, _asking(context, Head, head, "heard", name), lambda heard: len(heard) >= len(words))
-        heard = await persist(context, _asking(context, Head, head, "heard", name))
+        await _until(context, _asking(context, FamilyHead, head, "heard", name), lambda heard: len(heard) >= len(words))
+        heard = await persist(context, _asking(context, FamilyHead, head, "heard", name))
         context.expect(sorted(heard or ()) == sorted(words), f"{name} of {head} heard {heard}, and not {words}")
-    await persist(context, _asking(context, Head, head, "drop", names[0]))
-    heard = await persist(context, _asking(context, Head, head, "heard", names[0]))
+    await persist(context, _asking(context, FamilyHead, head, "drop", names[0]))
+    heard = await persist(context, _asking(context, FamilyHead, head, "heard", names[0]))
     context.expect(heard == [], f"{names[0]} of {head} was deleted, and has heard {heard}")
 
 
 STORIES: dict[str, tuple[Part, ...]] = {
     "trees": (trees,),
-    "crowds": (crowds,),
+    "batches": (batches,),
     "budgets": (budgets,),
     "twins": (twins,),
-    "meddling": (trees, crowds, meddling),
-    "everything": (trees, crowds, budgets, twins, meddling),
+    "meddling": (trees, batches, meddling),
+    "everything": (trees, batches, budgets, twins, meddling),
     "chats": (chats,),
-    "offices": (chats, crowds),
+    "offices": (chats, batches),
     "desks": (desks,),
-    "families": (families, crowds),
+    "families": (families, batches),
     "letters": (letters,),
-    "mixture": (trees, crowds, budgets, twins),
+    "mixture": (trees, batches, budgets, twins),
 }
 
 

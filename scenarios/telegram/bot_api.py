@@ -38,7 +38,7 @@ class BotFault(Plain):
     times: int = Field(default=1, ge=1)
 
 
-class Answer(NamedTuple):
+class BotAnswer(NamedTuple):
     """The answer to a request after `after_s`. Without a status there is none."""
 
     status: int | None
@@ -73,7 +73,7 @@ class Asked(Plain):
     status: int | None
 
 
-class Refused(Exception):
+class BotRefusal(Exception):
     """The Bot API says no."""
 
     def __init__(self, status: int, description: str) -> None:
@@ -93,7 +93,7 @@ class BotApi:
     def plan(self, faults: list[BotFault]) -> None:
         self.faults += faults
 
-    def receive(self, method: str, given: Mapping[str, Any], at_ms: int) -> Answer:
+    def receive(self, method: str, given: Mapping[str, Any], at_ms: int) -> BotAnswer:
         """One request."""
         chat_id = _number(given.get("chat_id"))
         fault = self._fault(method, chat_id)
@@ -115,24 +115,24 @@ class BotApi:
                 return fault
         return None
 
-    def _answered(self, method: str, given: Mapping[str, Any], at_ms: int, fault: BotFault | None) -> Answer:
+    def _answered(self, method: str, given: Mapping[str, Any], at_ms: int, fault: BotFault | None) -> BotAnswer:
         kind = None if fault is None else fault.kind
         if fault is not None and kind == "busy":
             told = f"Too Many Requests: retry after {fault.seconds:g}"
-            return Answer(429, _no(429, told) | {"parameters": {"retry_after": fault.seconds}})
+            return BotAnswer(429, _no(429, told) | {"parameters": {"retry_after": fault.seconds}})
         if kind in REFUSALS:
             status, told = REFUSALS[kind]
-            return Answer(status, _no(status, told))
+            return BotAnswer(status, _no(status, told))
         if kind == "lost":
-            return Answer(None)
+            return BotAnswer(None)
         try:
             result = self._done(method, given, at_ms, is_told=kind != "silent")
-        except Refused as refused:
-            return Answer(refused.status, _no(refused.status, refused.description))
+        except BotRefusal as refused:
+            return BotAnswer(refused.status, _no(refused.status, refused.description))
         if kind == "silent":
-            return Answer(None)
+            return BotAnswer(None)
         after_s = fault.seconds if fault is not None and kind == "hold" else 0.0
-        return Answer(200, {"ok": True, "result": result}, after_s)
+        return BotAnswer(200, {"ok": True, "result": result}, after_s)
 
     def _done(self, method: str, given: Mapping[str, Any], at_ms: int, *, is_told: bool) -> Any:
         match method:
@@ -151,12 +151,12 @@ class BotApi:
                 message = self._message(given, "Bad Request: message to delete not found")
                 self._keep(message.model_copy(update={"is_deleted": True}))
                 return True
-        raise Refused(404, "Not Found")
+        raise BotRefusal(404, "Not Found")
 
     def _sent(self, given: Mapping[str, Any], at_ms: int, *, is_told: bool) -> dict[str, Any]:
         chat_id, text = _number(given.get("chat_id")), _checked(given)
         if chat_id is None:
-            raise Refused(400, "Bad Request: chat not found")
+            raise BotRefusal(400, "Bad Request: chat not found")
         message = Posted(
             chat_id=chat_id, message_id=FIRST_MESSAGE + len(self.messages), said=[(at_ms, text)], is_told=is_told
         )
@@ -166,7 +166,7 @@ class BotApi:
     def _edited(self, given: Mapping[str, Any], at_ms: int) -> dict[str, Any]:
         message, text = self._message(given, "Bad Request: message to edit not found"), _checked(given)
         if message.text == text:
-            raise Refused(
+            raise BotRefusal(
                 400, "Bad Request: message is not modified: specified new message content is exactly the same"
             )
         changed = message.model_copy(update={"said": [*message.said, (at_ms, text)]})
@@ -176,7 +176,7 @@ class BotApi:
     def _message(self, given: Mapping[str, Any], otherwise: str) -> Posted:
         found = self.messages.get((_number(given.get("chat_id")) or 0, _number(given.get("message_id")) or 0))
         if found is None or found.is_deleted:
-            raise Refused(400, otherwise)
+            raise BotRefusal(400, otherwise)
         return found
 
     def _keep(self, message: Posted) -> None:
@@ -197,13 +197,13 @@ def _checked(given: Mapping[str, Any]) -> str:
     text = str(given.get("text") or "")
     units = len(text.encode("utf-16-le", "surrogatepass")) // 2
     if not text.strip():
-        raise Refused(400, "Bad Request: message text is empty")
+        raise BotRefusal(400, "Bad Request: message text is empty")
     if units > TEXT_MAX:
-        raise Refused(400, "Bad Request: message is too long")
+        raise BotRefusal(400, "Bad Request: message is too long")
     entities = given.get("entities") or []
     for entity in json.loads(entities) if isinstance(entities, str) else entities:
         if entity["offset"] < 0 or entity["length"] <= 0 or entity["offset"] + entity["length"] > units:
-            raise Refused(400, "Bad Request: can't parse entities")
+            raise BotRefusal(400, "Bad Request: can't parse entities")
     return text
 
 

@@ -46,15 +46,15 @@ from perdure.ledger import (
     audit,
     counts,
     decode,
+    expand_rows,
     fold,
     name_of,
     pack,
     parent_of,
     restore,
-    spelled_out,
     unpack,
 )
-from perdure.ledger.storage.cabinet import Cabinet, Disk, MemoryDisk, Storage
+from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk, Storage
 from perdure.ledger.store.memory_store import MemoryStore
 
 HARD_ENDS = ("RunCompleted", "RunFailed", "RunAborted")
@@ -86,7 +86,7 @@ class Ledger(MemoryStore):
     def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
         """Keep a group of facts, and look at each."""
         super().append(rows, payloads)
-        facts = spelled_out(rows)
+        facts = expand_rows(rows)
         self.log += facts
         for row in facts:
             self._look(row)
@@ -240,7 +240,7 @@ def unlike_the_inboxes(disk: Disk, view: View, agents: Iterable[str], *, diaries
     A handler's effects are in the transaction that puts its mail into the inbox. With `diaries` each handler also writes its `delivery_id`
     into a table `told`, which is compared too.
     """
-    with closing(Cabinet(disk)) as cabinet:
+    with closing(AgentStorages(disk)) as cabinet:
         for agent in agents:
             storage = cabinet.open(agent, LAST_LIFE) if cabinet.exists(agent) else None
             accounts = [_handled(disk, agent, storage)]

@@ -29,17 +29,17 @@ from perdure.actors import (
     Agent,
     ChatAgent,
     Client,
-    Courier,
     Fleet,
     Handle,
     Host,
     KillPoint,
     Supervisor,
     Telemetry,
+    Transport,
     World,
 )
-from perdure.actors.sim_world.world import Simulation, Stuck, Weather, on_death
-from perdure.ledger.storage.cabinet import Cabinet, MemoryDisk
+from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death
+from perdure.ledger.storage.agent_storages import AgentStorages, MemoryDisk
 from perdure.policies import Limits
 from perdure.scenarios.testing.checks import (
     Ledger,
@@ -101,15 +101,15 @@ class Laboratory:
         self.simulation = Simulation(seed, weather or Weather.calm(), self._supervisor, self._host, **simulation)
 
     def _supervisor(self, world: World, fleet: Fleet) -> Wiretap:
-        cabinet = Cabinet(self.disk)
+        cabinet = AgentStorages(self.disk)
         on_death(cabinet.crash)
         supervisor = Supervisor(world._replace(telemetry=self._telemetry), fleet, self.store, cabinet, self.limits)
         self.supervisors.append(supervisor)
         on_death(lambda: self.supervisors.remove(supervisor))
         return Wiretap(supervisor, self.store)
 
-    def _host(self, world: World, courier: Courier, host_id: str) -> Host:
-        cabinet = Cabinet(self.disk, lambda when: world.faults.at(KillPoint.MID_STORAGE, when))
+    def _host(self, world: World, courier: Transport, host_id: str) -> Host:
+        cabinet = AgentStorages(self.disk, lambda when: world.faults.at(KillPoint.MID_STORAGE, when))
         on_death(cabinet.crash)
         world = world._replace(telemetry=self._telemetry)
         host = self.hosts[host_id] = Host(world, courier, cabinet, host_id, self.limits)
@@ -137,7 +137,7 @@ class Laboratory:
         """Play a story: a coroutine that is given a client. One that cannot end raises `Deadlock`, `Overdue` or `Runaway`, with a note of
         each turn that waits for a person."""
 
-        async def main(world: World, courier: Courier) -> T:
+        async def main(world: World, courier: Transport) -> T:
             client = self._client = Client(world, courier, self.limits)
             serving = asyncio.get_running_loop().create_task(client.serve())
             try:

@@ -30,7 +30,7 @@ async def answer(version: str, measures: Measures) -> None:
         print(json.dumps(await measures[measure](int(count))), file=out, flush=True)
 
 
-class Peer:
+class PeerProcess:
     """The process of a peer, while the block lasts."""
 
     def __init__(self, command: Sequence[str]) -> None:

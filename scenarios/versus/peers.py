@@ -21,7 +21,7 @@ class PeerName(StrEnum):
     RESTATE = "restate"
 
 
-class Needs(NamedTuple):
+class PeerNeeds(NamedTuple):
     """What a peer is made of, and how one gets it."""
 
     title: str
@@ -32,10 +32,10 @@ class Needs(NamedTuple):
 
 
 PEERS: Final = {
-    PeerName.DBOS: Needs(
+    PeerName.DBOS: PeerNeeds(
         "DBOS", "perdure.scenarios.versus.dbos_children", ("dbos",), (), "pip install 'perdure[dbos]'"
     ),
-    PeerName.RESTATE: Needs(
+    PeerName.RESTATE: PeerNeeds(
         "Restate",
         "perdure.scenarios.versus.restate_children",
         ("restate", "hypercorn"),
@@ -45,7 +45,7 @@ PEERS: Final = {
 }
 
 
-def installed(name: PeerName) -> Needs:
+def installed(name: PeerName) -> PeerNeeds:
     """What the peer needs, all of which is here. Raises `BadRequest` with how to install it."""
     needs = PEERS[name]
     missing = [f"the module {each}" for each in needs.modules if find_spec(each) is None]

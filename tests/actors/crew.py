@@ -26,7 +26,7 @@ class Summariser(Agent):
         return f"{len(output)} numbers"
 
 
-class Crowd(Agent):
+class CrewFanOut(Agent):
     """Asks for children without naming them, waits a little, and adds nothing up."""
 
     async def run(self, input: int, run: RunContext) -> list[int]:

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TypedDict, Unpack
 
-from perdure.actors.ports import Courier, Fleet, KillPoint, PoolSpec, World
-from perdure.actors.sim_world.world import Simulation, Weather
+from perdure.actors.ports import Fleet, KillPoint, PoolSpec, Transport, World
+from perdure.actors.sim_world.simulation import Simulation, Weather
 from perdure.ledger import HostUnavailable, SupervisorUnreachable
 
 CALM = Weather.calm()
@@ -106,7 +106,7 @@ class EchoSupervisor:
 class EchoHost:
     """Answers what it is asked."""
 
-    def __init__(self, world: World, courier: Courier, host_id: str) -> None:
+    def __init__(self, world: World, courier: Transport, host_id: str) -> None:
         self.world = world
         self.courier = courier
         self.host_id = host_id
@@ -128,7 +128,7 @@ class EchoHost:
                 did[question] = await self.world.threads.run(question.upper)
 
 
-async def ask(courier: Courier, message: Message) -> str | None:
+async def ask(courier: Transport, message: Message) -> str | None:
     """Exchange until something is known."""
     while True:
         try:
@@ -139,7 +139,7 @@ async def ask(courier: Courier, message: Message) -> str | None:
             return answer
 
 
-async def questions(_world: World, courier: Courier) -> list[str]:
+async def questions(_world: World, courier: Transport) -> list[str]:
     """A client that wants all answers, all at once."""
 
     async def question(name: str) -> str:
@@ -183,11 +183,11 @@ def supervised(
     return Simulation(1, weather, Supervisor, EchoHost, **options)
 
 
-def hosted(serve: Callable[[World, Courier], Awaitable[None]], **options: Unpack[Options]) -> Simulation:
+def hosted(serve: Callable[[World, Transport], Awaitable[None]], **options: Unpack[Options]) -> Simulation:
     """A simulation with a supervisor that echoes and one host, "h", which is a single coroutine."""
 
     class Host:
-        def __init__(self, world: World, courier: Courier, _host_id: str) -> None:
+        def __init__(self, world: World, courier: Transport, _host_id: str) -> None:
             self.world, self.courier = world, courier
 
         async def look(self, frame: bytes) -> bytes:
@@ -212,10 +212,10 @@ def hosted(serve: Callable[[World, Courier], Awaitable[None]], **options: Unpack
     return Simulation(1, CALM, Supervisor, Host, **options)
 
 
-def after(ms: float) -> Callable[[World, Courier], Awaitable[None]]:
+def after(ms: float) -> Callable[[World, Transport], Awaitable[None]]:
     """A client that only lets time pass."""
 
-    async def wait(_world: World, _courier: Courier) -> None:
+    async def wait(_world: World, _courier: Transport) -> None:
         await asyncio.sleep(ms / 1000)
 
     return wait

@@ -27,7 +27,7 @@ from perdure.actors import (
     exposed,
     tell,
 )
-from perdure.actors.messenger.events import Kind
+from perdure.actors.messenger.messenger_events import Kind
 from perdure.ledger import AwaitedInsideHandler
 from tests.actors.messenger.paper import Paper
 from tests.actors.sync_cast import Endless, Leaf

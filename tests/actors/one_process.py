@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from perdure.actors import Client, Host, PoolSpec, Supervisor, World
 from perdure.actors.ports import Pulse
 from perdure.actors.ray_world.system import system_world
-from perdure.ledger.storage.cabinet import Cabinet, MemoryDisk
+from perdure.ledger.storage.agent_storages import AgentStorages, MemoryDisk
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.policies import Limits
 
@@ -37,7 +37,7 @@ class OneProcess:
         self.ended: list[str] = []
         self.elsewhere: dict[str, str] = {}
         self._lives: dict[str, asyncio.Task[str]] = {}
-        self.supervisor = Supervisor(system_world(), self, store or MemoryStore(), Cabinet(self.disk), limits)
+        self.supervisor = Supervisor(system_world(), self, store or MemoryStore(), AgentStorages(self.disk), limits)
         self.client = Client(system_world(), self, limits)
 
     @property
@@ -49,7 +49,7 @@ class OneProcess:
 
     async def spawn(self, host_id: str, spec: PoolSpec) -> None:
         world = system_world(threads_max=self.limits.threads_max)
-        host = self.hosts[host_id] = Host(world, self, Cabinet(self.disk), host_id, self.limits)
+        host = self.hosts[host_id] = Host(world, self, AgentStorages(self.disk), host_id, self.limits)
         self._lives[host_id] = asyncio.create_task(host.serve())
 
     async def survivors(self) -> dict[str, PoolSpec]:

@@ -16,7 +16,7 @@ from perdure.actors.link.messages import Follow
 from perdure.ledger import AdmissionRefused, BadRequest, ConflictingRequest, InterruptedReason
 from perdure.policies import Limits
 from tests.actors.cast import Boss, Doubler, Failing, Hooked, Liar, Number, Sleeper, Talker, Worker
-from tests.actors.crew import Crowd, Middle, Mixed, Narrow, Starter, Summariser, Wordy
+from tests.actors.crew import CrewFanOut, Middle, Mixed, Narrow, Starter, Summariser, Wordy
 from tests.kit import ROOMY, Stage, address, play
 
 
@@ -213,10 +213,10 @@ def test_the_same_id_with_other_content_is_a_conflict_that_names_the_field() -> 
 @pytest.mark.shows(agent_tools="69")
 def test_an_id_that_was_not_given_follows_from_where_and_what_is_asked_so_a_killed_parent_finds_its_children() -> None:
     async def story(stage: Stage) -> None:
-        task = asyncio.create_task(stage.client.run(Crowd, 3, run_id="p"))
+        task = asyncio.create_task(stage.client.run(CrewFanOut, 3, run_id="p"))
         await stage.until(lambda: len(stage.view.runs) == 4)
         children = set(stage.view.runs)
-        stage.kill_host_of(address(Crowd, "p"))
+        stage.kill_host_of(address(CrewFanOut, "p"))
         assert (await task).output == [0, 2, 4]
         assert set(stage.view.runs) == children
 
@@ -225,7 +225,7 @@ def test_an_id_that_was_not_given_follows_from_where_and_what_is_asked_so_a_kill
 
 def test_equal_requests_without_an_id_are_different_runs() -> None:
     async def story(stage: Stage) -> None:
-        assert (await stage.client.run(Crowd, 0, run_id="p")).output == []
+        assert (await stage.client.run(CrewFanOut, 0, run_id="p")).output == []
         assert sorted(await stage.call(Starter, "twice")) == [2, 2]
         assert len([run for run in stage.view.runs.values() if run.agent_type.endswith("Doubler")]) == 2
 
@@ -235,7 +235,7 @@ def test_equal_requests_without_an_id_are_different_runs() -> None:
 # ---------------------------------------------------------------- limits and nesting
 
 
-def test_a_crowd_is_decided_a_few_at_a_time_also_when_the_supervisor_dies_amid() -> None:
+def test_a_batch_is_decided_a_few_at_a_time_also_when_the_supervisor_dies_amid() -> None:
     accepted: list[int] = []
 
     def rule(stage: Stage, process: str, point: KillPoint, _detail: str) -> bool:
@@ -245,12 +245,12 @@ def test_a_crowd_is_decided_a_few_at_a_time_also_when_the_supervisor_dies_amid()
         return False
 
     async def story(stage: Stage) -> None:
-        result = await stage.client.run(Crowd, 12, run_id="crowd")
+        result = await stage.client.run(CrewFanOut, 12, run_id="batch")
         assert result.output == [2 * number for number in range(12)]
         assert {run.attempt for run in stage.view.runs.values()} == {1}
 
     play(story, limits=dataclasses.replace(ROOMY, turn_max=3), kill_when=rule)
-    assert {count for count in accepted if 1 < count < 13}, "no commit saw a part of the crowd alone"
+    assert {count for count in accepted if 1 < count < 13}, "no commit saw a part of the batch alone"
 
 
 def test_over_the_limit_runs_wait_for_their_turn() -> None:

@@ -11,11 +11,11 @@ from uuid import uuid4
 import pytest
 
 from perdure.actors import Agent, Client, Detached, Fleet, RunContext, RunInfo, RunResult, Supervisor, World, exposed
-from perdure.actors.sim_world.world import Weather, on_death
-from perdure.ledger.keeping.backup import Backup
-from perdure.ledger.keeping.restoration import restore_backup
-from perdure.ledger.keeping.target import Target
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk
+from perdure.actors.sim_world.simulation import Weather, on_death
+from perdure.ledger.maintenance.backup import Backup
+from perdure.ledger.maintenance.restoration import restore_backup
+from perdure.ledger.maintenance.target import BackupTarget
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.commands.doctor import diagnosis
 from perdure.scenarios.testing.checks import unfinished
@@ -67,7 +67,7 @@ class Workshop(Laboratory):
         self.data, self.disk = formatted(data), FileDisk(data / "agents")  # type: ignore[assignment]
 
     def _supervisor(self, world: World, fleet: Fleet) -> Supervisor:  # type: ignore[override]
-        store, cabinet = DuckDBStore(self.data / "ledger", fsync=False), Cabinet(self.disk)
+        store, cabinet = DuckDBStore(self.data / "ledger", fsync=False), AgentStorages(self.disk)
         supervisor = Supervisor(world, fleet, store, cabinet, self.limits)
         self.supervisors.append(supervisor)
         for end in (cabinet.crash, store.close, lambda: self.supervisors.remove(supervisor)):
@@ -119,9 +119,9 @@ class Steward:
 
 
 @pytest.fixture
-def target() -> Target:
+def target() -> BackupTarget:
     """An object store that is no directory."""
-    return Target(f"memory://{uuid4().hex}")
+    return BackupTarget(f"memory://{uuid4().hex}")
 
 
 def all_hops() -> list[list[int]]:
@@ -134,7 +134,7 @@ def damage(data: Path) -> list[str]:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_what_was_backed_up_amid_the_work_goes_on_from_one_moment_exactly_once(
-    tmp_path: Path, target: Target, seed: int
+    tmp_path: Path, target: BackupTarget, seed: int
 ) -> None:
     with Workshop(tmp_path / "data", seed) as workshop:
         workshop.begin()
@@ -152,7 +152,7 @@ def test_what_was_backed_up_amid_the_work_goes_on_from_one_moment_exactly_once(
         assert copy.told() == all_hops()
 
 
-def test_a_supervisor_that_dies_before_the_cut_has_the_backup_begin_again(tmp_path: Path, target: Target) -> None:
+def test_a_supervisor_that_dies_before_the_cut_has_the_backup_begin_again(tmp_path: Path, target: BackupTarget) -> None:
     said: list[str] = []
     with Workshop(tmp_path / "data") as workshop:
         deaths = ["supervisor"]

@@ -14,10 +14,10 @@ from perdure.actors import Agent, KillPoint, RemoteError, exposed
 from perdure.actors.link.call_log import ANSWERS_KEPT, CALLS_KEPT, CallLog
 from perdure.actors.link.messages import Call, MakeCall, Reply
 from perdure.actors.link.wire import PeerFrame, decode_all, messages_in
-from perdure.actors.sim_world.world import Weather
+from perdure.actors.sim_world.simulation import Weather
+from perdure.actors.supervisor.call_router import CallRouter
 from perdure.actors.supervisor.calls import Calls
-from perdure.actors.supervisor.sessions import Session, Sessions
-from perdure.actors.supervisor.ways import Ways
+from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.ledger import OutcomeUnknown, View, last_end, restore, unpack
 from perdure.ledger.activation import LIVES_KEPT
 from perdure.ledger.facts import AgentActivated, AgentLost, AgentReleased, AgentStopped, RunCleared, RunCompleted
@@ -298,9 +298,9 @@ class Switchboard:
     def __init__(self) -> None:
         self.ledger = Ledger().given(AgentActivated("a@t", 1, "h1"))
         self.sessions = Sessions()
-        self.calls = Calls(self.ledger.view, self.sessions, Ways(self.ledger.view, lambda _agent: False))
+        self.calls = Calls(self.ledger.view, self.sessions, CallRouter(self.ledger.view, lambda _agent: False))
         for peer in ("client", "h1", "h2"):
-            self.sessions.by_peer[peer] = Session(peer, 1)
+            self.sessions.by_peer[peer] = PeerSession(peer, 1)
 
     def ask(self, *, repeatable: bool = False, again: bool = False, heard: int = 1) -> Switchboard:
         """The client asks for the call `c`."""

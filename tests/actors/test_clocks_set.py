@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Occurrence
-from perdure.actors.sim_world.ports import SimClock
+from perdure.actors.sim_world.sim_ports import SimClock
 from tests.actors.cast import Boss
 from tests.actors.chat.room import SCRIPT, Room
 from tests.actors.chat.room import visit as visit_room

@@ -12,7 +12,15 @@ import pytest
 from perdure.actors.life.documents import Documents, RememberedDocuments, StoredRow
 from perdure.actors.life.life import Life
 from perdure.ledger import StorageConflict, unpack
-from perdure.ledger.storage.cabinet import QUEUED, SHELF, Cabinet, MemoryDisk, Storage, Transaction, bound_to
+from perdure.ledger.storage.agent_storages import (
+    QUEUED,
+    SHELF,
+    AgentStorages,
+    MemoryDisk,
+    Storage,
+    Transaction,
+    bound_to,
+)
 
 
 class Word(StrEnum):
@@ -44,7 +52,7 @@ class OneLife:
 
 @pytest.fixture
 def life() -> Iterator[Life]:
-    cabinet = Cabinet(MemoryDisk())
+    cabinet = AgentStorages(MemoryDisk())
     yield cast("Life", OneLife(cabinet.open("a@t:A", 1)))
     cabinet.close()
 

@@ -1,4 +1,4 @@
-"""A life that is over is free at once: nobody has to search for circles in a crowd of them."""
+"""A life that is over is free at once: nobody has to search for circles in a batch of them."""
 
 from __future__ import annotations
 

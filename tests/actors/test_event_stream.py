@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from perdure.actors.event_stream import EventSource as Events
 from perdure.actors.event_stream import EventStream
-from perdure.actors.event_stream import Source as Events
 from perdure.ledger import UnknownRun
 
 

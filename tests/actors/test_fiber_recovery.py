@@ -10,7 +10,7 @@ import pytest
 
 from perdure.actors import FiberResult, KillPoint
 from perdure.actors.events.observability import subscribe
-from perdure.actors.sim_world.world import EPOCH_MS
+from perdure.actors.sim_world.simulation import EPOCH_MS
 from perdure.ledger import BadRequest
 from tests.actors.fiber_cast import Jobs, Recovering, Slowly
 from tests.actors.test_deaths import at

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.actors.ports import PoolSpec, Pulse
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.ray_world.fleet import MUTE_BUT_BUSY, ActorFleet, HostGone, HostSilent
+from perdure.actors.ray_world.fleet import MUTE_BUT_BUSY, ActorFleet, HostActorDead, HostSilent
 from perdure.actors.ray_world.os_processes import (
     ProcessId,
     ProcessInfo,
@@ -134,7 +134,7 @@ def test_a_host_that_dies_says_why() -> None:
     async def story() -> None:
         actors = FakeActors()
         fleet = await fleet_with(actors, "a")
-        actors.watches["a"].put_nowait(HostGone("the worker died"))
+        actors.watches["a"].put_nowait(HostActorDead("the worker died"))
         assert await fleet.death("a") == "the worker died, as a said"
         assert await fleet.death("never heard of") == "it is unknown"
 
@@ -152,7 +152,7 @@ def test_a_broken_connection_is_no_death() -> None:
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("said", ["retired", HostGone("a timeout, they say")])
+@pytest.mark.parametrize("said", ["retired", HostActorDead("a timeout, they say")])
 def test_a_host_counts_as_dead_only_when_its_process_is_gone(said: str | Exception, process: ProcessId) -> None:
     async def story() -> None:
         actors = FakeActors()

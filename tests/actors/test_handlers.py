@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import KillPoint
-from perdure.actors.sim_world.world import Weather
+from perdure.actors.sim_world.simulation import Weather
 from tests.actors.cast import Boss
 from tests.actors.crew import BadHook, Clumsy
 from tests.actors.stories import Told, settled, told_by

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, exposed
-from perdure.actors.events.observability import Event, EventType, emit
+from perdure.actors.events.observability import EventType, ObservedEvent, emit
 from perdure.ledger import Overloaded
 from tests.actors.cast import Boss, Sleeper, Talker
 from tests.actors.crew import Clumsy
@@ -44,7 +44,7 @@ class Ears:
     """Hears everything on some channels."""
 
     def __init__(self, stage: Stage, *channels: str) -> None:
-        self.events: list[Event] = []
+        self.events: list[ObservedEvent] = []
         self.leave = [stage.client.subscribe(channel, self.events.append) for channel in channels]
 
     @property

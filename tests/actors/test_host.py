@@ -12,23 +12,23 @@ from typing import Any, TypeVar
 
 import pytest
 
-from perdure.actors import Agent, Courier, Fleet, Host, PoolSpec, RunContext, World, exposed
+from perdure.actors import Agent, Fleet, Host, PoolSpec, RunContext, Transport, World, exposed
 from perdure.actors.link.messages import (
     CallAnswered,
     CallAstray,
     CallCut,
     Deliver,
+    MailSettled,
     MakeCall,
     Message,
-    Settled,
     Start,
     Stop,
     Wake,
 )
-from perdure.actors.sim_world.world import Simulation, Weather
+from perdure.actors.sim_world.simulation import Simulation, Weather
 from perdure.actors.supervisor.sessions import Sessions
 from perdure.ledger import Awake, Ended, Handled, Released, Slot, Up, pack
-from perdure.ledger.storage.cabinet import Cabinet, MemoryDisk
+from perdure.ledger.storage.agent_storages import AgentStorages, MemoryDisk
 from perdure.scenarios.testing.laboratory import QUICK
 from tests.actors.cast import Stubborn
 from tests.kit import address
@@ -105,10 +105,10 @@ def play(story: Callable[[Script], Awaitable[None]]) -> None:
         scripts.append(Script(fleet))
         return scripts[0]
 
-    def host(world: World, courier: Courier, host_id: str) -> Host:
-        return Host(world, courier, Cabinet(disk), host_id, QUICK)
+    def host(world: World, courier: Transport, host_id: str) -> Host:
+        return Host(world, courier, AgentStorages(disk), host_id, QUICK)
 
-    async def main(_world: World, _courier: Courier) -> None:
+    async def main(_world: World, _courier: Transport) -> None:
         await asyncio.sleep(5)
         await story(scripts[0])
 
@@ -266,7 +266,7 @@ def test_one_poisonous_mail_costs_the_others_of_its_group_nothing() -> None:
 def test_what_the_ledger_will_not_send_again_is_forgotten() -> None:
     async def story(script: Script) -> None:
         await script.say(Wake(COUNTER, 2), Deliver(COUNTER, 2, [mail("m"), mail("n")]))
-        await script.say(Settled(COUNTER, 2, ["m"]), Deliver(COUNTER, 2, [mail("m"), mail("n")]))
+        await script.say(MailSettled(COUNTER, 2, ["m"]), Deliver(COUNTER, 2, [mail("m"), mail("n")]))
         await script.say(call("a"))
         assert script.all_of(CallAnswered) == [CallAnswered("a", True, pack(4))], "what was settled is new again"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from perdure.actors.ray_world.last_words import killed_for_memory, take_last_words
+from perdure.actors.ray_world.exit_report import killed_for_memory, take_last_words
 from tests.tidy import IMPORT_PATH
 
 LISTEN = """
 import ctypes, os, sys
 from pathlib import Path
-from perdure.actors.ray_world.last_words import EXIT, keep_last_words
+from perdure.actors.ray_world.exit_report import EXIT, keep_last_words
 keep_last_words(Path(sys.argv[1]))
 """
 
@@ -49,7 +49,7 @@ def test_the_words_are_of_the_process_itself_and_are_taken_once(
 def test_sigterm_ends_a_process_whose_main_thread_does_not_come_back_to_python() -> None:
     code = """
 import ctypes, os, signal, threading, time
-from perdure.actors.ray_world.last_words import end_on_sigterm
+from perdure.actors.ray_world.exit_report import end_on_sigterm
 signal.signal(signal.SIGTERM, lambda *_: print("in Python"))
 def end():
     end_on_sigterm()

@@ -29,7 +29,7 @@ from perdure.actors.link.peer import ANSWER_S, MOMENT_S, Peer, said_again
 from perdure.actors.link.wire import PROTOCOL, PeerFrame, SupervisorFrame, decode, encode, messages_in, pieces_of
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
-from perdure.actors.supervisor.sessions import Arrived, Session, Sessions
+from perdure.actors.supervisor.sessions import Arrived, PeerSession, Sessions
 from perdure.actors.tasks import Tasks
 from perdure.ledger import Request, VersionMismatch, pack, unpack
 from perdure.policies import Limits
@@ -177,7 +177,7 @@ def test_what_goes_together_is_let_go_together_and_said_again_without_what_was_h
     assert (link.next_number, link.acknowledge(4), link.is_clear) == (5, 3, True)
 
 
-def test_a_peer_says_the_rest_of_a_crowd_again_to_another_life_of_the_supervisor() -> None:
+def test_a_peer_says_the_rest_of_a_batch_again_to_another_life_of_the_supervisor() -> None:
     asked = [Request(f"r{number}", "m:T", "p@m:P", "", "d", b"", {}, 1, wait=True) for number in range(8)]
     ((messages, _),) = pieces = pieces_of(asked)
     renewed, count = said_again(pieces[0], 3)
@@ -186,7 +186,7 @@ def test_a_peer_says_the_rest_of_a_crowd_again_to_another_life_of_the_supervisor
 
 
 def test_what_the_supervisor_cannot_say_harms_nobody_else() -> None:
-    session = Session("p", 1)
+    session = PeerSession("p", 1)
     for said in (Reply("a", ok=True, value=1), Reply("b", ok=True, value=object()), Exists("r", "\udce9"), Ping()):
         session.say(said)
     first, second, third = messages_in(session.link.take()[1])
@@ -218,7 +218,7 @@ def test_an_acknowledgement_beyond_what_was_sent_or_of_the_past_lets_nothing_els
 def test_a_turn_takes_the_first_messages_and_what_is_left_is_announced_again(most: float, taken: int) -> None:
     async def story() -> None:
         sessions = Sessions()
-        session = Session("p", 1)
+        session = PeerSession("p", 1)
         sessions.inbox = {"p": deque(Arrived(session, number, Ping()) for number in (1, 2, 3))}
         assert [number for _, number, _ in sessions.take(most)] == [1, 2, 3][:taken]
         assert sum(map(len, sessions.inbox.values())) == 3 - taken
@@ -232,7 +232,7 @@ def test_who_has_one_thing_to_say_does_not_wait_behind_one_who_has_thousands(wai
     async def story() -> None:
         sessions = Sessions()
         for peer, count in enumerate(waiting):
-            session = Session(f"p{peer}", 1)
+            session = PeerSession(f"p{peer}", 1)
             sessions.inbox[session.peer_id] = deque(Arrived(session, number, Ping()) for number in range(count))
         heard: list[tuple[str, int]] = []
         while sessions.inbox:

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.actors import Agent, RunContext, exposed
 from perdure.actors.sim_world.process import current_process
-from perdure.actors.sim_world.world import Weather
+from perdure.actors.sim_world.simulation import Weather
 from tests.actors.cast import Boss, Sleeper
 from tests.kit import ROOMY, Stage, address, play
 

@@ -14,7 +14,7 @@ from perdure.actors import Agent, Occurrence, exposed
 from perdure.ledger import StorageLost
 from perdure.ledger.duckdb_format import BLOCKS_AT
 from perdure.ledger.inspection import parked
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.storage.log_format import COMMIT, read_log
 from tests.actors.cast import Boss, Worker
 from tests.actors.one_process import SMALL, OneProcess
@@ -68,7 +68,7 @@ def cut(stage: Stage, agent: str = DIARY) -> str | bytearray | None:
 def cut_as_database(stage: Stage, agent: str = DIARY) -> str | bytearray | None:
     """The same for one that has become a database."""
     disk = stage.laboratory.disk
-    with closing(Cabinet(disk)) as cabinet:
+    with closing(AgentStorages(disk)) as cabinet:
         cabinet.fork(agent, "twin@m:T")  # whoever is copied is a database
     copy = disk.stage("copy@m:T", disk)
     database = disk.attach(agent, disk)

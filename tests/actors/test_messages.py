@@ -8,7 +8,7 @@ import pytest
 
 from perdure.actors.host.host import Host
 from perdure.actors.link import messages
-from perdure.actors.link.messages import REPORTS, STIMULI, TABLE, Ask, Call, Message, Question, ToHost, Way
+from perdure.actors.link.messages import REPORTS, STIMULI, TABLE, Ask, Call, Direction, Message, Question, ToHost
 from perdure.actors.link.wire import (
     SupervisorFrame,
     bodies_of,
@@ -23,7 +23,7 @@ from perdure.actors.link.wire import (
 from perdure.ledger import Adopt, BadRequest, Cancel, Ended, Request, Stimulus, pack, unpack
 
 FILLINGS: dict[Any, Any] = {int: 7, str: "text", bytes: b"\x00\xff", bool: True}
-INNER = {"HostUp", "HostLost", "Retire", "StopLives", "Tick", "Unhosted"}
+INNER = {"HostUp", "HostLost", "ExpireRuns", "StopLives", "Tick", "Unhosted"}
 
 
 def example(kind: type[Any]) -> Any:
@@ -38,13 +38,17 @@ def example(kind: type[Any]) -> Any:
 
 @pytest.mark.parametrize("kind", TABLE, ids=lambda kind: kind.__name__)
 def test_a_message_comes_out_of_the_wire_as_it_went_in(kind: type[Any]) -> None:
-    message = Ask("ref", example(kind)) if TABLE[kind] is Way.ASKED else example(kind)
+    message = Ask("ref", example(kind)) if TABLE[kind] is Direction.ASKED else example(kind)
     arrived = decode(unpack(pack(encode(message))))
     assert arrived == message
     assert type(arrived) is type(message)
 
 
-@pytest.mark.parametrize("question", [each for each, way in TABLE.items() if way is Way.ASKED], ids=lambda kind: kind.__name__)  # fmt: skip
+@pytest.mark.parametrize(
+    "question",
+    [each for each, way in TABLE.items() if way is Direction.ASKED],
+    ids=lambda kind: kind.__name__,
+)
 def test_a_question_keeps_its_kind_within_what_asks_it(question: type[Any]) -> None:
     arrived = decode(unpack(pack(encode(Ask("ref", example(question))))))
     assert isinstance(arrived, Ask)
@@ -57,8 +61,8 @@ def test_the_table_holds_every_message_and_every_question() -> None:
 
 def test_every_stimulus_is_a_message_but_for_those_that_the_supervisor_makes_itself() -> None:
     assert {kind.__name__ for kind in set(get_args(Stimulus)) - STIMULI} == INNER
-    assert all(TABLE[kind] is Way.FROM_HOST for kind in REPORTS)
-    assert {Request, Adopt, *(kind for kind in STIMULI if TABLE[kind] is Way.ASKED)} == STIMULI - REPORTS
+    assert all(TABLE[kind] is Direction.FROM_HOST for kind in REPORTS)
+    assert {Request, Adopt, *(kind for kind in STIMULI if TABLE[kind] is Direction.ASKED)} == STIMULI - REPORTS
 
 
 def test_a_host_has_a_command_for_every_message_that_is_for_hosts_alone() -> None:

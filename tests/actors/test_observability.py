@@ -13,10 +13,10 @@ from perdure.actors import Killed
 from perdure.actors.events.observability import (
     Channel,
     Channels,
-    Event,
     EventType,
     Metrics,
     NoMetrics,
+    ObservedEvent,
     emit,
     subscribe,
 )
@@ -38,13 +38,13 @@ def test_an_event_of_a_run_and_one_of_a_fiber_are_heard_on_their_own_channels_on
 
 
 def test_the_envelope_says_what_happened_to_whom_and_when() -> None:
-    channels, heard = Channels(), list[Event]()
+    channels, heard = Channels(), list[ObservedEvent]()
     channels.subscribe(Channel.AGENT_TOOL, heard.append)
     payload = {"run_id": "r", "reason": "no-progress", "child_still_running": True}
     channels.emit(
         "agent_tool", EventType.AGENT_TOOL_GAVE_UP, agent=agent_id("jobs:Importer", "nightly"), payload=payload, at_ms=7
     )
-    assert heard == [Event("agent_tool:gave_up", "jobs:Importer", "nightly", payload, 7)]
+    assert heard == [ObservedEvent("agent_tool:gave_up", "jobs:Importer", "nightly", payload, 7)]
     assert type(heard[0].type) is str
     assert pickle.loads(pickle.dumps(heard[0])) == heard[0]
     with pytest.raises(AttributeError):
@@ -52,7 +52,7 @@ def test_the_envelope_says_what_happened_to_whom_and_when() -> None:
 
 
 def test_every_process_has_one_set_of_channels_behind_the_two_functions() -> None:
-    heard: list[Event] = []
+    heard: list[ObservedEvent] = []
     unsubscribe = subscribe("supervisor", heard.append)
     emit("supervisor", EventType.SUPERVISOR_BOOTED, payload={"epoch": 3}, at_ms=1)
     unsubscribe()
@@ -62,7 +62,7 @@ def test_every_process_has_one_set_of_channels_behind_the_two_functions() -> Non
 
 @pytest.mark.shows(sub_agents="B164")
 def test_a_subscription_ends_once_and_leaves_the_same_callback_subscribed_elsewhere() -> None:
-    channels, heard = Channels(), list[Event]()
+    channels, heard = Channels(), list[ObservedEvent]()
     first, second = channels.subscribe("chat", heard.append), channels.subscribe("chat", heard.append)
     first()
     first()
@@ -79,7 +79,7 @@ def test_a_raising_subscriber_neither_breaks_the_emitter_nor_deafens_the_others(
     """Spec W-54. It is reported once, whatever it goes on to do."""
     channels, heard = Channels(), list[int]()
 
-    def broken(event: Event) -> None:
+    def broken(event: ObservedEvent) -> None:
         raise RuntimeError(f"cannot take {event.type}")
 
     channels.subscribe("agent_tool", broken)
@@ -96,7 +96,7 @@ def test_a_raising_subscriber_neither_breaks_the_emitter_nor_deafens_the_others(
 def test_death_is_not_an_error_of_the_subscriber() -> None:
     """A simulated kill derives from BaseException; swallowing it would keep a dead process alive."""
 
-    def dies(_event: Event) -> None:
+    def dies(_event: ObservedEvent) -> None:
         raise Killed
 
     channels = Channels()
@@ -108,7 +108,7 @@ def test_death_is_not_an_error_of_the_subscriber() -> None:
 def test_a_subscriber_may_subscribe_emit_and_leave_while_it_is_told() -> None:
     channels, heard = Channels(), list[str]()
 
-    def meddler(event: Event) -> None:
+    def meddler(event: ObservedEvent) -> None:
         leave()
         channels.subscribe("chat", lambda later: heard.append(f"late {later.type}"))
         channels.emit("chat", "second", at_ms=event.at_ms)
@@ -140,7 +140,7 @@ def test_an_unknown_channel_is_refused_by_name(channel: Any) -> None:
 
 
 def test_a_callback_that_cannot_be_called_or_would_never_be_awaited_is_refused() -> None:
-    async def later(_event: Event) -> None: ...
+    async def later(_event: ObservedEvent) -> None: ...
 
     for callback in (None, "print", later):
         with pytest.raises(BadRequest) as refusal:

@@ -14,12 +14,12 @@ from perdure.actors.telemetry.otlp import OtlpTelemetry
 from perdure.actors.telemetry.settings import TelemetrySettings, secrets_in, variables
 from perdure.actors.telemetry.telemetry import carried, heed_callers
 from perdure.ledger import Secret
-from perdure.policies import Span, TraceContext, run_span, trace_of, within
+from perdure.policies import EndedSpan, TraceContext, run_span, trace_of, within
 from tests.collector import Collector, collector
 
 TOP = TraceContext(trace_of("one"))
 FIRST = run_span(TOP, "one", 1)
-SPAN = Span("invoke_agent Reader", FIRST, "", 1_000, 2_500, {"perdure.run.id": "one", "empty": ""})
+SPAN = EndedSpan("invoke_agent Reader", FIRST, "", 1_000, 2_500, {"perdure.run.id": "one", "empty": ""})
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 

@@ -17,7 +17,14 @@ import pytest
 
 from perdure.actors import Agent, RunContext, exposed
 from perdure.actors.life.activity import Whose
-from perdure.actors.ray_world.processes import FILES, TEXT_MAX, UNFINISHED_MAX, Heard, Lines, ProcessLog
+from perdure.actors.ray_world.processes import (
+    FILES,
+    TEXT_MAX,
+    UNFINISHED_MAX,
+    LoggedStream,
+    ProcessLog,
+    RecordFormatter,
+)
 from perdure.ledger import strike
 from tests.kit import Stage, play
 from tests.tidy import IMPORT_PATH
@@ -59,9 +66,9 @@ def test_what_many_agents_of_one_host_print_and_log_is_told_apart_by_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = ProcessLog(tmp_path, "host", 1e9)
-    heard = Heard(io.StringIO(), log, "stdout", "INFO")
+    heard = LoggedStream(io.StringIO(), log, "stdout", "INFO")
     handler = logging.StreamHandler(log)  # type: ignore[arg-type]
-    handler.setFormatter(Lines(log))
+    handler.setFormatter(RecordFormatter(log))
     monkeypatch.setattr(logging.getLogger("talk"), "handlers", [handler])
 
     async def story(stage: Stage) -> None:
@@ -111,7 +118,7 @@ class Asker(Agent):
 def test_what_a_tool_call_has_asked_for_is_logged_on_behalf_of_the_agent_however_deep(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = Heard(io.StringIO(), ProcessLog(tmp_path, "host", 1e9), "stdout", "INFO")
+    heard = LoggedStream(io.StringIO(), ProcessLog(tmp_path, "host", 1e9), "stdout", "INFO")
 
     async def story(stage: Stage) -> None:
         monkeypatch.setattr(sys, "stdout", heard)
@@ -236,7 +243,7 @@ def test_secrets_are_struck_out_and_long_texts_lose_their_middle(tmp_path: Path)
 
 
 def test_a_line_without_an_end_is_kept_when_there_are_too_many_or_the_process_ends(tmp_path: Path) -> None:
-    heard = Heard(io.StringIO(), ProcessLog(tmp_path, "h", 1e9), "stdout", "INFO")
+    heard = LoggedStream(io.StringIO(), ProcessLog(tmp_path, "h", 1e9), "stdout", "INFO")
     token = Whose("first@t:T")
     heard._unfinished[token] = "of the first"  # noqa: SLF001 - as if another agent had printed it
     heard._unfinished |= {Whose(f"a{each}@t:T"): "…" for each in range(UNFINISHED_MAX - 1)}  # noqa: SLF001

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from perdure.actors.ray_world.cluster_record import CONNECT_TIMEOUTS, SETTINGS
-from perdure.actors.ray_world.connection import cause_of
+from perdure.actors.ray_world.ray_connection import cause_of
 from perdure.actors.ray_world.ray_internals import GLOBAL_WORKER, INTERNALS, TEXTS, Internal
 from tests.tidy import ROOT
 

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.actors import KillPoint
 from perdure.actors.code.naming import load_type, type_name
-from perdure.actors.sim_world.world import Weather
+from perdure.actors.sim_world.simulation import Weather
 from perdure.ledger import HostUnavailable
 from tests.actors import cast
 from tests.actors.cast import (

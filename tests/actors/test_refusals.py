@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from perdure.actors import Client, Courier, World
+from perdure.actors import Client, Transport, World
 from perdure.ledger import LedgerUnwritable
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.cast import Sleeper
@@ -15,7 +15,7 @@ from tests.actors.cast import Sleeper
 class Failing:
     """A courier whose supervisor can be told to have no space left."""
 
-    def __init__(self, courier: Courier) -> None:
+    def __init__(self, courier: Transport) -> None:
         self._courier, self.full = courier, False
 
     async def exchange(self, frame: bytes) -> bytes:
@@ -29,7 +29,7 @@ async def followed_to_its_end(client: Client, run_id: str) -> int:
 
 
 def test_when_the_disk_is_full_whoever_waits_is_told_and_whoever_asks_later_too_until_it_is_freed() -> None:
-    async def story(world: World, courier: Courier) -> None:
+    async def story(world: World, courier: Transport) -> None:
         failing = Failing(courier)
         client = Client(world, failing, laboratory.limits)
         serving = asyncio.get_running_loop().create_task(client.serve())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, KillPoint, Occurrence, RunContext, RunInfo, RunResult, exposed
-from perdure.ledger.storage.cabinet import MemoryDisk
+from perdure.ledger.storage.agent_storages import MemoryDisk
 from perdure.policies import Limits
 from tests.actors.cast import Boss, Sleeper, Worker
 from tests.kit import ROOMY, Stage, address, play

@@ -40,7 +40,7 @@ import pytest
 
 from perdure.actors import KillPoint
 from perdure.actors.events.observability import subscribe
-from perdure.actors.sim_world.world import Weather
+from perdure.actors.sim_world.simulation import Weather
 from tests.actors.planners import Blank, Eager, Note, Patient, Planner, Sluggish, do, notes, payloads
 from tests.kit import ROOMY, Stage, address, play
 

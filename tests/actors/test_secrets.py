@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure.ledger import Secret
-from perdure.ledger.storage.cabinet import FileDisk
+from perdure.ledger.storage.agent_storages import FileDisk
 from tests.actors.secret_cast import MARK, NAME, Careful, Careless, Door, Echo, found_in
 from tests.kit import ROOMY, Laboratory
 

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from perdure.actors.ports import Courier, Fleet, KillPoint, PoolSpec, World
-from perdure.actors.sim_world.world import on_death
+from perdure.actors.ports import Fleet, KillPoint, PoolSpec, Transport, World
+from perdure.actors.sim_world.simulation import on_death
 from perdure.actors.tasks import Killed
 from perdure.ledger import SupervisorUnreachable
 from tests.actors.echo import ANSWERS, CALM, Book, after, ask, echo, forever, hosted, questions, supervised, whats
@@ -22,7 +22,7 @@ def test_a_dead_process_cannot_touch_the_world_from_its_finally_block() -> None:
     fenced: list[bool] = []
     closing: list[str] = []
 
-    async def stubborn(world: World, courier: Courier) -> None:
+    async def stubborn(world: World, courier: Transport) -> None:
         on_death(lambda: fenced.append(not closing))
 
         async def background() -> None:
@@ -66,7 +66,7 @@ def test_a_dead_process_cannot_touch_the_world_from_its_finally_block() -> None:
 def test_a_process_killed_at_a_kill_point_unwinds_and_its_mail_on_the_way_still_arrives() -> None:
     lived: list[str] = []
 
-    async def victim(world: World, courier: Courier) -> None:
+    async def victim(world: World, courier: Transport) -> None:
         letter = asyncio.create_task(courier.exchange(b"last words"))
         await asyncio.sleep(0)
         try:
@@ -120,7 +120,7 @@ def test_a_killed_supervisor_restarts_and_those_who_waited_for_it_hear_that_noth
     book = Book()
     with echo(1, CALM, book) as simulation:
 
-        async def story(world: World, courier: Courier) -> float:
+        async def story(world: World, courier: Transport) -> float:
             await ask(courier, {"ask": "a"})
             simulation.kill("supervisor")
             at = asyncio.get_running_loop().time()
@@ -138,7 +138,7 @@ def test_a_killed_supervisor_restarts_and_those_who_waited_for_it_hear_that_noth
 def test_a_held_exchange_fails_when_the_supervisor_dies() -> None:
     with echo(1, CALM) as simulation:
 
-        async def story(world: World, courier: Courier) -> None:
+        async def story(world: World, courier: Transport) -> None:
             held = asyncio.create_task(courier.exchange(b'{"get": "never"}'))
             await asyncio.sleep(1)
             assert not held.done()
@@ -173,7 +173,7 @@ def test_a_supervisor_that_returns_is_not_restarted() -> None:
 def test_a_hung_host_can_be_killed_and_never_goes_on() -> None:
     beats: list[float] = []
 
-    async def beat(_world: World, _courier: Courier) -> None:
+    async def beat(_world: World, _courier: Transport) -> None:
         while True:
             beats.append(asyncio.get_running_loop().time())
             await asyncio.sleep(0.1)
@@ -190,7 +190,7 @@ def test_a_hung_host_can_be_killed_and_never_goes_on() -> None:
 
 
 def test_a_killed_client_has_no_result() -> None:
-    async def main(world: World, courier: Courier) -> None:
+    async def main(world: World, courier: Transport) -> None:
         world.faults.at(KillPoint.MID_RUN)
 
     with supervised(forever, kill_at=1) as simulation, pytest.raises(Killed):
@@ -198,7 +198,7 @@ def test_a_killed_client_has_no_result() -> None:
 
 
 def test_an_unexpected_exception_of_a_process_is_an_error_and_a_crash() -> None:
-    async def buggy(world: World, courier: Courier) -> None:
+    async def buggy(world: World, courier: Transport) -> None:
         raise ZeroDivisionError
 
     with hosted(buggy) as simulation:
@@ -210,7 +210,7 @@ def test_an_unexpected_exception_of_a_process_is_an_error_and_a_crash() -> None:
 
 
 def test_an_exception_declared_harmless_is_no_error() -> None:
-    async def buggy(world: World, courier: Courier) -> None:
+    async def buggy(world: World, courier: Transport) -> None:
         raise RuntimeError from ZeroDivisionError()
 
     with hosted(buggy, harmless=(ZeroDivisionError,)) as simulation:
@@ -220,7 +220,7 @@ def test_an_exception_declared_harmless_is_no_error() -> None:
 
 
 def test_a_background_task_that_fails_unheard_is_an_error() -> None:
-    async def careless(world: World, courier: Courier) -> None:
+    async def careless(world: World, courier: Transport) -> None:
         async def fail() -> None:
             raise ZeroDivisionError
 
@@ -233,7 +233,7 @@ def test_a_background_task_that_fails_unheard_is_an_error() -> None:
 
 
 def test_what_the_client_raises_comes_out_of_run() -> None:
-    async def main(world: World, courier: Courier) -> None:
+    async def main(world: World, courier: Transport) -> None:
         raise ZeroDivisionError
 
     with supervised(forever) as simulation, pytest.raises(ZeroDivisionError):
@@ -253,7 +253,7 @@ def test_nothing_is_left_behind_even_by_tasks_that_refuse_to_die(caplog: pytest.
             await asyncio.sleep(1)
             ended.append("generator")
 
-    async def undying(world: World, courier: Courier) -> None:
+    async def undying(world: World, courier: Transport) -> None:
         suppress = contextlib.suppress
 
         async def stay() -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from perdure.actors import KillPoint
-from perdure.actors.sim_world.world import Weather
+from perdure.actors.sim_world.simulation import Weather
 from tests.actors.cast import Hooked, Sleeper
 from tests.actors.stories import settled, told_by
 from tests.kit import ROOMY, Stage, address, play

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, KillPoint, exposed
-from perdure.actors.sim_world.world import Weather
+from perdure.actors.sim_world.simulation import Weather
 from perdure.ledger import (
     AgentAborted,
     BadRequest,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from perdure.actors.link.questions import Known
+from perdure.actors.link.questions import WhichExist
 from perdure.ledger import BadRequest, OutcomeUnknown, PerdureError, is_within
 from tests.actors.family_cast import Elder, Kid, ask, kid
 from tests.kit import ROOMY, Stage, address, play
@@ -188,7 +188,7 @@ def test_runs_that_ended_long_ago_and_are_in_memory_no_more_go_too() -> None:
         assert sum(stage.record(f"r{number}") is not None for number in range(4)) < 4, "some are on disk only"
         await stage.call(Elder, "drop", "a")
         await gone(stage, kid("a"))
-        everything = Known([*(f"r{number}" for number in range(4)), "kept"])
+        everything = WhichExist([*(f"r{number}" for number in range(4)), "kept"])
         assert await stage.client.supervisor.ask(everything) == ["kept"]
 
     play(story, limits=replace(ROOMY, retained_in_memory=1))

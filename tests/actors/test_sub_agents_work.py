@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from perdure.actors.events.observability import Event, subscribe
+from perdure.actors.events.observability import ObservedEvent, subscribe
 from tests.actors.family_cast import Elder, Kid, ask, kid
 from tests.kit import Stage, address, play
 
@@ -111,7 +111,7 @@ def test_a_fiber_of_a_sub_agent_is_recovered_once_without_its_parents() -> None:
 
 @pytest.mark.shows(sub_agents="G45")
 def test_what_happens_to_a_schedule_of_a_sub_agent_is_told_of_it_alone() -> None:
-    heard: list[Event] = []
+    heard: list[ObservedEvent] = []
 
     async def story(stage: Stage) -> None:
         await ask(stage, ["a"], "way")

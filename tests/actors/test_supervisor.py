@@ -11,14 +11,14 @@ from typing import Any, cast
 import pytest
 
 from perdure.actors import Agent, Client, RunContext, Supervisor, exposed, tell
-from perdure.actors.link.messages import HostHello, InboxKept, Message, Prepare, Settled, Stop
+from perdure.actors.link.messages import HostHello, InboxKept, MailSettled, Message, Prepare, Stop
 from perdure.actors.link.wire import messages_in
 from perdure.actors.ray_world.system import system_world
-from perdure.actors.sim_world.world import EPOCH_MS, Span, Weather
+from perdure.actors.sim_world.simulation import EPOCH_MS, Span, Weather
+from perdure.actors.supervisor.call_router import CallRouter
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.intake import Intake
-from perdure.actors.supervisor.sessions import Session, Sessions
-from perdure.actors.supervisor.ways import Ways
+from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.ledger import Fact, record_fact, restore
 from perdure.ledger.facts import (
     AgentActivated,
@@ -31,7 +31,7 @@ from perdure.ledger.facts import (
     RunInterrupted,
     SupervisorStarted,
 )
-from perdure.ledger.storage.cabinet import Cabinet, MemoryDisk
+from perdure.ledger.storage.agent_storages import AgentStorages, MemoryDisk
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.ledger.view import View
 from perdure.policies import Limits
@@ -273,8 +273,8 @@ class Reception:
             *more,
         ]
         view, sessions, nobody = Ledger().given(*facts).view, Sessions(), cast("Any", SimpleNamespace(observers=()))
-        self.session = Session("h1", 1)
-        ways = Ways(view, lambda _agent: False)
+        self.session = PeerSession("h1", 1)
+        ways = CallRouter(view, lambda _agent: False)
         self.intake = Intake(view, sessions, ROOMY, Calls(view, sessions, ways), nobody, nobody, ways)
 
     def said_after(self, message: Message) -> list[Message]:
@@ -287,9 +287,11 @@ class Reception:
 def test_mail_that_may_come_again_is_not_forgotten_by_its_recipient_and_earlier_lives_are_told_nothing() -> None:
     parked = MailFailed("r!finish", "raised", None)
     for more in ([], [parked], [parked, MailRequeued("r!finish")]):
-        assert Reception(*more).said_after(InboxKept(PARENT, 9, ["r!finish", "old"])) == [Settled(PARENT, 9, ["old"])]
+        assert Reception(*more).said_after(InboxKept(PARENT, 9, ["r!finish", "old"])) == [
+            MailSettled(PARENT, 9, ["old"])
+        ]
     handled = MailDelivered(PARENT, ["r!finish"])
-    assert Reception(handled).said_after(InboxKept(PARENT, 9, ["r!finish"])) == [Settled(PARENT, 9, ["r!finish"])]
+    assert Reception(handled).said_after(InboxKept(PARENT, 9, ["r!finish"])) == [MailSettled(PARENT, 9, ["r!finish"])]
     assert Reception().said_after(InboxKept(PARENT, 8, ["old"])) == []
 
 
@@ -334,5 +336,5 @@ def test_lives_that_are_too_short_for_a_quiet_moment_take_a_snapshot_nevertheles
 @pytest.mark.parametrize("cores", [2, 3, 8])
 def test_a_pool_has_a_host_for_each_core(cores: int) -> None:
     world = system_world()._replace(cores=cores)
-    supervisor = Supervisor(world, cast("Any", None), MemoryStore(), Cabinet(MemoryDisk()), Limits(pack_max=7))
+    supervisor = Supervisor(world, cast("Any", None), MemoryStore(), AgentStorages(MemoryDisk()), Limits(pack_max=7))
     assert supervisor.limits == Limits(pack_max=7, hosts_max=cores)

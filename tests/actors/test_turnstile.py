@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from perdure.actors.ray_world.turnstile import Turnstile
+from perdure.actors.ray_world.fair_scheduler import FairScheduler
 from perdure.actors.tasks import RANK, NotAnException
 from perdure.policies import Rank
 
 Job = Coroutine[Any, Any, Any]
 
 
-def play(story: Callable[[Turnstile], Job], slice_s: float = 0.0) -> None:
+def play(story: Callable[[FairScheduler], Job], slice_s: float = 0.0) -> None:
     async def whole() -> None:
-        await story(Turnstile(slice_s))
+        await story(FairScheduler(slice_s))
 
     asyncio.run(whole())
 
@@ -38,11 +38,11 @@ async def child(name: str, said: list[str], turns: int = 3) -> None:
 
 
 def test_the_host_s_own_work_comes_between_any_two_turns_of_agents() -> None:
-    async def story(_: Turnstile) -> None:
+    async def story(_: FairScheduler) -> None:
         said: list[str] = []
-        crowd = [start(child("a", said)) for _ in range(50)]
+        batch = [start(child("a", said)) for _ in range(50)]
         between = []
-        while not all(task.done() for task in crowd):
+        while not all(task.done() for task in batch):
             before = len(said)
             await asyncio.sleep(0)
             between.append(len(said) - before)
@@ -54,7 +54,7 @@ def test_the_host_s_own_work_comes_between_any_two_turns_of_agents() -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 begins no task eagerly")
 def test_a_task_may_be_begun_eagerly_and_still_has_its_turns() -> None:
-    async def story(_: Turnstile) -> None:
+    async def story(_: FairScheduler) -> None:
         loop, said = asyncio.get_running_loop(), list[str]()
         make: Any = loop.get_task_factory()
         context = copy_context()
@@ -69,18 +69,18 @@ def test_a_task_may_be_begun_eagerly_and_still_has_its_turns() -> None:
 
 
 def test_in_a_slice_are_as_many_turns_as_there_is_time_for() -> None:
-    async def story(_: Turnstile) -> None:
+    async def story(_: FairScheduler) -> None:
         said: list[str] = []
-        crowd = [start(child("a", said, turns=1)) for _ in range(50)]
+        batch = [start(child("a", said, turns=1)) for _ in range(50)]
         await asyncio.sleep(0)
         assert len(said) == 50
-        await asyncio.gather(*crowd)
+        await asyncio.gather(*batch)
 
     play(story, slice_s=60.0)
 
 
 def test_who_is_at_work_goes_on_before_others_are_begun() -> None:
-    async def story(_: Turnstile) -> None:
+    async def story(_: FairScheduler) -> None:
         said: list[str] = []
         await asyncio.gather(*(start(child(f"{name}/", said), Rank.OPENING) for name in range(20)))
         begun = {name: said.index(f"{name}/0") for name in range(20)}
@@ -91,21 +91,21 @@ def test_who_is_at_work_goes_on_before_others_are_begun() -> None:
     play(story)
 
 
-def test_a_call_does_not_wait_for_the_crowd() -> None:
-    async def story(_: Turnstile) -> None:
+def test_a_call_does_not_wait_for_the_batch() -> None:
+    async def story(_: FairScheduler) -> None:
         said: list[str] = []
-        crowd = [start(child("a", said)) for _ in range(50)]
+        batch = [start(child("a", said)) for _ in range(50)]
         await asyncio.sleep(0)
         call = start(child("call", said, turns=1), Rank.CALL)
         await call
         assert said.index("call0") <= 2
-        await asyncio.gather(*crowd)
+        await asyncio.gather(*batch)
 
     play(story)
 
 
 def test_what_an_agent_waits_for_reaches_it_although_it_stood_in_line() -> None:
-    async def story(_: Turnstile) -> None:
+    async def story(_: FairScheduler) -> None:
         async def waits(answer: asyncio.Future[int]) -> int:
             return await answer + 1
 
@@ -126,12 +126,12 @@ def test_what_an_agent_waits_for_reaches_it_although_it_stood_in_line() -> None:
 
 
 def test_who_is_cancelled_in_line_hears_it_and_keeps_no_place() -> None:
-    async def story(turnstile: Turnstile) -> None:
+    async def story(turnstile: FairScheduler) -> None:
         said: list[str] = []
-        crowd = [start(child(f"{name}/", said), Rank.OPENING) for name in range(20)]
+        batch = [start(child(f"{name}/", said), Rank.OPENING) for name in range(20)]
         await asyncio.sleep(0)
-        crowd[10].cancel()
-        done = await asyncio.gather(*crowd, return_exceptions=True)
+        batch[10].cancel()
+        done = await asyncio.gather(*batch, return_exceptions=True)
         assert [number for number, each in enumerate(done) if isinstance(each, asyncio.CancelledError)] == [10]
         assert not any(each.startswith("10/") for each in said)
         assert turnstile.is_free
@@ -140,22 +140,22 @@ def test_who_is_cancelled_in_line_hears_it_and_keeps_no_place() -> None:
 
 
 def test_it_tells_how_long_a_newcomer_has_waited() -> None:
-    async def story(turnstile: Turnstile) -> None:
+    async def story(turnstile: FairScheduler) -> None:
         assert turnstile.waited_ms == 0
-        crowd = [start(child("a", []), Rank.OPENING) for _ in range(20)]
+        batch = [start(child("a", []), Rank.OPENING) for _ in range(20)]
         await asyncio.sleep(0)
         threshold = asyncio.get_running_loop().time() + 0.005
         while asyncio.get_running_loop().time() < threshold:
             pass
         assert turnstile.waited_ms >= 4
-        await asyncio.gather(*crowd)
+        await asyncio.gather(*batch)
         assert turnstile.waited_ms == 0
 
     play(story)
 
 
 def test_tasks_of_the_host_itself_have_no_gate() -> None:
-    async def story(_: Turnstile) -> None:
+    async def story(_: FairScheduler) -> None:
         own, agents = asyncio.ensure_future(asyncio.sleep(0)), start(asyncio.sleep(0))
         assert type(own.get_coro()) is not type(agents.get_coro())
         await asyncio.gather(own, agents)
@@ -178,7 +178,7 @@ def test_what_a_task_of_an_agent_raises_ends_neither_the_loop_nor_who_waits_for_
             return type(problem).__name__
         return "nothing"
 
-    async def story(_: Turnstile) -> None:
+    async def story(_: FairScheduler) -> None:
         assert await start(waiting()) == ("RuntimeError" if isinstance(raised, SystemExit) else NotAnException.__name__)
 
     play(story)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure.actors.sim_world.world import Span, Weather
+from perdure.actors.sim_world.simulation import Span, Weather
 from tests.actors.cast import Boss, Hooked, Sleeper, Talker
 from tests.actors.crew import BadHook
 from tests.actors.stories import Told, settled, told_by

@@ -1,4 +1,4 @@
-"""Writes of several agents that are due in one turn of a host's loop become durable together (`actors.life.writes_together`)."""
+"""Writes of several agents that are due in one turn of a host's loop become durable together (`actors.life.commit_batcher`)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from perdure.actors import ChatAgent
-from perdure.actors.life.writes_together import WritesTogether
+from perdure.actors.life.commit_batcher import CommitBatcher
 from perdure.ledger import StorageError
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk, MemoryDisk
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk, MemoryDisk
 from perdure.ledger.storage.shared_log import SharedLog
 from tests.kit import ROOMY, Laboratory
 
@@ -50,7 +50,7 @@ def test_what_is_due_in_one_turn_is_written_once_and_what_was_cancelled_is_not(
     tmp_path: Path, synchronised: list[str]
 ) -> None:
     disk = disk_in(tmp_path)
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     storages = [cabinet.open(f"{name}@m:T", 1) for name in "abcd"]
     told: list[str] = []
 
@@ -61,7 +61,7 @@ def test_what_is_due_in_one_turn_is_written_once_and_what_was_cancelled_is_not(
             transaction.then(lambda: told.append(storage.agent_id))
 
     async def turn() -> None:
-        writes = WritesTogether(disk)
+        writes = CommitBatcher(disk)
         for storage in storages:
             storage.state["n"] = 0
         synchronised.clear()
@@ -80,7 +80,7 @@ def test_what_is_due_in_one_turn_is_written_once_and_what_was_cancelled_is_not(
 
 def test_a_write_comes_after_so_many_turns_of_the_loop() -> None:
     async def turns() -> list[list[str]]:
-        writes, told = WritesTogether(MemoryDisk()), list[str]()
+        writes, told = CommitBatcher(MemoryDisk()), list[str]()
         for name, count in (("late", 3), ("soon", 1), ("late too", 3)):
             writes.soon(partial(told.append, name), pytest.fail, copy_context(), count)
         seen = []
@@ -100,7 +100,7 @@ def test_a_write_that_fails_is_told_and_the_others_are_done() -> None:
         raise StorageError("a@m:T", "it is broken")
 
     async def turn() -> None:
-        writes = WritesTogether(MemoryDisk())
+        writes = CommitBatcher(MemoryDisk())
         writes.soon(refuse, lambda problem: told.append(str(problem)), copy_context(), 1)
         writes.soon(lambda: told.append("written"), pytest.fail, copy_context(), 1)
         await asyncio.sleep(0)

@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from perdure.actors.ray_world.driver import DRIVER, Member
+from perdure.actors.ray_world.driver import DRIVER, OpenDirectory
 
 
 class SharedRay:
     """The Ray that is kept, if there is one."""
 
     def __init__(self) -> None:
-        self._keeper: Member | None = None
+        self._keeper: OpenDirectory | None = None
 
     def keep(self) -> None:
         """Start it, if it is not there."""
         if self._keeper is None:
-            keeper = Member(Path(tempfile.mkdtemp(prefix="perdure-shared-ray-")), ensure=lambda _own: None)
+            keeper = OpenDirectory(Path(tempfile.mkdtemp(prefix="perdure-shared-ray-")), ensure=lambda _own: None)
             DRIVER.enter(keeper, None)
             self._keeper = keeper
 

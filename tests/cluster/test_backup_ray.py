@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from perdure.actors import Runtime
 from perdure.actors.ray_world.os_processes import kill
-from perdure.ledger.keeping.manifest import backups_in
-from perdure.ledger.keeping.target import Target
+from perdure.ledger.maintenance.manifest import backups_in
+from perdure.ledger.maintenance.target import BackupTarget
 from perdure.scenarios.cli import app
 from tests.actors.test_backup import Relay
 from tests.cluster.test_ray_world import soon
@@ -52,7 +52,7 @@ def test_a_backup_that_is_made_amid_work_and_kills_goes_on_from_its_moment_exact
         soon(lambda: any(target.rglob("*")))
         killed.kill()
         killed.wait()
-        assert backups_in(Target(str(target))) == []
+        assert backups_in(BackupTarget(str(target))) == []
         kill_one(runtime, supervisor=False)
         kill_one(runtime, supervisor=True)
         said = perdure("backup", data, target)

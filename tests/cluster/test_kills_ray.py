@@ -21,9 +21,9 @@ import pytest
 from typer.testing import CliRunner
 
 from perdure.actors import Agent, Detached, RunContext, RunInfo, RunResult, Runtime, exposed
+from perdure.actors.ray_world.killing import StrikeKind, strike_actor
 from perdure.actors.ray_world.named_actors import Handle, find
 from perdure.actors.ray_world.os_processes import ProcessInfo, descendants, is_alive, kill, process_of, wait_until_gone
-from perdure.actors.ray_world.strikes import Way, strike_actor
 from perdure.ledger import BadRequest, UnknownRun
 from perdure.scenarios.cli import app
 from tests.tidy import IMPORT_PATH, ROOT
@@ -209,7 +209,7 @@ def test_a_process_elsewhere_kills_itself_if_it_is_the_one_that_is_meant(runtime
     assert is_alive(here.process)
     struck = strike_actor("supervisor", handle, elsewhere)
     assert struck is not None
-    assert struck.way is Way.ITSELF
+    assert struck.way is StrikeKind.ITSELF
     assert wait_until_gone([here.process], PATIENCE_S) == []
 
     restarted, next_one = soon(supervisor)
@@ -217,7 +217,7 @@ def test_a_process_elsewhere_kills_itself_if_it_is_the_one_that_is_meant(runtime
     assert cluster.strike({"supervisor": here.pid}) == [], "another process is the supervisor by now"
     struck = strike_actor("supervisor", handle, None)
     assert struck is not None
-    assert struck.way is Way.RAY
+    assert struck.way is StrikeKind.RAY
     assert wait_until_gone([next_one.process], PATIENCE_S) == []
     restarted, last = soon(supervisor)
     assert (restarted == handle, last.pid != next_one.pid) == (True, True)

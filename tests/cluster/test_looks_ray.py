@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from perdure.actors import Runtime
 from perdure.actors.ray_world.cluster_record import RECORD, write_record
-from perdure.actors.ray_world.connection import connection
 from perdure.actors.ray_world.os_processes import children, descendants, process_of, this_process, wait_until_gone
 from perdure.actors.ray_world.os_processes import kill as kill_processes
+from perdure.actors.ray_world.ray_connection import connection
 from perdure.actors.ray_world.ray_internals import GCS, SESSION
 from perdure.actors.ray_world.world import RayCluster
 from perdure.ledger import SupervisorUnreachable

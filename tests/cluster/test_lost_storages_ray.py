@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from perdure.actors import Agent, Runtime, exposed
 from perdure.actors.code.naming import type_name
 from perdure.ledger import StorageLost, agent_id
-from perdure.ledger.storage.cabinet import FileDisk
+from perdure.ledger.storage.agent_storages import FileDisk
 from perdure.policies import Limits
 from perdure.scenarios.cli import app
 from tests.cluster.test_ray_world import soon

@@ -151,11 +151,11 @@ def test_a_script_that_is_asked_to_end_puts_everything_away_and_says_nothing(tmp
 ORPHAN = """
 import os, sys, time
 from pathlib import Path
-from perdure.actors.ray_world.driver import DRIVER, Member
+from perdure.actors.ray_world.driver import DRIVER, OpenDirectory
 
 while os.getppid() == int(sys.argv[2]):
     time.sleep(0.05)
-keeper = Member(Path(sys.argv[1]), ensure=lambda own: None)
+keeper = OpenDirectory(Path(sys.argv[1]), ensure=lambda own: None)
 DRIVER.enter(keeper, None)
 DRIVER.leave(keeper)
 Path(sys.argv[1], "left").touch()

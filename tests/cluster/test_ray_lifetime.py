@@ -14,7 +14,7 @@ import pytest
 import ray
 
 from perdure.actors import Runtime
-from perdure.actors.events.observability import Event
+from perdure.actors.events.observability import ObservedEvent
 from perdure.ledger import BadRequest
 from perdure.policies import Limits
 from tests.actors.cast import Sleeper, Talker
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 JOIN = """
 import sys
 from perdure.actors import Runtime
-from perdure.actors.events.observability import Event
+from perdure.actors.events.observability import ObservedEvent
 from perdure.ledger import BadRequest
 from perdure.policies import Limits
 for limits in (None, Limits(hosts_warm=1), Limits(hosts_max=3), Limits(hosts_max=2, idle_ms=9_000)):
@@ -58,7 +58,7 @@ def test_a_pool_has_a_host_for_each_core_that_ray_counts(tmp_path: Path) -> None
 def test_events_are_read_in_sync_and_in_async_code_and_happenings_are_told_once(tmp_path: Path) -> None:
     signals = [{"chunk": number, "after_ms": 20} for number in range(5)]
     kinds = ["started", *["chunk"] * 5, "finished"]
-    heard: list[list[Event]] = [[], []]
+    heard: list[list[ObservedEvent]] = [[], []]
 
     async def read(runtime: Runtime) -> list[str]:
         return [frame["event"]["kind"] async for frame in runtime.events("talk")]

@@ -20,7 +20,6 @@ import pytest
 
 from perdure.actors.ports import PoolSpec
 from perdure.actors.ray_world.cluster_record import AUTH, read_record
-from perdure.actors.ray_world.courier import RayCourier
 from perdure.actors.ray_world.deployment import Implementations
 from perdure.actors.ray_world.lifetime import on_own_thread
 from perdure.actors.ray_world.os_processes import (
@@ -34,6 +33,7 @@ from perdure.actors.ray_world.os_processes import (
     wait_until_gone,
 )
 from perdure.actors.ray_world.ray_internals import GCS, IDLE_WORKER, RAYLET, SESSION, workers_of
+from perdure.actors.ray_world.ray_transport import RayCourier
 from perdure.actors.ray_world.supervisors import RayMetrics
 from perdure.actors.ray_world.world import RayCluster
 from perdure.ledger import (

@@ -19,8 +19,8 @@ import psutil
 import pytest
 
 import perdure
-from perdure.ledger.keeping.restoration import restore_backup
-from perdure.ledger.keeping.target import Target
+from perdure.ledger.maintenance.restoration import restore_backup
+from perdure.ledger.maintenance.target import BackupTarget
 from perdure.scenarios.cast.demo import STORY
 from tests.tidy import IMPORT_PATH, ROOT
 
@@ -192,7 +192,7 @@ def test_over_rest_it_is_examined_backed_up_and_stopped(tmp_path: Path) -> None:
         assert "Stopped what served" in served.process.stdout.read()
     finally:
         served.stop()
-    restored = restore_backup(Target(str(backups)), tmp_path / "restored", "", replace=False)
+    restored = restore_backup(BackupTarget(str(backups)), tmp_path / "restored", "", replace=False)
     assert any(each.startswith("agents/") for each in restored.entries)
 
 

@@ -15,7 +15,7 @@ from perdure.actors.code.known_types import known_types, remember_type
 from perdure.actors.code.naming import _digest, cell_file, is_cell_whole
 from perdure.ledger import FORMAT, FORMAT_FILE, check_format, keep_whole, keep_word
 from perdure.ledger.errors import PerdureError, StorageError
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk, Storage, StorageLocked
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk, Storage, StorageLocked
 from perdure.ledger.storage.shared_log import SharedLog
 from tests.crash.recording import Say, Workload, latest
 
@@ -30,7 +30,7 @@ NEVER = 1_000
 
 def live(directory: Path, say: Say, upto: int, *, tables_from: int = 1, secure_at: int = 0, close: bool = True) -> None:
     """Commit transactions up to this number, those from `tables_from` on with SQL, and checkpoint after one of them."""
-    cabinet = Cabinet(FileDisk(directory))
+    cabinet = AgentStorages(FileDisk(directory))
     say("opening 0")
     storage = cabinet.open(AGENT, 1 + upto)
     known = storage.state.get("n", 0)
@@ -68,14 +68,14 @@ def _words(n: int) -> str:
 def judge(directory: Path, said: list[str], tables_from: int = 1, agent: str = AGENT) -> str:
     """What is wrong with the storage: its next life must see all that was committed, each commit whole, and must go on from there."""
     try:
-        with closing(Cabinet(FileDisk(directory))) as cabinet:
+        with closing(AgentStorages(FileDisk(directory))) as cabinet:
             storage = cabinet.open(agent, _later())
             n = storage.state.get("n", 0)
             wrong = _compared(storage, n, said, tables_from)
             if wrong or len(said) % 3:  # a second opening takes as long as the first
                 return wrong
             _commit(storage, _nobody, n + 1, tables_from)
-        with closing(Cabinet(FileDisk(directory))) as cabinet:
+        with closing(AgentStorages(FileDisk(directory))) as cabinet:
             return _compared(cabinet.open(agent, _later()), n + 1, said, tables_from)
     except StorageError as refusal:
         return f"{'unreadable' if 'damaged' in str(refusal) else 'refused'}: {refusal}"
@@ -112,7 +112,7 @@ def live_together(directory: Path, say: Say, upto: int, *, close: bool = True) -
 
     What comes after this life has another boot of the machine, so it puts back what may be missing, if anything is.
     """
-    cabinet = Cabinet(FileDisk(directory, SharedLog(directory, boot="before", room=6000, beside=_at_once)))
+    cabinet = AgentStorages(FileDisk(directory, SharedLog(directory, boot="before", room=6000, beside=_at_once)))
     say("opening 0")
     storages = [cabinet.open(agent, 1 + upto) for agent in THREE]
     known = [storage.state.get("n", 0) for storage in storages]
@@ -135,7 +135,7 @@ def live_together(directory: Path, say: Say, upto: int, *, close: bool = True) -
         say("closed 0")
 
 
-def _commit_together(cabinet: Cabinet, storages: list[Storage], n: int) -> None:
+def _commit_together(cabinet: AgentStorages, storages: list[Storage], n: int) -> None:
     """Who is refused is left out from then on."""
     behind, parts = [storage for storage in storages if storage.state.get("n", 0) < n], []
     if n % 5 == 0:
@@ -143,7 +143,7 @@ def _commit_together(cabinet: Cabinet, storages: list[Storage], n: int) -> None:
             with _left_out_if_refused(storages, storage):
                 _commit(storage, _nobody, n, NEVER)
         return
-    with cabinet.disk.together() as begin:
+    with cabinet.disk.group_commit() as begin:
         for storage in behind:
             parts.append(begin())
             with _left_out_if_refused(storages, storage):
@@ -197,8 +197,8 @@ def live_at_the_seams(directory: Path, say: Say, upto: int) -> None:
 
 
 @contextmanager
-def _life(directory: Path) -> Iterator[Cabinet]:
-    with closing(FileDisk(directory)) as disk, closing(Cabinet(disk)) as cabinet:
+def _life(directory: Path) -> Iterator[AgentStorages]:
+    with closing(FileDisk(directory)) as disk, closing(AgentStorages(disk)) as cabinet:
         yield cabinet
 
 
@@ -278,9 +278,9 @@ def _take_turns(directory: Path, commit: Callable[..., None], rounds: range, min
         cabinet.close()
 
 
-def _opened(directory: Path, incarnation: int) -> tuple[Cabinet, Storage]:
+def _opened(directory: Path, incarnation: int) -> tuple[AgentStorages, Storage]:
     while True:
-        cabinet = Cabinet(FileDisk(directory))
+        cabinet = AgentStorages(FileDisk(directory))
         try:
             return cabinet, cabinet.open(AGENT, incarnation)
         except StorageLocked:
@@ -290,14 +290,14 @@ def _opened(directory: Path, incarnation: int) -> tuple[Cabinet, Storage]:
 def create(directory: Path, say: Say) -> None:
     """A first write, and a copy of the storage for another agent."""
     live(directory / "agents", say, 2)
-    with closing(Cabinet(FileDisk(directory / "agents"))) as cabinet:
+    with closing(AgentStorages(FileDisk(directory / "agents"))) as cabinet:
         say("forking 0")
         cabinet.fork(AGENT, CHILD)
         say("forked 1")
 
 
 def judge_creation(directory: Path, said: list[str]) -> str:
-    with closing(Cabinet(FileDisk(directory / "agents"))) as cabinet:
+    with closing(AgentStorages(FileDisk(directory / "agents"))) as cabinet:
         try:
             if not cabinet.exists(CHILD):
                 if latest(said, "forked"):

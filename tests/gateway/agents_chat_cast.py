@@ -7,15 +7,15 @@ from typing import Any
 from starlette.requests import HTTPConnection
 
 from perdure.actors import agent_tool, client_tool, exposed, tool
-from perdure.actors.gateway.limits import GatewayLimits
+from perdure.actors.gateway.rate_limits import GatewayLimits
 from perdure.actors.gateway.security import Principal
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from tests.actors.chat.desk import SUM, WORDS, Adder, Outside
 
-COLOUR = Call(name="ask_colour", arguments={"about": "it"})
-RISK = Call(name="risky", arguments={"what": "it"})
-CHILD = Call(name="helper", arguments={"message": "words"})
+COLOUR = ScriptedCall(name="ask_colour", arguments={"about": "it"})
+RISK = ScriptedCall(name="risky", arguments={"what": "it"})
+CHILD = ScriptedCall(name="helper", arguments={"message": "words"})
 
 
 def script(first_ms: float = 0, between_ms: float = 0) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from perdure.actors import client_tool
 from perdure.actors.gateway.security import Principal, Scope
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.actors.chat.talk import NOTHING, risky
 
@@ -27,8 +27,10 @@ class Dropper(Talker):
 
 def begin(between_ms: float) -> None:
     """Give the provider its script, at this pace."""
-    color = Question(asks="color", rounds=(Round(says="Which one? ", calls=(Call(name="ask_user"),)),))
-    wish = Question(asks="wish", rounds=(Round(says="May I? ", calls=(Call(name="risky", arguments={"what": "it"}),)),))
+    color = Question(asks="color", rounds=(Round(says="Which one? ", calls=(ScriptedCall(name="ask_user"),)),))
+    wish = Question(
+        asks="wish", rounds=(Round(says="May I? ", calls=(ScriptedCall(name="risky", arguments={"what": "it"}),)),)
+    )
     Outside.begin(Script(questions=(color, wish, *SCRIPT.questions)), pace=Pace(between_ms=between_ms))
 
 

@@ -10,17 +10,17 @@ from starlette.requests import HTTPConnection
 from perdure.actors import Agent, agent_tool, client_tool, tool
 from perdure.actors.gateway.security import Principal
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 
 NOTHING = {"type": "object", "properties": {}}
 ANSWERED = {
-    "risk": (Call(name="risky", arguments={"a": 1}),),
-    "user": (Call(name="ask_user", arguments={}),),
-    "front": (Call(name="paint", arguments={"colour": "red"}),),
-    "walk": (Call(name="walker", arguments={"input": 3}),),
-    "talk": (Call(name="speaker", arguments={"message": "words"}),),
-    "note": (Call(name="note", arguments={"text": "milk"}),),
+    "risk": (ScriptedCall(name="risky", arguments={"a": 1}),),
+    "user": (ScriptedCall(name="ask_user", arguments={}),),
+    "front": (ScriptedCall(name="paint", arguments={"colour": "red"}),),
+    "walk": (ScriptedCall(name="walker", arguments={"input": 3}),),
+    "talk": (ScriptedCall(name="speaker", arguments={"message": "words"}),),
+    "note": (ScriptedCall(name="note", arguments={"text": "milk"}),),
 }
 CLERK = Script(
     questions=(

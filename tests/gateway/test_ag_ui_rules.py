@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.actors.ag_ui.run import Run, changes_of, interrupt_id, interrupt_of
-from perdure.actors.ag_ui.turns import asking, conversation, encoded, input_of
+from perdure.actors.ag_ui.run_events import AgUiRun, changes_of, interrupt_id, interrupt_of
+from perdure.actors.ag_ui.turn_translation import asking, conversation, encoded, input_of
 from perdure.actors.events.message_parts import apply_chunk
 from perdure.ledger import BadRequest
 from tests.gateway.ag_ui_rules import Broken, Verifier, verify
@@ -67,7 +67,7 @@ FRAMES = st.builds(
 ENDS = st.sampled_from(["succeeded", "cancelled", "failed", "parked"])
 
 
-def ended(run: Run, end: str) -> Any:
+def ended(run: AgUiRun, end: str) -> Any:
     given = {"failed": ("it broke", "error"), "parked": ("turn",)}.get(end, ())
     return getattr(run, end)(*given)
 
@@ -83,7 +83,7 @@ def ended(run: Run, end: str) -> Any:
 def test_every_order_of_chunks_and_frames_is_a_legal_run(
     skipped: list[Any], told: list[Any], end: str, is_agent: bool
 ) -> None:
-    run = Run("t", "r")
+    run = AgUiRun("t", "r")
     found = [*run.begin(), *run.state({})]
     run.turn("turn-answer")
     for each in skipped:
@@ -112,7 +112,7 @@ def told_by_a_client(found: list[dict[str, Any]]) -> dict[str, str]:
 @settings(deadline=None, max_examples=100)
 @given(told=st.lists(CHUNKS, max_size=40))
 def test_what_a_client_reads_in_the_end_is_what_the_message_says(told: list[Any]) -> None:
-    run = Run("t", "r")
+    run = AgUiRun("t", "r")
     run.turn("turn-answer")
     found, parts = run.begin(), list[Any]()
     for each in told:

@@ -18,7 +18,7 @@ from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.serve.app import Gateway
 from perdure.scenarios.provider.events import Done, Finish, Role, Text
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.gateway.door import Door
@@ -91,7 +91,7 @@ class Boss(Agent):
         return str((await self.run_agent_tool(KINDS[kind], input, run_id=run_id)).status)
 
     @exposed
-    async def crowd(self, count: int) -> None:
+    async def batch(self, count: int) -> None:
         """Run many at once."""
         await asyncio.gather(*(self.run_agent_tool(Grandchild, 1, run_id=f"g{each:03}") for each in range(count)))
 
@@ -173,7 +173,9 @@ def test_a_child_that_dies_and_goes_on_is_shown_once_with_its_true_end() -> None
 
 
 NAMES = ("first", "second", "third")
-REPORTS = tuple(Round(says=f"{each}. ", calls=(Call(name="report", arguments={"name": each}),)) for each in NAMES)
+REPORTS = tuple(
+    Round(says=f"{each}. ", calls=(ScriptedCall(name="report", arguments={"name": each}),)) for each in NAMES
+)
 
 
 @pytest.mark.shows(clients="P-153")
@@ -254,7 +256,7 @@ def test_a_new_connection_is_told_of_many_retained_runs_by_a_few_questions() -> 
         async with tab(door, PATH) as live:
             begin(live, "Sleeper", 1, "asleep")
             await until_told(live, "asleep", "started")
-            live.send("rpc", id="many", method="crowd", args=[450])
+            live.send("rpc", id="many", method="batch", args=[450])
             await live.until(id="many", done=True)
             begin(live, "Helper", "sum", "chat")
             frames = await until_told(live, "chat", *ENDS)
@@ -365,7 +367,7 @@ def test_fifty_children_at_once_are_told_in_the_order_of_their_starts() -> None:
 
     async def story(door: Door, laboratory: Laboratory) -> None:
         async with tab(door, PATH) as live:
-            live.send("rpc", id="c", method="crowd", args=[50])
+            live.send("rpc", id="c", method="batch", args=[50])
             await live.until(id="c")
             for each in range(50):
                 await until_told(live, f"g{each:03}", *ENDS)

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.actors import Agent, RunContext, client_tool, exposed
 from perdure.scenarios.provider.faults import FaultPlan, Pace
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.talk import risky
@@ -18,8 +18,8 @@ from tests.gateway.door import Door
 from tests.gateway.tabs import Tab, chunks, stored, tab, text_of, texts
 from tests.gateway.world import visit
 
-ASKS = tuple(Call(name="ask_user", arguments={"about": about}) for about in ("colour", "size"))
-RISKY = Call(name="risky", arguments={"what": "it"})
+ASKS = tuple(ScriptedCall(name="ask_user", arguments={"about": about}) for about in ("colour", "size"))
+RISKY = ScriptedCall(name="risky", arguments={"what": "it"})
 SCRIPT = Script(
     questions=(
         Question(asks="two", rounds=(Round(says="Wait. ", calls=ASKS),)),

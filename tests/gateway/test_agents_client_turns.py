@@ -10,7 +10,7 @@ import pytest
 from perdure.actors import tool
 from perdure.scenarios.provider.events import Done, Finish, Role, Text
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.narrow import Miner, Narrow
@@ -130,7 +130,7 @@ class Reader(Adder):
         return str(turn.metadata)
 
 
-LOOK = Question(asks="look", rounds=(Round(says="Let me see. ", calls=(Call(name="look", arguments={}),)),))
+LOOK = Question(asks="look", rounds=(Round(says="Let me see. ", calls=(ScriptedCall(name="look", arguments={}),)),))
 
 
 @pytest.mark.shows(clients="P-088")
@@ -163,7 +163,7 @@ class Brooder(Adder):
         return "brooded"
 
 
-BROOD = Question(asks="brood", rounds=(Round(says="Well. ", calls=(Call(name="brood", arguments={}),)),))
+BROOD = Question(asks="brood", rounds=(Round(says="Well. ", calls=(ScriptedCall(name="brood", arguments={}),)),))
 
 
 @pytest.mark.shows(clients="P-089 P-107")

@@ -12,7 +12,7 @@ import pytest
 from perdure.actors import ChatAgent, KillPoint, client_tool
 from perdure.actors.chat.turn import ChatRecoveryContext
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Call, Script
+from perdure.scenarios.provider.script import Script, ScriptedCall
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside, in_third_answer
 from tests.actors.chat.talk import NOTHING, asks_for, risky
@@ -311,7 +311,7 @@ def test_an_answer_is_given_again_with_or_without_its_id_and_while_it_is_being_w
     play(story, pace=SLOW)
 
 
-ASKS = asks_for(Call(name="ask_user"), Call(name="add", arguments={"a": 1, "b": 2}))
+ASKS = asks_for(ScriptedCall(name="ask_user"), ScriptedCall(name="add", arguments={"a": 1, "b": 2}))
 
 
 def answered(message: Any, name: str, **given: Any) -> Any:
@@ -365,7 +365,7 @@ def test_an_approval_in_the_messages_is_taken_and_a_forged_result_is_not(allowed
         assert "tool-approval-request" not in kinds
         assert Outside.effects["risky", "it"] == int(allowed)
 
-    play(story, script=asks_for(Call(name="risky", arguments={"what": "it"})))
+    play(story, script=asks_for(ScriptedCall(name="risky", arguments={"what": "it"})))
 
 
 def test_an_answer_to_nothing_is_refused_in_words() -> None:

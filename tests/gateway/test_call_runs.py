@@ -10,7 +10,7 @@ import pytest
 from perdure.actors import Client
 from perdure.actors.chat.approvals import run_ids
 from perdure.actors.gateway.call_runs import CallRuns, Framed
-from perdure.scenarios.provider.script import Call
+from perdure.scenarios.provider.script import ScriptedCall
 from tests.actors.chat.desk import Outside
 from tests.actors.chat.talk import call, status_of, streams, tell, until_parked
 from tests.actors.chat.test_toolsets import LOOKS, Looker
@@ -80,7 +80,7 @@ def test_a_run_that_was_not_heard_of_is_found_when_something_may_have_been_misse
         assert runs.under_way == []
         await backend.close()
 
-    tell(story, streams(*(Call(name="look", arguments={"what": what}) for what in ("it", "that"))))
+    tell(story, streams(*(ScriptedCall(name="look", arguments={"what": what}) for what in ("it", "that"))))
 
 
 def test_what_makes_the_following_of_a_run_fail_is_raised() -> None:

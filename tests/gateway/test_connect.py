@@ -14,7 +14,7 @@ import pytest
 
 import perdure
 from perdure.actors.gateway.problems import refusal
-from perdure.actors.remote.wishes import error_of
+from perdure.actors.remote.remote_requests import error_of
 from perdure.ledger import StorageConflict
 from tests.gateway.real import RealGateway, real_gateway
 from tests.tidy import IMPORT_PATH

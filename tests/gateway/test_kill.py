@@ -49,7 +49,7 @@ def test_nobody_kills_without_leave_or_without_the_scope() -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
         told = await door.post("/api/kill", {"process": "supervisor"}, headers={"authorization": "Bearer all"})
         assert told.status == 403
-        served = await door.get("/tray/served", headers={"authorization": "Bearer all"})
+        served = await door.get("/dashboard/served", headers={"authorization": "Bearer all"})
         assert served.json()["may_kill"] is False
 
     everything = bearer({"all": Principal("all")})
@@ -58,7 +58,7 @@ def test_nobody_kills_without_leave_or_without_the_scope() -> None:
     async def without_scope(door: Door, laboratory: Laboratory) -> None:
         reader = {"authorization": "Bearer read"}
         assert (await door.post("/api/kill", {"process": "supervisor"}, headers=reader)).status == 403
-        assert (await door.get("/tray/served", headers=reader)).json()["may_kill"] is False
+        assert (await door.get("/dashboard/served", headers=reader)).json()["may_kill"] is False
 
     readers = bearer({"read": Principal("reader", frozenset({Scope.READ}))})
     options = {"authenticate": readers, "allows_kill": True, "striker": Struck()}

@@ -10,10 +10,10 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from perdure.actors.gateway.limits import GatewayLimits
+from perdure.actors.gateway.rate_limits import GatewayLimits
 from perdure.actors.gateway.refusals import GatewayStopped
 from perdure.actors.gateway.security import Security
-from perdure.actors.remote.wishes import error_of
+from perdure.actors.remote.remote_requests import error_of
 from perdure.actors.serve.guard import Guard
 from perdure.ledger import OutcomeUnknown
 from tests.gateway.test_serving import play, serving

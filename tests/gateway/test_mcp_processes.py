@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure.actors.neighbours import NEWS_MAX, Neighbours
+from perdure.actors.gateway_bus import NEWS_MAX, GatewayBus
 from tests.actors.one_process import OneProcess, play
 from tests.gateway.door import Answer, Door
 from tests.gateway.mcp_cast import Importer, by_name
@@ -31,7 +31,7 @@ async def said(door: Door, message: dict[str, Any], session: str = "", name: str
 @pytest.mark.parametrize(("call_at", "cancel_at"), [(0, 0), (0, 1), (1, 0), (1, 1)])
 def test_a_call_is_cancelled_whichever_processes_have_it_and_its_session(call_at: int, cancel_at: int) -> None:
     async def story(world: OneProcess) -> None:
-        both = Neighbours(), Neighbours()
+        both = GatewayBus(), GatewayBus()
         options: dict[str, Any] = {"mcp_tools": [Importer], "authenticate": by_name}
         apps = [gateway(world.client, [Importer], neighbours=each, **options) for each in both]
         doors = [Door(each) for each in apps]
@@ -69,7 +69,7 @@ def test_a_call_is_cancelled_whichever_processes_have_it_and_its_session(call_at
 
 def test_what_nobody_fetches_takes_no_more_than_so_much_memory() -> None:
     async def story() -> None:
-        alone, heard = Neighbours(), []
+        alone, heard = GatewayBus(), []
         for number in range(NEWS_MAX + 5):
             alone.tell("topic", str(number))
 

@@ -41,7 +41,7 @@ def test_below_a_path_of_an_authors_application_everything_is_where_it_was() -> 
         assert (await door.get("/own")).json() == {"whose": "theirs"}
         page = await door.get("/perdure/")
         assert (page.status, b"Perdure" in page.body) == (200, True)
-        assert (await door.get("/perdure/tray/main.js")).status == 200
+        assert (await door.get("/perdure/dashboard/main.js")).status == 200
         assert (await door.get("/perdure/api/runs/nobody")).json()["error"]["type"] == "UnknownRun"
         assert (await door.get("/api/runs/nobody")).status == 404
         assert (await door.get("/perdure/api/runs/nobody", headers={"origin": "https://evil.example"})).status == 403

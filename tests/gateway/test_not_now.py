@@ -11,7 +11,7 @@ import pytest
 
 from perdure.actors import Agent, exposed
 from perdure.actors.gateway import problems
-from perdure.actors.gateway.limits import TooManyRequests, TooSlow
+from perdure.actors.gateway.rate_limits import TooManyRequests, TooSlow
 from perdure.actors.gateway.refusals import Forbidden, GatewayStopped, NoSuchAgent, Unauthenticated
 from perdure.actors.gateway.security import Principal, Scope, bearer
 from perdure.actors.link.wire import RemoteError

@@ -21,7 +21,7 @@ from perdure.actors import (
     exposed,
     messenger_app,
 )
-from perdure.actors.messenger.events import Kind
+from perdure.actors.messenger.messenger_events import Kind
 from perdure.policies import Json
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, Adder, Outside

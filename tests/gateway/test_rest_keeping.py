@@ -15,8 +15,8 @@ from perdure.actors.life.activity import Whose
 from perdure.actors.ray_world.processes import ProcessLog
 from perdure.actors.rest.routes import table_of
 from perdure.actors.serve.app import Gateway
-from perdure.ledger.keeping.restoration import restore_backup
-from perdure.ledger.keeping.target import Target
+from perdure.ledger.maintenance.restoration import restore_backup
+from perdure.ledger.maintenance.target import BackupTarget
 from perdure.scenarios.cli import Commands
 from tests.gateway.real import RealGateway, client, real_gateway
 
@@ -95,7 +95,7 @@ def test_a_backup_is_made_where_the_gateway_was_told_and_can_be_restored(gateway
     assert (first["storages"], first["findings"]) == (1, [])
     assert second["copied"] < first["copied"]
     assert second["pruned"] == 1
-    restored = restore_backup(Target(str(data / "backups")), data / "restored", "", replace=False)
+    restored = restore_backup(BackupTarget(str(data / "backups")), data / "restored", "", replace=False)
     assert (restored.name, restored.seq) == (second["name"], second["seq"])
 
 

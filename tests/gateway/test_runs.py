@@ -145,20 +145,20 @@ def test_who_comes_later_gets_all_after_the_last_event_that_it_has_wherever_the_
     visit([Talker], story)
 
 
-def test_a_crowd_shares_the_text_of_what_it_is_given() -> None:
+def test_a_batch_shares_the_text_of_what_it_is_given() -> None:
     words, count = 500, 200
 
     async def story(_door: Door, laboratory: Laboratory) -> None:
         client: Any = laboratory._client  # noqa: SLF001 - the story's own
         await client.start(Talker, words, run_id="talk")
         feeds = RunFeeds()
-        crowd = [Watcher(feeds, client) for _ in range(count)]
-        await asyncio.gather(*(each.take_all() for each in crowd))
-        assert all(each.numbers == list(range(words + 2)) for each in crowd)
-        texts = {id(batch.stream) for each in crowd for batch in each.given}
-        assert len(texts) < 2 * len(crowd[-1].given), "and not one for each watcher"
-        told = [frame["sequence"] for batch in crowd[0].given for frame in events(batch.stream)]
-        assert told == crowd[0].numbers
+        batch = [Watcher(feeds, client) for _ in range(count)]
+        await asyncio.gather(*(each.take_all() for each in batch))
+        assert all(each.numbers == list(range(words + 2)) for each in batch)
+        texts = {id(batch.stream) for each in batch for batch in each.given}
+        assert len(texts) < 2 * len(batch[-1].given), "and not one for each watcher"
+        told = [frame["sequence"] for batch in batch[0].given for frame in events(batch.stream)]
+        assert told == batch[0].numbers
 
     visit([Talker], story)
 

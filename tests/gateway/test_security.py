@@ -15,7 +15,7 @@ from starlette.types import Scope as ASGIScope
 
 from perdure.actors import Agent, ServePlan
 from perdure.actors.gateway.bodies import body_of
-from perdure.actors.gateway.limits import GatewayLimits, Rates
+from perdure.actors.gateway.rate_limits import GatewayLimits, Rates
 from perdure.actors.gateway.refusals import Forbidden
 from perdure.actors.gateway.security import (
     Principal,
@@ -138,14 +138,16 @@ def test_no_route_and_no_frame_is_open_to_a_principal_without_scopes() -> None:
     async def story(door: Door) -> None:
         for method, path in _every_route():
             answer = await door.ask(method, path, json_body={} if method != "GET" else None)
-            is_page = path in ("/", "/healthz", "/readyz") or (path.startswith("/tray/") and answer.headers.get("etag"))
+            is_page = path in ("/", "/healthz", "/readyz") or (
+                path.startswith("/dashboard/") and answer.headers.get("etag")
+            )
             assert is_page or answer.status in {401, 403, 404, 405}, (method, path, answer)
 
     at(story, authenticate=lambda _: NOBODY)
 
 
 def test_who_may_only_read_cannot_have_the_directory_examined(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.actors.rest.keeping.served_findings", lambda *_, **__: [])  # it asks from a thread
+    monkeypatch.setattr("perdure.actors.rest.upkeep.served_findings", lambda *_, **__: [])  # it asks from a thread
 
     async def story(door: Door) -> None:
         headers = {"authorization": "Bearer another-one-of-them"}
@@ -266,7 +268,7 @@ def test_a_name_that_somebody_could_have_pointed_here_is_refused(host: str, allo
 
 def test_every_answer_says_that_it_is_nobodys_to_frame_or_to_guess_about() -> None:
     async def story(door: Door) -> None:
-        for path in ("/", "/api/runs/x", "/nowhere", "/tray/main.js"):
+        for path in ("/", "/api/runs/x", "/nowhere", "/dashboard/main.js"):
             answer = await door.get(path)
             policy = answer.headers["content-security-policy"]
             assert "default-src 'none'" in policy
@@ -536,7 +538,7 @@ def test_a_plan_that_goes_to_other_processes_has_no_token_in_it() -> None:
 def test_nothing_from_outside_is_unpickled() -> None:
     folders = tuple(
         f"actors/{room}/"
-        for room in ("gateway", "rest", "ai_sdk", "agents_client", "ag_ui", "mcp_server", "serve", "tray")
+        for room in ("gateway", "rest", "ai_sdk", "agents_client", "ag_ui", "mcp_server", "serve", "dashboard")
     )
     loaders = {"pickle", "cloudpickle", "dill", "marshal", "shelve", "yaml", "msgpack"}
     files = [file for file in sources("actors") if file.path.startswith(folders)]

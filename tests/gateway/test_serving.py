@@ -22,7 +22,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
 from perdure.actors import ServePlan, bound, check_certificate
-from perdure.actors.gateway.limits import GatewayLimits
+from perdure.actors.gateway.rate_limits import GatewayLimits
 from perdure.actors.gateway.security import Principal, Security, bearer
 from perdure.actors.gateway.streaming import event_stream
 from perdure.actors.serve.guard import Guard

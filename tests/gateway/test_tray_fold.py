@@ -79,7 +79,10 @@ def test_the_page_shows_what_the_reducer_says_in_any_order_of_events(tmp_path: P
     stories = tmp_path / "stories.json"
     stories.write_text(json.dumps(orders()))
     told = play(
-        ROOT / "tests/gateway/tray_fold.mjs", (ROOT / "actors/tray/assets/fold.js").as_uri(), str(stories), which="none"
+        ROOT / "tests/gateway/dashboard_fold.mjs",
+        (ROOT / "actors/dashboard/assets/fold.js").as_uri(),
+        str(stories),
+        which="none",
     )
     assert len(told) == len(orders())
     for frames, found in zip(orders(), told, strict=True):

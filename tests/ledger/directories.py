@@ -8,7 +8,7 @@ from pathlib import Path
 from perdure.ledger import FORMAT, FORMAT_FILE, View, keep_word, record_fact, restore
 from perdure.ledger.facts import AgentActivated, AgentReleased, Fact
 from perdure.ledger.snapshot import dirty_records, meta_of
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.store.duckdb_store import DuckDBStore
 
 
@@ -37,7 +37,7 @@ def recorded(data: Path, *facts: Fact, snapshot: bool = False) -> None:
 def written(data: Path, agent: str, incarnation: int, *values: object, tables: bool = False) -> int:
     """Write values into an agent's storage, one commit for each. Returns how far it has come. With `tables` it is a database."""
     disk = FileDisk(data / "agents")
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     storage = cabinet.open(agent, incarnation)
     if tables:
         storage.sql("CREATE TABLE t (i INTEGER)")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from perdure.ledger.errors import StaleIncarnation, StorageConflict, StorageError, StorageLost
 from perdure.ledger.storage import agent_log, file_disk
 from perdure.ledger.storage.agent_log import AgentLog
-from perdure.ledger.storage.cabinet import Cabinet, Disk, FileDisk, MemoryDisk, Storage
+from perdure.ledger.storage.agent_storages import AgentStorages, Disk, FileDisk, MemoryDisk, Storage
 from perdure.ledger.storage.file_disk import is_log_at
 from perdure.ledger.storage.log_format import CLAIM, COMMIT, REST, read_log, rows_of
 from perdure.ledger.storage.records import Records
@@ -57,7 +57,7 @@ def kinds(path: Path) -> list[int]:
 
 def wake(files: FileDisk, incarnation: int = 9) -> tuple[int, str]:
     """How many commits the next life finds, and what it is told."""
-    with closing(Cabinet(files)) as cabinet:
+    with closing(AgentStorages(files)) as cabinet:
         storage = cabinet.open(AGENT, incarnation)
         n = storage.state.get("n", 0)
         assert list(storage.inbox()) == [f"m{i}" for i in range(1, n + 1)]
@@ -70,7 +70,7 @@ def wake(files: FileDisk, incarnation: int = 9) -> tuple[int, str]:
 
 
 def test_a_storage_begins_as_a_log_and_stays_one_while_nobody_asks_for_tables(files: FileDisk) -> None:
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     storage = cabinet.open(AGENT, 1)
     commit(storage, 1)
     assert storage.sql("SELECT 40 + 2") == [(42,)]
@@ -84,11 +84,11 @@ def test_a_storage_begins_as_a_log_and_stays_one_while_nobody_asks_for_tables(fi
 
 def test_an_agent_with_state_alone_takes_a_block_and_a_life_that_reads_leaves_it_as_small(files: FileDisk) -> None:
     path = files.path_of(AGENT)
-    with closing(Cabinet(files)) as cabinet:
+    with closing(AgentStorages(files)) as cabinet:
         cabinet.open(AGENT, 1).state.update(title="notes", n=3)
     assert path.stat().st_size < 500
     for life in range(2, 40):
-        with closing(Cabinet(files)) as cabinet:
+        with closing(AgentStorages(files)) as cabinet:
             assert cabinet.open(AGENT, life).state["n"] == 3
     assert path.stat().st_size < 500
     assert kinds(path) == [COMMIT, CLAIM]
@@ -97,11 +97,11 @@ def test_an_agent_with_state_alone_takes_a_block_and_a_life_that_reads_leaves_it
 
 def test_a_life_that_was_closed_says_that_all_is_on_the_disk_and_one_that_was_killed_does_not(files: FileDisk) -> None:
     path = files.path_of(AGENT)
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     commit(cabinet.open(AGENT, 1), 1)
     cabinet.close()
     assert kinds(path) == [COMMIT, REST]
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     commit(cabinet.open(AGENT, 2), 2)
     cabinet.crash()
     assert kinds(path) == [COMMIT, COMMIT]
@@ -111,7 +111,7 @@ def test_a_page_that_a_power_cut_has_taken_from_a_claim_refuses_nobody(files: Fi
     """A claim and a rest are never synchronised: of one that lies across two pages the disk may have the later one alone."""
     path = files.path_of(AGENT)
     for life in range(1, 6):
-        with closing(Cabinet(files)) as cabinet:
+        with closing(AgentStorages(files)) as cabinet:
             storage = cabinet.open(AGENT, life)
             if life % 2:
                 commit(storage, life // 2 + 1)
@@ -128,47 +128,47 @@ def test_a_page_that_a_power_cut_has_taken_from_a_claim_refuses_nobody(files: Fi
 
 
 def test_what_a_rest_says_goes_on_in_what_takes_its_place(disk: Disk) -> None:
-    with closing(Cabinet(disk)) as cabinet:
+    with closing(AgentStorages(disk)) as cabinet:
         storage = cabinet.open(AGENT, 1)
         commit(storage, 1)
         commit(storage, 2)
         storage.forget_inbox(["m1"])
     for life in (2, 3):
-        cabinet = Cabinet(disk)
+        cabinet = AgentStorages(disk)
         assert list(cabinet.open(AGENT, life).inbox()) == ["m2"]
         cabinet.crash()
-    with closing(Cabinet(disk)) as cabinet:
+    with closing(AgentStorages(disk)) as cabinet:
         commit(cabinet.open(AGENT, 4), 3)
-    assert list(Cabinet(disk).open(AGENT, 5).inbox()) == ["m2", "m3"]
+    assert list(AgentStorages(disk).open(AGENT, 5).inbox()) == ["m2", "m3"]
 
 
 def test_what_was_forgotten_stays_so_after_a_clean_end_and_comes_back_after_a_death(disk: Disk) -> None:
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     storage = cabinet.open(AGENT, 1)
     commit(storage, 1)
     commit(storage, 2)
     storage.forget_inbox(["m1"])
     cabinet.crash()
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     storage = cabinet.open(AGENT, 2)
     assert list(storage.inbox()) == ["m1", "m2"]
     storage.forget_inbox(["m1"])
     storage.forget_outbox([storage.outbox()[0][0]])
     cabinet.close()
-    storage = Cabinet(disk).open(AGENT, 3)
+    storage = AgentStorages(disk).open(AGENT, 3)
     assert (list(storage.inbox()), [body for _, body in storage.outbox()]) == (["m2"], [b"2"])
 
 
 def test_a_lower_life_is_refused_though_the_higher_one_only_read(disk: Disk) -> None:
     for life in (1, 7):
-        with closing(Cabinet(disk)) as cabinet:
+        with closing(AgentStorages(disk)) as cabinet:
             cabinet.open(AGENT, life).state.setdefault("a", 1)
     with pytest.raises(StaleIncarnation, match="incarnation 7"):
-        Cabinet(disk).open(AGENT, 6)
+        AgentStorages(disk).open(AGENT, 6)
 
 
 def test_of_two_processes_that_create_a_log_the_second_has_to_look_again(disk: Disk) -> None:
-    one, two = Cabinet(disk), Cabinet(disk)
+    one, two = AgentStorages(disk), AgentStorages(disk)
     late = one.open(AGENT, 1)
     assert dict(late.state) == {}
     commit(two.open(AGENT, 1), 1)
@@ -187,7 +187,7 @@ def asleep(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A small log of two lives; the first was closed, the second was killed."""
     files = FileDisk(tmp_path_factory.mktemp("asleep"))
     for life, upto in ((1, 3), (2, COMMITS)):
-        cabinet = Cabinet(files)
+        cabinet = AgentStorages(files)
         storage = cabinet.open(AGENT, life)
         for n in range(storage.state.get("n", 0) + 1, upto + 1):
             commit(storage, n)
@@ -259,21 +259,21 @@ def test_a_half_written_commit_is_cut_and_kept_and_the_life_goes_on(asleep: byte
     assert f"the last {rest} bytes" in finding
     assert str(path.with_name(path.name + ".cut-1")) in finding
     assert wake(files, 10) == (COMMITS - 1, "")
-    Cabinet(files).forget(AGENT)
+    AgentStorages(files).forget(AGENT)
     assert list(path.parent.iterdir()) == []
 
 
 def test_a_log_that_was_cut_below_what_the_agent_had_reported_is_lost(asleep: bytes, files: FileDisk) -> None:
     laid(files, asleep)
-    with closing(Cabinet(files)) as cabinet:
+    with closing(AgentStorages(files)) as cabinet:
         storage = cabinet.open(AGENT, 3)
         commit(storage, COMMITS + 1)
         reported = storage.sequence
-    with closing(Cabinet(files)) as cabinet:
+    with closing(AgentStorages(files)) as cabinet:
         assert cabinet.open(AGENT, 4, reported).state["n"] == COMMITS + 1
     laid(files, asleep)
     with pytest.raises(StorageLost, match=f"it came to {reported}, and"):
-        Cabinet(files).open(AGENT, 5, reported)
+        AgentStorages(files).open(AGENT, 5, reported)
 
 
 def test_a_log_under_the_name_of_another_agent_is_refused(asleep: bytes, files: FileDisk) -> None:
@@ -282,12 +282,12 @@ def test_a_log_under_the_name_of_another_agent_is_refused(asleep: bytes, files: 
     other.parent.mkdir(parents=True, exist_ok=True)
     files.path_of(AGENT).rename(other)
     with pytest.raises(StorageError, match=f"is the storage of '{AGENT}'"):
-        Cabinet(files).open("b@m:T", 3)
+        AgentStorages(files).open("b@m:T", 3)
 
 
 def test_a_row_that_is_damaged_while_the_agent_is_awake_is_not_given_out(asleep: bytes, files: FileDisk) -> None:
     path = laid(files, asleep)
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     storage = cabinet.open(AGENT, 3)
     at = asleep.index(b"step 2")
     with path.open("r+b") as file:
@@ -303,7 +303,7 @@ def test_a_row_that_is_damaged_while_the_agent_is_awake_is_not_given_out(asleep:
 
 def test_a_log_that_is_mostly_garbage_is_written_anew(files: FileDisk) -> None:
     path = files.path_of(AGENT)
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     storage = cabinet.open(AGENT, 1)
     storage.save_step("r", "kept", b"kept")
     for n in range(800):
@@ -312,7 +312,7 @@ def test_a_log_that_is_mostly_garbage_is_written_anew(files: FileDisk) -> None:
     before = contents(storage)
     assert storage.steps("r") == {"kept": b"kept"}
     cabinet.crash()
-    again = Cabinet(files).open(AGENT, 2)
+    again = AgentStorages(files).open(AGENT, 2)
     assert contents(again)[:-1] == before[:-1]
     assert again.sequence >= before[-1], "the numbers go on"
     assert [each.name for each in path.parent.iterdir()] == [path.name]
@@ -334,7 +334,7 @@ def written_anew(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_a_log_without_garbage_is_not_looked_through(files: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     looked = written_anew(monkeypatch)
-    storage = Cabinet(files).open(AGENT, 1)
+    storage = AgentStorages(files).open(AGENT, 1)
     for n in range(300):
         storage.save_step("r", f"s{n}", b"x" * 1_000)
     assert looked == []
@@ -349,7 +349,7 @@ def test_what_thousands_of_requests_leave_behind_goes_before_the_next_ones_are_w
 ) -> None:
     """It would be garbage of a log whose other half was written just now, and all of that would be written once more."""
     written = written_anew(monkeypatch)
-    storage = Cabinet(files).open(AGENT, 1)
+    storage = AgentStorages(files).open(AGENT, 1)
     for _ in range(4):
         with storage.transaction() as transaction:
             for n in range(2_000):
@@ -367,7 +367,7 @@ def test_a_long_commit_is_not_read_again_whenever_some_of_its_rows_are_gone(
 ) -> None:
     written: list[int] = []
     monkeypatch.setattr(AgentLog, "_anew", lambda *_: written.append(1) or b"x" * 10_000_000)
-    storage = Cabinet(files).open(AGENT, 1)
+    storage = AgentStorages(files).open(AGENT, 1)
     with storage.transaction() as transaction:
         for n in range(3_000):
             transaction.add_outbox(b"x" * 200 + f"{n}".encode())
@@ -380,18 +380,18 @@ def test_a_long_commit_is_not_read_again_whenever_some_of_its_rows_are_gone(
 
 def test_a_log_that_only_grows_becomes_a_database_in_time(files: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_log, "_LIVING_BYTES_MAX", 100_000)
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     storage = cabinet.open(AGENT, 1)
     for n in range(1, 400):
         storage.save_step("r", f"s{n}", b"x" * 1_000)
     assert not is_log_at(files.path_of(AGENT))
     assert storage.steps("r") == {f"s{n}": b"x" * 1_000 for n in range(1, 400)}
     cabinet.close()
-    assert len(Cabinet(files).open(AGENT, 2).steps("r")) == 399
+    assert len(AgentStorages(files).open(AGENT, 2).steps("r")) == 399
 
 
 def test_a_log_is_written_anew_with_the_numbers_that_its_rows_had(disk: Disk) -> None:
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     storage = cabinet.open(AGENT, 1)
     for n in range(1, 30):
         commit(storage, n)
@@ -400,7 +400,7 @@ def test_a_log_is_written_anew_with_the_numbers_that_its_rows_had(disk: Disk) ->
     storage.checkpoint()
     assert contents(storage)[:-1] == before[:-1]
     cabinet.crash()
-    storage = Cabinet(disk).open(AGENT, 2)
+    storage = AgentStorages(disk).open(AGENT, 2)
     assert contents(storage)[:-1] == before[:-1]
     commit(storage, 30)
     assert max(storage.inbox().values()) > max(before[1].values())
@@ -409,7 +409,7 @@ def test_a_log_is_written_anew_with_the_numbers_that_its_rows_had(disk: Disk) ->
 # ------------------------------------------------------------------ a database
 
 
-WAYS: list[Callable[[Cabinet, Storage, Path], object]] = [
+WAYS: list[Callable[[AgentStorages, Storage, Path], object]] = [
     lambda _cabinet, storage, _path: storage.sql("CREATE TABLE t (i INTEGER)"),
     lambda _cabinet, storage, _path: storage.sql("SELECT count(*) FROM perdure.records"),
     lambda _cabinet, storage, path: storage.snapshot(path / "snapshot.db"),
@@ -419,9 +419,9 @@ WAYS: list[Callable[[Cabinet, Storage, Path], object]] = [
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_log_becomes_a_database_with_all_that_is_committed_under_the_same_numbers(
-    disk: Disk, tmp_path: Path, way: Callable[[Cabinet, Storage, Path], object]
+    disk: Disk, tmp_path: Path, way: Callable[[AgentStorages, Storage, Path], object]
 ) -> None:
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     storage = cabinet.open(AGENT, 1)
     for n in range(1, 4):
         commit(storage, n)
@@ -432,24 +432,24 @@ def test_a_log_becomes_a_database_with_all_that_is_committed_under_the_same_numb
     assert contents(storage)[:-1] == before[:-1]
     assert storage.records().versions("state") == versions
     cabinet.crash()
-    storage = Cabinet(disk).open(AGENT, 2)
+    storage = AgentStorages(disk).open(AGENT, 2)
     assert storage.file.is_database
     assert contents(storage)[:-1] == before[:-1]
     assert storage.sequence >= before[-1]
 
 
 def test_the_storage_of_an_agent_that_sleeps_can_be_copied_though_it_is_a_log(disk: Disk) -> None:
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     commit(cabinet.open(AGENT, 1), 1)
     cabinet.close()
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     cabinet.fork(AGENT, "twin@m:T")
     assert dict(cabinet.open("twin@m:T", 1).state) == {"n": 1}
     assert list(cabinet.open(AGENT, 1).inbox()) == ["m1"]
 
 
 def test_inbox_state_and_tables_of_the_transaction_that_needs_tables_are_one(disk: Disk) -> None:
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     storage = cabinet.open(AGENT, 1)
     commit(storage, 1)
 
@@ -467,13 +467,13 @@ def test_inbox_state_and_tables_of_the_transaction_that_needs_tables_are_one(dis
     assert (list(storage.inbox()), storage.state["n"], len(storage.outbox())) == (["m1"], 1, 1)
     handler(fails=False)
     cabinet.crash()
-    storage = Cabinet(disk).open(AGENT, 2)
+    storage = AgentStorages(disk).open(AGENT, 2)
     assert (list(storage.inbox()), storage.state["n"], len(storage.outbox())) == (["m1", "m2"], 2, 2)
     assert storage.sql("SELECT n FROM t") == [(2,)]
 
 
 def test_a_transaction_that_was_open_before_goes_on_and_still_finds_its_conflicts(disk: Disk) -> None:
-    storage = Cabinet(disk).open(AGENT, 1)
+    storage = AgentStorages(disk).open(AGENT, 1)
     commit(storage, 1)
     calm, late = storage.begin(), storage.begin()
     with calm.active():
@@ -491,7 +491,7 @@ def test_a_transaction_that_was_open_before_goes_on_and_still_finds_its_conflict
 def test_a_log_that_cannot_become_a_database_stays_one_and_the_life_goes_on(
     files: FileDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     storage = cabinet.open(AGENT, 1)
     commit(storage, 1)
     staged = files.path_of(AGENT).with_name(files.path_of(AGENT).name + ".new")
@@ -511,7 +511,7 @@ def test_a_life_is_over_when_the_disk_refuses_the_last_step_of_becoming_a_databa
     def refuse(_folder: Path) -> None:
         raise OSError(5, "Input/output error")
 
-    storage = Cabinet(files).open(AGENT, 1)
+    storage = AgentStorages(files).open(AGENT, 1)
     commit(storage, 1)
     with monkeypatch.context() as patched:
         patched.setattr(file_disk, "synchronise", refuse)
@@ -540,7 +540,7 @@ class Life:
 
     def __init__(self, tables_at: int) -> None:
         self.disk = MemoryDisk()
-        self.cabinet = Cabinet(self.disk)
+        self.cabinet = AgentStorages(self.disk)
         self.storage = self.cabinet.open(AGENT, 1)
         self.tables_at = tables_at
 
@@ -550,7 +550,7 @@ class Life:
             storage.sql("CREATE TABLE t (i INTEGER)")
         if what in ("crash", "close"):
             getattr(self.cabinet, what)()
-            self.cabinet = Cabinet(self.disk)
+            self.cabinet = AgentStorages(self.disk)
             self.storage = storage = self.cabinet.open(AGENT, number + 2)
         elif what == "forget":
             storage.forget_inbox([f"m{which}"])

@@ -17,14 +17,14 @@ from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner
 
 from perdure.ledger import BadRequest, LedgerError, LedgerLocked
-from perdure.ledger.keeping.backup import Backup, Summary, prune
-from perdure.ledger.keeping.cold_steward import ColdSteward
-from perdure.ledger.keeping.copying import copy_storage
-from perdure.ledger.keeping.listing import stamps_of
-from perdure.ledger.keeping.manifest import backups_in, latest_in
-from perdure.ledger.keeping.restoration import restore_backup
-from perdure.ledger.keeping.target import PIECES, Target
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk
+from perdure.ledger.maintenance.backup import Backup, BackupSummary, prune
+from perdure.ledger.maintenance.cold_steward import ColdSteward
+from perdure.ledger.maintenance.copying import copy_storage
+from perdure.ledger.maintenance.listing import stamps_of
+from perdure.ledger.maintenance.manifest import backups_in, latest_in
+from perdure.ledger.maintenance.restoration import restore_backup
+from perdure.ledger.maintenance.target import PIECES, BackupTarget
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.store.lock import Lock
 from perdure.scenarios.cli import app
 from perdure.scenarios.commands.doctor import diagnosis
@@ -48,26 +48,26 @@ def data(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(params=["memory", "file"])
-def target(tmp_path: Path, request: pytest.FixtureRequest) -> Target:
+def target(tmp_path: Path, request: pytest.FixtureRequest) -> BackupTarget:
     """An object store, and a directory."""
-    return Target(f"memory://{uuid4().hex}" if request.param == "memory" else str(tmp_path / "target"))
+    return BackupTarget(f"memory://{uuid4().hex}" if request.param == "memory" else str(tmp_path / "target"))
 
 
-def backed_up(data: Path, target: Target) -> Summary:
+def backed_up(data: Path, target: BackupTarget) -> BackupSummary:
     with ColdSteward(data) as steward:
         return Backup(data, target, steward, print).make(1_700_000_000_000)
 
 
 def value_of(data: Path, agent: str) -> object:
     disk = FileDisk(data / "agents")
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     value = cabinet.open(agent, 99).state["value"]
     cabinet.close()
     disk.close()
     return value
 
 
-def test_what_is_restored_is_what_was_backed_up(data: Path, target: Target, tmp_path: Path) -> None:
+def test_what_is_restored_is_what_was_backed_up(data: Path, target: BackupTarget, tmp_path: Path) -> None:
     made = backed_up(data, target)
     assert (made.storages, made.seq, made.findings) == (2, 4, [])
     copy = tmp_path / "copy"
@@ -79,7 +79,7 @@ def test_what_is_restored_is_what_was_backed_up(data: Path, target: Target, tmp_
     assert not (data / "backup.stage").exists()
 
 
-def test_only_what_has_changed_is_copied_again(data: Path, target: Target, tmp_path: Path) -> None:
+def test_only_what_has_changed_is_copied_again(data: Path, target: BackupTarget, tmp_path: Path) -> None:
     first = backed_up(data, target)
     assert first.copied == first.size - 2, "the two files of the format are one piece"
     assert backed_up(data, target).copied == 0
@@ -92,7 +92,7 @@ def test_only_what_has_changed_is_copied_again(data: Path, target: Target, tmp_p
 
 
 def test_an_interrupted_backup_is_none_and_the_next_one_uses_what_it_copied(
-    data: Path, target: Target, tmp_path: Path
+    data: Path, target: BackupTarget, tmp_path: Path
 ) -> None:
     class Interrupted(ColdSteward):
         def cut(self) -> object:
@@ -102,7 +102,7 @@ def test_an_interrupted_backup_is_none_and_the_next_one_uses_what_it_copied(
         Backup(data, target, steward, print).make(1)
     with pytest.raises(BadRequest, match="no whole backup"):
         restore_backup(target, tmp_path / "copy")
-    again = Target(target.url)  # another process, which remembers nothing
+    again = BackupTarget(target.url)  # another process, which remembers nothing
     made = backed_up(data, again)
     journal = sum(file.stat().st_size for file in (data / "ledger").glob("ledger.journal.*"))
     assert 0 < made.copied <= journal, "the rest was there"
@@ -111,7 +111,7 @@ def test_an_interrupted_backup_is_none_and_the_next_one_uses_what_it_copied(
 
 @pytest.mark.parametrize("harm", [lambda body: body[:-9], lambda body: b"", lambda body: body[:40] + b"\0" + body[41:]])
 def test_a_manifest_that_is_not_whole_is_passed_over(
-    data: Path, target: Target, harm: Callable[[bytes], bytes]
+    data: Path, target: BackupTarget, harm: Callable[[bytes], bytes]
 ) -> None:
     whole = backed_up(data, target)
     recorded(data, *lived(ANNA, 3, written(data, ANNA, 3, "later")))
@@ -124,7 +124,7 @@ def test_a_manifest_that_is_not_whole_is_passed_over(
 
 
 def test_a_piece_that_is_damaged_or_gone_is_refused_and_the_directory_does_not_appear(
-    data: Path, target: Target, tmp_path: Path
+    data: Path, target: BackupTarget, tmp_path: Path
 ) -> None:
     backed_up(data, target)
     piece = target.names(PIECES)[0]
@@ -139,16 +139,16 @@ def test_a_piece_that_is_damaged_or_gone_is_refused_and_the_directory_does_not_a
 
 
 def test_a_restore_without_room_says_so_and_leaves_nothing(data: Path, tmp_path: Path) -> None:
-    backed_up(data, Target(str(tmp_path / "target")))
+    backed_up(data, BackupTarget(str(tmp_path / "target")))
     script = """
 import resource, sys
 from pathlib import Path
 from perdure.ledger import LedgerUnwritable
-from perdure.ledger.keeping.restoration import restore_backup
-from perdure.ledger.keeping.target import Target
+from perdure.ledger.maintenance.restoration import restore_backup
+from perdure.ledger.maintenance.target import BackupTarget
 resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
 try:
-    restore_backup(Target(sys.argv[1]), Path(sys.argv[2]))
+    restore_backup(BackupTarget(sys.argv[1]), Path(sys.argv[2]))
 except LedgerUnwritable as problem:
     print(problem)
 """
@@ -160,7 +160,7 @@ except LedgerUnwritable as problem:
 
 
 def test_a_restore_refuses_what_is_in_use_or_not_empty_and_replaces_nothing_for_good(
-    data: Path, target: Target, tmp_path: Path
+    data: Path, target: BackupTarget, tmp_path: Path
 ) -> None:
     backed_up(data, target)
     with pytest.raises(BadRequest, match="is not empty"):
@@ -179,7 +179,7 @@ def test_a_restore_refuses_what_is_in_use_or_not_empty_and_replaces_nothing_for_
         restore_backup(target, tmp_path / "other", "7")
 
 
-def test_older_backups_are_deleted_with_what_only_they_needed(data: Path, target: Target, tmp_path: Path) -> None:
+def test_older_backups_are_deleted_with_what_only_they_needed(data: Path, target: BackupTarget, tmp_path: Path) -> None:
     for number in range(3, 6):
         recorded(data, *lived(ANNA, number, written(data, ANNA, number, f"value {number}")))
         backed_up(data, target)
@@ -192,14 +192,14 @@ def test_older_backups_are_deleted_with_what_only_they_needed(data: Path, target
     assert backed_up(data, target).copied == 0
 
 
-def test_a_target_has_the_backups_of_one_directory(data: Path, target: Target, tmp_path: Path) -> None:
+def test_a_target_has_the_backups_of_one_directory(data: Path, target: BackupTarget, tmp_path: Path) -> None:
     backed_up(data, target)
     restore_backup(target, tmp_path / "copy")
     with pytest.raises(BadRequest, match="has backups of"):
         backed_up(tmp_path / "copy", target)
 
 
-def test_what_is_wrong_with_the_directory_is_told_and_the_rest_is_backed_up(data: Path, target: Target) -> None:
+def test_what_is_wrong_with_the_directory_is_told_and_the_rest_is_backed_up(data: Path, target: BackupTarget) -> None:
     file_of(data, ANNA).unlink()
     file_of(data, BERT).write_bytes(b"nonsense" * 4_096)
     made = backed_up(data, target)
@@ -210,7 +210,7 @@ def test_what_is_wrong_with_the_directory_is_told_and_the_rest_is_backed_up(data
 @pytest.mark.parametrize("tables", [False, True], ids=["log", "database"])
 def test_a_storage_is_copied_with_whole_commits_while_its_agent_is_at_work(tmp_path: Path, *, tables: bool) -> None:
     disk = FileDisk(tmp_path / "agents")
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     storage = cabinet.open(ANNA, 1)
     storage.state["value"] = 0
     if tables:
@@ -237,7 +237,7 @@ def test_a_log_that_becomes_a_database_while_it_is_copied_is_copied_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FileDisk(tmp_path / "agents")
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     storage = cabinet.open(ANNA, 1)
     storage.state["value"] = 7
     true = shutil.copyfile
@@ -250,7 +250,7 @@ def test_a_log_that_becomes_a_database_while_it_is_copied_is_copied_again(
     monkeypatch.setattr(shutil, "copyfile", slow)
     copy = FileDisk(tmp_path / "copy" / "agents")
     copy_storage(disk.path_of(ANNA), copy.path_of(ANNA))
-    assert Cabinet(copy).open(ANNA, 2).sql("SELECT i FROM t") == [(8,)]
+    assert AgentStorages(copy).open(ANNA, 2).sql("SELECT i FROM t") == [(8,)]
     for each in (cabinet, copy, disk):
         each.close()
 
@@ -291,7 +291,7 @@ def test_whatever_a_store_raises_is_told_without_its_password_and_the_next_backu
     for requests in range(400):
         Fickle.requests_left = requests
         try:
-            backed_up(data, Target(url))
+            backed_up(data, BackupTarget(url))
         except LedgerError as problem:
             told.append(str(problem))
         else:
@@ -303,10 +303,10 @@ def test_whatever_a_store_raises_is_told_without_its_password_and_the_next_backu
         assert "pa55word" not in words
     Fickle.requests_left = 3
     with pytest.raises(LedgerError, match="does not answer"):
-        restore_backup(Target(url), tmp_path / "copy")
+        restore_backup(BackupTarget(url), tmp_path / "copy")
     assert not list(tmp_path.glob("copy*"))
     Fickle.requests_left = 1_000
-    restore_backup(Target(url), tmp_path / "copy")
+    restore_backup(BackupTarget(url), tmp_path / "copy")
     assert value_of(tmp_path / "copy", ANNA) == "b"
 
 

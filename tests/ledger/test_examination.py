@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.ledger.keeping.cold_view import cold_view
-from perdure.ledger.keeping.examination import examine_storages
+from perdure.ledger.maintenance.cold_view import cold_view
+from perdure.ledger.maintenance.examination import examine_storages
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import Finding
 from perdure.scenarios.commands.doctor import diagnosis
@@ -102,7 +102,7 @@ def test_a_deleted_file_of_the_ledger_is_a_finding(data: Path, taken: str, words
 
 
 def test_many_storages_are_not_opened_unless_asked(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.ledger.keeping.examination.OPENED_MAX", 1)
+    monkeypatch.setattr("perdure.ledger.maintenance.examination.OPENED_MAX", 1)
     shutil.copyfile(file_of(data, ANNA), file_of(data, BERT))
     assert not wrong(data)
     assert any("2 storages have come was not looked at" in each.what for each in diagnosis(data))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perdure.ledger.storage.agent_locks import AgentLocks, holder_of
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk, StorageLocked
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk, StorageLocked
 from tests.ledger.test_storage_death import ended, said, started
 from tests.tidy import IMPORT_PATH, sources
 
@@ -22,8 +22,8 @@ ATTACH = re.compile(r'f"ATTACH[^"]*"')
 OWNER = """
 import sys
 from pathlib import Path
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk
-cabinet = Cabinet(FileDisk(Path(sys.argv[1])))
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
+cabinet = AgentStorages(FileDisk(Path(sys.argv[1])))
 storage = cabinet.open("a@m:T", 1)
 storage.state["n"] = 0
 if sys.argv[2:] == ["database"]:
@@ -40,9 +40,9 @@ HEIR = """
 import sys
 from pathlib import Path
 from perdure.ledger.storage.agent_locks import AgentLocks
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 AgentLocks.take = lambda locks, agent_id: True  # so that DuckDB's lock alone is between the two
-storage = Cabinet(FileDisk(Path(sys.argv[1]))).open("a@m:T", 2)
+storage = AgentStorages(FileDisk(Path(sys.argv[1]))).open("a@m:T", 2)
 print(storage.state["n"])
 storage.state["heir"] = True
 storage.close()
@@ -72,7 +72,7 @@ def test_an_heir_whose_lock_is_held_up_while_the_owner_closes_sees_all_that_was_
         ended(owner)
         assert heir.stdout is not None
         assert heir.stdout.read().split() == ["5"]
-    assert dict(Cabinet(FileDisk(tmp_path)).open(AGENT, 3).state) == {"n": 5, "heir": True}
+    assert dict(AgentStorages(FileDisk(tmp_path)).open(AGENT, 3).state) == {"n": 5, "heir": True}
 
 
 @pytest.mark.parametrize("kind", ["log", "database"])
@@ -96,7 +96,7 @@ def test_a_creator_that_comes_second_leaves_the_log_of_the_first_alone(tmp_path:
     assert sorted(path.name for path in file.parent.iterdir()) == before
     owner.kill()
     ended(owner)
-    assert dict(Cabinet(FileDisk(tmp_path)).open(AGENT, 2).state) == {"n": 5}
+    assert dict(AgentStorages(FileDisk(tmp_path)).open(AGENT, 2).state) == {"n": 5}
 
 
 def test_a_lock_is_held_by_one_and_free_again_when_it_is_released_closed_or_its_process_died(tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from perdure.ledger.families import Families
 from perdure.ledger.ids import is_within
-from perdure.ledger.lines import LOOK_MAX, LineKey, Lines, line_for
-from perdure.ledger.mailbox import LETTERS_MAX, Mailbox
+from perdure.ledger.pending_mail import LETTERS_MAX, PendingMail
 from perdure.ledger.timers import Timers
+from perdure.ledger.wait_queues import LOOK_MAX, LineKey, WaitQueues, line_for
 
 PAUSE_MS = 2_000
 KEYS = ["a", "b", "c", "d"]
@@ -69,7 +69,7 @@ def test_times_at_which_nothing_is_due_any_more_are_not_kept() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["join", "leave"]), keys, st.booleans())))
 def test_a_line_keeps_its_order_and_its_length(story: list[tuple[str, str, bool]]) -> None:
-    lines, model = Lines(), dict[LineKey, dict[str, None]]()
+    lines, model = WaitQueues(), dict[LineKey, dict[str, None]]()
     for move, who, exclusive in story:
         key = line_for([1, [], None, True] if exclusive else None)
         if move == "join":
@@ -88,7 +88,7 @@ def test_a_line_keeps_its_order_and_its_length(story: list[tuple[str, str, bool]
 
 
 def test_who_walks_along_a_line_meets_each_once_while_some_leave() -> None:
-    lines, key, everybody = Lines(), line_for(None), [f"{number:04}" for number in range(5 * LOOK_MAX)]
+    lines, key, everybody = WaitQueues(), line_for(None), [f"{number:04}" for number in range(5 * LOOK_MAX)]
     for who in everybody:
         lines.join(key, who)
     met = []
@@ -110,7 +110,7 @@ moves: Any = st.one_of(
 @given(st.lists(moves))
 def test_a_mailbox_hands_over_what_is_new_or_due_and_loses_nothing(story: list[tuple[str, str, int]]) -> None:
     """The model keeps, for each pending mail, from when on it is to be handed over."""
-    box, due_ms, handed, now_ms = Mailbox(), dict[str, int](), set[str](), 0
+    box, due_ms, handed, now_ms = PendingMail(), dict[str, int](), set[str](), 0
     for move, key, ms in story:
         now_ms += ms if move == "later" else 0
         if move == "add" and key not in due_ms:
@@ -141,7 +141,7 @@ def test_a_mailbox_hands_over_what_is_new_or_due_and_loses_nothing(story: list[t
 
 
 def test_so_many_letters_are_with_a_life_at_a_time_and_they_come_in_order() -> None:
-    box, everything = Mailbox(), [f"{number:05}" for number in range(3 * LETTERS_MAX)]
+    box, everything = PendingMail(), [f"{number:05}" for number in range(3 * LETTERS_MAX)]
     for each in everything:
         box.add(each)
     assert box.to_hand(0, PAUSE_MS) == everything[:LETTERS_MAX]
@@ -154,7 +154,7 @@ def test_so_many_letters_are_with_a_life_at_a_time_and_they_come_in_order() -> N
 
 
 def test_a_mail_that_is_due_for_its_retry_does_not_wait_behind_those_that_came_later() -> None:
-    box = Mailbox()
+    box = PendingMail()
     for each in ("failed", *map(str, range(2 * LETTERS_MAX))):
         box.add(each)
     box.to_hand(0, PAUSE_MS)

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from perdure.ledger import CrowdRow, FactRow, Payload, Record, meta_of, run_record
+from perdure.ledger import BatchRow, FactRow, Payload, Record, meta_of, run_record
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.codec import encode
 from perdure.ledger.errors import LedgerDamaged
-from perdure.ledger.store.crowds import RunsRequested
+from perdure.ledger.store.batches import RunsRequested
 from perdure.ledger.store.duckdb_file import DATABASE, DOCTOR, connect
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import Finding, examine, repair
 from perdure.ledger.store.journal_scan import scan
 from tests.kit import NOW_MS, TYPE
-from tests.ledger.test_crowds import fan_out
+from tests.ledger.test_batches import fan_out
 from tests.ledger.wrecks import LAST, commit, contents, copy, fact, flipped, numbers, run, segment, small_life, tamper
 
 
@@ -250,8 +250,8 @@ def live_on(directory: Path) -> list[str]:
     """Start, do what a supervisor does in a day, and start again. Returns what the starts said."""
     with closing(DuckDBStore(directory, fsync=False)) as store:
         boot, last = store.boot(), fan_out().view.seq
-        crowd = RunsRequested(["n0", "n1"], ["d" * 24] * 2, [b"x"] * 2, TYPE, "", "", {}, 0)
-        store.append([CrowdRow(last + 1, NOW_MS, 2, *encode(crowd))], [Payload("n0", "input", b"Q" * 9_000)])
+        batch = RunsRequested(["n0", "n1"], ["d" * 24] * 2, [b"x"] * 2, TYPE, "", "", {}, 0)
+        store.append([BatchRow(last + 1, NOW_MS, 2, *encode(batch))], [Payload("n0", "input", b"Q" * 9_000)])
         store.append([FactRow(last + 3, NOW_MS, "n0", 1, "Happened", b"fact")], [])
         store.checkpoint(boot.meta or b"", last + 3, [run("n0", last + 1, last + 3), run("n1", last + 2, last + 2)], [])
     with closing(DuckDBStore(directory, fsync=False)) as store:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.ledger.store.journal import MIRROR, SEGMENT, Entry, Journal
-from perdure.ledger.store.journal_scan import Plan, Scan, commits, has_everything, reconcile, scan
+from perdure.ledger.store.journal import MIRROR, SEGMENT, Journal, JournalEntry
+from perdure.ledger.store.journal_scan import ReplayPlan, Scan, commits, has_everything, reconcile, scan
 from perdure.ledger.store.seals import GENESIS, Commit, Mark, seal
 from perdure.ledger.store.store import Payload
 from tests.ledger.wrecks import commit, flipped
@@ -138,30 +138,30 @@ def test_each_flipped_byte_is_mended_from_the_mirror(tmp_path: Path) -> None:
 # ------------------------------------------------------------------ beside a database
 
 
-def marks(*spans_: tuple[int, int]) -> list[Entry]:
-    return [Entry(each.before, each.after, Path(), 0, 0) for each in chain(*spans_)]
+def marks(*spans_: tuple[int, int]) -> list[JournalEntry]:
+    return [JournalEntry(each.before, each.after, Path(), 0, 0) for each in chain(*spans_)]
 
 
 ENTRIES = marks(*SPANS)
 AFTER = [GENESIS, *(entry.after for entry in ENTRIES)]
 
 
-def scanned(bases: list[Mark], entries: list[Entry], *flaws: str) -> Scan:
+def scanned(bases: list[Mark], entries: list[JournalEntry], *flaws: str) -> Scan:
     return Scan(bases, entries, list(flaws), [], {})
 
 
 @pytest.mark.parametrize("have", range(5))
 def test_the_journal_gives_what_the_database_lacks(have: int) -> None:
-    assert reconcile(scanned([GENESIS], ENTRIES), AFTER[have]) == Plan(ENTRIES[have:], [], "")
+    assert reconcile(scanned([GENESIS], ENTRIES), AFTER[have]) == ReplayPlan(ENTRIES[have:], [], "")
 
 
 def test_a_new_directory_has_neither() -> None:
-    assert reconcile(scanned([], []), GENESIS) == Plan([], [], "")
+    assert reconcile(scanned([], []), GENESIS) == ReplayPlan([], [], "")
 
 
 def test_commits_from_before_a_checkpoint_are_passed_over() -> None:
     later = Mark(20, b"l" * 16)
-    assert reconcile(scanned([GENESIS, later], ENTRIES), later) == Plan([], [], "")
+    assert reconcile(scanned([GENESIS, later], ENTRIES), later) == ReplayPlan([], [], "")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_no_decision_of_a_swarm_changes_the_view(seed: int, monkeypatch: pytest.
         return rows
 
     expected = play(seed).digest
-    monkeypatch.setattr(supervisor, "enact", watched)
+    monkeypatch.setattr(supervisor, "apply_fact", watched)
     assert play(seed).digest == expected
     assert decided
 

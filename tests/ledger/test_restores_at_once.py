@@ -12,11 +12,11 @@ import pytest
 import typer
 
 from perdure.ledger import BadRequest, LedgerLocked
-from perdure.ledger.keeping.backup import Backup
-from perdure.ledger.keeping.cold_steward import ColdSteward
-from perdure.ledger.keeping.restoration import restore_backup
-from perdure.ledger.keeping.restore_part import left_beside
-from perdure.ledger.keeping.target import Target
+from perdure.ledger.maintenance.backup import Backup
+from perdure.ledger.maintenance.cold_steward import ColdSteward
+from perdure.ledger.maintenance.restoration import restore_backup
+from perdure.ledger.maintenance.restore_part import left_beside
+from perdure.ledger.maintenance.target import BackupTarget
 from perdure.scenarios.commands.doctor import diagnosis, doctor
 from tests.ledger.directories import lived, recorded, written
 from tests.ledger.wrecks import ROOT
@@ -26,10 +26,10 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from perdure.ledger import PerdureError
-from perdure.ledger.keeping.restoration import restore_backup
-from perdure.ledger.keeping.target import Target
+from perdure.ledger.maintenance.restoration import restore_backup
+from perdure.ledger.maintenance.target import BackupTarget
 where, data, place, replace = sys.argv[1:]
-class Slow(Target):
+class Slow(BackupTarget):
     pieces = 0
     def get_piece(self, name):
         self.pieces += 1
@@ -55,7 +55,7 @@ def backups(tmp_path: Path) -> Path:
     data = tmp_path / "data"
     recorded(data, *lived(ANNA, 1, written(data, ANNA, 1, "a", "b")), snapshot=True)
     with ColdSteward(data) as steward:
-        Backup(data, Target(str(tmp_path / "backups")), steward, print).make(1)
+        Backup(data, BackupTarget(str(tmp_path / "backups")), steward, print).make(1)
     return tmp_path / "backups"
 
 
@@ -117,7 +117,7 @@ def test_a_restore_is_refused_while_another_is_under_way_and_does_not_disturb_it
     into = tmp_path / "copy"
     first = start(into, "amid")
     with pytest.raises(LedgerLocked, match=r"another restore into it is under way \(in .*copy.restoring-1\)"):
-        restore_backup(Target(str(backups)), into)
+        restore_backup(BackupTarget(str(backups)), into)
     assert beside(into) == ["copy.restoring-1"]
     assert left_beside(into) == [], "it is not left, but at work"
     assert first.communicate("\n")[0].strip() == "restored"
@@ -137,7 +137,7 @@ def test_what_a_killed_restore_has_left_is_told_and_the_next_one_takes_it_away(
         doctor(data=into)
     said = capsys.readouterr().out
     assert f"warning  {into}.restoring-1 was left by a restore that was killed – delete it; the next restore" in said
-    restore_backup(Target(str(backups)), into)
+    restore_backup(BackupTarget(str(backups)), into)
     assert beside(into) == ["copy", "copy.restoring-notes"]
 
 
@@ -163,4 +163,4 @@ def test_a_directory_that_is_being_replaced_cannot_be_used_meanwhile(tmp_path: P
 
 def test_a_mounted_file_system_is_not_replaced(backups: Path) -> None:
     with pytest.raises(BadRequest, match="is where a file system is mounted; choose a directory in it"):
-        restore_backup(Target(str(backups)), Path("/proc"), replace=True)
+        restore_backup(BackupTarget(str(backups)), Path("/proc"), replace=True)

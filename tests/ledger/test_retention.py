@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.ledger import Fact, Retire
+from perdure.ledger import ExpireRuns, Fact
 from perdure.ledger.facts import (
     AgentActivated,
     AgentLost,
@@ -34,7 +34,7 @@ HEARD = MailDelivered(child(), ["m"], 4)
 def retired(*facts: Fact, called: list[str] | None = None) -> list[str]:
     """Which runs go, of those that these facts speak of."""
     ledger = Ledger().given(*facts)
-    made = ledger.when(Retire(list(ledger.view.runs), called or []))
+    made = ledger.when(ExpireRuns(list(ledger.view.runs), called or []))
     return [fact.run_id for fact in made if isinstance(fact, RunCleared)]
 
 
@@ -148,5 +148,5 @@ def test_a_run_whose_parent_may_ask_for_it_again_stays() -> None:
 def test_what_is_not_over_or_not_known_stays() -> None:
     assert retired(asked("r", parent=""), placed("r"), RunAborted("r", "enough")) == [], "its child is still there"
     assert retired(asked("r", parent=""), RunAborted("r", "enough")) == ["r"]
-    assert Ledger().when(Retire(["nobody"])) == []
+    assert Ledger().when(ExpireRuns(["nobody"])) == []
     assert TYPE in child("r")

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
-from perdure.ledger import BadRequest, Secret, Struck, pack, plain_without_secrets, provide_secrets, unpack
+from perdure.ledger import BadRequest, RedactedStream, Secret, pack, plain_without_secrets, provide_secrets, unpack
 from perdure.ledger import secret as secrets_
 from perdure.ledger.codec import encode
 from perdure.ledger.facts import RunFailed
@@ -85,7 +85,7 @@ def test_what_a_database_or_a_reader_is_given_holds_no_revealed_value_either() -
     stars = "*" * len(VALUE.encode())
     assert plain_without_secrets(given) == [stars, stars.encode(), ({"a": stars},), 7, None, "other"]
     page = io.StringIO()
-    stream = Struck.over(page)
+    stream = RedactedStream.over(page)
     print("bad key", VALUE, file=stream)
     stream.writelines([VALUE, "\n"])
     assert stream.getvalue() == f"bad key {stars}\n{stars}\n"  # type: ignore[attr-defined]

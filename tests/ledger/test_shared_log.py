@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from perdure.ledger.errors import StorageError, StorageLost
-from perdure.ledger.keeping.examination import examine_storages
-from perdure.ledger.keeping.listing import list_storages
-from perdure.ledger.standing import KnownAgents
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk, Part, Storage
+from perdure.ledger.known_agent import KnownAgents
+from perdure.ledger.maintenance.examination import examine_storages
+from perdure.ledger.maintenance.listing import list_storages
+from perdure.ledger.storage.agent_storages import AgentStorages, CommitPart, FileDisk, Storage
 from perdure.ledger.storage.shared_log import SharedLog
 from perdure.ledger.storage.shared_segment import boot_of, read_segment
 from perdure.ledger.storage.this_machine import boot_id, is_local
@@ -33,15 +33,15 @@ class Process:
 
     def __init__(self, folder: Path, *, boot: str = "one", room: int = 1 << 16, names: Sequence[str] = NAMES) -> None:
         self.disk = FileDisk(folder, SharedLog(folder, boot=boot, room=room, beside=at_once))
-        self.cabinet = Cabinet(self.disk)
+        self.cabinet = AgentStorages(self.disk)
         self.storages = [self.cabinet.open(name, 1) for name in names]
         for storage in self.storages:
             storage.state["n"] = 0
 
-    def commit(self, n: int, *storages: Storage) -> list[Part]:
+    def commit(self, n: int, *storages: Storage) -> list[CommitPart]:
         """Have these agents commit together, or all of them."""
         parts = []
-        with self.disk.together() as begin:
+        with self.disk.group_commit() as begin:
             for storage in storages or self.storages:
                 parts.append(begin())
                 storage.state["n"] = n
@@ -81,7 +81,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Events:
 def found(folder: Path, boot: str = "two") -> dict[str, Any]:
     """What the next life of each agent finds in the next boot of the machine."""
     disk = FileDisk(folder, SharedLog(folder, boot=boot, beside=at_once))
-    with closing(disk), closing(Cabinet(disk)) as cabinet:
+    with closing(disk), closing(AgentStorages(disk)) as cabinet:
         return {name: cabinet.open(name, 9).state.get("n") for name in NAMES}
 
 
@@ -118,7 +118,7 @@ def test_what_a_commit_has_to_tell_is_told_when_it_is_durable(process: Process, 
     events.clear()
     told: list[int] = []
     parts = []
-    with process.disk.together() as begin:
+    with process.disk.group_commit() as begin:
         for storage in process.storages:
             parts.append(begin())
             with storage.transaction() as transaction:
@@ -197,7 +197,7 @@ def test_a_life_on_a_log_of_an_earlier_one_commits_alone_before_it_shares(tmp_pa
     first = Process(folder)
     first.commit(1)
     first.cabinet.close()
-    second = Cabinet(first.disk)
+    second = AgentStorages(first.disk)
     storages = [second.open(name, 2) for name in NAMES]
     events.clear()
     first.commit(2, *storages)
@@ -224,7 +224,7 @@ def test_what_is_too_long_for_a_segment_is_synchronised_by_itself(tmp_path: Path
     process = Process(tmp_path / "agents", room=4 << 10)
     process.commit(1)
     events.clear()
-    with process.disk.together() as begin:
+    with process.disk.group_commit() as begin:
         for storage in process.storages:
             begin()
             storage.state["long"] = "x" * 4096
@@ -303,7 +303,7 @@ def test_an_agent_whose_commit_is_durable_nowhere_is_told_and_the_others_go_on(
     monkeypatch.setattr(os, "fdatasync", refusing)
     told: list[str] = []
     parts = []
-    with process.disk.together() as begin:
+    with process.disk.group_commit() as begin:
         for storage in process.storages:
             parts.append(begin())
             storage.state["n"] = 2
@@ -334,7 +334,7 @@ def test_a_disk_that_refuses_once_has_lost_all_that_waited_for_it(
 
     monkeypatch.setattr(os, "fdatasync", refusing)
     parts = []
-    with process.disk.together() as begin:
+    with process.disk.group_commit() as begin:
         for n in (2, 3):
             parts.append(begin())
             process.storages[0].state["n"] = n
@@ -346,7 +346,7 @@ def test_a_disk_that_refuses_once_has_lost_all_that_waited_for_it(
 def test_a_log_that_is_shut_before_it_is_durable_is_synchronised_then(process: Process, events: Events) -> None:
     process.commit(1)
     events.clear()
-    with process.disk.together() as begin:
+    with process.disk.group_commit() as begin:
         part = begin()
         process.storages[0].state["n"] = 2
         process.storages[0].close()
@@ -388,7 +388,7 @@ def seen(folder: Path) -> dict[str, Any]:
     """What the next life of each agent finds, or that it is refused."""
     states: dict[str, Any] = {}
     disk = FileDisk(folder, SharedLog(folder, boot="two", beside=at_once))
-    with closing(disk), closing(Cabinet(disk)) as cabinet:
+    with closing(disk), closing(AgentStorages(disk)) as cabinet:
         for name in NAMES:
             try:
                 states[name] = cabinet.open(name, 9).state.get("n")
@@ -517,7 +517,7 @@ def test_who_has_lost_a_commit_and_reported_it_is_refused(process: Process, tmp_
     process.commit(2)
     sequence = process.storages[0].sequence
     cut = damaged(process, tmp_path / "cut", before, lambda raw: raw.__setitem__(entry(raw, 1) + 60, 0))
-    with closing(Cabinet(FileDisk(cut))) as cabinet, pytest.raises(StorageError, match=f"it came to {sequence}"):
+    with closing(AgentStorages(FileDisk(cut))) as cabinet, pytest.raises(StorageError, match=f"it came to {sequence}"):
         cabinet.open(NAMES[0], 10, reported=sequence)
 
 

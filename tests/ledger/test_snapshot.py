@@ -10,11 +10,11 @@ from perdure.ledger import (
     Status,
     Tick,
     View,
+    apply_fact,
     assign_hosts,
     counts,
     decide,
     dirty_records,
-    enact,
     leave_out_passers,
     meta_of,
     record_fact,
@@ -162,8 +162,8 @@ def test_whoever_waits_for_a_place_keeps_his_turn_over_a_boot() -> None:
     booted = restore(store.boot())
     booted.hosts = {"h1": ledger.view.hosts["h1"]}
     ledger.view = booted
-    enact(booted, decide(booted, Tick(), NOW_MS, ledger.limits), NOW_MS)
-    order = [row.subject for row in enact(booted, assign_hosts(booted, NOW_MS, ledger.limits), NOW_MS)]
+    apply_fact(booted, decide(booted, Tick(), NOW_MS, ledger.limits), NOW_MS)
+    order = [row.subject for row in apply_fact(booted, assign_hosts(booted, NOW_MS, ledger.limits), NOW_MS)]
     assert order[0] == "z"
     assert list(booted.queues) == ["a", "m"][: len(booted.queues)]
 

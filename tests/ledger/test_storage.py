@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.ledger.errors import BadRequest, StaleIncarnation, StorageError
-from perdure.ledger.storage.cabinet import Cabinet, Disk, FileDisk, MemoryDisk, Storage
+from perdure.ledger.storage.agent_storages import AgentStorages, Disk, FileDisk, MemoryDisk, Storage
 
 AGENT = "census@scenarios.fan_out:Census"
 
@@ -29,21 +29,21 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def cabinet(disk: Disk) -> Iterator[Cabinet]:
-    made = Cabinet(disk)
+def cabinet(disk: Disk) -> Iterator[AgentStorages]:
+    made = AgentStorages(disk)
     yield made
     made.close()
 
 
 @pytest.fixture
-def storage(cabinet: Cabinet) -> Storage:
+def storage(cabinet: AgentStorages) -> Storage:
     return cabinet.open(AGENT, 1)
 
 
-def reopened(disk: Disk, cabinet: Cabinet, incarnation: int = 1) -> Storage:
+def reopened(disk: Disk, cabinet: AgentStorages, incarnation: int = 1) -> Storage:
     """The same agent in another process."""
     cabinet.close()
-    return Cabinet(disk).open(AGENT, incarnation)
+    return AgentStorages(disk).open(AGENT, incarnation)
 
 
 # ------------------------------------------------------------------ existing
@@ -72,7 +72,7 @@ def reopened(disk: Disk, cabinet: Cabinet, incarnation: int = 1) -> Storage:
     ],
 )
 def test_who_only_reads_has_no_storage(
-    disk: Disk, cabinet: Cabinet, storage: Storage, read: Callable[[Storage], object]
+    disk: Disk, cabinet: AgentStorages, storage: Storage, read: Callable[[Storage], object]
 ) -> None:
     read(storage)
     assert not storage.exists
@@ -80,7 +80,7 @@ def test_who_only_reads_has_no_storage(
     assert not isinstance(disk, FileDisk) or not disk.directory.exists()
 
 
-def test_a_transaction_that_only_reads_creates_no_storage(cabinet: Cabinet, storage: Storage) -> None:
+def test_a_transaction_that_only_reads_creates_no_storage(cabinet: AgentStorages, storage: Storage) -> None:
     with storage.transaction():
         assert storage.sql("SELECT 1 + 1") == [(2,)]
         assert storage.state.get("a") is None
@@ -88,7 +88,7 @@ def test_a_transaction_that_only_reads_creates_no_storage(cabinet: Cabinet, stor
 
 
 @pytest.mark.shows(sub_agents="B31 B33")
-def test_the_first_write_creates_it(cabinet: Cabinet, storage: Storage) -> None:
+def test_the_first_write_creates_it(cabinet: AgentStorages, storage: Storage) -> None:
     storage.state["a"] = 1
     assert storage.exists
     assert cabinet.exists(AGENT)
@@ -102,7 +102,7 @@ def test_reading_a_table_that_does_not_exist_says_so_with_and_without_a_storage(
         storage.sql("SELECT * FROM nowhere")
 
 
-def test_what_was_written_is_there_in_the_next_life(disk: Disk, cabinet: Cabinet, storage: Storage) -> None:
+def test_what_was_written_is_there_in_the_next_life(disk: Disk, cabinet: AgentStorages, storage: Storage) -> None:
     storage.sql("CREATE TABLE t (i INTEGER PRIMARY KEY, s VARCHAR)")
     storage.sql("INSERT INTO t VALUES ($1, $2)", [1, "één"])
     storage.state["a"] = {"deep": [1, 2.5, b"x", None, True]}
@@ -120,7 +120,7 @@ def test_what_was_written_is_there_in_the_next_life(disk: Disk, cabinet: Cabinet
     assert [body for _, body in again.outbox()] == [b"out"]
 
 
-def test_agents_share_a_process_but_no_names(cabinet: Cabinet, storage: Storage) -> None:
+def test_agents_share_a_process_but_no_names(cabinet: AgentStorages, storage: Storage) -> None:
     other = cabinet.open("other@m:T", 1)
     for each in (storage, other):
         each.sql("CREATE TABLE t AS SELECT $1 AS owner", [each.agent_id])
@@ -130,7 +130,9 @@ def test_agents_share_a_process_but_no_names(cabinet: Cabinet, storage: Storage)
     assert (storage.state["owner"], other.state["owner"]) == (AGENT, "other@m:T")
 
 
-def test_a_transaction_of_one_agent_does_not_hold_the_writes_of_another(cabinet: Cabinet, storage: Storage) -> None:
+def test_a_transaction_of_one_agent_does_not_hold_the_writes_of_another(
+    cabinet: AgentStorages, storage: Storage
+) -> None:
     other = cabinet.open("other@m:T", 1)
     with suppress(ZeroDivisionError), storage.transaction():
         storage.state["a"] = 1
@@ -155,7 +157,7 @@ def test_a_text_of_several_statements_is_one_transaction(storage: Storage) -> No
     assert storage.sql("INSERT INTO t VALUES (3); SELECT count(*) FROM t") == [(2,)]
 
 
-def test_a_write_inside_a_select_is_durable(disk: Disk, cabinet: Cabinet, storage: Storage) -> None:
+def test_a_write_inside_a_select_is_durable(disk: Disk, cabinet: AgentStorages, storage: Storage) -> None:
     storage.sql("CREATE TABLE t (i INTEGER)")
     storage.sql("WITH w AS (INSERT INTO t VALUES (7) RETURNING i) SELECT * FROM w")
     assert reopened(disk, cabinet).sql("SELECT i FROM t") == [(7,)]
@@ -536,7 +538,7 @@ def step(state: MutableMapping[str, Any], what: str, *arguments: Any) -> None:
 @given(st.lists(BLOCKS, max_size=8))
 def test_state_is_a_dictionary_that_survives(blocks: list[tuple[str, list[tuple[Any, ...]]]]) -> None:
     disk = MemoryDisk()
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     storage, model = cabinet.open(AGENT, 1), dict[str, int]()
     for end, steps in blocks:
         draft = dict(model)
@@ -553,7 +555,7 @@ def test_state_is_a_dictionary_that_survives(blocks: list[tuple[str, list[tuple[
             transaction.rollback()
         if end in ("crash", "close"):
             getattr(cabinet, end)()
-            cabinet = Cabinet(disk)
+            cabinet = AgentStorages(disk)
             storage = cabinet.open(AGENT, 1)
         assert dict(storage.state) == model
     disk.close()
@@ -562,7 +564,7 @@ def test_state_is_a_dictionary_that_survives(blocks: list[tuple[str, list[tuple[
 # ------------------------------------------------------------------ the host's records
 
 
-def test_outbox_numbers_rise_for_ever(disk: Disk, cabinet: Cabinet, storage: Storage) -> None:
+def test_outbox_numbers_rise_for_ever(disk: Disk, cabinet: AgentStorages, storage: Storage) -> None:
     def send(to: Storage) -> int:
         with to.transaction() as transaction:
             transaction.add_outbox(b"a")
@@ -581,7 +583,9 @@ def test_outbox_numbers_rise_for_ever(disk: Disk, cabinet: Cabinet, storage: Sto
     assert send(again) > two > one
 
 
-def test_a_mail_that_was_forgotten_is_unknown_and_stays_so(disk: Disk, cabinet: Cabinet, storage: Storage) -> None:
+def test_a_mail_that_was_forgotten_is_unknown_and_stays_so(
+    disk: Disk, cabinet: AgentStorages, storage: Storage
+) -> None:
     with storage.transaction() as transaction:
         transaction.record_inbox(["m1", "m2"])
         transaction.record_inbox(["m1"])
@@ -623,7 +627,7 @@ def test_garbage_is_swept_while_the_agent_lives(storage: Storage) -> None:
 
 
 @pytest.mark.shows(chat_recovery="W-14")
-def test_a_higher_incarnation_takes_over_and_the_old_handle_refuses(cabinet: Cabinet, storage: Storage) -> None:
+def test_a_higher_incarnation_takes_over_and_the_old_handle_refuses(cabinet: AgentStorages, storage: Storage) -> None:
     storage.state["a"] = 1
     assert cabinet.open(AGENT, 1) is storage
     heir = cabinet.open(AGENT, 2)
@@ -635,10 +639,10 @@ def test_a_higher_incarnation_takes_over_and_the_old_handle_refuses(cabinet: Cab
 
 
 @pytest.mark.shows(chat_recovery="W-49")
-def test_a_lower_incarnation_is_refused_after_the_higher_one_has_left(disk: Disk, cabinet: Cabinet) -> None:
+def test_a_lower_incarnation_is_refused_after_the_higher_one_has_left(disk: Disk, cabinet: AgentStorages) -> None:
     cabinet.open(AGENT, 7).state["a"] = 1
     cabinet.close()
-    late = Cabinet(disk)
+    late = AgentStorages(disk)
     with pytest.raises(StaleIncarnation, match="incarnation 7"):
         late.open(AGENT, 6)
     assert late.open(AGENT, 8).state["a"] == 1
@@ -677,7 +681,7 @@ def test_after_close_every_method_refuses(storage: Storage) -> None:
 
 
 @pytest.mark.shows(sub_agents="B26")
-def test_a_forgotten_storage_is_gone_for_good(disk: Disk, cabinet: Cabinet, storage: Storage) -> None:
+def test_a_forgotten_storage_is_gone_for_good(disk: Disk, cabinet: AgentStorages, storage: Storage) -> None:
     storage.state["a"] = 1
     cabinet.forget(AGENT)
     cabinet.forget(AGENT)
@@ -691,7 +695,9 @@ def test_a_forgotten_storage_is_gone_for_good(disk: Disk, cabinet: Cabinet, stor
 # ------------------------------------------------------------------ copies
 
 
-def test_a_snapshot_brings_everything_back(disk: Disk, cabinet: Cabinet, storage: Storage, tmp_path: Path) -> None:
+def test_a_snapshot_brings_everything_back(
+    disk: Disk, cabinet: AgentStorages, storage: Storage, tmp_path: Path
+) -> None:
     fill(storage)
     with storage.transaction():
         storage.sql("INSERT INTO t VALUES (9, 'not committed')")
@@ -706,7 +712,9 @@ def test_a_snapshot_brings_everything_back(disk: Disk, cabinet: Cabinet, storage
         reopened(disk, cabinet, 3)
 
 
-def test_a_fork_has_the_tables_and_the_state_but_not_the_runs_and_the_mail(cabinet: Cabinet, storage: Storage) -> None:
+def test_a_fork_has_the_tables_and_the_state_but_not_the_runs_and_the_mail(
+    cabinet: AgentStorages, storage: Storage
+) -> None:
     fill(storage)
     cabinet.fork(AGENT, "twin@m:T")
     storage.state["a"] = "mine"
@@ -721,7 +729,7 @@ def test_a_fork_has_the_tables_and_the_state_but_not_the_runs_and_the_mail(cabin
     assert cabinet.open("second twin@m:T", 1).state["a"] == "mine"
 
 
-def test_a_copy_never_replaces_a_storage(cabinet: Cabinet, storage: Storage, tmp_path: Path) -> None:
+def test_a_copy_never_replaces_a_storage(cabinet: AgentStorages, storage: Storage, tmp_path: Path) -> None:
     fill(storage)
     storage.snapshot(tmp_path / "snapshot.db")
     awake = cabinet.open("awake@m:T", 1)
@@ -740,7 +748,7 @@ def test_a_copy_never_replaces_a_storage(cabinet: Cabinet, storage: Storage, tmp
         cabinet.restore("twin@m:T", tmp_path / "missing.db")
 
 
-def test_a_file_that_is_no_snapshot_is_refused_and_leaves_nothing(cabinet: Cabinet, tmp_path: Path) -> None:
+def test_a_file_that_is_no_snapshot_is_refused_and_leaves_nothing(cabinet: AgentStorages, tmp_path: Path) -> None:
     (tmp_path / "garbage.db").write_bytes(b"garbage" * 9999)
     foreign = duckdb.connect(str(tmp_path / "foreign.db"))
     foreign.execute("CREATE TABLE t (i INTEGER)")

@@ -8,13 +8,13 @@ import duckdb
 import pytest
 
 from perdure.ledger.errors import StorageConflict, StorageError
-from perdure.ledger.storage.cabinet import Cabinet, MemoryDisk, Storage, Transaction
+from perdure.ledger.storage.agent_storages import AgentStorages, MemoryDisk, Storage, Transaction
 
 
 @pytest.fixture
 def storage() -> Iterator[Storage]:
     disk = MemoryDisk()
-    made = Cabinet(disk).open("census@m:T", 1)
+    made = AgentStorages(disk).open("census@m:T", 1)
     made.sql("CREATE TABLE t (i INTEGER PRIMARY KEY, v INTEGER); CREATE TABLE other (i INTEGER, v INTEGER)")
     made.sql("INSERT INTO t VALUES (1, 1), (2, 2), (3, 3); INSERT INTO other VALUES (1, 1)")
     made.state.update(a=1, b=1)

@@ -17,9 +17,9 @@ import pytest
 
 from perdure.ledger.duckdb_format import BLOCKS_AT
 from perdure.ledger.errors import StaleIncarnation, StorageConflict, StorageError, StorageLost
-from perdure.ledger.keeping.examination import examine_storages
-from perdure.ledger.standing import KnownAgents, Standing
-from perdure.ledger.storage.cabinet import Cabinet, Disk, FileDisk, MemoryDisk, Storage, StorageLocked
+from perdure.ledger.known_agent import KnownAgent, KnownAgents
+from perdure.ledger.maintenance.examination import examine_storages
+from perdure.ledger.storage.agent_storages import AgentStorages, Disk, FileDisk, MemoryDisk, Storage, StorageLocked
 from tests.tidy import IMPORT_PATH
 
 AGENT = "census@scenarios.fan_out:Census"
@@ -78,8 +78,8 @@ def test_no_line_of_a_process_is_dropped_between_the_first_and_the_last() -> Non
 WRITER = """
 import sys
 from pathlib import Path
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk
-storage = Cabinet(FileDisk(Path(sys.argv[1]))).open(sys.argv[2], 1)
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
+storage = AgentStorages(FileDisk(Path(sys.argv[1]))).open(sys.argv[2], 1)
 storage.sql("CREATE TABLE t (i INTEGER PRIMARY KEY, half INTEGER)")
 for n in range(1, 100_000):
     with storage.transaction() as transaction:
@@ -100,7 +100,7 @@ def test_kill_9_keeps_every_acknowledged_transaction_and_no_half_one(files: File
         acknowledged = int(said(writer))
     writer.send_signal(signal.SIGKILL)
     acknowledged = max([acknowledged, *map(int, ended(writer).split())])
-    storage = Cabinet(files).open(AGENT, 2)
+    storage = AgentStorages(files).open(AGENT, 2)
     n = storage.state["n"]
     assert acknowledged <= n <= acknowledged + 1
     assert storage.sql("SELECT count(*), max(i) FROM t") == [(2 * n, 2 * n + 1)]
@@ -111,7 +111,7 @@ def test_kill_9_keeps_every_acknowledged_transaction_and_no_half_one(files: File
 def test_a_file_that_another_process_has_open_is_locked_until_it_dies(files: FileDisk) -> None:
     writer = started(WRITER, str(files.directory), AGENT)
     said(writer)
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     with pytest.raises(StorageLocked, match=rf"PID {writer.pid}\b.*try again"):
         cabinet.open(AGENT, 2)
     with pytest.raises(StorageLocked):
@@ -125,8 +125,8 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from perdure.ledger.errors import StorageConflict, StorageError
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk
-cabinet = Cabinet(FileDisk(Path(sys.argv[1])))
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
+cabinet = AgentStorages(FileDisk(Path(sys.argv[1])))
 storage, other = cabinet.open("full@m:T", 1), cabinet.open("other@m:T", 1)
 storage.state["n"] = other.state["n"] = 0
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
@@ -152,7 +152,7 @@ def test_a_full_disk_ends_the_handle_and_loses_nothing_that_was_acknowledged(fil
     assert process.returncode == 0
     assert "could not be written" in words
     assert after == ["StorageError"] * 3
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     assert cabinet.open("full@m:T", 2).state["n"] == int(acknowledged)
     assert cabinet.open("other@m:T", 2).state["n"] == 1
 
@@ -160,7 +160,7 @@ def test_a_full_disk_ends_the_handle_and_loses_nothing_that_was_acknowledged(fil
 # ------------------------------------------------------------------ simulated kills
 
 
-def live(cabinet: Cabinet) -> Iterator[int]:
+def live(cabinet: AgentStorages) -> Iterator[int]:
     """A small life. It yields how many transactions were acknowledged."""
     storage = cabinet.open(AGENT, 1)
     for n in range(1, 4):
@@ -189,7 +189,7 @@ def killed_at(disk: Disk, write: int, *, by_raising: bool) -> tuple[int, bool]:
         if points == write:
             cabinet.crash()
 
-    cabinet, acknowledged = Cabinet(disk, die_at), 0
+    cabinet, acknowledged = AgentStorages(disk, die_at), 0
     try:
         for done in live(cabinet):
             acknowledged = done
@@ -205,7 +205,7 @@ def killed_at(disk: Disk, write: int, *, by_raising: bool) -> tuple[int, bool]:
 def test_a_kill_at_any_durable_write_leaves_whole_transactions(disk: Disk, by_raising: bool) -> None:
     for write in range(1, 100):
         acknowledged, died = killed_at(disk, write, by_raising=by_raising)
-        cabinet = Cabinet(disk)
+        cabinet = AgentStorages(disk)
         storage = cabinet.open(AGENT, 2)
         n = storage.state.get("n", 0)
         assert acknowledged <= n <= acknowledged + 1
@@ -221,7 +221,7 @@ def test_a_kill_at_any_durable_write_leaves_whole_transactions(disk: Disk, by_ra
 
 
 def test_a_crash_rolls_back_and_shuts_every_handle(disk: Disk) -> None:
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     storage = cabinet.open(AGENT, 1)
     storage.sql("CREATE TABLE t (i INTEGER)")
     transaction = storage.begin()
@@ -237,11 +237,11 @@ def test_a_crash_rolls_back_and_shuts_every_handle(disk: Disk) -> None:
     for act in zombie:
         with pytest.raises(StaleIncarnation):
             act()
-    assert Cabinet(disk).open(AGENT, 2).sql("SELECT * FROM t") == []
+    assert AgentStorages(disk).open(AGENT, 2).sql("SELECT * FROM t") == []
 
 
 def test_a_zombie_in_the_middle_of_a_long_statement_is_interrupted(disk: Disk) -> None:
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     storage = cabinet.open(AGENT, 1)
     storage.sql("CREATE TABLE t (i BIGINT)")
     caught: list[BaseException] = []
@@ -260,17 +260,17 @@ def test_a_zombie_in_the_middle_of_a_long_statement_is_interrupted(disk: Disk) -
     thread.start()
     inside.wait()
     cabinet.crash()
-    heir = Cabinet(disk).open(AGENT, 2)
+    heir = AgentStorages(disk).open(AGENT, 2)
     assert heir.sql("SELECT * FROM t") == []
     thread.join()
     assert [type(error) for error in caught] == [StaleIncarnation]
 
 
 def test_a_cabinet_that_is_not_dead_keeps_the_next_one_out(disk: Disk) -> None:
-    zombie = Cabinet(disk)
+    zombie = AgentStorages(disk)
     storage = zombie.open(AGENT, 1)
     storage.state["a"] = 1
-    heir = Cabinet(disk)
+    heir = AgentStorages(disk)
     with pytest.raises(StorageLocked, match="try again"):
         heir.open(AGENT, 2)
     with pytest.raises(StorageLocked):
@@ -281,18 +281,18 @@ def test_a_cabinet_that_is_not_dead_keeps_the_next_one_out(disk: Disk) -> None:
 
 def test_two_disks_on_one_folder_do_not_open_a_file_twice(tmp_path: Path) -> None:
     one, two = FileDisk(tmp_path), FileDisk(tmp_path)
-    owner = Cabinet(one).open(AGENT, 1)
+    owner = AgentStorages(one).open(AGENT, 1)
     owner.state["a"] = 1
     with pytest.raises(StorageLocked):
-        Cabinet(two).open(AGENT, 2)
+        AgentStorages(two).open(AGENT, 2)
     owner.close()
-    assert Cabinet(two).open(AGENT, 2).state["a"] == 1, "it let go of it"
+    assert AgentStorages(two).open(AGENT, 2).state["a"] == 1, "it let go of it"
     one.close()
     two.close()
 
 
 def test_who_creates_the_storage_second_has_to_look_again(disk: Disk) -> None:
-    one, two = Cabinet(disk), Cabinet(disk)
+    one, two = AgentStorages(disk), AgentStorages(disk)
     late = one.open(AGENT, 1)
     assert late.state.get("a") is None
     two.open(AGENT, 1).state["a"] = 1
@@ -305,7 +305,7 @@ def test_who_creates_the_storage_second_has_to_look_again(disk: Disk) -> None:
 
 
 def test_who_creates_the_storage_second_and_is_older_is_refused(disk: Disk) -> None:
-    old, young = Cabinet(disk), Cabinet(disk)
+    old, young = AgentStorages(disk), AgentStorages(disk)
     storage = old.open(AGENT, 1)
     young.open(AGENT, 2).state["a"] = 1
     with pytest.raises(StorageLocked):
@@ -320,7 +320,7 @@ def test_who_creates_the_storage_second_and_is_older_is_refused(disk: Disk) -> N
 
 def written(files: FileDisk, notes: int = 3) -> Path:
     """The closed file of an agent that wrote a little."""
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     storage = cabinet.open(AGENT, 1)
     storage.sql("CREATE TABLE notes (n BIGINT, words VARCHAR)")
     for n in range(notes):
@@ -346,13 +346,13 @@ def test_no_flipped_byte_in_what_sleeps_is_taken_for_the_truth(files: FileDisk) 
         place = damaged.path_of(AGENT)
         place.parent.mkdir(parents=True)
         place.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
-        with suppress(StorageError), closing(Cabinet(damaged)) as cabinet:
+        with suppress(StorageError), closing(AgentStorages(damaged)) as cabinet:
             assert dict(cabinet.open(AGENT, 3).state) == {"n": 3, "title": "notes", "tags": ["a", "b"]}
 
 
 def test_a_checkpoint_that_did_not_end_leaves_a_storage_that_can_be_opened(files: FileDisk) -> None:
     path = written(files)
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     storage = cabinet.open(AGENT, 2)
     storage.state["n"] = 7
     storage.begin().sql("INSERT INTO notes VALUES (8, 'open')")
@@ -363,18 +363,18 @@ def test_a_checkpoint_that_did_not_end_leaves_a_storage_that_can_be_opened(files
     for at in range(BLOCKS_AT, path.stat().st_size, 16_384):
         if path.read_bytes()[at : at + 16_384] in saved.read_bytes():
             flip(path, at + 600)
-    assert Cabinet(files).open(AGENT, 3).state["n"] == 7
+    assert AgentStorages(files).open(AGENT, 3).state["n"] == 7
     assert not saved.exists()
 
 
 def test_no_checkpoint_is_made_that_is_not_guarded(files: FileDisk) -> None:
     """Neither at the end of a process nor after a large commit; but a log does not grow for ever."""
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     cabinet.open(AGENT, 1).state["a"] = 1
     asleep = files.path_of(AGENT).read_bytes()
     files.close()
     assert files.path_of(AGENT).read_bytes() == asleep
-    storage = Cabinet(files).open(AGENT, 2)
+    storage = AgentStorages(files).open(AGENT, 2)
     with storage.transaction():
         storage.state["ballast"] = os.urandom(17 << 20)
         storage.sql("SELECT 1")
@@ -383,16 +383,16 @@ def test_no_checkpoint_is_made_that_is_not_guarded(files: FileDisk) -> None:
 
 
 def test_a_new_table_is_in_the_database_at_once_for_replaying_definitions_is_what_fails(files: FileDisk) -> None:
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     cabinet.open(AGENT, 1).sql("CREATE TABLE notes (n BIGINT)")
     cabinet.crash()
     for log in files.path_of(AGENT).parent.glob("*.wal"):
         log.unlink()
-    assert Cabinet(files).open(AGENT, 2).sql("SELECT * FROM notes") == []
+    assert AgentStorages(files).open(AGENT, 2).sql("SELECT * FROM notes") == []
 
 
 def test_the_room_of_settled_mail_is_used_again(files: FileDisk) -> None:
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     storage = cabinet.open(AGENT, 1)
     sizes = []
     for group in range(24):
@@ -429,7 +429,7 @@ def test_a_file_that_cannot_be_trusted_is_refused_with_words(
     files: FileDisk, damage: Callable[[Path], object], words: str
 ) -> None:
     damage(written(files))
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     for _ in range(2):
         with pytest.raises(StorageError, match=words) as refusal:
             cabinet.open(AGENT, 2)
@@ -451,7 +451,7 @@ def alter(path: Path, text: str) -> None:
 def test_a_damaged_storage_can_be_forgotten(files: FileDisk) -> None:
     path = written(files)
     path.write_bytes(b"garbage " * 9999)
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     cabinet.forget(AGENT)
     assert dict(cabinet.open(AGENT, 1).state) == {}
 
@@ -461,13 +461,13 @@ def test_a_death_while_the_file_was_made_leaves_no_storage(files: FileDisk) -> N
     path.parent.mkdir(parents=True)
     part = path.with_name(f"{path.name}.123.new")
     part.write_bytes(b"half of it")
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     assert not cabinet.exists(AGENT)
     storage = cabinet.open(AGENT, 2)
     assert dict(storage.state) == {}
     storage.state["a"] = 1
     cabinet.close()
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     assert cabinet.open(AGENT, 3).state["a"] == 1
     cabinet.forget(AGENT)
     assert list(path.parent.iterdir()) == []
@@ -476,13 +476,13 @@ def test_a_death_while_the_file_was_made_leaves_no_storage(files: FileDisk) -> N
 def test_a_storage_that_has_no_owner_yet_is_taken_by_its_next_life(files: FileDisk) -> None:
     files.detach(AGENT, files.attach(AGENT, object()), checkpoint=False)
     assert files.has(AGENT)
-    Cabinet(files).fork(AGENT, "copy@m:T")
-    storage = Cabinet(files).open(AGENT, 1)
+    AgentStorages(files).fork(AGENT, "copy@m:T")
+    storage = AgentStorages(files).open(AGENT, 1)
     assert dict(storage.state) == {}
     storage.state["a"] = 1
     storage.close()
-    assert Cabinet(files).open(AGENT, 2).state["a"] == 1
-    assert dict(Cabinet(files).open("copy@m:T", 1).state) == {}
+    assert AgentStorages(files).open(AGENT, 2).state["a"] == 1
+    assert dict(AgentStorages(files).open("copy@m:T", 1).state) == {}
 
 
 def test_a_database_of_somebody_else_is_refused_and_stays_as_it_is(files: FileDisk) -> None:
@@ -492,7 +492,7 @@ def test_a_database_of_somebody_else_is_refused_and_stays_as_it_is(files: FileDi
         other.execute("CREATE TABLE things (name VARCHAR)")
     before = path.read_bytes()
     with pytest.raises(StorageError, match="no storage of an agent"):
-        Cabinet(files).open(AGENT, 1)
+        AgentStorages(files).open(AGENT, 1)
     assert path.read_bytes() == before
 
 
@@ -509,11 +509,11 @@ def test_of_two_processes_that_create_a_storage_one_is_refused_and_leaves_nothin
 
 
 def test_a_log_without_its_database_is_not_replayed_into_a_new_one(files: FileDisk) -> None:
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     cabinet.open(AGENT, 1).state["old"] = 1
     cabinet.crash()
     files.path_of(AGENT).unlink()
-    storage = Cabinet(files).open(AGENT, 1)
+    storage = AgentStorages(files).open(AGENT, 1)
     storage.state["new"] = 1
     assert dict(storage.state) == {"new": 1}
 
@@ -532,14 +532,14 @@ IDS = [
 
 
 def test_any_id_has_a_file_of_its_own_inside_the_folder(files: FileDisk, tmp_path: Path) -> None:
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     for agent_id in IDS[:-1]:
         cabinet.open(agent_id, 1).state["id"] = agent_id
     cabinet.close()
     paths = {files.path_of(agent_id) for agent_id in IDS}
     assert len(paths) == len(IDS)
     assert all(path.parent.parent == tmp_path for path in paths)
-    again = Cabinet(files)
+    again = AgentStorages(files)
     assert [again.open(agent_id, 2).state["id"] for agent_id in IDS[:-1]] == IDS[:-1]
 
 
@@ -547,7 +547,7 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     disk = FileDisk(tmp_path / "file")
     with pytest.raises(StorageError, match="cannot be made"):
-        Cabinet(disk).open(AGENT, 1).state.update(a=1)
+        AgentStorages(disk).open(AGENT, 1).state.update(a=1)
     disk.close()
 
 
@@ -558,7 +558,7 @@ def test_a_locked_storage_survives_pickling() -> None:
 
 
 def test_a_life_can_be_closed_in_the_middle_of_a_transaction(disk: Disk) -> None:
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     storage: Storage = cabinet.open(AGENT, 1)
     storage.sql("CREATE TABLE t (i INTEGER)")
 
@@ -570,7 +570,7 @@ def test_a_life_can_be_closed_in_the_middle_of_a_transaction(disk: Disk) -> None
 
     with pytest.raises(StaleIncarnation):
         half()
-    assert Cabinet(disk).open(AGENT, 2).sql("SELECT * FROM t") == []
+    assert AgentStorages(disk).open(AGENT, 2).sql("SELECT * FROM t") == []
 
 
 # ------------------------------------------------------------------ damaged blocks
@@ -578,7 +578,7 @@ def test_a_life_can_be_closed_in_the_middle_of_a_transaction(disk: Disk) -> None
 
 def with_tables(directory: Path) -> Path:
     """A storage whose author has a table with keys and an index, all of it in blocks. Returns its file."""
-    with closing(FileDisk(directory)) as disk, closing(Cabinet(disk)) as cabinet:
+    with closing(FileDisk(directory)) as disk, closing(AgentStorages(disk)) as cabinet:
         storage = cabinet.open(AGENT, 1)
         storage.sql("CREATE TABLE t (i INTEGER PRIMARY KEY, x VARCHAR)")
         with storage.transaction():
@@ -620,7 +620,7 @@ def test_damaged_blocks_are_told_as_a_lost_storage_and_never_as_a_mistake_in_the
         file.write_bytes(whole[:place] + (bytes([whole[place] ^ 4]) + whole[place + 1 :]) * (harm == "flipped"))
         for left in tmp_path.rglob("*.db.*"):
             left.unlink()
-        with closing(FileDisk(tmp_path)) as disk, closing(Cabinet(disk)) as cabinet:
+        with closing(FileDisk(tmp_path)) as disk, closing(AgentStorages(disk)) as cabinet:
             for life, use in enumerate(USES, 2):
                 try:
                     use(cabinet.open(AGENT, life))
@@ -635,7 +635,7 @@ def test_damaged_blocks_are_told_as_a_lost_storage_and_never_as_a_mistake_in_the
 
 def test_the_doctor_reads_every_block_of_the_author_s_tables(tmp_path: Path) -> None:
     file = with_tables(tmp_path)
-    whole, known = file.read_bytes(), KnownAgents({AGENT: Standing(1, 1)}, {AGENT})
+    whole, known = file.read_bytes(), KnownAgents({AGENT: KnownAgent(1, 1)}, {AGENT})
     assert {finding.severity for finding in examine_storages(tmp_path, known)} == {"ok"}
     with duckdb.connect(file, read_only=True) as con:
         ((block,),) = con.execute(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perdure.ledger import StorageError, sub_agent_id
-from perdure.ledger.storage.cabinet import Cabinet, Disk, FileDisk, MemoryDisk
+from perdure.ledger.storage.agent_storages import AgentStorages, Disk, FileDisk, MemoryDisk
 
 ROOT = "root@m:Root"
 NAMES = ["a", "a>b@m:Kid", "../..", "a/b", "%2e%2e", "ä\n", "x" * 200]
@@ -28,7 +28,7 @@ def deep(*names: str, root: str = ROOT) -> str:
     return agent
 
 
-def fill(cabinet: Cabinet, agents: list[str]) -> None:
+def fill(cabinet: AgentStorages, agents: list[str]) -> None:
     for agent in agents:
         storage = cabinet.open(agent, 1)
         storage.state["id"] = agent
@@ -36,7 +36,7 @@ def fill(cabinet: Cabinet, agents: list[str]) -> None:
 
 
 def test_a_family_goes_with_its_agent_and_its_neighbours_stay(disk: Disk) -> None:
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     family = [deep(name) for name in NAMES] + [deep("a", name) for name in NAMES]
     others = [ROOT, "root@m:Roots", "roo@m:Root", deep("a", root="other@m:Root"), "root@m:Root>@m:Kid"]
     fill(cabinet, family + others)
@@ -52,10 +52,10 @@ def test_a_family_goes_with_its_agent_and_its_neighbours_stay(disk: Disk) -> Non
 
 
 def test_ten_generations_have_their_places_and_go_together(disk: Disk) -> None:
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     line = [deep(*NAMES[:1] * depth) for depth in range(11)]
     fill(cabinet, line)
-    again = Cabinet(disk)
+    again = AgentStorages(disk)
     assert [again.open(each, 2).state["id"] for each in line] == line
     again.close()
     cabinet.forget_family(line[0])
@@ -65,7 +65,7 @@ def test_ten_generations_have_their_places_and_go_together(disk: Disk) -> None:
 
 def test_deleting_a_family_leaves_no_file_and_no_folder(tmp_path: Path) -> None:
     disk = FileDisk(tmp_path / "storage")
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     fill(cabinet, [ROOT, deep("a"), deep("a", "b"), deep("c")])
     cabinet.forget_family(ROOT)
     assert list((tmp_path / "storage").rglob("*.db*")) == []

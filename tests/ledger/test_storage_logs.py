@@ -10,7 +10,7 @@ import pytest
 
 from perdure.ledger.duckdb_format import survey
 from perdure.ledger.errors import StorageError, StorageLost
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 
 AGENT = "a@m:T"
 COMMITS = 6
@@ -20,7 +20,7 @@ COMMITS = 6
 def asleep(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes, list[int]]:
     """The file and the log of an agent that was killed, and where each commit in its log ends."""
     files = FileDisk(tmp_path_factory.mktemp("killed"))
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     storage = cabinet.open(AGENT, 1)
     path = files.path_of(AGENT)
     log = path.with_name(path.name + ".wal")
@@ -54,7 +54,7 @@ class Disk:
 
     def opened(self) -> tuple[int, str]:
         """How many commits the next life finds, and what it is told."""
-        with closing(Cabinet(self.files)) as cabinet:
+        with closing(AgentStorages(self.files)) as cabinet:
             storage = cabinet.open(AGENT, 2)
             assert storage.sql("SELECT max(n) FROM notes") == [(storage.state.get("n"),)]
             return storage.state.get("n", -1) + 1, storage.file.finding
@@ -98,7 +98,7 @@ def test_a_half_written_record_is_cut_and_kept_and_the_life_goes_on(
     assert f"{len(half) - ends[-2]} bytes" in finding
     assert disk.kept() == [half]
     assert disk.opened() == (COMMITS - 1, "")
-    Cabinet(disk.files).forget(AGENT)
+    AgentStorages(disk.files).forget(AGENT)
     assert list(disk.path.parent.iterdir()) == []
     disk.files.close()
 

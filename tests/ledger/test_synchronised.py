@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from perdure.ledger.block_guard import BlockGuard
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk, Storage
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk, Storage
 from perdure.ledger.storage.log_format import CLAIM, read_log
 from perdure.ledger.whole_files import add_line, keep_whole, lines_of
 
@@ -65,9 +65,9 @@ def in_order(log: Log, *wanted: tuple[str, str]) -> bool:
     return all(any(event == each for event in rest) for each in wanted)
 
 
-def opened(tmp_path: Path, life: int = 1) -> tuple[FileDisk, Cabinet, Storage]:
+def opened(tmp_path: Path, life: int = 1) -> tuple[FileDisk, AgentStorages, Storage]:
     disk = FileDisk(tmp_path / "agents")
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     return disk, cabinet, cabinet.open(AGENT, life)
 
 
@@ -84,7 +84,7 @@ def test_a_new_storage_has_its_name_when_it_is_whole_and_both_outlive_a_power_cu
 
 def test_the_folders_above_a_sub_agent_are_on_the_disk_before_its_storage(tmp_path: Path, log: Log) -> None:
     disk = FileDisk(tmp_path / "agents")
-    cabinet = Cabinet(disk)
+    cabinet = AgentStorages(disk)
     child = f"{AGENT}>c@tests.toys:Agent"
     cabinet.open(child, 1).state["k"] = 1
     family = disk.path_of(AGENT).with_suffix("")
@@ -96,7 +96,7 @@ def test_the_folders_above_a_sub_agent_are_on_the_disk_before_its_storage(tmp_pa
 
 def test_the_folders_that_other_processes_made_are_brought_to_the_disk_together(tmp_path: Path, log: Log) -> None:
     disks = [FileDisk(tmp_path / "agents") for _ in range(2)]
-    cabinets = [Cabinet(disk) for disk in disks]
+    cabinets = [AgentStorages(disk) for disk in disks]
     for number in range(40):
         cabinets[0].open(f"{number}@tests.toys:Agent", 1).state["k"] = 1
     log.clear()

@@ -329,15 +329,15 @@ def test_a_run_whose_host_died_twice_is_placed_alone() -> None:
     assert ledger.view.hosts["h2"].exclusive
 
 
-def test_a_crowd_whose_hosts_died_twice_is_packed_again() -> None:
-    crowd = [f"r{number}" for number in range(9)]
-    ledger = Ledger(Limits(hosts_max=2)).given(*map(asked, crowd))
+def test_a_batch_whose_hosts_died_twice_is_packed_again() -> None:
+    batch = [f"r{number}" for number in range(9)]
+    ledger = Ledger(Limits(hosts_max=2)).given(*map(asked, batch))
     for attempt in (1, 2):
-        for number, run_id in enumerate(crowd):
+        for number, run_id in enumerate(batch):
             incarnation = attempt * 10 + number
             ledger.given(placed(run_id, attempt, incarnation), AttemptLost(run_id, attempt, "the machine died", 0))
     tick(ledger, 0)
-    assert [fact[0] for fact in seated(ledger)] == crowd
+    assert [fact[0] for fact in seated(ledger)] == batch
     assert not any(host.exclusive for host in ledger.view.hosts.values())
 
 
@@ -372,17 +372,17 @@ def test_an_agent_that_must_be_alone_has_a_host_started() -> None:
     assert hosts_wanted(ledger.view, ledger.limits) == [None]
 
 
-def test_a_crowd_of_agents_whose_hosts_died_twice_is_packed_again() -> None:
-    crowd = [f"a{number}@T" for number in range(9)]
+def test_a_batch_of_agents_whose_hosts_died_twice_is_packed_again() -> None:
+    batch = [f"a{number}@T" for number in range(9)]
     ledger = Ledger(Limits(hosts_max=2))
-    for number, agent in enumerate(crowd):
+    for number, agent in enumerate(batch):
         ledger.given(*bereaved(agent, 2, first=number * 2 + 1))
     tick(ledger, 0)
-    assert [fact[0] for fact in seated(ledger)] == crowd
+    assert [fact[0] for fact in seated(ledger)] == batch
     assert not any(host.exclusive for host in ledger.view.hosts.values())
 
 
-def test_who_was_lost_more_often_than_the_crowd_is_alone_and_runs_and_agents_are_weighed_together() -> None:
+def test_who_was_lost_more_often_than_the_batch_is_alone_and_runs_and_agents_are_weighed_together() -> None:
     ledger = Ledger(Limits(hosts_max=2)).given(*bereaved("x@T", 3), *bereaved("y@T", 2, first=4))
     for number, run_id in enumerate("rs"):
         ledger.given(asked(run_id))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perdure.policies import Plan, ProbeAnswer, Situation, plan_request, probe_answer, run_events, shown_chunk
+from perdure.policies import ProbeAnswer, Situation, TurnPlan, plan_request, probe_answer, run_events, shown_chunk
 
 STORED = [["u1", "user"], ["a1", "assistant"], ["u2", "user"], ["a2", "assistant"]]
 
@@ -32,23 +32,27 @@ def test_a_probe_has_one_answer_in_each_situation() -> None:
 @pytest.mark.parametrize(
     ("sent", "trigger", "plan"),
     [
-        ([message("u1"), message("a1", "assistant"), message("u3")], "submit-message", Plan("chat", [message("u3")])),
-        ([message("mine", "assistant"), message("u3")], "submit-message", Plan("chat", [message("u3")])),
-        ([message("u1")], "submit-message", Plan("chat", [{"role": "user", "parts": []}], "u1")),
-        ([message("u1"), message("a1", "assistant")], "submit-message", Plan(None)),
-        ([], "submit-message", Plan(None)),
-        (["junk", 7], "submit-message", Plan(None)),
-        ([message("u1")], "regenerate-message", Plan("regenerate", (), "a1")),
+        (
+            [message("u1"), message("a1", "assistant"), message("u3")],
+            "submit-message",
+            TurnPlan("chat", [message("u3")]),
+        ),
+        ([message("mine", "assistant"), message("u3")], "submit-message", TurnPlan("chat", [message("u3")])),
+        ([message("u1")], "submit-message", TurnPlan("chat", [{"role": "user", "parts": []}], "u1")),
+        ([message("u1"), message("a1", "assistant")], "submit-message", TurnPlan(None)),
+        ([], "submit-message", TurnPlan(None)),
+        (["junk", 7], "submit-message", TurnPlan(None)),
+        ([message("u1")], "regenerate-message", TurnPlan("regenerate", (), "a1")),
         (
             [message("u1"), message("a1", "assistant"), message("u2")],
             "regenerate-message",
-            Plan("regenerate", (), "a2"),
+            TurnPlan("regenerate", (), "a2"),
         ),
-        ([], "regenerate-message", Plan("regenerate", (), "a1")),
-        ([message("gone")], "regenerate-message", Plan(None)),
+        ([], "regenerate-message", TurnPlan("regenerate", (), "a1")),
+        ([message("gone")], "regenerate-message", TurnPlan(None)),
     ],
 )
-def test_a_request_asks_for_one_turn(sent: list[Any], trigger: str, plan: Plan) -> None:
+def test_a_request_asks_for_one_turn(sent: list[Any], trigger: str, plan: TurnPlan) -> None:
     found = plan_request(STORED, sent, trigger)
     assert (found.trigger, list(found.messages), found.instead_of) == (
         plan.trigger, list(plan.messages), plan.instead_of,

@@ -12,10 +12,10 @@ from perdure.policies import (
     ApiKind,
     CallEvidence,
     CallFacts,
+    CallStage,
     Failure,
     FailureKind,
     NoResult,
-    Stage,
     caution,
     correction,
     error_text,
@@ -28,7 +28,7 @@ LOST = Failure(FailureKind.TRANSPORT, "the connection was lost", is_transient=Tr
 REFUSED = Failure(FailureKind.HTTP, "the provider answered 401: no such key", False, ApiKind.AUTH, status=401)
 
 
-def call(stage: Stage, effect: str = "once", tool: str = "deploy") -> CallFacts:
+def call(stage: CallStage, effect: str = "once", tool: str = "deploy") -> CallFacts:
     return CallFacts("call-7", tool, stage, effect)
 
 
@@ -142,14 +142,14 @@ def test_a17_a_late_result_corrects_what_was_said() -> None:
 # --- notices -----------------------------------------------------------------------------------------------------
 
 FLAGS = {
-    "a tool that only reads": (call(Stage.FINISHED, "pure"), False),
-    "a finished tool of unknown effect": (call(Stage.FINISHED), True),
-    "a dead tool": (call(Stage.DEAD), True),
-    "a tool still at work": (call(Stage.RUNNING), True),
-    "an idempotent tool": (call(Stage.FINISHED, "idempotent"), True),
-    "a call that never began": (call(Stage.READY), False),
-    "a call that was being written": (call(Stage.WRITING), False),
-    "a question to a person": (call(Stage.ASKED), False),
+    "a tool that only reads": (call(CallStage.FINISHED, "pure"), False),
+    "a finished tool of unknown effect": (call(CallStage.FINISHED), True),
+    "a dead tool": (call(CallStage.DEAD), True),
+    "a tool still at work": (call(CallStage.RUNNING), True),
+    "an idempotent tool": (call(CallStage.FINISHED, "idempotent"), True),
+    "a call that never began": (call(CallStage.READY), False),
+    "a call that was being written": (call(CallStage.WRITING), False),
+    "a question to a person": (call(CallStage.ASKED), False),
 }
 
 
@@ -157,13 +157,13 @@ FLAGS = {
 @pytest.mark.parametrize(("made", "expected"), FLAGS.values(), ids=FLAGS)
 def test_case_61_a_notice_says_whether_something_may_have_changed(made: CallFacts, expected: bool) -> None:
     """B: dead and running tools count too; the system we answer looked at completed ones only."""
-    notice = notice_of(LOST, [call(Stage.FINISHED, "pure"), made])
+    notice = notice_of(LOST, [call(CallStage.FINISHED, "pure"), made])
     assert notice.has_side_effects is expected
     assert ("already been carried out" in notice.text) is expected
 
 
 def test_a_notice_names_the_reason_and_the_calls_whose_outcome_is_unknown() -> None:
-    done, dead = call(Stage.FINISHED), CallFacts("call-9", "pay", Stage.DEAD)
+    done, dead = call(CallStage.FINISHED), CallFacts("call-9", "pay", CallStage.DEAD)
     part = notice_of(LOST, [done, dead]).as_part()
     assert part["type"] == "data-notice"
     assert part["data"]["reason"] == "the connection was lost"
@@ -172,16 +172,16 @@ def test_a_notice_names_the_reason_and_the_calls_whose_outcome_is_unknown() -> N
 
 
 def test_both_variants_of_a_notice_name_the_cause_and_what_to_do() -> None:
-    for text in (notice_of(LOST, []).text, notice_of(LOST, [call(Stage.DEAD)]).text):
+    for text in (notice_of(LOST, []).text, notice_of(LOST, [call(CallStage.DEAD)]).text):
         assert "connection" in text
         assert "another model" in text
 
 
 @pytest.mark.shows(transport_recovery="37")
 def test_case_37_a_terminal_refusal_keeps_its_own_message_and_advises_to_check_what_had_run() -> None:
-    plain = error_text(REFUSED, [call(Stage.FINISHED, "pure")])
+    plain = error_text(REFUSED, [call(CallStage.FINISHED, "pure")])
     assert plain.endswith("(the provider answered 401: no such key)")
-    hinted = error_text(REFUSED, [call(Stage.FINISHED)])
+    hinted = error_text(REFUSED, [call(CallStage.FINISHED)])
     assert hinted.startswith(plain)
     assert "check what it did" in hinted
 

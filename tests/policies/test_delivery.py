@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.policies import Delivery, Next, Outcome, Trouble, after_failure, ending, pause_ms, ready_at_ms
+from perdure.policies import (
+    Delivery,
+    DeliveryOutcome,
+    DeliveryTrouble,
+    Next,
+    after_failure,
+    ending,
+    pause_ms,
+    ready_at_ms,
+)
 
 P = Delivery()
 SAID = "Half an answer "
@@ -14,19 +23,19 @@ SAID = "Half an answer "
 @pytest.mark.parametrize(
     ("status", "has_text", "has_posts", "outcome", "shown"),
     [
-        ("completed", True, True, Outcome.ANSWERED, SAID),
-        ("completed", False, False, Outcome.EMPTY, P.empty_text),
-        ("aborted", True, True, Outcome.CANCELLED, f"{SAID.rstrip()}\n\n{P.cancelled_text}"),
-        ("aborted", False, True, Outcome.CANCELLED, P.cancelled_text),
-        ("aborted", False, False, Outcome.CANCELLED, ""),
-        ("error", True, True, Outcome.APOLOGISED, f"{SAID.rstrip()}\n\n{P.interrupted_text}"),
-        ("interrupted", True, False, Outcome.APOLOGISED, f"{SAID.rstrip()}\n\n{P.interrupted_text}"),
-        ("error", False, False, Outcome.FAILED, P.error_text),
-        ("skipped", False, False, Outcome.FAILED, P.error_text),
+        ("completed", True, True, DeliveryOutcome.ANSWERED, SAID),
+        ("completed", False, False, DeliveryOutcome.EMPTY, P.empty_text),
+        ("aborted", True, True, DeliveryOutcome.CANCELLED, f"{SAID.rstrip()}\n\n{P.cancelled_text}"),
+        ("aborted", False, True, DeliveryOutcome.CANCELLED, P.cancelled_text),
+        ("aborted", False, False, DeliveryOutcome.CANCELLED, ""),
+        ("error", True, True, DeliveryOutcome.APOLOGISED, f"{SAID.rstrip()}\n\n{P.interrupted_text}"),
+        ("interrupted", True, False, DeliveryOutcome.APOLOGISED, f"{SAID.rstrip()}\n\n{P.interrupted_text}"),
+        ("error", False, False, DeliveryOutcome.FAILED, P.error_text),
+        ("skipped", False, False, DeliveryOutcome.FAILED, P.error_text),
     ],
 )
 def test_how_a_turn_ended_says_what_is_shown(
-    status: str, has_text: bool, has_posts: bool, outcome: Outcome, shown: str
+    status: str, has_text: bool, has_posts: bool, outcome: DeliveryOutcome, shown: str
 ) -> None:
     """M33, M43, M67, M68, M71, weakness 46: every end has an outcome of its own, and an answer of the model's is never hidden."""
     found = ending(status, P, has_text=has_text, has_posts=has_posts)
@@ -37,19 +46,19 @@ def test_how_a_turn_ended_says_what_is_shown(
 @pytest.mark.parametrize(
     ("trouble", "is_edit", "tries", "busy", "what"),
     [
-        (Trouble.BUSY, False, 0, 1, Next.AGAIN),
-        (Trouble.BUSY, False, 0, P.busy_max + 1, Next.PARK),
-        (Trouble.UNREACHED, False, 1, 0, Next.AGAIN),
-        (Trouble.UNREACHED, False, P.tries_max + 1, 0, Next.PARK),
-        (Trouble.UNKNOWN, True, 1, 0, Next.AGAIN),
-        (Trouble.UNKNOWN, False, 1, 0, Next.REPEAT),
-        (Trouble.UNCHANGED, True, 99, 99, Next.DONE),
-        (Trouble.GONE, True, 1, 0, Next.ANEW),
-        (Trouble.REFUSED, False, 1, 0, Next.PARK),
+        (DeliveryTrouble.BUSY, False, 0, 1, Next.AGAIN),
+        (DeliveryTrouble.BUSY, False, 0, P.busy_max + 1, Next.PARK),
+        (DeliveryTrouble.UNREACHED, False, 1, 0, Next.AGAIN),
+        (DeliveryTrouble.UNREACHED, False, P.tries_max + 1, 0, Next.PARK),
+        (DeliveryTrouble.UNKNOWN, True, 1, 0, Next.AGAIN),
+        (DeliveryTrouble.UNKNOWN, False, 1, 0, Next.REPEAT),
+        (DeliveryTrouble.UNCHANGED, True, 99, 99, Next.DONE),
+        (DeliveryTrouble.GONE, True, 1, 0, Next.ANEW),
+        (DeliveryTrouble.REFUSED, False, 1, 0, Next.PARK),
     ],
 )
 def test_what_follows_a_request_that_went_wrong(
-    trouble: Trouble, is_edit: bool, tries: int, busy: int, what: Next
+    trouble: DeliveryTrouble, is_edit: bool, tries: int, busy: int, what: Next
 ) -> None:
     """M48, M69, M70: an edit that changes nothing is done; weakness 54: the rest is tried again, or parked."""
     assert after_failure(trouble, P, is_edit=is_edit, tries=tries, busy=busy) is what
@@ -57,8 +66,8 @@ def test_what_follows_a_request_that_went_wrong(
 
 def test_a_post_whose_fate_is_unknown_goes_by_the_policy() -> None:
     unknown = {"is_edit": False, "tries": 1, "busy": 0}
-    assert after_failure(Trouble.UNKNOWN, Delivery(unknown="repeat"), **unknown) is Next.REPEAT
-    assert after_failure(Trouble.UNKNOWN, Delivery(unknown="leave"), **unknown) is Next.PARK
+    assert after_failure(DeliveryTrouble.UNKNOWN, Delivery(unknown="repeat"), **unknown) is Next.REPEAT
+    assert after_failure(DeliveryTrouble.UNKNOWN, Delivery(unknown="leave"), **unknown) is Next.PARK
 
 
 def test_a_provider_that_asks_for_a_pause_gets_it_and_others_a_growing_one() -> None:

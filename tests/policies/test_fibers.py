@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.policies import (
-    Ask,
+    AskHook,
     Drop,
     Enter,
     FiberResult,
@@ -16,7 +16,7 @@ from perdure.policies import (
     Interruption,
     Limits,
     Settle,
-    Settled,
+    SettledFiber,
     after_error,
     after_hook,
     outlived,
@@ -47,7 +47,7 @@ def letter(found: Interruption) -> str:
     return "D" if found.idle_attempts < 3 else "E"
 
 
-VERDICTS = {"A": Enter, "B": Ask, "C": Settle, "D": Enter, "E": Settle, "F": Settle, "G": Drop, "H": Drop}
+VERDICTS = {"A": Enter, "B": AskHook, "C": Settle, "D": Enter, "E": Settle, "F": Settle, "G": Drop, "H": Drop}
 
 
 def test_every_combination_has_the_verdict_of_its_row() -> None:
@@ -138,10 +138,10 @@ def test_a_result_has_one_of_five_statuses() -> None:
 def test_what_is_settled_is_kept_by_number_and_age_but_interrupted_ones_for_ever() -> None:
     limits = Limits(fibers_kept_max=2, fibers_kept_ms=100)
     settled = [
-        Settled("a", "completed", 900),
-        Settled("old", "error", 899),
-        Settled("b", "aborted", 950),
-        Settled("waits", "interrupted", 1),
+        SettledFiber("a", "completed", 900),
+        SettledFiber("old", "error", 899),
+        SettledFiber("b", "aborted", 950),
+        SettledFiber("waits", "interrupted", 1),
     ]
     assert outlived(settled, 1_000, limits) == ["old"]
     assert outlived(settled[:2], 1_000, limits) == ["old"], "by age alone"

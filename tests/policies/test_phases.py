@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.policies import (
-    Action,
     ApiKind,
     AttemptFacts,
     CallFacts,
+    CallStage,
     Cause,
     Failure,
     FailureKind,
     Mode,
     Phase,
-    Stage,
+    TurnAction,
     TurnBudget,
     cause_of,
     decide,
@@ -37,11 +37,11 @@ ABORTED = Failure(FailureKind.ABORTED, "aborted", is_transient=False)
 FULL = Failure(FailureKind.LOCAL_PRESSURE, "no connection was free", is_transient=True)
 
 
-def call(stage: Stage, call_id: str = "c", **more: object) -> CallFacts:
+def call(stage: CallStage, call_id: str = "c", **more: object) -> CallFacts:
     return CallFacts(call_id, "write_file", stage, **more)  # type: ignore[arg-type]
 
 
-def calls(*stages: Stage) -> AttemptFacts:
+def calls(*stages: CallStage) -> AttemptFacts:
     return AttemptFacts(calls=tuple(call(stage, f"c{index}") for index, stage in enumerate(stages)))
 
 
@@ -51,12 +51,12 @@ PHASES = {
     Phase.NOTHING: AttemptFacts(),
     Phase.REASONING: AttemptFacts(has_reasoning=True),
     Phase.TEXT: AttemptFacts(has_text=True, has_reasoning=True),
-    Phase.CALL_WRITING: calls(Stage.WRITING),
-    Phase.CALL_READY: calls(Stage.READY),
-    Phase.TOOL_RUNNING: calls(Stage.RUNNING),
-    Phase.TOOL_FINISHED: calls(Stage.FINISHED),
-    Phase.SEVERAL_CALLS: calls(Stage.FINISHED, Stage.RUNNING, Stage.WRITING),
-    Phase.TOOL_DEAD: calls(Stage.DEAD),
+    Phase.CALL_WRITING: calls(CallStage.WRITING),
+    Phase.CALL_READY: calls(CallStage.READY),
+    Phase.TOOL_RUNNING: calls(CallStage.RUNNING),
+    Phase.TOOL_FINISHED: calls(CallStage.FINISHED),
+    Phase.SEVERAL_CALLS: calls(CallStage.FINISHED, CallStage.RUNNING, CallStage.WRITING),
+    Phase.TOOL_DEAD: calls(CallStage.DEAD),
     Phase.NOTHING_AFTER_TOOLS: AttemptFacts(is_after_tools=True),
 }
 
@@ -72,8 +72,8 @@ def test_case_50_every_phase_occurs() -> None:
 
 
 @pytest.mark.parametrize("text", [False, True])
-@pytest.mark.parametrize("stages", [pair for size in (1, 2) for pair in combinations(Stage, size)])
-def test_case_50_calls_outrank_text_and_their_order_does_not_matter(text: bool, stages: tuple[Stage, ...]) -> None:
+@pytest.mark.parametrize("stages", [pair for size in (1, 2) for pair in combinations(CallStage, size)])
+def test_case_50_calls_outrank_text_and_their_order_does_not_matter(text: bool, stages: tuple[CallStage, ...]) -> None:
     made = tuple(call(stage, f"c{index}") for index, stage in enumerate(stages))
     there, back = AttemptFacts(has_text=text, calls=made), AttemptFacts(has_text=text, calls=made[::-1])
     assert phase_of(there) is phase_of(back)
@@ -146,7 +146,7 @@ def test_case_26_a_provider_that_stays_busy_is_asked_six_times_in_all() -> None:
 @pytest.mark.shows(transport_recovery="A5 B4")
 def test_a5_twenty_disconnects_each_after_a_new_result_are_bounded_and_none_is_without_a_pause() -> None:
     budget, pauses = FRESH, list[float]()
-    while (action := decide(calls(Stage.FINISHED), LOST, budget)).mode is C:
+    while (action := decide(calls(CallStage.FINISHED), LOST, budget)).mode is C:
         pauses.append(next_delay_ms(action.budget.consecutive, LOST, 0.0))
         budget = action.budget.progressed()
     assert (pauses, action.mode) == ([FIRST_DELAY_MS / 2] * 20, Mode.EXHAUSTED)
@@ -162,23 +162,23 @@ def test_a_full_pool_of_our_own_is_retried_without_being_charged() -> None:
 
 @pytest.mark.parametrize("failure", [LOST, BUSY, REFUSED])
 def test_p5_a_tool_at_work_is_drained_whatever_broke(failure: Failure) -> None:
-    action = decide(calls(Stage.RUNNING, Stage.RUNNING), failure, FRESH)
+    action = decide(calls(CallStage.RUNNING, CallStage.RUNNING), failure, FRESH)
     assert action.drain == ("c0", "c1")
     assert not action.aborts_tools
 
 
 def test_p5_a_tool_at_work_is_drained_even_when_the_budget_is_spent() -> None:
-    assert decide(calls(Stage.RUNNING), LOST, SPENT).drain == ("c0",)
+    assert decide(calls(CallStage.RUNNING), LOST, SPENT).drain == ("c0",)
 
 
 @pytest.mark.parametrize("stop", [Cause.CANCEL, Cause.CLOSE])
 def test_a12_a_cancel_and_a_close_abort_tools_and_wait_for_none(stop: Cause) -> None:
-    action = decide(calls(Stage.RUNNING, Stage.FINISHED), LOST, FRESH, stop=stop)
+    action = decide(calls(CallStage.RUNNING, CallStage.FINISHED), LOST, FRESH, stop=stop)
     assert (action.mode, action.cause, action.aborts_tools, action.drain) == (S, stop, True, ())
 
 
 def test_a_cancel_aborts_no_tool_that_did_not_begin() -> None:
-    assert not decide(calls(Stage.READY), LOST, FRESH, stop=Cause.CANCEL).aborts_tools
+    assert not decide(calls(CallStage.READY), LOST, FRESH, stop=Cause.CANCEL).aborts_tools
 
 
 def test_case_51_what_was_asked_for_outranks_what_broke_because_of_it() -> None:
@@ -188,7 +188,7 @@ def test_case_51_what_was_asked_for_outranks_what_broke_because_of_it() -> None:
 
 
 def test_p4_a_complete_call_is_dispatched_once_after_a_recovery_and_never_after_a_stop() -> None:
-    facts = calls(Stage.READY, Stage.WRITING)
+    facts = calls(CallStage.READY, CallStage.WRITING)
     assert decide(facts, LOST, FRESH).dispatch == ("c0",)
     assert decide(facts, REFUSED, FRESH).dispatch == ()
     assert decide(facts, LOST, FRESH, stop=Cause.CANCEL).dispatch == ()
@@ -196,7 +196,7 @@ def test_p4_a_complete_call_is_dispatched_once_after_a_recovery_and_never_after_
 
 @pytest.mark.parametrize("keeps_text", [True, False])
 def test_p3_a_half_written_call_continues_only_after_text_that_was_read(keeps_text: bool) -> None:
-    facts = AttemptFacts(has_text=True, calls=(call(Stage.WRITING),))
+    facts = AttemptFacts(has_text=True, calls=(call(CallStage.WRITING),))
     assert decide(facts, LOST, FRESH, keeps_text=keeps_text).mode is (C if keeps_text else R)
 
 
@@ -207,14 +207,14 @@ def test_p2_text_is_withdrawn_for_a_provider_that_cannot_go_on_from_it() -> None
 
 @pytest.mark.parametrize("failure", [LOST, BUSY])
 def test_a14_a_call_that_waits_for_a_person_goes_on_waiting(failure: Failure) -> None:
-    action = decide(calls(Stage.ASKED), failure, FRESH)
+    action = decide(calls(CallStage.ASKED), failure, FRESH)
     assert (action.mode, action.drain, action.dispatch) == (C, (), ())
 
 
 @pytest.mark.shows(transport_recovery="A10")
 def test_a10_a_refusal_after_a_finished_tool_waits_exactly_as_long_as_it_says_and_keeps_the_result() -> None:
     patient = replace(BUSY, retry_after_ms=60_000)
-    action = decide(calls(Stage.FINISHED), patient, FRESH)
+    action = decide(calls(CallStage.FINISHED), patient, FRESH)
     assert (action.mode, action.budget, action.withdraws) == (C, TurnBudget(1, 1), False)
     assert next_delay_ms(action.budget.consecutive, patient, 0.3) == 60_000
 
@@ -224,12 +224,12 @@ def test_a19_the_budget_counts_failures_and_knows_no_time_so_a_clock_that_jumps_
 
 
 def test_p8_a_dead_call_is_never_run_again() -> None:
-    action = decide(calls(Stage.DEAD, Stage.FINISHED), LOST, FRESH)
+    action = decide(calls(CallStage.DEAD, CallStage.FINISHED), LOST, FRESH)
     assert (action.mode, action.dispatch) == (C, ())
 
 
-@pytest.mark.parametrize("stage", [stage for stage in Stage if stage is not Stage.FINISHED])
-def test_a_tool_that_the_provider_ran_cannot_be_asked_so_the_attempt_stops(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", [stage for stage in CallStage if stage is not CallStage.FINISHED])
+def test_a_tool_that_the_provider_ran_cannot_be_asked_so_the_attempt_stops(stage: CallStage) -> None:
     hosted = AttemptFacts(calls=(call(stage, is_providers=True),))
     action = decide(hosted, LOST, FRESH)
     assert (action.mode, action.dispatch, action.drain) == (S, (), ())
@@ -237,7 +237,7 @@ def test_a_tool_that_the_provider_ran_cannot_be_asked_so_the_attempt_stops(stage
 
 
 def test_a_result_of_the_providers_own_tool_lets_the_attempt_continue() -> None:
-    assert decide(AttemptFacts(calls=(call(Stage.FINISHED, is_providers=True),)), LOST, FRESH).mode is C
+    assert decide(AttemptFacts(calls=(call(CallStage.FINISHED, is_providers=True),)), LOST, FRESH).mode is C
 
 
 @pytest.mark.parametrize(("effects", "expected"), [(("pure", "once"), C), (("once", "pure"), C), (("pure", "pure"), C)])
@@ -245,7 +245,7 @@ def test_case_49_effects_in_any_order_never_make_recovery_ask_a_person(
     effects: tuple[str, str], expected: Mode
 ) -> None:
     """Weakness B3: a tool of unknown effect halted the turn. Here its call is kept, drained, and never repeated."""
-    made = tuple(call(Stage.RUNNING, f"c{index}", effect=effect) for index, effect in enumerate(effects))
+    made = tuple(call(CallStage.RUNNING, f"c{index}", effect=effect) for index, effect in enumerate(effects))
     assert decide(AttemptFacts(calls=made), LOST, FRESH).mode is expected
 
 
@@ -255,7 +255,7 @@ CALLS = st.builds(
     CallFacts,
     call_id=st.text("abc", min_size=1, max_size=3),
     tool=st.just("t"),
-    stage=st.sampled_from(Stage),
+    stage=st.sampled_from(CallStage),
     effect=st.sampled_from(["pure", "idempotent", "once"]),
     is_providers=st.booleans(),
 )
@@ -270,8 +270,10 @@ def test_whatever_the_facts_no_call_that_started_is_dispatched_and_no_complete_o
     facts: AttemptFacts, failure: Failure, budget: TurnBudget, stop: Cause | None, keeps_text: bool
 ) -> None:
     action = decide(facts, failure, budget, stop=stop, keeps_text=keeps_text)
-    started = {each.call_id for each in facts.calls if each.stage in (Stage.RUNNING, Stage.FINISHED, Stage.DEAD)}
-    ready = {each.call_id for each in facts.calls if each.stage is Stage.READY}
+    started = {
+        each.call_id for each in facts.calls if each.stage in (CallStage.RUNNING, CallStage.FINISHED, CallStage.DEAD)
+    }
+    ready = {each.call_id for each in facts.calls if each.stage is CallStage.READY}
     assert not set(action.dispatch) & started - ready
     assert not (action.withdraws and started | ready)
     assert not (action.aborts_tools and (action.drain or action.dispatch))
@@ -281,7 +283,7 @@ def test_whatever_the_facts_no_call_that_started_is_dispatched_and_no_complete_o
 def test_a_budget_only_ever_shrinks_and_a_spent_one_sends_nothing(
     facts: AttemptFacts, failure: Failure, budget: TurnBudget
 ) -> None:
-    action: Action = decide(facts, failure, budget)
+    action: TurnAction = decide(facts, failure, budget)
     assert action.budget.total >= budget.total
     if budget.is_spent and failure.burns_budget:
         assert action.mode in (Mode.STOP, Mode.EXHAUSTED)

@@ -116,8 +116,8 @@ def test_demand(hosts: list[Candidate], demand: int, alone: int, count: int) -> 
 BLAMED: list[tuple[str, list[int], int]] = [
     ("nobody was lost", [0, 0], 2),
     ("a few that were lost twice are kept alone", [2, 2, 1, 2, 0], 2),
-    ("a crowd that was lost twice shared a fate", [2] * 9, 3),
-    ("whoever was lost more often than the crowd stands out", [2, 2, 4, 2, 3, 2], 3),
+    ("a batch that was lost twice shared a fate", [2] * 9, 3),
+    ("whoever was lost more often than the batch stands out", [2, 2, 4, 2, 3, 2], 3),
 ]
 
 

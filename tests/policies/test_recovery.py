@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from perdure.policies import Attempts, Evidence, Fail, Limits, Release, Retry, Seal, judge
+from perdure.policies import Attempts, Evidence, Fail, Limits, Release, RetryAfter, Seal, judge
 
 LIMITS = Limits(recovery_work_max=10, attempts_max=3, retry_first_ms=200, retry_most_ms=1_000)
 
@@ -43,9 +43,9 @@ def letter_of(combination: tuple[bool, ...]) -> str:
 def test_each_combination_has_one_letter_and_its_verdict(combination: tuple[bool, ...]) -> None:
     known = evidence(*combination)
     verdict = judge(known, LIMITS)
-    expected = {"A": Release, "B": Seal, "C": Fail, "D": Retry, "E": Retry, "F": Fail}[letter_of(combination)]
+    expected = {"A": Release, "B": Seal, "C": Fail, "D": RetryAfter, "E": RetryAfter, "F": Fail}[letter_of(combination)]
     assert type(verdict) is expected
-    if isinstance(verdict, Retry):
+    if isinstance(verdict, RetryAfter):
         assert known.attempts.are_used_up is (letter_of(combination) == "E")
 
 
@@ -55,7 +55,7 @@ def test_every_letter_occurs() -> None:
 
 def test_the_first_loss_costs_no_pause_and_the_next_ones_double_up_to_a_bound() -> None:
     verdicts = [judge(evidence(False, False, True, True, False, losses), LIMITS) for losses in (1, 2, 3, 4, 9)]
-    assert [verdict.after_ms for verdict in verdicts if isinstance(verdict, Retry)] == [0, 400, 800, 1_000, 1_000]
+    assert [verdict.after_ms for verdict in verdicts if isinstance(verdict, RetryAfter)] == [0, 400, 800, 1_000, 1_000]
 
 
 def test_a_failure_says_which_limit_applied() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.policies import Loss, RepeatGuard, call_key, stop_text
+from perdure.policies import RepeatGuard, UnknownOutcome, call_key, stop_text
 
 DEPLOY = {"to": "prod", "count": 2}
 LOST = RepeatGuard().lost("deploy", DEPLOY, "c1")
@@ -100,4 +100,4 @@ def test_a_loss_that_is_reported_again_is_one_loss_and_the_guard_survives_being_
         guard = guard.lost("deploy", DEPLOY, call_id)
     assert [loss.call_id for loss in guard.losses] == list(dict.fromkeys(call_ids))
     assert RepeatGuard.of_rows(guard.as_rows()) == guard
-    assert all(isinstance(loss, Loss) for loss in guard.losses)
+    assert all(isinstance(loss, UnknownOutcome) for loss in guard.losses)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure.actors.jobs.callback_rows import Row, RowKind
+from perdure.actors.jobs.callback_rows import CallbackRow, RowKind
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.messenger.reply_rows import ReplyRow
 from perdure.ledger import pack, unpack
@@ -129,8 +129,8 @@ def test_a_fiber_that_came_to_its_end_never_changes(status: FiberStatus) -> None
     assert all(FIBER_TRANSITIONS.cell(FiberState(status), event) is Cell.IGNORED for event in FiberEvent)
 
 
-def callback_in(status: CallbackStatus) -> Row:
-    return Row(
+def callback_in(status: CallbackStatus) -> CallbackRow:
+    return CallbackRow(
         id="s",
         number=1,
         kind=RowKind.CRON,
@@ -185,7 +185,9 @@ def test_a_stored_fiber_has_its_status_as_a_plain_word(status: FiberStatus) -> N
 
 def test_rows_that_are_read_have_words_of_their_enums() -> None:
     wanted = {name: getattr(callback_in(CallbackStatus.PAUSED), name) for name in unpack(callback_in("paused").body())}  # type: ignore[arg-type]
-    row = Row.load(pack({**wanted, "kind": "interval", "status": "parked", "catch_up": "all", "overlap": "queue"}))
+    row = CallbackRow.load(
+        pack({**wanted, "kind": "interval", "status": "parked", "catch_up": "all", "overlap": "queue"})
+    )
     assert [type(each).__name__ for each in (row.kind, row.status, row.catch_up, row.overlap)] == [
         *("RowKind", "CallbackStatus", "CatchUp", "TickOverlap")
     ]

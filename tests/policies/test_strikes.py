@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.policies import Carrier, Target, carriers, from_here, in_turns, share_of, victims
+from perdure.policies import Carrier, StrikeTarget, carriers, from_here, in_turns, share_of, victims
 
 HOMES = [("b@m:A", "y"), ("a@m:A", "y"), ("c@m:A", "x"), ("d@m:A", "elsewhere")]
 
@@ -27,7 +27,7 @@ def test_other_ids_of_hosts_give_the_same_choice(seed: int, renamed: list[str], 
     """Whatever a life calls its hosts, the dice hit those with the same agents."""
     homes = {f"agent-{number}": f"h{number % 4 + 1}" for number in range(9)}
     names = dict(zip(["h1", "h2", "h3", "h4"], renamed, strict=True))
-    for target in (Target.HOST, Target.AGENT):
+    for target in (StrikeTarget.HOST, StrikeTarget.AGENT):
         hit = victims(target, carriers(names, homes.items()), fraction, Random(seed).random)
         others = [(agent, names[host]) for agent, host in homes.items()]
         assert victims(target, carriers(renamed, others), fraction, Random(seed).random) == [
@@ -51,12 +51,12 @@ def test_three_tenths_of_ten_are_three(fraction: float, count: int) -> None:
 def test_the_host_of_an_agent_is_the_likelier_the_more_agents_it_carries_and_never_an_empty_one() -> None:
     hosts = [Carrier("full", ("a", "b", "c")), Carrier("one", ("d",)), Carrier("empty")]
     rolls = [number / 8 for number in range(8)]
-    assert [victims(Target.AGENT, hosts, None, lambda roll=roll: roll)[0] for roll in rolls] == ["full"] * 6 + [
+    assert [victims(StrikeTarget.AGENT, hosts, None, lambda roll=roll: roll)[0] for roll in rolls] == ["full"] * 6 + [
         "one"
     ] * 2
-    assert victims(Target.AGENT, hosts[2:], 0.5, lambda: 0.0) == []
-    assert victims(Target.HOST, hosts[2:], None, lambda: 0.99) == ["empty"]
-    assert victims(Target.HOST, [], None, lambda: 0.0) == victims(Target.HOST, [], 0.5, lambda: 0.0) == []
+    assert victims(StrikeTarget.AGENT, hosts[2:], 0.5, lambda: 0.0) == []
+    assert victims(StrikeTarget.HOST, hosts[2:], None, lambda: 0.99) == ["empty"]
+    assert victims(StrikeTarget.HOST, [], None, lambda: 0.0) == victims(StrikeTarget.HOST, [], 0.5, lambda: 0.0) == []
 
 
 @given(st.integers(0, 1_000), st.integers(0, 20))

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.policies import Line, Rank
-from perdure.policies.turns import PASSES_MAX
+from perdure.policies import Rank, RankedQueue
+from perdure.policies.ranked_queue import PASSES_MAX
 
 
-def line(*ranks: Rank) -> Line[tuple[Rank, int]]:
-    waiting: Line[tuple[Rank, int]] = Line()
+def line(*ranks: Rank) -> RankedQueue[tuple[Rank, int]]:
+    waiting: RankedQueue[tuple[Rank, int]] = RankedQueue()
     for number, rank in enumerate(ranks):
         waiting.add((rank, number), rank)
     return waiting

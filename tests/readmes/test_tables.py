@@ -11,12 +11,12 @@ from typer.testing import CliRunner
 
 from perdure import policies
 from perdure.actors import KillPoint
-from perdure.actors.chat import compaction, messages
+from perdure.actors.chat import chat_messages, summaries
 from perdure.actors.chat.turn import OUTPUT
 from perdure.actors.events.message_parts import RETRACT
 from perdure.actors.events.observability import Channel
 from perdure.ledger import InterruptedReason, Status
-from perdure.policies import TURN_ENDED, CatchUp, ChatRecovery, ContextOverflow, Limits, Outcome, phases
+from perdure.policies import TURN_ENDED, CatchUp, ChatRecovery, ContextOverflow, DeliveryOutcome, Limits, phases
 from perdure.scenarios import exits
 from perdure.scenarios.bench import runner
 from perdure.scenarios.cli import app
@@ -156,7 +156,7 @@ def test_the_limits_to_know_have_the_defaults_that_are_said() -> None:
     [
         (LEDGER.section("Interrupted runs"), Status),
         (CHAT.section("Turns"), sorted(TURN_ENDED)),
-        (MESSENGER.section("What holds"), Outcome),
+        (MESSENGER.section("What holds"), DeliveryOutcome),
         (GUIDE.section("Hooks and events"), Channel),
         (GUIDE.section("Jobs, schedules and sub-agents"), CatchUp),
     ],
@@ -189,8 +189,8 @@ def test_the_bounds_of_chats_are_those_of_the_code() -> None:
     said = f"reactive={overflow.reactive}, max_retries={overflow.max_retries}, max_input_tokens=inf"
     assert overflow.max_input_tokens == float("inf")
     assert f"`ContextOverflow({said}, keep_tokens={overflow.keep_tokens:_})`" in CHAT.prose
-    assert (compaction.TRIES_MAX, "sent up to five times" in CHAT.prose) == (5, True)
-    assert (messages.MESSAGE_BYTES_MAX, messages.RESULT_BYTES_MAX) == (1_800_000, 1_000_000)
+    assert (summaries.TRIES_MAX, "sent up to five times" in CHAT.prose) == (5, True)
+    assert (chat_messages.MESSAGE_BYTES_MAX, chat_messages.RESULT_BYTES_MAX) == (1_800_000, 1_000_000)
     assert "A message holds up to 1.8 MB, and a result of a tool 1 MB." in CHAT.prose
 
 

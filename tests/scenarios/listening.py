@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 from openai import AsyncOpenAI
 
 from perdure.scenarios.provider.faults import Fault, FaultKind
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from perdure.scenarios.provider.scripted import Counters
 from perdure.scenarios.provider.server import SocketProvider
 
-READ = Call(name="read_file", arguments={"path": "déjà vu.txt"})
-SEARCH = Call(name="search", arguments={"pattern": "élan"})
-WRITE = Call(name="write_file", arguments={"path": "report.txt", "text": "two → one"})
+READ = ScriptedCall(name="read_file", arguments={"path": "déjà vu.txt"})
+SEARCH = ScriptedCall(name="search", arguments={"pattern": "élan"})
+WRITE = ScriptedCall(name="write_file", arguments={"path": "report.txt", "text": "two → one"})
 SCRIPT = Script(
     questions=(
         Question(

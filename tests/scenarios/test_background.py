@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from perdure.actors import Agent, ChatAgent, Client, FiberContext, Occurrence, exposed
 from perdure.actors.runtime.inspecting import KINDS_OF_WORK, NOT_AWAKE, RECORDS_OF_WORK
 from perdure.ledger.facts import AgentActivated, SupervisorStarted
-from perdure.ledger.keeping.looking import look, opened_copy, places_in
-from perdure.ledger.storage.cabinet import FileDisk
+from perdure.ledger.maintenance.looking import look, opened_copy, places_in
+from perdure.ledger.storage.agent_storages import FileDisk
 from perdure.policies import Limits
 from perdure.scenarios.cli import app
 from perdure.scenarios.testing.laboratory import Laboratory

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from perdure.actors import Agent, Client, Detached, RunContext, RunInfo, RunResult, exposed
 from perdure.ledger import BadRequest, SupervisorUnreachable
-from perdure.policies import Target
+from perdure.policies import StrikeTarget
 from perdure.scenarios.cli import app
 from perdure.scenarios.faults.chaos import ACCOUNT, GONE_S, MUTE_S, Account, Chaos, Plan
 from perdure.scenarios.faults.observer import NotServed
@@ -99,7 +99,7 @@ def test_the_same_seed_strikes_the_same() -> None:
 
 
 def test_only_what_was_asked_for_is_struck() -> None:
-    _, told, _, pages = played(Plan(every_s=2, for_s=6, seed=1, targets=(Target.SUPERVISOR,)))
+    _, told, _, pages = played(Plan(every_s=2, for_s=6, seed=1, targets=(StrikeTarget.SUPERVISOR,)))
     assert told["kills"] == {"supervisor": 3}
     assert {victim["name"] for strike in told["strikes"] for victim in strike["victims"]} == {"supervisor"}
     assert pages == list(range(CHILDREN))
@@ -165,7 +165,7 @@ def drilled(system: Told, **plan: Any) -> tuple[Chaos, list[str]]:
     said: list[str] = []
 
     async def story(_client: Client) -> Chaos:
-        drill = Chaos(system, Plan(1, 1, targets=(Target.HOST,), settle_s=5, **plan), said.append)
+        drill = Chaos(system, Plan(1, 1, targets=(StrikeTarget.HOST,), settle_s=5, **plan), said.append)
         await drill.play()
         return drill
 

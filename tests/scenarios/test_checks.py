@@ -11,9 +11,9 @@ from perdure.actors.link.columns import RunsEnded, Starts
 from perdure.actors.link.messages import Deliver, Message, RunEnded, Start, Wake
 from perdure.ledger import FactRow, View, encode
 from perdure.ledger.facts import AgentActivated, AttemptStarted, ProgressReported, RunAborted, RunCompleted
-from perdure.ledger.lines import line_for
-from perdure.ledger.storage.cabinet import Cabinet
-from perdure.scenarios.cast.workers import Boss, Job, Task, Worker
+from perdure.ledger.storage.agent_storages import AgentStorages
+from perdure.ledger.wait_queues import line_for
+from perdure.scenarios.cast.workers import Boss, BossJob, Task, Worker
 from perdure.scenarios.testing.checks import (
     LAST_LIFE,
     Violation,
@@ -31,7 +31,7 @@ from perdure.scenarios.testing.checks import (
 from perdure.scenarios.testing.laboratory import Laboratory
 
 BOSS = "boss@perdure.swarm:Boss"
-JOBS = [Job(run_id="one", task=Task(steps=1)), Job(run_id="two", task=Task(pause_ms=60_000, steps=1))]
+JOBS = [BossJob(run_id="one", task=Task(steps=1)), BossJob(run_id="two", task=Task(pause_ms=60_000, steps=1))]
 
 
 async def begin(client: Client) -> None:
@@ -157,7 +157,7 @@ def test_a_fact_that_may_never_become_durable_is_found(laboratory: Laboratory, c
 
 def test_a_handler_that_took_effect_twice_is_found(laboratory: Laboratory, view: View) -> None:
     laboratory.simulation.close()
-    cabinet = Cabinet(laboratory.disk)
+    cabinet = AgentStorages(laboratory.disk)
     cabinet.open(BOSS, LAST_LIFE).sql("INSERT INTO told SELECT * FROM told")
     cabinet.close()
     assert any(
@@ -167,7 +167,7 @@ def test_a_handler_that_took_effect_twice_is_found(laboratory: Laboratory, view:
 
 def test_a_delivery_without_an_effect_is_found(laboratory: Laboratory, view: View) -> None:
     laboratory.simulation.close()
-    cabinet = Cabinet(laboratory.disk)
+    cabinet = AgentStorages(laboratory.disk)
     cabinet.open(BOSS, LAST_LIFE).sql("DELETE FROM told")
     cabinet.close()
     assert any("left no trace" in each for each in unlike_the_inboxes(laboratory.disk, view, [BOSS], diaries=True))

@@ -37,11 +37,11 @@ from perdure.ledger import (
     SupervisorStarted,
     UnknownRun,
     View,
+    apply_fact,
     check_format,
     decide,
     digest_of,
     dirty_records,
-    enact,
     meta_of,
     pack,
     record_fact,
@@ -49,10 +49,10 @@ from perdure.ledger import (
 )
 from perdure.ledger.directory_format import MIGRATIONS
 from perdure.ledger.facts import MailFailed, MailPosted, RunAborted, RunFailed, RunRequested
-from perdure.ledger.keeping.backup import Backup
-from perdure.ledger.keeping.cold_steward import ColdSteward
-from perdure.ledger.keeping.target import Target
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk
+from perdure.ledger.maintenance.backup import Backup
+from perdure.ledger.maintenance.cold_steward import ColdSteward
+from perdure.ledger.maintenance.target import BackupTarget
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.storage.file_disk import log_of, place_of
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
@@ -61,7 +61,7 @@ from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.exits import Terminated
 from perdure.scenarios.stories import fan_out
 from perdure.scenarios.stories.directory_lock import playing
-from perdure.scenarios.stories.fan_out import Order, Progress
+from perdure.scenarios.stories.fan_out import FanOutProgress, Order
 from perdure.scenarios.stories.stage import RayStage
 from perdure.scenarios.swarm.play_context import PlayContext
 from perdure.scenarios.swarm.stories import STORIES
@@ -92,7 +92,7 @@ def data(tmp_path: Path) -> Path:
     body = pack({"topic": "HTTP/3"})
     asked = Request("one", "Reader", "", "", digest_of(body), body, {}, 0, wait=False)
     rows = [record_fact(view, SupervisorStarted(1, asdict(Limits(hosts_max=16))), 1_000)]
-    rows += enact(view, decide(view, asked, 2_000, Limits()), 2_000)
+    rows += apply_fact(view, decide(view, asked, 2_000, Limits()), 2_000)
     store.append(rows, [])
     shutil.copytree(tmp_path / "ledger", tmp_path / "killed", ignore=shutil.ignore_patterns("*.lock"))
     store.close()
@@ -300,7 +300,7 @@ def test_a_start_migrates_an_older_directory_before_it_opens_it(data: Path, monk
 def test_a_backup_of_another_format_is_not_restored(data: Path, tmp_path: Path, age: int) -> None:
     backups, into = tmp_path / "backups", tmp_path / "restored"
     with ColdSteward(formatted(data, FORMAT + age)) as steward:
-        Backup(data, Target(str(backups)), steward, print).make(0)
+        Backup(data, BackupTarget(str(backups)), steward, print).make(0)
     said = str(perdure("restore", backups, into).exception)
     assert (
         f"backup 00000001: {'an older' if age < 0 else 'a newer'} Perdure wrote it: its format is {FORMAT + age}"
@@ -464,7 +464,7 @@ def test_an_agent_is_deleted_on_a_cold_directory_by_the_next_supervisor_and_its_
     with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
         view = restore(store.boot())
         asked = Request("two", "m:Reader", "p@m:P", "", "d", b"", {}, 1, wait=False)
-        store.append(enact(view, decide(view, asked, 3_000, Limits()), 3_000), [])
+        store.append(apply_fact(view, decide(view, asked, 3_000, Limits()), 3_000), [])
     assert "p@m:P is being deleted" in perdure("forget", "p@m:P", "--yes", "--data", data).stdout
     assert isinstance(perdure("show", "two", "--data", data).exception, UnknownRun)
     with closing(DuckDBStore(data / "ledger", fsync=False)) as store:
@@ -484,7 +484,7 @@ def test_the_doctor_names_what_is_wrong_with_the_logs_of_agents_and_what_was_cut
 
     recorded(data, *lived("p@m:P", 2, 1))
     files = FileDisk(data / "agents")
-    cabinet = Cabinet(files)
+    cabinet = AgentStorages(files)
     storage = cabinet.open("p@m:P", 1)
     if tables:
         storage.sql("CREATE TABLE t (i INTEGER)")
@@ -500,7 +500,7 @@ def test_the_doctor_names_what_is_wrong_with_the_logs_of_agents_and_what_was_cut
     assert {line.split()[0] for line in told()} == {"damage"}
     log.write_bytes(whole[:-9])
     assert [line.split()[0] for line in told()] == ["warning", "ok"]
-    Cabinet(files).open("p@m:P", 2).close()
+    AgentStorages(files).open("p@m:P", 2).close()
     assert [f"{file.name}.cut-1" in line for line in told()] == [True, False]
     harmed = slice(4_096, 12_288) if tables else slice(8, 12)
     body = bytearray(file.read_bytes())
@@ -789,7 +789,7 @@ def test_a_directory_remembers_what_was_interrupted(tmp_path: Path) -> None:
     known = fan_out.read_book(tmp_path)
     assert known == book
     assert known is not None
-    assert known.progress == Progress(struck=["child"])
+    assert known.progress == FanOutProgress(struck=["child"])
     assert fan_out.begin_book(tmp_path, Order(children=7), known).order.number == 2
 
 

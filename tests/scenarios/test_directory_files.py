@@ -19,13 +19,13 @@ from perdure.actors.code.naming import load_type, type_name
 from perdure.actors.code.packages import package_file
 from perdure.actors.code.pinned import places_of, unpacked
 from perdure.actors.ray_world.cluster_record import begin_directory, check_directory, startup_lock, write_record
-from perdure.actors.ray_world.last_words import take_last_words
+from perdure.actors.ray_world.exit_report import take_last_words
 from perdure.actors.ray_world.processes import ProcessLog
 from perdure.actors.runtime.directory_files import FATES, FILES, DirectoryFile, Fate, file_at
 from perdure.actors.runtime.packing import pack_up
 from perdure.ledger import PerdureError
-from perdure.ledger.keeping.cold_view import cold_view
-from perdure.ledger.storage.cabinet import Cabinet, FileDisk
+from perdure.ledger.maintenance.cold_view import cold_view
+from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.store.integrity import Finding
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.doctor import diagnosis
@@ -119,7 +119,7 @@ class Place:
             self.said += [Finding("warning", words) for words in ledger.ask("audit")["findings"]]
 
     def look(self, agent: str) -> None:
-        with closing(FileDisk(self.data / "agents")) as disk, closing(Cabinet(disk)) as cabinet:
+        with closing(FileDisk(self.data / "agents")) as disk, closing(AgentStorages(disk)) as cabinet:
             assert cabinet.open(agent, 10_000, self.come[agent]).state["word"] == "kept"
 
     def name(self) -> None:

@@ -6,15 +6,15 @@ import pytest
 
 from perdure.actors import Client, KillPoint
 from perdure.ledger import OutcomeUnknown
-from perdure.scenarios.cast.workers import Boss, Job, Task, Worker
+from perdure.scenarios.cast.workers import Boss, BossJob, Task, Worker
 from perdure.scenarios.swarm.explorer import Death, ExploreReport, die_at, explore, places
 from perdure.scenarios.testing.laboratory import QUICK, Story
 
 JOBS = [
-    Job(run_id="plain", task=Task(steps=2, milestones=True), milestones=True),
-    Job(run_id="large", task=Task(padding="p" * 900, output_bytes=900), handler="on_done_slowly"),
-    Job(run_id="moody", task=Task(fault="raise"), handler="on_done_in_bad_temper"),
-    Job(run_id="chain", task=Task(detached=[Task()]), handler="on_done_chained", follow_ups=1),
+    BossJob(run_id="plain", task=Task(steps=2, milestones=True), milestones=True),
+    BossJob(run_id="large", task=Task(padding="p" * 900, output_bytes=900), handler="on_done_slowly"),
+    BossJob(run_id="moody", task=Task(fault="raise"), handler="on_done_in_bad_temper"),
+    BossJob(run_id="chain", task=Task(detached=[Task()]), handler="on_done_chained", follow_ups=1),
 ]
 TREE = Task(weight=2, awaited=[Task(weight=3, steps=1), Task(weight=4, awaited=[Task(weight=5)])])
 

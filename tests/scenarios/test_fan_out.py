@@ -19,9 +19,9 @@ from perdure.scenarios.stories.engine import simulate_in_one_world, simulated
 from perdure.scenarios.stories.fan_out import (
     KINDS,
     FanOut,
+    FanOutProgress,
     Harvest,
     Order,
-    Progress,
     account,
     kills_of,
     pace_for,
@@ -134,15 +134,15 @@ def test_a_completion_that_was_delivered_twice_or_lost_is_told() -> None:
     audit = none | {"enqueued": 4, "delivered": 3, "balanced": False}
     end = {"totals": {}, "deliveries": 4, "distinct": 3}
     harvest = Harvest(1.0, audit, end, Counter(completed=4), Counter(child=2))
-    mail = account(order, Progress(before=none), harvest)
+    mail = account(order, FanOutProgress(before=none), harvest)
     assert (mail["duplicated"], mail["lost"]) == (1, 1)
-    wrong = list(wrong_of(order, Progress(before=none), harvest))
+    wrong = list(wrong_of(order, FanOutProgress(before=none), harvest))
     assert any("delivered twice" in each for each in wrong)
     assert any("lost" in each for each in wrong)
     assert any("does not balance" in each for each in wrong)
     assert any(each.startswith("files:") for each in wrong)
     harvest.end = RunFailed(run_id="census", agent_type="Census", status="error", error="why")
-    assert "the census ended error: why" in list(wrong_of(order, Progress(before=none), harvest))
+    assert "the census ended error: why" in list(wrong_of(order, FanOutProgress(before=none), harvest))
 
 
 def test_a_strike_has_recovered_when_all_its_runs_are_in_a_later_attempt_or_ended() -> None:

@@ -81,8 +81,8 @@ def install(cache: Path, listed: object, then: str) -> subprocess.Popen[str]:
 
 
 def test_what_several_processes_need_at_once_is_installed_once(tmp_path: Path) -> None:
-    crowd = [install(tmp_path, {"private": True}, MARK) for _ in range(3)]
-    told = [each.communicate(timeout=60) for each in crowd]
+    batch = [install(tmp_path, {"private": True}, MARK) for _ in range(3)]
+    told = [each.communicate(timeout=60) for each in batch]
     assert len({out for out, _ in told}) == 1, told
     place = Path(told[0][0].strip())
     assert place.parent == tmp_path / "perdure" / "npm"

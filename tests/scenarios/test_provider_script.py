@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from perdure.policies import CallEvidence, NoResult, caution
 from perdure.scenarios.provider.events import (
-    Arguments,
+    ArgumentsDelta,
     CallStart,
     Done,
     Event,
@@ -22,7 +22,7 @@ from perdure.scenarios.provider.events import (
     frames,
 )
 from perdure.scenarios.provider.faults import End, Fault, FaultKind, FaultPlan, Rule, place_of
-from perdure.scenarios.provider.script import Call, Question, Round, Script, answer, conclusion
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall, answer, conclusion
 from perdure.scenarios.provider.scripted import ScriptedProvider, problems
 from tests.scenarios.listening import ASK, READ, SCRIPT, SEARCH, WRITE, every_place
 
@@ -33,20 +33,20 @@ def text_in(events: tuple[Event, ...]) -> str:
     return "".join(event.text for event in events if isinstance(event, Text))
 
 
-def calls_in(events: tuple[Event, ...]) -> list[Call]:
+def calls_in(events: tuple[Event, ...]) -> list[ScriptedCall]:
     names = {event.index: event.name for event in events if isinstance(event, CallStart)}
     written: dict[int, str] = dict.fromkeys(names, "")
     for event in events:
-        if isinstance(event, Arguments):
+        if isinstance(event, ArgumentsDelta):
             written[event.index] += event.text
-    return [Call(name=names[at] or "", arguments=json.loads(text)) for at, text in written.items()]
+    return [ScriptedCall(name=names[at] or "", arguments=json.loads(text)) for at, text in written.items()]
 
 
 def ids_in(events: tuple[Event, ...]) -> list[str | None]:
     return [event.id for event in events if isinstance(event, CallStart)]
 
 
-def half(*pairs: tuple[Call, str], said: str = "", stem: str = "c") -> list[dict[str, Any]]:
+def half(*pairs: tuple[ScriptedCall, str], said: str = "", stem: str = "c") -> list[dict[str, Any]]:
     """An assistant's message with these calls, and their results."""
     calls = [
         {

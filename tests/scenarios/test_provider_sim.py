@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
+from perdure.actors.sim_world.simulation import Deadlock
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
-from perdure.actors.sim_world.world import Deadlock
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
-from perdure.scenarios.provider.scripted import Record
+from perdure.scenarios.provider.scripted import SeenRequest
 from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.provider.sim import SIM_URL, SimProvider
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -61,7 +61,7 @@ async def exchange(client: AsyncOpenAI) -> list[Heard]:
     return [first, second, await listen(client, [*messages, {"role": "tool", "tool_call_id": "x", "content": ""}])]
 
 
-def over_sockets(plan: FaultPlan, patience_s: float) -> tuple[list[Heard], list[Record]]:
+def over_sockets(plan: FaultPlan, patience_s: float) -> tuple[list[Heard], list[SeenRequest]]:
     async def main() -> list[Heard]:
         client = AsyncOpenAI(base_url=provider.base_url, api_key="scripted", max_retries=0, timeout=patience_s)
         async with client:
@@ -73,12 +73,12 @@ def over_sockets(plan: FaultPlan, patience_s: float) -> tuple[list[Heard], list[
         return heard, provider.log()
 
 
-def in_the_simulation(plan: FaultPlan, patience_s: float) -> tuple[list[Heard], list[Record]]:
+def in_the_simulation(plan: FaultPlan, patience_s: float) -> tuple[list[Heard], list[SeenRequest]]:
     provider = SimProvider(SCRIPT, plan)
     return simulated(provider, exchange, timeout=patience_s), provider.log()
 
 
-def bare(record: Record) -> dict[str, Any]:
+def bare(record: SeenRequest) -> dict[str, Any]:
     """A record without its times. Who leaves may have been sent what it did not read any more."""
     return record.model_dump(exclude={"at_ms", "ended_at_ms", "sent"})
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from perdure.actors import Agent, Client, Detached, RunInfo, RunResult, exposed
-from perdure.actors.sim_world.world import Overdue
+from perdure.actors.sim_world.simulation import Overdue
 from perdure.ledger import OutcomeUnknown, UnknownRun
-from perdure.ledger.storage.cabinet import Transaction
+from perdure.ledger.storage.agent_storages import Transaction
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.runner import play, swarm
 from perdure.scenarios.testing.checks import unlike_the_inboxes

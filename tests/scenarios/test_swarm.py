@@ -17,7 +17,7 @@ import pytest
 
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.ledger import View
-from perdure.ledger.storage.cabinet import Transaction
+from perdure.ledger.storage.agent_storages import Transaction
 from perdure.scenarios.swarm.runner import MIXTURE, SWIFT, SeedReport, SwarmReport, play, story_of, weather_of
 from perdure.scenarios.swarm.stories import STORIES
 
@@ -27,7 +27,7 @@ KILLS_LONG = 10_000
 PARTS_LONG = 6
 FIRST_SEED = 10_000
 LEISURELY = ("desks", "families", "letters")  # few deaths in much time; one part plays one seed of each
-DEAR = ("crowds", "meddling", "offices")  # whose deaths cost three times as much as others
+DEAR = ("batches", "meddling", "offices")  # whose deaths cost three times as much as others
 DEAR_MAX = 4  # seeds of each that a part plays each time
 REPLAY = "from perdure.scenarios.swarm.runner import play; print(play(10_007).digest, play(11, 'chats').digest)"
 
@@ -71,7 +71,7 @@ def test_what_was_found_once_is_not_there_any_more(seed: int, story: str, what: 
 @pytest.mark.parametrize("seed", [10_122, *range(6)])
 def test_parents_that_forget_handled_mail_soon_handle_none_twice(seed: int) -> None:
     """Seed 10122 found a first version, by which a host forgot what was still on its way to the agent's next life."""
-    report = play(seed, "crowds", limits=replace(SWIFT, inbox_max=2))
+    report = play(seed, "batches", limits=replace(SWIFT, inbox_max=2))
     assert report.ok, report.problem
 
 
@@ -107,7 +107,7 @@ def test_plays_leave_nothing_behind_and_change_none_of_those_after_them() -> Non
     """Of the model's and of the messenger's libraries too, whose generators die in the middle of an answer."""
     rounds = []
     for _ in range(3):  # what stays after the first one is what modules remember of all plays
-        digests = [play(seed, story).digest for seed, story in ((6, "chats"), (0, "letters"), (10_007, "crowds"))]
+        digests = [play(seed, story).digest for seed, story in ((6, "chats"), (0, "letters"), (10_007, "batches"))]
         gc.collect()
         rounds.append((digests, objects()))
     (first, _), (second, before), (third, after) = rounds

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from perdure.actors import ChatAgent, Client, KillPoint, tool
 from perdure.scenarios.provider.faults import FaultPlan, Pace
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from perdure.scenarios.provider.sim import SimProvider
 from perdure.scenarios.testing.laboratory import Laboratory
 
@@ -31,12 +31,12 @@ class Outside:
         cls.model = cls.provider.model()
 
 
-ADD = tuple(Call(name="add", arguments={"a": number, "b": 2}) for number in range(3))
+ADD = tuple(ScriptedCall(name="add", arguments={"a": number, "b": 2}) for number in range(3))
 SUM = Question(
     asks="sum",
     rounds=(
         Round(thinks="Three at once.", says="Let me add first. ", calls=ADD),
-        Round(says="And then double it. ", calls=(Call(name="double", arguments={"a": 7}),)),
+        Round(says="And then double it. ", calls=(ScriptedCall(name="double", arguments={"a": 7}),)),
     ),
 )
 WORDS = Question(asks="words", rounds=(), concludes="Only words")

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from perdure.actors import Agent, Client, client_tool, exposed, tool
-from perdure.actors.events.observability import Event, subscribe
-from perdure.scenarios.provider.events import Arguments, CallStart, Done, Finish, Role, Text
+from perdure.actors.events.observability import ObservedEvent, subscribe
+from perdure.scenarios.provider.events import ArgumentsDelta, CallStart, Done, Finish, Role, Text
 from perdure.scenarios.provider.faults import FaultPlan, Pace
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 
@@ -20,10 +20,10 @@ CALM = Pace()
 
 def tell(
     story: Story, script: Script = SCRIPT, plan: FaultPlan | None = None, pace: Pace = CALM, **simulation: Any
-) -> list[Event]:
+) -> list[ObservedEvent]:
     """Play a story in a quiet world, which must come to rest with every invariant kept; what was told on the channel of chats."""
     Outside.begin(script, plan, pace)
-    heard: list[Event] = []
+    heard: list[ObservedEvent] = []
     forget = subscribe("chat", heard.append)
     try:
         with Laboratory(3, **simulation) as laboratory:
@@ -123,12 +123,12 @@ class Worker(Adder):
         return f"brooded on {what}"
 
 
-def asks_for(*calls: Call, asks: str = "go") -> Script:
+def asks_for(*calls: ScriptedCall, asks: str = "go") -> Script:
     """A model that makes these calls at once."""
     return Script(questions=(Question(asks=asks, rounds=(Round(says="On it. ", calls=calls),)), *SCRIPT.questions))
 
 
-def streams(first: Call, second: Call, asks: str = "go") -> Script:
+def streams(first: ScriptedCall, second: ScriptedCall, asks: str = "go") -> Script:
     """The same for two calls, event by event: 0 role, 1 text, 2-3 the first call, 4-6 the second one, 7 the end, 8 the sentinel.
 
     The first call is proven whole, and begins, with event 4; a fault at event 6 cuts the second one in two.
@@ -139,10 +139,10 @@ def streams(first: Call, second: Call, asks: str = "go") -> Script:
         Role(),
         Text(text="On it. "),
         CallStart(index=0, id="call-a", name=first.name),
-        Arguments(index=0, text=said[0]),
+        ArgumentsDelta(index=0, text=said[0]),
         CallStart(index=1, id="call-b", name=second.name),
-        Arguments(index=1, text=said[1][:half]),
-        Arguments(index=1, text=said[1][half:]),
+        ArgumentsDelta(index=1, text=said[1][:half]),
+        ArgumentsDelta(index=1, text=said[1][half:]),
         Finish(reason="tool_calls"),
         Done(),
     )
@@ -150,5 +150,5 @@ def streams(first: Call, second: Call, asks: str = "go") -> Script:
     return Script(questions=(question, *SCRIPT.questions))
 
 
-def _json(each: Call) -> str:
+def _json(each: ScriptedCall) -> str:
     return each.key.partition(" ")[2]

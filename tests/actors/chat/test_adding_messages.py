@@ -9,7 +9,7 @@ import pytest
 
 from perdure.actors import ActiveTurn, client_tool, exposed, tool
 from perdure.ledger import BadRequest
-from perdure.scenarios.provider.script import Call, Script
+from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, texts, visit
 
@@ -144,7 +144,7 @@ def test_messages_can_be_added_while_a_turn_is_played() -> None:
         ids = [message["id"] for message in await room.do("get_messages")]
         assert ids == ["asked-0", "beside", "noted", "asked-answer"]
 
-    visit(Noting, story, Script(questions=(calls("take notes", Call(name="note")),)), pace=SLOW)
+    visit(Noting, story, Script(questions=(calls("take notes", ScriptedCall(name="note")),)), pace=SLOW)
 
 
 class Asking(Adder):
@@ -171,7 +171,7 @@ def test_what_a_client_has_answered_stays_through_later_turns() -> None:
         answer = (await room.do("get_messages"))[1]
         assert outcomes(answer) == [("output-available", "ultramarine")]
 
-    visit(Asking, story, Script(questions=(calls("a question", Call(name="ask_user")), *SCRIPT.questions)))
+    visit(Asking, story, Script(questions=(calls("a question", ScriptedCall(name="ask_user")), *SCRIPT.questions)))
 
 
 class Curious(Adder):

@@ -9,13 +9,13 @@ import pytest
 
 from perdure.actors import tool
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, Adder, Listener, Outside
 from tests.actors.chat.room import Room, calls, outcomes, visit
 from tests.actors.chat.talk import Worker, streams
 
-IT, AGAIN, BROKEN = (Call(name="launch", arguments={"what": what}) for what in ("it", "again", "broken"))
-ASKS = tuple(Call(name="ask_user", arguments={"about": about}) for about in ("colour", "size"))
+IT, AGAIN, BROKEN = (ScriptedCall(name="launch", arguments={"what": what}) for what in ("it", "again", "broken"))
+ASKS = tuple(ScriptedCall(name="ask_user", arguments={"about": about}) for about in ("colour", "size"))
 
 
 @tool(needs_approval=True)
@@ -184,14 +184,14 @@ def test_the_repeat_of_a_lost_call_that_a_person_has_allowed_is_made_once_whatev
         await asyncio.sleep(30)
         assert Outside.effects[name, "it"] == 2
 
-    asked = calls("go", Call(name=name, arguments={"what": "it"}))
+    asked = calls("go", ScriptedCall(name=name, arguments={"what": "it"}))
     visit(Gunner, story, Script(questions=(asked,), again=("OUTCOME UNKNOWN",), again_max=1))
 
 
 @pytest.mark.shows(chat_recovery="C-0994")
 def test_a_question_that_is_answered_while_the_model_speaks_is_not_waited_for() -> None:
     """The turn goes on at the end of the answer, and was never put aside (C-0994)."""
-    work = Call(name="work", arguments={"what": "b", "seconds": 1})
+    work = ScriptedCall(name="work", arguments={"what": "b", "seconds": 1})
     seen: set[str] = set()
 
     async def story(room: Room) -> None:
@@ -230,7 +230,7 @@ def test_the_tools_and_the_metadata_of_a_request_are_those_of_its_own_turn() -> 
         assert (await room.do("chat", "words")).ok
         assert Launcher.metadata[:3] == [{"page": 7}, {"page": 7}, None]
 
-    visit(Launcher, story, Script(questions=(calls("go", Call(name="show")), *SCRIPT.questions)))
+    visit(Launcher, story, Script(questions=(calls("go", ScriptedCall(name="show")), *SCRIPT.questions)))
     offered = [
         "show" in [each["function"]["name"] for each in record.body["tools"]] for record in Outside.provider.log()
     ]

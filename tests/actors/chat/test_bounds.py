@@ -11,7 +11,7 @@ from perdure import BadRequest, TurnOptions
 from perdure.actors import ChatRecovery, ChatRecoveryContext, KillPoint, RemoteError
 from perdure.scenarios.provider.events import Role, Text
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
-from perdure.scenarios.provider.script import Call, Question, Script
+from perdure.scenarios.provider.script import Question, Script, ScriptedCall
 from tests.actors.chat.desk import Adder, Listener, Outside
 from tests.actors.chat.room import Room, visit
 from tests.actors.chat.talk import Worker, streams
@@ -193,7 +193,7 @@ class Hurried(Worker):
 @pytest.mark.shows(transport_recovery="1")
 def test_a_recovery_waits_so_long_for_calls_that_are_under_way() -> None:
     """Then it tells of the interruption. The call goes on, and its result is in the next request (seed 000, `stableTimeoutMs`)."""
-    slow, quick = (Call(name="work", arguments={"what": what, "seconds": 60}) for what in "ab")
+    slow, quick = (ScriptedCall(name="work", arguments={"what": what, "seconds": 60}) for what in "ab")
     Hurried.told.clear()
 
     async def story(room: Room) -> None:

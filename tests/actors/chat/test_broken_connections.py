@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from perdure.actors import Client, agent_tool
-from perdure.scenarios.provider.events import Arguments, CallStart, Role
+from perdure.scenarios.provider.events import ArgumentsDelta, CallStart, Role
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, Adder, Listener, Outside
 from tests.actors.chat.talk import Worker, asks_for, bodies, call, streams, tell, until, until_parked, values
 
 A, B = (
-    Call(name="work", arguments={"what": "a", "seconds": 5}),
-    Call(name="work", arguments={"what": "b", "seconds": 1}),
+    ScriptedCall(name="work", arguments={"what": "a", "seconds": 5}),
+    ScriptedCall(name="work", arguments={"what": "b", "seconds": 1}),
 )
 CUT = FaultPlan.at({1: Fault(kind=FaultKind.RESET, event=6)})
 
@@ -42,7 +42,7 @@ def test_a_tool_that_fails_while_the_connection_is_gone_reports_its_own_error() 
         assert "OUTCOME" not in words
         assert "a cannot be done" in bodies()[1]
 
-    heard = tell(story, streams(Call(name="fail", arguments={"what": "a"}), B), CUT)
+    heard = tell(story, streams(ScriptedCall(name="fail", arguments={"what": "a"}), B), CUT)
     assert Outside.effects["began", "a"] == 1
     assert phases(heard) == [("P7", "continue")]
     (why,) = [event.payload["why"] for event in heard if event.type == "chat:transport:recovery"]
@@ -77,7 +77,7 @@ class Impatient(Worker):
 @pytest.mark.parametrize("name", ["work", "brood"])
 def test_a_tool_that_never_returns_costs_its_own_limit_and_is_told_with_caution(name: str) -> None:
     """Cases 5 and 11: the drain ends with the tool's own time, the call ran once, and the next request says what is not known."""
-    first = Call(name=name, arguments={"what": "a", "seconds": 900})
+    first = ScriptedCall(name=name, arguments={"what": "a", "seconds": 900})
 
     async def story(client: Client) -> None:
         began_at = asyncio.get_running_loop().time()
@@ -102,7 +102,7 @@ def test_a_tool_that_never_returns_costs_its_own_limit_and_is_told_with_caution(
 @pytest.mark.shows(transport_recovery="6 19")
 def test_a_call_whose_arguments_broke_off_is_written_again_and_runs_once() -> None:
     """Cases 6, 15, 19: nobody acts on half of them, no word of caution is said, and the failure is charged to its own step."""
-    only = Call(name="work", arguments={"what": "b", "seconds": 1})
+    only = ScriptedCall(name="work", arguments={"what": "b", "seconds": 1})
     script = Script(
         questions=(Question(asks="go", rounds=(Round(calls=(A,)), Round(calls=(only,)))), *SCRIPT.questions)
     )
@@ -157,7 +157,7 @@ def test_a_result_of_a_tool_ends_the_row_of_lost_connections(
         result = await call(client, Worker, "chat", "go")
         assert (result.status, result.reason) == (status, "" if status == "completed" else "recovery_exhausted")
 
-    quick = Call(name="work", arguments={"what": "a", "seconds": seconds})
+    quick = ScriptedCall(name="work", arguments={"what": "a", "seconds": seconds})
     tell(story, streams(quick, B), FaultPlan.at(faults), pace=Pace(between_ms=300))
     assert len(Outside.provider.log()) >= lost + 1 + lost_again
     assert Outside.effects["began", "a"] == int(event == 6)
@@ -169,16 +169,16 @@ def test_a_half_written_call_in_front_of_a_whole_one_is_said_to_be_cut_off() -> 
     verbatim = (
         Role(),
         CallStart(index=0, id="call-half", name="work"),
-        Arguments(index=0, text='{"wh'),
+        ArgumentsDelta(index=0, text='{"wh'),
         CallStart(index=1, id="call-whole", name="work"),
-        Arguments(index=1, text='{"what":"a","seconds":1}'),
+        ArgumentsDelta(index=1, text='{"what":"a","seconds":1}'),
         CallStart(index=2, id="call-third", name="work"),
-        Arguments(index=2, text='{"what"'),
-        Arguments(index=2, text=':"b"}'),
+        ArgumentsDelta(index=2, text='{"what"'),
+        ArgumentsDelta(index=2, text=':"b"}'),
     )
     whole, lost = (
-        Call(name="work", arguments={"what": "a", "seconds": 1}),
-        Call(name="work", arguments={"what": "c", "seconds": 1}),
+        ScriptedCall(name="work", arguments={"what": "a", "seconds": 1}),
+        ScriptedCall(name="work", arguments={"what": "c", "seconds": 1}),
     )
     script = Script(questions=(Question(asks="go", rounds=(Round(calls=(lost, whole)),), verbatim=(verbatim,)),))
 
@@ -209,7 +209,7 @@ def test_a_call_that_was_allowed_but_had_not_begun_when_its_turn_failed_never_ra
         assert (await call(client, Worker, "chat", "words")).ok
         assert "NOT RUN: this call of risky" in bodies()[-1]
 
-    tell(story, streams(Call(name="risky", arguments={"what": "it"}), B), FaultPlan.at({1: refused}))
+    tell(story, streams(ScriptedCall(name="risky", arguments={"what": "it"}), B), FaultPlan.at({1: refused}))
     assert not Outside.effects["risky", "it"]
 
 
@@ -227,7 +227,7 @@ def test_a_result_that_comes_after_the_end_changes_nothing() -> None:
         await asyncio.sleep(10)
         assert await call(client, Worker, "get_messages") == before
 
-    tell(story, asks_for(Call(name="ask_user"), A))
+    tell(story, asks_for(ScriptedCall(name="ask_user"), A))
     assert Outside.effects["done", "a"] == 1
 
 
@@ -246,7 +246,7 @@ def test_a_tool_of_a_minute_outlives_a_connection_of_a_second() -> None:
         ]
         assert {"waitingFor": ["call-a"]} in told
 
-    slow = Call(name="work", arguments={"what": "a", "seconds": 60})
+    slow = ScriptedCall(name="work", arguments={"what": "a", "seconds": 60})
     tell(story, streams(slow, B), CUT)
     assert (Outside.effects["done", "a"], Outside.effects["stopped", "a"]) == (1, 0)
 
@@ -262,7 +262,9 @@ class Parent(Adder):
 @pytest.mark.shows(transport_recovery="A13")
 def test_a_child_agent_goes_on_while_its_parents_connection_is_gone() -> None:
     """A13: its turn is its own, with a budget of its own; the failures of one are not the other's."""
-    first, second = (Call(name="delegate", arguments={"message": words}) for words in ("words one", "words two"))
+    first, second = (
+        ScriptedCall(name="delegate", arguments={"message": words}) for words in ("words one", "words two")
+    )
     plan = FaultPlan(
         rules=(
             Rule(fault=Fault(kind=FaultKind.RESET, event=6), asks="go", times=1),
@@ -291,7 +293,7 @@ def test_a_child_agent_goes_on_while_its_parents_connection_is_gone() -> None:
 @pytest.mark.shows(transport_recovery="A14")
 def test_a_question_that_is_open_when_the_connection_breaks_stays_open() -> None:
     """A14: the person answers when they like, and the call runs once, though the stream that asked is long gone."""
-    first = Call(name="risky", arguments={"what": "it"})
+    first = ScriptedCall(name="risky", arguments={"what": "it"})
 
     async def story(client: Client) -> None:
         await call(client, Worker, "submit_messages", "go", request_id="asked")

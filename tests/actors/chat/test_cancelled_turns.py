@@ -12,10 +12,10 @@ import pytest
 
 from perdure.actors import Agent, Client, agent_tool
 from perdure.actors.chat.play import Play
-from perdure.actors.chat.turn_ends import Outcome
+from perdure.actors.chat.turn_ends import TurnOutcome
 from perdure.policies import TurnEvent
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
-from perdure.scenarios.provider.script import Call
+from perdure.scenarios.provider.script import ScriptedCall
 from tests.actors.chat.desk import Adder, Listener, Outside
 from tests.actors.chat.room import Room, outcomes, visit
 from tests.actors.chat.talk import Worker, asks_for, bodies, call, status_of, streams, tell, until, until_parked, values
@@ -29,11 +29,11 @@ async def _fails() -> None:
     raise RuntimeError("in vain")
 
 
-async def _gives(outcome: Outcome | None) -> Outcome | None:
+async def _gives(outcome: TurnOutcome | None) -> TurnOutcome | None:
     return outcome
 
 
-DONE, PARKED = Outcome(TurnEvent.COMPLETED), Outcome(TurnEvent.PARKED)
+DONE, PARKED = TurnOutcome(TurnEvent.COMPLETED), TurnOutcome(TurnEvent.PARKED)
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
@@ -56,7 +56,7 @@ def test_a_cancelled_turn_is_aborted_unless_it_has_come_to_its_end_before(
     async def stop_calls(why: str) -> None:
         stopped.append(why)
 
-    async def story() -> Outcome | None:
+    async def story() -> TurnOutcome | None:
         turn = SimpleNamespace(cancelled="no more" if is_cancelled else None)
         live: Any = SimpleNamespace(turn=turn, stop_calls=stop_calls, stream=SimpleNamespace(mend=lambda: None))
         tenant = SimpleNamespace(spawn_awaited=asyncio.ensure_future)
@@ -80,8 +80,8 @@ def test_a_cancelled_turn_is_aborted_unless_it_has_come_to_its_end_before(
         assert (outcome, stopped) == (work.args[0], [])  # type: ignore[attr-defined]
 
 
-A, B = Call(name="work", arguments={"what": "a"}), Call(name="work", arguments={"what": "b"})
-BROODS = Call(name="brood", arguments={"what": "a"})
+A, B = ScriptedCall(name="work", arguments={"what": "a"}), ScriptedCall(name="work", arguments={"what": "b"})
+BROODS = ScriptedCall(name="brood", arguments={"what": "a"})
 STALL = Fault(kind=FaultKind.STALL)
 BUSY = Fault(kind=FaultKind.STATUS, status=429, retry_after="100")
 
@@ -205,7 +205,7 @@ def test_a_cancelled_question_says_that_it_was_not_answered(tool: str, words: st
         assert (await call(client, Worker, "chat", "words")).ok
         assert words in bodies()[-1]
 
-    tell(story, asks_for(Call(name=tool, arguments=arguments)))
+    tell(story, asks_for(ScriptedCall(name=tool, arguments=arguments)))
     assert not Outside.effects["risky", "it"]
 
 
@@ -232,7 +232,7 @@ def test_a_cancel_that_a_death_cut_short_still_stops_the_tools(first: str) -> No
             struck.append(process)
         return hit
 
-    tell(story, asks_for(Call(name=first, arguments={"what": "a"})), kill_when=rule)
+    tell(story, asks_for(ScriptedCall(name=first, arguments={"what": "a"})), kill_when=rule)
     assert struck
     assert Outside.effects["began", "a"] == 1
     assert not Outside.effects["done", "a"]
@@ -262,15 +262,15 @@ class Walker(Agent):
         return f"worked on {input}"
 
 
-WALKS = Call(name="walker", arguments={"input": "a"})
-WORKS = Call(name="work", arguments={"what": "a", "seconds": 5})
+WALKS = ScriptedCall(name="walker", arguments={"input": "a"})
+WORKS = ScriptedCall(name="work", arguments={"what": "a", "seconds": 5})
 
 
 @pytest.mark.parametrize("tool_call", [WORKS, WALKS], ids=["function", "child"])
 @pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize("dies_again", [False, True])
 def test_of_a_tool_that_has_ended_during_the_recovery_a_cancelled_turn_keeps_the_result(
-    tool_call: Call, ends: bool, dies_again: bool
+    tool_call: ScriptedCall, ends: bool, dies_again: bool
 ) -> None:
     """B7, B9: in this life it was never waited for, and its result counts nevertheless; in a later life, too. One at work is stopped."""
 
@@ -305,11 +305,11 @@ def test_of_a_tool_that_has_ended_during_the_recovery_a_cancelled_turn_keeps_the
     visit(Musing, story, asks_for(tool_call), kill_when=rule)
 
 
-BROODS_BRIEFLY = Call(name="brood", arguments={"what": "a", "seconds": 5})
+BROODS_BRIEFLY = ScriptedCall(name="brood", arguments={"what": "a", "seconds": 5})
 
 
 @pytest.mark.parametrize("tool_call", [WORKS, WALKS, BROODS_BRIEFLY], ids=["function", "child", "inline"])
-def test_of_a_tool_that_the_death_came_before_a_cancelled_turn_says_that_it_never_ran(tool_call: Call) -> None:
+def test_of_a_tool_that_the_death_came_before_a_cancelled_turn_says_that_it_never_ran(tool_call: ScriptedCall) -> None:
     """The model may ask for it again without a second thought."""
 
     async def story(room: Room) -> None:

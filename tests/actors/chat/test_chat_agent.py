@@ -23,7 +23,7 @@ from perdure.actors import (
 )
 from perdure.ledger import BadRequest, ConflictingRequest
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 
@@ -141,7 +141,9 @@ async def risky(what: str) -> str:
 
 
 def _round(name: str, **arguments: Any) -> Script:
-    return Script(questions=(Question(asks="go", rounds=(Round(calls=(Call(name=name, arguments=arguments),)),)),))
+    return Script(
+        questions=(Question(asks="go", rounds=(Round(calls=(ScriptedCall(name=name, arguments=arguments),)),)),)
+    )
 
 
 async def _parked(client: Client) -> str:
@@ -254,9 +256,9 @@ def test_agents_are_tools_of_a_chat() -> None:
     rounds = (
         Round(
             calls=(
-                Call(name="ask_adder", arguments={"message": "words please"}),
-                Call(name="count", arguments={"input": 5}),
-                Call(name="count_later", arguments={"input": 6}),
+                ScriptedCall(name="ask_adder", arguments={"message": "words please"}),
+                ScriptedCall(name="count", arguments={"input": 5}),
+                ScriptedCall(name="count_later", arguments={"input": 6}),
             )
         ),
     )

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.actors import AgentToolEvents, KillPoint, tool
 from perdure.actors.events.reducer import RunState
-from perdure.scenarios.provider.script import Call, Script
+from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import WHOLE, Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, texts, visit
 
@@ -97,4 +97,4 @@ def test_a_child_whose_conversation_went_on_without_its_turn_has_failed() -> Non
         assert (result.status, result.ok) == ("error", False)
         assert "has gone on without this turn" in str(result.error)
 
-    visit(Distracted, story, Script(questions=(calls("listen", Call(name="listen")),)))
+    visit(Distracted, story, Script(questions=(calls("listen", ScriptedCall(name="listen")),)))

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.actors import KillPoint, client_tool, tool
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
 
@@ -49,9 +49,9 @@ async def risky(what: str) -> str:
 
 MORE = Script(
     questions=(
-        calls("risk", Call(name="risky", arguments={"what": "it"})),
-        calls("ask", Call(name="ask_user")),
-        calls("ponder", Call(name="ponder")),
+        calls("risk", ScriptedCall(name="risky", arguments={"what": "it"})),
+        calls("ask", ScriptedCall(name="ask_user")),
+        calls("ponder", ScriptedCall(name="ponder")),
         Question(asks="words", concludes="Only words"),
     )
 )
@@ -208,7 +208,7 @@ def test_w28_each_question_of_a_turn_has_a_time_of_its_own(is_answered: bool) ->
         assert is_answered or result.reason == "awaiting_client_deadline"
 
     ask_twice = Question(
-        asks="twice", rounds=tuple(Round(calls=(Call(name="ask_user", arguments={"n": n}),)) for n in (1, 2))
+        asks="twice", rounds=tuple(Round(calls=(ScriptedCall(name="ask_user", arguments={"n": n}),)) for n in (1, 2))
     )
     visit(Slow, story, Script(questions=(ask_twice,)))
 

@@ -11,14 +11,14 @@ from pydantic_ai.exceptions import ModelHTTPError
 
 from perdure import ChatRecovery, ContextOverflow, tool
 from perdure.actors import ChatAgent
-from perdure.actors.events.observability import Event, subscribe
+from perdure.actors.events.observability import ObservedEvent, subscribe
 from tests.actors.chat.narrow import REFUSED, Ahead, Drill, DrillAhead, Miner, Mute, Narrow, Stubborn, old_talk
 from tests.actors.chat.room import Room, Story, outcomes, texts, visit
 
 
 def heard(agent: type[ChatAgent], story: Story, **simulation: Any) -> list[dict[str, Any]]:
     """Play a story, and return what was told of compactions."""
-    events: list[Event] = []
+    events: list[ObservedEvent] = []
     forget = subscribe("chat", events.append)
     try:
         visit(agent, story, **simulation)

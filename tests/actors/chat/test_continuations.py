@@ -9,7 +9,7 @@ import pytest
 
 from perdure.actors import client_tool, tool
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, texts, visit
 
@@ -129,7 +129,11 @@ def test_new_thoughts_of_a_continuation_are_parts_of_their_own() -> None:
         questions=(
             Question(
                 asks="think",
-                rounds=(Round(thinks="Once more, at length.", calls=(Call(name="add", arguments={"a": 1, "b": 1}),)),),
+                rounds=(
+                    Round(
+                        thinks="Once more, at length.", calls=(ScriptedCall(name="add", arguments={"a": 1, "b": 1}),)
+                    ),
+                ),
             ),
         )
     )
@@ -164,7 +168,7 @@ def _call(name: str, call_id: str, **more: Any) -> dict[str, Any]:
     return {"type": f"tool-{name}", "toolCallId": call_id, "state": "input-available", "input": {"what": "it"}, **more}
 
 
-ASK = Script(questions=(calls("ask", Call(name="ask_user")), Question(asks="go", concludes="Gone")))
+ASK = Script(questions=(calls("ask", ScriptedCall(name="ask_user")), Question(asks="go", concludes="Gone")))
 
 
 @pytest.mark.shows(chat_recovery="C-1167 C-1169 C-1170")

@@ -1,4 +1,4 @@
-"""Who talks with an agent asks its host (`actors.link.doors`), and the supervisor when it must be."""
+"""Who talks with an agent asks its host (`actors.link.direct_calls`), and the supervisor when it must be."""
 
 from __future__ import annotations
 
@@ -13,11 +13,19 @@ from pydantic_ai.messages import ModelMessage
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from perdure.actors import Agent, ChatAgent, KillPoint, exposed
-from perdure.actors.link.doors import FRESH_S, Door, Doors, Look, LookFrame, Seen, with_door
+from perdure.actors.link.direct_calls import (
+    FRESH_S,
+    DirectCalls,
+    DirectReply,
+    DirectRequest,
+    DirectRoute,
+    LookFrame,
+    append_route,
+)
 from perdure.actors.link.messages import Ask, Call
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.wire import PeerFrame, decode_all
-from perdure.actors.ports import Courier
+from perdure.actors.ports import Transport
 from perdure.actors.tasks import Tasks
 from perdure.ledger import AgentUnreachable, ConflictingRequest, HostUnavailable, pack, unpack
 from tests.kit import Stage, address, play
@@ -74,7 +82,7 @@ class Ear:
 class Counting:
     """Counts what goes which way."""
 
-    def __init__(self, inner: Courier) -> None:
+    def __init__(self, inner: Transport) -> None:
         self._inner, self.door = inner, inner.door
         self.looks, self.failed, self.calls = 0, 0, Counter[str]()
 
@@ -264,14 +272,14 @@ def test_where_a_child_lives_is_known_to_its_parent_and_not_to_its_neighbours() 
         async def look(_host: str, frame: bytes) -> bytes:
             questions = LookFrame(*unpack(frame)).questions
             asked.extend("host" for _ in questions)
-            return pack([Seen(number, with_door(b"told", Door("h1", 1))) for number, _ in questions])
+            return pack([DirectReply(number, append_route(b"told", DirectRoute("h1", 1))) for number, _ in questions])
 
         async def by_the_supervisor() -> bytes:
             asked.append("supervisor")
-            return with_door(b"told", Door("h1", 1))
+            return append_route(b"told", DirectRoute("h1", 1))
 
         async with Tasks("test") as tasks:
-            doors = Doors(tasks, cast("Peer", SimpleNamespace(courier=SimpleNamespace(look=look), peer_id="me")))
+            doors = DirectCalls(tasks, cast("Peer", SimpleNamespace(courier=SimpleNamespace(look=look), peer_id="me")))
             for who in ("house", "house", "", ""):
                 assert await doors.ask(who, "speaker", "method", b"", "", by_the_supervisor) == b"told"
             tasks.finish("done")
@@ -293,7 +301,7 @@ def test_an_answer_without_a_door_tells_nothing_about_where_the_agent_is() -> No
             return b"plain"
 
         async with Tasks("test") as tasks:
-            doors = Doors(tasks, cast("Peer", None))
+            doors = DirectCalls(tasks, cast("Peer", None))
             for _ in range(2):
                 assert await doors.ask("", "speaker", "method", b"", "", by_the_supervisor) == b"plain"
             tasks.finish("done")
@@ -310,7 +318,7 @@ def test_a_host_is_asked_for_nothing_but_what_is_marked_so() -> None:
         activation = stage.view.agents[agent]
         for number, (method, is_answered) in enumerate([("_perdure_feed", True), ("get_messages", False)], 1):
             arguments = pack([[0, 0.0] if is_answered else [], {}])
-            look = Look(agent, activation.incarnation, method, arguments)
+            look = DirectRequest(agent, activation.incarnation, method, arguments)
             frame = pack(LookFrame("somebody", number, [(number, look)]))
             ((told, value),) = unpack(await stage.client.peer.courier.look(activation.host_id, frame))
             assert (told, value is not None) == (number, is_answered)
@@ -323,7 +331,7 @@ def test_a_call_that_comes_twice_takes_nobodys_answer() -> None:
     async def story(stage: Stage) -> None:
         await stage.client.agent(Speaker, "s").chat("Speak!", Ear())
         activation = stage.view.agents[address(Speaker, "s")]
-        question = Look(activation.agent_id, activation.incarnation, "_perdure_feed", pack([[0, 0.0], {}]))
+        question = DirectRequest(activation.agent_id, activation.incarnation, "_perdure_feed", pack([[0, 0.0], {}]))
         frame, courier = pack(LookFrame("somebody", 1, [(1, question)])), stage.client.peer.courier
         told = await asyncio.gather(*(courier.look(activation.host_id, frame) for _ in range(2)))
         assert [number for each in told for number, _ in unpack(each)] == [1]

@@ -15,7 +15,7 @@ from pydantic_ai.toolsets import FunctionToolset
 
 from perdure import BadRequest
 from perdure.actors import Client, DurableAgent
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Outside, play
 from tests.actors.chat.room import Room, calls, outcomes, visit
@@ -23,15 +23,15 @@ from tests.actors.chat.room import Room, calls, outcomes, visit
 FINAL = Question(
     asks="plan",
     rounds=(
-        Round(calls=(Call(name="add", arguments={"a": 1, "b": 2}),)),
-        Round(calls=(Call(name="final_result", arguments={"title": "Three", "steps": ["one", "two"]}),)),
+        Round(calls=(ScriptedCall(name="add", arguments={"a": 1, "b": 2}),)),
+        Round(calls=(ScriptedCall(name="final_result", arguments={"title": "Three", "steps": ["one", "two"]}),)),
     ),
 )
 TWICE = Question(
     asks="twice",
     rounds=(
-        Round(calls=(Call(name="final_result", arguments={"title": 3, "steps": ["one"]}),)),
-        Round(calls=(Call(name="final_result", arguments={"title": "Three", "steps": ["one"]}),)),
+        Round(calls=(ScriptedCall(name="final_result", arguments={"title": 3, "steps": ["one"]}),)),
+        Round(calls=(ScriptedCall(name="final_result", arguments={"title": "Three", "steps": ["one"]}),)),
     ),
 )
 ALL = Script(
@@ -39,11 +39,11 @@ ALL = Script(
         *SCRIPT.questions,
         FINAL,
         TWICE,
-        calls("careful", Call(name="careful", arguments={"what": "it"})),
-        calls("risky", Call(name="risky", arguments={"what": "it"})),
-        calls("lend", Call(name="lend", arguments={"what": "it"})),
-        calls("picky", Call(name="picky", arguments={"what": "bad"})),
-        calls("wrong", Call(name="add", arguments={"a": "one", "b": 2})),
+        calls("careful", ScriptedCall(name="careful", arguments={"what": "it"})),
+        calls("risky", ScriptedCall(name="risky", arguments={"what": "it"})),
+        calls("lend", ScriptedCall(name="lend", arguments={"what": "it"})),
+        calls("picky", ScriptedCall(name="picky", arguments={"what": "bad"})),
+        calls("wrong", ScriptedCall(name="add", arguments={"a": "one", "b": 2})),
     )
 )
 

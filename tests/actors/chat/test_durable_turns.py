@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perdure.actors import KillPoint
-from perdure.scenarios.provider.script import Call
+from perdure.scenarios.provider.script import ScriptedCall
 from tests.actors.chat.desk import WHOLE, Adder, Outside
 from tests.actors.chat.room import Room, outcomes, visit
 from tests.actors.chat.talk import Worker, asks_for
 
-WORK = asks_for(Call(name="work", arguments={"what": "a", "seconds": 20}))
+WORK = asks_for(ScriptedCall(name="work", arguments={"what": "a", "seconds": 20}))
 
 
 def at_work() -> bool:

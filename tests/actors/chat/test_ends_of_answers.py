@@ -20,7 +20,7 @@ from perdure.scenarios.provider.events import (
     dumped,
 )
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.actors.chat.room import Room, visit
 
@@ -210,7 +210,7 @@ def test_silence_has_a_limit_though_its_author_set_none(event: int | None, secon
 
 def test_a_tool_has_a_limit_though_its_author_set_none() -> None:
     """After ten minutes the model is told that the outcome is not known."""
-    script = Script(questions=(Question(asks="go", rounds=(Round(calls=(Call(name="hang", arguments={}),)),)),))
+    script = Script(questions=(Question(asks="go", rounds=(Round(calls=(ScriptedCall(name="hang", arguments={}),)),)),))
 
     async def story(room: Room) -> None:
         begun_s = asyncio.get_running_loop().time()

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from pydantic_ai.exceptions import FallbackExceptionGroup, ModelAPIError, ModelHTTPError, UnexpectedModelBehavior
 
-from perdure.actors.chat.failures import CHAIN_MAX, ModelFailed, chain_of, failure_of, raised
+from perdure.actors.chat.turn_failures import CHAIN_MAX, ModelFailed, chain_of, failure_of, raised
 from perdure.policies import ApiKind, Failure, FailureKind
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from perdure.actors import Client
-from perdure.actors.chat.turn_ends import Outcome
+from perdure.actors.chat.turn_ends import TurnOutcome
 from perdure.policies import TurnEvent
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
 from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask, in_third_answer
@@ -116,9 +116,9 @@ def test_who_comes_to_a_turn_that_failed_is_told_what_it_said_and_then_why() -> 
 @pytest.mark.shows(chat_recovery="C-0381 C-0385")
 def test_an_end_without_words_of_its_own_has_some() -> None:
     """C-0380, C-0381, C-0385: each end is one event that says which it is."""
-    assert Outcome(TurnEvent.COMPLETED).last_event == {"type": "finish"}
-    assert Outcome(TurnEvent.ABORTED, "enough").last_event == {"type": "abort", "reason": "enough"}
-    assert Outcome(TurnEvent.FAILED).last_event == {
+    assert TurnOutcome(TurnEvent.COMPLETED).last_event == {"type": "finish"}
+    assert TurnOutcome(TurnEvent.ABORTED, "enough").last_event == {"type": "abort", "reason": "enough"}
+    assert TurnOutcome(TurnEvent.FAILED).last_event == {
         "type": "error",
         "errorText": "The turn failed for an unknown reason.",
     }

@@ -10,9 +10,9 @@ import pytest
 
 from perdure.actors import ChatRecovery, ChatRecoveryContext, Client, KillPoint
 from perdure.actors.chat.event_lists import last_boundary
-from perdure.actors.events.observability import Event, subscribe
+from perdure.actors.events.observability import ObservedEvent, subscribe
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
-from perdure.scenarios.provider.script import Call
+from perdure.scenarios.provider.script import ScriptedCall
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside, ask
 from tests.actors.chat.room import Room, visit
@@ -60,7 +60,7 @@ def story_of(
 def names() -> list[str]:
     """What was told, by its name."""
     return [
-        each.type if isinstance(each, Event) else each if isinstance(each, str) else type(each).__name__
+        each.type if isinstance(each, ObservedEvent) else each if isinstance(each, str) else type(each).__name__
         for each in TOLD
     ]
 
@@ -301,7 +301,7 @@ def test_a_call_that_has_begun_is_not_dropped_with_a_half_answer() -> None:
         return hit
 
     TOLD.clear()
-    Outside.begin(asks_for(Call(name="work", arguments={"what": "a", "seconds": 5})))
+    Outside.begin(asks_for(ScriptedCall(name="work", arguments={"what": "a", "seconds": 5})))
     with Laboratory(3, kill_when=while_it_works) as laboratory:
         result, _ = laboratory.play(lambda client: ask(client, Dropping, "go"))
         laboratory.settle()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.actors.chat.messages import (
+from perdure.actors.chat.chat_messages import (
     FILES_BYTES_MAX,
     INPUT_BYTES_MAX,
     MESSAGE_BYTES_MAX,

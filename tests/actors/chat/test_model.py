@@ -16,10 +16,10 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from perdure.actors.chat.answer_stream import Finished
-from perdure.actors.chat.failures import ModelFailed
 from perdure.actors.chat.model import stream_model
 from perdure.actors.chat.model_lookup import UnusableModel, close_models, load_library, resolve_model
 from perdure.actors.chat.tools import ToolSpec
+from perdure.actors.chat.turn_failures import ModelFailed
 from perdure.actors.events.message_parts import apply_chunk
 from perdure.ledger import BadRequest, Secret, plain_without_secrets
 from perdure.policies import ApiKind, Failure, FailureKind, Message, Part

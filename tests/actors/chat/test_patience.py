@@ -10,7 +10,7 @@ import pytest
 from perdure.actors import Agent, ChatRecovery, ChatRecoveryContext, KillPoint, RunContext, agent_tool
 from perdure.ledger import derived_run_id
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
-from perdure.scenarios.provider.script import Call, Script
+from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, texts, visit
 
@@ -268,7 +268,7 @@ class Foreman(Told):
 def test_the_progress_of_a_child_is_progress_of_the_turn_that_waits_for_it(how: str) -> None:
     """A parent that is killed again and again lives on what its child shows, and on nothing else; the child runs once, under an id that
     follows from the call (C-0571, C-0572, C-1053, C-1054, C-1410)."""
-    script = Script(questions=(calls("dig", Call(name="dig", arguments={"input": how})),))
+    script = Script(questions=(calls("dig", ScriptedCall(name="dig", arguments={"input": how})),))
 
     async def story(room: Room) -> None:
         HEARD.clear()

@@ -9,8 +9,8 @@ import pytest
 
 from perdure.actors import client_tool, exposed, tool
 from perdure.actors.chat.turns import UNANSWERED
-from perdure.actors.sim_world.world import Overdue
-from perdure.scenarios.provider.script import Call, Question, Script
+from perdure.actors.sim_world.simulation import Overdue
+from perdure.scenarios.provider.script import Question, Script, ScriptedCall
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, visit
@@ -52,9 +52,9 @@ class Showing(Asker):
 
 ASK = Script(
     questions=(
-        calls("ask", Call(name="ask_user")),
-        calls("risk", Call(name="risky", arguments={"what": "it"})),
-        calls("both", Call(name="ask_user"), Call(name="locate"), Call(name="ponder")),
+        calls("ask", ScriptedCall(name="ask_user")),
+        calls("risk", ScriptedCall(name="risky", arguments={"what": "it"})),
+        calls("both", ScriptedCall(name="ask_user"), ScriptedCall(name="locate"), ScriptedCall(name="ponder")),
         Question(asks="words", concludes="Only words"),
     )
 )
@@ -225,7 +225,10 @@ class Hasty(Showing):
 def test_an_answer_in_the_very_moment_in_which_its_turn_is_put_aside_is_not_lost() -> None:
     """At whichever step of the loop it comes, the turn goes on."""
     steps = range(2, 6)
-    asked = [calls(f"q{n}.", Call(name="ask_user"), Call(name="answer_soon", arguments={"steps": n})) for n in steps]
+    asked = [
+        calls(f"q{n}.", ScriptedCall(name="ask_user"), ScriptedCall(name="answer_soon", arguments={"steps": n}))
+        for n in steps
+    ]
 
     async def story(room: Room) -> None:
         for number in steps:

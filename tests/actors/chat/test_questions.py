@@ -8,13 +8,13 @@ import pytest
 
 from perdure.actors import ChatRecoveryContext, client_tool
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, Adder, Outside
 from tests.actors.chat.room import Room, outcomes, texts, visit
 from tests.actors.chat.talk import Worker, risky
 
 PROMPT = {"type": "object", "properties": {"prompt": {"type": "string"}}}
-ASKS = Call(name="ask_user", arguments={"prompt": "Which colour?"})
+ASKS = ScriptedCall(name="ask_user", arguments={"prompt": "Which colour?"})
 SCRIPT_ASKS = Script(questions=(Question(asks="paint", rounds=(Round(calls=(ASKS,)),)), *SCRIPT.questions))
 
 

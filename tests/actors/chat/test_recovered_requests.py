@@ -12,7 +12,7 @@ import pytest
 
 from perdure.actors import Client, KillPoint
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 from tests.actors.chat.desk import WHOLE, Adder, Listener, Outside, ask
 from tests.actors.chat.talk import Worker, asks_for, bodies, call, tell, until, values
@@ -163,7 +163,7 @@ GONE = Fault(kind=FaultKind.RESET, event=1)
 def test_failures_in_a_row_are_counted_from_the_last_success(name: str, plan: list[int], status: str) -> None:
     """An answer that is whole ends the row, also one after which nothing but a person is waited for."""
     arguments = [{"what": str(number), "seconds": 0.1} for number in range(len(plan))]
-    rounds = tuple(Round(calls=(Call(name=name, arguments=each),)) for each in arguments)
+    rounds = tuple(Round(calls=(ScriptedCall(name=name, arguments=each),)) for each in arguments)
     faults: dict[int, Fault] = {}
     at = 0
     for fails in plan:
@@ -226,7 +226,7 @@ def test_a_lost_connection_is_no_step() -> None:
 
     tell(
         story,
-        asks_for(Call(name="work", arguments={"what": "a", "seconds": 1})),
+        asks_for(ScriptedCall(name="work", arguments={"what": "a", "seconds": 1})),
         FaultPlan.at({1: lost, 2: lost, 3: lost}),
     )
 
@@ -248,7 +248,7 @@ def _strike_at_work() -> tuple[list[str], Callable[[str, KillPoint, str], bool]]
 def test_a_late_result_corrects_what_the_model_was_told() -> None:
     """A17, B1: the tool was still running when its turn gave up waiting; when it has ended, the next turn begins with its result."""
     struck, agents_host = _strike_at_work()
-    slow = asks_for(Call(name="work", arguments={"what": "a", "seconds": 40}))
+    slow = asks_for(ScriptedCall(name="work", arguments={"what": "a", "seconds": 40}))
     Outside.begin(slow)
     with Laboratory(3, limits=replace(QUICK, reattach_no_progress_ms=5_000), kill_when=agents_host) as laboratory:
 
@@ -281,7 +281,7 @@ def test_a_late_result_corrects_what_the_model_was_told() -> None:
 @pytest.mark.parametrize("has_ended", [True, False])
 def test_the_same_call_may_be_made_again_once_its_late_result_is_known_and_not_before(has_ended: bool) -> None:
     struck, agents_host = _strike_at_work()
-    slow = Call(name="work", arguments={"what": "a", "seconds": 40})
+    slow = ScriptedCall(name="work", arguments={"what": "a", "seconds": 40})
     script = asks_for(slow)
     again = Question(asks="once more", rounds=(Round(calls=(slow,)),))
     Outside.begin(script.model_copy(update={"questions": (again, *script.questions)}))

@@ -11,7 +11,7 @@ import pytest
 from perdure.actors import ChatRecovery, ChatRecoveryContext, Client, KillPoint, tool
 from perdure.policies import default_repair
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside, ask
 from tests.actors.chat.room import Room, visit
@@ -294,7 +294,7 @@ class Once(Adder):
         return "launched"
 
 
-LAUNCH = Call(name="launch", arguments={"what": "it"})
+LAUNCH = ScriptedCall(name="launch", arguments={"what": "it"})
 
 
 @pytest.mark.shows(chat_recovery="C-0799 C-1108", transport_recovery="A6 B8")

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from perdure.actors import ChatRecovery, exposed, tool
-from perdure.scenarios.provider.script import Call, Script
+from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, Adder, Listener, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
 
 QUESTION = {"name": "ask_user", "description": "Ask.", "parameters": {"type": "object", "properties": {}}}
 ALL = Script(
     questions=(
-        calls("a question", Call(name="ask_user")),
-        calls("both at once", Call(name="ask_user"), Call(name="dig")),
-        calls("a risk", Call(name="risky")),
+        calls("a question", ScriptedCall(name="ask_user")),
+        calls("both at once", ScriptedCall(name="ask_user"), ScriptedCall(name="dig")),
+        calls("a risk", ScriptedCall(name="risky")),
         *SCRIPT.questions,
     )
 )

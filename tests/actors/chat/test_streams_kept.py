@@ -14,10 +14,10 @@ from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.turn import Turn
 from perdure.actors.events.message_parts import BROKEN, RETRACT, apply_chunk
 from perdure.ledger import BadRequest, TooLarge, unpack
-from perdure.ledger.storage.cabinet import CHUNKS
+from perdure.ledger.storage.agent_storages import CHUNKS
 from perdure.policies import Event
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
-from perdure.scenarios.provider.script import Call, Script
+from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Listener, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, texts, visit
 
@@ -54,7 +54,9 @@ class Keeper(Adder):
         return "ä" * pages * 1_000
 
 
-PRINT = Script(questions=(calls("print", Call(name="print_out", arguments={"pages": 1_500})), *SCRIPT.questions))
+PRINT = Script(
+    questions=(calls("print", ScriptedCall(name="print_out", arguments={"pages": 1_500})), *SCRIPT.questions)
+)
 
 
 def _folded(events: list[Any]) -> list[Any]:

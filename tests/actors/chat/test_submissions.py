@@ -11,7 +11,7 @@ import pytest
 from perdure.actors import Agent, Detached, KillPoint, RunContext, exposed, tool
 from perdure.ledger import BadRequest, ConflictingRequest, StorageError
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
-from perdure.scenarios.provider.script import Call, Question, Script
+from perdure.scenarios.provider.script import Question, Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.room import SLOW, Room, calls, outcomes, visit
 
@@ -84,7 +84,7 @@ def test_what_is_submitted_within_a_turn_is_played_after_it() -> None:
         assert await room.roles() == "uaua"
         assert Outside.provider.counters().open_most == 1
 
-    visit(Delegating, story, Script(questions=(calls("more work", Call(name="later")), *SCRIPT.questions)))
+    visit(Delegating, story, Script(questions=(calls("more work", ScriptedCall(name="later")), *SCRIPT.questions)))
 
 
 @pytest.mark.shows(chat_recovery="C-0543 C-0654 C-0655 C-0656 C-0658")
@@ -309,8 +309,10 @@ def test_tools_that_outlive_a_failure_of_the_storage_are_heard_once() -> None:
         assert set(Outside.effects.values()) == {1}
         assert len(listener.heard) == told["events"] + 1, "every event is there, and none twice"
 
-    long = Call(name="write", arguments={"text": "and so on " * 30})  # the model still speaks when the storage fails
-    work = calls("work", Call(name="dig"), Call(name="spoil"), long)
+    long = ScriptedCall(
+        name="write", arguments={"text": "and so on " * 30}
+    )  # the model still speaks when the storage fails
+    work = calls("work", ScriptedCall(name="dig"), ScriptedCall(name="spoil"), long)
     visit(Spoiling, story, Script(questions=(work,)), pace=Pace(between_ms=300))
 
 

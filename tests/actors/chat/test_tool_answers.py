@@ -9,7 +9,7 @@ import pytest
 
 from perdure.actors import Client, KillPoint, client_tool
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Call
+from perdure.scenarios.provider.script import ScriptedCall
 from tests.actors.chat.desk import Adder, Listener, Outside
 from tests.actors.chat.talk import (
     NOTHING,
@@ -25,9 +25,9 @@ from tests.actors.chat.talk import (
     values,
 )
 
-ONE, TWO = (Call(name="ask_user", arguments={"about": about}) for about in ("colour", "size"))
-RISKY = Call(name="risky", arguments={"what": "it"})
-PICK = Call(name="pick_file")
+ONE, TWO = (ScriptedCall(name="ask_user", arguments={"about": about}) for about in ("colour", "size"))
+RISKY = ScriptedCall(name="risky", arguments={"what": "it"})
+PICK = ScriptedCall(name="pick_file")
 
 
 async def part_of(client: Client, agent: type[Adder], call_id: str) -> dict[str, Any]:
@@ -144,7 +144,10 @@ def test_a_tool_of_the_clients_may_need_approval_too() -> None:
         assert ended[0]["approval"] == {"id": f"approval-{picks}", "approved": True}
         assert "not that one" in bodies()[-1]
 
-    shows = (Call(name="show", arguments={"page": 1}), Call(name="show", arguments={"page": 2, "secret": True}))
+    shows = (
+        ScriptedCall(name="show", arguments={"page": 1}),
+        ScriptedCall(name="show", arguments={"page": 2, "secret": True}),
+    )
     heard = tell(story, asks_for(PICK, *shows))
     assert not [event for event in heard if event.type.startswith("chat:recovery")], "to wait is no interruption"
 

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.actors import Client
 from perdure.policies import Limits
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import Outside
 from tests.actors.chat.talk import Worker
@@ -19,7 +19,9 @@ USERS = [f"user-{number}" for number in range(8)]
 
 def asking(name: str) -> Question:
     """A question to which the model answers by the call of a slow tool."""
-    return Question(asks=name, rounds=(Round(calls=(Call(name="work", arguments={"what": name, "seconds": 120}),)),))
+    return Question(
+        asks=name, rounds=(Round(calls=(ScriptedCall(name="work", arguments={"what": name, "seconds": 120}),)),)
+    )
 
 
 @pytest.mark.parametrize("hosts_max", [1, 2, 4])

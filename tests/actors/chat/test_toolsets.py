@@ -21,7 +21,7 @@ from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool
 from perdure.actors.chat.toolsets import ToldToModel, checked_toolsets, effect_of, find_library_tool, listed
 from perdure.ledger import BadRequest, UnknownTool
-from perdure.scenarios.provider.script import Call, Script
+from perdure.scenarios.provider.script import Script, ScriptedCall
 from tests.actors.chat.desk import Outside, play
 from tests.actors.chat.room import Room, Story, calls, outcomes, visit
 
@@ -190,14 +190,14 @@ class LibraryLooker(DurableAgent):
 IT = {"what": "it"}
 LOOKS = Script(
     questions=(
-        calls("look", Call(name="look", arguments=IT)),
-        calls("refuse", Call(name="refuse", arguments=IT)),
-        calls("little", Call(name="pay", arguments={"amount": 5})),
-        calls("much", Call(name="pay", arguments={"amount": 50})),
-        calls("junk", Call(name="delete", arguments={"name": "junk"})),
-        calls("work", Call(name="delete", arguments={"name": "work"})),
-        calls("order", Call(name="order", arguments=IT), Call(name="look", arguments=IT)),
-        calls("insist", Call(name="insist", arguments={"name": "it"})),
+        calls("look", ScriptedCall(name="look", arguments=IT)),
+        calls("refuse", ScriptedCall(name="refuse", arguments=IT)),
+        calls("little", ScriptedCall(name="pay", arguments={"amount": 5})),
+        calls("much", ScriptedCall(name="pay", arguments={"amount": 50})),
+        calls("junk", ScriptedCall(name="delete", arguments={"name": "junk"})),
+        calls("work", ScriptedCall(name="delete", arguments={"name": "work"})),
+        calls("order", ScriptedCall(name="order", arguments=IT), ScriptedCall(name="look", arguments=IT)),
+        calls("insist", ScriptedCall(name="insist", arguments={"name": "it"})),
     )
 )
 

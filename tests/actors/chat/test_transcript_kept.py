@@ -14,7 +14,7 @@ from pydantic_ai.models.function import FunctionModel
 from perdure.actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, exposed, tool
 from perdure.actors.events.observability import subscribe
 from perdure.ledger import BadRequest, TooLarge
-from perdure.scenarios.provider.script import Call, Question, Script
+from perdure.scenarios.provider.script import Question, Script, ScriptedCall
 from tests.actors.chat.desk import Adder, Outside
 from tests.actors.chat.room import Room, calls, outcomes, texts, visit
 
@@ -191,7 +191,10 @@ def _without(call: dict[str, Any]) -> dict[str, Any]:
 
 
 GO = Script(
-    questions=(calls("go", Call(name="launch", arguments={"what": "it"})), Question(asks="words", concludes="Words"))
+    questions=(
+        calls("go", ScriptedCall(name="launch", arguments={"what": "it"})),
+        Question(asks="words", concludes="Words"),
+    )
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure.actors.events.observability import Event, subscribe
+from perdure.actors.events.observability import ObservedEvent, subscribe
 from perdure.ledger import BadRequest
 from perdure.scenarios.provider.events import Done, Finish, Role
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace
@@ -22,9 +22,9 @@ HEARD: list[Any] = []
 
 
 @contextmanager
-def observed(channel: str = "chat") -> Iterator[list[Event]]:
+def observed(channel: str = "chat") -> Iterator[list[ObservedEvent]]:
     """What observers of a channel are told meanwhile."""
-    events: list[Event] = []
+    events: list[ObservedEvent] = []
     unsubscribe = subscribe(channel, events.append)
     try:
         yield events
@@ -32,7 +32,7 @@ def observed(channel: str = "chat") -> Iterator[list[Event]]:
         unsubscribe()
 
 
-def named(events: list[Event], name: str) -> list[dict[str, Any]]:
+def named(events: list[ObservedEvent], name: str) -> list[dict[str, Any]]:
     """The payloads of the events of one name."""
     return [dict(event.payload) for event in events if event.type == name]
 

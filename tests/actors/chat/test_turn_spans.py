@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from perdure.actors import agent_tool, tool
-from perdure.policies import Span, TraceContext, context_of
+from perdure.policies import EndedSpan, TraceContext, context_of
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
-from perdure.scenarios.provider.script import Call, Question, Round, Script
+from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside, in_third_answer
 from tests.actors.chat.room import SLOW, Room, visit
 from tests.actors.traces import Recorder, tree
@@ -27,7 +27,7 @@ class Head(Adder):
         return [agent_tool(Adder, name="ask_adder", description="Ask another chat.")]
 
 
-ASKS = Call(name="ask_adder", arguments={"message": "sum please"})
+ASKS = ScriptedCall(name="ask_adder", arguments={"message": "sum please"})
 FAMILY = Script(questions=(Question(asks="family", rounds=(Round(calls=(ASKS,)),)), *SCRIPT.questions))
 
 
@@ -35,11 +35,11 @@ async def _asked(room: Room) -> Any:
     return await room.do("chat", "sum", request_id="asked")
 
 
-def _turns(recorder: Recorder, agent: str = "Adder") -> list[Span]:
+def _turns(recorder: Recorder, agent: str = "Adder") -> list[EndedSpan]:
     return recorder.named(f"invoke_agent {agent}")
 
 
-def _requests(recorder: Recorder) -> list[Span]:
+def _requests(recorder: Recorder) -> list[EndedSpan]:
     return [span for span in recorder.spans if span.attributes["gen_ai.operation.name"] == "chat"]
 
 

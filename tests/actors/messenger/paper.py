@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar
 
 from perdure.actors import ChatAgent, Client
-from perdure.actors.events.observability import Event, subscribe
+from perdure.actors.events.observability import ObservedEvent, subscribe
 from perdure.actors.messenger.adapter import (
     MalformedUpdate,
     MessageGone,
@@ -21,8 +21,8 @@ from perdure.actors.messenger.adapter import (
     TextLimits,
     Webhook,
 )
-from perdure.actors.messenger.events import Kind, MessengerEvent, Person
 from perdure.actors.messenger.messenger_agent import MessengerAgent
+from perdure.actors.messenger.messenger_events import Kind, MessengerEvent, Person
 from perdure.policies import Counting, Delivery
 from perdure.scenarios.provider.events import Done, Finish, Role, Usage
 from perdure.scenarios.provider.faults import FaultPlan, Pace
@@ -234,10 +234,10 @@ def visit(
     plan: FaultPlan | None = None,
     pace: Pace | None = None,
     **simulation: Any,
-) -> tuple[Any, list[Event]]:
+) -> tuple[Any, list[ObservedEvent]]:
     """Play a story; the world must come to rest. What it gave, and what was told on the channel of messengers."""
     Outside.begin(script, plan, pace)
-    heard: list[Event] = []
+    heard: list[ObservedEvent] = []
     forget = subscribe("messenger", heard.append)
     try:
         with Laboratory(3, **simulation) as laboratory:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.actors import Messenger, MessengerAgent, Telegram, Webhook, conversation_name, messenger_app
-from perdure.actors.messenger.adapter import Reply
-from perdure.actors.messenger.events import MessengerEvent
+from perdure.actors.messenger.adapter import WebhookReply
+from perdure.actors.messenger.messenger_events import MessengerEvent
 from perdure.actors.messenger.telegram import SECRET_HEADER
 from perdure.ledger import BadRequest
 from perdure.scenarios.provider.faults import Pace
@@ -159,10 +159,10 @@ class Own(MessengerAgent):
 
     @classmethod
     def messengers(cls) -> Sequence[Messenger]:
-        def verify(webhook: Webhook) -> bool | Reply:
+        def verify(webhook: Webhook) -> bool | WebhookReply:
             if webhook.body == b"raise":
                 raise ValueError("a verifier that is broken")
-            return Reply(403, "not here") if webhook.body == b"no" else True
+            return WebhookReply(403, "not here") if webhook.body == b"no" else True
 
         return [Messenger(id="own", adapter=Paper(), verify=verify, path="/own")]
 

@@ -13,7 +13,7 @@ from perdure.actors.messenger.messenger_agent import NOTICE_CHARS_MAX
 from perdure.ledger import BadRequest
 from perdure.policies import Delivery
 from perdure.scenarios.provider.faults import Pace
-from perdure.scenarios.provider.script import Call
+from perdure.scenarios.provider.script import ScriptedCall
 from tests.actors.chat.desk import Outside
 from tests.actors.chat.talk import asks_for
 from tests.actors.messenger.paper import Board, Bot, Chat, Paper, answer_to, visit
@@ -148,7 +148,9 @@ def test_an_answer_that_waits_for_a_person_keeps_nobody_waiting_behind_it(comes:
         return await chat.rest()
 
     Board.begin()
-    rows, _ = visit(story, Asking, script=asks_for(Call(name="ask_user")), pace=Pace(first_ms=300, between_ms=50))
+    rows, _ = visit(
+        story, Asking, script=asks_for(ScriptedCall(name="ask_user")), pace=Pace(first_ms=300, between_ms=50)
+    )
     assert [row["outcome"] for row in rows] == ["answered", "answered"]
     assert Board.thread()[0].startswith("On it. ")
     assert Board.thread()[0].endswith("∎")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from perdure.actors import Kind, Messenger, Person, Telegram, Webhook, conversation_name
-from perdure.actors.messenger.adapter import Reply, declared
-from perdure.actors.messenger.events import (
+from perdure.actors.messenger.adapter import WebhookReply, declared
+from perdure.actors.messenger.messenger_events import (
     Action,
     Attachment,
     MessengerEvent,
@@ -154,5 +154,5 @@ def test_who_verifies_is_the_adapter_a_function_or_in_so_many_words_nobody() -> 
     webhook = Webhook("POST", "/", {}, b"body")
     assert Messenger(id="m", adapter=Paper(), verify=False).verified(webhook) is True
     assert Messenger(id="m", adapter=Paper()).verified(webhook) is False
-    own = Messenger(id="m", adapter=Paper(), verify=lambda each: Reply(403, each.body.decode()))
-    assert own.verified(webhook) == Reply(403, "body")
+    own = Messenger(id="m", adapter=Paper(), verify=lambda each: WebhookReply(403, each.body.decode()))
+    assert own.verified(webhook) == WebhookReply(403, "body")

@@ -1,0 +1,278 @@
+"""What a client of the AI SDK asks for, made into a turn of its chat agent (client protocols B.1 and B.5).
+
+The client sends its whole view of the conversation. Only its last message counts, because the transcript is the agent's:
+
+    a new message of the user       a turn. Sent again, it is the same turn, unless that failed: then it is tried once more
+    one with a `messageId`          it takes the place of that message, and of all that follows it
+    `regenerate-message`            another answer in place of one
+    an answer of the assistant      the client's results and approvals in it are taken, if its stored message waits for exactly these.
+                                    The turn goes on in the same message, and the client is told what comes after what it has
+
+Who replaces something has left the turns behind that write it, so these are cancelled. A message that comes while a turn is under way waits
+its turn, or what the agent's `message_concurrency` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from perdure.actors.ai_sdk.chunks import OLDEST, Translator
+from perdure.actors.chat.turn import TurnPage, TurnTold
+from perdure.actors.gateway.backend import asked
+from perdure.actors.gateway.problems import NotNow
+from perdure.actors.life.handle import Handle, address_of
+from perdure.actors.link.caller import AgentCaller
+from perdure.ledger import AgentUnreachable, BadRequest, ConflictingRequest, Standalone, digest_of, request_of
+from perdure.policies import Message, Part, ToolState, TurnStatus, is_settled, is_tool_part
+
+SUBMIT, REGENERATE = "submit-message", "regenerate-message"
+OWN: Final = frozenset({"id", "messages", "trigger", "messageId", "clientTools"})
+"""The fields of a request that the protocol knows; the others are the author's, as metadata of the turn."""
+LOOK: Final = 20
+UNDER_WAY: Final = [str(TurnStatus.ACCEPTED), str(TurnStatus.RUNNING)]
+PEOPLES: Final = frozenset({"chat", "save", "submission", "continue", "regenerate"})
+
+
+@dataclass(frozen=True)
+class TurnRequest:
+    """A checked request of a client."""
+
+    trigger: str
+    messages: list[Mapping[str, object]]
+    message_id: str | None
+    options: dict[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, body: Mapping[str, object]) -> TurnRequest:
+        """The request in a body. Raises `BadRequest`, which names the field."""
+        trigger, messages, message_id = body.get("trigger", SUBMIT), body.get("messages"), body.get("messageId")
+        if trigger not in (SUBMIT, REGENERATE):
+            raise BadRequest("trigger", f"{trigger!r:.200} is neither {SUBMIT} nor {REGENERATE}")
+        if not isinstance(messages, list) or not all(isinstance(each, Mapping) for each in messages):
+            raise BadRequest("messages", "is not a list of messages")
+        if not messages and trigger == SUBMIT:
+            raise BadRequest("messages", "is empty")
+        if message_id is not None and not isinstance(message_id, str):
+            raise BadRequest("messageId", f"{message_id!r:.200} is not a text")
+        metadata = {name: value for name, value in body.items() if name not in OWN}
+        options: dict[str, object] = {"metadata": metadata} if metadata else {}
+        if body.get("clientTools") is not None:
+            options["client_tools"] = body["clientTools"]
+        return cls(trigger, messages, message_id, options)
+
+    @property
+    def last(self) -> Mapping[str, object]:
+        """The message that counts; an empty one if there is none."""
+        return self.messages[-1] if self.messages else {}
+
+
+@dataclass(frozen=True)
+class Following:
+    """A turn, and how its client is told of it."""
+
+    request_id: str
+    translator: Translator
+    opening: TurnPage | None = None
+    retells: bool = False
+    """Whether its client comes back, and is told again what has happened already."""
+
+
+class ClientTurns:
+    """The turns that one client asks of one chat agent.
+
+    Args:
+        chat: the handle of the agent.
+        new_id: makes an identifier.
+        major: the major of the client.
+    """
+
+    def __init__(self, chat: Handle, new_id: Callable[[], str], major: int = OLDEST) -> None:
+        self._chat, self._new_id, self._major = chat, new_id, major
+
+    async def begin(self, wish: TurnRequest) -> Following:
+        """The turn that does what is wished. Raises a `PerdureError` if there can be none."""
+        if wish.trigger == REGENERATE:
+            return await self._regenerate(wish)
+        if wish.last.get("role") == "assistant":
+            return await self._go_on(wish)
+        if wish.message_id is not None:
+            await self._cancel_open()
+            return await self._replace(wish, wish.message_id)
+        return await self._submit(wish)
+
+    async def resume(self, caller: AgentCaller) -> Following | None:
+        """The turn that is being played, or comes next, or has ended just now, from its start; None if there is none.
+
+        An agent that has never been is not brought to life by the question.
+        """
+        address = address_of(self._chat)
+        assert address is not None
+        existing = address._replace(standalone=Standalone.NEVER)
+        try:
+            standing: Any = await asked(caller.call(existing, "_perdure_standing", (), {}))
+        except AgentUnreachable:
+            return None
+        turn: TurnTold | None = standing["resumable"]
+        return None if turn is None else await self._from_start(turn)
+
+    async def cancel(self) -> int:
+        """Cancel what is under way. Returns how many turns there were."""
+        count: int = await asked(self._chat.cancel_all_chats("cancelled by the client"))
+        return count
+
+    # messages of the user
+
+    async def _submit(self, wish: TurnRequest) -> Following:
+        message_id = wish.last.get("id")
+        if not isinstance(message_id, str):
+            return await self._chatted(wish, self._new_id(), {})
+        request_id = request_of(message_id)
+        try:
+            following = await self._chatted(wish, request_id, {})
+        except ConflictingRequest as problem:
+            known = await asked(self._chat.inspect_turn(request_id))
+            if problem.field != "request_id" or known is None:
+                raise
+            if known["status"] in UNDER_WAY:
+                return await self._from_start(known)
+            return await self._replace(wish, message_id)
+        told = following.opening
+        assert told is not None
+        failed = (TurnStatus.ERROR, TurnStatus.ABORTED, TurnStatus.SKIPPED)
+        is_old_failure = not told["accepted"] and told["status"] in failed
+        return await self._replace(wish, message_id) if is_old_failure else following
+
+    async def _chatted(self, wish: TurnRequest, request_id: str, options: Mapping[str, object]) -> Following:
+        given = {**wish.options, **options}
+        told = await asked(self._chat._perdure_begin_turn("chat", [dict(wish.last)], request_id, given))  # noqa: SLF001
+        if told["reason"] == "dropped":
+            raise NotNow(told["error"])
+        return Following(request_id, Translator(self._major), told)
+
+    async def _replace(self, wish: TurnRequest, message_id: str) -> Following:
+        """A turn for a message in place of a known one; one for a new message if it is not known."""
+        try:
+            return await self._chatted(wish, self._new_id(), {"instead_of": message_id})
+        except BadRequest as problem:
+            if problem.field != "instead_of":
+                raise
+        return await self._chatted(wish, self._new_id(), {})
+
+    async def _regenerate(self, wish: TurnRequest) -> Following:
+        was_under_way = await self._cancel_open()
+        newest = await asked(self._chat.get_messages(1))
+        answer = wish.message_id or (newest[-1]["id"] if newest and newest[-1]["role"] == "assistant" else None)
+        if answer is not None and not was_under_way:
+            try:
+                return await self._regenerated(answer, wish)
+            except BadRequest as problem:
+                if problem.field != "instead_of":
+                    raise
+        if wish.last.get("role") != "user" or not isinstance(wish.last.get("id"), str):
+            raise BadRequest("messages", "there is no answer to give again, and the last message is none of the user's")
+        return await self._replace(wish, str(wish.last["id"]))
+
+    async def _regenerated(self, answer: str, wish: TurnRequest) -> Following:
+        request_id, given = self._new_id(), {**wish.options, "instead_of": answer}
+        told = await asked(self._chat._perdure_begin_turn("regenerate", None, request_id, given))  # noqa: SLF001
+        return Following(request_id, Translator(self._major), told)
+
+    async def _cancel_open(self) -> bool:
+        """Cancel the turns under way, the last one first so that none begins meanwhile. Returns whether there was one."""
+        turns = [each for each in await asked(self._chat.list_turns(UNDER_WAY)) if each["trigger"] in PEOPLES]
+        for each in reversed(turns):
+            await asked(self._chat.cancel_chat(each["request_id"], "replaced by the client"))
+        return bool(turns)
+
+    # answers of the client
+
+    async def _go_on(self, wish: TurnRequest) -> Following:
+        message = wish.last
+        message_id = str(wish.message_id or message.get("id"))
+        given = message.get("parts") or []
+        if not isinstance(given, list):
+            raise BadRequest("messages", f"the parts of the last one are {type(given).__name__}, not a list")
+        parts = [each for each in given if isinstance(each, Mapping)]
+        stored = await self._stored(message_id)
+        accepted = [each for each in _answers(stored, parts) if await self._answer(each)]
+        turn = await self._turn_of(message_id, [str(each["toolCallId"]) for each in accepted])
+        if turn is None or (turn["status"] in (TurnStatus.ABORTED, TurnStatus.ERROR) and not accepted):
+            raise NotNow(f"the message {message_id!r:.80} waits for no answer of a client")
+        translator = Translator(
+            self._major,
+            base=await self._base(turn),
+            retells_base=False,
+            steps_known=sum(each.get("type") == "step-start" for each in parts),
+            answered=frozenset(str(each["toolCallId"]) for each in parts if "toolCallId" in each),
+        )
+        return Following(turn["request_id"], translator)
+
+    async def _stored(self, message_id: str) -> Message:
+        """A stored message. Raises `NotNow` if there is none of this id."""
+        for limit in (LOOK, None):
+            messages: list[Message] = await asked(self._chat.get_messages(limit))
+            for each in messages:
+                if each["id"] == message_id:
+                    return each
+        raise NotNow(f"no message is known as {message_id!r:.80}")
+
+    async def _answer(self, part: Mapping[str, Any]) -> bool:
+        """Take one answer. Returns whether it was waited for: the first one counts."""
+        call_id, state = part["toolCallId"], part["state"]
+        if state == ToolState.APPROVAL_RESPONDED:
+            approval = part["approval"]
+            reason = approval.get("reason") if isinstance(approval.get("reason"), str) else None
+            call = self._chat.respond_to_approval(call_id, approval["approved"], reason)
+        elif state == ToolState.OUTPUT_ERROR:
+            call = self._chat.resolve_tool_call(
+                call_id, None, str(part.get("errorText") or "The client's tool failed.")
+            )
+        else:
+            call = self._chat.resolve_tool_call(call_id, part.get("output"))
+        was_waited_for: bool = await asked(call)
+        return was_waited_for
+
+    async def _turn_of(self, message_id: str, call_ids: list[str]) -> TurnTold | None:
+        """The newest turn that writes a message, or that the answer to a call of an imported message has begun."""
+        begun = tuple(f"answer-{digest_of(each.encode())}-" for each in call_ids)
+        turns: list[TurnTold] = await asked(self._chat.list_turns(None, LOOK))
+        found = [
+            each
+            for each in turns
+            if each["message_id"] == message_id or (begun and each["request_id"].startswith(begun))
+        ]
+        return found[-1] if found else None
+
+    # turns that exist
+
+    async def _from_start(self, turn: TurnTold) -> Following:
+        return Following(turn["request_id"], Translator(self._major, base=await self._base(turn)), retells=True)
+
+    async def _base(self, turn: TurnTold) -> list[Part]:
+        """The parts of an earlier answer that a turn continues."""
+        if not turn["base"]:
+            return []
+        stored = await self._stored(turn["message_id"])
+        return stored["parts"][: turn["base"]]
+
+
+def _answers(stored: Message, parts: list[Mapping[str, object]]) -> list[Mapping[str, object]]:
+    """Those of a client's parts that answer what the stored message waits for, and nothing else."""
+    calls = [part for part in stored["parts"] if is_tool_part(part) and not is_settled(part)]
+    waiting: dict[object, Part] = {part["toolCallId"]: part for part in calls}
+    return [each for each in parts if _fits(waiting.get(each.get("toolCallId")), each)]
+
+
+def _fits(waiting: Part | None, part: Mapping[str, object]) -> bool:
+    """Whether a client's part answers a call in this state: an approval if it is asked for, and else an output."""
+    if waiting is None:
+        return False
+    if waiting.get("state") == ToolState.APPROVAL_REQUESTED:
+        approval = part.get("approval")
+        is_said = isinstance(approval, Mapping) and isinstance(approval.get("approved"), bool)
+        return is_said and part.get("state") == ToolState.APPROVAL_RESPONDED
+    if part.get("preliminary"):
+        return False
+    return part.get("state") in (ToolState.OUTPUT_AVAILABLE, ToolState.OUTPUT_ERROR)

@@ -1,0 +1,162 @@
+"""The turnstile of a host's event loop: agents have their turns in slices, so that the host's own work never waits for a batch of them.
+
+A loop runs all tasks that are ready before it looks for anything new. With a thousand agents that each compute, or write by `self.sql`, for
+ten milliseconds, that took ten seconds, in which the host neither heard nor said anything. Now a task that works for an agent (`RANK`) goes
+through a gate at each of its turns. When the slice is used up, the gate lets it wait in line. Between two slices the loop
+comes round: messages of the supervisor, timers and answers of threads are dealt with, and they may bring somebody who goes first. The
+host's own tasks have no gate. What a task of an agent ends with never ends the loop (`tasks.contained`).
+
+What a slice cannot do is interrupt a turn: from one `await` to the next an agent has the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Coroutine, Generator
+from time import monotonic
+from typing import Any, Final, NoReturn, TypeVar
+
+from perdure.actors.tasks import RANK, Pending, contained, thrown
+from perdure.policies import Rank, RankedQueue
+
+T = TypeVar("T")
+
+SLICE_S: Final = 0.01
+
+
+class FairScheduler:
+    """The gates of the event loop that runs when this is made. It makes all tasks of that loop from now on."""
+
+    def __init__(self, slice_s: float = SLICE_S) -> None:
+        self._loop, self._slice_s = asyncio.get_running_loop(), slice_s
+        self._line: RankedQueue[_Waiting] = RankedQueue()
+        self._let_in: list[_Waiting] = []  # in this slice, if there is time for all of them
+        self._until_s = 0.0
+        self._is_open = False  # whether a slice has begun
+        self._turns = 0
+        self._context = contextvars.Context()
+        self._loop.set_task_factory(self._task)
+
+    @property
+    def waited_ms(self) -> int:
+        """How long the agent that is to be begun next has waited for that."""
+        first = self._line.first(Rank.OPENING)
+        return 0 if first is None else int((monotonic() - first.since_s) * 1000)
+
+    def _task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        coroutine: Pending[T] | Generator[asyncio.Future[object] | None, None, T],
+        *,
+        context: contextvars.Context | None = None,
+        **options: Any,  # of the task: which there are, and which a loop hands on, differs between versions of Python
+    ) -> asyncio.Task[T]:
+        rank = RANK.get() if context is None else context.get(RANK)
+        if rank is None or not isinstance(coroutine, Coroutine):
+            return asyncio.Task(coroutine, loop=loop, context=context, **options)
+        return asyncio.Task(_Gate(coroutine, self), loop=loop, context=context, **options)
+
+    def has_turn(self) -> bool:
+        """Whether there is time left for one more turn; if so, it is taken."""
+        if not self._is_open:
+            self._open()
+        elif monotonic() >= self._until_s:
+            return False
+        self._turns += 1
+        return True
+
+    def _open(self) -> None:
+        self._is_open, self._turns = True, 0
+        self._until_s = monotonic() + self._slice_s
+        self._loop.call_soon(self._next, context=self._context)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody waits."""
+        return not self._line
+
+    def line_up(self) -> _Waiting:
+        """Get in line."""
+        waiting = _Waiting(self._loop, RANK.get() or Rank.WORK)
+        self._line.add(waiting, waiting.rank)
+        if not self._is_open:
+            self._open()
+        return waiting
+
+    def _next(self) -> None:
+        """The loop has come round: let in about as many as the last slice had time for, beginning with those for whom it had none."""
+        self._is_open = False
+        for waiting in reversed(self._let_in):
+            if not waiting.is_over:
+                self._line.put_back(waiting, waiting.rank)
+        self._let_in = [self._line.take() for _ in range(min(2 * self._turns + 1, len(self._line)))]
+        for waiting in self._let_in:
+            waiting.let_in()
+
+
+class _Waiting:
+    """Somebody in line. It may be let in several times, until it comes in time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, rank: Rank) -> None:
+        self.rank, self.since_s, self.is_over = rank, monotonic(), False
+        self._loop = loop
+        self._turn = loop.create_future()
+
+    def let_in(self) -> None:
+        """Its turn has come, unless it was cancelled."""
+        if not self._turn.done():
+            self._turn.set_result(None)
+
+    def wait(self) -> object:
+        """What its task yields until then."""
+        if self._turn.done():
+            self._turn = self._loop.create_future()
+        return next(self._turn.__await__())
+
+
+class _Gate(Coroutine[Any, Any, Any]):
+    """Stands between a task and its coroutine."""
+
+    def __init__(self, coroutine: Pending[object], turnstile: FairScheduler) -> None:
+        self._inner, self._turnstile = coroutine, turnstile
+        self._waiting: _Waiting | None = None
+        self.__name__ = getattr(coroutine, "__name__", type(coroutine).__name__)
+        self.__qualname__ = getattr(coroutine, "__qualname__", self.__name__)
+
+    def __getattr__(self, name: str) -> object:
+        """`cr_frame`, `cr_await` and the like, for those who want to know where a task stands."""
+        return getattr(self._inner, name)
+
+    def send(self, _value: object) -> object:
+        """Let the coroutine run to its next await, when it has its turn."""
+        turnstile = self._turnstile
+        if (self._waiting or turnstile.is_free or RANK.get() is Rank.CALL) and turnstile.has_turn():
+            self._goes()
+            try:
+                return self._inner.send(None)
+            except (KeyboardInterrupt, SystemExit) as ended:
+                raise contained(ended) from ended
+        if self._waiting is None:
+            self._waiting = turnstile.line_up()
+        return self._waiting.wait()
+
+    def throw(self, error: BaseException | type[BaseException], *_rest: object) -> object:
+        """The same with an exception, at once: a task that is cancelled has no turn to wait for."""
+        self._goes()
+        try:
+            return self._inner.throw(thrown(error))
+        except (KeyboardInterrupt, SystemExit) as ended:
+            raise contained(ended) from ended
+
+    def _goes(self) -> None:
+        if self._waiting is not None:
+            self._waiting.is_over, self._waiting = True, None
+
+    def close(self) -> None:
+        """Part of being a coroutine."""
+        self._inner.close()
+
+    def __await__(self) -> NoReturn:
+        """Part of being a coroutine; tasks step it by `send`."""
+        raise TypeError("a gate belongs to its task")

@@ -1,0 +1,181 @@
+"""Starting, joining and leaving a Ray, with the workarounds that Ray needs.
+
+Only the driver's own thread calls these functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import ray
+
+from perdure.actors.ray_world.cluster_record import (
+    AUTH,
+    CONNECT_TIMEOUTS,
+    PACKAGE,
+    answers,
+    ray_environment,
+    read_record,
+)
+from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.os_processes import children, descendants, kill, this_process
+from perdure.actors.ray_world.ray_internals import (
+    EXIT_ADVICE,
+    EXIT_DETAIL,
+    SESSION,
+    STARTUP_TIMEOUTS,
+    only_what_we_use,
+    read_settings,
+    shut_down,
+    silence_worker_logs,
+)
+from perdure.ledger import SupervisorUnreachable
+from perdure.policies import Limits
+
+NAMESPACE: Final = "perdure"
+STORE_BYTES: Final = 80 * 1024 * 1024  # small, since calls carry their data; Ray accepts no less than 75 MB
+SIGACTION_BYTES: Final = 512  # more than any system's `struct sigaction`
+_MARGIN: Final = " |+-"  # of a group of errors in a traceback
+STOPPED: Final = 143  # the exit code of a process that SIGTERM ended
+
+
+class RayConnection(NamedTuple):
+    """The Ray of this process: the address of its GCS, and its session, which stands in the command lines of its processes."""
+
+    address: str
+    session: str
+
+
+def connection() -> RayConnection | None:
+    """The Ray that this process is connected to; None if there is none."""
+    if not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    return RayConnection(context.gcs_address, context.get_session_name())
+
+
+def start(num_cpus: int | None) -> bool:
+    """Start a Ray of our own, for a second time if Ray gives its own processes up as too slow. Returns True: it is our own."""
+    options = {"address": "local", "num_cpus": num_cpus, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+    try:
+        _init(**options)
+    except SupervisorUnreachable as problem:
+        if not any(text in str(problem.__cause__) for text in STARTUP_TIMEOUTS):
+            raise
+        _init(**options)
+    return True
+
+
+def join(data: Path, address: str | None) -> bool:
+    """Join the Ray at this address, or the one that serves the directory. Returns whether there was one."""
+    if address not in (None, "local"):
+        _join_named(str(address))
+        return True
+    if address == "local":
+        return False
+    with contextlib.suppress(ValueError, SupervisorUnreachable):
+        return join_recorded(data)
+    return False
+
+
+def join_recorded(data: Path) -> bool:
+    """Join the Ray that serves the directory. Returns True: it was joined.
+
+    Raises `SupervisorUnreachable` if it cannot be joined, and `ValueError` if nothing serves the directory.
+    """
+    known = read_record(data)
+    if known is None:
+        raise ValueError(f"there is no Ray for {data}")
+    with ray_environment({AUTH: known.auth}):
+        _init(address=known.address)
+        try:
+            ray.get_actor(
+                Deployment(data, Limits()).supervisor, NAMESPACE
+            )  # something else may have taken the address since
+        except ValueError:
+            shut_down()
+            raise
+    return True
+
+
+def join_again(data: Path, address: str | None) -> bool:
+    """Join again. Returns False: it is not our own. Raises `SupervisorUnreachable` if that Ray has ended."""
+    if not join(data, address):
+        raise SupervisorUnreachable(f"the Ray that served {data} has ended. Open it anew to start one from here")
+    return False
+
+
+def _join_named(address: str) -> None:
+    """Join a cluster, and send our code to it if Perdure is not installed there."""
+
+    def has_us() -> bool:  # an inner function, because Ray sends those by value
+        return importlib.util.find_spec("perdure") is not None
+
+    if address != "auto" and not answers(address):
+        raise SupervisorUnreachable(f"no Ray answers at {address}")
+    _init(address=address)
+    if not ray.get(ray.remote(num_cpus=0)(has_us).remote()):
+        shut_down()
+        _init(address=address, runtime_env={"py_modules": [str(PACKAGE)]})
+
+
+def _init(**options: Any) -> None:
+    before = children(this_process())
+    try:
+        is_own = options["address"] == "local"
+        lean = only_what_we_use() if is_own else contextlib.nullcontext()
+        with _sigterm_kept(), ray_environment({} if is_own else CONNECT_TIMEOUTS), lean:
+            read_settings()
+            ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
+    except Exception as error:  # that very class is among what Ray raises
+        for process in children(this_process(), SESSION):
+            kill([*descendants(process), process] if process not in before else [])
+        shut_down()
+        raise SupervisorUnreachable(f"Ray cannot be started or joined: {cause_of(error)}") from error
+    if "PERDURE_RAY_NOISE" not in os.environ:
+        silence_worker_logs()
+
+
+def cause_of(error: BaseException) -> str:
+    """The line of Ray's long message that tells the cause."""
+    lines = [line.strip(_MARGIN) for line in str(error).splitlines() if line.strip(_MARGIN)] or [type(error).__name__]
+    _, mark, detail = lines[-1].rpartition(EXIT_DETAIL)
+    return (detail.partition(EXIT_ADVICE)[0] if mark else lines[-1])[:300]
+
+
+def canonical(address: str) -> tuple[str, str]:
+    """Host and port of an address. The same for all the ways to write one."""
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError):
+        host = socket.gethostbyname(host)
+    own: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+    return "here" if host.startswith("127.") or host == own else host, port
+
+
+def exit_on_sigterm() -> None:
+    """Let `SIGTERM` raise `SystemExit` unless somebody handles it, so that `with` blocks are left. Does nothing outside the main thread."""
+    here = threading.current_thread() is threading.main_thread()
+    if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Restore the handler of `SIGTERM`, which `ray.init` replaces by one that prints a stack and aborts."""
+    libc, kept = ctypes.CDLL(None), ctypes.create_string_buffer(SIGACTION_BYTES)
+    libc.sigaction(signal.SIGTERM, None, kept)
+    try:
+        yield
+    finally:
+        libc.sigaction(signal.SIGTERM, kept, None)

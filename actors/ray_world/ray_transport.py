@@ -1,0 +1,99 @@
+"""The ways to the supervisor and to hosts, from a host or from a driver.
+
+A call for which Ray has no answer, whatever it raises, has an unknown outcome: `SupervisorUnreachable`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import ray
+from ray.exceptions import ActorDiedError, RayError, RayTaskError
+
+from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.lifetime import Lifetime, on_own_thread
+from perdure.actors.ray_world.named_actors import Handle, call
+from perdure.actors.ray_world.ray_connection import NAMESPACE, cause_of
+from perdure.ledger import DirectoryElsewhere, HostUnavailable, PerdureError, SupervisorUnreachable
+
+
+class RayCourier:
+    """Exchanges frames with the supervisor, and asks hosts. `find` looks it up by its name, and blocks meanwhile.
+
+    A host is in one Ray for life. A driver may see several; `living` returns the present one. With `replaces`, `find` creates another
+    supervisor for one that cannot begin where Ray has restarted it.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[], Handle],
+        living: Callable[[], Lifetime] | None = None,
+        *,
+        door: str = "",
+        replaces: bool = False,
+    ) -> None:
+        self._find, self._living, self._life = find, living, Lifetime()
+        self._handle: Handle | None = None
+        self._hosts: dict[str, Handle] = {}
+        self.door, self._replaces = door, replaces
+
+    async def exchange(self, frame: bytes) -> bytes:
+        """Hand over a frame and wait for the answer. Raises `SupervisorUnreachable`, or what the supervisor itself raised."""
+        life = self._present()
+        try:
+            if self._handle is None:
+                self._handle = await asyncio.wrap_future(life.bound(on_own_thread(self._find)))
+            answer = await self._answer(self._handle, "exchange", frame)
+        except RayTaskError as error:
+            if isinstance(error.cause, DirectoryElsewhere) and self._replaces:
+                self._handle = None
+                raise SupervisorUnreachable(str(error.cause)) from None
+            raise _carried(error) from None
+        except (RayError, ValueError, OSError, RuntimeError) as error:
+            if isinstance(error, ActorDiedError):
+                self._handle = None
+            raise SupervisorUnreachable(cause_of(error)) from error
+        return answer
+
+    async def look(self, door: str, frame: bytes) -> bytes:
+        """Ask a host. Raises `HostUnavailable`, whatever the cause."""
+        life = self._present()
+        try:
+            if door not in self._hosts:
+                looking = on_own_thread(partial(ray.get_actor, door, NAMESPACE))
+                self._hosts[door] = await asyncio.wrap_future(life.bound(looking))
+            return await self._answer(self._hosts[door], "look", frame)
+        except (RayError, ValueError, OSError, RuntimeError) as error:
+            self._hosts.pop(door, None)
+            raise HostUnavailable(cause_of(error)) from error
+
+    def _present(self) -> Lifetime:
+        """The connection to Ray. Handles of an earlier one are forgotten."""
+        life = self._life if self._living is None else self._living()
+        if life is not self._life:
+            self._life, self._handle = life, None
+            self._hosts.clear()
+        return life
+
+    async def _answer(self, handle: Handle, method: str, frame: bytes) -> bytes:
+        reference = call(handle, method, frame)
+        if self._living is not None:
+            reference = asyncio.wrap_future(self._life.bound(reference.future()))
+        answer: bytes = await reference
+        return answer
+
+
+def _carried(error: RayTaskError) -> PerdureError:
+    """The error that the method raised, if it is meant for the caller. Any other is our bug, and then the outcome is unknown."""
+    if isinstance(error.cause, PerdureError):
+        return error.cause
+    return SupervisorUnreachable(f"the supervisor failed: {cause_of(error)}")
+
+
+def find_supervisor(deployment: Deployment) -> Handle:
+    """The supervisor of a directory. Raises `ValueError` if there is none, `SupervisorUnreachable` if this process is in no Ray."""
+    if not ray.is_initialized():  # or Ray would start a cluster in order to look there
+        raise SupervisorUnreachable("Ray is not running")
+    return ray.get_actor(deployment.supervisor, NAMESPACE)

@@ -1,0 +1,251 @@
+"""`perdure.connect_async(url)`: a gateway for async code."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from uuid import uuid4
+
+import httpx
+
+from perdure.actors.life.results import RunResult
+from perdure.actors.remote import answers, remote_requests
+from perdure.actors.remote.answers import AnswerEnd, AnswerOperations, ChatOperations, ChatQuestion, Piece, Telling
+from perdure.actors.remote.remote_requests import Awaits, ConnectionState, Operations, RemoteRequest, WatchPosition
+from perdure.ledger import BadRequest
+
+if TYPE_CHECKING:
+    from perdure.actors.chat.turn import TurnTold
+
+
+T = TypeVar("T")
+
+TIMEOUT_S = 60.0
+
+
+# ---------------------------------------------------------------- chat
+# Conversations with chat agents behind a gateway, for async code.
+
+
+Ask = Callable[[RemoteRequest[Any]], Awaitable[Any]]
+
+
+class AsyncRemoteChat(ChatOperations, Awaits):
+    """A conversation with a chat agent. What was asked goes on when the client leaves."""
+
+    def __init__(self, http: httpx.AsyncClient, ask: Ask, address: tuple[str, str]) -> None:
+        self._http, self._ask, self._address = http, ask, address
+
+    async def send(self, text: str, *, message_id: str | None = None) -> AnswerEnd:
+        """Ask, and wait for the whole answer, through every death behind the gateway."""
+        return await self.ask(text, message_id=message_id).result()
+
+    def ask(self, text: str, *, message_id: str | None = None) -> AsyncAnswer:
+        """A question, which is asked when its answer is followed. The same id is the same question: it is asked once."""
+        given = uuid4().hex if message_id is None else message_id
+        return AsyncAnswer(self._http, self._ask, ChatQuestion(self._address, given, text))
+
+    def attach(self, message_id: str) -> AsyncAnswer:
+        """The answer to a question that was asked before, by whomever. To follow it raises `BadRequest` if there is none."""
+        return AsyncAnswer(self._http, self._ask, ChatQuestion(self._address, message_id))
+
+
+class AsyncAnswer(AnswerOperations, Awaits):
+    """An answer: `async for piece in answer` follows it as it is written, and `result()` waits for its end."""
+
+    def __init__(self, http: httpx.AsyncClient, ask: Ask, question: ChatQuestion) -> None:
+        self._http, self._ask, self._question = http, ask, question
+        self._reply: AnswerEnd | None = None
+
+    @property
+    def message_id(self) -> str:
+        """The id of the question, by which `attach` finds the answer again."""
+        return self._question.message_id
+
+    async def result(self) -> AnswerEnd:
+        """Wait for its end, or until it waits for a person."""
+        if self._reply is None:
+            async for _ in self:
+                pass
+        return cast("AnswerEnd", self._reply)
+
+    async def __aiter__(self) -> AsyncGenerator[Piece, None]:
+        """Its text from the beginning, over however many connections; nothing is lost, and nothing comes twice."""
+        telling = Telling()
+        while not answers.is_at_rest(turn := await self._turn()):
+            with telling.connected():
+                async for piece in self._connection(turn, telling):
+                    yield piece
+            await asyncio.sleep(telling.pause_s())
+        self._reply = answers.reply(turn, await self._messages(turn["message_id"]))
+        for piece in telling.whole(self._reply.text):
+            yield piece
+
+    async def _turn(self) -> TurnTold | None:
+        turn: TurnTold | None = await self._ask(self._question.turn())
+        if turn is None and self._question.text is None:
+            raise BadRequest("message_id", f"{self.message_id!r:.200} was never asked, or its turn was deleted")
+        return turn
+
+    async def _connection(self, turn: TurnTold | None, telling: Telling) -> AsyncGenerator[Piece, None]:
+        wish = self._question.sent() if turn is None else self._question.followed()
+        message_id = None if turn is None else turn["message_id"]
+        stream = self._http.stream(wish.method, wish.path, json=wish.body, params=wish.query, timeout=answers.SILENT_S)
+        async with stream as answer:
+            if answer.status_code in answers.AGAIN:
+                return
+            if answer.status_code >= remote_requests.REFUSED:
+                await answer.aread()
+                raise answers.refusal(answer)
+            async for text in answer.aiter_text():
+                for piece in telling.take(text, message_id):
+                    yield piece
+                if telling.is_over:
+                    return
+
+    async def _messages(self, message_id: str) -> list[dict[str, Any]]:
+        newest = await self._newest(answers.NEWEST)
+        return newest if any(each["id"] == message_id for each in newest) else await self._newest(None)
+
+    async def _newest(self, limit: int | None) -> list[dict[str, Any]]:
+        return list(await self._ask(answers.method(self._question.address, "get_messages", limit)))
+
+
+# ---------------------------------------------------------------- client
+
+
+def connect_async(
+    url: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S, authority: str | Path | None = None
+) -> AsyncGateway:
+    """A client of the gateway at this address, for async code. Use it in `async with`. Nothing is asked yet. Raises `BadRequest` for an
+    authority that is none.
+
+    Args:
+        url: such as `http://127.0.0.1:8787`.
+        token: who asks, if the gateway wants to know.
+        timeout_s: how long an answer is waited for; events are waited for without end.
+        authority: a file with the certificate of whoever has signed the gateway's, or with that itself; by default the public authorities.
+    """
+    return AsyncGateway(
+        _Http(base_url=url, headers=headers_of(token), timeout=timeout_s, trust_env=False, verify=trust(authority))
+    )
+
+
+def trust(authority: str | Path | None) -> ssl.SSLContext | bool:
+    """Whose certificates are believed, for httpx."""
+    if authority is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except OSError as problem:
+        raise BadRequest("authority", f"{authority} is no file with a certificate: {problem}") from problem
+
+
+def headers_of(token: str | None) -> dict[str, str]:
+    """The headers that say who asks."""
+    return {} if token is None else {"authorization": f"Bearer {token}"}
+
+
+class _Http(httpx.AsyncClient):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._line = ConnectionState()
+
+    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        """Send it, unless this client cannot be used any more, or not here."""
+        self._line.check(asyncio.get_running_loop(), is_closed=self.is_closed)
+        return await super().send(request, **options)
+
+
+class AsyncGateway(Operations, Awaits):
+    """A gateway. What may be repeated is repeated while nobody answers; errors are raised by their own classes."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave. What was started goes on."""
+        await self._http.aclose()
+
+    async def run(self, type: str, input: object = None, *, run_id: str | None = None) -> RunResult:
+        """Begin a run and wait for its end."""
+        return await self.result(await self.start(type, input, run_id=run_id))
+
+    async def result(self, run_id: str) -> RunResult:
+        """Wait for the end of a run."""
+        async for _ in self.events(run_id):
+            pass
+        return remote_requests.ended(await self.show(run_id))
+
+    async def events(self, run_id: str, after: int = -1) -> AsyncGenerator[dict[str, Any], None]:
+        """The events of a run after a number until its end, each once and in order, over however many connections."""
+        place = WatchPosition(after)
+        while not place.is_over:
+            with place.connected():
+                async for frame in self._events(run_id, place):
+                    yield frame
+            if not place.is_over:
+                await asyncio.sleep(place.pause_s())
+
+    async def _events(self, run_id: str, place: WatchPosition) -> AsyncGenerator[dict[str, Any], None]:
+        path, after = remote_requests.run_path(run_id, "/events"), {"after": place.after}
+        async with self._http.stream("GET", path, params=after, timeout=TIMEOUT_S) as answer:
+            if answer.status_code in remote_requests.AGAIN:
+                return
+            if answer.status_code >= remote_requests.REFUSED:
+                await answer.aread()
+                raise remote_requests.error_of(answer.status_code, remote_requests.json_of(answer))
+            async for piece in answer.aiter_text():
+                for frame in place.take(piece):
+                    yield frame
+
+    def agent(self, *address: str) -> AsyncRemoteAgent:
+        """An agent by its class and name, as they stand in its address: `gateway.agent("counter", "one")`. For a sub-agent follow `sub`,
+        its class and its name."""
+        return AsyncRemoteAgent(self._ask, address)
+
+    def chat(self, chat_class: str, name: str) -> AsyncRemoteChat:
+        """The conversation with a chat agent: `gateway.chat("assistant", "alice")`."""
+        return AsyncRemoteChat(self._http, self._ask, (chat_class, name))
+
+    async def _ask(self, wish: RemoteRequest[T]) -> T:
+        for tries in range(remote_requests.TRIES + 1):
+            try:
+                answer = await self._http.request(wish.method, wish.path, json=wish.body, params=wish.query)
+            except httpx.TransportError as problem:
+                remote_requests.lost(wish, problem, tries)
+            else:
+                if remote_requests.is_answered(wish, answer, tries):
+                    return wish.told(answer.json())
+            await asyncio.sleep(remote_requests.pause_s(tries))
+        raise AssertionError("the last try returns or raises")
+
+
+class AsyncRemoteAgent:
+    """An agent behind a gateway. Its exposed methods are called as if it were here: `await agent.add(2)`."""
+
+    def __init__(self, ask: Callable[[RemoteRequest[Any]], Awaitable[Any]], address: tuple[str, ...]) -> None:
+        self._ask, self._address = ask, address
+
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
+        """An exposed method, called at most once."""
+        if method.startswith("__"):
+            raise AttributeError(method)
+
+        async def called(*args: object, **kwargs: object) -> Any:
+            return await self._ask(remote_requests.call(self._address, "call", method, args, kwargs))
+
+        return called
+
+    async def tell(self, method: str, *args: object, **kwargs: object) -> None:
+        """Have an exposed method called exactly once, some time soon; durable on return. It is not repeated if the line breaks."""
+        await self._ask(remote_requests.call(self._address, "tell", method, args, kwargs))

@@ -1,0 +1,394 @@
+"""What is asked of a gateway, as plain data, and what its answers mean. Pure: once for sync and async code."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from operator import itemgetter
+from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
+from urllib.parse import quote
+from uuid import uuid4
+
+import httpx
+
+from perdure.actors.gateway import refusals
+from perdure.actors.life.results import RunResult, run_result
+from perdure.actors.link.wire import remote_error
+from perdure.ledger import (
+    BadRequest,
+    HostUnavailable,
+    OutcomeUnknown,
+    PerdureError,
+    RuntimeClosed,
+    SupervisorUnreachable,
+)
+from perdure.ledger import errors as known_errors
+from perdure.policies import JsonObject
+
+LAST: Final = frozenset({"finished", "error", "aborted", "cleared"})
+TRIES: Final = 60
+"""How often a request that may be repeated is made while nobody answers."""
+PAUSE_S: Final = 0.25
+PAUSE_S_MAX: Final = 2.0
+REFUSED: Final = 400
+RAISED: Final = 422
+AGAIN: Final = frozenset({429, 503})
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+def _whole(told: Any) -> Any:
+    return told
+
+
+def _nothing(_told: Any) -> None:
+    """Its caller gets nothing."""
+
+
+def _value(told: Any) -> Any:
+    return told.get("value")
+
+
+class RemoteRequest(NamedTuple, Generic[T_co]):
+    """A request. `told` takes from the answer what its caller gets; `repeatable` says that it may be made again if nobody knows whether it
+    was heard."""
+
+    method: str
+    path: str
+    body: Mapping[str, object] | None = None
+    query: Mapping[str, Any] | None = None
+    told: Callable[[Any], T_co] = _whole
+    repeatable: bool = True
+
+
+class ConnectionState:
+    """Whether a connection may be used: it is open, in the process and on the event loop that began with it."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._loop: object = None
+
+    def check(self, loop: object = None, *, is_closed: bool) -> None:
+        """Raises `RuntimeClosed`, and `BadRequest` for another loop."""
+        if os.getpid() != self._process:
+            raise RuntimeClosed(
+                "gateway",
+                "this process was forked from the one that connected, and shares its connections; connect here",
+            )
+        if is_closed:
+            raise RuntimeClosed("gateway", "it was closed; connect again")
+        self._loop = loop if self._loop is None else self._loop
+        if loop is not self._loop:
+            raise BadRequest("gateway", "another event loop has its connections; call `connect_async` on each loop")
+
+
+# ---------------------------------------------------------------- operations
+# What has one answer is declared once for both clients, as a method that gives its wish. Called on a client it performs the wish.
+
+
+class Awaits:
+    """What is for async code: its `_ask` is a coroutine."""
+
+
+class Blocks:
+    """What is for sync code: its `_ask` blocks."""
+
+
+class Performed(Protocol[P, T_co]):
+    """A method as a type checker sees it: its call is a coroutine of what awaits, and blocks in what blocks."""
+
+    @overload
+    def __get__(self, client: Awaits, owner: type) -> Callable[P, Coroutine[Any, Any, T_co]]: ...
+    @overload
+    def __get__(self, client: Blocks, owner: type) -> Callable[P, T_co]: ...
+
+
+def operation(wish: Callable[Concatenate[Any, P], RemoteRequest[T]]) -> Performed[P, T]:
+    """A method that has this wish performed."""
+
+    @wraps(wish)
+    def performed(self: Any, *args: P.args, **kwargs: P.kwargs) -> object:
+        return self._ask(wish(self, *args, **kwargs))
+
+    return cast("Performed[P, T]", performed)
+
+
+def run_path(run_id: str, then: str = "") -> str:
+    """Where a run is, and what is done with it."""
+    return f"/api/runs/{quote(run_id, safe='')}{then}"
+
+
+def _agent_path(agent: str) -> str:
+    return f"/api/agents/{quote(agent, safe='')}"
+
+
+def given(**values: object) -> dict[str, object]:
+    """Those of these values that are given."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class Operations:
+    """The operations of a gateway."""
+
+    @operation
+    def start(self, type: str, input: object = None, *, run_id: str | None = None) -> RemoteRequest[str]:
+        """Begin a run of a class that the gateway serves, and return its id when it is durable. The same id with the same content is the
+        same run."""
+        asked = {"type": type, "input": input, "run_id": uuid4().hex if run_id is None else run_id}
+        return RemoteRequest("POST", "/api/runs", asked, told=lambda told: str(told["run_id"]))
+
+    @operation
+    def show(self, run_id: str) -> RemoteRequest[dict[str, Any]]:
+        """Everything about a run. Raises `UnknownRun`."""
+        return RemoteRequest("GET", run_path(run_id))
+
+    @operation
+    def explain(self, run_id: str) -> RemoteRequest[list[str]]:
+        """Where a run stands and why, in lines."""
+        return RemoteRequest("GET", run_path(run_id, "/explain"), told=itemgetter("lines"))
+
+    @operation
+    def runs(self, /, **which: object) -> RemoteRequest[dict[str, Any]]:
+        """A page of runs, newest first: `runs`, and `next` for `before`. Filters are `status`, `type`, `parent`, `q` and `limit`."""
+        return RemoteRequest("GET", "/api/runs", query=given(**which))
+
+    @operation
+    def overview(self) -> RemoteRequest[dict[str, Any]]:
+        """What `perdure ps` tells."""
+        return RemoteRequest("GET", "/api/overview")
+
+    @operation
+    def cancel(self, run_id: str, reason: str = "cancelled by a client") -> RemoteRequest[str]:
+        """Cancel a run, and return its status after that."""
+        return RemoteRequest("POST", run_path(run_id, "/cancel"), {"reason": reason}, told=itemgetter("status"))
+
+    @operation
+    def retry(self, run_id: str) -> RemoteRequest[str]:
+        """Try a run again, and return its status after that. Raises `RetryRefused`."""
+        return RemoteRequest("POST", run_path(run_id, "/retry"), {}, told=itemgetter("status"), repeatable=False)
+
+    @operation
+    def clear(self, run_id: str) -> RemoteRequest[None]:
+        """Forget a run and its child's storage."""
+        return RemoteRequest("DELETE", run_path(run_id), told=_nothing, repeatable=False)
+
+    @operation
+    def clear_runs(
+        self,
+        run_ids: Sequence[str] | None = None,
+        *,
+        status: Sequence[str] | None = None,
+        before_ms: int | None = None,
+        everything: bool = False,
+    ) -> RemoteRequest[int]:
+        """Forget runs: these, or those of a status or requested before an instant, or all. Returns how many."""
+        which = given(run_ids=run_ids, status=status, before_ms=before_ms, all=everything)
+        return RemoteRequest("POST", "/api/runs/clear", which, told=itemgetter("cleared"), repeatable=False)
+
+    @operation
+    def inspect(self, address: str, *, sql: str | None = None) -> RemoteRequest[dict[str, Any]]:
+        """Everything about an agent, by its address as name@module:Class. It is not woken. `rows` answer the SQL, which reads only."""
+        return RemoteRequest("GET", _agent_path(address), query=given(sql=sql))
+
+    @operation
+    def fibers(self, *, failed: bool = False, limit: int = 50) -> RemoteRequest[list[dict[str, Any]]]:
+        """Fibers of the agents that wrote last, newest first."""
+        return RemoteRequest("GET", "/api/fibers", query=given(failed=failed, limit=limit), told=itemgetter("rows"))
+
+    @operation
+    def schedules(self, *, failed: bool = False, limit: int = 50) -> RemoteRequest[list[dict[str, Any]]]:
+        """Schedules and queued items of the agents that wrote last, newest first."""
+        return RemoteRequest("GET", "/api/schedules", query=given(failed=failed, limit=limit), told=itemgetter("rows"))
+
+    @operation
+    def turns(self, *, failed: bool = False, limit: int = 50) -> RemoteRequest[list[dict[str, Any]]]:
+        """Turns of the chat agents that wrote last, newest first."""
+        return RemoteRequest("GET", "/api/turns", query=given(failed=failed, limit=limit), told=itemgetter("rows"))
+
+    @operation
+    def audit(self) -> RemoteRequest[dict[str, Any]]:
+        """The account of all mail."""
+        return RemoteRequest("GET", "/api/audit")
+
+    @operation
+    def limits(self) -> RemoteRequest[dict[str, Any]]:
+        """The limits in force; an infinite one is None."""
+        return RemoteRequest("GET", "/api/limits", told=itemgetter("limits"))
+
+    @operation
+    def hosts(self) -> RemoteRequest[dict[str, Any]]:
+        """The processes that serve."""
+        return RemoteRequest("GET", "/api/hosts")
+
+    @operation
+    def logs(
+        self, of: str = "", *, level: str = "debug", since_ms: int = 0, last: int = 1_000
+    ) -> RemoteRequest[list[dict[str, Any]]]:
+        """The newest records that agents' code printed and logged: of a run, an agent or a host, or all."""
+        which = given(of=of, level=level, since_ms=since_ms, last=last)
+        return RemoteRequest("GET", "/api/logs", query=which, told=itemgetter("records"))
+
+    @operation
+    def doctor(self, *, deep: bool = False) -> RemoteRequest[list[dict[str, str]]]:
+        """What an examination finds: `severity`, `what` and `advice` of each finding."""
+        return RemoteRequest("GET", "/api/doctor", query={"deep": deep}, told=itemgetter("findings"))
+
+    @operation
+    def backup(self, *, keep: int = 0) -> RemoteRequest[dict[str, Any]]:
+        """Have a backup made where the gateway makes them, and wait for it. With `keep` only so many remain, the newest."""
+        return RemoteRequest(
+            "POST", "/api/backup", {"keep": keep}
+        )  # made twice it is one more, of what has changed meanwhile
+
+    @operation
+    def upgrade(self, type: str | None = None, *, now: bool = False) -> RemoteRequest[list[dict[str, Any]]]:
+        """Which code stands where. With `now` agents at rest that have older code leave, and wake with the newest."""
+        method, body = ("POST", given(type=type)) if now else ("GET", None)
+        return RemoteRequest(method, "/api/upgrade", body, told=itemgetter("types"))
+
+    @operation
+    def forget(self, address: str) -> RemoteRequest[None]:
+        """Delete an agent, by its address as name@module:Class, with all that is its own."""
+        return RemoteRequest("DELETE", _agent_path(address), told=_nothing, repeatable=False)
+
+    @operation
+    def kill(self, process: str) -> RemoteRequest[str]:
+        """Kill `supervisor` or a host, where the gateway allows it, and return in words what was done."""
+        return RemoteRequest("POST", "/api/kill", {"process": process}, told=itemgetter("told"), repeatable=False)
+
+    @operation
+    def stop(self, timeout_ms: int = 30_000) -> RemoteRequest[None]:
+        """Stop the directory and what serves it, once work has had so long to end by itself."""
+        return RemoteRequest("POST", "/api/stop", {"timeout_ms": timeout_ms}, told=_nothing, repeatable=False)
+
+
+def call(
+    address: Sequence[str], how: str, method: str, args: Sequence[object], kwargs: Mapping[str, object]
+) -> RemoteRequest[Any]:
+    """A call of an exposed method, which is never repeated."""
+    path = "/".join(quote(each, safe="") for each in address)
+    body = {"args": list(args), "kwargs": dict(kwargs)}
+    return RemoteRequest(
+        "POST", f"/api/agents/{path}/{how}/{quote(method, safe='')}", body, told=_value, repeatable=False
+    )
+
+
+def ended(told: Mapping[str, Any]) -> RunResult:
+    """The end of a run, from what is told of it."""
+    return run_result(
+        run_id=told["run_id"],
+        agent_type=told.get("agent_type", ""),
+        status=told["status"],
+        output=told["output"],
+        summary=told.get("summary") or "",
+        error=told["error"] or "",
+        reason=told.get("reason"),
+        child_still_running=told.get("child_still_running"),
+        trace=told.get("trace") or "",
+    )
+
+
+def pause_s(tries: int) -> float:
+    """How long to wait before the next try."""
+    return float(min(PAUSE_S_MAX, PAUSE_S * 2 ** min(tries, 10)))
+
+
+def error_of(status: int, told: object) -> Exception:
+    """The error that a refusal tells of, of the class that it had: one of Perdure's, or what the author's code raised."""
+    error = told.get("error") if isinstance(told, dict) else None
+    if not isinstance(error, dict):
+        return SupervisorUnreachable(f"the gateway answered {status}")
+    name, words, field = (str(error.get(key, "")) for key in ("type", "message", "field"))
+    if status == RAISED:
+        kind, _, said = words.partition(": ")
+        return remote_error(kind, said, "")
+    given = error.get("args")
+    kind_of = getattr(refusals, name, None) or getattr(known_errors, name, None)
+    if isinstance(kind_of, type) and issubclass(kind_of, PerdureError) and isinstance(given, list):
+        return kind_of(*given)
+    return (
+        BadRequest(field, words.removeprefix(f"{field}: ")) if field else PerdureError(words or f"refused by {status}")
+    )
+
+
+def json_of(answer: httpx.Response) -> object:
+    """The JSON of an answer; None if it has none."""
+    try:
+        return answer.json()
+    except ValueError:
+        return None
+
+
+def lost(wish: RemoteRequest[Any], problem: httpx.TransportError, tries: int) -> None:
+    """A request met nobody, or its line broke. Raises what its caller is told, unless it is to be made again."""
+    check_trusted(problem)
+    if not wish.repeatable and not isinstance(problem, httpx.ConnectError):
+        raise OutcomeUnknown(wish.path, wish.method, str(problem)) from problem
+    if tries == TRIES:
+        raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
+
+
+def check_trusted(problem: httpx.TransportError) -> None:
+    """Raises `SupervisorUnreachable` if the certificate of whoever answers is not believed: to ask again would change nothing."""
+    cause: BaseException | None = problem
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is not None:
+        told = f"the certificate of the gateway is not believed: {cause.verify_message}"
+        raise SupervisorUnreachable(f"{told}; name who has signed it by authority=") from problem
+
+
+def is_answered(wish: RemoteRequest[Any], answer: httpx.Response, tries: int) -> bool:
+    """Whether this is what was asked for. If not, the request is to be made again. Raises the error that a refusal tells of."""
+    if answer.status_code < REFUSED:
+        return True
+    problem = error_of(answer.status_code, json_of(answer))
+    is_final = isinstance(problem, HostUnavailable)  # whoever answers has tried before
+    if answer.status_code not in AGAIN or not wish.repeatable or tries == TRIES or is_final:
+        raise problem
+    return False
+
+
+class WatchPosition:
+    """How far a watcher has come in the events of a run, over however many connections."""
+
+    def __init__(self, after: int) -> None:
+        self.after, self.is_over = after, False
+        self._tries, self._rest = 0, ""
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """While a connection lasts. That it broke is no error, unless nobody has answered for too long."""
+        self._rest = ""
+        try:
+            yield
+        except httpx.TransportError as problem:
+            check_trusted(problem)
+            if self._tries >= TRIES:
+                raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
+
+    def pause_s(self) -> float:
+        """How long to wait before the next connection."""
+        self._tries += 1
+        return pause_s(self._tries - 1)
+
+    def take(self, piece: str) -> Iterator[JsonObject]:
+        """The events that are whole now."""
+        *blocks, self._rest = (self._rest + piece).split("\n\n")
+        for block in blocks:
+            lines = [line.partition(": ") for line in block.split("\n")]
+            if ("event", ": ", "end") in lines:
+                self.is_over = True
+                return
+            data = "".join(value for name, _, value in lines if name == "data")
+            if data:
+                frame = json.loads(data)
+                self.after, self._tries = frame["sequence"], 0
+                yield frame

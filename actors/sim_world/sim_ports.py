@@ -1,0 +1,287 @@
+"""Clock, dice, threads and faults of one simulated process. All of them are dead when the process is.
+
+Threads are the interesting ones. A job takes virtual time, and takes effect somewhere in the middle of it: a process
+that is killed meanwhile has done it or not, and a task that is cancelled meanwhile does not stop it (a real thread
+would not stop either). The ledger's thread does its jobs one after the other in call order; by the weather it is
+slow, or the disk refuses, before or after the effect.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import Counter, deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
+
+from perdure.actors.ports import KillPoint, World
+from perdure.actors.sim_world.process import SimProcess
+from perdure.actors.sim_world.weather import DiskFault
+from perdure.actors.tasks import as_failure, to_the_end
+from perdure.policies import Rank, RankedQueue
+
+T = TypeVar("T")
+
+EPOCH_MS: Final = 1_750_000_000_000  # wall time at the start of every simulation
+TOKEN_BITS: Final = 80
+
+KillRule = Callable[[str, KillPoint, str], bool]
+
+
+class KillPlan:
+    """Who dies where, and how often that happened. Shared by all processes of a simulation."""
+
+    def __init__(self, kill_at: int | None, kill_when: KillRule | None) -> None:
+        self.kill_at = kill_at
+        self.kill_when = kill_when
+        self.visit_count = 0
+        self.visits: Counter[tuple[str, KillPoint]] = Counter()
+        self.kills: Counter[str] = Counter()
+
+    def visit(self, process: SimProcess, point: KillPoint, detail: str) -> None:
+        """Count the visit of a kill point, and kill the visitor if plan or weather say so."""
+        self.visit_count += 1
+        self.visits[process.kind, point] += 1
+        process.nature.note(process.name, f"at {point} {detail}")
+        if self._strikes(process, point, detail):
+            self.strike(process, f"killed at {point} {detail}".rstrip())
+            process.check()
+
+    def strike(self, process: SimProcess, cause: str) -> bool:
+        """Kill, and count it. False if there was nothing left to kill."""
+        if process.alive:
+            self.kills[process.kind] += 1
+        return process.end(cause)
+
+    def _strikes(self, process: SimProcess, point: KillPoint, detail: str) -> bool:
+        if self.visit_count == self.kill_at:
+            return True
+        if self.kill_when is not None and self.kill_when(process.name, point, detail):
+            return True
+        if process.kind == "client":
+            return False
+        chances = [chance for armed, chance in process.nature.weather.kills if armed is point]
+        return any(process.nature.chance(chance) for chance in chances)
+
+
+class SimFaults:
+    """Where death may strike."""
+
+    def __init__(self, process: SimProcess, plan: KillPlan) -> None:
+        self._process = process
+        self._plan = plan
+
+    def at(self, point: KillPoint, detail: str = "") -> None:
+        """Raise `Killed` if the process dies here, or is dead already."""
+        self._process.check()
+        self._plan.visit(self._process, point, detail)
+
+
+class SimDice:
+    """The process's share in the one die."""
+
+    def __init__(self, process: SimProcess) -> None:
+        self._process = process
+
+    def roll(self) -> float:
+        """A number in [0, 1)."""
+        self._process.check()
+        return self._process.nature.die.random()
+
+    def token(self) -> str:
+        """Twenty hexadecimal digits."""
+        self._process.check()
+        return f"{self._process.nature.die.getrandbits(TOKEN_BITS):020x}"
+
+
+class SimClock:
+    """The wall clock of the process's machine: virtual time, plus what it is off, which changes when the weather says so.
+
+    Jumps are drawn when the clock is read, so that a world which only waits needs no timer for them.
+    """
+
+    def __init__(self, process: SimProcess) -> None:
+        self._process = process
+        skew_ms = process.nature.weather.clock_skew_ms
+        self._off_ms = process.nature.die.uniform(-skew_ms, skew_ms) if skew_ms else 0.0
+        self._jump_at_ms: float | None = None
+
+    def now_ms(self) -> int:
+        """Wall time; may run backwards."""
+        self._process.check()
+        nature = self._process.nature
+        now_ms = nature.now_ms()
+        every_ms = nature.weather.clock_jump_every_ms
+        if every_ms > 0:
+            if self._jump_at_ms is not None and now_ms >= self._jump_at_ms:
+                jump_ms = nature.draw_ms(nature.weather.clock_jump_ms)
+                self._off_ms += jump_ms
+                self._jump_at_ms = None
+                nature.note(self._process.name, f"clock jumps by {jump_ms:.0f} ms")
+            if self._jump_at_ms is None:
+                self._jump_at_ms = now_ms + nature.die.expovariate(1 / every_ms)
+        return int(EPOCH_MS + now_ms + self._off_ms + nature.clocks_off_ms)
+
+    def steady_ms(self) -> int:
+        """Virtual time."""
+        self._process.check()
+        return int(self._process.nature.now_ms())
+
+
+class _Job(NamedTuple):
+    work: Callable[[], object]
+    answer: asyncio.Future[Any]
+    context: contextvars.Context
+
+
+class _Line(deque[_Job]):
+    """Jobs that one thread does in call order."""
+
+    is_busy = False
+
+
+class _Writes(RankedQueue[_Job]):
+    """Jobs that one thread does by their ranks."""
+
+    is_busy = False
+
+
+class SimThreads:
+    """Blocking work of one process: inline, but in its own time."""
+
+    def __init__(self, process: SimProcess) -> None:
+        self._process = process
+        self._nature = process.nature
+        self._ledger, self._archive, self._reads, self._writes = _Line(), _Line(), _Line(), _Writes()
+
+    async def run(self, job: Callable[[], T]) -> T:
+        """Do the job on one of many threads."""
+        entry = self._entry(job)
+        self._spread(entry, self._nature.draw_ms(self._nature.weather.thread_ms), None, lambda: None)
+        answer: T = await entry.answer
+        return answer
+
+    async def write(self, job: Callable[[], T], rank: Rank) -> T:
+        """Do the job on the thread for storages, when its turn comes, to its end."""
+        entry = self._entry(job)
+        self._writes.add(entry, rank)
+        self._next_write()
+        answer: T = await to_the_end(entry.answer)
+        return answer
+
+    def _next_write(self) -> None:
+        if self._writes and not self._writes.is_busy:
+            self._writes.is_busy = True
+            ms = self._nature.draw_ms(self._nature.weather.thread_ms)
+            self._spread(self._writes.take(), ms, None, self._written)
+
+    def _written(self) -> None:
+        self._writes.is_busy = False
+        self._next_write()
+
+    @property
+    def writes_waiting(self) -> int:
+        """All that are under way."""
+        return len(self._writes) + self._writes.is_busy
+
+    async def commit(self, job: Callable[[], T], *, is_brief: bool = False) -> T:
+        """Do the job on the ledger's thread, in call order. Raises `DiskFault` by the weather."""
+        return await self._in_line(self._ledger, job)
+
+    async def archive(self, job: Callable[[], T]) -> T:
+        """Do the job on the archive's thread, in call order. Raises `DiskFault` by the weather."""
+        return await self._in_line(self._archive, job)
+
+    async def read(self, job: Callable[[], T]) -> T:
+        """Do the job on the thread that reads, in call order. Raises `DiskFault` by the weather."""
+        return await self._in_line(self._reads, job)
+
+    @property
+    def left_behind(self) -> int:
+        """None: a job is over the moment that it takes effect."""
+        return 0
+
+    def _entry(self, job: Callable[[], object]) -> _Job:
+        self._process.check()
+        return _Job(job, self._nature.loop.create_future(), contextvars.copy_context())
+
+    async def _in_line(self, line: _Line, job: Callable[[], T]) -> T:
+        entry = self._entry(job)
+        line.append(entry)
+        self._next(line)
+        answer: T = await entry.answer
+        return answer
+
+    def _next(self, line: _Line) -> None:
+        if line.is_busy or not line:
+            return
+        line.is_busy = True
+        nature, weather = self._nature, self._nature.weather
+        slow = nature.chance(weather.commit_slow)
+        fault = nature.chance(weather.commit_fails)
+        late_fault = not fault and nature.chance(weather.commit_fails_late)
+        if slow or fault or late_fault:
+            what = ("slow " if slow else "") + ("fails" if fault else "fails late" if late_fault else "")
+            nature.note(self._process.name, f"commit {what}")
+        error = DiskFault(took_effect=late_fault) if fault or late_fault else None
+        ms = nature.draw_ms(weather.commit_slow_ms if slow else weather.commit_ms)
+        self._spread(line.popleft(), ms, error, partial(self._done, line))
+
+    def _done(self, line: _Line) -> None:
+        line.is_busy = False
+        self._next(line)
+
+    def _spread(self, job: _Job, ms: float, fault: DiskFault | None, then: Callable[[], None]) -> None:
+        """Let the job take effect somewhere within the `ms` that it takes."""
+        before_ms = self._nature.die.uniform(0, ms)
+        perform = partial(self._perform, job, ms - before_ms, fault, then)
+        self._nature.loop.call_later(before_ms / 1000, perform, context=job.context)
+
+    def _perform(self, job: _Job, rest_ms: float, fault: DiskFault | None, then: Callable[[], None]) -> None:
+        if not self._process.alive:
+            return
+        result: object = None
+        error: Exception | None = None
+        if not job.answer.cancelled() and (fault is None or fault.took_effect):
+            try:
+                result = job.work()
+            except BaseException as raised:
+                error = as_failure(raised)
+                if error is None:  # killed at a kill point inside the job: nobody waits for it any more
+                    return
+        self._nature.later(rest_ms, self._answer, job.answer, result, fault if error is None else error, then)
+
+    def _answer(
+        self, answer: asyncio.Future[object], result: object, error: Exception | None, then: Callable[[], None]
+    ) -> None:
+        if not self._process.alive:
+            return
+        if not answer.done():
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(error)
+                answer.exception()  # whoever waited may be dead by the time that it is told; that is no mistake
+        then()
+
+
+class SimVitals:
+    """Bodies do not matter in the simulation, and must not tell two runs of it apart."""
+
+    def pid(self) -> int:
+        """No number."""
+        return 0
+
+    def node(self) -> str:
+        """One machine."""
+        return "simulation"
+
+    def rss_mb(self) -> int:
+        """No weight."""
+        return 0
+
+
+def make_world(process: SimProcess, plan: KillPlan) -> World:
+    """All ports of a process, except those to other processes."""
+    return World(SimClock(process), SimDice(process), SimThreads(process), SimFaults(process, plan), SimVitals())

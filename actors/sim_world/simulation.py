@@ -1,0 +1,544 @@
+"""The simulated world: the same Supervisor and Host as under Ray, on virtual time, from one seeded die.
+
+Theory of operation
+-------------------
+There is one event loop (`virtual_loop`), on which nothing waits: time jumps from timer to timer. On it live
+*processes* (`sim_process`): the supervisor, hosts, and the client that `run` is given. What a process reaches the
+world by are its ports (`sim_ports`, `sim_mail`, and the fleet in `sim_cluster`), and every port asks first whether
+the process is alive.
+
+    client, host ── Courier.exchange ──► wire (late, lost, doubled, cut) ──► Supervisor.exchange
+    Supervisor ── Fleet.spawn, kill, death, survivors ──► Ray's part, played by `sim_cluster`: it starts hosts, notices
+                  deaths, restarts a supervisor that died (but no host, and no supervisor whose `serve` returned)
+
+A process ends in one of four ways: its `serve` returns, its `serve` raises, somebody kills it, or it is killed at a
+kill point that it visits. All four are the same moment (`SimProcess.end`): dead ports, then `on_death` callbacks, then
+tasks.
+
+Whatever must survive a process is made outside of it by the caller, and captured by the factories: the ledger's store, the
+disk with the agents' storages. A factory runs inside the new process, so that it may say `on_death(cabinet.crash)` there:
+
+    def make_host(world, courier, host_id):
+        cabinet = Cabinet(disk)
+        on_death(cabinet.crash)
+        return Host(world, courier, host_id, cabinet)
+
+    with Simulation(seed, Weather.drawn(random.Random(seed)), make_supervisor, make_host) as simulation:
+        simulation.run(story, timeout_ms=600_000)      # safety, under fire
+        simulation.heal()
+        simulation.run(converge, timeout_ms=600_000)   # liveness
+    simulation.raise_errors()
+
+The same seed gives the same `digest()`. Everything random comes from one die, everything happens on one thread in
+asyncio's order, and no set, `id()` or `hash()` decides anything. The garbage collector is off inside `run` (see
+`virtual_loop`).
+
+Not simulated: signals, memory, `sys.exit`, orders of callbacks inside one process other than asyncio's. Plain
+`call_later` callbacks of a process that hangs or is dead do run, but find its ports dead, and so touch nothing but
+its own memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
+
+from perdure.actors.ports import Fleet, KillPoint, PoolSpec, Pulse, Transport, World
+from perdure.actors.sim_world.exchanges import HOST, SUPERVISOR, ExchangeWire, SimCourier
+from perdure.actors.sim_world.process import (
+    ChronicleEntry,
+    SimContext,
+    SimFailure,
+    SimProcess,
+    current_process,
+    gated_task,
+    on_death,
+    owner_of,
+)
+from perdure.actors.sim_world.sim_ports import EPOCH_MS, KillPlan, KillRule, make_world
+from perdure.actors.sim_world.virtual_loop import STEPS_MAX, Deadlock, Overdue, Runaway, Stuck, VirtualLoop
+from perdure.actors.sim_world.weather import DiskFault, Span, Weather
+from perdure.actors.tasks import Killed
+from perdure.ledger import HostUnavailable, NoSuchNode
+
+# ---------------------------------------------------------------- cluster
+# Ray's part in the simulated world: it starts hosts, notices deaths, and restarts a supervisor that died.
+#
+# What Ray promises is little, and this is as little: a host lives some time after it was asked for, whether or not the
+# asker still lives; once dead, it stays dead; its death is told some milliseconds later. A supervisor that dies is
+# started again after a while, unless its `serve` returned or the power is off.
+
+
+CLIENT: Final = "client"
+
+
+class SupervisorLike(Protocol):
+    """What the simulation needs of a supervisor."""
+
+    async def serve(self) -> None:
+        """Boot and run. Raising is a crash, returning is a stop."""
+
+    async def exchange(self, frame: bytes) -> bytes:
+        """Answer a host or a client; may take long."""
+
+
+class HostLike(Protocol):
+    """What the simulation needs of a host."""
+
+    async def serve(self) -> str:
+        """Run until retired, orphaned or stopped, and say why it ended."""
+
+    async def look(self, frame: bytes) -> bytes:
+        """Answer somebody who asks the host itself."""
+
+
+MakeSupervisor = Callable[[World, Fleet], SupervisorLike]
+MakeHost = Callable[[World, Transport, str], HostLike]
+
+
+class Machine:
+    """A host as Ray knows it, dead or alive."""
+
+    def __init__(self, process: SimProcess, spec: PoolSpec, death: asyncio.Future[str]) -> None:
+        self.process = process
+        self.spec = spec
+        self.death = death
+
+
+class Cluster:
+    """The supervisor and the hosts of a simulation, and who starts them."""
+
+    def __init__(
+        self, nature: SimContext, plan: KillPlan, make_supervisor: MakeSupervisor, make_host: MakeHost
+    ) -> None:
+        self.nature = nature
+        self.wire = ExchangeWire(nature, plan, self.stand_still)
+        self.machines: dict[str, Machine] = {}
+        self.broken: Callable[[PoolSpec], str] = lambda _spec: ""  # why hosts of this pool fail as they start
+        self.lack: Callable[[PoolSpec], str] = lambda _spec: ""  # what no node has of what they ask for
+        self.elsewhere: dict[str, str] = {}  # nodes that do not see the directory, and what each has instead
+        self.crashes: list[SimFailure] = []
+        self.restarts = 0
+        self._plan = plan
+        self._make_supervisor = make_supervisor
+        self._make_host = make_host
+        self._supervisor: SimProcess | None = None
+        self._powered = True
+
+    def processes(self) -> list[SimProcess]:
+        """Those that live, the supervisor first, then hosts in order of creation."""
+        all_of_them = [self._supervisor, *(machine.process for machine in self.machines.values())]
+        return [process for process in all_of_them if process is not None and process.alive]
+
+    def start(self) -> None:
+        """Start the first supervisor, unless that has happened."""
+        if self._supervisor is None and self._powered:
+            self._start_supervisor()
+
+    def start_host(self, host_id: str, spec: PoolSpec) -> None:
+        """Ask for a host. A name is used only once."""
+        if host_id in self.machines:
+            raise HostUnavailable(f"the name {host_id} was used before")
+        process = SimProcess(self.nature, host_id, HOST, self._ended)
+        self.machines[host_id] = Machine(process, spec, self.nature.loop.create_future())
+        self.nature.note(host_id, "is asked for")
+        self.nature.later(self.nature.draw_ms(self.nature.weather.spawn_ms), self._boot_host, process)
+
+    def stand_still(self, ms: float) -> None:
+        """The machine stops everything on it for a while."""
+        for process in self.processes():
+            process.stop(ms)
+
+    def power_off(self) -> None:
+        """Kill supervisor and hosts at once; nothing is started from now on."""
+        self._powered = False
+        for process in self.processes():
+            self._plan.strike(process, "the cluster lost power")
+
+    def power_on(self) -> None:
+        """Start a supervisor again."""
+        self._powered = True
+        self._restart_later()
+
+    def _start_supervisor(self) -> None:
+        process = SimProcess(self.nature, SUPERVISOR, SUPERVISOR, self._ended)
+        self._supervisor = process
+        self.nature.note(SUPERVISOR, "starts")
+        process.start(_life(process, self._live_supervisor))
+
+    def _restart_later(self) -> None:
+        self.nature.later(self.nature.draw_ms(self.nature.weather.restart_ms), self._restart)
+
+    def _restart(self) -> None:
+        if self._powered and (self._supervisor is None or not self._supervisor.alive):
+            self.restarts += 1
+            self._start_supervisor()
+
+    def _boot_host(self, process: SimProcess) -> None:
+        if not process.alive:
+            return
+        broken = self.broken(self.machines[process.name].spec)
+        if broken:
+            process.end(broken, clean=True)
+            return
+        self.nature.note(process.name, "starts")
+        process.start(_life(process, self._live_host))
+
+    async def _live_supervisor(self, process: SimProcess) -> str:
+        supervisor = self._make_supervisor(make_world(process, self._plan), SimFleet(process, self))
+        self.wire.connect(process, supervisor.exchange)
+        await supervisor.serve()
+        return "stopped"
+
+    async def _live_host(self, process: SimProcess) -> str:
+        courier = SimCourier(process, self.wire)
+        host = self._make_host(make_world(process, self._plan), courier, process.name)
+        self.wire.connect(process, host.look)
+        return await host.serve()
+
+    def _ended(self, process: SimProcess) -> None:
+        """A process is no more: tell those who wait for it, and start what must be started."""
+        if not process.clean:
+            self.crashes.append(SimFailure(self.nature.now_ms(), process.name, process.cause, process.error))
+        self.wire.disconnect(process)
+        if process.kind == HOST:
+            death = self.machines[process.name].death
+            self.nature.later(self.nature.draw_ms(self.nature.weather.death_seen_ms), death.set_result, process.cause)
+            return
+        if self._powered and not process.clean:
+            self._restart_later()
+
+
+async def _life(process: SimProcess, live: Callable[[SimProcess], Awaitable[str]]) -> None:
+    """The boundary of a process: whatever comes out of its main coroutine ends it, and nothing else."""
+    try:
+        cause = await live(process)
+    except KeyboardInterrupt:  # a person has had enough
+        raise
+    except BaseException as error:
+        if process.end(f"crashed: {type(error).__name__}", error):
+            process.nature.blame(process.name, "crashed", error)
+    else:
+        process.end(cause, clean=True)
+
+
+class SimFleet:
+    """The supervisor's way to hosts."""
+
+    def __init__(self, process: SimProcess, cluster: Cluster) -> None:
+        self._process = process
+        self._cluster = cluster
+        self._nature = cluster.nature
+        self.elsewhere = cluster.elsewhere
+
+    async def spawn(self, host_id: str, spec: PoolSpec) -> str:
+        """Ask for a host; it lives later. Who dies while asking has asked: the next life finds the host by `survivors`."""
+        self._process.check()
+        if lack := self._cluster.lack(spec):
+            raise NoSuchNode(lack)
+        weather = self._nature.weather
+        refused = self._nature.chance(weather.spawn_refused)
+        if not refused:
+            self._cluster.start_host(host_id, spec)
+        await asyncio.sleep(self._nature.draw_ms(weather.spawn_asked_ms) / 1000)
+        if refused:
+            raise HostUnavailable(f"no room for {host_id}")
+        return ""
+
+    async def survivors(self) -> dict[str, PoolSpec]:
+        """All hosts that live or are starting."""
+        self._process.check()
+        await asyncio.sleep(self._nature.draw_ms(self._nature.weather.mail_ms) / 1000)
+        return {name: machine.spec for name, machine in self._cluster.machines.items() if machine.process.alive}
+
+    async def death(self, host_id: str) -> str:
+        """Wait until Ray has noticed the host's death, and say why it died."""
+        self._process.check()
+        machine = self._cluster.machines.get(host_id)
+        return "never existed" if machine is None else await asyncio.shield(machine.death)
+
+    async def pulse(self, host_id: str) -> Pulse | None:
+        """Ask a host beside its event loop. The weather loses such a question no more often than the hosts' own calls."""
+        self._process.check()
+        weather, machine = self._nature.weather, self._cluster.machines.get(host_id)
+        await asyncio.sleep(self._nature.draw_ms(weather.mail_ms) / 1000)
+        if machine is None or self._nature.chance(weather.lost):
+            return None
+        return machine.process.pulse()
+
+    async def kill(self, host_id: str) -> None:
+        """End a host at once."""
+        self._process.check()
+        machine = self._cluster.machines.get(host_id)
+        if machine is not None:
+            machine.process.end("killed by the supervisor")
+
+
+__all__ = [
+    "EPOCH_MS",
+    "ChronicleEntry",
+    "Deadlock",
+    "DiskFault",
+    "HostLike",
+    "Overdue",
+    "Runaway",
+    "SimFailure",
+    "Simulation",
+    "Span",
+    "Stuck",
+    "SupervisorLike",
+    "Weather",
+    "current_process",
+    "on_death",
+]
+
+T = TypeVar("T")
+
+TRACE_MAX: Final = 20_000
+SHUTDOWN_TURNS_MAX: Final = 200
+ERRORS_SHOWN_MAX: Final = 5
+
+
+# ---------------------------------------------------------------- world
+
+
+class Simulation:
+    """One simulated cluster. See the head of the module.
+
+    `kill_at` kills the visitor of the n-th kill point (counted from 1, over all processes), `kill_when(process,
+    point, detail)` whoever it says. `after_step` is called after every `step_stride`-th iteration of the loop; what
+    it raises comes out of `run`. Exceptions of the types in `harmless`, and those raised from them, are not reported
+    as errors.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        weather: Weather,
+        make_supervisor: MakeSupervisor,
+        make_host: MakeHost,
+        *,
+        kill_at: int | None = None,
+        kill_when: KillRule | None = None,
+        after_step: Callable[[], None] | None = None,
+        step_stride: int = 1,
+        steps_max: int = STEPS_MAX,
+        trace_max: int = TRACE_MAX,
+        harmless: tuple[type[BaseException], ...] = (),
+    ) -> None:
+        self.seed = seed
+        self.loop = VirtualLoop(steps_max)
+        self.loop.after_step = after_step
+        self.loop.step_stride = step_stride
+        self.loop.set_task_factory(gated_task)
+        self.loop.set_exception_handler(self._unhandled)
+        self._nature = SimContext(seed, weather, self.loop, trace_max)
+        self._nature.harmless += harmless
+        self._plan = KillPlan(kill_at, kill_when)
+        self._cluster = Cluster(self._nature, self._plan, make_supervisor, make_host)
+        self._client: SimProcess | None = None
+
+    @property
+    def errors(self) -> list[SimFailure]:
+        """Unexpected exceptions: of processes, and of tasks for which nobody waited. Complete after `close`."""
+        return self._nature.errors
+
+    @property
+    def crashes(self) -> list[SimFailure]:
+        """Every death, in order, except that of a process whose `serve` returned."""
+        return self._cluster.crashes
+
+    @property
+    def restarts(self) -> int:
+        """How often Ray started the supervisor again."""
+        return self._cluster.restarts
+
+    @property
+    def kills(self) -> Counter[str]:
+        """How often plan, weather or caller killed, by kind of process."""
+        return self._plan.kills
+
+    @property
+    def visits(self) -> Counter[tuple[str, KillPoint]]:
+        """How often each kill point was visited, by kind of process."""
+        return self._plan.visits
+
+    @property
+    def visit_count(self) -> int:
+        """How many visits there were: `kill_at` from 1 to here are the places to die."""
+        return self._plan.visit_count
+
+    @property
+    def weather(self) -> Weather:
+        """The weather as it is now."""
+        return self._nature.weather
+
+    @property
+    def trace(self) -> list[ChronicleEntry]:
+        """The last `trace_max` events."""
+        return list(self._nature.trace)
+
+    def digest(self) -> str:
+        """Of the whole trace, also of what the bounded list has forgotten."""
+        return self._nature.digest()
+
+    def now_ms(self) -> float:
+        """Virtual milliseconds since the start."""
+        return self._nature.now_ms()
+
+    def note(self, what: str) -> None:
+        """Add a line of one's own to the trace, and so to the digest."""
+        self._nature.note("story", what)
+
+    def live_hosts(self) -> list[str]:
+        """In order of creation, including those that are still starting."""
+        return [process.name for process in self._cluster.processes() if process.kind == "host"]
+
+    def raise_errors(self) -> None:
+        """Raise all errors as one group, if there are any."""
+        if self.errors:
+            told = [failure.error or RuntimeError(failure.cause) for failure in self.errors]
+            raise BaseExceptionGroup("\n".join([f"seed {self.seed}", *map(str, self.errors)]), told)
+
+    def run(self, main: Callable[[World, Transport], Awaitable[T]], timeout_ms: float = 600_000) -> T:
+        """Run a client to its end and return its result; the cluster stays as it then is, for the next `run`.
+
+        Raises what the client raises, `Killed` if it was killed, and `Deadlock`, `Overdue` or `Runaway` if it cannot end.
+        """
+        client = SimProcess(self._nature, CLIENT, CLIENT, lambda _: None)
+        self._client = client
+        answer: asyncio.Future[T] = self.loop.create_future()
+        client.on_death(partial(_refuse, answer, client))
+        client.start(self._live_client(client, main, answer))
+        self._cluster.start()
+        self.loop.deadline_s = self.loop.time() + timeout_ms / 1000
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            result = self.loop.run_until_complete(answer)
+            if self.loop.after_step is not None:
+                self.loop.after_step()  # whatever the stride, the last state is checked
+        except Stuck as stuck:
+            shown = map(str, self.errors[:ERRORS_SHOWN_MAX])
+            stuck.add_note("\n  ".join([f"seed {self.seed}, errors so far: {len(self.errors)}", *shown]))
+            raise
+        finally:
+            client.end("its run is over", clean=True)
+            gc.collect(1)
+            if was_enabled:
+                gc.enable()
+        return result
+
+    async def _live_client(
+        self, process: SimProcess, main: Callable[[World, Transport], Awaitable[T]], answer: asyncio.Future[T]
+    ) -> None:
+        courier = SimCourier(process, self._cluster.wire)
+        try:
+            answer.set_result(await main(make_world(process, self._plan), courier))
+        except (Exception, asyncio.CancelledError, Killed) as error:
+            answer.set_exception(error)
+
+    def heal(self) -> None:
+        """Calm from now on: no faults, no kill plan, nobody cut off or hung. The dead stay dead, clocks as they are."""
+        self.change_weather(Weather.calm())
+        self._plan.kill_at = self._plan.kill_when = None
+        for process in self._processes():
+            process.heal()
+
+    def change_weather(self, weather: Weather) -> None:
+        """Other weather from now on."""
+        self._nature.note("world", "the weather changes")
+        self._nature.weather = weather
+
+    def fail_hosts(self, why: Callable[[PoolSpec], str]) -> None:
+        """From now on hosts fail as they start, for this reason; those of pools for which it is empty do not."""
+        self._cluster.broken = why
+
+    def take_nodes(self, lack: Callable[[PoolSpec], str]) -> None:
+        """From now on no node has this of what hosts of a pool ask for; nothing is missing where it is empty."""
+        self._cluster.lack = lack
+
+    def blind_nodes(self, elsewhere: Mapping[str, str]) -> None:
+        """From now on these nodes have something else at the directory's path."""
+        self._cluster.elsewhere.clear()
+        self._cluster.elsewhere.update(elsewhere)
+
+    def kill(self, name: str) -> bool:
+        """SIGKILL; False if there is no such live process. May be called from anywhere, also from within the victim."""
+        return [self._plan.strike(process, "killed") for process in self._named(name)] == [True]
+
+    def hang(self, name: str, ms: float, culprit: str | None = "") -> None:
+        """Block a process's event loop: in one piece of work, of this agent, or (None) in one after the other."""
+        for process in self._named(name):
+            process.hang(ms, culprit)
+
+    def stop(self, name: str, ms: float) -> None:
+        """Stop a process and let it go on, as `SIGSTOP` and `SIGCONT` do."""
+        for process in self._named(name):
+            process.stop(ms)
+
+    def stand_still(self, ms: float) -> None:
+        """Stop supervisor and hosts, and let them go on. The client goes on meanwhile."""
+        self._nature.note("world", f"stands still for {ms:.0f} ms")
+        self._cluster.stand_still(ms)
+
+    def set_clocks(self, by_ms: int) -> None:
+        """Set the wall clocks of all processes forward, or back: as a machine does that slept, or that asks for the time."""
+        self._nature.note("world", f"clocks are set by {by_ms} ms")
+        self._nature.clocks_off_ms += by_ms
+
+    def partition(self, name: str, ms: float) -> None:
+        """Lose all mail from and to a host or client."""
+        for process in self._named(name):
+            process.partition(ms)
+
+    def kill_everything(self) -> None:
+        """The cluster loses power: supervisor and hosts die, nothing starts until `restart_cluster`. The client lives."""
+        self._cluster.power_off()
+
+    def restart_cluster(self) -> None:
+        """Power is back: Ray starts the supervisor."""
+        self._cluster.power_on()
+
+    def close(self) -> None:
+        """End everything, leaving no task and no noise behind. What happens from here on is not in the trace."""
+        if self.loop.is_closed():
+            return
+        self._nature.sealed = True
+        self.loop.deadline_s, self.loop.after_step, self.loop.steps_max = None, None, self.loop.steps + STEPS_MAX
+        for process in self._processes():
+            process.end("the simulation is over", clean=True)
+        for _ in range(SHUTDOWN_TURNS_MAX):
+            if not asyncio.all_tasks(self.loop):
+                break
+            self.loop.turn()
+        self.loop.close()
+        gc.collect(1)  # what failed without being heard reports itself when it is collected
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _processes(self) -> list[SimProcess]:
+        client = [self._client] if self._client is not None and self._client.alive else []
+        return [*self._cluster.processes(), *client]
+
+    def _named(self, name: str) -> list[SimProcess]:
+        return [process for process in self._processes() if process.name == name]
+
+    def _unhandled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        owner = owner_of(context.get("task") or context.get("future"))
+        self._nature.blame(owner, str(context.get("message")), context.get("exception"))
+
+
+def _refuse(answer: asyncio.Future[Any], client: SimProcess) -> None:
+    """A client that was killed has no result."""
+    if not answer.done():
+        answer.set_exception(Killed(client.cause))

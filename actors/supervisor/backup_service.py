@@ -1,0 +1,125 @@
+"""What the supervisor does for those who look after the directory's files: `perdure doctor` and `perdure backup`.
+
+A backup asks again and again that the ledger's snapshot be left as it is (`hold`). At the end it asks for the cut
+(`ledger.maintenance.cut`), which is made between two turns. If the backup dies, checkpoints go on after a while. If the supervisor dies,
+its next life knows nothing of this, and the backup begins again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from perdure.actors.link.messages import Fields, Plain
+from perdure.actors.link.questions import Keep
+from perdure.actors.ports import World
+from perdure.ledger import BadRequest, LedgerError, StorageError, Store, View, standing_of
+from perdure.ledger.maintenance.cut import STAGE, read_known, stage_cut
+from perdure.ledger.storage.agent_storages import stored_below
+
+
+class Snapshots(Protocol):
+    """Who takes checkpoints (`actors.supervisor.checkpoints`)."""
+
+    @property
+    def suspended(self) -> int | None:
+        """How many were taken, if none is taken now."""
+
+    async def suspend(self) -> int:
+        """Take none for a while. Returns how many were taken."""
+
+
+class Keeping:
+    """Of one supervisor life.
+
+    Args:
+        storages: the folder of the agents' storages; None in a world without files.
+        lost: tells that so many ms were lost in which nobody's silence counts.
+        wake: lets the next turn begin.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        view: View,
+        store: Store,
+        checkpoints: Snapshots,
+        storages: Path | None,
+        *,
+        lost: Callable[[float], object],
+        wake: Callable[[], None],
+    ) -> None:
+        self._world, self._view, self._store, self._checkpoints = world, view, store, checkpoints
+        self._storages, self._lost, self._wake = storages, lost, wake
+        self._wanted: asyncio.Future[None] | None = None
+        self._cut: Callable[[], None] | None = None
+
+    def stored_below(self, agent_id: str) -> int:
+        """How many storages there are of what descends from an agent; none in a world without files."""
+        return 0 if self._storages is None else stored_below(self._storages, agent_id)
+
+    async def answer(self, asked: Keep) -> Plain:
+        """Do what was asked for."""
+        match asked:
+            case Keep("storages", [str(after), int(limit)]):
+                return await self._page(after, limit)
+            case Keep("hold", []):
+                return await self._hold()
+            case Keep("cut", []):
+                return await self._staged()
+        raise BadRequest("wish", f"{asked.wish!r} is not one that a supervisor knows, or has other arguments")
+
+    async def between_turns(self) -> None:
+        """Make the cut, if it is wanted."""
+        wanted, cut = self._wanted, self._cut
+        self._wanted = self._cut = None
+        if wanted is None or cut is None:
+            return
+        began_s = asyncio.get_running_loop().time()
+        try:
+            await self._world.threads.commit(cut)
+        except (StorageError, OSError) as problem:
+            wanted.set_exception(self._failed(problem))
+        else:
+            wanted.set_result(None)
+        self._lost((asyncio.get_running_loop().time() - began_s) * 1000)
+
+    async def _page(self, after: str, limit: int) -> Fields:
+        """A page of the agents that the ledger knows of, each with its `Standing`, and where the next page begins."""
+        rows = await self._world.threads.archive(partial(self._store.agents, after, limit))
+        last = rows[-1].key if len(rows) == limit else None
+        known = standing_of(self._view, ((row.key, row.body) for row in rows))
+        page = sorted(agent for agent in known if agent > after and (last is None or agent <= last))
+        return {"agents": [[agent, *known[agent]] for agent in page], "next": last}
+
+    async def _hold(self) -> list[int]:
+        """Let the snapshot be. The answer differs from an earlier one if it was not left alone in between."""
+        return [self._view.epoch, await self._checkpoints.suspend()]
+
+    async def _staged(self) -> list[int] | None:
+        """Have the cut made. None if the snapshot was not held any more."""
+        if self._storages is None:
+            raise BadRequest("data", "there are no files in this world")
+        data = self._storages.parent
+        try:
+            known = await self._world.threads.archive(lambda: read_known(data / STAGE))
+        except OSError as problem:
+            raise self._failed(problem) from problem
+        self._wanted = asyncio.get_running_loop().create_future()
+        self._cut = lambda: stage_cut(data, known, self._view.seq, self._reported())
+        self._wake()
+        held = self._checkpoints.suspended
+        await self._wanted
+        return [self._view.epoch, held] if held is not None and held == self._checkpoints.suspended else None
+
+    def _reported(self) -> list[tuple[str, int]]:
+        known = standing_of(self._view, ())
+        return [(agent, each.reported) for agent, each in known.items()]
+
+    def _failed(self, problem: Exception) -> LedgerError:
+        return LedgerError(
+            str(self._storages), f"the cut of a backup could not be made: {problem}", "make the backup again"
+        )

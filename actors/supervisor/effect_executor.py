@@ -1,0 +1,205 @@
+"""Performing effects: what is outstanding becomes messages to hosts and to whoever waits.
+
+Nothing is remembered of it but pacing. A message to a host that is not there yet is not kept: the host's hello touches everybody who lives
+on it, and then the same effects are outstanding again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from functools import partial
+from itertools import compress, takewhile
+from typing import Any
+
+from perdure.actors.link.columns import Starts
+from perdure.actors.link.messages import Deliver, Fields, MailForAgent, Prepare, Start, Stop, Wake
+from perdure.actors.ports import World
+from perdure.actors.supervisor.sessions import PeerSession, Sessions
+from perdure.ledger import (
+    BATCH_MIN,
+    DeliverMail,
+    Effect,
+    ForgetStorage,
+    StartAttempt,
+    StartBatch,
+    Status,
+    StopAgent,
+    Store,
+    TellEnd,
+    View,
+    WakeAgent,
+    agent_id,
+    letter,
+    outcome_of,
+    type_of,
+)
+from perdure.policies import Limits
+
+Command = StartAttempt | StartBatch | WakeAgent | DeliverMail | StopAgent
+Part = tuple[str, str]  # of a run: its input, or its output
+
+
+class EffectExecutor:
+    """Carries effects out for one supervisor life. `payloads` are large inputs and outputs that are at hand."""
+
+    def __init__(self, world: World, view: View, sessions: Sessions, store: Store, limits: Limits) -> None:
+        self._world, self._view, self._sessions, self._store = world, view, sessions, store
+        self._limits, self._pause_s = limits, limits.sweep_ms / 1000
+        self._stopped_s: dict[tuple[str, int], float] = {}  # when each life was told to stop, the longest ago first
+        self.payloads: dict[Part, bytes] = {}
+        self.types: dict[str, None] = {}  # those that began to work in this life of the supervisor
+
+    async def perform(self, effects: list[Effect], at_ms: int) -> list[str]:
+        """Carry these effects out; returns the cleared runs and the doomed agents whose storages may be deleted now."""
+        mails = {effect.agent_id: self._mails(effect, at_ms) for effect in effects if isinstance(effect, DeliverMail)}
+        fetched = await self._fetch(effects, mails)
+        for effect in effects:
+            if isinstance(effect, TellEnd):
+                self._tell(effect.run_ids)
+            elif isinstance(effect, StartBatch):
+                self._start_batch(effect)
+            elif not isinstance(effect, ForgetStorage):
+                self._command(effect, mails.get(effect.agent_id, []))
+        self.forget_payloads(run_id for run_id, _part in fetched)
+        return [effect.run_id or effect.agent_id for effect in effects if isinstance(effect, ForgetStorage)]
+
+    def forget_payloads(self, run_ids: Iterable[str]) -> None:
+        """Have the inputs and outputs of those among these runs at hand no more that are settled."""
+        if not self.payloads:
+            return
+        for run_id in run_ids:
+            run = self._view.runs.get(run_id)
+            if run is None or run.is_settled:
+                self.payloads.pop((run_id, "input"), None)
+                self.payloads.pop((run_id, "output"), None)
+
+    def tidy(self) -> None:
+        """Forget the pacing of long ago."""
+        now = asyncio.get_running_loop().time()
+        for life in list(takewhile(lambda life: now - self._stopped_s[life] >= self._pause_s, self._stopped_s)):
+            del self._stopped_s[life]
+
+    def _tell(self, run_ids: Iterable[str]) -> None:
+        """Tell those who wait: of runs of a type that merely completed together, of any other by itself."""
+        runs, waiters = self._view.runs, self._sessions.waiters
+        plain: dict[str, list[str]] = {}
+        for run_id in [run_id for run_id in run_ids if run_id in waiters]:
+            run = runs[run_id]
+            if run.status is not Status.COMPLETED or run.large_output or run.error or run.trace or run.reason:
+                self._sessions.tell_end(run_id, self._outcome(run_id))
+            else:
+                plain.setdefault(run.agent_type, []).append(run_id)
+        for agent_type, alike in plain.items():
+            if len(alike) >= BATCH_MIN:
+                self._sessions.tell_ends(agent_type, alike, runs)
+                continue
+            for run_id in alike:
+                self._sessions.tell_end(run_id, self._outcome(run_id))
+
+    def _start_batch(self, effect: StartBatch) -> None:
+        """Tell the host to begin those that it was not told of in this session."""
+        session = self._session_of(effect)
+        if session is None:
+            return
+        self._foresee(effect.agent_type)
+        agent_type, options = effect.agent_type, effect.options
+        columns: list[list[Any]] = [effect.run_ids, effect.incarnations, effect.inputs]
+        agents, number = self._view.agents, session.link.session
+        lives = [agents[agent_id(agent_type, run_id)] for run_id in effect.run_ids]
+        fresh = [life.begun_in != number for life in lives]
+        if not all(fresh):
+            columns = [list(compress(column, fresh)) for column in columns]
+        for life in lives:
+            life.begun_in = number
+        if columns[0]:
+            session.say(Starts(agent_type, options, *columns))
+
+    def _session_of(self, effect: Command) -> PeerSession | None:
+        """The session of the host, if it answers."""
+        host = self._view.hosts.get(effect.host_id)
+        return self._sessions.by_peer.get(effect.host_id) if host is not None and host.up else None
+
+    def _mails(self, effect: DeliverMail, at_ms: int) -> list[MailForAgent]:
+        """What goes to this agent now."""
+        if self._session_of(effect) is None:
+            return []
+        view = self._view
+        return [
+            letter(view, view.mail[key]) for key in view.mailbox[effect.agent_id].to_hand(at_ms, self._limits.sweep_ms)
+        ]
+
+    def _command(self, effect: StartAttempt | WakeAgent | DeliverMail | StopAgent, mails: list[MailForAgent]) -> None:
+        session = self._session_of(effect)
+        if session is None:
+            return
+        if isinstance(effect, DeliverMail):
+            if mails:
+                session.say(Deliver(effect.agent_id, effect.incarnation, [self._with_output(mail) for mail in mails]))
+        elif isinstance(effect, StopAgent):
+            if self._is_due(effect):
+                session.say(Stop(effect.agent_id, effect.incarnation))
+        elif self._begins(effect, session):
+            self._foresee(type_of(effect.agent_id))
+            if isinstance(effect, StartAttempt):
+                body = effect.input if effect.input is not None else self.payloads.get((effect.run_id, "input"), b"")
+                session.say(Start(*effect[1:5], body, effect.collect, effect.options, *effect[8:]))
+            else:
+                session.say(Wake(*effect[1:]))
+
+    def _foresee(self, agent_type: str) -> None:
+        """Let every host load the code of a type that is new: the next agent of it may come to any of them, and a loaded host is warm."""
+        if agent_type in self.types:
+            return
+        self.types[agent_type] = None
+        for session in self._sessions.by_peer.values():
+            if session.is_host:
+                session.say(Prepare([agent_type]))
+
+    def _begins(self, effect: StartAttempt | WakeAgent, session: PeerSession) -> bool:
+        """A life is begun once in a session: the link brings it there for certain, and a host that has let a life go must not begin it
+        again. With a new session comes a hello, and that tells which lives never began."""
+        life = self._view.agents[effect.agent_id]
+        begun, life.begun_in = life.begun_in == session.link.session, session.link.session
+        return not begun
+
+    def _is_due(self, effect: StopAgent) -> bool:
+        """A stop goes out again only after a sweep's time; it is harmless to repeat."""
+        life, now = (effect.agent_id, effect.incarnation), asyncio.get_running_loop().time()
+        last = self._stopped_s.get(life)
+        if last is not None and now - last < self._pause_s:
+            return False
+        self._stopped_s.pop(life, None)
+        self._stopped_s[life] = now
+        return True
+
+    def _outcome(self, run_id: str) -> Fields:
+        run = self._view.runs[run_id]
+        outcome = outcome_of(run)
+        if run.large_output:
+            outcome["output"] = self.payloads.get((run_id, "output"))
+        outcome["agent_type"] = run.agent_type
+        return outcome
+
+    def _with_output(self, mail: MailForAgent) -> MailForAgent:
+        content = mail[4]
+        if content.get("large"):
+            content = {**content, "output": self.payloads.get((mail[3]["run_id"], "output"))}
+        return *mail[:4], content
+
+    async def _fetch(self, effects: list[Effect], mails: Mapping[str, list[MailForAgent]]) -> list[Part]:
+        """Read the large inputs and outputs that are to be said and are not at hand; returns which."""
+        missing: dict[Part, None] = {}
+        for effect in effects:
+            if isinstance(effect, StartAttempt) and effect.input is None:
+                missing[effect.run_id, "input"] = None
+            elif isinstance(effect, TellEnd):
+                told = (run_id for run_id in effect.run_ids if run_id in self._sessions.waiters)
+                missing.update(((run_id, "output"), None) for run_id in told if self._view.runs[run_id].large_output)
+        for letters in mails.values():
+            missing.update(((mail[3]["run_id"], "output"), None) for mail in letters if mail[4].get("large"))
+        unread = [part for part in missing if part not in self.payloads]
+        for part in unread:
+            body: bytes | None = await self._world.threads.commit(partial(self._store.payload, *part))
+            self.payloads[part] = body or b""
+        return unread

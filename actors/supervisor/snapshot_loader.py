@@ -1,0 +1,109 @@
+"""What a turn of the supervisor needs of the snapshot: runs that memory has let go of, mails that were posted in an earlier life, and what
+sleeping agents had reported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
+
+from perdure.actors.link.messages import Ask, Call
+from perdure.actors.link.questions import deleted_with
+from perdure.actors.ports import World
+from perdure.actors.supervisor.intake import runs_of
+from perdure.actors.supervisor.sessions import Arrived
+from perdure.ledger import (
+    Record,
+    Store,
+    Tell,
+    View,
+    activation_from,
+    named_on_the_way,
+    run_from,
+)
+
+FAMILY_MAX: Final = 100_000
+
+
+class Recollection:
+    """What one life of the supervisor brings back.
+
+    Attributes:
+        has_snapshot: whether there is a snapshot.
+        has_archive: whether it has runs that are not in memory.
+        posted: which mails of this turn were posted before.
+    """
+
+    def __init__(self, world: World, view: View, store: Store, *, has_snapshot: bool) -> None:
+        self._world, self._view, self._store = world, view, store
+        self.has_archive = self.has_snapshot = has_snapshot
+        self.posted: set[str] = set()
+
+    async def recall(self, arrived: list[Arrived]) -> None:
+        """Bring runs that are no longer in memory back, if a message speaks of them."""
+        await self._recall_tells(arrived)
+        if not self.has_archive:
+            return
+        keys: dict[str, None] = {}
+        for _port, _number, message in arrived:
+            for key in runs_of(message):
+                if key not in self._view.runs:
+                    keys[key] = None
+        if keys:
+            await self._recall_runs(keys)
+        await self._recall_ways(arrived)
+        asked = [message.question for _, _, message in arrived if isinstance(message, Ask)]
+        agents = [agent for each in asked for agent in deleted_with(self._view, each)]
+        while agents:  # with a run, and with an agent, goes what they and their families asked for, in memory or not
+            found = await self._world.threads.commit(partial(self._store.family_runs, agents.pop(), FAMILY_MAX))
+            agents += [self._view.runs[key].child for key in self.remember(found)]
+
+    async def _recall_runs(self, keys: Iterable[str]) -> bool:
+        """Bring those of these runs back that the snapshot has; whether there was one. New ids are not looked for on the disk."""
+        kept = self._store.known_among(keys)
+        if kept:
+            self.remember(await self._world.threads.commit(lambda: self._store.records("runs", kept)))
+        return any(key in self._view.runs for key in kept)
+
+    async def _recall_ways(self, arrived: list[Arrived]) -> None:
+        """Bring the runs back that lie on the ways of calls and mails (`ledger.addressing`)."""
+        ways: list[str] = []
+        for _port, _number, message in arrived:
+            match message:
+                case Ask(_, Call(agent, standalone=standalone)) if standalone:
+                    ways.append(agent)
+                case Ask(_, Tell(recipient=agent, standalone=standalone)) if standalone:
+                    ways.append(agent)
+        while ways:
+            named = {name: None for agent in ways for name in named_on_the_way(self._view.runs, agent)}
+            if not await self._recall_runs(name for name in named if name not in self._view.runs):
+                return
+
+    async def _recall_tells(self, arrived: list[Arrived]) -> None:
+        """Find out which mails were posted in an earlier life already, of those that were first told to one, or by one."""
+        self.posted.clear()
+        for told in [each.message.question for each in arrived if isinstance(each.message, Ask)]:
+            if not isinstance(told, Tell) or told.epoch == self._view.epoch:
+                continue
+            if await self._world.threads.commit(partial(self._store.facts, told.mail_id, limit=1)):
+                self.posted.add(told.mail_id)
+
+    def remember(self, records: list[Record]) -> list[str]:
+        """Bring runs back into memory; returns which."""
+        for record in records:
+            if record.body:
+                self._view.recall(run_from(record))
+        return [record.key for record in records]
+
+    async def look_up_reports(self, keys: Iterable[str]) -> None:
+        """Learn from the snapshot what agents had reported before they slept."""
+        known = ((key, self._view.agents.get(key)) for key in keys)
+        unknown = {key: found for key, found in known if found is not None and found.reported is None}
+        asked = [key for key in unknown if not self._view.is_begun_anew(key)] if self.has_snapshot else []
+        if asked := self._store.known_among(asked):
+            records = await self._world.threads.commit(partial(self._store.records, "agents", asked))
+            for record in records:
+                kept, activation = activation_from(record), unknown[record.key]
+                activation.reported, activation.called = kept.reported or 0, activation.called or kept.called
+        for activation in unknown.values():
+            activation.reported = activation.reported or 0

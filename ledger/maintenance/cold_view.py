@@ -1,0 +1,65 @@
+"""A cold ledger as the next supervisor would find it, read without changing a file."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import duckdb
+
+from perdure.ledger.facts import AgentActivated, AgentForgotten
+from perdure.ledger.ids import agent_id
+from perdure.ledger.known_agent import KnownAgents, standing_of
+from perdure.ledger.snapshot import restore
+from perdure.ledger.store.assessment import assess
+from perdure.ledger.store.duckdb_file import connect, get, told, without_log
+from perdure.ledger.store.duckdb_tables import boot_records
+from perdure.ledger.store.ended_counts import read_counts
+from perdure.ledger.store.journal_scan import commits
+from perdure.ledger.store.lock import Lock
+from perdure.ledger.store.store import Boot, FactRow
+from perdure.ledger.view import View
+
+_LIVED, _GONE = AgentActivated.__name__, AgentForgotten.__name__
+
+
+def cold_view(directory: Path) -> KnownAgents:
+    """What the ledger says of its agents. Raises a `LedgerError` if it cannot be read, or is in use."""
+    lock = Lock(directory)
+    try:
+        return read_cold(directory)[0]
+    finally:
+        lock.release()
+
+
+def read_cold(directory: Path) -> tuple[KnownAgents, int]:
+    """The same for who has the lock, and the ledger's last fact."""
+    try:
+        return _read(directory)
+    except (duckdb.Error, OSError) as problem:
+        raise told(directory, problem) from problem
+
+
+def _read(directory: Path) -> tuple[KnownAgents, int]:
+    with without_log(directory) as name, closing(connect(directory, read_only=True, name=name)) as con:
+        found = assess(con, directory)
+        rows = found.rows + [row for commit in commits(found.plan.replay) for row in commit.rows]
+        ended = read_counts(con, found.snapshot_seq)
+        view = restore(Boot(get(con, "snapshot"), boot_records(con, rows), rows, [], ended))
+        standing = standing_of(view, con.execute("SELECT agent_id, body FROM agents").fetchall())
+        known = KnownAgents(
+            standing,
+            _seen(con, view, [(row.kind, row.subject) for row in rows if isinstance(row, FactRow)]),
+            view.incarnation,
+        )
+        return known, view.seq
+
+
+def _seen(con: duckdb.DuckDBPyConnection, view: View, later: list[tuple[str, str]]) -> set[str]:
+    """The agents that have lived for other work than a run and were not deleted since, and the children of runs."""
+    query = "SELECT subject, arg_max(kind, seq) FROM facts WHERE kind IN ($1, $2) GROUP BY subject"
+    last = dict(con.execute(query, [_LIVED, _GONE]).fetchall())
+    last |= {subject: kind for kind, subject in later if kind in (_LIVED, _GONE)}
+    runs = con.execute("SELECT agent_type, run_id FROM runs").fetchall()
+    seen = {subject for subject, kind in last.items() if kind == _LIVED}
+    return seen.union((agent_id(*run) for run in runs), (run.child for run in view.runs.values()))

@@ -1,0 +1,148 @@
+"""What lies in the storages of agents, read from copies (`copying`): an agent that sleeps is not woken, one at work is not held up.
+
+What is found is what was durable at that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from operator import itemgetter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import duckdb
+
+from perdure.ledger.duckdb_format import is_damage
+from perdure.ledger.errors import WAY_OUT, BadRequest, StorageError, StorageLost
+from perdure.ledger.maintenance.copies import CopyReader, QueryResult, read_records
+from perdure.ledger.maintenance.copying import copy_storage
+from perdure.ledger.maintenance.listing import list_storages
+from perdure.ledger.storage.after_power_cut import redo
+from perdure.ledger.storage.file_disk import is_log_at, place_of
+from perdure.ledger.storage.this_machine import boot_id
+from perdure.policies import INFINITY
+
+ROWS_MAX = 1_000  # of an answer to a query
+_RECORDS = "SELECT number, kind, key, body FROM {0}.perdure.records WHERE kind IN ({1})"
+_TABLES = """SELECT table_name, string_agg(column_name || ' ' || data_type, ', ' ORDER BY column_index) FROM duckdb_columns()
+    WHERE database_name = $1 AND schema_name = 'main' GROUP BY table_name ORDER BY table_name"""
+
+
+class Looked(NamedTuple):
+    """A storage: whose it is (empty if nothing was committed yet), the agent's last life, and the records of the kinds that were asked for,
+    by kind and key, in the order in which they were written. `problem` says why it cannot be read."""
+
+    place: str
+    agent_id: str
+    incarnation: int
+    records: dict[str, dict[str, bytes]]
+    problem: str = ""
+
+
+class Table(NamedTuple):
+    """A table of an author's."""
+
+    name: str
+    columns: str
+    rows: int
+
+
+def places_in(directory: Path, bytes_max: float = INFINITY) -> list[str]:
+    """The storages in the folder of all that are not larger, the ones that were written last first."""
+    found = list_storages(directory).storages
+    stamps = {place: [stamp for stamp in each if stamp is not None] for place, each in found.items()}
+    small = [place for place, each in stamps.items() if sum(size for _, size, _ in each) <= bytes_max]
+    return sorted(small, key=lambda place: -max(written_ns for _, _, written_ns in stamps[place]))
+
+
+def look(directory: Path, places: Collection[str], kinds: Collection[str]) -> Iterator[Looked]:
+    """Look into these storages. One that is deleted meanwhile is left out."""
+    with TemporaryDirectory(prefix="perdure-look-") as folder, CopyReader() as reader:
+        copy = Path(folder) / "copy.db"
+        for place in places:
+            found = _copied(reader, directory, place, copy, kinds)
+            if found is not None:
+                yield found
+
+
+def _copied(reader: CopyReader, directory: Path, place: str, copy: Path, kinds: Collection[str]) -> Looked | None:
+    try:
+        if copy_storage(directory / place, copy) is None:
+            return None
+        if is_log_at(copy):
+            return _looked_in_log(copy, place, kinds)
+        with reader.attached(copy) as name:
+            return _looked(reader, name, place, kinds)
+    except (StorageError, OSError, duckdb.Error) as problem:
+        return Looked(place, "", 0, {}, str(problem).partition("\n")[0])
+
+
+def _looked(reader: CopyReader, name: str, place: str, kinds: Collection[str]) -> Looked:
+    owner = reader.ask(f"SELECT agent_id, incarnation FROM {name}.perdure.meta").rows
+    agent, incarnation = owner[0] if owner else ("", 0)
+    rows = reader.ask(_RECORDS.format(name, ", ".join("?" * len(kinds))), *kinds).rows
+    return Looked(place, agent, incarnation, _folded((row[1:] for row in sorted(rows, key=itemgetter(0))), kinds))
+
+
+def _looked_in_log(copy: Path, place: str, kinds: Collection[str]) -> Looked:
+    reading, rows = read_records(copy)
+    agent = "" if reading.head is None else reading.head.agent_id
+    return Looked(place, agent, reading.incarnation, _folded((row for _, row in rows if row.kind in kinds), kinds))
+
+
+def _folded(rows: Iterable[tuple[Any, ...]], kinds: Collection[str]) -> dict[str, dict[str, bytes]]:
+    """The last body of each key."""
+    found: dict[str, dict[str, bytes]] = {kind: {} for kind in kinds}
+    for kind, key, body in rows:
+        found[kind].pop(key, None)
+        if body is not None:  # else it is deleted
+            found[kind][key] = body
+    return found
+
+
+class OneStorage:
+    """A copy of one storage, with what its author keeps in it."""
+
+    def __init__(self, reader: CopyReader, name: str, place: str) -> None:
+        self._reader, self._name, self._place = reader, name, place
+
+    def look(self, kinds: Collection[str]) -> Looked:
+        """Its records."""
+        return _looked(self._reader, self._name, self._place, kinds)
+
+    def tables(self) -> list[Table]:
+        """The author's tables."""
+        found = self._reader.ask(_TABLES, self._name).rows
+        counts = (self._reader.ask(f'SELECT count(*) FROM {self._name}.main."{name}"').rows for name, _ in found)
+        return [Table(name, columns, count[0][0]) for (name, columns), count in zip(found, counts, strict=True)]
+
+    def ask(self, query: str) -> QueryResult:
+        """Ask by SQL, which can change nothing and reads no other file. Raises `BadRequest`."""
+        try:
+            self._reader.ask(f"USE {self._name}")
+            self._reader.ask("SET enable_external_access = false")
+            answer = self._reader.ask(query)
+        except duckdb.Error as problem:
+            if is_damage(problem):
+                raise StorageLost(self._place, f"it is damaged ({problem}). {WAY_OUT}") from problem
+            raise BadRequest("sql", str(problem)) from problem
+        return answer._replace(rows=answer.rows[:ROWS_MAX])
+
+
+@contextmanager
+def opened_copy(directory: Path, agent_id: str) -> Iterator[OneStorage | None]:
+    """A copy of the storage of an agent; None if it has none. Raises `StorageError` if it cannot be read."""
+    redo(directory, boot_id())
+    place = place_of(agent_id)
+    with TemporaryDirectory(prefix="perdure-look-") as folder, CopyReader() as reader:
+        copy = Path(folder) / "copy.db"
+        try:
+            if copy_storage(directory / place, copy) is None:
+                yield None
+                return
+            with reader.attached(copy) as name:
+                yield OneStorage(reader, name, place)
+        except (OSError, duckdb.Error) as problem:
+            raise StorageError(agent_id, f"{directory / place} cannot be read: {problem}") from problem

@@ -1,0 +1,100 @@
+"""Lines: who waits for a place, in order, by what is waited for. To take the first costs the same however many wait."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from perdure.ledger.activation import pool_key
+
+LOOK_MAX: Final = 64  # how many of a line are looked at together
+
+
+class LineKey(NamedTuple):
+    """What is waited for: a host of this pool, and one to itself if the class asks for that."""
+
+    pool: str
+    exclusive: bool
+
+
+def line_for(spec: list[Any] | None) -> LineKey:
+    """Where somebody waits whose class asks this of its host."""
+    return LineKey(pool_key(spec), bool(spec and spec[-1]))
+
+
+class WaitQueues:
+    """Runs, or agents, that wait. Nobody stands in two lines."""
+
+    def __init__(self) -> None:
+        self._lines: dict[LineKey, OrderedDict[str, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines.values():
+            yield from line
+
+    @property
+    def keys(self) -> list[LineKey]:
+        """The lines in which somebody stands."""
+        return list(self._lines)
+
+    def join(self, key: LineKey, who: str) -> None:
+        """Wait behind the others, unless one waits already."""
+        line = self._lines.setdefault(key, OrderedDict())
+        self._count += who not in line
+        line[who] = None
+
+    def leave(self, key: LineKey, who: str) -> None:
+        """Wait no more."""
+        line = self._lines.get(key)
+        if line is not None and line.pop(who, 0) is None:
+            self._count -= 1
+            if not line:
+                del self._lines[key]
+
+    def join_all(self, key: LineKey, these: Sequence[str]) -> None:
+        """The same for many that stand in no line yet."""
+        self._lines.setdefault(key, OrderedDict()).update(dict.fromkeys(these))
+        self._count += len(these)
+
+    def leave_all(self, key: LineKey, these: Sequence[str]) -> None:
+        """The same for many that stand in this line."""
+        line = self._lines.get(key, OrderedDict())
+        for who in these:
+            self._count -= line.pop(who, 0) is None
+        if not line:
+            self._lines.pop(key, None)
+
+    def all_of(self, key: LineKey) -> Iterator[str]:
+        """All that stand in this line, in order."""
+        return iter(self._lines.get(key, ()))
+
+    def length(self, key: LineKey) -> int:
+        """How many wait there."""
+        return len(self._lines.get(key, ()))
+
+    def before(self, key: LineKey, who: str) -> int:
+        """How many stand before this one."""
+        return next((place for place, each in enumerate(self._lines.get(key, ())) if each == who), 0)
+
+    def first(self, key: LineKey, skipped: int = 0) -> list[str]:
+        """Those whose turn is next, at most `LOOK_MAX`, after so many that were looked at already and stay."""
+        return list(islice(self._lines.get(key, ()), skipped, skipped + LOOK_MAX))
+
+    def walk(self, key: LineKey) -> Iterator[str]:
+        """One after the other, while some of them leave the line."""
+        stayed = 0
+        while group := self.first(key, stayed):
+            yield from group
+            line = self._lines.get(key, OrderedDict())
+            stayed += sum(each in line for each in group)
+
+    def clear(self) -> None:
+        """Nobody waits."""
+        self._lines.clear()
+        self._count = 0
