@@ -22,7 +22,7 @@ class Implementations(NamedTuple):
     supervisor: str = "perdure.actors.supervisor.supervisor:Supervisor"
     host: str = "perdure.actors.host.host:Host"
     store: str = "perdure.ledger.store.duckdb_store:DuckDBStore"
-    cabinet: str = "perdure.ledger.storage.agent_storages:Cabinet"
+    cabinet: str = "perdure.ledger.storage.agent_storages:AgentStorages"
     disk: str = "perdure.ledger.storage.file_disk:FileDisk"
     gateway: str = "perdure.actors.serve.server:GatewayServer"
 

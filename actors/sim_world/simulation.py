@@ -19,7 +19,7 @@ Whatever must survive a process is made outside of it by the caller, and capture
 disk with the agents' storages. A factory runs inside the new process, so that it may say `on_death(cabinet.crash)` there:
 
     def make_host(world, courier, host_id):
-        cabinet = Cabinet(disk)
+        cabinet = AgentStorages(disk)
         on_death(cabinet.crash)
         return Host(world, courier, host_id, cabinet)
 

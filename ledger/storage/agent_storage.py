@@ -36,7 +36,7 @@ from perdure.ledger.storage.transaction import Transaction, bound_to
 
 
 class Storage:
-    """One agent's storage, for one incarnation. Made by `Cabinet.open`. Every method may be called from any thread."""
+    """One agent's storage, for one incarnation. Made by `AgentStorages.open`. Every method may be called from any thread."""
 
     def __init__(self, file: AgentFile) -> None:
         self.agent_id = file.agent_id
@@ -200,7 +200,7 @@ class Storage:
             self.file.end(StaleIncarnation(self.agent_id, OVER), checkpoint=True)
 
     def snapshot(self, path: Path) -> None:
-        """Write a consistent copy of what is committed into a new file, for `Cabinet.restore`."""
+        """Write a consistent copy of what is committed into a new file, for `AgentStorages.restore`."""
         with self.committing:
             self.check()
             if not self.exists:
