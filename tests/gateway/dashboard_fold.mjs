@@ -1,4 +1,4 @@
-// Folds each list of events of a file as the tray does, and prints what the tray would show at the end.
+// Folds each list of events of a file as the dashboard does, and prints what the dashboard would show at the end.
 import { readFileSync } from "node:fs";
 
 const [fold, stories] = process.argv.slice(2).map((each) => JSON.parse(each));
