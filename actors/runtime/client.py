@@ -62,7 +62,7 @@ class Client:
     def __init__(
         self,
         world: World,
-        courier: Transport,
+        transport: Transport,
         limits: Limits,
         code_dir: Path | None = None,
         packer: Packer | None = None,
@@ -72,10 +72,10 @@ class Client:
         self._tasks = Tasks(self.client_id)
         self.supervisor = SupervisorClient(world.dice, self._tasks)
         self.peer = self.supervisor.peer = Peer(
-            world, self._tasks, courier, self.client_id, limits, self._hello, self._receive
+            world, self._tasks, transport, self.client_id, limits, self._hello, self._receive
         )
         self.peer.refused = self._refused
-        self.supervisor.doors = DirectCalls(self._tasks, self.peer)
+        self.supervisor.direct_calls = DirectCalls(self._tasks, self.peer)
         self.caller = AgentCaller(
             self.supervisor,
             world.dice,
@@ -173,9 +173,9 @@ class Client:
 
     async def ready(self, agent_class: type[Agent] | None = None) -> None:
         """Have the code packed that hosts of this class need, unless it is installed. It takes a while, the first time, and is done on a
-        thread. Raises `BadRequest` for code that cannot travel."""
+        thread. Raises `BadRequest` for code that cannot travel. What is no class has no code: whoever makes the request refuses it."""
         packer = self._packer
-        if packer is None or agent_class in self._packed_for:
+        if packer is None or not isinstance(agent_class, type | None) or agent_class in self._packed_for:
             return
         async with self._packing:
             if agent_class not in self._packed_for:

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from perdure.actors.gateway.client_connection import served
 from perdure.actors.life.class_options import pool_spec
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.runtime.packing import Packer, files_for, needed_here, pack_up, package_file
-from perdure.ledger import BadRequest, pool_key, with_package
+from perdure.ledger import BadRequest, UnknownAgentType, pool_key, with_package
 from perdure.policies import Limits
 from perdure.scenarios.cast.census import Reader
 from perdure.scenarios.cast.workers import Worker
@@ -258,6 +259,22 @@ def test_code_is_packed_once_beside_the_loop_also_if_whoever_asked_first_has_lef
     assert play_here(story) == [True, False]
     assert len(packer.begun) == 1
     assert packer.begun != [threading.get_ident()]
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["Worker", None, len, [Worker], (Worker, {}), object()],
+    ids=["text", "None", "function", "list", "tuple", "object"],
+)
+def test_what_is_no_class_is_refused_before_any_code_is_packed(code_dir: Path, given: Any) -> None:
+    async def story(here: OneProcess) -> None:
+        client = Client(system_world(), here, here.limits, code_dir, Packer(code_dir))
+        async with served(client):
+            for ask in (client.run, client.start):
+                with pytest.raises(UnknownAgentType, match="not an agent class with a `run` method"):
+                    await ask(given, 1)
+
+    play_here(story)
 
 
 class Offering(Packer):
