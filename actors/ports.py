@@ -127,15 +127,15 @@ class Vitals(Protocol):
 
 
 class Transport(Protocol):
-    """A peer's (a host's or a client's) ways to the supervisor, and to hosts. `door` is the name under which others find it, if it is a
+    """A peer's (a host's or a client's) ways to the supervisor, and to hosts. `route` is the name under which others find it, if it is a
     host that they may ask."""
 
-    door: str
+    route: str
 
     async def exchange(self, frame: bytes) -> bytes:
         """Hand over a frame and wait for the answer, which may take long. Raises `SupervisorUnreachable` when the outcome is unknown."""
 
-    async def look(self, door: str, frame: bytes) -> bytes:
+    async def look(self, route: str, frame: bytes) -> bytes:
         """Ask a host, and wait for the answer, which may take long. Raises `HostUnavailable` when there is none."""
 
 

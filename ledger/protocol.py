@@ -1,9 +1,9 @@
 """decide(view, stimulus) → facts and notes. Nothing becomes true in any other way.
 
 The machine of the supervisor is: stimulus → decide → facts → append (durable) → outstanding → effects. This module is its first half. It
-has no state, no clock and no die, and it changes nothing: time comes in, and what it yields is put into the view by `folds.enact`. A crash
-at any line leaves nothing behind, because facts count only once they are appended, and notes are made again after a boot. A stimulus that
-is doubled, late or from an earlier life yields no facts.
+has no state, no clock and no die, and it changes nothing: time comes in, and what it yields is put into the view by `folds.apply_fact`. A
+crash at any line leaves nothing behind, because facts count only once they are appended, and notes are made again after a boot. A stimulus
+that is doubled, late or from an earlier life yields no facts.
 
 | stimulus | decided in |
 |---|---|
@@ -122,7 +122,8 @@ def _root(agent: str) -> str:
 
 
 def decide(view: View, stimulus: Stimulus, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
-    """What a stimulus brings about. Reads the view and changes nothing: `folds.enact` puts each fact and note into the view before it takes
+    """What a stimulus brings about. Reads the view and changes nothing: `folds.apply_fact` puts each fact and note into the view before it
+    takes
     the next one, so that later decisions see earlier ones.
 
     Raises:

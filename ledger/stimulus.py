@@ -150,7 +150,7 @@ class ExpireRuns(NamedTuple):
 
 class Tell(NamedTuple):
     """Mail for an agent, posted exactly once. `epoch` is that of the supervisor to which it was sent first: a later one has to look whether
-    it was posted already. `standalone` is what the recipient's class says (`reach.Standalone`)."""
+    it was posted already. `standalone` is what the recipient's class says (`ledger.addressing`)."""
 
     mail_id: str
     recipient: str

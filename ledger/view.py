@@ -33,9 +33,9 @@ _DROPPED = (MailState.DELIVERED, MailState.SUPPRESSED)
 class View:
     """What is true after all facts until now, as far as it is in memory: ended runs may be in the snapshot alone.
 
-    Decisions read it. Facts and notes change it (`folds.enact`). Besides, the supervisor enters the hosts that it starts or adopts and the
-    agents that are called and those that block their hosts, arms the timers of the runs it touched, and takes out what it has performed,
-    made durable or deleted. When it was late itself, it begins to be awake anew.
+    Decisions read it. Facts and notes change it (`folds.apply_fact`). Besides, the supervisor enters the hosts that it starts or adopts
+    and the agents that are called and those that block their hosts, arms the timers of the runs it touched, and takes out what it has
+    performed, made durable or deleted. When it was late itself, it begins to be awake anew.
     """
 
     def __init__(self) -> None:

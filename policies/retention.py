@@ -1,7 +1,7 @@
 """How long ended runs are kept: which of them may be cleared, by their age and by their number.
 
 Both bounds are off by default (infinity). A run is due when it ended `ended_kept_ms` ago, or when more than `ended_kept_max` have ended and
-it is among the oldest of them. Whether somebody still needs it is not decided here (`ledger.retention`).
+it is among the oldest of them. Whether somebody still needs it is not decided here (`ledger.protocol`).
 """
 
 from __future__ import annotations

@@ -293,7 +293,7 @@ MUTANTS = (
            "test_a_call_that_was_begun_and_will_not_be_answered_is_made_again_only_if_it_may_be"),
     Mutant("actors.supervisor.pool:Pool.adopt", "never", "survivors",
            "test_a_cold_restart_in_the_middle_of_a_fan_out_loses_and_repeats_nothing"),
-    Mutant("actors.supervisor.snapshot_loader:Recollection._recall_tells", "always", "epoch",
+    Mutant("actors.supervisor.snapshot_loader:SnapshotLoader._recall_tells", "always", "epoch",
            "test_a_tell_that_is_repeated_to_a_later_life_is_posted_once"),
     Mutant("actors.supervisor.sessions:Sessions.exchange", "no part", "epoch",
            "test_a_late_hello_to_an_earlier_life_is_refused_and_so_is_what_comes_without_one"),

@@ -264,6 +264,18 @@ def test_whatever_is_public_says_what_it_is() -> None:
     check(tidy.undocumented)
 
 
+def test_what_comments_and_docstrings_name_is_there() -> None:
+    report(tidy.dangling(OURS))
+
+
+def test_a_module_that_is_named_and_is_not_there_is_found() -> None:
+    files = [
+        Source("ledger/a.py", "'As `ledger.a.f()`, and `ledger.db`.'\ndef f(): pass"),
+        Source("actors/b.py", "# `ledger.gone`"),
+    ]
+    assert [said.partition(":")[0] for said in tidy.dangling(files)] == ["actors/b.py"]
+
+
 def test_the_top_level_holds_what_the_design_names_and_nothing_else() -> None:
     tops = {path.partition("/")[0] for path in _files_that_git_sees()}
     assert {top for top in tops if not top.startswith(".")} == TOP_LEVEL

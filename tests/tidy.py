@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -272,6 +272,24 @@ def task_starts(source: Source) -> Iterator[str]:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Attribute) and node.attr in {"create_task", "ensure_future", "TaskGroup"}:
             yield source.at(node.lineno, f"starts a task by `{node.attr}`")
+
+
+_PLACE_IN_WORDS = re.compile(
+    r"`(?:perdure\.)?((?:actors|policies|scenarios|ledger(?!\.(?:db|journal|mirror)\b))(?:\.\w+)+)(?:\(\))?`"
+)
+
+
+def dangling(files: Sequence[Source]) -> Iterator[str]:
+    """Where comments and docstrings name a module of ours that there is not, or a name that the module has not."""
+    named = {file.module.removeprefix("perdure."): file for file in files}
+    rooms = {module.rpartition(".")[0] for module in named}
+    for file in files:
+        for number, line in enumerate(file.lines, 1):
+            for place in _PLACE_IN_WORDS.findall(line):
+                module, _, name = place.rpartition(".")
+                known = place in named or place in rooms
+                if not known and not (module in named and re.search(rf"\b{name}\b", "\n".join(named[module].lines))):
+                    yield file.at(number, f"`{place}` is not there")
 
 
 RUN_RECORD = "ledger/run.py"

@@ -117,7 +117,7 @@ def steering(method: Callable[Concatenate[Any, P], Pending[R]]) -> Exposed[P, Pe
 
 
 def watching(method: M) -> M:
-    """Expose a method that changes nothing. Who knows where the agent lives asks the host there (`link.doors`)."""
+    """Expose a method that changes nothing. Who knows where the agent lives asks the host there (`actors.link.direct_calls`)."""
     return _asked_at_host(method, WATCHES)
 
 

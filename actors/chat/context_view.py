@@ -1,6 +1,6 @@
 """What the model is sent of a conversation: all of it, or a summary in place of the older part.
 
-The summary is a document of its own (`store.TranscriptSummary`), so the transcript stays whole for people. A change of a message that it
+The summary is a document of its own (`actors.chat.chat_store`), so the transcript stays whole for people. A change of a message that it
 covers drops it in the same commit, and the model is sent everything again until the conversation is summarised anew.
 """
 

@@ -23,7 +23,9 @@ def joining(data: str | Path, *, address: str | None = None, limits: Limits | No
         cluster = await asyncio.to_thread(RayCluster.start, Path(data), address=address, limits=limits)
         try:
             packer = Packer(cluster.deployment.code_dir, sources_only=cluster.is_local)
-            client = Client(system_world(), cluster.courier(), limits or Limits(), cluster.deployment.code_dir, packer)
+            client = Client(
+                system_world(), cluster.transport(), limits or Limits(), cluster.deployment.code_dir, packer
+            )
             async with served(client):
                 yield client
         finally:

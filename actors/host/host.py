@@ -22,7 +22,7 @@ from perdure.actors.life.handlers import Letter
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.life.results import RunInfo
 from perdure.actors.link.columns import Starts
-from perdure.actors.link.direct_calls import DirectCalls, DirectReply, DirectRequest, LookFrame
+from perdure.actors.link.direct_calls import DirectCalls, DirectFrame, DirectReply, DirectRequest
 from perdure.actors.link.long_poll import Held
 from perdure.actors.link.messages import (
     CallAnswered,
@@ -59,8 +59,8 @@ LEFT_KEPT = 100_000
 GOODBYE_S = 1.0  # for the agents' code to end, when the host does
 
 
-# ---------------------------------------------------------------- lookout
-# The questions that other processes ask a host itself (`link.doors`): taken together, and answered together.
+# ---------------------------------------------------------------- endpoint
+# The questions that other processes ask a host itself (`actors.link.direct_calls`): taken together, and answered together.
 
 
 LEFT_AFTER_S: Final = 60.0
@@ -85,7 +85,7 @@ class DirectEndpoint:
 
     async def look(self, frame: bytes) -> bytes:
         """Take in the questions of a call, and hold it until there is an answer to any of the asker's, or it calls again."""
-        name, call, questions = LookFrame(*unpack(frame))
+        name, call, questions = DirectFrame(*unpack(frame))
         now_s = asyncio.get_running_loop().time()
         asker = self._askers.setdefault(name, _Asker())
         if call in asker.calls:
@@ -161,7 +161,7 @@ class Host:
     """One host's life.
 
     Args:
-        cabinet: the storages of the agents that come to live here.
+        agent_storages: the storages of the agents that come to live here.
         code_dir: where classes of notebooks lie, if there are any.
         package: what the code of the agents here came in, if it is not installed; their children need it too.
     """
@@ -169,8 +169,8 @@ class Host:
     def __init__(
         self,
         world: World,
-        courier: Transport,
-        cabinet: AgentStorages,
+        transport: Transport,
+        agent_storages: AgentStorages,
         host_id: str,
         limits: Limits,
         code_dir: Path | None = None,
@@ -180,16 +180,18 @@ class Host:
         self._tasks = Tasks(f"host {host_id}")
         self.supervisor = SupervisorClient(world.dice, self._tasks)
         self.peer = self.supervisor.peer = Peer(
-            world, self._tasks, courier, host_id, limits, self._hello, self._receive
+            world, self._tasks, transport, host_id, limits, self._hello, self._receive
         )
-        self.supervisor.doors = DirectCalls(self._tasks, self.peer)
-        self.services = HostServices(world, self._tasks, limits, cabinet, self.peer, self.supervisor, code_dir, package)
+        self.supervisor.direct_calls = DirectCalls(self._tasks, self.peer)
+        self.services = HostServices(
+            world, self._tasks, limits, agent_storages, self.peer, self.supervisor, code_dir, package
+        )
         self.tenants: dict[str, Tenant] = {}
         self.services.agents = self.tenants
         self.peer.is_busy = lambda: world.threads.writes_waiting > 0 or not world.turns.is_free
         self._left: dict[str, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.lookout = DirectEndpoint(self._see)
+        self.endpoint = DirectEndpoint(self._see)
         self.relay = EventForwarder(self.tenants, lambda said: self.services.on_loop(lambda: self.peer.push(said)))
 
     async def serve(self) -> str:
@@ -350,8 +352,8 @@ class Host:
             task.add_done_callback(partial(self._call_over, ref, tenant))
 
     async def look(self, frame: bytes) -> bytes:
-        """Answer questions that a process asks this host itself (`link.doors`)."""
-        return await self.lookout.look(frame)
+        """Answer questions that a process asks this host itself (`actors.link.direct_calls`)."""
+        return await self.endpoint.look(frame)
 
     def _see(self, asked: DirectRequest, tell: Tell) -> None:
         tenant = self._current(asked.agent_id, asked.incarnation)

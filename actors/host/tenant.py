@@ -21,7 +21,7 @@ from perdure.actors.jobs.schedules import Schedules
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.alarm_clock import AlarmClock
 from perdure.actors.life.attempt import carry
-from perdure.actors.life.cached_once import once
+from perdure.actors.life.cached_once import cached_once
 from perdure.actors.life.call_streams import CallStreams
 from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.dispatch import Dispatch
@@ -81,42 +81,42 @@ class Tenant(Life):
         self._up: asyncio.Task[None] | None = None
         self._is_first_life = self.leaves_at_rest = False
 
-    @once
+    @cached_once
     def outbox(self) -> Outbox:
         """The agent's transactions, and what they leave to be said."""
         return Outbox(self)
 
-    @once
+    @cached_once
     def alarms(self) -> AlarmClock:
         """When the agent must be awake again."""
         return AlarmClock(self)
 
-    @once
+    @cached_once
     def mail(self) -> Mailbox:
         """What has come for the agent."""
         return Mailbox(self, self.outbox, self.ready)
 
-    @once
+    @cached_once
     def dispatch(self) -> Dispatch:
         """Asks for runs on behalf of the agent."""
         return Dispatch(self, self.outbox)
 
-    @once
+    @cached_once
     def family(self) -> Family:
         """The agent's relatives."""
         return Family(self, self.outbox, self.dispatch)
 
-    @once
+    @cached_once
     def fibers(self) -> Fibers:
         """The agent's own durable jobs."""
         return Fibers(self, self.alarms)
 
-    @once
+    @cached_once
     def schedules(self) -> Schedules:
         """What is called at its time."""
         return Schedules(self, self.outbox, self.alarms, self.ready)
 
-    @once
+    @cached_once
     def callback_queue(self) -> CallbackQueue:
         """What is called one after the other."""
         return CallbackQueue(self, self.outbox, self.alarms, self.ready)
@@ -146,12 +146,12 @@ class Tenant(Life):
             self.overrides("on_start") or self.agent.__perdure_version__ > FIRST or not (fresh or not self.has_storage)
         )
 
-    @once
+    @cached_once
     def state_watch(self) -> StateWatch:
         """Who is told of changes of the state."""
         return StateWatch(self)
 
-    @once
+    @cached_once
     def call_streams(self) -> CallStreams:
         """What exposed methods give bit by bit."""
         return CallStreams(self)
@@ -315,7 +315,7 @@ class Tenant(Life):
         reply = returned.encode("return", outcome, self.limits.output_bytes_max)
         if not method_key(type(self.agent), method_name):
             return reply
-        return append_route(reply, DirectRoute(self.services.peer.courier.door, self.incarnation))
+        return append_route(reply, DirectRoute(self.services.peer.transport.route, self.incarnation))
 
     async def signal(self, info: RunInfo, snapshot: JsonObject) -> None:
         """Tell the author's `on_progress`; what it raises stops nothing (spec W-54)."""
@@ -334,7 +334,7 @@ class Tenant(Life):
     def restore(self, path: Path) -> None:
         """Begin with a copy of another storage, and with what is planned there."""
         self.reopen()
-        self.services.cabinet.restore(self.agent_id, path)
+        self.services.agent_storages.restore(self.agent_id, path)
         self.on_loop(self.schedules.storage_retry.look)
         self.on_loop(self.callback_queue.storage_retry.look)
 
@@ -342,7 +342,7 @@ class Tenant(Life):
         """Copy this agent's storage for another agent of its class."""
         self.storage.checkpoint()
         target = agent_id(type_of(self.agent_id), check_id("name", name, self.limits.id_max))
-        self.services.cabinet.fork(self.agent_id, target)
+        self.services.agent_storages.fork(self.agent_id, target)
 
     # leaving
 

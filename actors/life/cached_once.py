@@ -10,7 +10,7 @@ T = TypeVar("T")
 _MAKING = RLock()
 
 
-class once(Generic[T]):  # noqa: N801 - it stands where `property` would
+class cached_once(Generic[T]):  # noqa: N801 - it stands where `property` would
     """Like `functools.cached_property`, which has had no lock since Python 3.12: two threads would make two."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:
@@ -21,12 +21,12 @@ class once(Generic[T]):  # noqa: N801 - it stands where `property` would
         self._name = name
 
     @overload
-    def __get__(self, whole: None, owner: type) -> once[T]: ...
+    def __get__(self, whole: None, owner: type) -> cached_once[T]: ...
 
     @overload
     def __get__(self, whole: object, owner: type) -> T: ...
 
-    def __get__(self, whole: object, owner: type) -> once[T] | T:
+    def __get__(self, whole: object, owner: type) -> cached_once[T] | T:
         """The part; from then on it is an attribute, and this is not asked any more."""
         if whole is None:
             return self

@@ -62,7 +62,7 @@ class HostServices:
 
     Attributes:
         tasks: those of the host itself.
-        cabinet: the storages of the agents that come to live here.
+        agent_storages: the storages of the agents that come to live here.
         writes: those of several agents that become durable together.
         peer: the way to the supervisor.
         supervisor: what was asked of the supervisor, and is waited for.
@@ -82,15 +82,15 @@ class HostServices:
         world: World,
         tasks: Tasks,
         limits: Limits,
-        cabinet: AgentStorages,
+        agent_storages: AgentStorages,
         peer: Peer,
         supervisor: SupervisorClient,
         code_dir: Path | None,
         package: str,
     ) -> None:
         self.world, self.tasks, self.limits = world, tasks, limits
-        self.cabinet, self.peer, self.supervisor = cabinet, peer, supervisor
-        self.writes = CommitBatcher(cabinet.disk)
+        self.agent_storages, self.peer, self.supervisor = agent_storages, peer, supervisor
+        self.writes = CommitBatcher(agent_storages.disk)
         self.code_dir, self.package = code_dir, package
         self.loaded: set[str] = set()
         self.libraries: set[str] = set()

@@ -102,7 +102,7 @@ class Life:
     def storage(self) -> Storage:
         """The agent's storage, opened when it is first looked at: an instant child never does."""
         if self._storage is None:
-            self._storage = self.services.cabinet.open(self.agent_id, self.incarnation, self._reported)
+            self._storage = self.services.agent_storages.open(self.agent_id, self.incarnation, self._reported)
             if self._storage.file.finding:
                 self.services.report_finding(self.agent_id, self._storage.file.finding)
             if self._watch is not None:
@@ -124,7 +124,7 @@ class Life:
     def has_storage(self) -> bool:
         """Whether anything was ever written."""
         if self._storage is None:
-            exists = self.services.cabinet.exists(self.agent_id)
+            exists = self.services.agent_storages.exists(self.agent_id)
             if exists or not self._reported:
                 return exists
         return self.storage.exists  # raises `StorageLost` if there is none any more

@@ -30,7 +30,7 @@ Home = Callable[[Any], HostNeeds]
 
 
 class Address(NamedTuple):
-    """Whom a call is for: the class, by which it is typed, the agent's address, and what the class at its root says (`reach.route`)."""
+    """Whom a call is for: the class, by which it is typed, the agent's address, and what its root's class says (`ledger.addressing`)."""
 
     agent_class: Any
     agent_id: str
@@ -94,7 +94,9 @@ class AgentCaller:
         home = self._home(to.agent_class)
         send = partial(self.send, to.agent_id, method, body, home, to.standalone, repeatable=repeatable)
         if method_key(to.agent_class, method):
-            reply = await self.supervisor.doors.ask(self._sender, to.agent_id, method, body, carried_text(), send)
+            reply = await self.supervisor.direct_calls.ask(
+                self._sender, to.agent_id, method, body, carried_text(), send
+            )
         else:
             reply, _ = split_route(await send())
         return returned.decode("return", reply)

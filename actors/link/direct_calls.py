@@ -1,18 +1,18 @@
 """Doors: where agents live. Who talks with an agent asks its host there, and not the supervisor each time.
 
 Some methods are *asked at the host*: those that are asked again and again, for the next events of an answer or the next state, and those
-that begin a turn or take a webhook. Each may be repeated. Their answers tell the door of the agent: its host and its life there. The next
-question goes to that door, which takes two ways between processes instead of four, and nothing of the supervisor. Whoever finds nobody
+that begin a turn or take a webhook. Each may be repeated. Their answers tell the route of the agent: its host and its life there. The next
+question goes to that route, which takes two ways between processes instead of four, and nothing of the supervisor. Whoever finds nobody
 there, or learns nothing for whatever reason, asks the supervisor as ever, who wakes the agent and says what is wrong.
 
-A door is known to the agent that asked, and not to others of its process: an ancestor may let one pass and refuse another.
+A route is known to the agent that asked, and not to others of its process: an ancestor may let one pass and refuse another.
 
-A door is used for five seconds from the question whose answer told it. After that the host may have been given up without knowing it, so
+A route is used for five seconds from the question whose answer told it. After that the host may have been given up without knowing it, so
 the supervisor is asked.
 
 All questions of a process to one host go together, and so do the answers: each call costs several processes a millisecond. A call brings
-the questions that are new, and is held open by the host (`host.lookout`) until there is an answer to any. When one fails, all questions to
-that host are asked of the supervisor.
+the questions that are new, and is held open by the host (`actors.host.host`) until there is an answer to any. When one fails, all
+questions to that host are asked of the supervisor.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from perdure.ledger import HostUnavailable, pack, unpack
 WATCHES, BEGINS = "watches", "begins"
 """How such methods are marked (`agent.exposing`): whether they may begin something."""
 FRESH_S: Final = 5.0
-"""For so long a door is used, from the question whose answer told it."""
+"""For so long a route is used, from the question whose answer told it."""
 KNOWN_MAX: Final = 1_000
 CALLS_MAX: Final = 2
 """How many calls to one host are under way: one is held open, and one brings questions."""
@@ -63,7 +63,7 @@ class DirectRequest(NamedTuple):
     trace: str = ""
 
 
-class LookFrame(NamedTuple):
+class DirectFrame(NamedTuple):
     """What a process asks a host in one call: numbered questions."""
 
     asker: str
@@ -80,7 +80,7 @@ class DirectReply(NamedTuple):
 
 
 class DirectCalls:
-    """The doors that one process knows."""
+    """The direct calls of one process, and the routes that it knows."""
 
     def __init__(self, tasks: Tasks, peer: Peer) -> None:
         self._tasks, self._peer = tasks, peer
@@ -97,10 +97,10 @@ class DirectCalls:
         return self._learned((who, agent), await otherwise() if told is None else told, asked_s)
 
     async def _seen(self, who: str, agent: str, method: str, body: bytes, trace: str) -> bytes | None:
-        door, until_s = self._known.get((who, agent), (DirectRoute(), 0.0))
-        if not door.host or asyncio.get_running_loop().time() >= until_s:
+        route, until_s = self._known.get((who, agent), (DirectRoute(), 0.0))
+        if not route.host or asyncio.get_running_loop().time() >= until_s:
             return None
-        value = await self._line(door.host).ask(DirectRequest(agent, door.incarnation, method, body, trace))
+        value = await self._line(route.host).ask(DirectRequest(agent, route.incarnation, method, body, trace))
         if value is None:
             self._known.pop((who, agent), None)
         return None if value == NOT_NOW else value
@@ -109,15 +109,15 @@ class DirectCalls:
         """The line to a host. There is one at a time, or the answers for one would come by the calls of the other."""
         if host not in self._lines:
             self._lines = {each: line for each, line in self._lines.items() if line.is_used}
-            look = partial(self._peer.courier.look, host)
+            look = partial(self._peer.transport.look, host)
             self._lines[host] = _Line(self._tasks, look, self._peer.peer_id, self._numbers)
         return self._lines[host]
 
     def _learned(self, way: tuple[str, str], told: bytes, asked_s: float) -> bytes:
-        """Remember the door. Returns the answer without it. If a later question was answered before, the door is as fresh as that one."""
-        answer, door = split_route(told)
+        """Remember the route. Returns the answer without it. If a later question was answered before, the route is as fresh as that one."""
+        answer, route = split_route(told)
         known, until_s = self._known.pop(way, (DirectRoute(), 0.0))
-        self._known[way] = door, max(asked_s + FRESH_S, until_s if known == door else 0.0)
+        self._known[way] = route, max(asked_s + FRESH_S, until_s if known == route else 0.0)
         if len(self._known) > KNOWN_MAX:
             del self._known[next(iter(self._known))]
         return answer
@@ -164,7 +164,7 @@ class _Line:
             questions, self._unsent = self._unsent, []
             context = copy_context()
             context.run(RANK.set, None)  # it is made for all who ask
-            frame = LookFrame(self._asker, next(self._numbers), ())
+            frame = DirectFrame(self._asker, next(self._numbers), ())
             self._tasks.start(self._exchange(frame_of(frame, [body for _, body in questions], "questions")), context)
 
     async def _exchange(self, frame: bytes) -> None:
@@ -200,14 +200,14 @@ def method_key(agent_class: object, method: str) -> str:
     return str(getattr(getattr(agent_class, method, None), "__perdure_at_host__", ""))
 
 
-def append_route(answer: bytes, door: DirectRoute) -> bytes:
-    """An answer that tells the door."""
-    return _MARK + pack((answer, *door))
+def append_route(answer: bytes, route: DirectRoute) -> bytes:
+    """An answer that tells the route."""
+    return _MARK + pack((answer, *route))
 
 
 def split_route(answer: bytes) -> tuple[bytes, DirectRoute]:
-    """An answer, and the door that it tells. The class there may be of another version than here, and tell none."""
+    """An answer, and the route that it tells. The class there may be of another version than here, and tell none."""
     if not answer.startswith(_MARK):
         return answer, DirectRoute()
-    content, *door = unpack(answer[1:])
-    return bytes(content), DirectRoute(*door)
+    content, *route = unpack(answer[1:])
+    return bytes(content), DirectRoute(*route)

@@ -9,8 +9,8 @@ run, goes with the same exchange. Each exchange costs about a millisecond of pro
 What is pushed stays in the link until the supervisor has made it durable, through any number of failed exchanges and supervisor
 lives. After a failure, or when the supervisor answers with another epoch, a new session begins with a hello.
 
-What is pushed is encoded at once. One that cannot be raises `BadRequest` to who pushes it, and was not said; so no message can harm the
-conversation of others.
+What is pushed can be encoded: it is at once, or it is an end of a run that surely can be (`wire.piece_of`). Anything else raises
+`BadRequest` to who pushes it, and was not said; so no message can harm the conversation of others.
 
 The thousand runs that an agent asks for at once are said a frame at a time, and what the other agents of the process report meanwhile goes
 before what is left of them. So these make room for the next runs while the supervisor is still deciding the first.
@@ -66,7 +66,7 @@ class Peer:
         self,
         world: World,
         tasks: Tasks,
-        courier: Transport,
+        transport: Transport,
         peer_id: str,
         limits: Limits,
         hello: Callable[[bool], Message],
@@ -76,7 +76,7 @@ class Peer:
         self.epoch = 0
         self.heard = 0
         self.failing_since: float | None = None
-        self.courier = courier
+        self.transport = transport
         self._world, self._tasks, self._limits = world, tasks, limits
         self._hello, self._receive = hello, receive
         self._link: Link[Piece] = Link()
@@ -231,7 +231,7 @@ class Peer:
     async def _exchange(self, frame: bytes) -> None:
         session = self._link.session
         try:
-            answer = await self.courier.exchange(frame)
+            answer = await self.transport.exchange(frame)
         except SupervisorUnreachable:
             await self._pause()
             if session == self._link.session:

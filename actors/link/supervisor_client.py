@@ -48,7 +48,7 @@ class SupervisorClient:
 
     def __init__(self, dice: Dice, tasks: Tasks) -> None:
         self.peer: Peer
-        self.doors: DirectCalls
+        self.direct_calls: DirectCalls
         self._dice, self._tasks = dice, tasks
         self._wishes: dict[str, list[_Wish]] = {}
         self._exists: dict[str, str] = {}

@@ -22,7 +22,7 @@ class Implementations(NamedTuple):
     supervisor: str = "perdure.actors.supervisor.supervisor:Supervisor"
     host: str = "perdure.actors.host.host:Host"
     store: str = "perdure.ledger.store.duckdb_store:DuckDBStore"
-    cabinet: str = "perdure.ledger.storage.agent_storages:AgentStorages"
+    agent_storages: str = "perdure.ledger.storage.agent_storages:AgentStorages"
     disk: str = "perdure.ledger.storage.file_disk:FileDisk"
     gateway: str = "perdure.actors.serve.server:GatewayServer"
 
@@ -115,9 +115,9 @@ class Deployment(NamedTuple):
         """Make what plays this part."""
         return load_type(getattr(self.implementations, name))(*arguments)
 
-    def cabinet(self) -> Any:
-        """Open the cabinet of the agents' storages."""
-        return self.part("cabinet", self.part("disk", self.data / "agents"))
+    def agent_storages(self) -> Any:
+        """Open the agents' storages."""
+        return self.part("agent_storages", self.part("disk", self.data / "agents"))
 
 
 def _spec_from(text: str) -> PoolSpec:

@@ -22,7 +22,7 @@ THREADS: Final = ("Thread 0x", "Current thread 0x")  # begin what is left of SIG
 CHARS_MAX: Final = 4_000
 
 
-def keep_last_words(path: Path) -> None:
+def keep_exit_report(path: Path) -> None:
     """From now on this process leaves them here. Not its children: those that were forked end without a word."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file, pid = path.open("w", encoding="utf-8"), os.getpid()
@@ -48,7 +48,7 @@ def end_on_sigterm() -> None:
     ctypes.CDLL(None).signal(signal.SIGTERM, None)  # not `signal.signal`, which only the main thread may call
 
 
-def take_last_words(path: Path) -> str:
+def take_exit_report(path: Path) -> str:
     """The words of a process that is dead, in one line; empty if it left none. They are deleted."""
     try:
         said = path.read_text(encoding="utf-8", errors="replace")[:CHARS_MAX]

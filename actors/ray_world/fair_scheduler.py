@@ -1,4 +1,4 @@
-"""The turnstile of a host's event loop: agents have their turns in slices, so that the host's own work never waits for a batch of them.
+"""The scheduler of a host's event loop: agents have their turns in slices, so that the host's own work never waits for a batch of them.
 
 A loop runs all tasks that are ready before it looks for anything new. With a thousand agents that each compute, or write by `self.sql`, for
 ten milliseconds, that took ten seconds, in which the host neither heard nor said anything. Now a task that works for an agent (`RANK`) goes
@@ -118,8 +118,8 @@ class _Waiting:
 class _Gate(Coroutine[Any, Any, Any]):
     """Stands between a task and its coroutine."""
 
-    def __init__(self, coroutine: Pending[object], turnstile: FairScheduler) -> None:
-        self._inner, self._turnstile = coroutine, turnstile
+    def __init__(self, coroutine: Pending[object], scheduler: FairScheduler) -> None:
+        self._inner, self._scheduler = coroutine, scheduler
         self._waiting: _Waiting | None = None
         self.__name__ = getattr(coroutine, "__name__", type(coroutine).__name__)
         self.__qualname__ = getattr(coroutine, "__qualname__", self.__name__)
@@ -130,15 +130,15 @@ class _Gate(Coroutine[Any, Any, Any]):
 
     def send(self, _value: object) -> object:
         """Let the coroutine run to its next await, when it has its turn."""
-        turnstile = self._turnstile
-        if (self._waiting or turnstile.is_free or RANK.get() is Rank.CALL) and turnstile.has_turn():
+        scheduler = self._scheduler
+        if (self._waiting or scheduler.is_free or RANK.get() is Rank.CALL) and scheduler.has_turn():
             self._goes()
             try:
                 return self._inner.send(None)
             except (KeyboardInterrupt, SystemExit) as ended:
                 raise contained(ended) from ended
         if self._waiting is None:
-            self._waiting = turnstile.line_up()
+            self._waiting = scheduler.line_up()
         return self._waiting.wait()
 
     def throw(self, error: BaseException | type[BaseException], *_rest: object) -> object:

@@ -32,7 +32,7 @@ from perdure.actors.ray_world.process_telemetry import take_variables
 from perdure.actors.ray_world.processes import RayProcess
 from perdure.actors.ray_world.ray_connection import cause_of
 from perdure.actors.ray_world.ray_internals import LOST
-from perdure.actors.ray_world.ray_transport import RayCourier
+from perdure.actors.ray_world.ray_transport import RayTransport
 from perdure.actors.ray_world.supervisors import find_again
 from perdure.actors.ray_world.world import RayCluster
 from perdure.actors.tasks import awaited
@@ -88,13 +88,13 @@ class RayGateway(RayProcess):
         refuse_elsewhere(deployment.data, deployment.identity)
         take_variables(deployment)
         super().__init__(deployment, name)
-        courier = RayCourier(functools.partial(find_again, deployment), replaces=True)
+        transport = RayTransport(functools.partial(find_again, deployment), replaces=True)
         self._neighbours = GatewayBus()
         self._server: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._wish: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._aloud = Aloud(asyncio.get_running_loop())
         logging.getLogger().addHandler(self._aloud)
-        self._life = awaited(self._live(deployment, plan, courier, is_local))
+        self._life = awaited(self._live(deployment, plan, transport, is_local))
 
     async def _live(self, deployment: Deployment, *given: object) -> None:
         strike = functools.partial(_strike, deployment)

@@ -21,7 +21,7 @@ from perdure.actors.code.naming import prefer_pinned, prefer_sent
 from perdure.actors.code.packages import package_uris
 from perdure.actors.ports import PoolSpec, Pulse
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.ray_world.exit_report import killed_for_memory, take_last_words
+from perdure.actors.ray_world.exit_report import killed_for_memory, take_exit_report
 from perdure.actors.ray_world.fleet import HostActorDead, HostSilent
 from perdure.actors.ray_world.identity import refuse_elsewhere, unlike
 from perdure.actors.ray_world.named_actors import (
@@ -44,7 +44,7 @@ from perdure.actors.ray_world.process_telemetry import begin_telemetry
 from perdure.actors.ray_world.processes import HostProcess
 from perdure.actors.ray_world.ray_connection import cause_of
 from perdure.actors.ray_world.ray_internals import IDLE_WORKER, LOST
-from perdure.actors.ray_world.ray_transport import RayCourier, find_supervisor
+from perdure.actors.ray_world.ray_transport import RayTransport, find_supervisor
 from perdure.actors.ray_world.system import system_world
 from perdure.ledger import DirectoryElsewhere, HostUnavailable, NoSuchNode, blind
 
@@ -187,9 +187,9 @@ class RayHost(HostProcess):
             prefer_sent(unpacked, deployment.package, deployment.code_dir)
         telemetry, metrics = begin_telemetry(deployment, host_id)
         world = system_world(metrics, threads_max=deployment.limits.threads_max, telemetry=telemetry)
-        door = ray.get_runtime_context().get_actor_name() or ""
-        courier = RayCourier(functools.partial(find_supervisor, deployment), door=door)
-        super().__init__(deployment, world, courier, host_id)
+        route = ray.get_runtime_context().get_actor_name() or ""
+        transport = RayTransport(functools.partial(find_supervisor, deployment), route=route)
+        super().__init__(deployment, world, transport, host_id)
 
 
 class RayActors:
@@ -261,7 +261,7 @@ class RayActors:
         """What is known of a host's death, where Ray knows only that its connection broke."""
         if self._nodes is not None and DirectoryElsewhere.__name__ in cause:
             self._nodes.doubt()
-        said = take_last_words(self._deployment.last_words(host_id))
+        said = take_exit_report(self._deployment.last_words(host_id))
         if said or LOST not in cause:
             return said or cause
         before, self._killed_for_memory = self._killed_for_memory, killed_for_memory()

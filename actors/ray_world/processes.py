@@ -25,7 +25,7 @@ from perdure.actors.code.author_call import without_middle
 from perdure.actors.life.activity import Whose, whose
 from perdure.actors.ports import Fleet, Pulse, Transport, World
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.ray_world.exit_report import EXIT, end_on_sigterm, keep_last_words
+from perdure.actors.ray_world.exit_report import EXIT, end_on_sigterm, keep_exit_report
 from perdure.actors.ray_world.fair_scheduler import FairScheduler
 from perdure.actors.ray_world.identity import refuse_elsewhere, unlike
 from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, strike, this_process, this_process_info
@@ -379,7 +379,7 @@ class SupervisorProcess(RayProcess):
         store = await threads.commit(lambda: deployment.part("store", deployment.ledger_dir))
         try:
             self._supervisor = deployment.part(
-                "supervisor", self._world, self._fleet, store, deployment.cabinet(), deployment.limits
+                "supervisor", self._world, self._fleet, store, deployment.agent_storages(), deployment.limits
             )
             self._made.set_result(None)
             await self._supervisor.serve()
@@ -429,16 +429,18 @@ class HostProcess(RayProcess):
     # The children of a batch are gone before so many objects are made, so they are not searched: that took a tenth of a host's time.
     GENERATIONS: ClassVar = (40_000, 2, 4_000)  # and 25 ms at most
 
-    def __init__(self, deployment: Deployment, world: World, courier: Transport, host_id: str) -> None:
+    def __init__(self, deployment: Deployment, world: World, transport: Transport, host_id: str) -> None:
         super().__init__(deployment, host_id, world.telemetry)
         self._watch = LoopWatch()
-        keep_last_words(deployment.last_words(host_id))
-        self._life = awaited(self._live(deployment, world._replace(turns=FairScheduler()), courier, host_id))
+        keep_exit_report(deployment.last_words(host_id))
+        self._life = awaited(self._live(deployment, world._replace(turns=FairScheduler()), transport, host_id))
         self._life.add_done_callback(self._ended)
 
-    async def _live(self, deployment: Deployment, world: World, courier: Transport, host_id: str) -> str:
+    async def _live(self, deployment: Deployment, world: World, transport: Transport, host_id: str) -> str:
         place = (deployment.code_dir, deployment.package)
-        self._host = deployment.part("host", world, courier, deployment.cabinet(), host_id, deployment.limits, *place)
+        self._host = deployment.part(
+            "host", world, transport, deployment.agent_storages(), host_id, deployment.limits, *place
+        )
         return str(await self._host.serve())
 
     async def look(self, frame: bytes) -> bytes:

@@ -19,7 +19,7 @@ from perdure.actors.ray_world.ray_connection import NAMESPACE, cause_of
 from perdure.ledger import DirectoryElsewhere, HostUnavailable, PerdureError, SupervisorUnreachable
 
 
-class RayCourier:
+class RayTransport:
     """Exchanges frames with the supervisor, and asks hosts. `find` looks it up by its name, and blocks meanwhile.
 
     A host is in one Ray for life. A driver may see several; `living` returns the present one. With `replaces`, `find` creates another
@@ -31,13 +31,13 @@ class RayCourier:
         find: Callable[[], Handle],
         living: Callable[[], Lifetime] | None = None,
         *,
-        door: str = "",
+        route: str = "",
         replaces: bool = False,
     ) -> None:
         self._find, self._living, self._life = find, living, Lifetime()
         self._handle: Handle | None = None
         self._hosts: dict[str, Handle] = {}
-        self.door, self._replaces = door, replaces
+        self.route, self._replaces = route, replaces
 
     async def exchange(self, frame: bytes) -> bytes:
         """Hand over a frame and wait for the answer. Raises `SupervisorUnreachable`, or what the supervisor itself raised."""
@@ -57,16 +57,16 @@ class RayCourier:
             raise SupervisorUnreachable(cause_of(error)) from error
         return answer
 
-    async def look(self, door: str, frame: bytes) -> bytes:
+    async def look(self, route: str, frame: bytes) -> bytes:
         """Ask a host. Raises `HostUnavailable`, whatever the cause."""
         life = self._present()
         try:
-            if door not in self._hosts:
-                looking = on_own_thread(partial(ray.get_actor, door, NAMESPACE))
-                self._hosts[door] = await asyncio.wrap_future(life.bound(looking))
-            return await self._answer(self._hosts[door], "look", frame)
+            if route not in self._hosts:
+                looking = on_own_thread(partial(ray.get_actor, route, NAMESPACE))
+                self._hosts[route] = await asyncio.wrap_future(life.bound(looking))
+            return await self._answer(self._hosts[route], "look", frame)
         except (RayError, ValueError, OSError, RuntimeError) as error:
-            self._hosts.pop(door, None)
+            self._hosts.pop(route, None)
             raise HostUnavailable(cause_of(error)) from error
 
     def _present(self) -> Lifetime:

@@ -26,7 +26,7 @@ from perdure.actors.ray_world.os_processes import kill as kill_processes
 from perdure.actors.ray_world.process_telemetry import traced_program
 from perdure.actors.ray_world.ray_connection import cause_of, exit_on_sigterm
 from perdure.actors.ray_world.ray_internals import GCS, RAYLET
-from perdure.actors.ray_world.ray_transport import RayCourier, find_supervisor
+from perdure.actors.ray_world.ray_transport import RayTransport, find_supervisor
 from perdure.actors.ray_world.supervisors import Opening, find_again, find_served, no_longer_served
 from perdure.ledger import BadRequest, SupervisorUnreachable, bring_up_to_date
 from perdure.policies import Limits
@@ -102,11 +102,11 @@ class RayCluster:
         """Ray's name for that cluster."""
         return DRIVER.living().session
 
-    def courier(self) -> RayCourier:
+    def transport(self) -> RayTransport:
         """A way to the supervisor for one event loop of this driver."""
         if self._member.may_start:
-            return RayCourier(functools.partial(find_again, self.deployment), DRIVER.living, replaces=True)
-        return RayCourier(functools.partial(find_served, self.deployment), self._life_served)
+            return RayTransport(functools.partial(find_again, self.deployment), DRIVER.living, replaces=True)
+        return RayTransport(functools.partial(find_served, self.deployment), self._life_served)
 
     def _life_served(self) -> RayLife:
         try:

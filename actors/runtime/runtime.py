@@ -213,7 +213,7 @@ class RuntimeSession:
     def _begin(self, limits: Limits, offers: bool, started: threading.Event) -> None:
         deployment = self.cluster.deployment
         packer = Packer(deployment.code_dir, sources_only=self.cluster.is_local)
-        self.client = Client(system_world(), self.cluster.courier(), limits, deployment.code_dir, packer)
+        self.client = Client(system_world(), self.cluster.transport(), limits, deployment.code_dir, packer)
         if offers:
             with suppress(BadRequest):  # then whoever asks for such an agent is told
                 self.client.offer_code()

@@ -25,7 +25,7 @@ from perdure.actors.ray_world.cluster_record import LOCK, mark_stopped, read_rec
 from perdure.actors.ray_world.killing import SUPERVISOR
 from perdure.actors.ray_world.os_processes import ProcessInfo, children, kill, process_of, wait_until_gone, with_command
 from perdure.actors.ray_world.ray_internals import RAYLET, workers_of
-from perdure.actors.ray_world.ray_transport import RayCourier
+from perdure.actors.ray_world.ray_transport import RayTransport
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.ray_world.world import RayCluster
 from perdure.actors.runtime.client import Client
@@ -82,7 +82,7 @@ def stop_serving(data: Path, patience_s: float, on_wait: Callable[[int], None]) 
     starter = record.starter if record is not None else 0
     owner = starter if (found := process_of(starter)) is not None and children(found, session) else 0
     try:
-        at_work = asyncio.run(_come_to_rest(cluster.courier(), patience_s, on_wait))
+        at_work = asyncio.run(_come_to_rest(cluster.transport(), patience_s, on_wait))
         with startup_lock(data):
             mark_stopped(data, address)
             who = cluster.stop_actors()
@@ -98,9 +98,9 @@ def stop_serving(data: Path, patience_s: float, on_wait: Callable[[int], None]) 
     return Stopped(address, who.pop(SUPERVISOR, None), who, at_work, fate, owner)
 
 
-async def _come_to_rest(courier: RayCourier, patience_s: float, on_wait: Callable[[int], None]) -> int | None:
+async def _come_to_rest(transport: RayTransport, patience_s: float, on_wait: Callable[[int], None]) -> int | None:
     """Wait for agents at work, and return how many are not at rest then; None if the supervisor does not answer."""
-    client = Client(system_world(), courier, Limits())
+    client = Client(system_world(), transport, Limits())
     serving = awaited(client.serve())
     left: int | None = None
     with suppress(TimeoutError, PerdureError):

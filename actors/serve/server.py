@@ -25,7 +25,7 @@ class GatewayServer:
     Args:
         deployment: the data directory.
         plan: what was asked for.
-        courier: the way to its supervisor.
+        transport: the way to its supervisor.
         is_local: whether the hosts find the code of agents where this process does.
         striker: ends processes of the directory.
         stopper: has the directory stopped.
@@ -36,13 +36,13 @@ class GatewayServer:
         self,
         deployment: Deployment,
         plan: ServePlan,
-        courier: Transport,
+        transport: Transport,
         is_local: bool,
         striker: Striker | None = None,
         stopper: Stopper | None = None,
         neighbours: GatewayBus | None = None,
     ) -> None:
-        self._plan, self._deployment, self._courier, self._is_local = plan, deployment, courier, is_local
+        self._plan, self._deployment, self._transport, self._is_local = plan, deployment, transport, is_local
         self._app = plan.application(
             opener=self._opened, striker=striker, stopper=stopper, data=deployment.data, neighbours=neighbours
         )
@@ -53,7 +53,7 @@ class GatewayServer:
     async def _opened(self) -> AsyncGenerator[Client, None]:
         deployment = self._deployment
         packer = Packer(deployment.code_dir, sources_only=self._is_local)
-        client = Client(system_world(), self._courier, deployment.limits, deployment.code_dir, packer)
+        client = Client(system_world(), self._transport, deployment.limits, deployment.code_dir, packer)
         async with served(client):
             yield client
 

@@ -1,4 +1,4 @@
-"""The wire between couriers, the supervisor and hosts, with its weather.
+"""The wire between peers, the supervisor and hosts, with its weather.
 
 An exchange is a call and a reply, each of them a message that can be lost, late or overtaken; a call can arrive
 twice. Its caller hears exactly one of: the reply, or `SupervisorUnreachable`, which says only that nothing is known.
@@ -171,24 +171,24 @@ class ExchangeWire:
         call.answer.exception()  # the caller may be dead before it is told; that is no mistake of anybody's
 
 
-class SimCourier:
+class SimTransport:
     """A host's or client's ways to the supervisor and to hosts."""
 
     def __init__(self, process: SimProcess, wire: ExchangeWire) -> None:
         self._process = process
         self._wire = wire
-        self.door = process.name if process.kind == HOST else ""
+        self.route = process.name if process.kind == HOST else ""
 
     async def exchange(self, frame: bytes) -> bytes:
         """Hand over a frame and wait for the answer."""
         self._process.check()
         return await self._wire.post(self._process, SUPERVISOR, frame)
 
-    async def look(self, door: str, frame: bytes) -> bytes:
+    async def look(self, route: str, frame: bytes) -> bytes:
         """Ask a host."""
         self._process.check()
         try:
-            return await self._wire.post(self._process, door, frame)
+            return await self._wire.post(self._process, route, frame)
         except SupervisorUnreachable as lost:
             raise HostUnavailable(str(lost)) from lost
 

@@ -16,12 +16,12 @@ kill point that it visits. All four are the same moment (`SimProcess.end`): dead
 tasks.
 
 Whatever must survive a process is made outside of it by the caller, and captured by the factories: the ledger's store, the
-disk with the agents' storages. A factory runs inside the new process, so that it may say `on_death(cabinet.crash)` there:
+disk with the agents' storages. A factory runs inside the new process, so that it may say `on_death(agent_storages.crash)` there:
 
-    def make_host(world, courier, host_id):
-        cabinet = AgentStorages(disk)
-        on_death(cabinet.crash)
-        return Host(world, courier, host_id, cabinet)
+    def make_host(world, transport, host_id):
+        agent_storages = AgentStorages(disk)
+        on_death(agent_storages.crash)
+        return Host(world, transport, host_id, agent_storages)
 
     with Simulation(seed, Weather.drawn(random.Random(seed)), make_supervisor, make_host) as simulation:
         simulation.run(story, timeout_ms=600_000)      # safety, under fire
@@ -49,7 +49,7 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
 from perdure.actors.ports import Fleet, KillPoint, PoolSpec, Pulse, Transport, World
-from perdure.actors.sim_world.exchanges import HOST, SUPERVISOR, ExchangeWire, SimCourier
+from perdure.actors.sim_world.exchanges import HOST, SUPERVISOR, ExchangeWire, SimTransport
 from perdure.actors.sim_world.process import (
     ChronicleEntry,
     SimContext,
@@ -196,8 +196,8 @@ class Cluster:
         return "stopped"
 
     async def _live_host(self, process: SimProcess) -> str:
-        courier = SimCourier(process, self.wire)
-        host = self._make_host(make_world(process, self._plan), courier, process.name)
+        transport = SimTransport(process, self.wire)
+        host = self._make_host(make_world(process, self._plan), transport, process.name)
         self.wire.connect(process, host.look)
         return await host.serve()
 
@@ -437,9 +437,9 @@ class Simulation:
     async def _live_client(
         self, process: SimProcess, main: Callable[[World, Transport], Awaitable[T]], answer: asyncio.Future[T]
     ) -> None:
-        courier = SimCourier(process, self._cluster.wire)
+        transport = SimTransport(process, self._cluster.wire)
         try:
-            answer.set_result(await main(make_world(process, self._plan), courier))
+            answer.set_result(await main(make_world(process, self._plan), transport))
         except (Exception, asyncio.CancelledError, Killed) as error:
             answer.set_exception(error)
 

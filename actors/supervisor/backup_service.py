@@ -22,7 +22,7 @@ from perdure.ledger.storage.agent_storages import stored_below
 
 
 class Snapshots(Protocol):
-    """Who takes checkpoints (`actors.supervisor.checkpoints`)."""
+    """Who takes checkpoints (`actors.supervisor.supervisor`)."""
 
     @property
     def suspended(self) -> int | None:
@@ -32,7 +32,7 @@ class Snapshots(Protocol):
         """Take none for a while. Returns how many were taken."""
 
 
-class Keeping:
+class BackupService:
     """Of one supervisor life.
 
     Args:

@@ -60,8 +60,8 @@ class OpenCall:
 class Calls:
     """The calls under way in one supervisor life. They are found by their agent while they wait for it, and then by its host."""
 
-    def __init__(self, view: View, sessions: Sessions, ways: CallRouter) -> None:
-        self._view, self._sessions, self._ways = view, sessions, ways
+    def __init__(self, view: View, sessions: Sessions, router: CallRouter) -> None:
+        self._view, self._sessions, self._router = view, sessions, router
         self._calls: dict[str, OpenCall] = {}
         self._waiting: dict[str, dict[str, None]] = {}
         self._handed: dict[str, dict[str, None]] = {}
@@ -75,7 +75,7 @@ class Calls:
             known.peer_id = session.peer_id
             return
         try:
-            asked = self._ways.of_call(asked)
+            asked = self._router.of_call(asked)
         except AgentUnreachable as refusal:
             was_heard = asked.again and not asked.repeatable  # it may have been let pass before, by an earlier life
             problem: PerdureError = OutcomeUnknown(asked.agent_id, asked.method) if was_heard else refusal

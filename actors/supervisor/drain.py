@@ -17,7 +17,7 @@ from perdure.ledger import View
 WISH_S: Final = 5.0  # for so long the wish holds
 
 
-class WindingDown:
+class Drain:
     """Of one supervisor life."""
 
     def __init__(self, view: View, sessions: Sessions) -> None:

@@ -1,6 +1,6 @@
 """Ended runs are cleared by themselves when they are old, or too many: a few at each sweep, while nothing waits for it.
 
-Candidates come from the snapshot, oldest end first. Which of them are still needed is decided in the next turn (`ledger.retention`), and
+Candidates come from the snapshot, oldest end first. Which of them are still needed is decided in the next turn (`ledger.protocol`), and
 these are looked at again only after all others. Nothing of this is durable but the tombstones: a death costs a look.
 """
 
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from perdure.actors.ports import World
-from perdure.actors.supervisor.snapshot_loader import Recollection
+from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
 from perdure.ledger import HARD, ExpireRuns, Record, Stimulus, Store, View, activation_from, counts, run_from
 from perdure.policies import Due, Limits, is_retention_on, retention_due
 
@@ -33,15 +33,20 @@ class QuietSnapshots(Protocol):
         """How many were taken; None while one is under way."""
 
 
-class Retention:
+class RunExpiry:
     """Of one supervisor life."""
 
     def __init__(
-        self, world: World, view: View, store: Store, limits: Limits, recollection: Recollection, checkpoints: QuietSnapshots,
+        self, world: World, view: View, store: Store, limits: Limits, snapshot_loader: SnapshotLoader, checkpoints: QuietSnapshots,
         now_ms: Callable[[], int], report: Callable[[Stimulus], None],
     ) -> None:  # fmt: skip
         self._world, self._view, self._store, self._limits = world, view, store, limits
-        self._recollection, self._checkpoints, self._now_ms, self._report = recollection, checkpoints, now_ms, report
+        self._snapshot_loader, self._checkpoints, self._now_ms, self._report = (
+            snapshot_loader,
+            checkpoints,
+            now_ms,
+            report,
+        )
         self._candidates: deque[Record] = deque()
         self._after = _BEGINNING
         self._not_before_s = float("-inf")
@@ -60,7 +65,7 @@ class Retention:
         families = await self._families(slice_)
         called = await self._called(families)
         if slice_ and self._checkpoints.quiet == taken:  # else some of them may have been deleted meanwhile
-            self._recollection.remember(families)
+            self._snapshot_loader.remember(families)
             self._report(ExpireRuns([record.key for record in slice_], called))
 
     def _due(self) -> Due:

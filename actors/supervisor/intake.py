@@ -79,10 +79,10 @@ class Intake:
         calls: Calls,
         queries: Queries,
         publisher: Publisher,
-        ways: CallRouter,
+        router: CallRouter,
     ) -> None:
         self._view, self._sessions, self._calls, self._queries = view, sessions, calls, queries
-        self._publisher, self._limits, self._ways = publisher, limits, ways
+        self._publisher, self._limits, self._router = publisher, limits, router
         self._inboxes: list[tuple[PeerSession, InboxKept]] = []
 
     def receive(self, session: PeerSession, message: Message) -> Iterable[Stimulus]:
@@ -186,7 +186,7 @@ class Intake:
 
     def _mailed(self, session: PeerSession, ref: str, mail: Tell) -> Tell | None:
         try:
-            return self._ways.of_mail(mail)
+            return self._router.of_mail(mail)
         except AgentUnreachable as refusal:
             session.answer(Reply(ref, ok=False, value=error_to_plain(refusal)))
             return None

@@ -10,9 +10,9 @@ from perdure.actors.link.messages import Plain, Reply
 from perdure.actors.link.questions import Books, ChangedRuns, Keep, Later, Query, Upgrade, WindDown
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import World
-from perdure.actors.supervisor.backup_service import Keeping
+from perdure.actors.supervisor.backup_service import BackupService
 from perdure.actors.supervisor.changes import Changes
-from perdure.actors.supervisor.drain import WindingDown
+from perdure.actors.supervisor.drain import Drain
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.actors.tasks import Tasks, report_error
 from perdure.ledger import PerdureError, Store, View, older_awake
@@ -43,13 +43,13 @@ class Queries:
         limits: Limits,
         *,
         findings: list[str],
-        winding_down: WindingDown,
-        keeping: Keeping,
+        drain: Drain,
+        backup_service: BackupService,
         changes: Changes,
     ) -> None:
         self._world, self._tasks, self._sessions = world, tasks, sessions
-        self._winding_down, self._keeping, self._changes = winding_down, keeping, changes
-        self._books = Books(view, store, limits, findings, now_ms, keeping.stored_below, self._about)
+        self._drain, self._backup_service, self._changes = drain, backup_service, changes
+        self._books = Books(view, store, limits, findings, now_ms, backup_service.stored_below, self._about)
         self.work = Work()
         self._open: list[tuple[PeerSession, str, Query]] = []
 
@@ -83,9 +83,9 @@ class Queries:
             case ChangedRuns(after, limit):
                 return self._changes.since(after, limit)
             case Keep():
-                return await self._keeping.answer(query)
+                return await self._backup_service.answer(query)
             case WindDown():
-                return self._winding_down.ask()
+                return self._drain.ask()
         answer = query(self._books)
         if isinstance(query, Upgrade) and query.now:
             self._sessions.let_go(older_awake(self._books.view, query.agent_type))

@@ -25,7 +25,7 @@ from perdure.ledger import (
 FAMILY_MAX: Final = 100_000
 
 
-class Recollection:
+class SnapshotLoader:
     """What one life of the supervisor brings back.
 
     Attributes:

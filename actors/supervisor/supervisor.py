@@ -22,19 +22,19 @@ from perdure.actors.events.observability import Channel, EventType
 from perdure.actors.link.messages import REPORTS, Ask, Exists, Message, Refused, Reply, Report
 from perdure.actors.link.wire import content_of, error_to_plain
 from perdure.actors.ports import Clock, Fleet, KillPoint, World
-from perdure.actors.supervisor.backup_service import Keeping
+from perdure.actors.supervisor.backup_service import BackupService
 from perdure.actors.supervisor.call_router import CallRouter
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.changes import Changes
-from perdure.actors.supervisor.drain import WindingDown
+from perdure.actors.supervisor.drain import Drain
 from perdure.actors.supervisor.effect_executor import EffectExecutor
-from perdure.actors.supervisor.expiry import Retention
+from perdure.actors.supervisor.expiry import RunExpiry
 from perdure.actors.supervisor.intake import Intake, batch_alike
 from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import Queries
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
-from perdure.actors.supervisor.snapshot_loader import Recollection
+from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
 from perdure.actors.supervisor.sweep_queue import SweepQueue
 from perdure.actors.tasks import Tasks
 from perdure.actors.telemetry.run_spans import RunSpans
@@ -161,17 +161,23 @@ class Checkpoints:
         tasks: Tasks,
         view: View,
         store: Store,
-        cabinet: AgentStorages,
+        agent_storages: AgentStorages,
         limits: Limits,
-        recollection: Recollection,
+        snapshot_loader: SnapshotLoader,
         *,
         behind: int,
         append: Callable[[Sequence[Fact]], Awaitable[None]],
         wake: Callable[[], None],
     ) -> None:
         self.forgetting: list[str] = []  # runs that were cleared, and agents that were deleted
-        self._world, self._tasks, self._view, self._store, self._cabinet = world, tasks, view, store, cabinet
-        self._limits, self._recollection, self._append, self._wake = limits, recollection, append, wake
+        self._world, self._tasks, self._view, self._store, self._agent_storages = (
+            world,
+            tasks,
+            view,
+            store,
+            agent_storages,
+        )
+        self._limits, self._snapshot_loader, self._append, self._wake = limits, snapshot_loader, append, wake
         self._facts, self._unfollowed = behind, 0
         self._quiet_since_s = 0.0
         self._begun_s, self._age_max_s = asyncio.get_running_loop().time(), snapshot_age_max_ms(limits) / 1000
@@ -244,7 +250,7 @@ class Checkpoints:
         due, self.forgetting = dict.fromkeys(self.forgetting), []
         deleted = [key for key in due if await self._delete(key)]
         if deleted:  # no fact may say so before
-            await self._world.threads.archive(self._cabinet.disk.settle)
+            await self._world.threads.archive(self._agent_storages.disk.settle)
         bite = _ROWS_AT_ONCE
         for _ in range(_PASSES_MAX):
             keys = rows_to_make(view)
@@ -278,7 +284,7 @@ class Checkpoints:
             view.want_no_more(view.runs[run_id].child)  # its storage is gone, so nobody wakes it to tidy up
             for key in view.runs[run_id].mail_ids:  # a superseded mail must not come back by way of the snapshot
                 view.mail.pop(key, None)
-        await self._recollection.look_up_reports(view.dirty_agents)
+        await self._snapshot_loader.look_up_reports(view.dirty_agents)
         meta, upto_seq, records = meta_of(view), view.seq, dirty_records(view)
         finish = partial(self._finish, forgotten, dict(view.asleep), list(view.deleted))
         view.dirty_runs, view.dirty_agents, view.dirty_mail = {}, {}, {}
@@ -293,7 +299,7 @@ class Checkpoints:
         if key not in self._view.doomed and not self._view.may_be_forgotten(key):
             return False
         agent = key if key in self._view.doomed else self._view.runs[key].child
-        await self._world.threads.archive(partial(self._cabinet.forget_family, agent, settle=False))
+        await self._world.threads.archive(partial(self._agent_storages.forget_family, agent, settle=False))
         self._world.faults.at(KillPoint.MID_CLEAR, agent)
         return True
 
@@ -306,7 +312,7 @@ class Checkpoints:
         """The snapshot has it: forget what was cleared, and what it says of agents that sleep, and begin to let go of settled runs."""
         view = self._view
         self._at_rest.set()
-        self._recollection.has_snapshot = True
+        self._snapshot_loader.has_snapshot = True
         for agent in [key for key, kept in asleep.items() if view.asleep.get(key) is kept]:
             del view.asleep[agent]
         for agent in gone:
@@ -319,7 +325,7 @@ class Checkpoints:
     def _let_go(self) -> None:
         """Let some settled runs beyond `retained_in_memory` leave memory. The others follow after later turns: none waits long."""
         gone = self._view.let_go_of_oldest(self._limits.retained_in_memory, _LET_GO_AT_ONCE)
-        self._recollection.has_archive = self._recollection.has_archive or gone > 0
+        self._snapshot_loader.has_archive = self._snapshot_loader.has_archive or gone > 0
         self._keeps_more = gone == _LET_GO_AT_ONCE
         if self._keeps_more:
             self._wake()
@@ -337,16 +343,16 @@ class Supervisor:
 
     Args:
         store: the durable ledger; used by this life alone.
-        cabinet: where agents' storages lie; the supervisor only looks which there are, and deletes what was cleared.
+        agent_storages: where agents' storages lie; the supervisor only looks which there are, and deletes what was cleared.
     """
 
-    def __init__(self, world: World, fleet: Fleet, store: Store, cabinet: AgentStorages, limits: Limits) -> None:
+    def __init__(self, world: World, fleet: Fleet, store: Store, agent_storages: AgentStorages, limits: Limits) -> None:
         limits = limits.for_cores(world.cores)
         self.world, self.limits, self.store = world, limits, store
         self.view = View()
         self.sessions = Sessions()
         self.findings: list[str] = []
-        self._fleet, self._cabinet = fleet, cabinet
+        self._fleet, self._agent_storages = fleet, agent_storages
         self._tasks = Tasks("the supervisor")
         self._ready = asyncio.Event()
         self._sooner = asyncio.Event()
@@ -383,27 +389,27 @@ class Supervisor:
         self.publisher = Publisher(self.view, self.sessions, self.now_ms)
         world, view, sessions = self.world, self.view, self.sessions
         place = (world, self._tasks, self.now_ms, view, sessions, self.store, self.limits)
-        self.winding_down = WindingDown(view, sessions)
-        self.rounds = SweepQueue(view)
-        self.performer = EffectExecutor(self.world, self.view, self.sessions, self.store, self.limits)
+        self.drain = Drain(view, sessions)
+        self.sweep_queue = SweepQueue(view)
+        self.effect_executor = EffectExecutor(self.world, self.view, self.sessions, self.store, self.limits)
         self.pool = Pool(world, self._tasks, self._fleet, view, sessions, self.limits, self.report, self.publisher)
-        self.recollection = Recollection(world, view, self.store, has_snapshot=boot.meta is not None)
+        self.snapshot_loader = SnapshotLoader(world, view, self.store, has_snapshot=boot.meta is not None)
         self.checkpoints = Checkpoints(
-            world, self._tasks, view, self.store, self._cabinet, self.limits, self.recollection,
+            world, self._tasks, view, self.store, self._agent_storages, self.limits, self.snapshot_loader,
             behind=count_of(boot.rows), append=self._record, wake=sessions.arrived.set,
         )  # fmt: skip
-        self.retention = Retention(
-            world, view, self.store, self.limits, self.recollection, self.checkpoints, self.now_ms, self.report
+        self.expiry = RunExpiry(
+            world, view, self.store, self.limits, self.snapshot_loader, self.checkpoints, self.now_ms, self.report
         )
-        self.keeping = Keeping(
-            world, view, self.store, self.checkpoints, self._cabinet.disk.directory, lost=self.pool.heartbeat.lost,
+        self.backup_service = BackupService(
+            world, view, self.store, self.checkpoints, self._agent_storages.disk.directory, lost=self.pool.heartbeat.lost,
             wake=sessions.arrived.set,
         )  # fmt: skip
         self.changes = Changes(view)
         self.queries = Queries(
-            *place, findings=self.findings, winding_down=self.winding_down, keeping=self.keeping, changes=self.changes
+            *place, findings=self.findings, drain=self.drain, backup_service=self.backup_service, changes=self.changes
         )
-        ways = CallRouter(view, self._cabinet.exists)
+        ways = CallRouter(view, self._agent_storages.exists)
         self.calls = Calls(view, sessions, ways)
         self.pool.refuse_calls, self.pool.awaits_call = self.calls.refuse_unhosted, self.calls.awaits
         self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher, ways)
@@ -438,7 +444,7 @@ class Supervisor:
                 await asyncio.sleep(0)
             if self.checkpoints.has_step:
                 await self._timed(self.checkpoints.between_turns)
-            await self.keeping.between_turns()
+            await self.backup_service.between_turns()
 
     async def _timed(self, step: Callable[[], Awaitable[None]]) -> None:
         """Take a turn, or a step between two, and know how long it took besides its commit."""
@@ -453,7 +459,7 @@ class Supervisor:
         self.pool.heartbeat.notice_lateness()
         arrived = self.sessions.take(self._turn_size)
         seen, self._stimuli = self._stimuli, []
-        await self.recollection.recall(arrived)
+        await self.snapshot_loader.recall(arrived)
         at_ms, began_s = self.now_ms(), asyncio.get_running_loop().time()
         rows: list[Row] = []
         payloads: list[Payload] = []
@@ -463,7 +469,7 @@ class Supervisor:
             if len(messages) < BATCH_MIN or not self._receive_together(session, messages, at_ms, rows):
                 for message in messages:
                     self._receive(session, message, at_ms, rows, payloads)
-        if not self.winding_down.is_on:
+        if not self.drain.is_on:
             rows += apply_fact(self.view, assign_hosts(self.view, at_ms, self.limits), at_ms)
         touched = list(self.view.touched)
         self.view.touched.clear()
@@ -479,11 +485,11 @@ class Supervisor:
             self.run_spans.see(expand_rows(rows))
         self.calls.hosts_changed()
         self.calls.seen(touched)
-        if not self.winding_down.is_on:
+        if not self.drain.is_on:
             self.calls.hand_over()
         self.intake.tell_settled()
         self.queries.answer_all()
-        if not self.winding_down.is_on:
+        if not self.drain.is_on:
             self.pool.ensure()
         for session in {session.peer_id: session for session, _, _ in arrived}.values():
             session.committed()
@@ -544,7 +550,7 @@ class Supervisor:
 
     def _ask(self, session: PeerSession, ref: str, stimulus: Stimulus, at_ms: int, rows: list[Row]) -> None:
         """A stimulus that its sender wants answered: with nothing, or with why it was refused."""
-        if isinstance(stimulus, Tell) and stimulus.mail_id in self.recollection.posted:
+        if isinstance(stimulus, Tell) and stimulus.mail_id in self.snapshot_loader.posted:
             session.answer(Reply(ref, ok=True, value=None))
             return
         try:
@@ -561,7 +567,7 @@ class Supervisor:
             payload = _payload_of(row.kind, stimulus, self.limits)
             if payload is not None:
                 payloads.append(payload)
-                self.performer.payloads[payload.run_id, payload.part] = payload.body
+                self.effect_executor.payloads[payload.run_id, payload.part] = payload.body
 
     async def _append(self, rows: list[Row], payloads: list[Payload]) -> float:
         """Make a group durable; how many milliseconds that took."""
@@ -587,15 +593,15 @@ class Supervisor:
     async def _perform(self, keys: list[str]) -> None:
         """Do what is outstanding for these records. A child's first attempt has nothing to be compared with."""
         agents = self.view.agents
-        await self.recollection.look_up_reports(key for key in keys if key in agents and not self.view.is_new(key))
+        await self.snapshot_loader.look_up_reports(key for key in keys if key in agents and not self.view.is_new(key))
         at_ms = self.now_ms()
         effects = list(outstanding(self.view, keys, at_ms))
         if effects:
             self.world.faults.at(KillPoint.BEFORE_EFFECT)
-            self.checkpoints.forgetting.extend(await self.performer.perform(effects, at_ms))
+            self.checkpoints.forgetting.extend(await self.effect_executor.perform(effects, at_ms))
             self.world.faults.at(KillPoint.AFTER_EFFECT)
-        self.rounds.seen(effects)
-        self.performer.forget_payloads(keys)
+        self.sweep_queue.seen(effects)
+        self.effect_executor.forget_payloads(keys)
 
     async def _timers(self) -> None:
         """Turn the passing of time into ticks. A timer that is not the next one wakes nobody when it is armed."""
@@ -621,14 +627,14 @@ class Supervisor:
         while True:
             await asyncio.sleep(min(self.limits.sweep_ms, self.limits.checkpoint_idle_ms) / 1000)
             now = loop.time()
-            for key in self.rounds.next_keys():
+            for key in self.sweep_queue.next_keys():
                 self.view.touched[key] = None
-            self.performer.tidy()
+            self.effect_executor.tidy()
             self.report(self.clock.tick())
             self.pool.retire_worn()
             self.checkpoints.sweep(now)
             self._forget_silent_clients(now)
-            await self.retention.sweep()
+            await self.expiry.sweep()
             self.publisher.measure(self.world.metrics)
 
     def _forget_silent_clients(self, now_s: float) -> None:

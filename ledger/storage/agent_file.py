@@ -30,7 +30,7 @@ from perdure.ledger.storage.sql_statements import insertion, signing
 class AgentFile:
     """The storage of one incarnation, or none yet. Without an incarnation it is only looked at, and not taken.
 
-    `holder` is the cabinet; `on_end` is told once when this ends.
+    `holder` is the process's `AgentStorages`; `on_end` is told once when this ends.
     """
 
     def __init__(

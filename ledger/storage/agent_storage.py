@@ -212,7 +212,7 @@ class Storage:
                 database.sweep(self.records())
             self.file.disk.export(self.agent_id, database.name, path)
 
-    # ------------------------------------------------------------------ for transactions, state and the cabinet
+    # ------------------------------------------------------------------ for transactions, state and the storages of a process
 
     def check(self) -> None:
         """Refuse if this life is over."""

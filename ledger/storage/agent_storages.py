@@ -1,9 +1,9 @@
-"""The cabinet: all storages of one process, and which life of which agent may use them.
+"""All storages of one process, and which life of which agent may use them.
 
 A storage is created by the first write; an agent that only reads has none. It is a log of the agent's own. When the author first uses SQL
 that needs tables, and for copies, it becomes a DuckDB database: the author's tables in schema `main`, ours in schema `perdure`.
 
-Who may write: one cabinet at a time holds a storage (`ledger.storage.disk`), and an incarnation lower than the one that is stored is
+Who may write: one process at a time holds a storage (`ledger.storage.disk`), and an incarnation lower than the one that is stored is
 refused. After `close` or `crash` a handle is shut: whatever still runs in the old life is interrupted, rolled back, and gets
 `StaleIncarnation` at every line.
 

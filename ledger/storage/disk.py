@@ -6,7 +6,7 @@ attached to *one* in-memory DuckDB instance: a cursor that stands in one of them
 20 MB).
 
 Two processes cannot have the same file: it is locked, and the kernel lets go when the process dies. Within one process the
-disk keeps the same rule itself, between cabinets. So a zombie that still runs keeps its successor out (`StorageLocked`, try
+disk keeps the same rule itself, between processes. So a zombie that still runs keeps its successor out (`StorageLocked`, try
 again) instead of writing beside it.
 """
 
@@ -63,7 +63,7 @@ class StorageLocked(StorageError):
 
 
 class Disk(ABC):
-    """Storages by agent id. `holder` is the cabinet of the process that asks; only one at a time holds a storage.
+    """Storages by agent id. `holder` is the `AgentStorages` of the process that asks; only one at a time holds a storage.
 
     Attributes:
         directory: where its files lie; None if it has none.
@@ -259,7 +259,7 @@ def _unattachable(agent_id: str, source: str, problem: duckdb.Error, *, is_ours:
 
 
 class MemoryDisk(Disk):
-    """A simulated disk: what was committed outlives the cabinet. Nothing outlives the disk object.
+    """A simulated disk: what was committed outlives the process. Nothing outlives the disk object.
 
     Attributes:
         forgotten: by agent, the mails that it has handled and forgotten since, each with the number of its row.

@@ -70,8 +70,8 @@ async def live_agents(count: int) -> list[float]:
     for _ in range(REPEATS):
         begun_s = time.process_time()
         effects = list(outstanding(turns.view, rounds.next_keys(), AT_MS))
-        await turns.performer.perform(effects, AT_MS)
-        turns.performer.tidy()
+        await turns.effect_executor.perform(effects, AT_MS)
+        turns.effect_executor.tidy()
         told.append(time.process_time() - begun_s)
     return told
 

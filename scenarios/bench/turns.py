@@ -58,7 +58,7 @@ class TurnBench:
         self.sessions = Sessions()
         self.session = self.sessions.by_peer[HOST] = PeerSession(HOST, 1)
         self.calls = Calls(self.view, self.sessions, CallRouter(self.view, lambda _agent: True))
-        self.performer = EffectExecutor(None, self.view, self.sessions, MemoryStore(), limits)  # type: ignore[arg-type]
+        self.effect_executor = EffectExecutor(None, self.view, self.sessions, MemoryStore(), limits)  # type: ignore[arg-type]
 
     async def turn(self, stimuli: Iterable[Stimulus]) -> list[Stimulus]:
         """One turn, and what the host answers to it."""
@@ -70,8 +70,8 @@ class TurnBench:
         touched = list(view.touched)
         view.touched.clear()
         arm(view, touched, self.limits)
-        await self.performer.perform(list(outstanding(view, touched, AT_MS)), AT_MS)
-        self.performer.forget_payloads(touched)
+        await self.effect_executor.perform(list(outstanding(view, touched, AT_MS)), AT_MS)
+        self.effect_executor.forget_payloads(touched)
         self.calls.hosts_changed()
         self.calls.seen(touched)
         self.calls.hand_over()

@@ -240,9 +240,9 @@ def unlike_the_inboxes(disk: Disk, view: View, agents: Iterable[str], *, diaries
     A handler's effects are in the transaction that puts its mail into the inbox. With `diaries` each handler also writes its `delivery_id`
     into a table `told`, which is compared too.
     """
-    with closing(AgentStorages(disk)) as cabinet:
+    with closing(AgentStorages(disk)) as agent_storages:
         for agent in agents:
-            storage = cabinet.open(agent, LAST_LIFE) if cabinet.exists(agent) else None
+            storage = agent_storages.open(agent, LAST_LIFE) if agent_storages.exists(agent) else None
             accounts = [_handled(disk, agent, storage)]
             if diaries:
                 accounts.append(_diary(storage) if storage is not None else Counter())

@@ -101,18 +101,20 @@ class Laboratory:
         self.simulation = Simulation(seed, weather or Weather.calm(), self._supervisor, self._host, **simulation)
 
     def _supervisor(self, world: World, fleet: Fleet) -> Wiretap:
-        cabinet = AgentStorages(self.disk)
-        on_death(cabinet.crash)
-        supervisor = Supervisor(world._replace(telemetry=self._telemetry), fleet, self.store, cabinet, self.limits)
+        agent_storages = AgentStorages(self.disk)
+        on_death(agent_storages.crash)
+        supervisor = Supervisor(
+            world._replace(telemetry=self._telemetry), fleet, self.store, agent_storages, self.limits
+        )
         self.supervisors.append(supervisor)
         on_death(lambda: self.supervisors.remove(supervisor))
         return Wiretap(supervisor, self.store)
 
-    def _host(self, world: World, courier: Transport, host_id: str) -> Host:
-        cabinet = AgentStorages(self.disk, lambda when: world.faults.at(KillPoint.MID_STORAGE, when))
-        on_death(cabinet.crash)
+    def _host(self, world: World, transport: Transport, host_id: str) -> Host:
+        agent_storages = AgentStorages(self.disk, lambda when: world.faults.at(KillPoint.MID_STORAGE, when))
+        on_death(agent_storages.crash)
         world = world._replace(telemetry=self._telemetry)
-        host = self.hosts[host_id] = Host(world, courier, cabinet, host_id, self.limits)
+        host = self.hosts[host_id] = Host(world, transport, agent_storages, host_id, self.limits)
         on_death(lambda: self.hosts.pop(host_id).relay.want(False))
         return host
 
@@ -137,8 +139,8 @@ class Laboratory:
         """Play a story: a coroutine that is given a client. One that cannot end raises `Deadlock`, `Overdue` or `Runaway`, with a note of
         each turn that waits for a person."""
 
-        async def main(world: World, courier: Transport) -> T:
-            client = self._client = Client(world, courier, self.limits)
+        async def main(world: World, transport: Transport) -> T:
+            client = self._client = Client(world, transport, self.limits)
             serving = asyncio.get_running_loop().create_task(client.serve())
             try:
                 return await story(client)

@@ -106,9 +106,9 @@ class EchoSupervisor:
 class EchoHost:
     """Answers what it is asked."""
 
-    def __init__(self, world: World, courier: Transport, host_id: str) -> None:
+    def __init__(self, world: World, transport: Transport, host_id: str) -> None:
         self.world = world
-        self.courier = courier
+        self.transport = transport
         self.host_id = host_id
 
     async def look(self, frame: bytes) -> bytes:
@@ -118,7 +118,7 @@ class EchoHost:
         did: dict[str, str] = {}
         while True:
             try:
-                reply = await self.courier.exchange(json.dumps({"did": did}).encode())
+                reply = await self.transport.exchange(json.dumps({"did": did}).encode())
             except SupervisorUnreachable:
                 await asyncio.sleep(0.05)
                 continue
@@ -128,24 +128,24 @@ class EchoHost:
                 did[question] = await self.world.threads.run(question.upper)
 
 
-async def ask(courier: Transport, message: Message) -> str | None:
+async def ask(transport: Transport, message: Message) -> str | None:
     """Exchange until something is known."""
     while True:
         try:
-            answer: str | None = json.loads(await courier.exchange(json.dumps(message).encode()))
+            answer: str | None = json.loads(await transport.exchange(json.dumps(message).encode()))
         except SupervisorUnreachable:
             await asyncio.sleep(0.02)
         else:
             return answer
 
 
-async def questions(_world: World, courier: Transport) -> list[str]:
+async def questions(_world: World, transport: Transport) -> list[str]:
     """A client that wants all answers, all at once."""
 
     async def question(name: str) -> str:
-        await ask(courier, {"ask": name})
+        await ask(transport, {"ask": name})
         while True:
-            if (answer := await ask(courier, {"get": name})) is not None:
+            if (answer := await ask(transport, {"get": name})) is not None:
                 return answer
 
     return await asyncio.gather(*(question(name) for name in QUESTIONS))
@@ -187,14 +187,14 @@ def hosted(serve: Callable[[World, Transport], Awaitable[None]], **options: Unpa
     """A simulation with a supervisor that echoes and one host, "h", which is a single coroutine."""
 
     class Host:
-        def __init__(self, world: World, courier: Transport, _host_id: str) -> None:
-            self.world, self.courier = world, courier
+        def __init__(self, world: World, transport: Transport, _host_id: str) -> None:
+            self.world, self.transport = world, transport
 
         async def look(self, frame: bytes) -> bytes:
             return frame
 
         async def serve(self) -> str:
-            await serve(self.world, self.courier)
+            await serve(self.world, self.transport)
             return "retired"
 
     class Supervisor:
@@ -215,7 +215,7 @@ def hosted(serve: Callable[[World, Transport], Awaitable[None]], **options: Unpa
 def after(ms: float) -> Callable[[World, Transport], Awaitable[None]]:
     """A client that only lets time pass."""
 
-    async def wait(_world: World, _courier: Transport) -> None:
+    async def wait(_world: World, _transport: Transport) -> None:
         await asyncio.sleep(ms / 1000)
 
     return wait

@@ -26,9 +26,9 @@ PATIENCE_S = 60.0
 
 
 class OneProcess:
-    """A courier and a fleet for everybody in this process."""
+    """A transport and a fleet for everybody in this process."""
 
-    door = ""
+    route = ""
 
     def __init__(self, limits: Limits, store: Any = None, disk: Any = None) -> None:
         self.limits = limits

@@ -67,10 +67,10 @@ class Workshop(Laboratory):
         self.data, self.disk = formatted(data), FileDisk(data / "agents")  # type: ignore[assignment]
 
     def _supervisor(self, world: World, fleet: Fleet) -> Supervisor:  # type: ignore[override]
-        store, cabinet = DuckDBStore(self.data / "ledger", fsync=False), AgentStorages(self.disk)
-        supervisor = Supervisor(world, fleet, store, cabinet, self.limits)
+        store, agent_storages = DuckDBStore(self.data / "ledger", fsync=False), AgentStorages(self.disk)
+        supervisor = Supervisor(world, fleet, store, agent_storages, self.limits)
         self.supervisors.append(supervisor)
-        for end in (cabinet.crash, store.close, lambda: self.supervisors.remove(supervisor)):
+        for end in (agent_storages.crash, store.close, lambda: self.supervisors.remove(supervisor)):
             on_death(end)
         return supervisor
 

@@ -62,11 +62,11 @@ def test_a_batch_is_started_once_in_a_session() -> None:
         again = [each for each in outstanding(turns.view, list(turns.view.runs), AT_MS) if isinstance(each, StartBatch)]
         assert [len(each.run_ids) for each in again] == [6]
         turns.view.agents[agent_id(CHILD, again[0].run_ids[2])].begun_in = 0
-        await turns.performer.perform([*again], AT_MS)
+        await turns.effect_executor.perform([*again], AT_MS)
         _, said = turns.session.link.take()
         assert [each.run_ids for each in messages_in(said) if isinstance(each, Starts)] == [again[0].run_ids[2:3]]
         turns.session.link.session += 1
-        await turns.performer.perform([*again], AT_MS)
+        await turns.effect_executor.perform([*again], AT_MS)
         _, said = turns.session.link.take()
         assert [each.run_ids for each in messages_in(said) if isinstance(each, Starts)] == [again[0].run_ids]
 

@@ -52,9 +52,9 @@ class OneLife:
 
 @pytest.fixture
 def life() -> Iterator[Life]:
-    cabinet = AgentStorages(MemoryDisk())
-    yield cast("Life", OneLife(cabinet.open("a@t:A", 1)))
-    cabinet.close()
+    agent_storages = AgentStorages(MemoryDisk())
+    yield cast("Life", OneLife(agent_storages.open("a@t:A", 1)))
+    agent_storages.close()
 
 
 @pytest.fixture(params=[False, True], ids=["read", "remembered"])

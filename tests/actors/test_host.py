@@ -105,10 +105,10 @@ def play(story: Callable[[Script], Awaitable[None]]) -> None:
         scripts.append(Script(fleet))
         return scripts[0]
 
-    def host(world: World, courier: Transport, host_id: str) -> Host:
-        return Host(world, courier, AgentStorages(disk), host_id, QUICK)
+    def host(world: World, transport: Transport, host_id: str) -> Host:
+        return Host(world, transport, AgentStorages(disk), host_id, QUICK)
 
-    async def main(_world: World, _courier: Transport) -> None:
+    async def main(_world: World, _transport: Transport) -> None:
         await asyncio.sleep(5)
         await story(scripts[0])
 

@@ -68,8 +68,8 @@ def cut(stage: Stage, agent: str = DIARY) -> str | bytearray | None:
 def cut_as_database(stage: Stage, agent: str = DIARY) -> str | bytearray | None:
     """The same for one that has become a database."""
     disk = stage.laboratory.disk
-    with closing(AgentStorages(disk)) as cabinet:
-        cabinet.fork(agent, "twin@m:T")  # whoever is copied is a database
+    with closing(AgentStorages(disk)) as agent_storages:
+        agent_storages.fork(agent, "twin@m:T")  # whoever is copied is a database
     copy = disk.stage("copy@m:T", disk)
     database = disk.attach(agent, disk)
     disk.copy(agent, database, copy)

@@ -13,14 +13,14 @@ from tests.actors.cast import Sleeper
 
 
 class Failing:
-    """A courier whose supervisor can be told to have no space left."""
+    """A transport whose supervisor can be told to have no space left."""
 
-    def __init__(self, courier: Transport) -> None:
-        self._courier, self.full = courier, False
+    def __init__(self, transport: Transport) -> None:
+        self._transport, self.full = transport, False
 
     async def exchange(self, frame: bytes) -> bytes:
         if not self.full:
-            return await self._courier.exchange(frame)
+            return await self._transport.exchange(frame)
         raise LedgerUnwritable("/data/ledger", "the disk is full", "free some space and start again")
 
 
@@ -29,8 +29,8 @@ async def followed_to_its_end(client: Client, run_id: str) -> int:
 
 
 def test_when_the_disk_is_full_whoever_waits_is_told_and_whoever_asks_later_too_until_it_is_freed() -> None:
-    async def story(world: World, courier: Transport) -> None:
-        failing = Failing(courier)
+    async def story(world: World, transport: Transport) -> None:
+        failing = Failing(transport)
         client = Client(world, failing, laboratory.limits)
         serving = asyncio.get_running_loop().create_task(client.serve())
         waiting = asyncio.ensure_future(client.run(Sleeper, 60_000, run_id="long"))

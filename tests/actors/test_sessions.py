@@ -43,7 +43,7 @@ class Counter(Agent):
 class Hub:
     """What serves a directory, on a loop and a thread of its own. Each opening of a runtime gets a cluster that leads there."""
 
-    door = ""
+    route = ""
 
     def __init__(self) -> None:
         self.closed = 0
@@ -70,7 +70,7 @@ class Hub:
     def cluster(self) -> RayCluster:
         deployment = SimpleNamespace(code_dir=None)
         return cast(
-            "RayCluster", SimpleNamespace(deployment=deployment, is_local=True, courier=lambda: self, close=self.left)
+            "RayCluster", SimpleNamespace(deployment=deployment, is_local=True, transport=lambda: self, close=self.left)
         )
 
     def left(self) -> None:

@@ -22,7 +22,7 @@ def test_a_dead_process_cannot_touch_the_world_from_its_finally_block() -> None:
     fenced: list[bool] = []
     closing: list[str] = []
 
-    async def stubborn(world: World, courier: Transport) -> None:
+    async def stubborn(world: World, transport: Transport) -> None:
         on_death(lambda: fenced.append(not closing))
 
         async def background() -> None:
@@ -45,7 +45,7 @@ def test_a_dead_process_cannot_touch_the_world_from_its_finally_block() -> None:
                 closing.append("refused")
             keep.cancel()
             asyncio.create_task(background())  # noqa: RUF006
-            await courier.exchange(b"from the grave")
+            await transport.exchange(b"from the grave")
             touched.append("world")
 
     with hosted(stubborn) as simulation:
@@ -66,8 +66,8 @@ def test_a_dead_process_cannot_touch_the_world_from_its_finally_block() -> None:
 def test_a_process_killed_at_a_kill_point_unwinds_and_its_mail_on_the_way_still_arrives() -> None:
     lived: list[str] = []
 
-    async def victim(world: World, courier: Transport) -> None:
-        letter = asyncio.create_task(courier.exchange(b"last words"))
+    async def victim(world: World, transport: Transport) -> None:
+        letter = asyncio.create_task(transport.exchange(b"last words"))
         await asyncio.sleep(0)
         try:
             world.faults.at(KillPoint.MID_RUN, "here")
@@ -120,12 +120,12 @@ def test_a_killed_supervisor_restarts_and_those_who_waited_for_it_hear_that_noth
     book = Book()
     with echo(1, CALM, book) as simulation:
 
-        async def story(world: World, courier: Transport) -> float:
-            await ask(courier, {"ask": "a"})
+        async def story(world: World, transport: Transport) -> float:
+            await ask(transport, {"ask": "a"})
             simulation.kill("supervisor")
             at = asyncio.get_running_loop().time()
             with pytest.raises(SupervisorUnreachable):
-                await courier.exchange(b'{"get": "b"}')
+                await transport.exchange(b'{"get": "b"}')
             return asyncio.get_running_loop().time() - at
 
         assert simulation.run(story) < 0.06
@@ -138,8 +138,8 @@ def test_a_killed_supervisor_restarts_and_those_who_waited_for_it_hear_that_noth
 def test_a_held_exchange_fails_when_the_supervisor_dies() -> None:
     with echo(1, CALM) as simulation:
 
-        async def story(world: World, courier: Transport) -> None:
-            held = asyncio.create_task(courier.exchange(b'{"get": "never"}'))
+        async def story(world: World, transport: Transport) -> None:
+            held = asyncio.create_task(transport.exchange(b'{"get": "never"}'))
             await asyncio.sleep(1)
             assert not held.done()
             simulation.kill("supervisor")
@@ -173,7 +173,7 @@ def test_a_supervisor_that_returns_is_not_restarted() -> None:
 def test_a_hung_host_can_be_killed_and_never_goes_on() -> None:
     beats: list[float] = []
 
-    async def beat(_world: World, _courier: Transport) -> None:
+    async def beat(_world: World, _transport: Transport) -> None:
         while True:
             beats.append(asyncio.get_running_loop().time())
             await asyncio.sleep(0.1)
@@ -190,7 +190,7 @@ def test_a_hung_host_can_be_killed_and_never_goes_on() -> None:
 
 
 def test_a_killed_client_has_no_result() -> None:
-    async def main(world: World, courier: Transport) -> None:
+    async def main(world: World, transport: Transport) -> None:
         world.faults.at(KillPoint.MID_RUN)
 
     with supervised(forever, kill_at=1) as simulation, pytest.raises(Killed):
@@ -198,7 +198,7 @@ def test_a_killed_client_has_no_result() -> None:
 
 
 def test_an_unexpected_exception_of_a_process_is_an_error_and_a_crash() -> None:
-    async def buggy(world: World, courier: Transport) -> None:
+    async def buggy(world: World, transport: Transport) -> None:
         raise ZeroDivisionError
 
     with hosted(buggy) as simulation:
@@ -210,7 +210,7 @@ def test_an_unexpected_exception_of_a_process_is_an_error_and_a_crash() -> None:
 
 
 def test_an_exception_declared_harmless_is_no_error() -> None:
-    async def buggy(world: World, courier: Transport) -> None:
+    async def buggy(world: World, transport: Transport) -> None:
         raise RuntimeError from ZeroDivisionError()
 
     with hosted(buggy, harmless=(ZeroDivisionError,)) as simulation:
@@ -220,7 +220,7 @@ def test_an_exception_declared_harmless_is_no_error() -> None:
 
 
 def test_a_background_task_that_fails_unheard_is_an_error() -> None:
-    async def careless(world: World, courier: Transport) -> None:
+    async def careless(world: World, transport: Transport) -> None:
         async def fail() -> None:
             raise ZeroDivisionError
 
@@ -233,7 +233,7 @@ def test_a_background_task_that_fails_unheard_is_an_error() -> None:
 
 
 def test_what_the_client_raises_comes_out_of_run() -> None:
-    async def main(world: World, courier: Transport) -> None:
+    async def main(world: World, transport: Transport) -> None:
         raise ZeroDivisionError
 
     with supervised(forever) as simulation, pytest.raises(ZeroDivisionError):
@@ -253,7 +253,7 @@ def test_nothing_is_left_behind_even_by_tasks_that_refuse_to_die(caplog: pytest.
             await asyncio.sleep(1)
             ended.append("generator")
 
-    async def undying(world: World, courier: Transport) -> None:
+    async def undying(world: World, transport: Transport) -> None:
         suppress = contextlib.suppress
 
         async def stay() -> None:
@@ -261,7 +261,7 @@ def test_nothing_is_left_behind_even_by_tasks_that_refuse_to_die(caplog: pytest.
                 with suppress(BaseException):
                     await asyncio.sleep(1)
 
-        keep = [asyncio.create_task(stay()), asyncio.create_task(courier.exchange(b"x"))]
+        keep = [asyncio.create_task(stay()), asyncio.create_task(transport.exchange(b"x"))]
         async for _ in numbers():
             keep += [asyncio.create_task(asyncio.sleep(100))]
         await asyncio.wait(keep)

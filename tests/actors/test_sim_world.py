@@ -63,13 +63,13 @@ def test_drawn_weather_is_calm_for_some_seeds_and_differs_between_others() -> No
     assert all(weather == Weather.drawn(random.Random(seed)) for seed, weather in enumerate(drawn))
 
 
-async def count_echoes(world: World, courier: Transport) -> list[int]:
+async def count_echoes(world: World, transport: Transport) -> list[int]:
     """Thirty calls at once: the order in which their answers come, -1 for those that were lost."""
     order: list[int] = []
 
     async def call(n: int) -> None:
         try:
-            order.append(int(await courier.exchange(str(n).encode())))
+            order.append(int(await transport.exchange(str(n).encode())))
         except SupervisorUnreachable:
             order.append(-1)
 
@@ -104,10 +104,10 @@ def test_doubled_mail_is_processed_twice_and_answered_once() -> None:
 def test_a_partitioned_host_is_not_heard_until_the_partition_ends() -> None:
     heard: list[float] = []
 
-    async def chatter(world: World, courier: Transport) -> None:
+    async def chatter(world: World, transport: Transport) -> None:
         while True:
             try:
-                await courier.exchange(b"hello")
+                await transport.exchange(b"hello")
                 heard.append(asyncio.get_running_loop().time())
             except SupervisorUnreachable:
                 pass
@@ -125,7 +125,7 @@ def test_a_partitioned_host_is_not_heard_until_the_partition_ends() -> None:
 def test_a_hung_host_does_nothing_and_then_goes_on_where_it_was() -> None:
     beats: list[float] = []
 
-    async def beat(world: World, courier: Transport) -> None:
+    async def beat(world: World, transport: Transport) -> None:
         while True:
             beats.append(asyncio.get_running_loop().time())
             await asyncio.sleep(0.1)
@@ -141,7 +141,7 @@ def test_a_hung_host_does_nothing_and_then_goes_on_where_it_was() -> None:
 def test_a_hung_host_hears_of_a_timeout_when_it_goes_on() -> None:
     heard: list[float] = []
 
-    async def impatient(world: World, courier: Transport) -> None:
+    async def impatient(world: World, transport: Transport) -> None:
         try:
             async with asyncio.timeout(1):
                 await asyncio.Event().wait()
@@ -174,7 +174,7 @@ def test_healing_ends_hangs_and_partitions_and_all_faults_but_not_death() -> Non
 
 
 def test_wall_clocks_jump_both_ways_and_virtual_time_does_not() -> None:
-    async def read(world: World, courier: Transport) -> list[int]:
+    async def read(world: World, transport: Transport) -> list[int]:
         reads = []
         for _ in range(200):
             await asyncio.sleep(1)
@@ -213,7 +213,7 @@ def test_a_failing_commit_kills_the_supervisor_with_or_without_its_effect_and_is
 def test_commits_happen_in_call_order_and_take_time() -> None:
     written: list[int] = []
 
-    async def main(world: World, courier: Transport) -> None:
+    async def main(world: World, transport: Transport) -> None:
         await asyncio.gather(*(world.threads.commit(partial(written.append, n)) for n in range(20)))
 
     with supervised(forever, replace(CALM, commit_slow=0.3)) as simulation:

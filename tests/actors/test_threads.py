@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from perdure.actors.life.cached_once import once
+from perdure.actors.life.cached_once import cached_once
 from perdure.actors.threads import Crew, wait_for
 from perdure.ledger import StartTimedOut
 from tests.actors.one_process import OneProcess, play
@@ -345,7 +345,7 @@ def test_a_part_is_made_once_whichever_thread_looks_first() -> None:
     made, ready = list[object](), threading.Barrier(8)
 
     class Whole:
-        @once
+        @cached_once
         def part(self) -> object:
             """Slow to make."""
             made.append(object())

@@ -24,7 +24,7 @@ def test_a_run_that_takes_too_long_is_overdue() -> None:
 
 
 def test_spinning_without_letting_time_pass_is_a_runaway() -> None:
-    async def spin(world: World, courier: Transport) -> None:
+    async def spin(world: World, transport: Transport) -> None:
         while True:
             await asyncio.to_thread(len, "x")
 
@@ -33,7 +33,7 @@ def test_spinning_without_letting_time_pass_is_a_runaway() -> None:
 
 
 def test_threads_of_authors_run_inline() -> None:
-    async def main(world: World, courier: Transport) -> tuple[int, str]:
+    async def main(world: World, transport: Transport) -> tuple[int, str]:
         with pytest.raises(ZeroDivisionError):
             await asyncio.to_thread(lambda: 1 // 0)
         return await asyncio.to_thread(len, "four"), await world.threads.run(lambda: "beside")

@@ -33,7 +33,7 @@ from perdure.actors.ray_world.os_processes import (
     wait_until_gone,
 )
 from perdure.actors.ray_world.ray_internals import GCS, IDLE_WORKER, RAYLET, SESSION, workers_of
-from perdure.actors.ray_world.ray_transport import RayCourier
+from perdure.actors.ray_world.ray_transport import RayTransport
 from perdure.actors.ray_world.supervisors import RayMetrics
 from perdure.actors.ray_world.world import RayCluster
 from perdure.ledger import (
@@ -70,7 +70,7 @@ class ToyStore:
 class ToySupervisor:
     """Does what a frame says."""
 
-    def __init__(self, world: Any, fleet: Any, store: Any, cabinet: Any, limits: Any) -> None:
+    def __init__(self, world: Any, fleet: Any, store: Any, agent_storages: Any, limits: Any) -> None:
         self._fleet = fleet
         self._ready, self._released, self._holding = asyncio.Event(), asyncio.Event(), 0
 
@@ -125,20 +125,22 @@ class ToySupervisor:
 class ToyHost:
     """Stays, fails, or retires after an echo from the supervisor, as its id says."""
 
-    def __init__(self, world: Any, courier: Any, cabinet: Any, host_id: str, limits: Any, *place: object) -> None:
-        self._courier, self._host_id = courier, host_id
+    def __init__(
+        self, world: Any, transport: Any, agent_storages: Any, host_id: str, limits: Any, *place: object
+    ) -> None:
+        self._transport, self._host_id = transport, host_id
 
     async def serve(self) -> str:
         if self._host_id == "faulty":
             raise ValueError("no good")
         if self._host_id != "brief":
             await asyncio.Event().wait()
-        heard = json.loads(await self._courier.exchange(b'["echo", "hello"]'))
+        heard = json.loads(await self._transport.exchange(b'["echo", "hello"]'))
         return f"retired after {heard}"
 
 
 class ToyPlace:
-    """A disk or a cabinet."""
+    """A disk, or the storages of a process."""
 
     def __init__(self, inside: Any) -> None:
         self._inside = inside
@@ -147,12 +149,12 @@ class ToyPlace:
 TOYS = Implementations(*(f"script:{__file__}:Toy{name}" for name in ("Supervisor", "Host", "Store", "Place", "Place")))
 
 
-def ask(courier: RayCourier, *frame: Any) -> Any:
-    return asyncio.run(asking(courier, *frame))
+def ask(transport: RayTransport, *frame: Any) -> Any:
+    return asyncio.run(asking(transport, *frame))
 
 
-async def asking(courier: RayCourier, *frame: Any) -> Any:
-    return json.loads(await courier.exchange(json.dumps(frame).encode()))
+async def asking(transport: RayTransport, *frame: Any) -> Any:
+    return json.loads(await transport.exchange(json.dumps(frame).encode()))
 
 
 def soon(question: Callable[[], Any]) -> Any:
@@ -187,48 +189,48 @@ def cluster(data: Path) -> Iterator[RayCluster]:
 
 
 @pytest.fixture
-def courier(cluster: RayCluster) -> RayCourier:
-    return cluster.courier()
+def transport(cluster: RayCluster) -> RayTransport:
+    return cluster.transport()
 
 
-def test_an_exchange_goes_there_and_back(courier: RayCourier) -> None:
-    assert ask(courier, "echo", ["ü", 1, "x" * 300_000]) == ["ü", 1, "x" * 300_000]
+def test_an_exchange_goes_there_and_back(transport: RayTransport) -> None:
+    assert ask(transport, "echo", ["ü", 1, "x" * 300_000]) == ["ü", 1, "x" * 300_000]
 
 
-def test_hundreds_of_exchanges_are_held_open_and_delay_no_other(courier: RayCourier) -> None:
+def test_hundreds_of_exchanges_are_held_open_and_delay_no_other(transport: RayTransport) -> None:
     async def story() -> None:
-        held = [asyncio.create_task(asking(courier, "hold")) for _ in range(500)]
+        held = [asyncio.create_task(asking(transport, "hold")) for _ in range(500)]
         async with asyncio.timeout(SOON_S):
-            while await asking(courier, "holding") < len(held):
+            while await asking(transport, "holding") < len(held):
                 await asyncio.sleep(0.05)
-            assert await asking(courier, "echo", 1) == 1
+            assert await asking(transport, "echo", 1) == 1
             assert not any(each.done() for each in held)
-            await asking(courier, "release")
+            await asking(transport, "release")
             await asyncio.gather(*held)
 
     asyncio.run(story())
 
 
-def test_what_the_supervisor_raises_for_the_caller_arrives_as_it_is(courier: RayCourier) -> None:
+def test_what_the_supervisor_raises_for_the_caller_arrives_as_it_is(transport: RayTransport) -> None:
     with pytest.raises(Overloaded) as refused:
-        ask(courier, "refuse")
+        ask(transport, "refuse")
     assert refused.value.retry_after_ms == 100
     with pytest.raises(SupervisorUnreachable, match="the supervisor failed: KeyError: 'a bug'"):
-        ask(courier, "fail")
+        ask(transport, "fail")
 
 
 @pytest.mark.parametrize(("host_id", "cause"), [("brief", "retired after hello"), ("faulty", "ValueError: no good")])
-def test_a_host_that_ends_says_why_and_its_process_is_gone(courier: RayCourier, host_id: str, cause: str) -> None:
-    ask(courier, "spawn", host_id)
-    assert ask(courier, "death", host_id) == cause
+def test_a_host_that_ends_says_why_and_its_process_is_gone(transport: RayTransport, host_id: str, cause: str) -> None:
+    ask(transport, "spawn", host_id)
+    assert ask(transport, "death", host_id) == cause
 
 
-def test_the_death_of_a_host_is_seen_at_once(cluster: RayCluster, courier: RayCourier) -> None:
+def test_the_death_of_a_host_is_seen_at_once(cluster: RayCluster, transport: RayTransport) -> None:
     async def story() -> tuple[str, float]:
-        await asking(courier, "spawn", "victim")
+        await asking(transport, "spawn", "victim")
         victim = await asyncio.to_thread(process_of, cluster, "victim")
-        death = asyncio.create_task(asking(courier, "death", "victim"))
-        await asking(courier, "echo", 1)  # by which the question before it has gone, too
+        death = asyncio.create_task(asking(transport, "death", "victim"))
+        await asking(transport, "echo", 1)  # by which the question before it has gone, too
         began_s = time.monotonic()
         kill([victim])
         return await death, time.monotonic() - began_s
@@ -238,15 +240,15 @@ def test_the_death_of_a_host_is_seen_at_once(cluster: RayCluster, courier: RayCo
     assert took_s < AT_ONCE_S
 
 
-def test_even_a_host_that_stands_still_can_be_killed(cluster: RayCluster, courier: RayCourier) -> None:
-    ask(courier, "spawn", "frozen")
+def test_even_a_host_that_stands_still_can_be_killed(cluster: RayCluster, transport: RayTransport) -> None:
+    ask(transport, "spawn", "frozen")
     process = process_of(cluster, "frozen")
-    soon(lambda: ask(courier, "is_known", "frozen"))
+    soon(lambda: ask(transport, "is_known", "frozen"))
     os.kill(process.pid, signal.SIGSTOP)
-    ask(courier, "kill", "frozen")
-    ask(courier, "death", "frozen")
+    ask(transport, "kill", "frozen")
+    ask(transport, "death", "frozen")
     assert not is_alive(process)
-    ask(courier, "kill", "frozen")
+    ask(transport, "kill", "frozen")
 
 
 @pytest.mark.parametrize(
@@ -257,27 +259,27 @@ def test_even_a_host_that_stands_still_can_be_killed(cluster: RayCluster, courie
         ((0.0, '{"package": "lost"}'), "the code of its agents is gone: .*/code/lost.zip"),
     ],
 )
-def test_a_host_that_can_never_be_is_refused(courier: RayCourier, wish: tuple[Any, ...], problem: str) -> None:
+def test_a_host_that_can_never_be_is_refused(transport: RayTransport, wish: tuple[Any, ...], problem: str) -> None:
     with pytest.raises(HostUnavailable, match=problem):
-        ask(courier, "spawn", "impossible", *wish)
+        ask(transport, "spawn", "impossible", *wish)
 
 
-def test_a_killed_supervisor_comes_back_and_finds_its_hosts(cluster: RayCluster, courier: RayCourier) -> None:
-    ask(courier, "spawn", "survivor", 0.5)
+def test_a_killed_supervisor_comes_back_and_finds_its_hosts(cluster: RayCluster, transport: RayTransport) -> None:
+    ask(transport, "spawn", "survivor", 0.5)
     host = process_of(cluster, "survivor")
     before = process_of(cluster, "supervisor")
 
     kill([before])
 
-    assert soon(lambda: ask(courier, "echo", "back")) == "back"
+    assert soon(lambda: ask(transport, "echo", "back")) == "back"
     assert process_of(cluster, "supervisor") != before
-    assert ask(courier, "survivors")["survivor"] == 0.5
+    assert ask(transport, "survivors")["survivor"] == 0.5
     kill([host])
-    assert "its process was killed" in ask(courier, "death", "survivor")
+    assert "its process was killed" in ask(transport, "death", "survivor")
 
 
 def test_a_ledger_that_will_not_open_is_told_and_tried_again(
-    cluster: RayCluster, courier: RayCourier, data: Path
+    cluster: RayCluster, transport: RayTransport, data: Path
 ) -> None:
     before = process_of(cluster, "supervisor")
     ledger = os.open(data / "ledger", os.O_RDONLY)
@@ -285,18 +287,18 @@ def test_a_ledger_that_will_not_open_is_told_and_tried_again(
         kill([before])
         assert wait_until_gone([before], SOON_S) == []
         fcntl.flock(ledger, fcntl.LOCK_EX)
-        refused = soon(lambda: _refusal(courier))
+        refused = soon(lambda: _refusal(transport))
         life = process_of(cluster, "supervisor")
     finally:
         os.close(ledger)
     assert (refused.path, refused.problem) == (str(data / "ledger"), "another process owns it")
-    assert soon(lambda: not _refusal(courier))
+    assert soon(lambda: not _refusal(transport))
     assert process_of(cluster, "supervisor") == life
 
 
-def _refusal(courier: RayCourier) -> LedgerLocked | None:
+def _refusal(transport: RayTransport) -> LedgerLocked | None:
     try:
-        ask(courier, "echo", 1)
+        ask(transport, "echo", 1)
     except LedgerLocked as refused:
         return refused
     return None
@@ -313,30 +315,30 @@ cluster.close()
 
 
 def test_a_second_process_joins_the_running_one_and_leaves_it_alone(
-    cluster: RayCluster, courier: RayCourier, data: Path, tmp_path: Path
+    cluster: RayCluster, transport: RayTransport, data: Path, tmp_path: Path
 ) -> None:
     supervisor = process_of(cluster, "supervisor")
     command = [sys.executable, "-c", SECOND, str(data)]
     environment = {"PYTHONPATH": IMPORT_PATH, "HOME": os.environ["HOME"]}
     said = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert said.stdout.split() == ["False", *map(str, supervisor)]
-    assert ask(courier, "echo", 1) == 1
+    assert ask(transport, "echo", 1) == 1
 
 
 def test_two_directories_share_the_ray_of_their_process(
-    cluster: RayCluster, courier: RayCourier, data: Path, tmp_path: Path
+    cluster: RayCluster, transport: RayTransport, data: Path, tmp_path: Path
 ) -> None:
     other = RayCluster.start(tmp_path, implementations=TOYS)
     again = RayCluster.start(data, implementations=TOYS)
     assert (other.own, other.address) == (True, cluster.address)
-    assert ask(other.courier(), "echo", 1) == 1
+    assert ask(other.transport(), "echo", 1) == 1
     process = process_of(other, "supervisor")
     assert process != process_of(again, "supervisor") == process_of(cluster, "supervisor")
     other.close()
     again.close()
     assert not is_alive(process)
     assert read_record(tmp_path) is None
-    assert ask(courier, "echo", 2) == 2
+    assert ask(transport, "echo", 2) == 2
 
 
 def test_a_process_that_is_in_a_ray_cannot_join_another(cluster: RayCluster, tmp_path: Path) -> None:
@@ -346,13 +348,15 @@ def test_a_process_that_is_in_a_ray_cannot_join_another(cluster: RayCluster, tmp
         RayCluster.start(tmp_path, implementations=TOYS, address="127.0.0.1:1")
 
 
-def test_ray_s_processes_are_still_known_by_the_marks_that_they_had(cluster: RayCluster, courier: RayCourier) -> None:
+def test_ray_s_processes_are_still_known_by_the_marks_that_they_had(
+    cluster: RayCluster, transport: RayTransport
+) -> None:
     """The canary for the texts in `ray_internals` that only a running Ray shows."""
     gcs, raylet = children(this_process(), GCS), children(this_process(), RAYLET)
     assert (len(gcs), len(raylet)) == (1, 1)
     assert {*gcs, *raylet} == set(children(this_process(), SESSION, cluster.session)), "and nothing that we do not use"
     assert process_of(cluster, "supervisor") in workers_of(raylet[0])
-    ask(courier, "spawn", "early")
+    ask(transport, "spawn", "early")
     assert soon(lambda: children(raylet[0], IDLE_WORKER))
 
 
@@ -372,24 +376,24 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mark", [GCS, RAYLET])
 def test_a_ray_whose_heart_is_killed_is_replaced_under_who_uses_it(
-    cluster: RayCluster, courier: RayCourier, data: Path, mark: str
+    cluster: RayCluster, transport: RayTransport, data: Path, mark: str
 ) -> None:
-    ask(courier, "spawn", "resident")
+    ask(transport, "spawn", "resident")
     process_of(cluster, "resident")
     before, family = cluster.address, descendants(this_process(), SESSION)
 
     async def story() -> None:
-        held = asyncio.create_task(asking(courier, "hold"))
+        held = asyncio.create_task(asking(transport, "hold"))
         async with asyncio.timeout(SOON_S):
-            while not await asking(courier, "holding"):
+            while not await asking(transport, "holding"):
                 await asyncio.sleep(0.05)
         kill(children(this_process(), mark))
         with pytest.raises(SupervisorUnreachable, match=r"died|rpc|unavailable"):
             await held
 
     asyncio.run(story())
-    assert soon(lambda: ask(courier, "echo", "again")) == "again"
-    assert ask(courier, "survivors") == {}
+    assert soon(lambda: ask(transport, "echo", "again")) == "again"
+    assert ask(transport, "survivors") == {}
     assert cluster.address != before
     record = read_record(data)
     assert record is not None
@@ -398,7 +402,7 @@ def test_a_ray_whose_heart_is_killed_is_replaced_under_who_uses_it(
 
 
 def test_everything_may_be_killed_and_started_again_and_nothing_stays_behind(
-    cluster: RayCluster, courier: RayCourier, data: Path
+    cluster: RayCluster, transport: RayTransport, data: Path
 ) -> None:
     family = descendants(this_process(), SESSION)
     cluster.kill_everything()
@@ -406,11 +410,11 @@ def test_everything_may_be_killed_and_started_again_and_nothing_stays_behind(
     assert [each for each in family if is_alive(each)] == []
     assert read_record(data) is None
     with pytest.raises(SupervisorUnreachable, match="it was killed"):
-        ask(courier, "echo", 1)
+        ask(transport, "echo", 1)
 
     again = RayCluster.start(data, implementations=TOYS, num_cpus=2)
-    assert soon(lambda: ask(again.courier(), "echo", "again")) == "again"
-    assert ask(again.courier(), "survivors") == {}
+    assert soon(lambda: ask(again.transport(), "echo", "again")) == "again"
+    assert ask(again.transport(), "survivors") == {}
     family = descendants(this_process(), SESSION)
     again.close()
     again.close()
@@ -428,11 +432,11 @@ def test_a_cluster_without_our_code_receives_it_and_outlives_us(
     with harbour(home, {"HOME": str(home), AUTH: "disabled"}) as address:
         cluster = RayCluster.start(tmp_path / "data", address=address, implementations=TOYS)
         assert not cluster.own
-        courier = cluster.courier()
-        assert soon(lambda: ask(courier, "echo", "far")) == "far"
-        ask(courier, "spawn", "abroad", 1, json.dumps({"env_vars": {"A": "1"}}))
+        transport = cluster.transport()
+        assert soon(lambda: ask(transport, "echo", "far")) == "far"
+        ask(transport, "spawn", "abroad", 1, json.dumps({"env_vars": {"A": "1"}}))
         processes = [process_of(cluster, "supervisor"), process_of(cluster, "abroad")]
-        assert "runtime_resources" in ask(courier, "code"), "the code was sent"
+        assert "runtime_resources" in ask(transport, "code"), "the code was sent"
         cluster.close()
         assert all(map(is_alive, processes))
     with pytest.raises(SupervisorUnreachable, match="no Ray answers at"):

@@ -30,9 +30,9 @@ NEVER = 1_000
 
 def live(directory: Path, say: Say, upto: int, *, tables_from: int = 1, secure_at: int = 0, close: bool = True) -> None:
     """Commit transactions up to this number, those from `tables_from` on with SQL, and checkpoint after one of them."""
-    cabinet = AgentStorages(FileDisk(directory))
+    agent_storages = AgentStorages(FileDisk(directory))
     say("opening 0")
-    storage = cabinet.open(AGENT, 1 + upto)
+    storage = agent_storages.open(AGENT, 1 + upto)
     known = storage.state.get("n", 0)
     say(f"opened {known}")
     for n in range(known + 1, upto + 1):
@@ -43,7 +43,7 @@ def live(directory: Path, say: Say, upto: int, *, tables_from: int = 1, secure_a
             say(f"secured {n}")
     if close:
         say("closing 0")
-        cabinet.close()
+        agent_storages.close()
         say("closed 0")
 
 
@@ -68,15 +68,15 @@ def _words(n: int) -> str:
 def judge(directory: Path, said: list[str], tables_from: int = 1, agent: str = AGENT) -> str:
     """What is wrong with the storage: its next life must see all that was committed, each commit whole, and must go on from there."""
     try:
-        with closing(AgentStorages(FileDisk(directory))) as cabinet:
-            storage = cabinet.open(agent, _later())
+        with closing(AgentStorages(FileDisk(directory))) as agent_storages:
+            storage = agent_storages.open(agent, _later())
             n = storage.state.get("n", 0)
             wrong = _compared(storage, n, said, tables_from)
             if wrong or len(said) % 3:  # a second opening takes as long as the first
                 return wrong
             _commit(storage, _nobody, n + 1, tables_from)
-        with closing(AgentStorages(FileDisk(directory))) as cabinet:
-            return _compared(cabinet.open(agent, _later()), n + 1, said, tables_from)
+        with closing(AgentStorages(FileDisk(directory))) as agent_storages:
+            return _compared(agent_storages.open(agent, _later()), n + 1, said, tables_from)
     except StorageError as refusal:
         return f"{'unreadable' if 'damaged' in str(refusal) else 'refused'}: {refusal}"
 
@@ -112,14 +112,14 @@ def live_together(directory: Path, say: Say, upto: int, *, close: bool = True) -
 
     What comes after this life has another boot of the machine, so it puts back what may be missing, if anything is.
     """
-    cabinet = AgentStorages(FileDisk(directory, SharedLog(directory, boot="before", room=6000, beside=_at_once)))
+    agent_storages = AgentStorages(FileDisk(directory, SharedLog(directory, boot="before", room=6000, beside=_at_once)))
     say("opening 0")
-    storages = [cabinet.open(agent, 1 + upto) for agent in THREE]
+    storages = [agent_storages.open(agent, 1 + upto) for agent in THREE]
     known = [storage.state.get("n", 0) for storage in storages]
     say(f"opened {min(known)}")
     for n in range(min(known) + 1, upto + 1):
         say(f"committing {n}")
-        _commit_together(cabinet, storages, n)
+        _commit_together(agent_storages, storages, n)
         if len(storages) == len(THREE):
             say(f"committed {n}")
         for storage in storages:
@@ -130,12 +130,12 @@ def live_together(directory: Path, say: Say, upto: int, *, close: bool = True) -
             say(f"secured {n}")
     if close:
         say("closing 0")
-        cabinet.close()
-        cabinet.disk.close()
+        agent_storages.close()
+        agent_storages.disk.close()
         say("closed 0")
 
 
-def _commit_together(cabinet: AgentStorages, storages: list[Storage], n: int) -> None:
+def _commit_together(agent_storages: AgentStorages, storages: list[Storage], n: int) -> None:
     """Who is refused is left out from then on."""
     behind, parts = [storage for storage in storages if storage.state.get("n", 0) < n], []
     if n % 5 == 0:
@@ -143,7 +143,7 @@ def _commit_together(cabinet: AgentStorages, storages: list[Storage], n: int) ->
             with _left_out_if_refused(storages, storage):
                 _commit(storage, _nobody, n, NEVER)
         return
-    with cabinet.disk.group_commit() as begin:
+    with agent_storages.disk.group_commit() as begin:
         for storage in behind:
             parts.append(begin())
             with _left_out_if_refused(storages, storage):
@@ -180,44 +180,44 @@ def live_at_the_seams(directory: Path, say: Say, upto: int) -> None:
     """One short life after the other, which end a few bytes before the end of a page, so that a rest or a claim lies across it."""
     n = life = 0
     while n < upto:
-        with _life(directory) as cabinet:
-            storage = cabinet.open(AGENT, life := life + 1)
+        with _life(directory) as agent_storages:
+            storage = agent_storages.open(AGENT, life := life + 1)
             say(f"opened {storage.state.get('n', 0)}")
             n += 1
             _commit(storage, say, n, NEVER)
-            room = 4096 - cabinet.disk.path_of(AGENT).stat().st_size % 4096
+            room = 4096 - agent_storages.disk.path_of(AGENT).stat().st_size % 4096
             if room > 400:
                 storage.state["pad"] = "x" * (room - 106 - 9 * (n % 12))
             if n % 4 == 0:
-                cabinet.crash()
-        with _life(directory) as cabinet:
-            cabinet.open(AGENT, life := life + 1)
+                agent_storages.crash()
+        with _life(directory) as agent_storages:
+            agent_storages.open(AGENT, life := life + 1)
             if n % 3 == 0:
-                cabinet.crash()
+                agent_storages.crash()
 
 
 @contextmanager
 def _life(directory: Path) -> Iterator[AgentStorages]:
-    with closing(FileDisk(directory)) as disk, closing(AgentStorages(disk)) as cabinet:
-        yield cabinet
+    with closing(FileDisk(directory)) as disk, closing(AgentStorages(disk)) as agent_storages:
+        yield agent_storages
 
 
 def live_and_forget(directory: Path, say: Say) -> None:
     """Two agents, one with tables and a sub-agent, are deleted, and begin anew."""
     live(directory, say, 6)
-    with _life(directory) as cabinet:
+    with _life(directory) as agent_storages:
         for n in (1, 2):
-            _commit(cabinet.open(PART, 1), _nobody, n, 1)
-            _commit(cabinet.open(THREE[1], 1), _nobody, n, NEVER)
-    with _life(directory) as cabinet:
+            _commit(agent_storages.open(PART, 1), _nobody, n, 1)
+            _commit(agent_storages.open(THREE[1], 1), _nobody, n, NEVER)
+    with _life(directory) as agent_storages:
         say("forgetting 0")
         for agent in (AGENT, THREE[1]):
-            cabinet.forget_family(agent, settle=False)
-        cabinet.disk.settle()
+            agent_storages.forget_family(agent, settle=False)
+        agent_storages.disk.settle()
         say("forgotten 1")
-    with _life(directory) as cabinet:
+    with _life(directory) as agent_storages:
         for agent in (AGENT, THREE[1]):
-            _commit(cabinet.open(agent, 70), _nobody, 1, NEVER)
+            _commit(agent_storages.open(agent, 70), _nobody, 1, NEVER)
         say("begun 1")
 
 
@@ -225,10 +225,10 @@ def judge_forgotten(directory: Path, said: list[str]) -> str:
     """An agent that was deleted is as it was, or gone: it is never an older one. When its deletion was told it is gone."""
     if "forgetting 0" not in said:
         return judge(directory, said)
-    with _life(directory) as cabinet:
+    with _life(directory) as agent_storages:
         for agent, commits in ((AGENT, 6), (PART, 2), (THREE[1], 2)):
             try:
-                n = cabinet.open(agent, _later()).state.get("n", 0)
+                n = agent_storages.open(agent, _later()).state.get("n", 0)
             except StorageError as refusal:
                 return f"refused: {refusal}"
             if latest(said, "forgotten") and n > 1:
@@ -269,42 +269,42 @@ def hand_over(directory: Path, say: Say, tables_from: int = 1, rounds: int = 6) 
 def _take_turns(directory: Path, commit: Callable[..., None], rounds: range, mine: int, other: int) -> None:
     for number in rounds:
         os.read(mine, 1)
-        cabinet, storage = _opened(directory, number)
+        agent_storages, storage = _opened(directory, number)
         n = storage.state.get("n", 0)
         assert n == 2 * (number - 1), f"life {number} sees {n}"
         for each in (1, 2):
             commit(storage, n=n + each)
         os.write(other, b"!")  # the other one tries from now on
-        cabinet.close()
+        agent_storages.close()
 
 
 def _opened(directory: Path, incarnation: int) -> tuple[AgentStorages, Storage]:
     while True:
-        cabinet = AgentStorages(FileDisk(directory))
+        agent_storages = AgentStorages(FileDisk(directory))
         try:
-            return cabinet, cabinet.open(AGENT, incarnation)
+            return agent_storages, agent_storages.open(AGENT, incarnation)
         except StorageLocked:
-            cabinet.close()
+            agent_storages.close()
 
 
 def create(directory: Path, say: Say) -> None:
     """A first write, and a copy of the storage for another agent."""
     live(directory / "agents", say, 2)
-    with closing(AgentStorages(FileDisk(directory / "agents"))) as cabinet:
+    with closing(AgentStorages(FileDisk(directory / "agents"))) as agent_storages:
         say("forking 0")
-        cabinet.fork(AGENT, CHILD)
+        agent_storages.fork(AGENT, CHILD)
         say("forked 1")
 
 
 def judge_creation(directory: Path, said: list[str]) -> str:
-    with closing(AgentStorages(FileDisk(directory / "agents"))) as cabinet:
+    with closing(AgentStorages(FileDisk(directory / "agents"))) as agent_storages:
         try:
-            if not cabinet.exists(CHILD):
+            if not agent_storages.exists(CHILD):
                 if latest(said, "forked"):
                     return "lost: the copy for the other agent"
-            elif cabinet.open(CHILD, 1).sql("SELECT count(*) FROM t") != [(2,)]:
+            elif agent_storages.open(CHILD, 1).sql("SELECT count(*) FROM t") != [(2,)]:
                 return "wrong: the copy for the other agent is not what was copied"
-            cabinet.forget(CHILD)
+            agent_storages.forget(CHILD)
         except StorageError as refusal:
             return f"refused: {refusal}"
     return judge(directory / "agents", said)

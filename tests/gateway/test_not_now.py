@@ -63,27 +63,27 @@ class Slow(Agent):
 class Failing:
     """The way to a supervisor whose ledger can be told to fail."""
 
-    def __init__(self, courier: Any) -> None:
-        self._courier, self.problem, self.door = courier, None, ""
+    def __init__(self, transport: Any) -> None:
+        self._transport, self.problem, self.door = transport, None, ""
 
     problem: LedgerError | None
 
     async def exchange(self, frame: bytes) -> bytes:
         if self.problem is not None:
             raise self.problem
-        answer: bytes = await self._courier.exchange(frame)
+        answer: bytes = await self._transport.exchange(frame)
         if self.problem is not None:
             raise self.problem
         return answer
 
     async def look(self, door: str, frame: bytes) -> bytes:
-        answer: bytes = await self._courier.look(door, frame)
+        answer: bytes = await self._transport.look(door, frame)
         return answer
 
 
 def broken_off(laboratory: Laboratory) -> Failing:
     peer = laboratory._client.peer  # type: ignore[union-attr]  # noqa: SLF001 - the gateway's
-    peer.courier = failing = Failing(peer.courier)
+    peer.transport = failing = Failing(peer.transport)
     return failing
 
 

@@ -37,14 +37,14 @@ def recorded(data: Path, *facts: Fact, snapshot: bool = False) -> None:
 def written(data: Path, agent: str, incarnation: int, *values: object, tables: bool = False) -> int:
     """Write values into an agent's storage, one commit for each. Returns how far it has come. With `tables` it is a database."""
     disk = FileDisk(data / "agents")
-    cabinet = AgentStorages(disk)
-    storage = cabinet.open(agent, incarnation)
+    agent_storages = AgentStorages(disk)
+    storage = agent_storages.open(agent, incarnation)
     if tables:
         storage.sql("CREATE TABLE t (i INTEGER)")
     for value in values:
         storage.state["value"] = value
     sequence = storage.sequence
-    cabinet.close()
+    agent_storages.close()
     disk.close()
     return sequence
 

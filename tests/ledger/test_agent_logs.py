@@ -57,8 +57,8 @@ def kinds(path: Path) -> list[int]:
 
 def wake(files: FileDisk, incarnation: int = 9) -> tuple[int, str]:
     """How many commits the next life finds, and what it is told."""
-    with closing(AgentStorages(files)) as cabinet:
-        storage = cabinet.open(AGENT, incarnation)
+    with closing(AgentStorages(files)) as agent_storages:
+        storage = agent_storages.open(AGENT, incarnation)
         n = storage.state.get("n", 0)
         assert list(storage.inbox()) == [f"m{i}" for i in range(1, n + 1)]
         assert [body for _, body in storage.outbox()] == [b"%d" % i for i in range(1, n + 1)]
@@ -70,26 +70,26 @@ def wake(files: FileDisk, incarnation: int = 9) -> tuple[int, str]:
 
 
 def test_a_storage_begins_as_a_log_and_stays_one_while_nobody_asks_for_tables(files: FileDisk) -> None:
-    cabinet = AgentStorages(files)
-    storage = cabinet.open(AGENT, 1)
+    agent_storages = AgentStorages(files)
+    storage = agent_storages.open(AGENT, 1)
     commit(storage, 1)
     assert storage.sql("SELECT 40 + 2") == [(42,)]
     with storage.transaction():
         assert storage.sql("SELECT $1", ["constant"]) == [("constant",)]
     storage.checkpoint()
-    cabinet.close()
+    agent_storages.close()
     assert is_log_at(files.path_of(AGENT))
     assert wake(files) == (1, "")
 
 
 def test_an_agent_with_state_alone_takes_a_block_and_a_life_that_reads_leaves_it_as_small(files: FileDisk) -> None:
     path = files.path_of(AGENT)
-    with closing(AgentStorages(files)) as cabinet:
-        cabinet.open(AGENT, 1).state.update(title="notes", n=3)
+    with closing(AgentStorages(files)) as agent_storages:
+        agent_storages.open(AGENT, 1).state.update(title="notes", n=3)
     assert path.stat().st_size < 500
     for life in range(2, 40):
-        with closing(AgentStorages(files)) as cabinet:
-            assert cabinet.open(AGENT, life).state["n"] == 3
+        with closing(AgentStorages(files)) as agent_storages:
+            assert agent_storages.open(AGENT, life).state["n"] == 3
     assert path.stat().st_size < 500
     assert kinds(path) == [COMMIT, CLAIM]
     assert [each.name for each in path.parent.iterdir()] == [path.name]
@@ -97,13 +97,13 @@ def test_an_agent_with_state_alone_takes_a_block_and_a_life_that_reads_leaves_it
 
 def test_a_life_that_was_closed_says_that_all_is_on_the_disk_and_one_that_was_killed_does_not(files: FileDisk) -> None:
     path = files.path_of(AGENT)
-    cabinet = AgentStorages(files)
-    commit(cabinet.open(AGENT, 1), 1)
-    cabinet.close()
+    agent_storages = AgentStorages(files)
+    commit(agent_storages.open(AGENT, 1), 1)
+    agent_storages.close()
     assert kinds(path) == [COMMIT, REST]
-    cabinet = AgentStorages(files)
-    commit(cabinet.open(AGENT, 2), 2)
-    cabinet.crash()
+    agent_storages = AgentStorages(files)
+    commit(agent_storages.open(AGENT, 2), 2)
+    agent_storages.crash()
     assert kinds(path) == [COMMIT, COMMIT]
 
 
@@ -111,8 +111,8 @@ def test_a_page_that_a_power_cut_has_taken_from_a_claim_refuses_nobody(files: Fi
     """A claim and a rest are never synchronised: of one that lies across two pages the disk may have the later one alone."""
     path = files.path_of(AGENT)
     for life in range(1, 6):
-        with closing(AgentStorages(files)) as cabinet:
-            storage = cabinet.open(AGENT, life)
+        with closing(AgentStorages(files)) as agent_storages:
+            storage = agent_storages.open(AGENT, life)
             if life % 2:
                 commit(storage, life // 2 + 1)
         whole = path.read_bytes()
@@ -128,41 +128,41 @@ def test_a_page_that_a_power_cut_has_taken_from_a_claim_refuses_nobody(files: Fi
 
 
 def test_what_a_rest_says_goes_on_in_what_takes_its_place(disk: Disk) -> None:
-    with closing(AgentStorages(disk)) as cabinet:
-        storage = cabinet.open(AGENT, 1)
+    with closing(AgentStorages(disk)) as agent_storages:
+        storage = agent_storages.open(AGENT, 1)
         commit(storage, 1)
         commit(storage, 2)
         storage.forget_inbox(["m1"])
     for life in (2, 3):
-        cabinet = AgentStorages(disk)
-        assert list(cabinet.open(AGENT, life).inbox()) == ["m2"]
-        cabinet.crash()
-    with closing(AgentStorages(disk)) as cabinet:
-        commit(cabinet.open(AGENT, 4), 3)
+        agent_storages = AgentStorages(disk)
+        assert list(agent_storages.open(AGENT, life).inbox()) == ["m2"]
+        agent_storages.crash()
+    with closing(AgentStorages(disk)) as agent_storages:
+        commit(agent_storages.open(AGENT, 4), 3)
     assert list(AgentStorages(disk).open(AGENT, 5).inbox()) == ["m2", "m3"]
 
 
 def test_what_was_forgotten_stays_so_after_a_clean_end_and_comes_back_after_a_death(disk: Disk) -> None:
-    cabinet = AgentStorages(disk)
-    storage = cabinet.open(AGENT, 1)
+    agent_storages = AgentStorages(disk)
+    storage = agent_storages.open(AGENT, 1)
     commit(storage, 1)
     commit(storage, 2)
     storage.forget_inbox(["m1"])
-    cabinet.crash()
-    cabinet = AgentStorages(disk)
-    storage = cabinet.open(AGENT, 2)
+    agent_storages.crash()
+    agent_storages = AgentStorages(disk)
+    storage = agent_storages.open(AGENT, 2)
     assert list(storage.inbox()) == ["m1", "m2"]
     storage.forget_inbox(["m1"])
     storage.forget_outbox([storage.outbox()[0][0]])
-    cabinet.close()
+    agent_storages.close()
     storage = AgentStorages(disk).open(AGENT, 3)
     assert (list(storage.inbox()), [body for _, body in storage.outbox()]) == (["m2"], [b"2"])
 
 
 def test_a_lower_life_is_refused_though_the_higher_one_only_read(disk: Disk) -> None:
     for life in (1, 7):
-        with closing(AgentStorages(disk)) as cabinet:
-            cabinet.open(AGENT, life).state.setdefault("a", 1)
+        with closing(AgentStorages(disk)) as agent_storages:
+            agent_storages.open(AGENT, life).state.setdefault("a", 1)
     with pytest.raises(StaleIncarnation, match="incarnation 7"):
         AgentStorages(disk).open(AGENT, 6)
 
@@ -187,11 +187,11 @@ def asleep(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A small log of two lives; the first was closed, the second was killed."""
     files = FileDisk(tmp_path_factory.mktemp("asleep"))
     for life, upto in ((1, 3), (2, COMMITS)):
-        cabinet = AgentStorages(files)
-        storage = cabinet.open(AGENT, life)
+        agent_storages = AgentStorages(files)
+        storage = agent_storages.open(AGENT, life)
         for n in range(storage.state.get("n", 0) + 1, upto + 1):
             commit(storage, n)
-        cabinet.close() if life == 1 else cabinet.crash()
+        agent_storages.close() if life == 1 else agent_storages.crash()
     content = files.path_of(AGENT).read_bytes()
     files.close()
     return content
@@ -265,12 +265,12 @@ def test_a_half_written_commit_is_cut_and_kept_and_the_life_goes_on(asleep: byte
 
 def test_a_log_that_was_cut_below_what_the_agent_had_reported_is_lost(asleep: bytes, files: FileDisk) -> None:
     laid(files, asleep)
-    with closing(AgentStorages(files)) as cabinet:
-        storage = cabinet.open(AGENT, 3)
+    with closing(AgentStorages(files)) as agent_storages:
+        storage = agent_storages.open(AGENT, 3)
         commit(storage, COMMITS + 1)
         reported = storage.sequence
-    with closing(AgentStorages(files)) as cabinet:
-        assert cabinet.open(AGENT, 4, reported).state["n"] == COMMITS + 1
+    with closing(AgentStorages(files)) as agent_storages:
+        assert agent_storages.open(AGENT, 4, reported).state["n"] == COMMITS + 1
     laid(files, asleep)
     with pytest.raises(StorageLost, match=f"it came to {reported}, and"):
         AgentStorages(files).open(AGENT, 5, reported)
@@ -287,15 +287,15 @@ def test_a_log_under_the_name_of_another_agent_is_refused(asleep: bytes, files: 
 
 def test_a_row_that_is_damaged_while_the_agent_is_awake_is_not_given_out(asleep: bytes, files: FileDisk) -> None:
     path = laid(files, asleep)
-    cabinet = AgentStorages(files)
-    storage = cabinet.open(AGENT, 3)
+    agent_storages = AgentStorages(files)
+    storage = agent_storages.open(AGENT, 3)
     at = asleep.index(b"step 2")
     with path.open("r+b") as file:
         file.seek(at)
         file.write(b"STEP")
     with pytest.raises(StorageLost, match=rf"{files.path_of(AGENT)} is damaged"):
         storage.steps("r")
-    cabinet.crash()
+    agent_storages.crash()
 
 
 # ------------------------------------------------------------------ garbage, and growth
@@ -303,15 +303,15 @@ def test_a_row_that_is_damaged_while_the_agent_is_awake_is_not_given_out(asleep:
 
 def test_a_log_that_is_mostly_garbage_is_written_anew(files: FileDisk) -> None:
     path = files.path_of(AGENT)
-    cabinet = AgentStorages(files)
-    storage = cabinet.open(AGENT, 1)
+    agent_storages = AgentStorages(files)
+    storage = agent_storages.open(AGENT, 1)
     storage.save_step("r", "kept", b"kept")
     for n in range(800):
         storage.state["large"] = f"{n}".rjust(1_000)
         assert path.stat().st_size < 270_000
     before = contents(storage)
     assert storage.steps("r") == {"kept": b"kept"}
-    cabinet.crash()
+    agent_storages.crash()
     again = AgentStorages(files).open(AGENT, 2)
     assert contents(again)[:-1] == before[:-1]
     assert again.sequence >= before[-1], "the numbers go on"
@@ -380,26 +380,26 @@ def test_a_long_commit_is_not_read_again_whenever_some_of_its_rows_are_gone(
 
 def test_a_log_that_only_grows_becomes_a_database_in_time(files: FileDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_log, "_LIVING_BYTES_MAX", 100_000)
-    cabinet = AgentStorages(files)
-    storage = cabinet.open(AGENT, 1)
+    agent_storages = AgentStorages(files)
+    storage = agent_storages.open(AGENT, 1)
     for n in range(1, 400):
         storage.save_step("r", f"s{n}", b"x" * 1_000)
     assert not is_log_at(files.path_of(AGENT))
     assert storage.steps("r") == {f"s{n}": b"x" * 1_000 for n in range(1, 400)}
-    cabinet.close()
+    agent_storages.close()
     assert len(AgentStorages(files).open(AGENT, 2).steps("r")) == 399
 
 
 def test_a_log_is_written_anew_with_the_numbers_that_its_rows_had(disk: Disk) -> None:
-    cabinet = AgentStorages(disk)
-    storage = cabinet.open(AGENT, 1)
+    agent_storages = AgentStorages(disk)
+    storage = agent_storages.open(AGENT, 1)
     for n in range(1, 30):
         commit(storage, n)
     storage.forget_inbox([f"m{n}" for n in range(1, 20)])
     before = contents(storage)
     storage.checkpoint()
     assert contents(storage)[:-1] == before[:-1]
-    cabinet.crash()
+    agent_storages.crash()
     storage = AgentStorages(disk).open(AGENT, 2)
     assert contents(storage)[:-1] == before[:-1]
     commit(storage, 30)
@@ -410,10 +410,10 @@ def test_a_log_is_written_anew_with_the_numbers_that_its_rows_had(disk: Disk) ->
 
 
 WAYS: list[Callable[[AgentStorages, Storage, Path], object]] = [
-    lambda _cabinet, storage, _path: storage.sql("CREATE TABLE t (i INTEGER)"),
-    lambda _cabinet, storage, _path: storage.sql("SELECT count(*) FROM perdure.records"),
-    lambda _cabinet, storage, path: storage.snapshot(path / "snapshot.db"),
-    lambda cabinet, storage, _path: cabinet.fork(storage.agent_id, "twin@m:T"),
+    lambda _agent_storages, storage, _path: storage.sql("CREATE TABLE t (i INTEGER)"),
+    lambda _agent_storages, storage, _path: storage.sql("SELECT count(*) FROM perdure.records"),
+    lambda _agent_storages, storage, path: storage.snapshot(path / "snapshot.db"),
+    lambda agent_storages, storage, _path: agent_storages.fork(storage.agent_id, "twin@m:T"),
 ]
 
 
@@ -421,17 +421,17 @@ WAYS: list[Callable[[AgentStorages, Storage, Path], object]] = [
 def test_a_log_becomes_a_database_with_all_that_is_committed_under_the_same_numbers(
     disk: Disk, tmp_path: Path, way: Callable[[AgentStorages, Storage, Path], object]
 ) -> None:
-    cabinet = AgentStorages(disk)
-    storage = cabinet.open(AGENT, 1)
+    agent_storages = AgentStorages(disk)
+    storage = agent_storages.open(AGENT, 1)
     for n in range(1, 4):
         commit(storage, n)
     storage.forget_inbox(["m2"])
     before, versions = contents(storage), storage.records().versions("state")
-    way(cabinet, storage, tmp_path)
+    way(agent_storages, storage, tmp_path)
     assert storage.file.is_database
     assert contents(storage)[:-1] == before[:-1]
     assert storage.records().versions("state") == versions
-    cabinet.crash()
+    agent_storages.crash()
     storage = AgentStorages(disk).open(AGENT, 2)
     assert storage.file.is_database
     assert contents(storage)[:-1] == before[:-1]
@@ -439,18 +439,18 @@ def test_a_log_becomes_a_database_with_all_that_is_committed_under_the_same_numb
 
 
 def test_the_storage_of_an_agent_that_sleeps_can_be_copied_though_it_is_a_log(disk: Disk) -> None:
-    cabinet = AgentStorages(disk)
-    commit(cabinet.open(AGENT, 1), 1)
-    cabinet.close()
-    cabinet = AgentStorages(disk)
-    cabinet.fork(AGENT, "twin@m:T")
-    assert dict(cabinet.open("twin@m:T", 1).state) == {"n": 1}
-    assert list(cabinet.open(AGENT, 1).inbox()) == ["m1"]
+    agent_storages = AgentStorages(disk)
+    commit(agent_storages.open(AGENT, 1), 1)
+    agent_storages.close()
+    agent_storages = AgentStorages(disk)
+    agent_storages.fork(AGENT, "twin@m:T")
+    assert dict(agent_storages.open("twin@m:T", 1).state) == {"n": 1}
+    assert list(agent_storages.open(AGENT, 1).inbox()) == ["m1"]
 
 
 def test_inbox_state_and_tables_of_the_transaction_that_needs_tables_are_one(disk: Disk) -> None:
-    cabinet = AgentStorages(disk)
-    storage = cabinet.open(AGENT, 1)
+    agent_storages = AgentStorages(disk)
+    storage = agent_storages.open(AGENT, 1)
     commit(storage, 1)
 
     def handler(*, fails: bool) -> None:
@@ -466,7 +466,7 @@ def test_inbox_state_and_tables_of_the_transaction_that_needs_tables_are_one(dis
         handler(fails=True)
     assert (list(storage.inbox()), storage.state["n"], len(storage.outbox())) == (["m1"], 1, 1)
     handler(fails=False)
-    cabinet.crash()
+    agent_storages.crash()
     storage = AgentStorages(disk).open(AGENT, 2)
     assert (list(storage.inbox()), storage.state["n"], len(storage.outbox())) == (["m1", "m2"], 2, 2)
     assert storage.sql("SELECT n FROM t") == [(2,)]
@@ -491,8 +491,8 @@ def test_a_transaction_that_was_open_before_goes_on_and_still_finds_its_conflict
 def test_a_log_that_cannot_become_a_database_stays_one_and_the_life_goes_on(
     files: FileDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cabinet = AgentStorages(files)
-    storage = cabinet.open(AGENT, 1)
+    agent_storages = AgentStorages(files)
+    storage = agent_storages.open(AGENT, 1)
     commit(storage, 1)
     staged = files.path_of(AGENT).with_name(files.path_of(AGENT).name + ".new")
     staged.mkdir()
@@ -502,7 +502,7 @@ def test_a_log_that_cannot_become_a_database_stays_one_and_the_life_goes_on(
     staged.rmdir()
     storage.sql("CREATE TABLE t (i INTEGER)")
     assert list(storage.inbox()) == ["m1", "m2"]
-    cabinet.close()
+    agent_storages.close()
 
 
 def test_a_life_is_over_when_the_disk_refuses_the_last_step_of_becoming_a_database(
@@ -540,8 +540,8 @@ class Life:
 
     def __init__(self, tables_at: int) -> None:
         self.disk = MemoryDisk()
-        self.cabinet = AgentStorages(self.disk)
-        self.storage = self.cabinet.open(AGENT, 1)
+        self.agent_storages = AgentStorages(self.disk)
+        self.storage = self.agent_storages.open(AGENT, 1)
         self.tables_at = tables_at
 
     def step(self, number: int, what: str, which: int) -> tuple[Any, ...]:
@@ -549,9 +549,9 @@ class Life:
         if number == self.tables_at:
             storage.sql("CREATE TABLE t (i INTEGER)")
         if what in ("crash", "close"):
-            getattr(self.cabinet, what)()
-            self.cabinet = AgentStorages(self.disk)
-            self.storage = storage = self.cabinet.open(AGENT, number + 2)
+            getattr(self.agent_storages, what)()
+            self.agent_storages = AgentStorages(self.disk)
+            self.storage = storage = self.agent_storages.open(AGENT, number + 2)
         elif what == "forget":
             storage.forget_inbox([f"m{which}"])
         elif what == "send":
@@ -594,7 +594,7 @@ def test_any_history_gives_the_same_records_on_a_log_on_a_database_and_across_th
         on_a_log, on_a_database, across = [life.step(number, what, which) for life in lives]
         assert on_a_log == on_a_database == across
     for life in lives:
-        life.cabinet.close()
+        life.agent_storages.close()
         life.disk.close()
 
 

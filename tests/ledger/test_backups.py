@@ -60,9 +60,9 @@ def backed_up(data: Path, target: BackupTarget) -> BackupSummary:
 
 def value_of(data: Path, agent: str) -> object:
     disk = FileDisk(data / "agents")
-    cabinet = AgentStorages(disk)
-    value = cabinet.open(agent, 99).state["value"]
-    cabinet.close()
+    agent_storages = AgentStorages(disk)
+    value = agent_storages.open(agent, 99).state["value"]
+    agent_storages.close()
     disk.close()
     return value
 
@@ -210,8 +210,8 @@ def test_what_is_wrong_with_the_directory_is_told_and_the_rest_is_backed_up(data
 @pytest.mark.parametrize("tables", [False, True], ids=["log", "database"])
 def test_a_storage_is_copied_with_whole_commits_while_its_agent_is_at_work(tmp_path: Path, *, tables: bool) -> None:
     disk = FileDisk(tmp_path / "agents")
-    cabinet = AgentStorages(disk)
-    storage = cabinet.open(ANNA, 1)
+    agent_storages = AgentStorages(disk)
+    storage = agent_storages.open(ANNA, 1)
     storage.state["value"] = 0
     if tables:
         storage.sql("CREATE TABLE t (i INTEGER)")
@@ -229,7 +229,7 @@ def test_a_storage_is_copied_with_whole_commits_while_its_agent_is_at_work(tmp_p
         copy_storage(other.path_of(ANNA), FileDisk(again / "agents").path_of(ANNA))
         other.close()
         assert value_of(again, ANNA) == value
-    cabinet.close()
+    agent_storages.close()
     disk.close()
 
 
@@ -237,8 +237,8 @@ def test_a_log_that_becomes_a_database_while_it_is_copied_is_copied_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FileDisk(tmp_path / "agents")
-    cabinet = AgentStorages(disk)
-    storage = cabinet.open(ANNA, 1)
+    agent_storages = AgentStorages(disk)
+    storage = agent_storages.open(ANNA, 1)
     storage.state["value"] = 7
     true = shutil.copyfile
 
@@ -251,7 +251,7 @@ def test_a_log_that_becomes_a_database_while_it_is_copied_is_copied_again(
     copy = FileDisk(tmp_path / "copy" / "agents")
     copy_storage(disk.path_of(ANNA), copy.path_of(ANNA))
     assert AgentStorages(copy).open(ANNA, 2).sql("SELECT i FROM t") == [(8,)]
-    for each in (cabinet, copy, disk):
+    for each in (agent_storages, copy, disk):
         each.close()
 
 

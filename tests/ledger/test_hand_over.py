@@ -23,8 +23,8 @@ OWNER = """
 import sys
 from pathlib import Path
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
-cabinet = AgentStorages(FileDisk(Path(sys.argv[1])))
-storage = cabinet.open("a@m:T", 1)
+agent_storages = AgentStorages(FileDisk(Path(sys.argv[1])))
+storage = agent_storages.open("a@m:T", 1)
 storage.state["n"] = 0
 if sys.argv[2:] == ["database"]:
     storage.sql("CREATE TABLE t (i INTEGER)")
@@ -33,7 +33,7 @@ for n in range(1, 6):
     storage.state["n"] = n
 print("ready", flush=True)
 sys.stdin.readline()
-cabinet.close()
+agent_storages.close()
 """
 
 HEIR = """

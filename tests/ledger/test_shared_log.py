@@ -33,8 +33,8 @@ class Process:
 
     def __init__(self, folder: Path, *, boot: str = "one", room: int = 1 << 16, names: Sequence[str] = NAMES) -> None:
         self.disk = FileDisk(folder, SharedLog(folder, boot=boot, room=room, beside=at_once))
-        self.cabinet = AgentStorages(self.disk)
-        self.storages = [self.cabinet.open(name, 1) for name in names]
+        self.agent_storages = AgentStorages(self.disk)
+        self.storages = [self.agent_storages.open(name, 1) for name in names]
         for storage in self.storages:
             storage.state["n"] = 0
 
@@ -81,8 +81,8 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Events:
 def found(folder: Path, boot: str = "two") -> dict[str, Any]:
     """What the next life of each agent finds in the next boot of the machine."""
     disk = FileDisk(folder, SharedLog(folder, boot=boot, beside=at_once))
-    with closing(disk), closing(AgentStorages(disk)) as cabinet:
-        return {name: cabinet.open(name, 9).state.get("n") for name in NAMES}
+    with closing(disk), closing(AgentStorages(disk)) as agent_storages:
+        return {name: agent_storages.open(name, 9).state.get("n") for name in NAMES}
 
 
 def power_cut(process: Process, kept: dict[str, bytes], folder: Path) -> Path:
@@ -171,7 +171,7 @@ def test_what_was_deleted_or_written_anew_or_has_tables_is_left_as_it_is(process
     process.commit(1)
     process.commit(2)
     deleted, anew, tables = process.storages
-    process.cabinet.forget(deleted.agent_id)
+    process.agent_storages.forget(deleted.agent_id)
     anew.state["n"] = 3
     anew.checkpoint()
     tables.sql("CREATE TABLE t (i INTEGER)")
@@ -183,8 +183,8 @@ def test_a_piece_of_another_history_is_not_put_back(process: Process, tmp_path: 
     """The agent was deleted, and made again: its log is as long as the one before was."""
     process.commit(1)
     process.commit(2)
-    process.cabinet.forget(NAMES[0])
-    again = process.cabinet.open(NAMES[0], 7)
+    process.agent_storages.forget(NAMES[0])
+    again = process.agent_storages.open(NAMES[0], 7)
     again.state["n"] = 0
     again.state["n"] = 5
     cut = power_cut(process, {}, tmp_path / "cut")
@@ -196,7 +196,7 @@ def test_a_life_on_a_log_of_an_earlier_one_commits_alone_before_it_shares(tmp_pa
     folder = tmp_path / "agents"
     first = Process(folder)
     first.commit(1)
-    first.cabinet.close()
+    first.agent_storages.close()
     second = AgentStorages(first.disk)
     storages = [second.open(name, 2) for name in NAMES]
     events.clear()
@@ -235,7 +235,7 @@ def test_an_orderly_end_leaves_no_segments(process: Process) -> None:
     process.commit(1)
     process.commit(2)
     assert len(segments(process.disk.directory)) == 2
-    process.cabinet.close()
+    process.agent_storages.close()
     process.disk.close()
     assert segments(process.disk.directory) == []
     assert found(process.disk.directory, "one") == dict.fromkeys(NAMES, 2)
@@ -266,7 +266,7 @@ def test_segments_of_a_process_that_lives_stay(tmp_path: Path) -> None:
     other.commit(1)
     assert len(segments(folder)) == 4
     for each in (other, one):
-        each.cabinet.close()
+        each.agent_storages.close()
         each.disk.close()
     assert segments(folder) == []
 
@@ -388,10 +388,10 @@ def seen(folder: Path) -> dict[str, Any]:
     """What the next life of each agent finds, or that it is refused."""
     states: dict[str, Any] = {}
     disk = FileDisk(folder, SharedLog(folder, boot="two", beside=at_once))
-    with closing(disk), closing(AgentStorages(disk)) as cabinet:
+    with closing(disk), closing(AgentStorages(disk)) as agent_storages:
         for name in NAMES:
             try:
-                states[name] = cabinet.open(name, 9).state.get("n")
+                states[name] = agent_storages.open(name, 9).state.get("n")
             except StorageLost:
                 states[name] = "refused"
     return states
@@ -517,8 +517,11 @@ def test_who_has_lost_a_commit_and_reported_it_is_refused(process: Process, tmp_
     process.commit(2)
     sequence = process.storages[0].sequence
     cut = damaged(process, tmp_path / "cut", before, lambda raw: raw.__setitem__(entry(raw, 1) + 60, 0))
-    with closing(AgentStorages(FileDisk(cut))) as cabinet, pytest.raises(StorageError, match=f"it came to {sequence}"):
-        cabinet.open(NAMES[0], 10, reported=sequence)
+    with (
+        closing(AgentStorages(FileDisk(cut))) as agent_storages,
+        pytest.raises(StorageError, match=f"it came to {sequence}"),
+    ):
+        agent_storages.open(NAMES[0], 10, reported=sequence)
 
 
 @pytest.mark.parametrize("call", ["fdatasync", "syncfs"])
@@ -551,7 +554,7 @@ def test_after_a_failed_synchronisation_nobody_takes_the_segments_away(
                 process.commit(n, *process.storages[1:])
     for n in range(100, 200):
         process.commit(n, *process.storages[1:])
-    process.cabinet.close()
+    process.agent_storages.close()
     process.disk.close()
     heir = Process(tmp_path / "agents", names=["d@m:T", "e@m:T"])
     heir.commit(1)

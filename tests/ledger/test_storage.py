@@ -29,20 +29,20 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.fixture
-def cabinet(disk: Disk) -> Iterator[AgentStorages]:
+def agent_storages(disk: Disk) -> Iterator[AgentStorages]:
     made = AgentStorages(disk)
     yield made
     made.close()
 
 
 @pytest.fixture
-def storage(cabinet: AgentStorages) -> Storage:
-    return cabinet.open(AGENT, 1)
+def storage(agent_storages: AgentStorages) -> Storage:
+    return agent_storages.open(AGENT, 1)
 
 
-def reopened(disk: Disk, cabinet: AgentStorages, incarnation: int = 1) -> Storage:
+def reopened(disk: Disk, agent_storages: AgentStorages, incarnation: int = 1) -> Storage:
     """The same agent in another process."""
-    cabinet.close()
+    agent_storages.close()
     return AgentStorages(disk).open(AGENT, incarnation)
 
 
@@ -72,26 +72,26 @@ def reopened(disk: Disk, cabinet: AgentStorages, incarnation: int = 1) -> Storag
     ],
 )
 def test_who_only_reads_has_no_storage(
-    disk: Disk, cabinet: AgentStorages, storage: Storage, read: Callable[[Storage], object]
+    disk: Disk, agent_storages: AgentStorages, storage: Storage, read: Callable[[Storage], object]
 ) -> None:
     read(storage)
     assert not storage.exists
-    assert not cabinet.exists(AGENT)
+    assert not agent_storages.exists(AGENT)
     assert not isinstance(disk, FileDisk) or not disk.directory.exists()
 
 
-def test_a_transaction_that_only_reads_creates_no_storage(cabinet: AgentStorages, storage: Storage) -> None:
+def test_a_transaction_that_only_reads_creates_no_storage(agent_storages: AgentStorages, storage: Storage) -> None:
     with storage.transaction():
         assert storage.sql("SELECT 1 + 1") == [(2,)]
         assert storage.state.get("a") is None
-    assert not cabinet.exists(AGENT)
+    assert not agent_storages.exists(AGENT)
 
 
 @pytest.mark.shows(sub_agents="B31 B33")
-def test_the_first_write_creates_it(cabinet: AgentStorages, storage: Storage) -> None:
+def test_the_first_write_creates_it(agent_storages: AgentStorages, storage: Storage) -> None:
     storage.state["a"] = 1
     assert storage.exists
-    assert cabinet.exists(AGENT)
+    assert agent_storages.exists(AGENT)
 
 
 def test_reading_a_table_that_does_not_exist_says_so_with_and_without_a_storage(storage: Storage) -> None:
@@ -102,7 +102,9 @@ def test_reading_a_table_that_does_not_exist_says_so_with_and_without_a_storage(
         storage.sql("SELECT * FROM nowhere")
 
 
-def test_what_was_written_is_there_in_the_next_life(disk: Disk, cabinet: AgentStorages, storage: Storage) -> None:
+def test_what_was_written_is_there_in_the_next_life(
+    disk: Disk, agent_storages: AgentStorages, storage: Storage
+) -> None:
     storage.sql("CREATE TABLE t (i INTEGER PRIMARY KEY, s VARCHAR)")
     storage.sql("INSERT INTO t VALUES ($1, $2)", [1, "één"])
     storage.state["a"] = {"deep": [1, 2.5, b"x", None, True]}
@@ -111,7 +113,7 @@ def test_what_was_written_is_there_in_the_next_life(disk: Disk, cabinet: AgentSt
     with storage.transaction() as transaction:
         transaction.record_inbox(["m1", "m2"])
         transaction.add_outbox(b"out")
-    again = reopened(disk, cabinet, 2)
+    again = reopened(disk, agent_storages, 2)
     assert again.sql("SELECT * FROM t") == [(1, "één")]
     assert dict(again.state) == {"a": {"deep": [1, 2.5, b"x", None, True]}}
     assert again.result("r") == b"result"
@@ -120,8 +122,8 @@ def test_what_was_written_is_there_in_the_next_life(disk: Disk, cabinet: AgentSt
     assert [body for _, body in again.outbox()] == [b"out"]
 
 
-def test_agents_share_a_process_but_no_names(cabinet: AgentStorages, storage: Storage) -> None:
-    other = cabinet.open("other@m:T", 1)
+def test_agents_share_a_process_but_no_names(agent_storages: AgentStorages, storage: Storage) -> None:
+    other = agent_storages.open("other@m:T", 1)
     for each in (storage, other):
         each.sql("CREATE TABLE t AS SELECT $1 AS owner", [each.agent_id])
         each.state["owner"] = each.agent_id
@@ -131,9 +133,9 @@ def test_agents_share_a_process_but_no_names(cabinet: AgentStorages, storage: St
 
 
 def test_a_transaction_of_one_agent_does_not_hold_the_writes_of_another(
-    cabinet: AgentStorages, storage: Storage
+    agent_storages: AgentStorages, storage: Storage
 ) -> None:
-    other = cabinet.open("other@m:T", 1)
+    other = agent_storages.open("other@m:T", 1)
     with suppress(ZeroDivisionError), storage.transaction():
         storage.state["a"] = 1
         other.state["a"] = 2
@@ -157,10 +159,10 @@ def test_a_text_of_several_statements_is_one_transaction(storage: Storage) -> No
     assert storage.sql("INSERT INTO t VALUES (3); SELECT count(*) FROM t") == [(2,)]
 
 
-def test_a_write_inside_a_select_is_durable(disk: Disk, cabinet: AgentStorages, storage: Storage) -> None:
+def test_a_write_inside_a_select_is_durable(disk: Disk, agent_storages: AgentStorages, storage: Storage) -> None:
     storage.sql("CREATE TABLE t (i INTEGER)")
     storage.sql("WITH w AS (INSERT INTO t VALUES (7) RETURNING i) SELECT * FROM w")
-    assert reopened(disk, cabinet).sql("SELECT i FROM t") == [(7,)]
+    assert reopened(disk, agent_storages).sql("SELECT i FROM t") == [(7,)]
 
 
 NOT_FOR_AGENTS = {
@@ -538,8 +540,8 @@ def step(state: MutableMapping[str, Any], what: str, *arguments: Any) -> None:
 @given(st.lists(BLOCKS, max_size=8))
 def test_state_is_a_dictionary_that_survives(blocks: list[tuple[str, list[tuple[Any, ...]]]]) -> None:
     disk = MemoryDisk()
-    cabinet = AgentStorages(disk)
-    storage, model = cabinet.open(AGENT, 1), dict[str, int]()
+    agent_storages = AgentStorages(disk)
+    storage, model = agent_storages.open(AGENT, 1), dict[str, int]()
     for end, steps in blocks:
         draft = dict(model)
         transaction = None if end == "alone" else storage.begin()
@@ -554,9 +556,9 @@ def test_state_is_a_dictionary_that_survives(blocks: list[tuple[str, list[tuple[
         if transaction is not None and end == "rollback":
             transaction.rollback()
         if end in ("crash", "close"):
-            getattr(cabinet, end)()
-            cabinet = AgentStorages(disk)
-            storage = cabinet.open(AGENT, 1)
+            getattr(agent_storages, end)()
+            agent_storages = AgentStorages(disk)
+            storage = agent_storages.open(AGENT, 1)
         assert dict(storage.state) == model
     disk.close()
 
@@ -564,7 +566,7 @@ def test_state_is_a_dictionary_that_survives(blocks: list[tuple[str, list[tuple[
 # ------------------------------------------------------------------ the host's records
 
 
-def test_outbox_numbers_rise_for_ever(disk: Disk, cabinet: AgentStorages, storage: Storage) -> None:
+def test_outbox_numbers_rise_for_ever(disk: Disk, agent_storages: AgentStorages, storage: Storage) -> None:
     def send(to: Storage) -> int:
         with to.transaction() as transaction:
             transaction.add_outbox(b"a")
@@ -578,13 +580,13 @@ def test_outbox_numbers_rise_for_ever(disk: Disk, cabinet: AgentStorages, storag
     two = send(storage)
     assert [number > one for number, _ in storage.outbox()] == [True, True]
     storage.forget_outbox([number for number, _ in storage.outbox()])
-    again = reopened(disk, cabinet)
+    again = reopened(disk, agent_storages)
     assert again.outbox() == []
     assert send(again) > two > one
 
 
 def test_a_mail_that_was_forgotten_is_unknown_and_stays_so(
-    disk: Disk, cabinet: AgentStorages, storage: Storage
+    disk: Disk, agent_storages: AgentStorages, storage: Storage
 ) -> None:
     with storage.transaction() as transaction:
         transaction.record_inbox(["m1", "m2"])
@@ -593,7 +595,7 @@ def test_a_mail_that_was_forgotten_is_unknown_and_stays_so(
         transaction.record_inbox(["m1"])
     storage.forget_inbox(["m1", "never seen"])
     assert list(storage.inbox()) == ["m2"]
-    assert list(reopened(disk, cabinet).inbox()) == ["m2"]
+    assert list(reopened(disk, agent_storages).inbox()) == ["m2"]
 
 
 def test_steps_and_results_are_kept_by_run_and_the_last_one_counts(storage: Storage) -> None:
@@ -627,21 +629,25 @@ def test_garbage_is_swept_while_the_agent_lives(storage: Storage) -> None:
 
 
 @pytest.mark.shows(chat_recovery="W-14")
-def test_a_higher_incarnation_takes_over_and_the_old_handle_refuses(cabinet: AgentStorages, storage: Storage) -> None:
+def test_a_higher_incarnation_takes_over_and_the_old_handle_refuses(
+    agent_storages: AgentStorages, storage: Storage
+) -> None:
     storage.state["a"] = 1
-    assert cabinet.open(AGENT, 1) is storage
-    heir = cabinet.open(AGENT, 2)
+    assert agent_storages.open(AGENT, 1) is storage
+    heir = agent_storages.open(AGENT, 2)
     with pytest.raises(StaleIncarnation):
         storage.state["a"] = 2
     with pytest.raises(StaleIncarnation):
-        cabinet.open(AGENT, 1)
+        agent_storages.open(AGENT, 1)
     assert heir.state["a"] == 1
 
 
 @pytest.mark.shows(chat_recovery="W-49")
-def test_a_lower_incarnation_is_refused_after_the_higher_one_has_left(disk: Disk, cabinet: AgentStorages) -> None:
-    cabinet.open(AGENT, 7).state["a"] = 1
-    cabinet.close()
+def test_a_lower_incarnation_is_refused_after_the_higher_one_has_left(
+    disk: Disk, agent_storages: AgentStorages
+) -> None:
+    agent_storages.open(AGENT, 7).state["a"] = 1
+    agent_storages.close()
     late = AgentStorages(disk)
     with pytest.raises(StaleIncarnation, match="incarnation 7"):
         late.open(AGENT, 6)
@@ -681,83 +687,85 @@ def test_after_close_every_method_refuses(storage: Storage) -> None:
 
 
 @pytest.mark.shows(sub_agents="B26")
-def test_a_forgotten_storage_is_gone_for_good(disk: Disk, cabinet: AgentStorages, storage: Storage) -> None:
+def test_a_forgotten_storage_is_gone_for_good(disk: Disk, agent_storages: AgentStorages, storage: Storage) -> None:
     storage.state["a"] = 1
-    cabinet.forget(AGENT)
-    cabinet.forget(AGENT)
+    agent_storages.forget(AGENT)
+    agent_storages.forget(AGENT)
     with pytest.raises(StaleIncarnation):
         _ = storage.state["a"]
-    assert not cabinet.exists(AGENT)
+    assert not agent_storages.exists(AGENT)
     assert not isinstance(disk, FileDisk) or list(disk.directory.rglob("*.db*")) == []
-    assert dict(cabinet.open(AGENT, 1).state) == {}
+    assert dict(agent_storages.open(AGENT, 1).state) == {}
 
 
 # ------------------------------------------------------------------ copies
 
 
 def test_a_snapshot_brings_everything_back(
-    disk: Disk, cabinet: AgentStorages, storage: Storage, tmp_path: Path
+    disk: Disk, agent_storages: AgentStorages, storage: Storage, tmp_path: Path
 ) -> None:
     fill(storage)
     with storage.transaction():
         storage.sql("INSERT INTO t VALUES (9, 'not committed')")
         storage.snapshot(tmp_path / "snapshot.db")
     storage.state["a"] = "later"
-    cabinet.forget(AGENT)
-    cabinet.restore(AGENT, tmp_path / "snapshot.db")
-    again = cabinet.open(AGENT, 4)
+    agent_storages.forget(AGENT)
+    agent_storages.restore(AGENT, tmp_path / "snapshot.db")
+    again = agent_storages.open(AGENT, 4)
     assert again.sql("SELECT * FROM t") == [(1, "one")]
     assert (again.state["a"], list(again.inbox()), again.result("r")) == ("A", ["m"], b"result")
     with pytest.raises(StaleIncarnation):
-        reopened(disk, cabinet, 3)
+        reopened(disk, agent_storages, 3)
 
 
 def test_a_fork_has_the_tables_and_the_state_but_not_the_runs_and_the_mail(
-    cabinet: AgentStorages, storage: Storage
+    agent_storages: AgentStorages, storage: Storage
 ) -> None:
     fill(storage)
-    cabinet.fork(AGENT, "twin@m:T")
+    agent_storages.fork(AGENT, "twin@m:T")
     storage.state["a"] = "mine"
-    twin = cabinet.open("twin@m:T", 1)
+    twin = agent_storages.open("twin@m:T", 1)
     assert twin.sql("SELECT * FROM t") == [(1, "one")]
     assert (twin.state["a"], storage.state["a"]) == ("A", "mine")
     assert (twin.inbox(), twin.outbox(), twin.result("r"), twin.steps("r")) == ({}, [], None, {})
     with pytest.raises(duckdb.ConstraintException):
         twin.sql("INSERT INTO t VALUES (1, 'again')")
     storage.close()
-    cabinet.fork(AGENT, "second twin@m:T")
-    assert cabinet.open("second twin@m:T", 1).state["a"] == "mine"
+    agent_storages.fork(AGENT, "second twin@m:T")
+    assert agent_storages.open("second twin@m:T", 1).state["a"] == "mine"
 
 
-def test_a_copy_never_replaces_a_storage(cabinet: AgentStorages, storage: Storage, tmp_path: Path) -> None:
+def test_a_copy_never_replaces_a_storage(agent_storages: AgentStorages, storage: Storage, tmp_path: Path) -> None:
     fill(storage)
     storage.snapshot(tmp_path / "snapshot.db")
-    awake = cabinet.open("awake@m:T", 1)
+    awake = agent_storages.open("awake@m:T", 1)
     for target in (AGENT, awake.agent_id):
         with pytest.raises(BadRequest, match="target_id"):
-            cabinet.fork(AGENT, target)
+            agent_storages.fork(AGENT, target)
         with pytest.raises(BadRequest, match="agent_id"):
-            cabinet.restore(target, tmp_path / "snapshot.db")
+            agent_storages.restore(target, tmp_path / "snapshot.db")
     with pytest.raises(BadRequest, match="never wrote"):
-        cabinet.fork("nobody@m:T", "twin@m:T")
+        agent_storages.fork("nobody@m:T", "twin@m:T")
     with pytest.raises(BadRequest, match="never wrote"):
         awake.snapshot(tmp_path / "empty.db")
     with pytest.raises(BadRequest, match="exists"):
         storage.snapshot(tmp_path / "snapshot.db")
     with pytest.raises(BadRequest, match="does not exist"):
-        cabinet.restore("twin@m:T", tmp_path / "missing.db")
+        agent_storages.restore("twin@m:T", tmp_path / "missing.db")
 
 
-def test_a_file_that_is_no_snapshot_is_refused_and_leaves_nothing(cabinet: AgentStorages, tmp_path: Path) -> None:
+def test_a_file_that_is_no_snapshot_is_refused_and_leaves_nothing(
+    agent_storages: AgentStorages, tmp_path: Path
+) -> None:
     (tmp_path / "garbage.db").write_bytes(b"garbage" * 9999)
     foreign = duckdb.connect(str(tmp_path / "foreign.db"))
     foreign.execute("CREATE TABLE t (i INTEGER)")
     foreign.close()
     for name in ("garbage.db", "foreign.db"):
         with pytest.raises(StorageError):
-            cabinet.restore(AGENT, tmp_path / name)
-        assert not cabinet.exists(AGENT)
-    assert dict(cabinet.open(AGENT, 1).state) == {}
+            agent_storages.restore(AGENT, tmp_path / name)
+        assert not agent_storages.exists(AGENT)
+    assert dict(agent_storages.open(AGENT, 1).state) == {}
 
 
 def fill(storage: Storage) -> None:

@@ -111,14 +111,14 @@ def test_kill_9_keeps_every_acknowledged_transaction_and_no_half_one(files: File
 def test_a_file_that_another_process_has_open_is_locked_until_it_dies(files: FileDisk) -> None:
     writer = started(WRITER, str(files.directory), AGENT)
     said(writer)
-    cabinet = AgentStorages(files)
+    agent_storages = AgentStorages(files)
     with pytest.raises(StorageLocked, match=rf"PID {writer.pid}\b.*try again"):
-        cabinet.open(AGENT, 2)
+        agent_storages.open(AGENT, 2)
     with pytest.raises(StorageLocked):
-        cabinet.forget(AGENT)
+        agent_storages.forget(AGENT)
     writer.kill()
     ended(writer)
-    assert cabinet.open(AGENT, 2).state["n"] >= 1
+    assert agent_storages.open(AGENT, 2).state["n"] >= 1
 
 
 FULL = """
@@ -126,8 +126,8 @@ import resource, sys
 from pathlib import Path
 from perdure.ledger.errors import StorageConflict, StorageError
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
-cabinet = AgentStorages(FileDisk(Path(sys.argv[1])))
-storage, other = cabinet.open("full@m:T", 1), cabinet.open("other@m:T", 1)
+agent_storages = AgentStorages(FileDisk(Path(sys.argv[1])))
+storage, other = agent_storages.open("full@m:T", 1), agent_storages.open("other@m:T", 1)
 storage.state["n"] = other.state["n"] = 0
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
 try:
@@ -152,17 +152,17 @@ def test_a_full_disk_ends_the_handle_and_loses_nothing_that_was_acknowledged(fil
     assert process.returncode == 0
     assert "could not be written" in words
     assert after == ["StorageError"] * 3
-    cabinet = AgentStorages(files)
-    assert cabinet.open("full@m:T", 2).state["n"] == int(acknowledged)
-    assert cabinet.open("other@m:T", 2).state["n"] == 1
+    agent_storages = AgentStorages(files)
+    assert agent_storages.open("full@m:T", 2).state["n"] == int(acknowledged)
+    assert agent_storages.open("other@m:T", 2).state["n"] == 1
 
 
 # ------------------------------------------------------------------ simulated kills
 
 
-def live(cabinet: AgentStorages) -> Iterator[int]:
+def live(agent_storages: AgentStorages) -> Iterator[int]:
     """A small life. It yields how many transactions were acknowledged."""
-    storage = cabinet.open(AGENT, 1)
+    storage = agent_storages.open(AGENT, 1)
     for n in range(1, 4):
         with storage.transaction() as transaction:
             storage.sql("CREATE TABLE IF NOT EXISTS t (i INTEGER)")
@@ -174,7 +174,7 @@ def live(cabinet: AgentStorages) -> Iterator[int]:
         yield n
         storage.forget_outbox([number for number, body in storage.outbox() if int(body) < n])
     storage.checkpoint()
-    cabinet.close()
+    agent_storages.close()
 
 
 def killed_at(disk: Disk, write: int, *, by_raising: bool) -> tuple[int, bool]:
@@ -187,16 +187,16 @@ def killed_at(disk: Disk, write: int, *, by_raising: bool) -> tuple[int, bool]:
         if points == write and by_raising:
             raise Killed
         if points == write:
-            cabinet.crash()
+            agent_storages.crash()
 
-    cabinet, acknowledged = AgentStorages(disk, die_at), 0
+    agent_storages, acknowledged = AgentStorages(disk, die_at), 0
     try:
-        for done in live(cabinet):
+        for done in live(agent_storages):
             acknowledged = done
     except (Killed, StaleIncarnation):
         return acknowledged, True
     finally:
-        cabinet.crash()
+        agent_storages.crash()
     return acknowledged, points >= write
 
 
@@ -205,34 +205,34 @@ def killed_at(disk: Disk, write: int, *, by_raising: bool) -> tuple[int, bool]:
 def test_a_kill_at_any_durable_write_leaves_whole_transactions(disk: Disk, by_raising: bool) -> None:
     for write in range(1, 100):
         acknowledged, died = killed_at(disk, write, by_raising=by_raising)
-        cabinet = AgentStorages(disk)
-        storage = cabinet.open(AGENT, 2)
+        agent_storages = AgentStorages(disk)
+        storage = agent_storages.open(AGENT, 2)
         n = storage.state.get("n", 0)
         assert acknowledged <= n <= acknowledged + 1
         assert sorted(storage.state) == sorted([*(["n"] if n else []), *(f"k{i}" for i in range(1, n + 1))])
         assert list(storage.inbox()) == [f"m{i}" for i in range(1, n + 1)]
         assert n == 0 or storage.sql("SELECT i FROM t ORDER BY i") == [(i,) for i in range(1, n + 1)]
         assert [int(body) for _, body in storage.outbox()][-1:] == ([n] if n else [])
-        cabinet.forget(AGENT)
-        cabinet.close()
+        agent_storages.forget(AGENT)
+        agent_storages.close()
         if not died:
             break
     assert write > 8
 
 
 def test_a_crash_rolls_back_and_shuts_every_handle(disk: Disk) -> None:
-    cabinet = AgentStorages(disk)
-    storage = cabinet.open(AGENT, 1)
+    agent_storages = AgentStorages(disk)
+    storage = agent_storages.open(AGENT, 1)
     storage.sql("CREATE TABLE t (i INTEGER)")
     transaction = storage.begin()
     transaction.sql("INSERT INTO t VALUES (1)")
-    cabinet.crash()
+    agent_storages.crash()
     zombie: list[Callable[[], object]] = [
         transaction.commit,
         lambda: transaction.sql("INSERT INTO t VALUES (2)"),
         lambda: storage.sql("INSERT INTO t VALUES (3)"),
         lambda: storage.state.update(a=1),
-        lambda: cabinet.open("another@m:T", 1),
+        lambda: agent_storages.open("another@m:T", 1),
     ]
     for act in zombie:
         with pytest.raises(StaleIncarnation):
@@ -241,8 +241,8 @@ def test_a_crash_rolls_back_and_shuts_every_handle(disk: Disk) -> None:
 
 
 def test_a_zombie_in_the_middle_of_a_long_statement_is_interrupted(disk: Disk) -> None:
-    cabinet = AgentStorages(disk)
-    storage = cabinet.open(AGENT, 1)
+    agent_storages = AgentStorages(disk)
+    storage = agent_storages.open(AGENT, 1)
     storage.sql("CREATE TABLE t (i BIGINT)")
     caught: list[BaseException] = []
     inside = threading.Event()
@@ -259,14 +259,14 @@ def test_a_zombie_in_the_middle_of_a_long_statement_is_interrupted(disk: Disk) -
     thread = threading.Thread(target=work)
     thread.start()
     inside.wait()
-    cabinet.crash()
+    agent_storages.crash()
     heir = AgentStorages(disk).open(AGENT, 2)
     assert heir.sql("SELECT * FROM t") == []
     thread.join()
     assert [type(error) for error in caught] == [StaleIncarnation]
 
 
-def test_a_cabinet_that_is_not_dead_keeps_the_next_one_out(disk: Disk) -> None:
+def test_a_process_that_is_not_dead_keeps_the_next_one_out(disk: Disk) -> None:
     zombie = AgentStorages(disk)
     storage = zombie.open(AGENT, 1)
     storage.state["a"] = 1
@@ -320,13 +320,13 @@ def test_who_creates_the_storage_second_and_is_older_is_refused(disk: Disk) -> N
 
 def written(files: FileDisk, notes: int = 3) -> Path:
     """The closed file of an agent that wrote a little."""
-    cabinet = AgentStorages(files)
-    storage = cabinet.open(AGENT, 1)
+    agent_storages = AgentStorages(files)
+    storage = agent_storages.open(AGENT, 1)
     storage.sql("CREATE TABLE notes (n BIGINT, words VARCHAR)")
     for n in range(notes):
         storage.sql("INSERT INTO notes VALUES ($1, $2)", [n, f"note {n}"])
     storage.state.update(n=notes, title="notes", tags=["a", "b"])
-    cabinet.close()
+    agent_storages.close()
     return files.path_of(AGENT)
 
 
@@ -346,18 +346,18 @@ def test_no_flipped_byte_in_what_sleeps_is_taken_for_the_truth(files: FileDisk) 
         place = damaged.path_of(AGENT)
         place.parent.mkdir(parents=True)
         place.write_bytes(whole[:at] + bytes([whole[at] ^ 0x41]) + whole[at + 1 :])
-        with suppress(StorageError), closing(AgentStorages(damaged)) as cabinet:
-            assert dict(cabinet.open(AGENT, 3).state) == {"n": 3, "title": "notes", "tags": ["a", "b"]}
+        with suppress(StorageError), closing(AgentStorages(damaged)) as agent_storages:
+            assert dict(agent_storages.open(AGENT, 3).state) == {"n": 3, "title": "notes", "tags": ["a", "b"]}
 
 
 def test_a_checkpoint_that_did_not_end_leaves_a_storage_that_can_be_opened(files: FileDisk) -> None:
     path = written(files)
-    cabinet = AgentStorages(files)
-    storage = cabinet.open(AGENT, 2)
+    agent_storages = AgentStorages(files)
+    storage = agent_storages.open(AGENT, 2)
     storage.state["n"] = 7
     storage.begin().sql("INSERT INTO notes VALUES (8, 'open')")
     storage.checkpoint()  # is put off, because a transaction is open
-    cabinet.crash()
+    agent_storages.crash()
     saved = path.with_name(path.name + ".blocks")
     assert saved.exists()
     for at in range(BLOCKS_AT, path.stat().st_size, 16_384):
@@ -369,8 +369,8 @@ def test_a_checkpoint_that_did_not_end_leaves_a_storage_that_can_be_opened(files
 
 def test_no_checkpoint_is_made_that_is_not_guarded(files: FileDisk) -> None:
     """Neither at the end of a process nor after a large commit; but a log does not grow for ever."""
-    cabinet = AgentStorages(files)
-    cabinet.open(AGENT, 1).state["a"] = 1
+    agent_storages = AgentStorages(files)
+    agent_storages.open(AGENT, 1).state["a"] = 1
     asleep = files.path_of(AGENT).read_bytes()
     files.close()
     assert files.path_of(AGENT).read_bytes() == asleep
@@ -383,17 +383,17 @@ def test_no_checkpoint_is_made_that_is_not_guarded(files: FileDisk) -> None:
 
 
 def test_a_new_table_is_in_the_database_at_once_for_replaying_definitions_is_what_fails(files: FileDisk) -> None:
-    cabinet = AgentStorages(files)
-    cabinet.open(AGENT, 1).sql("CREATE TABLE notes (n BIGINT)")
-    cabinet.crash()
+    agent_storages = AgentStorages(files)
+    agent_storages.open(AGENT, 1).sql("CREATE TABLE notes (n BIGINT)")
+    agent_storages.crash()
     for log in files.path_of(AGENT).parent.glob("*.wal"):
         log.unlink()
     assert AgentStorages(files).open(AGENT, 2).sql("SELECT * FROM notes") == []
 
 
 def test_the_room_of_settled_mail_is_used_again(files: FileDisk) -> None:
-    cabinet = AgentStorages(files)
-    storage = cabinet.open(AGENT, 1)
+    agent_storages = AgentStorages(files)
+    storage = agent_storages.open(AGENT, 1)
     sizes = []
     for group in range(24):
         mails = [f"{group}/{n}!finish" for n in range(256)]
@@ -403,7 +403,7 @@ def test_the_room_of_settled_mail_is_used_again(files: FileDisk) -> None:
         storage.forget_inbox(mails)
         storage.checkpoint()
         sizes.append(files.path_of(AGENT).stat().st_size)
-    cabinet.close()
+    agent_storages.close()
     assert sizes[-1] <= sizes[5] < 100_000
 
 
@@ -429,12 +429,12 @@ def test_a_file_that_cannot_be_trusted_is_refused_with_words(
     files: FileDisk, damage: Callable[[Path], object], words: str
 ) -> None:
     damage(written(files))
-    cabinet = AgentStorages(files)
+    agent_storages = AgentStorages(files)
     for _ in range(2):
         with pytest.raises(StorageError, match=words) as refusal:
-            cabinet.open(AGENT, 2)
+            agent_storages.open(AGENT, 2)
         assert not isinstance(refusal.value, StorageLocked | StaleIncarnation)
-    assert cabinet.open("healthy@m:T", 1).sql("SELECT 1") == [(1,)]
+    assert agent_storages.open("healthy@m:T", 1).sql("SELECT 1") == [(1,)]
 
 
 def flip(path: Path, at: int) -> None:
@@ -451,9 +451,9 @@ def alter(path: Path, text: str) -> None:
 def test_a_damaged_storage_can_be_forgotten(files: FileDisk) -> None:
     path = written(files)
     path.write_bytes(b"garbage " * 9999)
-    cabinet = AgentStorages(files)
-    cabinet.forget(AGENT)
-    assert dict(cabinet.open(AGENT, 1).state) == {}
+    agent_storages = AgentStorages(files)
+    agent_storages.forget(AGENT)
+    assert dict(agent_storages.open(AGENT, 1).state) == {}
 
 
 def test_a_death_while_the_file_was_made_leaves_no_storage(files: FileDisk) -> None:
@@ -461,15 +461,15 @@ def test_a_death_while_the_file_was_made_leaves_no_storage(files: FileDisk) -> N
     path.parent.mkdir(parents=True)
     part = path.with_name(f"{path.name}.123.new")
     part.write_bytes(b"half of it")
-    cabinet = AgentStorages(files)
-    assert not cabinet.exists(AGENT)
-    storage = cabinet.open(AGENT, 2)
+    agent_storages = AgentStorages(files)
+    assert not agent_storages.exists(AGENT)
+    storage = agent_storages.open(AGENT, 2)
     assert dict(storage.state) == {}
     storage.state["a"] = 1
-    cabinet.close()
-    cabinet = AgentStorages(files)
-    assert cabinet.open(AGENT, 3).state["a"] == 1
-    cabinet.forget(AGENT)
+    agent_storages.close()
+    agent_storages = AgentStorages(files)
+    assert agent_storages.open(AGENT, 3).state["a"] == 1
+    agent_storages.forget(AGENT)
     assert list(path.parent.iterdir()) == []
 
 
@@ -509,9 +509,9 @@ def test_of_two_processes_that_create_a_storage_one_is_refused_and_leaves_nothin
 
 
 def test_a_log_without_its_database_is_not_replayed_into_a_new_one(files: FileDisk) -> None:
-    cabinet = AgentStorages(files)
-    cabinet.open(AGENT, 1).state["old"] = 1
-    cabinet.crash()
+    agent_storages = AgentStorages(files)
+    agent_storages.open(AGENT, 1).state["old"] = 1
+    agent_storages.crash()
     files.path_of(AGENT).unlink()
     storage = AgentStorages(files).open(AGENT, 1)
     storage.state["new"] = 1
@@ -532,10 +532,10 @@ IDS = [
 
 
 def test_any_id_has_a_file_of_its_own_inside_the_folder(files: FileDisk, tmp_path: Path) -> None:
-    cabinet = AgentStorages(files)
+    agent_storages = AgentStorages(files)
     for agent_id in IDS[:-1]:
-        cabinet.open(agent_id, 1).state["id"] = agent_id
-    cabinet.close()
+        agent_storages.open(agent_id, 1).state["id"] = agent_id
+    agent_storages.close()
     paths = {files.path_of(agent_id) for agent_id in IDS}
     assert len(paths) == len(IDS)
     assert all(path.parent.parent == tmp_path for path in paths)
@@ -558,8 +558,8 @@ def test_a_locked_storage_survives_pickling() -> None:
 
 
 def test_a_life_can_be_closed_in_the_middle_of_a_transaction(disk: Disk) -> None:
-    cabinet = AgentStorages(disk)
-    storage: Storage = cabinet.open(AGENT, 1)
+    agent_storages = AgentStorages(disk)
+    storage: Storage = agent_storages.open(AGENT, 1)
     storage.sql("CREATE TABLE t (i INTEGER)")
 
     def half() -> None:
@@ -578,8 +578,8 @@ def test_a_life_can_be_closed_in_the_middle_of_a_transaction(disk: Disk) -> None
 
 def with_tables(directory: Path) -> Path:
     """A storage whose author has a table with keys and an index, all of it in blocks. Returns its file."""
-    with closing(FileDisk(directory)) as disk, closing(AgentStorages(disk)) as cabinet:
-        storage = cabinet.open(AGENT, 1)
+    with closing(FileDisk(directory)) as disk, closing(AgentStorages(disk)) as agent_storages:
+        storage = agent_storages.open(AGENT, 1)
         storage.sql("CREATE TABLE t (i INTEGER PRIMARY KEY, x VARCHAR)")
         with storage.transaction():
             storage.sql("INSERT INTO t SELECT i, repeat(md5(i::VARCHAR), 5) FROM range(1500) r(i)")
@@ -620,13 +620,13 @@ def test_damaged_blocks_are_told_as_a_lost_storage_and_never_as_a_mistake_in_the
         file.write_bytes(whole[:place] + (bytes([whole[place] ^ 4]) + whole[place + 1 :]) * (harm == "flipped"))
         for left in tmp_path.rglob("*.db.*"):
             left.unlink()
-        with closing(FileDisk(tmp_path)) as disk, closing(AgentStorages(disk)) as cabinet:
+        with closing(FileDisk(tmp_path)) as disk, closing(AgentStorages(disk)) as agent_storages:
             for life, use in enumerate(USES, 2):
                 try:
-                    use(cabinet.open(AGENT, life))
+                    use(agent_storages.open(AGENT, life))
                 except StorageLost as lost:
                     told.append(str(lost))
-                    cabinet.crash()
+                    agent_storages.crash()
                     disk.close()
                     break
     assert len(told) > len(places) / 3

@@ -28,49 +28,49 @@ def deep(*names: str, root: str = ROOT) -> str:
     return agent
 
 
-def fill(cabinet: AgentStorages, agents: list[str]) -> None:
+def fill(agent_storages: AgentStorages, agents: list[str]) -> None:
     for agent in agents:
-        storage = cabinet.open(agent, 1)
+        storage = agent_storages.open(agent, 1)
         storage.state["id"] = agent
         storage.close()
 
 
 def test_a_family_goes_with_its_agent_and_its_neighbours_stay(disk: Disk) -> None:
-    cabinet = AgentStorages(disk)
+    agent_storages = AgentStorages(disk)
     family = [deep(name) for name in NAMES] + [deep("a", name) for name in NAMES]
     others = [ROOT, "root@m:Roots", "roo@m:Root", deep("a", root="other@m:Root"), "root@m:Root>@m:Kid"]
-    fill(cabinet, family + others)
-    cabinet.forget_family(deep("a"))
+    fill(agent_storages, family + others)
+    agent_storages.forget_family(deep("a"))
     gone = [each for each in family if each == deep("a") or each.startswith(deep("a") + ">")]
     assert len(gone) == 1 + len(NAMES)
     assert not any(disk.has(each) for each in gone)
     assert all(disk.has(each) for each in {*family, *others} - {*gone})
-    cabinet.forget_family(deep("a"))
-    storage = cabinet.open(deep("a"), 1)
+    agent_storages.forget_family(deep("a"))
+    storage = agent_storages.open(deep("a"), 1)
     assert dict(storage.state) == {}, "and the name is free again"
-    cabinet.close()
+    agent_storages.close()
 
 
 def test_ten_generations_have_their_places_and_go_together(disk: Disk) -> None:
-    cabinet = AgentStorages(disk)
+    agent_storages = AgentStorages(disk)
     line = [deep(*NAMES[:1] * depth) for depth in range(11)]
-    fill(cabinet, line)
+    fill(agent_storages, line)
     again = AgentStorages(disk)
     assert [again.open(each, 2).state["id"] for each in line] == line
     again.close()
-    cabinet.forget_family(line[0])
+    agent_storages.forget_family(line[0])
     assert not any(disk.has(each) for each in line)
-    cabinet.close()
+    agent_storages.close()
 
 
 def test_deleting_a_family_leaves_no_file_and_no_folder(tmp_path: Path) -> None:
     disk = FileDisk(tmp_path / "storage")
-    cabinet = AgentStorages(disk)
-    fill(cabinet, [ROOT, deep("a"), deep("a", "b"), deep("c")])
-    cabinet.forget_family(ROOT)
+    agent_storages = AgentStorages(disk)
+    fill(agent_storages, [ROOT, deep("a"), deep("a", "b"), deep("c")])
+    agent_storages.forget_family(ROOT)
     assert list((tmp_path / "storage").rglob("*.db*")) == []
     assert not disk.path_of(ROOT).with_suffix("").exists()
-    cabinet.close()
+    agent_storages.close()
     disk.close()
 
 

@@ -20,8 +20,8 @@ COMMITS = 6
 def asleep(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes, list[int]]:
     """The file and the log of an agent that was killed, and where each commit in its log ends."""
     files = FileDisk(tmp_path_factory.mktemp("killed"))
-    cabinet = AgentStorages(files)
-    storage = cabinet.open(AGENT, 1)
+    agent_storages = AgentStorages(files)
+    storage = agent_storages.open(AGENT, 1)
     path = files.path_of(AGENT)
     log = path.with_name(path.name + ".wal")
     storage.sql("CREATE TABLE notes (n BIGINT)")
@@ -31,7 +31,7 @@ def asleep(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes, list
             storage.state["n"] = n
             storage.sql("INSERT INTO notes VALUES ($1)", [n])
         ends.append(log.stat().st_size)
-    cabinet.crash()
+    agent_storages.crash()
     state = path.read_bytes(), log.read_bytes(), ends
     files.close()
     return state
@@ -54,8 +54,8 @@ class Disk:
 
     def opened(self) -> tuple[int, str]:
         """How many commits the next life finds, and what it is told."""
-        with closing(AgentStorages(self.files)) as cabinet:
-            storage = cabinet.open(AGENT, 2)
+        with closing(AgentStorages(self.files)) as agent_storages:
+            storage = agent_storages.open(AGENT, 2)
             assert storage.sql("SELECT max(n) FROM notes") == [(storage.state.get("n"),)]
             return storage.state.get("n", -1) + 1, storage.file.finding
 

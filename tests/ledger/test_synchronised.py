@@ -67,46 +67,46 @@ def in_order(log: Log, *wanted: tuple[str, str]) -> bool:
 
 def opened(tmp_path: Path, life: int = 1) -> tuple[FileDisk, AgentStorages, Storage]:
     disk = FileDisk(tmp_path / "agents")
-    cabinet = AgentStorages(disk)
-    return disk, cabinet, cabinet.open(AGENT, life)
+    agent_storages = AgentStorages(disk)
+    return disk, agent_storages, agent_storages.open(AGENT, life)
 
 
 def test_a_new_storage_has_its_name_when_it_is_whole_and_both_outlive_a_power_cut(tmp_path: Path, log: Log) -> None:
-    disk, cabinet, made = opened(tmp_path)
+    disk, agent_storages, made = opened(tmp_path)
     made.state["k"] = 1
     path = disk.path_of(AGENT)
     part, folder = f"{path.name}.{os.getpid()}.new", path.parent.name
     assert in_order(log, ("sync", part), ("link", path.name), ("sync", folder)), log
     assert in_order(log, ("sync", "agents"), ("link", path.name)), "the name of its folder"
-    cabinet.close()
+    agent_storages.close()
     disk.close()
 
 
 def test_the_folders_above_a_sub_agent_are_on_the_disk_before_its_storage(tmp_path: Path, log: Log) -> None:
     disk = FileDisk(tmp_path / "agents")
-    cabinet = AgentStorages(disk)
+    agent_storages = AgentStorages(disk)
     child = f"{AGENT}>c@tests.toys:Agent"
-    cabinet.open(child, 1).state["k"] = 1
+    agent_storages.open(child, 1).state["k"] = 1
     family = disk.path_of(AGENT).with_suffix("")
     assert disk.path_of(child).parent == family
     assert in_order(log, ("sync", "agents"), ("sync", family.parent.name), ("link", disk.path_of(child).name)), log
-    cabinet.close()
+    agent_storages.close()
     disk.close()
 
 
 def test_the_folders_that_other_processes_made_are_brought_to_the_disk_together(tmp_path: Path, log: Log) -> None:
     disks = [FileDisk(tmp_path / "agents") for _ in range(2)]
-    cabinets = [AgentStorages(disk) for disk in disks]
+    agent_storages = [AgentStorages(disk) for disk in disks]
     for number in range(40):
-        cabinets[0].open(f"{number}@tests.toys:Agent", 1).state["k"] = 1
+        agent_storages[0].open(f"{number}@tests.toys:Agent", 1).state["k"] = 1
     log.clear()
     for number in range(40, 44):
         folder = disks[0].path_of(f"{number - 40}@tests.toys:Agent").parent
         name = next(each for each in _names(number) if disks[1].path_of(each).parent == folder)
-        cabinets[1].open(name, 1).state["k"] = 1
+        agent_storages[1].open(name, 1).state["k"] = 1
     assert log.count(("sync", "agents")) == 1, "one for all of them"
-    for cabinet in cabinets:
-        cabinet.close()
+    for each in agent_storages:
+        each.close()
     for disk in disks:
         disk.close()
 
@@ -116,18 +116,18 @@ def _names(number: int) -> Iterator[str]:
 
 
 def test_a_copy_has_its_name_when_it_is_whole_and_the_name_outlives_a_power_cut(tmp_path: Path, log: Log) -> None:
-    disk, cabinet, made = opened(tmp_path)
+    disk, agent_storages, made = opened(tmp_path)
     made.state["k"] = 1
     other = "b@tests.toys:Agent"
-    cabinet.fork(AGENT, other)
+    agent_storages.fork(AGENT, other)
     name, folder = disk.path_of(other).name, disk.path_of(other).parent.name
     assert in_order(log, ("link", name), ("sync", folder)), log
-    cabinet.close()
+    agent_storages.close()
     disk.close()
 
 
 def test_what_a_checkpoint_writes_over_is_saved_before_it_begins(tmp_path: Path, log: Log) -> None:
-    disk, cabinet, made = opened(tmp_path)
+    disk, agent_storages, made = opened(tmp_path)
     made.sql("CREATE TABLE t AS SELECT 1 AS x")
     log.clear()
     made.sql("INSERT INTO t VALUES (2)")
@@ -135,14 +135,14 @@ def test_what_a_checkpoint_writes_over_is_saved_before_it_begins(tmp_path: Path,
     path = disk.path_of(AGENT)
     saved = f"{path.name}.blocks"
     assert in_order(log, ("sync", saved), ("sync", path.parent.name), ("unlink", saved)), log
-    cabinet.close()
+    agent_storages.close()
     disk.close()
 
 
 def test_what_is_put_back_is_on_the_disk_before_what_was_saved_is_removed(tmp_path: Path, log: Log) -> None:
-    disk, cabinet, made = opened(tmp_path)
+    disk, agent_storages, made = opened(tmp_path)
     made.sql("CREATE TABLE t AS SELECT 1 AS x")
-    cabinet.close()
+    agent_storages.close()
     disk.close()
     path = disk.path_of(AGENT)
     whole = path.read_bytes()
@@ -173,60 +173,60 @@ class Blocks:
 
 @pytest.mark.parametrize("tables", [False, True], ids=["log", "database"])
 def test_what_is_cut_off_a_log_is_kept_on_the_disk_before_it_is_cut(tmp_path: Path, log: Log, *, tables: bool) -> None:
-    disk, cabinet, made = opened(tmp_path)
+    disk, agent_storages, made = opened(tmp_path)
     if tables:
         made.sql("CREATE TABLE t AS SELECT 1 AS x")
     made.state["k"] = 1
-    cabinet.crash()
+    agent_storages.crash()
     disk.close()
     path = disk.path_of(AGENT)
     left = path.with_name(path.name + ".wal") if tables else path
     left.write_bytes(left.read_bytes()[:-3])
     log.clear()
-    disk, cabinet, _ = opened(tmp_path, 2)
+    disk, agent_storages, _ = opened(tmp_path, 2)
     kept = f"{path.name}.cut-1"
     cut = ("truncate" if tables else "ftruncate", left.name)
     assert in_order(log, ("sync", kept), ("sync", path.parent.name), cut), log
-    cabinet.close()
+    agent_storages.close()
     disk.close()
 
 
 def test_a_commit_is_one_write_and_one_synchronisation(tmp_path: Path, log: Log) -> None:
-    disk, cabinet, made = opened(tmp_path)
+    disk, agent_storages, made = opened(tmp_path)
     made.state["k"] = 1
     name = disk.path_of(AGENT).name
     log.clear()
     made.state.update(k=2, j=3)
     assert log == [("pwrite", name), ("sync", name)]
-    cabinet.close()
+    agent_storages.close()
     disk.close()
 
 
 def test_a_life_after_a_death_brings_the_last_commit_to_the_disk_and_one_after_a_clean_end_need_not(
     tmp_path: Path, log: Log
 ) -> None:
-    disk, cabinet, made = opened(tmp_path)
+    disk, agent_storages, made = opened(tmp_path)
     made.state["k"] = 1
     path = disk.path_of(AGENT)
-    cabinet.crash()
+    agent_storages.crash()
     log.clear()
-    disk, cabinet, _ = opened(tmp_path, 2)
+    disk, agent_storages, _ = opened(tmp_path, 2)
     assert in_order(log, ("pwrite", path.name), ("sync", path.name), ("sync", path.parent.name)), log
-    cabinet.close()
+    agent_storages.close()
     assert read_log(path.read_bytes()).frames[-1].kind == CLAIM, "it wrote nothing, so it has no end to tell"
-    disk, cabinet, made = opened(tmp_path, 3)
+    disk, agent_storages, made = opened(tmp_path, 3)
     made.state["k"] = 2
-    cabinet.close()
+    agent_storages.close()
     log.clear()
-    disk, cabinet, made = opened(tmp_path, 4)
+    disk, agent_storages, made = opened(tmp_path, 4)
     assert made.state["k"] == 2
     assert log == [("pwrite", path.name)], "the claim"
-    cabinet.close()
+    agent_storages.close()
     disk.close()
 
 
 def test_a_log_that_is_written_anew_has_the_name_when_it_is_whole_and_keeps_it(tmp_path: Path, log: Log) -> None:
-    disk, cabinet, made = opened(tmp_path)
+    disk, agent_storages, made = opened(tmp_path)
     made.state["k"] = 1
     made.state["k"] = 2
     path = disk.path_of(AGENT)
@@ -236,18 +236,18 @@ def test_a_log_that_is_written_anew_has_the_name_when_it_is_whole_and_keeps_it(t
     log.clear()
     made.state["k"] = 3
     assert log == [("pwrite", path.name), ("sync", path.name)]
-    cabinet.close()
+    agent_storages.close()
     disk.close()
 
 
 def test_a_database_that_takes_the_place_of_a_log_keeps_it(tmp_path: Path, log: Log) -> None:
-    disk, cabinet, made = opened(tmp_path)
+    disk, agent_storages, made = opened(tmp_path)
     made.state["k"] = 1
     path = disk.path_of(AGENT)
     log.clear()
     made.sql("SELECT count(*) FROM perdure.records")
     assert in_order(log, ("replace", path.name), ("sync", path.parent.name)), log
-    cabinet.close()
+    agent_storages.close()
     disk.close()
 
 

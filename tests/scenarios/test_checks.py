@@ -157,9 +157,9 @@ def test_a_fact_that_may_never_become_durable_is_found(laboratory: Laboratory, c
 
 def test_a_handler_that_took_effect_twice_is_found(laboratory: Laboratory, view: View) -> None:
     laboratory.simulation.close()
-    cabinet = AgentStorages(laboratory.disk)
-    cabinet.open(BOSS, LAST_LIFE).sql("INSERT INTO told SELECT * FROM told")
-    cabinet.close()
+    agent_storages = AgentStorages(laboratory.disk)
+    agent_storages.open(BOSS, LAST_LIFE).sql("INSERT INTO told SELECT * FROM told")
+    agent_storages.close()
     assert any(
         "took effect 2 times" in each for each in unlike_the_inboxes(laboratory.disk, view, [BOSS], diaries=True)
     )
@@ -167,9 +167,9 @@ def test_a_handler_that_took_effect_twice_is_found(laboratory: Laboratory, view:
 
 def test_a_delivery_without_an_effect_is_found(laboratory: Laboratory, view: View) -> None:
     laboratory.simulation.close()
-    cabinet = AgentStorages(laboratory.disk)
-    cabinet.open(BOSS, LAST_LIFE).sql("DELETE FROM told")
-    cabinet.close()
+    agent_storages = AgentStorages(laboratory.disk)
+    agent_storages.open(BOSS, LAST_LIFE).sql("DELETE FROM told")
+    agent_storages.close()
     assert any("left no trace" in each for each in unlike_the_inboxes(laboratory.disk, view, [BOSS], diaries=True))
 
 

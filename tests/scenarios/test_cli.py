@@ -484,13 +484,13 @@ def test_the_doctor_names_what_is_wrong_with_the_logs_of_agents_and_what_was_cut
 
     recorded(data, *lived("p@m:P", 2, 1))
     files = FileDisk(data / "agents")
-    cabinet = AgentStorages(files)
-    storage = cabinet.open("p@m:P", 1)
+    agent_storages = AgentStorages(files)
+    storage = agent_storages.open("p@m:P", 1)
     if tables:
         storage.sql("CREATE TABLE t (i INTEGER)")
     for n in range(3):
         storage.state["n"] = n
-    cabinet.crash()
+    agent_storages.crash()
     assert told() == ["ok       the logs of 1 agents are whole to their last commit"]
     file = files.path_of("p@m:P")
     log = log_of(file) if tables else file

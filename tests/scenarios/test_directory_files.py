@@ -19,7 +19,7 @@ from perdure.actors.code.naming import load_type, type_name
 from perdure.actors.code.packages import package_file
 from perdure.actors.code.pinned import places_of, unpacked
 from perdure.actors.ray_world.cluster_record import begin_directory, check_directory, startup_lock, write_record
-from perdure.actors.ray_world.exit_report import take_last_words
+from perdure.actors.ray_world.exit_report import take_exit_report
 from perdure.actors.ray_world.processes import ProcessLog
 from perdure.actors.runtime.directory_files import FATES, FILES, DirectoryFile, Fate, file_at
 from perdure.actors.runtime.packing import pack_up
@@ -86,7 +86,7 @@ class Place:
         yield lambda: places_of(self.package, self.code)
         yield lambda: known_types(self.code)
         yield lambda: LogFiles(self.data / "logs").in_order(WantedLogs())
-        yield lambda: take_last_words(self.data / "hosts" / "h1")
+        yield lambda: take_exit_report(self.data / "hosts" / "h1")
         yield lambda: read_record(self.data)
         yield lambda: fan_out.read_book(self.data)
         yield self.play
@@ -119,8 +119,8 @@ class Place:
             self.said += [Finding("warning", words) for words in ledger.ask("audit")["findings"]]
 
     def look(self, agent: str) -> None:
-        with closing(FileDisk(self.data / "agents")) as disk, closing(AgentStorages(disk)) as cabinet:
-            assert cabinet.open(agent, 10_000, self.come[agent]).state["word"] == "kept"
+        with closing(FileDisk(self.data / "agents")) as disk, closing(AgentStorages(disk)) as agent_storages:
+            assert agent_storages.open(agent, 10_000, self.come[agent]).state["word"] == "kept"
 
     def name(self) -> None:
         remember_type.cache_clear()

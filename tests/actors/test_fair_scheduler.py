@@ -1,4 +1,4 @@
-"""The turnstile of a host's loop. A slice of no length has room for one turn, so each order is certain."""
+"""The scheduler of a host's loop. A slice of no length has room for one turn, so each order is certain."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_what_an_agent_waits_for_reaches_it_although_it_stood_in_line() -> None:
 
 
 def test_who_is_cancelled_in_line_hears_it_and_keeps_no_place() -> None:
-    async def story(turnstile: FairScheduler) -> None:
+    async def story(scheduler: FairScheduler) -> None:
         said: list[str] = []
         batch = [start(child(f"{name}/", said), Rank.OPENING) for name in range(20)]
         await asyncio.sleep(0)
@@ -134,22 +134,22 @@ def test_who_is_cancelled_in_line_hears_it_and_keeps_no_place() -> None:
         done = await asyncio.gather(*batch, return_exceptions=True)
         assert [number for number, each in enumerate(done) if isinstance(each, asyncio.CancelledError)] == [10]
         assert not any(each.startswith("10/") for each in said)
-        assert turnstile.is_free
+        assert scheduler.is_free
 
     play(story)
 
 
 def test_it_tells_how_long_a_newcomer_has_waited() -> None:
-    async def story(turnstile: FairScheduler) -> None:
-        assert turnstile.waited_ms == 0
+    async def story(scheduler: FairScheduler) -> None:
+        assert scheduler.waited_ms == 0
         batch = [start(child("a", []), Rank.OPENING) for _ in range(20)]
         await asyncio.sleep(0)
         threshold = asyncio.get_running_loop().time() + 0.005
         while asyncio.get_running_loop().time() < threshold:
             pass
-        assert turnstile.waited_ms >= 4
+        assert scheduler.waited_ms >= 4
         await asyncio.gather(*batch)
-        assert turnstile.waited_ms == 0
+        assert scheduler.waited_ms == 0
 
     play(story)
 

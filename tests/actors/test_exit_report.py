@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from perdure.actors.ray_world.exit_report import killed_for_memory, take_last_words
+from perdure.actors.ray_world.exit_report import killed_for_memory, take_exit_report
 from tests.tidy import IMPORT_PATH
 
 LISTEN = """
 import ctypes, os, sys
 from pathlib import Path
-from perdure.actors.ray_world.exit_report import EXIT, keep_last_words
-keep_last_words(Path(sys.argv[1]))
+from perdure.actors.ray_world.exit_report import EXIT, keep_exit_report
+keep_exit_report(Path(sys.argv[1]))
 """
 
 
@@ -39,11 +39,11 @@ def test_the_words_are_of_the_process_itself_and_are_taken_once(
     command = [sys.executable, "-c", LISTEN + code, str(path)]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": IMPORT_PATH}, check=False, capture_output=True)
     assert done.returncode == status, done.stderr
-    words = take_last_words(path)
+    words = take_exit_report(path)
     assert words.startswith(said)
     assert bool(words) == bool(said)
     assert not path.exists()
-    assert take_last_words(path) == ""
+    assert take_exit_report(path) == ""
 
 
 def test_sigterm_ends_a_process_whose_main_thread_does_not_come_back_to_python() -> None:

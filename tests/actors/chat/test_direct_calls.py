@@ -16,10 +16,10 @@ from perdure.actors import Agent, ChatAgent, KillPoint, exposed
 from perdure.actors.link.direct_calls import (
     FRESH_S,
     DirectCalls,
+    DirectFrame,
     DirectReply,
     DirectRequest,
     DirectRoute,
-    LookFrame,
     append_route,
 )
 from perdure.actors.link.messages import Ask, Call
@@ -83,7 +83,7 @@ class Counting:
     """Counts what goes which way."""
 
     def __init__(self, inner: Transport) -> None:
-        self._inner, self.door = inner, inner.door
+        self._inner, self.route = inner, inner.route
         self.looks, self.failed, self.calls = 0, 0, Counter[str]()
 
     async def exchange(self, frame: bytes) -> bytes:
@@ -91,10 +91,10 @@ class Counting:
         self.calls.update(each.question.method for each in asks if isinstance(each.question, Call))
         return await self._inner.exchange(frame)
 
-    async def look(self, door: str, frame: bytes) -> bytes:
+    async def look(self, route: str, frame: bytes) -> bytes:
         self.looks += 1
         try:
-            return await self._inner.look(door, frame)
+            return await self._inner.look(route, frame)
         except HostUnavailable:
             self.failed += 1
             raise
@@ -102,8 +102,8 @@ class Counting:
 
 def counted(stage: Stage) -> Counting:
     """Count what the client says from now on."""
-    counting = Counting(stage.client.peer.courier)
-    stage.client.peer.courier = counting
+    counting = Counting(stage.client.peer.transport)
+    stage.client.peer.transport = counting
     return counting
 
 
@@ -270,7 +270,7 @@ def test_where_a_child_lives_is_known_to_its_parent_and_not_to_its_neighbours() 
         asked: list[str] = []
 
         async def look(_host: str, frame: bytes) -> bytes:
-            questions = LookFrame(*unpack(frame)).questions
+            questions = DirectFrame(*unpack(frame)).questions
             asked.extend("host" for _ in questions)
             return pack([DirectReply(number, append_route(b"told", DirectRoute("h1", 1))) for number, _ in questions])
 
@@ -279,9 +279,11 @@ def test_where_a_child_lives_is_known_to_its_parent_and_not_to_its_neighbours() 
             return append_route(b"told", DirectRoute("h1", 1))
 
         async with Tasks("test") as tasks:
-            doors = DirectCalls(tasks, cast("Peer", SimpleNamespace(courier=SimpleNamespace(look=look), peer_id="me")))
+            direct_calls = DirectCalls(
+                tasks, cast("Peer", SimpleNamespace(transport=SimpleNamespace(look=look), peer_id="me"))
+            )
             for who in ("house", "house", "", ""):
-                assert await doors.ask(who, "speaker", "method", b"", "", by_the_supervisor) == b"told"
+                assert await direct_calls.ask(who, "speaker", "method", b"", "", by_the_supervisor) == b"told"
             tasks.finish("done")
             await tasks.over()
         return asked
@@ -301,9 +303,9 @@ def test_an_answer_without_a_door_tells_nothing_about_where_the_agent_is() -> No
             return b"plain"
 
         async with Tasks("test") as tasks:
-            doors = DirectCalls(tasks, cast("Peer", None))
+            direct_calls = DirectCalls(tasks, cast("Peer", None))
             for _ in range(2):
-                assert await doors.ask("", "speaker", "method", b"", "", by_the_supervisor) == b"plain"
+                assert await direct_calls.ask("", "speaker", "method", b"", "", by_the_supervisor) == b"plain"
             tasks.finish("done")
             await tasks.over()
         return times
@@ -319,8 +321,8 @@ def test_a_host_is_asked_for_nothing_but_what_is_marked_so() -> None:
         for number, (method, is_answered) in enumerate([("_perdure_feed", True), ("get_messages", False)], 1):
             arguments = pack([[0, 0.0] if is_answered else [], {}])
             look = DirectRequest(agent, activation.incarnation, method, arguments)
-            frame = pack(LookFrame("somebody", number, [(number, look)]))
-            ((told, value),) = unpack(await stage.client.peer.courier.look(activation.host_id, frame))
+            frame = pack(DirectFrame("somebody", number, [(number, look)]))
+            ((told, value),) = unpack(await stage.client.peer.transport.look(activation.host_id, frame))
             assert (told, value is not None) == (number, is_answered)
         assert await stage.call(Speaker, "get_messages", name="s")
 
@@ -332,8 +334,8 @@ def test_a_call_that_comes_twice_takes_nobodys_answer() -> None:
         await stage.client.agent(Speaker, "s").chat("Speak!", Ear())
         activation = stage.view.agents[address(Speaker, "s")]
         question = DirectRequest(activation.agent_id, activation.incarnation, "_perdure_feed", pack([[0, 0.0], {}]))
-        frame, courier = pack(LookFrame("somebody", 1, [(1, question)])), stage.client.peer.courier
-        told = await asyncio.gather(*(courier.look(activation.host_id, frame) for _ in range(2)))
+        frame, transport = pack(DirectFrame("somebody", 1, [(1, question)])), stage.client.peer.transport
+        told = await asyncio.gather(*(transport.look(activation.host_id, frame) for _ in range(2)))
         assert [number for each in told for number, _ in unpack(each)] == [1]
 
     play(story)

@@ -50,8 +50,8 @@ def test_what_is_due_in_one_turn_is_written_once_and_what_was_cancelled_is_not(
     tmp_path: Path, synchronised: list[str]
 ) -> None:
     disk = disk_in(tmp_path)
-    cabinet = AgentStorages(disk)
-    storages = [cabinet.open(f"{name}@m:T", 1) for name in "abcd"]
+    agent_storages = AgentStorages(disk)
+    storages = [agent_storages.open(f"{name}@m:T", 1) for name in "abcd"]
     told: list[str] = []
 
     def write(number: int) -> None:
@@ -74,7 +74,7 @@ def test_what_is_due_in_one_turn_is_written_once_and_what_was_cancelled_is_not(
     assert synchronised == [".shared"]
     assert [storage.state["n"] for storage in storages] == [1, 1, 0, 1]
     assert told == [storages[n].agent_id for n in (0, 1, 3)]
-    cabinet.close()
+    agent_storages.close()
     disk.close()
 
 
