@@ -91,16 +91,16 @@ class ClientTurns:
     def __init__(self, chat: Handle, new_id: Callable[[], str], major: int = OLDEST) -> None:
         self._chat, self._new_id, self._major = chat, new_id, major
 
-    async def begin(self, wish: TurnRequest) -> Following:
+    async def begin(self, request: TurnRequest) -> Following:
         """The turn that does what is wished. Raises a `PerdureError` if there can be none."""
-        if wish.trigger == REGENERATE:
-            return await self._regenerate(wish)
-        if wish.last.get("role") == "assistant":
-            return await self._go_on(wish)
-        if wish.message_id is not None:
+        if request.trigger == REGENERATE:
+            return await self._regenerate(request)
+        if request.last.get("role") == "assistant":
+            return await self._go_on(request)
+        if request.message_id is not None:
             await self._cancel_open()
-            return await self._replace(wish, wish.message_id)
-        return await self._submit(wish)
+            return await self._replace(request, request.message_id)
+        return await self._submit(request)
 
     async def resume(self, caller: AgentCaller) -> Following | None:
         """The turn that is being played, or comes next, or has ended just now, from its start; None if there is none.
@@ -124,58 +124,58 @@ class ClientTurns:
 
     # messages of the user
 
-    async def _submit(self, wish: TurnRequest) -> Following:
-        message_id = wish.last.get("id")
+    async def _submit(self, request: TurnRequest) -> Following:
+        message_id = request.last.get("id")
         if not isinstance(message_id, str):
-            return await self._chatted(wish, self._new_id(), {})
+            return await self._chatted(request, self._new_id(), {})
         request_id = request_of(message_id)
         try:
-            following = await self._chatted(wish, request_id, {})
+            following = await self._chatted(request, request_id, {})
         except ConflictingRequest as problem:
             known = await asked(self._chat.inspect_turn(request_id))
             if problem.field != "request_id" or known is None:
                 raise
             if known["status"] in UNDER_WAY:
                 return await self._from_start(known)
-            return await self._replace(wish, message_id)
+            return await self._replace(request, message_id)
         told = following.opening
         assert told is not None
         failed = (TurnStatus.ERROR, TurnStatus.ABORTED, TurnStatus.SKIPPED)
         is_old_failure = not told["accepted"] and told["status"] in failed
-        return await self._replace(wish, message_id) if is_old_failure else following
+        return await self._replace(request, message_id) if is_old_failure else following
 
-    async def _chatted(self, wish: TurnRequest, request_id: str, options: Mapping[str, object]) -> Following:
-        given = {**wish.options, **options}
-        told = await asked(self._chat._perdure_begin_turn("chat", [dict(wish.last)], request_id, given))  # noqa: SLF001
+    async def _chatted(self, request: TurnRequest, request_id: str, options: Mapping[str, object]) -> Following:
+        given = {**request.options, **options}
+        told = await asked(self._chat._perdure_begin_turn("chat", [dict(request.last)], request_id, given))  # noqa: SLF001
         if told["reason"] == "dropped":
             raise NotNow(told["error"])
         return Following(request_id, Translator(self._major), told)
 
-    async def _replace(self, wish: TurnRequest, message_id: str) -> Following:
+    async def _replace(self, request: TurnRequest, message_id: str) -> Following:
         """A turn for a message in place of a known one; one for a new message if it is not known."""
         try:
-            return await self._chatted(wish, self._new_id(), {"instead_of": message_id})
+            return await self._chatted(request, self._new_id(), {"instead_of": message_id})
         except BadRequest as problem:
             if problem.field != "instead_of":
                 raise
-        return await self._chatted(wish, self._new_id(), {})
+        return await self._chatted(request, self._new_id(), {})
 
-    async def _regenerate(self, wish: TurnRequest) -> Following:
+    async def _regenerate(self, request: TurnRequest) -> Following:
         was_under_way = await self._cancel_open()
         newest = await asked(self._chat.get_messages(1))
-        answer = wish.message_id or (newest[-1]["id"] if newest and newest[-1]["role"] == "assistant" else None)
+        answer = request.message_id or (newest[-1]["id"] if newest and newest[-1]["role"] == "assistant" else None)
         if answer is not None and not was_under_way:
             try:
-                return await self._regenerated(answer, wish)
+                return await self._regenerated(answer, request)
             except BadRequest as problem:
                 if problem.field != "instead_of":
                     raise
-        if wish.last.get("role") != "user" or not isinstance(wish.last.get("id"), str):
+        if request.last.get("role") != "user" or not isinstance(request.last.get("id"), str):
             raise BadRequest("messages", "there is no answer to give again, and the last message is none of the user's")
-        return await self._replace(wish, str(wish.last["id"]))
+        return await self._replace(request, str(request.last["id"]))
 
-    async def _regenerated(self, answer: str, wish: TurnRequest) -> Following:
-        request_id, given = self._new_id(), {**wish.options, "instead_of": answer}
+    async def _regenerated(self, answer: str, request: TurnRequest) -> Following:
+        request_id, given = self._new_id(), {**request.options, "instead_of": answer}
         told = await asked(self._chat._perdure_begin_turn("regenerate", None, request_id, given))  # noqa: SLF001
         return Following(request_id, Translator(self._major), told)
 
@@ -188,9 +188,9 @@ class ClientTurns:
 
     # answers of the client
 
-    async def _go_on(self, wish: TurnRequest) -> Following:
-        message = wish.last
-        message_id = str(wish.message_id or message.get("id"))
+    async def _go_on(self, request: TurnRequest) -> Following:
+        message = request.last
+        message_id = str(request.message_id or message.get("id"))
         given = message.get("parts") or []
         if not isinstance(given, list):
             raise BadRequest("messages", f"the parts of the last one are {type(given).__name__}, not a list")

@@ -1,4 +1,4 @@
-"""What is asked of a gateway, as plain data, and what its answers mean. Pure: once for sync and async code."""
+"""What is asked of a gateway, as plain data, and what its answers mean, once for sync and async code."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class ConnectionState:
 
 
 # ---------------------------------------------------------------- operations
-# What has one answer is declared once for both clients, as a method that gives its wish. Called on a client it performs the wish.
+# What has one answer is declared once for both clients, as a method that gives its request. Called on a client, it makes that request.
 
 
 class Awaits:
@@ -110,12 +110,12 @@ class Performed(Protocol[P, T_co]):
     def __get__(self, client: Blocks, owner: type) -> Callable[P, T_co]: ...
 
 
-def operation(wish: Callable[Concatenate[Any, P], RemoteRequest[T]]) -> Performed[P, T]:
-    """A method that has this wish performed."""
+def operation(request: Callable[Concatenate[Any, P], RemoteRequest[T]]) -> Performed[P, T]:
+    """A method that makes this request."""
 
-    @wraps(wish)
+    @wraps(request)
     def performed(self: Any, *args: P.args, **kwargs: P.kwargs) -> object:
-        return self._ask(wish(self, *args, **kwargs))
+        return self._ask(request(self, *args, **kwargs))
 
     return cast("Performed[P, T]", performed)
 
@@ -326,11 +326,11 @@ def json_of(answer: httpx.Response) -> object:
         return None
 
 
-def lost(wish: RemoteRequest[Any], problem: httpx.TransportError, tries: int) -> None:
+def lost(request: RemoteRequest[Any], problem: httpx.TransportError, tries: int) -> None:
     """A request met nobody, or its line broke. Raises what its caller is told, unless it is to be made again."""
     check_trusted(problem)
-    if not wish.repeatable and not isinstance(problem, httpx.ConnectError):
-        raise OutcomeUnknown(wish.path, wish.method, str(problem)) from problem
+    if not request.repeatable and not isinstance(problem, httpx.ConnectError):
+        raise OutcomeUnknown(request.path, request.method, str(problem)) from problem
     if tries == TRIES:
         raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
 
@@ -345,13 +345,13 @@ def check_trusted(problem: httpx.TransportError) -> None:
         raise SupervisorUnreachable(f"{told}; name who has signed it by authority=") from problem
 
 
-def is_answered(wish: RemoteRequest[Any], answer: httpx.Response, tries: int) -> bool:
+def is_answered(request: RemoteRequest[Any], answer: httpx.Response, tries: int) -> bool:
     """Whether this is what was asked for. If not, the request is to be made again. Raises the error that a refusal tells of."""
     if answer.status_code < REFUSED:
         return True
     problem = error_of(answer.status_code, json_of(answer))
     is_final = isinstance(problem, HostUnavailable)  # whoever answers has tried before
-    if answer.status_code not in AGAIN or not wish.repeatable or tries == TRIES or is_final:
+    if answer.status_code not in AGAIN or not request.repeatable or tries == TRIES or is_final:
         raise problem
     return False
 

@@ -86,9 +86,11 @@ class Answer(AnswerOperations, Blocks):
         return turn
 
     def _connection(self, turn: TurnTold | None, telling: Telling) -> Generator[Piece, None, None]:
-        wish = self._question.sent() if turn is None else self._question.followed()
+        request = self._question.sent() if turn is None else self._question.followed()
         message_id = None if turn is None else turn["message_id"]
-        stream = self._http.stream(wish.method, wish.path, json=wish.body, params=wish.query, timeout=answers.SILENT_S)
+        stream = self._http.stream(
+            request.method, request.path, json=request.body, params=request.query, timeout=answers.SILENT_S
+        )
         with stream as answer:
             if answer.status_code in answers.AGAIN:
                 return
@@ -185,15 +187,15 @@ class RemoteGateway(Operations, Blocks):
         """The conversation with a chat agent: `gateway.chat("assistant", "alice")`."""
         return RemoteChat(self._http, self._ask, (chat_class, name))
 
-    def _ask(self, wish: RemoteRequest[T]) -> T:
+    def _ask(self, request: RemoteRequest[T]) -> T:
         for tries in range(remote_requests.TRIES + 1):
             try:
-                answer = self._http.request(wish.method, wish.path, json=wish.body, params=wish.query)
+                answer = self._http.request(request.method, request.path, json=request.body, params=request.query)
             except httpx.TransportError as problem:
-                remote_requests.lost(wish, problem, tries)
+                remote_requests.lost(request, problem, tries)
             else:
-                if remote_requests.is_answered(wish, answer, tries):
-                    return wish.told(answer.json())
+                if remote_requests.is_answered(request, answer, tries):
+                    return request.told(answer.json())
             time.sleep(remote_requests.pause_s(tries))
         raise AssertionError("the last try returns or raises")
 
