@@ -5,6 +5,7 @@ A rule that hurts is to be argued about here, in one of the lists of named excep
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -284,6 +285,13 @@ def test_the_top_level_holds_what_the_design_names_and_nothing_else() -> None:
 def test_nothing_names_a_place_on_somebodys_machine() -> None:
     paths = [path for path in _files_that_git_sees() if path.endswith((".py", ".sql", ".toml", ".yaml", ".md", "/run"))]
     report(line for path in paths for line in tidy.machine_paths(path, (ROOT / path).read_text("utf-8")))
+
+
+def test_the_tests_that_ci_names_are_there() -> None:
+    script = (ROOT / ".ci" / "run").read_text("utf-8")
+    named = re.findall(r"tests/[\w/]+(?:\.py)?", script)
+    assert "tests/actors/test_cells.py" in named
+    assert [path for path in named if not (ROOT / path).exists()] == []
 
 
 def _files_that_git_sees() -> list[str]:
