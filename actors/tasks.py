@@ -80,12 +80,12 @@ class NotAnException(Exception):
         self.__cause__ = raised
 
 
-def as_failure(raised: BaseException, task: asyncio.Task[object] | None = None) -> Exception | None:
-    """What stands for something that code raised and that would end more than that code. None if it is to go on: a simulated kill, and in
-    async code a cancellation that was requested, and the close of a coroutine. `task` is the one in which async code was entered.
+def as_failure(raised: BaseException, *, was_awaited: bool = False) -> Exception | None:
+    """What stands for something that code raised and that would end more than that code. None if it is to go on: a simulated kill, and,
+    where the code was awaited, a cancellation that was requested, and the close of the coroutine that awaits it.
 
-    A cancellation that was not requested of this task counts as raised: the code waited for another task that was cancelled. One whose
-    coroutine is closed is not the current task; one whose code raises `GeneratorExit` by itself is.
+    A cancellation that was not requested of this task counts as raised: the code waited for another task that was cancelled. Python closes
+    a coroutine from the inside, with a new `GeneratorExit` for each; only one that code raised by itself comes with that code's frames.
     """
     match raised:
         case StopIteration():  # to who waits it would mean something else
@@ -99,10 +99,10 @@ def as_failure(raised: BaseException, task: asyncio.Task[object] | None = None) 
         case SystemExit():  # in a host it would end the event loop of all who live there
             left = f"the code called sys.exit({shortened(raised.code)}); an agent ends by returning or raising"
             return _instead(RuntimeError(left), raised)
-        case asyncio.CancelledError() if task is not None:
+        case asyncio.CancelledError() if was_awaited and (task := current_task()) is not None:
             stray = RuntimeError("a task that the code waited for was cancelled")
             return None if task.cancelling() else _instead(stray, raised)
-        case GeneratorExit() if task is not None and current_task() is not task:
+        case GeneratorExit() if was_awaited and (trace := raised.__traceback__) is not None and trace.tb_next is None:
             return None
     return NotAnException(raised)
 
@@ -112,9 +112,9 @@ def _instead(problem: Exception, raised: BaseException) -> Exception:
     return problem
 
 
-def failure_or_itself(raised: BaseException, task: asyncio.Task[object] | None = None) -> BaseException:
+def failure_or_itself(raised: BaseException, *, was_awaited: bool = False) -> BaseException:
     """What stands for something that code raised, to be raised in its place; itself if it is to go on."""
-    failure = as_failure(raised, task)
+    failure = as_failure(raised, was_awaited=was_awaited)
     return raised if failure is None else failure
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from traceback import StackSummary, TracebackException
 from typing import Any, Final, TypeVar, cast
 
-from perdure.actors.tasks import NotAnException, as_failure, current_task, failure_or_itself
+from perdure.actors.tasks import NotAnException, as_failure, failure_or_itself
 from perdure.ledger import BadRequest, PerdureError
 
 _OURS: Final = str(Path(__file__).parents[1])  # `actors`: who only calls an author's code is not where it failed
@@ -25,11 +25,10 @@ Method = TypeVar("Method", bound=Callable[..., object])
 
 async def tried(job: Awaitable[T]) -> tuple[T | None, Exception | None]:
     """What the author's code returned or raised. What is no `Exception` counts as one (`tasks.as_failure`)."""
-    task = current_task()
     try:
         return await job, None
     except BaseException as raised:
-        problem = as_failure(raised, task)
+        problem = as_failure(raised, was_awaited=True)
         if problem is None:
             raise
         return None, problem

@@ -156,16 +156,14 @@ class Entered(NamedTuple):
         return Arguments(args, {name: value if name == takes else context for name in by_name} if by_name else {})
 
 
-def run_shapes(agent_class: type) -> Entered:
-    """What the `run` of an agent takes and gives. Raises `BadRequest` if it could not be entered, or an annotation cannot be resolved."""
-    return _run_shapes(cast("Hashable", agent_class))
-
-
-@lru_cache(maxsize=4096)
 def _run_shapes(agent_class: Any) -> Entered:
     of = written(agent_class.run, agent_class, "run")
     roles = _roles_in_run(of, agent_class.run)
     return _entered(of, *roles, of.shape("return", of.hint("return")))
+
+
+run_shapes: Final[Callable[[type], Entered]] = lru_cache(maxsize=4096)(_run_shapes)
+"""What the `run` of an agent takes and gives. Raises `BadRequest` if it could not be entered, or an annotation cannot be resolved."""
 
 
 def check_run(agent_class: Any) -> None:

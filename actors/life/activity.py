@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from threading import Lock
-from typing import Final, NamedTuple
+from itertools import count
+from typing import NamedTuple
 
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.tasks import OWNER
 from perdure.ledger import derived_run_id
-
-_counting: Final = Lock()  # several threads may work for one run
 
 
 @dataclass(slots=True)
@@ -27,15 +25,15 @@ class Activity:
     run_id: str = ""
     run: RunContext | None = None
     is_repeated: bool = False
-    asked: dict[str, int] = field(default_factory=dict)
+    asked: dict[str, count[int]] = field(
+        default_factory=dict
+    )  # several threads may ask: each step of a count is taken once
 
     def derive(self, agent_type: str, digest: str) -> str:
         """The id for the next run that is asked for with this content."""
         key = f"{agent_type}|{digest}"
-        with _counting:
-            occurrence = self.asked.get(key, 0)
-            self.asked[key] = occurrence + 1
-        return derived_run_id(self.origin, agent_type, digest, occurrence)
+        occurrences = self.asked.get(key) or self.asked.setdefault(key, count())
+        return derived_run_id(self.origin, agent_type, digest, next(occurrences))
 
 
 CALL: ContextVar[str] = ContextVar("perdure_call", default="")

@@ -21,7 +21,7 @@ from perdure.actors.event_stream import EventSource, EventStream, Followed
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.link.messages import InboxKept, Plain, Question, Report
 from perdure.actors.ports import Dice
-from perdure.actors.tasks import AGENT, RANK, Pending, Tasks, current_task, failure_or_itself
+from perdure.actors.tasks import AGENT, RANK, Pending, Tasks, failure_or_itself
 from perdure.actors.threads import awaitable, has_loop, wait_for
 from perdure.ledger import Alarm, BadRequest, Ended, Handled, Milestone, Progress, Released, StaleIncarnation, path_of
 from perdure.ledger.storage.agent_storages import State, Storage, Transaction, bound_to, unbound
@@ -201,7 +201,6 @@ class Life:
     async def call(self, method: Callable[..., Any], *args: object, **kwargs: object) -> object:
         """Call an author's method: async ones on the loop, sync ones on a worker thread. What it raises that is no `Exception` is raised as
         one (`tasks.as_failure`)."""
-        task = current_task()
         try:
             if is_async(method):
                 return await method(*args, **kwargs)
@@ -210,7 +209,7 @@ class Life:
         except Exception:
             raise
         except BaseException as raised:
-            raise failure_or_itself(raised, task)  # noqa: B904 - what stands for it has it as its cause
+            raise failure_or_itself(raised, was_awaited=True)  # noqa: B904 - what stands for it has it as its cause
 
     async def written(self, job: Callable[[], T], rank: Rank | None = None) -> T:
         """Do work on the storage: beside the loop if the host is crowded; here otherwise, which costs less, and in an open transaction.

@@ -75,7 +75,7 @@ class RunRequests:
         entries: list[RequestedRun] = []
         kinds: dict[int, ClassRequest] = {}  # by the identity of the class, since an author may hand over anything
         for at, each in enumerate(requests):
-            if isinstance(each, Mapping):
+            if not isinstance(each, tuple | list) and isinstance(each, Mapping):  # the second asks for longer
                 asked = {"detached": detached, **each}
                 agent_class = asked.pop("agent_class", None)
                 if agent_class is None:

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, RemoteError, RunContext, exposed
+from perdure.actors.code.author_call import tried
 from perdure.actors.link.wire import error_from_plain, error_to_plain
+from perdure.actors.tasks import NotAnException
 from perdure.ledger import BadRequest, MailState, PerdureError, pack, unpack
 from tests.actors.raisers import KINDS, Raiser, Unready
 from tests.kit import ROOMY, Stage, play
@@ -242,3 +244,32 @@ def test_an_error_of_ours_keeps_its_fields_and_what_an_author_made_of_one_its_wo
     assert (isinstance(heard, BadRequest), str(heard)) == (True, str(told))
     problem.args = (1, 2, 3, {"a": object()})
     assert str(error_from_plain(unpack(pack(error_to_plain(problem))))).endswith(problem.problem)
+
+
+async def _waits() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+async def _leaves() -> None:
+    await asyncio.sleep(0)
+    raise GeneratorExit("by hand")
+
+
+def test_a_coroutine_that_is_closed_goes_on_closing_and_one_that_raises_its_like_has_failed() -> None:
+    """Both while a task runs: the garbage collector closes coroutines within whichever task is at work."""
+
+    async def both() -> tuple[list[object], Exception | None]:
+        outcomes: list[object] = []
+
+        async def outer() -> None:
+            outcomes.append(await tried(_waits()))
+
+        pending = outer()
+        pending.send(None)
+        pending.close()
+        return outcomes, (await tried(_leaves()))[1]
+
+    outcomes, problem = asyncio.run(both())
+    assert outcomes == []
+    assert isinstance(problem, NotAnException)
+    assert isinstance(problem.raised, GeneratorExit)
