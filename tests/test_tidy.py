@@ -290,7 +290,7 @@ def test_nothing_names_a_place_on_somebodys_machine() -> None:
 def test_the_tests_that_ci_names_are_there() -> None:
     script = (ROOT / ".ci" / "run").read_text("utf-8")
     named = re.findall(r"tests/[\w/]+(?:\.py)?", script)
-    assert "tests/actors/test_cells.py" in named
+    assert "tests/actors/runtime/test_cells.py" in named
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 

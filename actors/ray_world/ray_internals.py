@@ -1,7 +1,7 @@
 """What we use of Ray that Ray does not promise: one table, and the functions that use its rows.
 
 Everything else in this folder is Ray's public API. `pyproject.toml` caps Ray's version because of these rows;
-`tests/actors/test_ray_internals.py` fails if one of them is gone or has another shape, so that the cap is raised knowingly.
+`tests/actors/ray_world/test_ray_internals.py` fails if one of them is gone or has another shape, so that the cap is raised knowingly.
 Tried with Ray 2.60.0.
 """
 

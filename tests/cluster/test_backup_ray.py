@@ -16,7 +16,7 @@ from perdure.actors.ray_world.os_processes import kill
 from perdure.ledger.maintenance.manifest import backups_in
 from perdure.ledger.maintenance.target import BackupTarget
 from perdure.scenarios.cli import app
-from tests.actors.test_backup import Relay
+from tests.actors.runtime.test_backup import Relay
 from tests.cluster.test_ray_world import soon
 from tests.tidy import IMPORT_PATH
 

@@ -31,7 +31,7 @@ from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.doctor import diagnosis
 from perdure.scenarios.stories import fan_out
 from perdure.scenarios.stories.directory_lock import playing
-from tests.actors.test_backup import Workshop
+from tests.actors.runtime.test_backup import Workshop
 from tests.kit import address
 from tests.tidy import IMPORT_PATH
 

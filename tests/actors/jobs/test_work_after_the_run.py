@@ -11,8 +11,8 @@ import pytest
 
 from perdure.actors import Agent, Detached, FiberContext, KillPoint, Occurrence, RunContext, RunInfo, RunResult, exposed
 from tests.actors.cast import Doubler
-from tests.actors.test_deaths import at
-from tests.actors.test_fiber_deaths import Strike
+from tests.actors.jobs.test_fiber_deaths import Strike
+from tests.actors.supervisor.test_deaths import at
 from tests.kit import ROOMY, Stage, address, play
 
 OPEN = {"fiber": 1, "tick": 1, "item": 1}

@@ -10,8 +10,8 @@ import pytest
 
 from perdure.actors import KillPoint
 from perdure.ledger import BadRequest, ConflictingRequest
+from tests.actors.jobs.test_schedules import COMMITS, Death
 from tests.actors.planners import Planner, do, notes, payloads
-from tests.actors.test_schedules import COMMITS, Death
 from tests.kit import ROOMY, Stage, address, play
 
 HOME = address(Planner, "p")

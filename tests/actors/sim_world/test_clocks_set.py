@@ -21,11 +21,11 @@ from tests.actors.chat.room import visit as visit_room
 from tests.actors.chat.test_chat_weaknesses import MORE, Slow
 from tests.actors.chat.test_message_order import Patient
 from tests.actors.fiber_cast import Jobs
+from tests.actors.jobs.test_alarm_clock import Ringer
 from tests.actors.messenger.paper import Board, Chat, answer_to, visit
 from tests.actors.messenger.test_delivery import Waiting
 from tests.actors.planners import Planner, do, payloads
 from tests.actors.stories import Told, told_by
-from tests.actors.test_alarm_clock import Ringer
 from tests.kit import Stage, address, play
 
 BACK_MS = -100_000

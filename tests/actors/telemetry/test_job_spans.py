@@ -10,7 +10,7 @@ import pytest
 from perdure.actors import Agent, FiberContext, FiberRecovery, KillPoint, Occurrence, RunContext, exposed
 from perdure.policies import context_of
 from tests.actors.cast import Doubler
-from tests.actors.test_run_spans import ABOVE, traced
+from tests.actors.telemetry.test_run_spans import ABOVE, traced
 from tests.actors.traces import Recorder, tree
 from tests.kit import Stage, address
 

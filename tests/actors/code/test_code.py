@@ -12,7 +12,7 @@ from perdure.actors.code.naming import load_type, prefer_sent, refuse_while_load
 from perdure.ledger import BadRequest, UnknownAgentType
 from tests.tidy import IMPORT_PATH
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NAME = "from perdure.actors.code.naming import type_name; print(type_name({}, __import__('pathlib').Path({!r})))"
 
 

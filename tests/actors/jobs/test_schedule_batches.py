@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from perdure.actors import KillPoint
+from tests.actors.jobs.test_schedules import COMMITS, Death, outcomes
 from tests.actors.planners import Planner, do, notes
-from tests.actors.test_schedules import COMMITS, Death, outcomes
 from tests.kit import ROOMY, Stage, play
 
 AWAKE = replace(ROOMY, idle_ms=60_000)  # so that it stays on a host that knows its callbacks

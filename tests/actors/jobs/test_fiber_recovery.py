@@ -13,8 +13,8 @@ from perdure.actors.events.observability import subscribe
 from perdure.actors.sim_world.simulation import EPOCH_MS
 from perdure.ledger import BadRequest
 from tests.actors.fiber_cast import Jobs, Recovering, Slowly
-from tests.actors.test_deaths import at
-from tests.actors.test_fiber_deaths import Strike
+from tests.actors.jobs.test_fiber_deaths import Strike
+from tests.actors.supervisor.test_deaths import at
 from tests.kit import ROOMY, Stage, address, play
 
 

@@ -13,7 +13,7 @@ from perdure.actors import FiberResult, KillPoint
 from perdure.actors.jobs.fiber_store import GroupCommit
 from perdure.ledger.storage.agent_storages import Transaction
 from tests.actors.fiber_cast import Jobs, Recovering
-from tests.actors.test_deaths import Here, at
+from tests.actors.supervisor.test_deaths import Here, at
 from tests.kit import Stage, address, play
 
 

@@ -15,6 +15,7 @@ from perdure.actors import Agent, FiberContext, MessengerAgent, RunContext, expo
 from perdure.actors.agent.groups import FiberGroup, OwnStorage, QueueGroup, ScheduleGroup, SubAgentGroup
 from perdure.actors.threads import inherit_contexts
 from perdure.ledger import BadRequest, UnknownRun
+from tests.actors.agent.test_surface import members
 from tests.actors.loop_cast import (
     SYNC,
     Branch,
@@ -32,7 +33,6 @@ from tests.actors.loop_cast import (
 from tests.actors.messenger.paper import said
 from tests.actors.one_process import OneProcess, play
 from tests.actors.sync_cast import Leaf
-from tests.actors.test_surface import members
 
 # What authors override, and what is only looked at: it asks nobody for anything.
 NO_VERBS = {

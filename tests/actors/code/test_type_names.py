@@ -31,7 +31,7 @@ class Special(Counter):
 
 def test_a_class_with_a_name_is_called_by_it_and_its_subclasses_are_not(tmp_path: Path) -> None:
     assert type_name(Counter, tmp_path / "code") == "name:test-counter"
-    assert type_name(Special) == "tests.actors.test_type_names:Special"
+    assert type_name(Special) == "tests.actors.code.test_type_names:Special"
     assert load_type("name:test-counter", tmp_path / "code") is Counter
     of_ada = agent_id("name:test-counter", "Ada")
     below = sub_agent_id(of_ada, "m:Other", "x")
