@@ -221,8 +221,6 @@ MUTANTS = (
            "test_a_duplicate_joins_and_nothing_is_done_twice"),
     Mutant("actors.jobs.fibers:Fibers.woken", "removed call", "_take_up spawn",
            "test_a_fiber_with_retry_comes_to_its_end_whenever_it_is_killed"),
-    Mutant("actors.life.activity:Activity.derive", "removed setting", "asked",
-           "test_equal_requests_without_an_id_are_different_runs"),
     Mutant("actors.life.attempt:carry", "never", "collect",
            "test_a_run_with_one_attempt_is_at_most_once"),
     Mutant("actors.life.attempt:_keep", "removed call", "save_result",
