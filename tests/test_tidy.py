@@ -319,7 +319,7 @@ BITES: dict[Rule, tuple[str, str]] = {
     tidy.changed_runs: ("ledger/a.py", "run.host_id, n = '', 1"),
     tidy.undocumented: (
         "actors/a.py",
-        "'Here.'\nclass A:\n    'There.'\n    def f(self):\n        g()\n        return 1",
+        "'Here.'\nclass A:\n    'There.'\n    def f(self):\n" + "        g()\n" * (tidy.AT_A_GLANCE + 1),
     ),
     tidy.waits_and_mocks: ("tests/a.py", "import time\ntime.sleep(1)"),
 }
@@ -332,7 +332,7 @@ SPARES: dict[Rule, tuple[str, str]] = {
     tidy.swallowing_handlers: ("actors/a.py", "try:\n    f()\nexcept BaseException:\n    g()\n    raise"),
     tidy.task_starts: ("actors/a.py", "life.spawn(f())"),
     tidy.changed_runs: ("ledger/run.py", "run.host_id = ''"),
-    tidy.undocumented: ("actors/a.py", "'Here.'\ndef _f(): return 1"),
+    tidy.undocumented: ("actors/a.py", "'Here.'\ndef f():\n    g()\n    return 1"),
     tidy.waits_and_mocks: ("tests/a.py", "import asyncio"),
 }
 

@@ -316,28 +316,48 @@ def _is_of_a_run(target: ast.Attribute | ast.Subscript) -> bool:
     return False
 
 
+AT_A_GLANCE = 8
+"""Lines of a function that is read sooner than described."""
+
+
 def undocumented(source: Source) -> Iterator[str]:
-    """Public modules, classes, functions and methods that say nothing about themselves. An empty file has nothing to say."""
+    """Modules, public classes and public functions that say nothing about themselves: what authors use always, and what is our own unless
+    it is read at a glance. An empty file has nothing to say."""
     if source.tree.body and ast.get_docstring(source.tree) is None:
         yield source.at(1, "the module has no docstring")
     yield from _undocumented_in(source, source.tree, "", frozenset())
 
 
 def _undocumented_in(source: Source, parent: ast.AST, prefix: str, inherited: frozenset[str]) -> Iterator[str]:
+    is_ours = prefix.rstrip(".") not in _for_authors()
     for node in ast.iter_child_nodes(parent):
         if not isinstance(node, Function | ast.ClassDef) or node.name.startswith("_"):
             continue
-        if ast.get_docstring(node) is None and node.name not in inherited and not _speaks_elsewhere(node):
+        speaks = node.name in inherited or _speaks_elsewhere(node, is_ours=is_ours and node.name not in _for_authors())
+        if ast.get_docstring(node) is None and not speaks:
             yield source.at(node.lineno, f"`{prefix}{node.name}` has no docstring")
         if isinstance(node, ast.ClassDef):
             yield from _undocumented_in(source, node, f"{prefix}{node.name}.", _described_by_bases(node))
 
 
-def _speaks_elsewhere(node: Function | ast.ClassDef) -> bool:
+def _speaks_elsewhere(node: Function | ast.ClassDef, *, is_ours: bool) -> bool:
     """An override is described where it is declared, a setter by its getter, a single statement by itself."""
     marks = {ast.unparse(mark).rpartition(".")[2] for mark in node.decorator_list}
-    is_short = isinstance(node, Function) and len(node.body) == 1
+    is_short = isinstance(node, Function) and (len(node.body) == 1 or (is_ours and body_lines(node) <= AT_A_GLANCE))
     return is_short or bool(marks & {"override", "overload", "setter", "deleter"})
+
+
+@cache
+def _for_authors() -> frozenset[str]:
+    """The names that authors import, and the classes from which those inherit."""
+    package = ast.parse((ROOT / ".src/perdure/__init__.py").read_text("utf-8"))
+    found = {each.name for node in ast.walk(package) if isinstance(node, ast.ImportFrom) for each in node.names}
+    return frozenset(found).union(*(_bases_of(name) for name in found))
+
+
+def _bases_of(name: str) -> frozenset[str]:
+    bases = [ast.unparse(each).partition("[")[0] for each in _classes()[name].bases] if name in _classes() else []
+    return frozenset(bases).union(*(_bases_of(each) for each in bases))
 
 
 def _described_by_bases(node: ast.ClassDef) -> frozenset[str]:
