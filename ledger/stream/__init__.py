@@ -1,0 +1,1 @@
+"""The journal as numbered objects in a bucket."""

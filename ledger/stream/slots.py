@@ -1,0 +1,336 @@
+"""The journal in a bucket: numbered slots, each created once. Whoever creates the next slot is the supervisor.
+
+Keys, of which none is ever used twice and none is overwritten:
+
+    journal/<slot>      a fence or a commit
+    root/<number>       announces a snapshot of everything up to a slot; numbered without gaps
+
+So one conditional verb is enough, *create*, which fails where an object is. A list of keys is a hint where to begin to look; what is there
+is found by reading on to the first key that is missing.
+
+A *life* of the supervisor begins by reading to the first slot that is missing and creating it: its **fence**. It commits by creating the
+next slot, one at a time. The next slot of an earlier life that still runs is where the fence stands, so that life acknowledges nothing
+any more. Each object names the one before it by its digest, so a slot that does not follow is found.
+
+The network delays, doubles and loses requests and answers, and a request may take effect after its sender has given it up or died.
+Eight rules make that harmless. Without any one of them an acknowledged commit is lost or taken twice, which the explorer in
+`tests/ledger/stream` plays:
+
+    create only             a slot is created and never overwritten: the later of two writers must fail, not win
+    the same body           a create without an answer is sent again as it was, so that either of them may take effect
+    read back               "exists" is no answer: the object is read. Ours: done. Missing: sent again. Another one: fenced
+    fences stay             the slots of fences are never deleted. A life that slept through two snapshots would create "its" slot again
+    look before the fence   a root that came while the slots were read makes what was read worthless: they may have been deleted slots, into
+                            which a late request has put a stray
+    look after the fence    a root that has passed the fence before it stood makes the fence a stray
+    delete what was read    a life deletes only slots that it has read or written: of others it does not know which are fences
+    publish first           slots are deleted after the root that covers them stands
+
+Nothing here waits or sends. A procedure is a generator of requests; who drives it sends back each answer, or throws `Unanswered` in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+
+from perdure.ledger.codec import encoder, unpack
+
+T = TypeVar("T")
+
+WINDOW: Final = 16
+"""Slots that are read at once: a begin takes as many round trips as there are windows."""
+ROOTS: Final = "root/"
+_DIGEST: Final = 16
+
+
+class Unanswered(Exception):
+    """A request may have taken effect, may yet, or was lost."""
+
+
+class Fenced(Exception):
+    """Another life has begun. Nothing that is not acknowledged by now will be."""
+
+
+class SlotDamaged(Exception):
+    """An object is not what a life of this protocol has written.
+
+    Attributes:
+        key: of the object.
+    """
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key}: {why}")
+        self.key = key
+
+
+class Create(NamedTuple):
+    """Put an object where none is. The answer: whether it was put there."""
+
+    key: str
+    body: bytes
+
+
+class Get(NamedTuple):
+    """Read objects. The answer: their bodies in order, `None` for each that is missing. They may be read at different times."""
+
+    keys: tuple[str, ...]
+
+
+class Newest(NamedTuple):
+    """The last key under a prefix, or an empty text: a hint, which may be old."""
+
+    prefix: str
+
+
+class Delete(NamedTuple):
+    """Delete objects. Those that stay are garbage, and harm nobody."""
+
+    keys: tuple[str, ...]
+
+
+Request: TypeAlias = Create | Get | Newest | Delete
+Answer: TypeAlias = bool | str | list[bytes | None] | None
+Procedure: TypeAlias = Generator[Request, Answer, T]
+
+
+class Chain(NamedTuple):
+    """How far the journal is known: the last slot, its epoch, and its digest."""
+
+    slot: int = 0
+    epoch: int = 0
+    digest: bytes = b""
+
+
+class Entry(NamedTuple):
+    """What a slot holds. A fence begins a new epoch; its body tells of the life.
+
+    Attributes:
+        nonce: of the life that wrote it. Equal commits of two lives are two objects by it.
+        before: the digest of the slot before it.
+        pieces: what agents committed, for which the body speaks.
+    """
+
+    is_fence: bool
+    slot: int
+    epoch: int
+    nonce: bytes
+    before: bytes
+    pieces: Sequence[bytes]
+    body: bytes
+
+
+class Root(NamedTuple):
+    """Announces a snapshot: everything up to the end of a chain is in what `about` names."""
+
+    number: int
+    chain: Chain
+    about: bytes
+
+
+class Begun(NamedTuple):
+    """What a life found: a snapshot, if there is one, and the entries after it, its own fence last."""
+
+    root: Root | None
+    entries: list[Entry]
+
+
+def slot_key(slot: int) -> str:
+    """Where a slot lies."""
+    return f"journal/{slot:012x}"
+
+
+def root_key(number: int) -> str:
+    """Where a root lies."""
+    return f"{ROOTS}{number:08}"
+
+
+class Life:
+    """One life of the supervisor, as far as its journal goes.
+
+    Args:
+        nonce: tells it from every other life; never used twice.
+    """
+
+    def __init__(self, nonce: bytes) -> None:
+        self.nonce = nonce
+        self.chain = Chain()
+        self.fence = 0
+        self._root = 0  # the number of the newest that is known
+        self._covered = self._collected = 0  # by a root; slots up to here are deleted, or not ours to delete
+        self._fences: set[int] = set()
+
+    # beginning
+
+    def begin(self, about: bytes = b"") -> Procedure[Begun]:
+        """Read what there is, put up the fence, and be the life that decides. Raises `SlotDamaged`."""
+        while True:
+            found = yield from self._newest_root()
+            self._go_on_from(found)
+            known = self._root
+            entries, damage = yield from self._read()
+            yield from self._newest_root()
+            if self._has_news(known):
+                continue
+            if damage is not None:
+                raise damage
+            if not (yield from self._put_up_fence(about, entries)):
+                continue
+            passed = yield from self._newest_root()
+            if not self._is_passed(passed):
+                return Begun(found, entries)
+
+    def _has_news(self, known: int) -> bool:
+        return self._root != known
+
+    def _is_passed(self, newest: Root | None) -> bool:
+        return newest is not None and newest.chain.slot >= self.fence
+
+    def _go_on_from(self, found: Root | None) -> None:
+        self.chain = Chain() if found is None else found.chain
+        self._covered = self.chain.slot
+        self._collected = self.chain.slot
+        self._fences = set()
+
+    def _newest_root(self) -> Procedure[Root | None]:
+        if not self._root:
+            hint = yield from _sure(Newest(ROOTS))
+            self._root = int(str(hint).removeprefix(ROOTS) or 0)
+        newest: Root | None = None
+        at = max(self._root, 1)
+        while (body := (yield from _sure_get(root_key(at)))) is not None:
+            newest, self._root, at = _root_of(at, body), at, at + 1
+        return newest
+
+    def _read(self) -> Procedure[tuple[list[Entry], SlotDamaged | None]]:
+        """Read on to the first slot that is missing, or that does not follow: then the second says why."""
+        entries: list[Entry] = []
+        while True:
+            first = self.chain.slot + 1
+            keys = [slot_key(slot) for slot in range(first, first + WINDOW)]
+            for key, body in zip(keys, (yield from _sure_get_many(keys)), strict=True):
+                if body is None:
+                    return entries, None
+                try:
+                    entry = Entry(*_parts_of(key, body))
+                except SlotDamaged as damage:
+                    return entries, damage
+                if (entry.slot, entry.before) != (self.chain.slot + 1, self.chain.digest):
+                    return entries, SlotDamaged(key, "it does not follow the slot before it")
+                self._take(entry, body)
+                entries.append(entry)
+
+    def _put_up_fence(self, about: bytes, entries: list[Entry]) -> Procedure[bool]:
+        entry = self._entry(is_fence=True, pieces=(), body=about)
+        body = _framed(entry)
+        if not (yield from self._sure_create(slot_key(entry.slot), body)):
+            return False
+        self._take(entry, body)
+        entries.append(entry)
+        self.fence = entry.slot
+        return True
+
+    # at work
+
+    def append(self, body: bytes, pieces: Sequence[bytes] = ()) -> Procedure[None]:
+        """Make a commit durable: when this has ended it may be acknowledged. Raises `Fenced`."""
+        entry = self._entry(is_fence=False, pieces=tuple(pieces), body=body)
+        framed = _framed(entry)
+        if not (yield from self._sure_create(slot_key(entry.slot), framed)):
+            raise Fenced
+        self._take(entry, framed)
+
+    def publish(self, chain: Chain, about: bytes) -> Procedure[bool]:
+        """Announce a snapshot of everything up to a chain's end. Returns False if there is one that reaches as far. Raises `Fenced`."""
+        while True:
+            newest = yield from self._newest_root()
+            if newest is not None and newest.chain.epoch > self.chain.epoch:
+                raise Fenced
+            if newest is not None and newest.chain.slot >= chain.slot:
+                return False
+            number = self._root + 1
+            if (yield from self._sure_create(root_key(number), _framed([*chain, self.nonce, about]))):
+                self._root, self._covered = number, chain.slot
+                return True
+
+    def collect(self) -> Procedure[None]:
+        """Delete the slots that the last root of this life covers."""
+        slots = range(max(1, self._collected + 1), self._covered + 1)
+        keys = tuple(slot_key(slot) for slot in slots if self._may_go(slot))
+        self._collected = self._covered
+        if keys:
+            try:
+                yield Delete(keys)
+            except Unanswered:
+                return
+
+    def _may_go(self, slot: int) -> bool:
+        return slot not in self._fences
+
+    def _entry(self, *, is_fence: bool, pieces: tuple[bytes, ...], body: bytes) -> Entry:
+        slot, epoch, digest = self.chain
+        return Entry(is_fence, slot + 1, epoch + is_fence, self.nonce, digest, pieces, body)
+
+    def _take(self, entry: Entry, body: bytes) -> None:
+        if entry.is_fence:
+            self._fences.add(entry.slot)
+        self.chain = Chain(entry.slot, entry.epoch, body[-_DIGEST:])
+
+    def _sure_create(self, key: str, body: bytes) -> Procedure[bool]:
+        """Create an object. Returns whether it is there as it was meant; False if another one is."""
+        while True:
+            try:
+                if (yield Create(key, body)):
+                    return True
+            except Unanswered:
+                continue
+            held = yield from _sure_get(key)
+            if held is not None:
+                return held == body
+
+
+# ---------------------------------------------------------------- objects
+# A list, packed, and its digest. That of a slot covers the digest of the one before, the nonce and the pieces.
+
+
+def _framed(parts: Sequence[object]) -> bytes:
+    body = encoder()(parts)
+    return body + _digest_of(body)
+
+
+def _parts_of(key: str, framed: bytes) -> Any:
+    body, digest = framed[:-_DIGEST], framed[-_DIGEST:]
+    if _digest_of(body) != digest:
+        raise SlotDamaged(key, "its bytes do not fit their digest")
+    return unpack(body)
+
+
+def _digest_of(body: bytes) -> bytes:
+    return blake2b(body, digest_size=_DIGEST).digest()
+
+
+def _root_of(number: int, framed: bytes) -> Root:
+    slot, epoch, digest, _, about = _parts_of(root_key(number), framed)
+    return Root(number, Chain(slot, epoch, digest), about)
+
+
+# ---------------------------------------------------------------- asking until there is an answer
+# What only reads may be asked again as often as it takes.
+
+
+def _sure_get(key: str) -> Procedure[bytes | None]:
+    (body,) = yield from _sure_get_many([key])
+    return body
+
+
+def _sure_get_many(keys: Sequence[str]) -> Procedure[list[bytes | None]]:
+    return cast("list[bytes | None]", (yield from _sure(Get(tuple(keys)))))
+
+
+def _sure(request: Get | Newest) -> Procedure[Answer]:
+    while True:
+        try:
+            return (yield request)
+        except Unanswered:
+            continue
