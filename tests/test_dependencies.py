@@ -45,6 +45,7 @@ EXTRAS = {  # modules that are loaded only where an extra is installed
     "scenarios/bench/npm.py": "browser",
     "scenarios/versus/dbos_children.py": "dbos",
     "scenarios/versus/restate_children.py": "restate",
+    "ledger/store/bucket.py": "bucket",
 }
 
 

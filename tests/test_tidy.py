@@ -61,6 +61,8 @@ IMPURE_IN_LEDGER = {
     "ledger/storage/this_machine.py",
     "ledger/storage/transaction.py",
     "ledger/store/assessment.py",
+    "ledger/store/bucket.py",
+    "ledger/store/bucket_store.py",
     "ledger/store/duckdb_file.py",
     "ledger/store/duckdb_store.py",
     "ledger/store/readers.py",

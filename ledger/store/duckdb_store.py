@@ -68,7 +68,7 @@ from perdure.ledger.store.key_filter import KeyFilter, filter_after, new_keys, r
 from perdure.ledger.store.lock import Lock
 from perdure.ledger.store.memory_store import forget_bounds
 from perdure.ledger.store.readers import Readers
-from perdure.ledger.store.seals import GENESIS, NOTHING, extend, seal, seal_anew
+from perdure.ledger.store.seals import GENESIS, NOTHING, Commit, extend, seal, seal_anew
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Wanted
 
 _SLICE = 1_000  # facts that DuckDB takes in one transaction: 2 µs each, and 10 in one of a hundred thousand
@@ -120,9 +120,12 @@ class DuckDBStore:
             return
         commit = seal(self._mark, rows, payloads)
         with self._fatal():
-            self._journal.append(commit)
+            self._make_durable(commit)
             self._mark = commit.after
             self._backlog.extend([commit])
+
+    def _make_durable(self, commit: Commit) -> None:
+        self._journal.append(commit)
 
     def follow(self) -> None:
         """Let DuckDB catch up with what is durable."""
@@ -251,6 +254,7 @@ class DuckDBStore:
     def _boot(self) -> Boot:
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock = Lock(self.path)
+        self._fill()
         evidence = KeptEvidence(self.path)
         findings = self._made_ready()
         con = self._con = connect(self.path, fsync=self._fsync)
@@ -275,6 +279,9 @@ class DuckDBStore:
         rows = found.rows + [row for commit in replayed for row in commit.rows]
         self._ended = read_counts(con, self._snapshot_seq)
         return Boot(get(con, "snapshot"), boot_records(con, rows), rows, findings, dict(self._ended))
+
+    def _fill(self) -> None:
+        """Bring the files up to what is durable elsewhere."""
 
     def _made_ready(self) -> list[str]:
         """Before the attach: make the file of a new ledger or of a whole journal, and put back what a checkpoint has torn."""

@@ -23,7 +23,7 @@ from struct import Struct
 from threading import Lock
 from typing import NamedTuple
 
-from perdure.ledger.store.seals import Commit, Mark
+from perdure.ledger.store.seals import Commit, Mark, unseal
 from perdure.ledger.whole_files import synchronise
 
 HEAD = Struct(">8sQ16s")
@@ -77,11 +77,8 @@ class Journal:
 
     def append(self, commit: Commit) -> None:
         """Write one commit and synchronise it. After an error it may or may not be there."""
-        before, after = commit.before, commit.after
-        length = sum(map(len, commit.parts))
-        head = FRAME.pack(FRAME_MAGIC, length, before.seq, after.seq, before.digest, after.digest)
-        frame = [head, digest(head, *commit.parts), *commit.parts]
-        size = FRAME.size + CHECK + length
+        before, after, frame = commit.before, commit.after, frame_of(commit)
+        size = sum(map(len, frame))
         with self._lock:
             if self._files is None or self._place + size > self._end:
                 self._begin(before, size)
@@ -140,6 +137,24 @@ class Journal:
             with suppress(OSError):  # what was acknowledged is synchronised
                 os.close(file)
         self._files = None
+
+
+def frame_of(commit: Commit) -> list[bytes]:
+    """A commit as it stands in a journal, in pieces."""
+    before, after = commit.before, commit.after
+    length = sum(map(len, commit.parts))
+    head = FRAME.pack(FRAME_MAGIC, length, before.seq, after.seq, before.digest, after.digest)
+    return [head, digest(head, *commit.parts), *commit.parts]
+
+
+def commit_in(frame: bytes) -> Commit:
+    """The commit that stands in a frame. Raises `ValueError` if it is not whole."""
+    start = FRAME.size + CHECK
+    head, check, packed = frame[: FRAME.size], frame[FRAME.size : start], frame[start:]
+    if len(frame) < start or check != digest(head, packed):
+        raise ValueError("a frame does not fit its digest")
+    _, _, before_seq, after_seq, before, after = FRAME.unpack(head)
+    return unseal(Mark(before_seq, before), Mark(after_seq, after), packed)
 
 
 def digest(*parts: bytes | memoryview) -> bytes:

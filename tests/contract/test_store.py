@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perdure.ledger.errors import LedgerError
+from perdure.ledger.store.bucket import Bucket
+from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Store, Wanted
@@ -28,10 +32,27 @@ class Following(DuckDBStore):
             self.follow()
 
 
-@pytest.fixture(params=["memory", "duckdb", "following"])
+class Wandering(BucketStore):
+    """Announces a snapshot whenever it can, and loses its cache whenever it is closed."""
+
+    root_s = 0
+
+    def close(self) -> None:
+        super().close()
+        rmtree(self.path, ignore_errors=True)
+
+
+STORES: dict[str, Callable[[Path], Store]] = {
+    "memory": lambda _: MemoryStore(),
+    "duckdb": partial(DuckDBStore, fsync=False),
+    "following": partial(Following, fsync=False),
+    "bucket": lambda path: Wandering(path, Bucket("memory:///")),
+}
+
+
+@pytest.fixture(params=STORES)
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    kind = Following if request.param == "following" else DuckDBStore
-    made: Store = MemoryStore() if request.param == "memory" else kind(tmp_path / "ledger", fsync=False)
+    made = STORES[request.param](tmp_path / "ledger")
     made.boot()
     yield made
     made.close()

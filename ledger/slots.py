@@ -2,6 +2,7 @@
 
 Keys, of which none is ever used twice and none is overwritten:
 
+    perdure.json        whose prefix this is
     journal/<slot>      a fence or a commit
     root/<number>       announces a snapshot of everything up to a slot; numbered without gaps
 
@@ -14,7 +15,7 @@ any more. Each object names the one before it by its digest, so a slot that does
 
 The network delays, doubles and loses requests and answers, and a request may take effect after its sender has given it up or died.
 Eight rules make that harmless. Without any one of them an acknowledged commit is lost or taken twice, which the explorer in
-`tests/ledger/stream` plays:
+`tests/ledger/test_slots.py` plays:
 
     create only             a slot is created and never overwritten: the later of two writers must fail, not win
     the same body           a create without an answer is sent again as it was, so that either of them may take effect
@@ -32,6 +33,7 @@ Nothing here waits or sends. A procedure is a generator of requests; who drives 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
@@ -41,6 +43,7 @@ T = TypeVar("T")
 
 WINDOW: Final = 16
 """Slots that are read at once: a begin takes as many round trips as there are windows."""
+IDENTITY: Final = "perdure.json"
 ROOTS: Final = "root/"
 _DIGEST: Final = 16
 
@@ -51,6 +54,10 @@ class Unanswered(Exception):
 
 class Fenced(Exception):
     """Another life has begun. Nothing that is not acknowledged by now will be."""
+
+
+class NotCreatedOnce(Exception):
+    """The store has overwritten an object that was to be created."""
 
 
 class SlotDamaged(Exception):
@@ -130,10 +137,10 @@ class Root(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """What a life found: a snapshot, if there is one, and the entries after it, its own fence last."""
+    """What a life found: a snapshot, if there is one, and the entries after it, its own fence last, each with the chain up to it."""
 
     root: Root | None
-    entries: list[Entry]
+    entries: list[tuple[Entry, Chain]]
 
 
 def slot_key(slot: int) -> str:
@@ -144,6 +151,29 @@ def slot_key(slot: int) -> str:
 def root_key(number: int) -> str:
     """Where a root lies."""
     return f"{ROOTS}{number:08}"
+
+
+def claim(body: bytes) -> Procedure[bytes | None]:
+    """Be the first under a prefix, or find who was: the body that was put there then. None if the prefix holds other objects. No two
+    callers have the same body.
+
+    Raises `NotCreatedOnce` of a store on which whoever comes later wins: two supervisors would both commit there.
+    """
+    there = yield from _sure_get(IDENTITY)
+    if there is None and (yield from _sure(Newest(""))):
+        return None
+    while there is None:
+        with suppress(Unanswered):
+            yield Create(IDENTITY, body)
+        there = yield from _sure_get(IDENTITY)
+    while there == body:  # so this is the first opening
+        try:
+            if (yield Create(IDENTITY, body)):
+                raise NotCreatedOnce
+            break
+        except Unanswered:
+            continue
+    return there
 
 
 class Life:
@@ -166,18 +196,18 @@ class Life:
     def begin(self, about: bytes = b"") -> Procedure[Begun]:
         """Read what there is, put up the fence, and be the life that decides. Raises `SlotDamaged`."""
         while True:
-            found = yield from self._newest_root()
+            found = yield from self.newest_root()
             self._go_on_from(found)
             known = self._root
             entries, damage = yield from self._read()
-            yield from self._newest_root()
+            yield from self.newest_root()
             if self._has_news(known):
                 continue
             if damage is not None:
                 raise damage
             if not (yield from self._put_up_fence(about, entries)):
                 continue
-            passed = yield from self._newest_root()
+            passed = yield from self.newest_root()
             if not self._is_passed(passed):
                 return Begun(found, entries)
 
@@ -193,7 +223,8 @@ class Life:
         self._collected = self.chain.slot
         self._fences = set()
 
-    def _newest_root(self) -> Procedure[Root | None]:
+    def newest_root(self) -> Procedure[Root | None]:
+        """The last snapshot that was announced."""
         if not self._root:
             hint = yield from _sure(Newest(ROOTS))
             self._root = int(str(hint).removeprefix(ROOTS) or 0)
@@ -203,13 +234,13 @@ class Life:
             newest, self._root, at = _root_of(at, body), at, at + 1
         return newest
 
-    def _read(self) -> Procedure[tuple[list[Entry], SlotDamaged | None]]:
+    def _read(self) -> Procedure[tuple[list[tuple[Entry, Chain]], SlotDamaged | None]]:
         """Read on to the first slot that is missing, or that does not follow: then the second says why."""
-        entries: list[Entry] = []
+        entries: list[tuple[Entry, Chain]] = []
         while True:
             first = self.chain.slot + 1
             keys = [slot_key(slot) for slot in range(first, first + WINDOW)]
-            for key, body in zip(keys, (yield from _sure_get_many(keys)), strict=True):
+            for key, body in zip(keys, (yield from get(keys)), strict=True):
                 if body is None:
                     return entries, None
                 try:
@@ -219,15 +250,15 @@ class Life:
                 if (entry.slot, entry.before) != (self.chain.slot + 1, self.chain.digest):
                     return entries, SlotDamaged(key, "it does not follow the slot before it")
                 self._take(entry, body)
-                entries.append(entry)
+                entries.append((entry, self.chain))
 
-    def _put_up_fence(self, about: bytes, entries: list[Entry]) -> Procedure[bool]:
+    def _put_up_fence(self, about: bytes, entries: list[tuple[Entry, Chain]]) -> Procedure[bool]:
         entry = self._entry(is_fence=True, pieces=(), body=about)
         body = _framed(entry)
-        if not (yield from self._sure_create(slot_key(entry.slot), body)):
+        if not (yield from self.create(slot_key(entry.slot), body)):
             return False
         self._take(entry, body)
-        entries.append(entry)
+        entries.append((entry, self.chain))
         self.fence = entry.slot
         return True
 
@@ -237,20 +268,20 @@ class Life:
         """Make a commit durable: when this has ended it may be acknowledged. Raises `Fenced`."""
         entry = self._entry(is_fence=False, pieces=tuple(pieces), body=body)
         framed = _framed(entry)
-        if not (yield from self._sure_create(slot_key(entry.slot), framed)):
+        if not (yield from self.create(slot_key(entry.slot), framed)):
             raise Fenced
         self._take(entry, framed)
 
     def publish(self, chain: Chain, about: bytes) -> Procedure[bool]:
-        """Announce a snapshot of everything up to a chain's end. Returns False if there is one that reaches as far. Raises `Fenced`."""
+        """Announce a snapshot of everything up to a chain's end. Returns False if there is one that reaches further. Raises `Fenced`."""
         while True:
-            newest = yield from self._newest_root()
+            newest = yield from self.newest_root()
             if newest is not None and newest.chain.epoch > self.chain.epoch:
                 raise Fenced
-            if newest is not None and newest.chain.slot >= chain.slot:
+            if newest is not None and newest.chain.slot > chain.slot:
                 return False
             number = self._root + 1
-            if (yield from self._sure_create(root_key(number), _framed([*chain, self.nonce, about]))):
+            if (yield from self.create(root_key(number), _framed([*chain, self.nonce, about]))):
                 self._root, self._covered = number, chain.slot
                 return True
 
@@ -277,7 +308,7 @@ class Life:
             self._fences.add(entry.slot)
         self.chain = Chain(entry.slot, entry.epoch, body[-_DIGEST:])
 
-    def _sure_create(self, key: str, body: bytes) -> Procedure[bool]:
+    def create(self, key: str, body: bytes) -> Procedure[bool]:
         """Create an object. Returns whether it is there as it was meant; False if another one is."""
         while True:
             try:
@@ -319,13 +350,14 @@ def _root_of(number: int, framed: bytes) -> Root:
 # What only reads may be asked again as often as it takes.
 
 
-def _sure_get(key: str) -> Procedure[bytes | None]:
-    (body,) = yield from _sure_get_many([key])
-    return body
-
-
-def _sure_get_many(keys: Sequence[str]) -> Procedure[list[bytes | None]]:
+def get(keys: Sequence[str]) -> Procedure[list[bytes | None]]:
+    """Read objects. They may be read at different times."""
     return cast("list[bytes | None]", (yield from _sure(Get(tuple(keys)))))
+
+
+def _sure_get(key: str) -> Procedure[bytes | None]:
+    (body,) = yield from get([key])
+    return body
 
 
 def _sure(request: Get | Newest) -> Procedure[Answer]:

@@ -1,0 +1,266 @@
+"""The ledger in a bucket: a commit is durable when its slot is created, and the directory is a cache that each boot brings up to it.
+
+What is true when a method returns:
+
+- `append`: the commit is in the bucket. The cache's journal has it too, not synchronised.
+- `checkpoint` and `close`: when enough was committed since the last root, or long enough ago, the database's file is put into the bucket
+  in pieces, the next root names them, and the slots that it covers are deleted.
+- `boot`: the fence stands, so no other life commits any more. A cache that tells another story than the bucket, or none that can be
+  read, is dropped and made anew.
+
+A piece has a name of its own for ever, `snapshot/<slot>-<life>-<snapshot>/<number>`, so to delete one is always safe; a piece that did
+not change since the last root is named again. A reader that misses a piece has an old root: there is a newer one.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+
+from perdure.ledger.codec import pack, unpack
+from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError
+from perdure.ledger.slots import (
+    IDENTITY,
+    Chain,
+    Delete,
+    Fenced,
+    Life,
+    NotCreatedOnce,
+    Procedure,
+    Root,
+    SlotDamaged,
+    Unanswered,
+    claim,
+    get,
+)
+from perdure.ledger.store.bucket import Bucket, BucketRefused
+from perdure.ledger.store.duckdb_file import DATABASE, create
+from perdure.ledger.store.duckdb_store import DuckDBStore
+from perdure.ledger.store.journal import MIRROR, SEGMENT, Journal, commit_in, frame_of
+from perdure.ledger.store.journal_scan import scan
+from perdure.ledger.store.seals import GENESIS, Commit, Mark
+from perdure.ledger.store.store import Record
+
+if TYPE_CHECKING:
+    import duckdb
+
+T = TypeVar("T")
+
+FORMAT: Final = 1
+PIECE: Final = 1 << 18
+"""Bytes of a piece of the database's file."""
+_OPENING_TRIES: Final = 6
+_AT_ONCE: Final = 16
+
+
+class Snapshot(NamedTuple):
+    """What a root says of the database's file: the commit that it reaches, and its pieces with their digests, in order."""
+
+    seq: int
+    digest: bytes
+    names: list[str]
+    digests: list[bytes]
+
+    @property
+    def mark(self) -> Mark:
+        """The end of the last commit in it."""
+        return Mark(self.seq, self.digest)
+
+
+class BucketStore(DuckDBStore):
+    """A `Store` in a bucket, with its cache in a directory.
+
+    Args:
+        about: what the fence tells later lives of this one.
+        now_s: a steady clock, by which a root is due.
+    """
+
+    root_bytes = 64 << 20
+    """Bytes of commits after which a root is due."""
+    root_s = 600.0
+    """Seconds after which a root is due, if there was a commit."""
+
+    def __init__(
+        self, path: Path, bucket: Bucket, *, about: bytes = b"", now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(path, fsync=False)
+        self._bucket, self._about, self._now_s = bucket, about, now_s
+        self._life = Life(b"")
+        self._snapshot: Snapshot | None = None
+        self._chain = Chain()  # up to the last root
+        self._chains: deque[tuple[int, Chain]] = deque()  # after each commit since then
+        self._bytes, self._rooted_s, self._is_behind = 0, 0.0, False  # the last root is
+        self._snapshots = 0  # of this life
+
+    def _fill(self) -> None:
+        self._check_prefix()
+        self._life = Life(secrets.token_bytes(8))
+        begun = self._asked(self._life.begin(self._about))
+        commits = [(commit_in(entry.body), chain) for entry, chain in begun.entries if not entry.is_fence]
+        self._chain = Chain() if begun.root is None else begun.root.chain
+        self._is_behind = bool(commits)
+        self._chains = deque((commit.after.seq, chain) for commit, chain in commits)
+        self._bytes = sum(len(entry.body) for entry, _ in begun.entries)
+        self._rooted_s = self._now_s()
+        self._catch_up_files(begun.root, [commit for commit, _ in commits])
+
+    def _check_prefix(self) -> None:
+        """Whose prefix this is. Raises what says why it cannot be used."""
+        try:
+            there = self._asked(claim(pack([FORMAT, secrets.token_hex(8)])), opening=True)
+        except NotCreatedOnce:
+            why = "it overwrites an object that is to be created once: two supervisors would both commit there"
+            raise BucketRefused(self._bucket.url, why, "use a store that knows `If-None-Match: *`") from None
+        if there is None:
+            raise BadRequest("data", f"{self._bucket.url} holds objects of somebody else; name an empty prefix")
+        found = unpack(there)[0]
+        if found != FORMAT:
+            raise BucketRefused(self._bucket.url, f"{IDENTITY} says format {found}, and this Perdure reads {FORMAT}")
+
+    def _catch_up_files(self, root: Root | None, commits: list[Commit]) -> None:
+        """Bring the cache to the end of the chain, or make it anew."""
+        self._snapshot = Snapshot(*unpack(root.about)) if root is not None else None
+        base = GENESIS if self._snapshot is None else self._snapshot.mark
+        ends = [base, *(commit.after for commit in commits)]
+        reached, segments = self._reached()
+        if reached not in ends:
+            self._drop_files()
+            reached, segments = self._fetched(root), {}
+        journal = Journal(self.path, fsync=False)
+        journal.resume(segments, reached, None)
+        journal.roll()
+        for commit in commits:
+            if commit.after.seq > reached.seq:
+                journal.append(commit)
+        journal.close()
+
+    def _reached(self) -> tuple[Mark | None, dict[int, int]]:
+        """How far the cache is, as far as it can be read."""
+        found = scan(self.path)
+        if found.flaws or not found.bases or not (self.path / DATABASE).exists():
+            return None, {}
+        return (found.entries[-1].after if found.entries else found.bases[-1]), found.segments
+
+    def _drop_files(self) -> None:
+        for name in (DATABASE, SEGMENT, MIRROR):
+            for path in self.path.glob(f"{name}*"):
+                path.unlink()
+
+    def _fetched(self, root: Root | None) -> Mark:
+        """Make the database's file from the last snapshot. Returns how far that reaches."""
+        while root is not None:
+            snapshot = self._snapshot = Snapshot(*unpack(root.about))
+            if self._fetch(snapshot):
+                return snapshot.mark
+            # Unless pieces are lost, an earlier life has announced a root since, and deleted pieces of this one.
+            number, root = root.number, self._asked(self._life.newest_root())
+            if root is None or root.number == number:
+                raise LedgerDamaged(
+                    self._bucket.url, "pieces of the last snapshot are missing", "restore an earlier root"
+                )
+        create(self.path, fsync=False)
+        return GENESIS
+
+    def _fetch(self, snapshot: Snapshot) -> bool:
+        with (self.path / DATABASE).open("wb") as file:
+            for body in self._pieces(snapshot):
+                if body is None:
+                    return False
+                file.write(body)
+        return True
+
+    def _pieces(self, snapshot: Snapshot) -> Iterator[bytes | None]:
+        for at in range(0, len(snapshot.names), _AT_ONCE):
+            names = snapshot.names[at : at + _AT_ONCE]
+            for name, digest, body in zip(names, snapshot.digests[at:], self._asked(get(names)), strict=False):
+                if body is not None and _digest(body) != digest:
+                    raise LedgerDamaged(
+                        f"{self._bucket.url}/{name}", "its bytes do not fit their digest", "restore an earlier root"
+                    )
+                yield body
+
+    # at work
+
+    def _make_durable(self, commit: Commit) -> None:
+        body = b"".join(frame_of(commit))
+        self._asked(self._life.append(body))
+        self._chains.append((commit.after.seq, self._life.chain))
+        self._bytes += len(body)
+        self._is_behind = True
+        super()._make_durable(commit)
+
+    def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
+        """As that of every store. What is forgotten is gone from the bucket with the next root."""
+        self._is_behind = True
+        super().checkpoint(meta, upto_seq, records, forgotten)
+
+    def _fold(self, con: duckdb.DuckDBPyConnection) -> None:
+        super()._fold(con)
+        if self._is_behind and (self._bytes > self.root_bytes or self._now_s() - self._rooted_s >= self.root_s):
+            self._publish()
+
+    def _publish(self) -> None:
+        """Put the database's file into the bucket, as it is since the fold, and announce it."""
+        mark, size, self._is_behind = self._followed, self._bytes, False
+        while self._chains and self._chains[0][0] <= mark.seq:
+            _, self._chain = self._chains.popleft()
+        chain = self._chain
+        if not chain.slot:
+            return
+        before = self._snapshot
+        self._snapshots += 1
+        folder = f"snapshot/{chain.slot:012x}-{self._life.nonce.hex()}-{self._snapshots}"
+        names, digests = self._put_pieces(
+            folder, dict(zip(before.digests, before.names, strict=True)) if before else {}
+        )
+        snapshot = Snapshot(*mark, names, digests)
+        if self._asked(self._life.publish(chain, pack(list(snapshot)))):
+            self._snapshot = snapshot
+            self._bytes -= size
+            self._rooted_s = self._now_s()
+            self._asked(self._life.collect())
+            self._asked(_delete(sorted({*(before.names if before else ())} - {*names})))
+
+    def _put_pieces(self, folder: str, known: dict[bytes, str]) -> tuple[list[str], list[bytes]]:
+        """The names and digests of the pieces of the file. Those that are not known by their digests are put into the bucket."""
+        names: list[str] = []
+        digests: list[bytes] = []
+        with (self.path / DATABASE).open("rb") as file:
+            while body := file.read(PIECE):
+                digest = _digest(body)
+                name = known.setdefault(digest, f"{folder}/{len(names):06}")
+                if name.startswith(folder) and name not in names and not self._asked(self._life.create(name, body)):
+                    raise LedgerDamaged(f"{self._bucket.url}/{name}", "it is there, and is not ours")
+                names.append(name)
+                digests.append(digest)
+        return names, digests
+
+    def _asked(self, procedure: Procedure[T], *, opening: bool = False) -> T:
+        try:
+            if opening:
+                return self._bucket.run(procedure, tries_max=_OPENING_TRIES)
+            return self._bucket.run(procedure)
+        except Fenced:
+            why = "another supervisor has begun on this bucket since: this one commits nothing any more"
+            raise LedgerError(self._bucket.url, why, "what it has not acknowledged is asked again there") from None
+        except SlotDamaged as damage:
+            raise LedgerDamaged(
+                f"{self._bucket.url}/{damage.key}", str(damage), "restore the object, or begin at an earlier root"
+            ) from damage
+
+
+def _digest(body: bytes) -> bytes:
+    return blake2b(body, digest_size=16).digest()
+
+
+def _delete(keys: Sequence[str]) -> Procedure[None]:
+    if keys:
+        try:
+            yield Delete(tuple(keys))
+        except Unanswered:
+            return  # garbage

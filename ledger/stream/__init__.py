@@ -1,1 +1,0 @@
-"""The journal as numbered objects in a bucket."""

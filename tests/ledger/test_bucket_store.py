@@ -1,0 +1,253 @@
+"""A ledger whose place of record is a bucket: whatever becomes of its directory, what was acknowledged is there."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from shutil import rmtree
+
+import obstore
+import pytest
+
+from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError
+from perdure.ledger.slots import IDENTITY, Answer, Create, Request, Unanswered
+from perdure.ledger.store.bucket import Bucket, BucketRefused
+from perdure.ledger.store.bucket_store import BucketStore
+from perdure.ledger.store.journal import SEGMENT
+from perdure.ledger.store.store import FactRow, Record
+
+ROWS = 200
+
+
+class Cloud(Bucket):
+    """A bucket in memory, with weather: requests and answers that are lost, by a die with a seed."""
+
+    def __init__(self, seed: int = 0, loss: float = 0.0) -> None:
+        super().__init__("memory:///", pause=self.pause)
+        self.pauses: list[float] = []
+        self.die, self.loss = random.Random(seed), loss
+        self.objects: dict[str, bytes] = {}
+        self.asked = 0
+        self.overwrites = False
+
+    def pause(self, seconds: float) -> None:
+        """Waits for nothing. After twenty pauses the weather is fine."""
+        self.pauses.append(seconds)
+        self.loss = 0.0 if len(self.pauses) == 20 and self.loss == 1.0 else self.loss
+
+    def _answer(self, request: Request) -> Answer:
+        self.asked += 1
+        if self.die.random() < self.loss:
+            raise Unanswered("lost on the way there")
+        answer = super()._answer(request)
+        if isinstance(request, Create) and self.overwrites:
+            return True
+        if self.die.random() < self.loss:
+            raise Unanswered("lost on the way back")
+        return answer
+
+    def names(self, prefix: str = "") -> list[str]:
+        return sorted(each["path"] for page in obstore.list(self._store, prefix) for each in page)
+
+    def put(self, key: str, body: bytes) -> None:
+        obstore.put(self._store, key, body)
+
+    def get(self, key: str) -> bytes:
+        return bytes(obstore.get(self._store, key).bytes())
+
+
+def fact(seq: int) -> FactRow:
+    return FactRow(seq, 1_000 + seq, f"run {seq % 7}", None, "Happened", b"body" * (seq % 50))
+
+
+def opened(path: Path, bucket: Bucket) -> BucketStore:
+    store = BucketStore(path, bucket)
+    store.boot()
+    return store
+
+
+def append(store: BucketStore, first: int, last: int) -> None:
+    for seq in range(first, last + 1):
+        store.append([fact(seq)], [])
+
+
+def found(store: BucketStore) -> list[int]:
+    return sorted(row.seq for at in range(7) for row in store.facts(f"run {at}"))
+
+
+def lose(path: Path) -> None:
+    """The machine is gone, with its disk."""
+    rmtree(path)
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_everything_acknowledged_is_there_on_another_machine(tmp_path: Path, *, checkpoints: bool) -> None:
+    cloud = Cloud()
+    store = opened(tmp_path / "a", cloud)
+    append(store, 1, 40)
+    if checkpoints:
+        store.root_s = 0
+        store.checkpoint(b"m", 30, [Record("agents", "x", True, ("h", 1), b"x")], [])
+    append(store, 41, 60)
+    other = opened(tmp_path / "b", cloud)
+    assert found(other) == list(range(1, 61))
+    append(other, 61, 62)
+    with pytest.raises(LedgerError, match="another supervisor has begun"):
+        append(store, 61, 61)
+    assert found(opened(tmp_path / "c", cloud)) == list(range(1, 63))
+
+
+def test_a_cache_that_is_there_is_brought_up_to_date_and_not_fetched(tmp_path: Path) -> None:
+    cloud = Cloud()
+    store = opened(tmp_path / "a", cloud)
+    append(store, 1, ROWS)
+    store.root_s = 0
+    store.checkpoint(b"m", 1, [], [])
+    store.close()
+    elsewhere = opened(tmp_path / "b", cloud)
+    append(elsewhere, ROWS + 1, ROWS + 3)
+    cloud.asked = 0
+    again = opened(tmp_path / "a", cloud)
+    assert found(again) == list(range(1, ROWS + 4))
+    assert cloud.asked < 12
+
+
+@pytest.mark.parametrize("harm", ["torn", "gone", "strange"])
+def test_a_cache_that_cannot_be_used_is_dropped(tmp_path: Path, harm: str) -> None:
+    cloud = Cloud()
+    store = opened(tmp_path / "a", cloud)
+    append(store, 1, 20)
+    store.close()
+    if harm == "torn":
+        for each in (tmp_path / "a").glob(f"{SEGMENT}*"):
+            each.write_bytes(b"?" * 100)
+    elif harm == "gone":
+        (tmp_path / "a" / "ledger.db").unlink()
+    else:
+        lose(tmp_path / "a")
+        other = opened(tmp_path / "a", Cloud())
+        append(other, 1, 5)
+        other.close()
+    assert found(opened(tmp_path / "a", cloud)) == list(range(1, 21))
+
+
+def test_a_snapshot_names_again_what_has_not_changed_and_deletes_what_it_covers(tmp_path: Path) -> None:
+    cloud = Cloud()
+    store = opened(tmp_path / "a", cloud)
+    store.root_s = 0
+    append(store, 1, ROWS)
+    store.checkpoint(b"m", 1, [], [])
+    first = set(cloud.names("snapshot"))
+    assert len(cloud.names("journal")) == 1, "of the fence alone"
+    append(store, ROWS + 1, ROWS + 2)
+    store.checkpoint(b"m", 2, [], [])
+    second = set(cloud.names("snapshot"))
+    assert first & second or len(second) == 1
+    assert len(cloud.names("root")) == 2
+    assert found(opened(tmp_path / "b", cloud)) == list(range(1, ROWS + 3))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_where_requests_and_answers_are_lost_nothing_is_lost_and_nothing_is_there_twice(
+    tmp_path: Path, seed: int
+) -> None:
+    cloud, die = Cloud(seed, loss=0.2), random.Random(seed)
+    done = 0
+    for life in range(5):
+        path = tmp_path / f"machine {die.randrange(2)}"
+        store = opened(path, cloud)
+        assert found(store) == list(range(1, done + 1))
+        store.root_s = die.choice([0, 600])
+        for _ in range(die.randrange(20)):
+            done += 1
+            append(store, done, done)
+            if die.random() < 0.2:
+                store.checkpoint(b"m", done, [], [])
+        if die.random() < 0.5:
+            store.close()
+        else:
+            store._release()  # noqa: SLF001 - as if it were killed
+        if life % 2:
+            lose(path)
+    assert found(opened(tmp_path / "last", cloud)) == list(range(1, done + 1))
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+def _of_somebody_else(cloud: Cloud) -> None:
+    cloud.put("photos/cat.jpg", b"cat")
+
+
+def _later(cloud: Cloud) -> None:
+    cloud.put(IDENTITY, b"\x92\x63\xa1x")
+
+
+def _overwriting(cloud: Cloud) -> None:
+    cloud.overwrites = True
+
+
+@pytest.mark.parametrize(
+    ("harm", "kind", "words"),
+    [
+        (_of_somebody_else, BadRequest, "objects of somebody else"),
+        (_later, BucketRefused, "format 99"),
+        (_overwriting, BucketRefused, "overwrites an object"),
+    ],
+)
+def test_a_prefix_that_cannot_be_used_is_refused_by_name(
+    tmp_path: Path, harm: Callable[[Cloud], None], kind: type[Exception], words: str
+) -> None:
+    cloud = Cloud()
+    harm(cloud)
+    with pytest.raises(kind, match=words):
+        opened(tmp_path / "a", cloud)
+    assert not cloud.names("journal")
+
+
+@pytest.mark.parametrize("prefix", ["journal", "snapshot"])
+def test_a_damaged_object_is_named(tmp_path: Path, prefix: str) -> None:
+    cloud = Cloud()
+    store = opened(tmp_path / "a", cloud)
+    append(store, 1, 5)
+    if prefix == "snapshot":
+        store.root_s = 0
+        store.checkpoint(b"m", 1, [], [])
+    key = cloud.names(prefix)[-1]
+    body = bytearray(cloud.get(key))
+    body[len(body) // 2] ^= 1
+    cloud.put(key, bytes(body))
+    before = cloud.names()
+    with pytest.raises(LedgerDamaged, match=key):
+        opened(tmp_path / "b", cloud)
+    assert [each for each in cloud.names() if each not in before] == (
+        [] if prefix == "journal" else [cloud.names("journal")[-1]]
+    )
+
+
+def test_a_bucket_that_does_not_answer_at_the_opening_is_told(tmp_path: Path) -> None:
+    cloud = Cloud(loss=1.0)
+    with pytest.raises(BucketRefused, match="check the address"):
+        opened(tmp_path / "a", cloud)
+
+
+def test_what_is_asked_waits_until_the_bucket_is_back(tmp_path: Path) -> None:
+    cloud = Cloud()
+    store = opened(tmp_path / "a", cloud)
+    cloud.loss = 1.0
+    append(store, 1, 1)
+    assert (len(cloud.pauses), max(cloud.pauses), cloud.trouble) == (20, 2.0, "")
+
+
+@pytest.mark.parametrize("url", ["s3:/bad", "ftp://x/y", "s3://", "nonsense"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(BadRequest, match="data"):
+        Bucket(url)
+
+
+def test_a_directory_can_stand_for_a_bucket(tmp_path: Path) -> None:
+    url = f"file://{tmp_path}/bucket"
+    store = opened(tmp_path / "a", Bucket(url))
+    append(store, 1, 9)
+    assert found(opened(tmp_path / "b", Bucket(url))) == list(range(1, 10))
