@@ -79,7 +79,6 @@ def _plan(runtime: Runtime, agents: int, at_s: Callable[[int], float], file: Pat
 
 
 def _busy_share(runtime: Runtime) -> float:
-    """The share of a core that the idle supervisor and hosts use."""
     pids = runtime.cluster.pids()
     before_s = cpu_s(pids)
     time.sleep(QUIET_S)
@@ -91,7 +90,6 @@ def _late(file: Path) -> list[float]:
 
 
 def _boots(bench: Bench, count: int) -> list[float]:
-    """The seconds that boots of a ledger with many alarms take, the first of each agent."""
     place = bench.data / "ledger-armed"
     build(place, count)
     told = [boot_apart(place) for _ in range(3)]

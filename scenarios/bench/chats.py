@@ -70,7 +70,6 @@ def _rate(runtime: Runtime, number: int) -> float:
 
 
 def _latencies(runtime: Runtime) -> list[float]:
-    """How late each chunk came that says when it was made."""
     listener = Listener()
     _chat_ms(handle(runtime, Clocked, "clocked"), listener)
     chunks = [(at_s, event["delta"]) for at_s, event in listener.heard if event["type"] == "text-delta"]

@@ -63,7 +63,6 @@ def served(runtime: Runtime, target: str, workers: int = 1) -> Iterator[int]:
 
 
 def listeners(port: int) -> list[psutil.Process]:
-    """The processes that accept connections on a port."""
     known = {
         each.pid
         for each in psutil.net_connections("tcp")
@@ -202,7 +201,6 @@ def _get(port: int, path: str) -> Any:
 
 
 def watchers(bench: Bench) -> Found:
-    """A total that watches from the begin to the end."""
     count, seconds = bench.size(1_000, 20), bench.size(10, 2)
     with bench.cluster("watchers") as runtime, served(runtime, HERALDS) as port:
         seen = _batch(bench, runtime, port, count, seconds)

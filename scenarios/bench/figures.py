@@ -83,7 +83,6 @@ class Found:
         self.values, self.words = values, words
 
     def figures(self, rows: Sequence[Measure]) -> list[Figure | Contest]:
-        """The figures of these rows."""
         return [self._figure(*each) for each in zip(rows, self.values, strict=True)]
 
     def _figure(self, row: Measure, found: Values) -> Figure | Contest:
@@ -104,7 +103,6 @@ class Group:
         self.workload, self.rows = workload, rows
 
     def measure(self, bench: Bench) -> list[dict[str, Any]]:
-        """Measure all of them, as `--json` prints them."""
         return [figure.to_plain() for figure in self.workload(bench).figures(self.rows)]
 
 
@@ -120,7 +118,6 @@ class Figure:
 
     @property
     def median(self) -> float:
-        """The value that is compared with the goal."""
         return statistics.median(self.values)
 
     @property
@@ -129,7 +126,6 @@ class Figure:
         return None if self.goal is None else self.goal.is_met(self.median)
 
     def to_plain(self) -> dict[str, Any]:
-        """As `--json` prints it."""
         return {
             "name": self.name,
             "unit": self.unit,
@@ -167,7 +163,6 @@ class Contest:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """The smallest value, the median and the largest."""
     return {"min": rounded(min(values)), "median": rounded(statistics.median(values)), "max": rounded(max(values))}
 
 

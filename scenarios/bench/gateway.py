@@ -164,7 +164,6 @@ async def _measured(runtime: Any, alone: int, total: int, repeats: int) -> tuple
 
 
 async def _webhook_ms(line: RawConnection, number: int, chat: int) -> float:
-    """How long one webhook takes until it is acknowledged."""
     begun_s = time.perf_counter()
     told, reader = await line.post(PATH, {"id": number, "chat": chat})
     size = int(told.partition(b"content-length: ")[2].partition(b"\r\n")[0])

@@ -33,7 +33,6 @@ MANY: Final = 10_000_000  # retained runs, to which the memory of a boot is exte
 
 
 async def pending_mail(count: int) -> list[float]:
-    """Of a turn with one more end, while so many mails wait for the parent."""
     turns = TurnBench()
     await turns.wake()
     asked = requests(count + REPEATS, on_finish="on_done")
@@ -43,7 +42,6 @@ async def pending_mail(count: int) -> list[float]:
 
 
 async def waiting_runs(count: int) -> list[float]:
-    """Of a turn while so many runs wait for a place."""
     turns = TurnBench(FULL)
     for first in range(0, count, TURN):
         await turns.turn(requests(min(TURN, count - first), first=first))
@@ -51,7 +49,6 @@ async def waiting_runs(count: int) -> list[float]:
 
 
 async def waiting_agents(count: int) -> list[float]:
-    """Of a turn while so many agents wait for a place, each with a call."""
     turns = TurnBench(FULL)
     for number in range(count):
         asked = Call(f"agent-{number:07d}@perdure.census:Clerk", "hear", b"", None, False, "", 0, False, "")
@@ -77,7 +74,6 @@ async def live_agents(count: int) -> list[float]:
 
 
 def clearing(turns: TurnBench, _count: int) -> list[float]:
-    """Of the clearing of one run, while so many are in memory."""
 
     def clear(number: int) -> None:
         apply_fact(turns.view, decide(turns.view, Clear([f"stdlib-{number:07d}"]), AT_MS, turns.limits), AT_MS)
@@ -86,7 +82,6 @@ def clearing(turns: TurnBench, _count: int) -> list[float]:
 
 
 def letting_go(turns: TurnBench, count: int) -> list[float]:
-    """Of dropping one hundred ended runs from memory, while so many are there."""
     turns.view.dirty_runs.clear()
     count = len(turns.view.settled)
     steps = range(1, min(REPEATS, count // 100))
@@ -94,7 +89,6 @@ def letting_go(turns: TurnBench, count: int) -> list[float]:
 
 
 async def looking(count: int) -> list[float]:
-    """Of `perdure ps` while so many runs are live."""
     turns = TurnBench(FULL)
     for first in range(0, count, TURN):
         await turns.turn(requests(min(TURN, count - first), first=first))

@@ -119,13 +119,11 @@ def build(place: Path, retained: int, live: int, say: Callable[[str], None] = pr
 
 
 def _write(file: FileIO) -> None:
-    """Write as many bytes as a commit has, and bring them to the disk."""
     file.write(bytes(WRITE_BYTES))
     os.fdatasync(file.fileno())
 
 
 def boot_once(place: Path) -> dict[str, float]:
-    """Boot in this process."""
     begun_s = time.perf_counter()
     store = DuckDBStore(place)
     view = restore(store.boot())
@@ -136,7 +134,6 @@ def boot_once(place: Path) -> dict[str, float]:
 
 
 def boot_apart(place: Path) -> dict[str, float]:
-    """Boot in a process of its own."""
     command = [sys.executable, "-m", "perdure.scenarios.bench.ledger", str(place)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     told: dict[str, float] = json.loads(done.stdout)

@@ -28,7 +28,6 @@ SPINNER = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(r
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share of the values lies."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
@@ -108,7 +107,6 @@ def repeatedly(measure: Callable[[], float], pause_s: float) -> Iterator[list[fl
 
 
 def took_ms(call: Callable[[], object]) -> float:
-    """How long a call takes."""
     begun_s = time.perf_counter()
     call()
     return (time.perf_counter() - begun_s) * 1000
@@ -120,12 +118,10 @@ def handle(runtime: Runtime, agent_class: type[Agent], name: str) -> Any:
 
 
 def hosts_up(runtime: Runtime) -> set[str]:
-    """The hosts that are up."""
     return {str(host["host"]) for host in runtime.ps()["hosts"] if host["up"]}
 
 
 def process_of(runtime: Runtime, key: str) -> ProcessId:
-    """The process of a host or of the `supervisor`."""
     return runtime.cluster.processes()[key].process
 
 
@@ -179,6 +175,5 @@ def disk_bytes(directory: Path) -> int:
 
 @contextmanager
 def peak_mb(runtime: Runtime) -> Iterator[list[float]]:
-    """The memory of the supervisor and all hosts, about twice a second."""
     with repeatedly(lambda: pss_mb(runtime.cluster.pids()), 0.5) as seen:
         yield seen

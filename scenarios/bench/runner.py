@@ -81,7 +81,6 @@ def _say(text: str) -> None:
 
 
 def command_for(group: str, place: Path, *, quick: bool, load: int = 0) -> list[str]:
-    """The command whose process measures a group."""
     module = "perdure.scenarios.bench.runner"
     return [sys.executable, "-m", module, group, str(place.resolve()), str(load), *(["--quick"] if quick else [])]
 

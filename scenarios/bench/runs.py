@@ -60,14 +60,12 @@ def awaited(bench: Bench) -> Found:
 
 
 def fan_out(bench: Bench) -> Found:
-    """Instant children, compared with a plain call each and with a new actor each."""
     count, rates, calls, new_actors = _against_plain_calls(bench, "fan-out", "fan_out")
     beside = Compared([rate / new_actors for rate in rates], new_actors)
     return Found(Compared(rates, calls), [rate / calls for rate in rates], beside, count=count)
 
 
 def detached(bench: Bench) -> Found:
-    """Detached runs whose completions a handler counts in `state`."""
     count, rates, calls, _ = _against_plain_calls(bench, "detached", "detach")
     return Found(Compared(rates, calls), count=count)
 
@@ -195,7 +193,6 @@ def busy_host(bench: Bench) -> Found:
 
 
 def simulated_kills(bench: Bench) -> Found:
-    """The kills a second that the swarm plays, with one process for each core."""
     seeds, repeats = bench.size(100, 10), 3
     reports = [swarm(seeds, seeds * repeat, processes=os.cpu_count() or 1) for repeat in range(repeats)]
     return Found([each.kills / each.seconds for each in reports], sum(len(each.failures) for each in reports))

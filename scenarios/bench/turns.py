@@ -100,13 +100,11 @@ class TurnBench:
             waiting += await self.turn([waiting.popleft() for _ in range(min(TURN, len(waiting)))])
 
     async def wake(self, agent: str = PARENT) -> None:
-        """Let an agent come up, and stay awake."""
         self.view.want(agent)
         await self.all_turns(await self.turn([]))
 
 
 def requests(count: int, *, first: int = 0, parent: str = PARENT, **options: object) -> list[Stimulus]:
-    """Requests for that many detached runs."""
     digest = digest_of(INPUT)
     told = {"detached": True, **options}
     return [

@@ -69,11 +69,9 @@ class Watcher(asyncio.Protocol):
         self.ended: asyncio.Future[None] = loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Ask for the events."""
         cast("asyncio.Transport", transport).write(self._head)
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, and note when."""
         came_s = time.monotonic()
         self._rest += data
         try:
@@ -83,7 +81,6 @@ class Watcher(asyncio.Protocol):
         self.came.append((came_s, self.taken))
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """No more will come."""
         for future in (self.begun, self.ended):
             if not future.done():
                 future.set_exception(exc or EOFError("the line was cut"))
@@ -114,7 +111,6 @@ class Watcher(asyncio.Protocol):
             self.begun.set_result(None)
 
     def is_whole(self) -> bool:
-        """Whether it got all there is."""
         return self._told.is_whole and self.taken == self._told.size
 
     def delays_ms(self) -> Counter[int]:

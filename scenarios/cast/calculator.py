@@ -43,7 +43,6 @@ class Calculator(ChatAgent):
     chat_stream_stall_timeout_ms = 2_000
 
     def get_model(self) -> Any:
-        """The scripted provider."""
         return model_here()
 
     def tools(self) -> list[Any]:

@@ -64,7 +64,6 @@ class Totals(BaseModel):
 
 
 def standard_library() -> list[Path]:
-    """The source files of the standard library of this Python, in order."""
     skipped = {"site-packages", "test", "tests", "lib2to3", "__pycache__", "idle_test"}
     found: list[Path] = []
     for folder, below, names in os.walk(sysconfig.get_path("stdlib")):
@@ -81,7 +80,6 @@ def files_for(children: int | None) -> list[SourceFile]:
 
 
 def examine(source: bytes) -> Findings:
-    """Count what one file contains."""
     tree = ast.parse(source)
     nodes = list(ast.walk(tree))
     return Findings(
@@ -93,7 +91,6 @@ def examine(source: bytes) -> Findings:
 
 
 def count_plainly(files: list[SourceFile]) -> Totals:
-    """The census without agents."""
     known: dict[str, Findings] = {}
     totals = Totals()
     for file in files:

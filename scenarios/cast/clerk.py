@@ -40,7 +40,6 @@ class Clerk(MessengerAgent):
 
     @classmethod
     def messengers(cls) -> Sequence[Messenger]:
-        """The bot that the environment names."""
         api = os.environ.get(API, "")
         is_pretended = os.environ.get(TOKEN) == PRETENDED_TOKEN
         bot = Telegram(

@@ -51,7 +51,6 @@ class Repeater(Agent):
 
 
 def _files(number: int) -> list[SourceFile]:
-    """The files of one round, each with a time of its own."""
     found = files_for((number + 1) * CHILDREN)[-CHILDREN:]
     return [file.model_copy(update={"rest_ms": REST_MS * (at + 1)}) for at, file in enumerate(found)]
 

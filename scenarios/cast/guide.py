@@ -39,7 +39,6 @@ class WordCounter(Agent):
     """Counts the words of one file."""
 
     async def run(self, input: FileToCount, run: RunContext) -> str:
-        """Read, count line by line, and answer in a sentence."""
         workspace = Workspace.here()
         lines = workspace.read(input.path).splitlines()
         await run.report_progress(0.2, phase="counting", message=f"{len(lines)} lines")
@@ -50,7 +49,6 @@ class WordCounter(Agent):
 
 
 def words_of(path: str, lines: Sequence[str]) -> str:
-    """What the word counter answers."""
     words = [word for line in lines for word in line.split()]
     return f"{path} has {len(words)} words, {len(set(words))} different ones."
 
@@ -100,7 +98,6 @@ class Quiz:
         self.workspace, self.with_shell = workspace, with_shell
 
     def question(self, number: int) -> Question:
-        """What the scripted guide does with a question."""
         plain = self.workspace.question(number, with_shell=self.with_shell)
         look, report, *command = plain.rounds
         counted, summed = ScriptedCall(name=COUNTING, arguments={"path": self._file(number, 1)}), self._errand(number)
@@ -108,7 +105,6 @@ class Quiz:
         return plain.model_copy(update={"rounds": (look, busy, *command)})
 
     def child_question(self, number: int) -> Question:
-        """What the scripted summariser does."""
         path = self._file(number, 2)
         reading = Round(thinks="It is short.", calls=(ScriptedCall(name="read_file", arguments={"path": path}),))
         asks = f"Summary of {path} for stocktaking no. {number}, please."

@@ -145,7 +145,6 @@ class JobDesk(Agent):
         self.fibers.start([self._fiber(Job(**payload))])
 
     async def serve_slowly(self, payload: dict[str, Any], occurrence: Occurrence) -> None:
-        """Serve an item after a pause, so that the queue is drained for a while."""
         await asyncio.sleep(payload["rest_ms"] / 1000)
         self.serve(payload, occurrence)
 
@@ -159,7 +158,6 @@ class JobDesk(Agent):
 
     @exposed(repeatable=True)
     def progress(self) -> JobsLeft:
-        """How far this desk is."""
         done, wanted = self.sql(PROGRESS, [f"^({'|'.join(FRUITLESS)})-"])[0]
         left = wanted - done
         if not left:  # fruitless jobs take longer to look at

@@ -48,7 +48,6 @@ def mark(directory: str, name: str) -> None:
 
 
 async def async_ms(job: Awaitable[object]) -> float:
-    """How long a job takes."""
     begun_s = time.perf_counter()
     await job
     return (time.perf_counter() - begun_s) * 1000
@@ -65,7 +64,6 @@ class Sleeper(Agent):
     """Sleeps, and reports progress each second."""
 
     async def run(self, input: Nap, run: RunContext) -> int:
-        """Sleep."""
         if input.marks:
             mark(input.marks, f"{run.run_id}-{run.attempt}")
         end_s = time.monotonic() + input.seconds
@@ -79,7 +77,6 @@ class Parent(Agent):
     """Requests runs in every way, and measures them."""
 
     def _perdure_children(self, count: int) -> list[tuple[Any, Any]]:
-        """The children to request, with their inputs."""
         return [(Instant, number) for number in range(count)]
 
     @exposed
@@ -129,7 +126,6 @@ class Writer(Agent):
     """Takes a number of steps, and each is written. Gives back its attempt."""
 
     async def run(self, input: int, run: RunContext) -> int:
-        """Write."""
         for number in range(input):
             await run.step(f"step {number}", self.nothing)
         return run.attempt
@@ -142,7 +138,6 @@ class Item(Writer):
     """Does a little before and after a sleep. Gives back its attempt."""
 
     async def run(self, input: int, run: RunContext) -> int:
-        """Step, milestone, sleep, step."""
         await run.step("first", self.nothing)
         await run.report_progress(milestone="half-way")
         await asyncio.sleep(STEP_S)
@@ -181,12 +176,10 @@ class Idler(Agent):
 
     @exposed
     async def ping(self) -> bool:
-        """Answer, and write nothing."""
         return True
 
     @exposed
     async def write(self) -> bool:
-        """Write a little."""
         self.state["written"] = "something"
         return True
 
@@ -203,7 +196,6 @@ class Punctual(Agent):
     """Finishes at a given moment."""
 
     async def run(self, input: Nap) -> int:
-        """Wait until then."""
         await asyncio.sleep(input.seconds - time.monotonic())
         return input.number
 
@@ -212,7 +204,6 @@ class Keeper(Agent):
     """Takes a while for each completion, and keeps a row of it. The table has no key, so a second effect would show."""
 
     async def on_start(self) -> None:
-        """Note when this life began."""
         self.sql("CREATE TABLE IF NOT EXISTS kept(run_id VARCHAR)")
         if marks := self.state.get("marks"):
             mark(marks, f"start-{time.monotonic_ns()}")
@@ -232,7 +223,6 @@ class Keeper(Agent):
 
     @exposed(repeatable=True)
     async def kept(self) -> tuple[int, int]:
-        """Rows, and different ones."""
         ((rows, distinct),) = self.sql("SELECT count(*), count(DISTINCT run_id) FROM kept")
         return rows, distinct
 
@@ -248,7 +238,6 @@ class Sleepyhead(Agent):
 
     @exposed(repeatable=True)
     async def plan(self, at_s: float, count: int, file: str) -> int:
-        """Plan calls for one instant."""
         when = datetime.fromtimestamp(at_s, UTC)
         with self.transaction():
             for number in range(count):
@@ -256,7 +245,6 @@ class Sleepyhead(Agent):
         return len(self.schedules.list())
 
     async def ring(self, file: str, occurrence: Occurrence) -> None:
-        """Write how late it is, by the wall clock."""
         late_ms = time.time() * 1000 - occurrence.scheduled_at_ms
         append(Path(file), f"{late_ms:.1f}\n")
 
@@ -285,7 +273,6 @@ class Jobber(Agent):
         await asyncio.sleep(86_400)
 
     async def on_fiber_recovered(self, fiber: FiberRecovery) -> FiberResult:
-        """Call it done."""
         type(self).recovered += 1
         return FiberResult("completed")
 
@@ -313,7 +300,6 @@ class Jobber(Agent):
 
     @exposed
     async def begin_endless(self, count: int) -> None:
-        """Have so many fibers under way."""
         for first in range(0, count, BATCH):
             size = min(BATCH, count - first)
             self.fibers.start([{"name": "endless", "fn_name": "endless", "input": first + n} for n in range(size)])
@@ -323,7 +309,6 @@ class Jobber(Agent):
 
     @exposed
     def process(self) -> tuple[int, int]:
-        """The process that it lives in."""
         return this_process()
 
     @exposed(repeatable=True)
@@ -342,7 +327,7 @@ class Herald(Agent):
     """Says what time it is, a thousand times a second."""
 
     async def run(self, input: SpeechOrder, run: RunContext) -> int:
-        """Speak."""
+        """Speak. Returns the number of events."""
         while not await asyncio.to_thread(Path(input.cue).exists):  # noqa: ASYNC110 - another process makes the file
             await asyncio.sleep(LOOK_S)
         begun_s, said = time.monotonic(), 0

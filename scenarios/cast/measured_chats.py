@@ -73,7 +73,6 @@ async def _by_a_survivor(messages: list[ModelMessage], _info: AgentInfo) -> Asyn
 
 
 def _noted(path: Path) -> int:
-    """Note the time of a request, and count them."""
     with path.open("a") as file:
         file.write(f"{time.monotonic()}\n")
     return len(path.read_text().split())
@@ -155,12 +154,10 @@ class ChatParent(Parent):
 
     @exposed
     async def detach_one(self) -> str:
-        """One detached child; its handler notes when it came."""
         handle = await self.run_agent_tool(InstantChat, "Is it?", detached=Detached(on_finish="on_ended"))
         return str(handle.run_id)
 
     async def on_ended(self, run: RunInfo, result: RunResult) -> None:
-        """Note the time."""
         assert result.ok, result
         self.state[run.run_id] = time.time() * 1000
 
@@ -202,7 +199,6 @@ class Sink:
         return [event]
 
     def limits(self, thread_id: str) -> TextLimits:
-        """Practically none."""
         return TextLimits(100_000, Counting.CHARACTERS, 0)
 
     async def post(self, thread_id: str, text: str) -> str:

@@ -22,7 +22,6 @@ class Outside:
         self.effects: Counter[str] = Counter()
 
     def complaints(self) -> Iterator[str]:
-        """What is wrong in the end."""
         for effect, times in self.effects.items():
             if times > 1:
                 yield f"the effect of {effect} happened {times} times"

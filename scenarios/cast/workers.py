@@ -65,7 +65,6 @@ class BossJob(BaseModel):
     follow_ups: int = 0
 
     def detached(self) -> Detached:
-        """The same for `run_agent_tool`."""
         return Detached(
             on_finish=self.handler,
             on_give_up=self.give_up_handler,
@@ -80,12 +79,10 @@ class Diary(Agent):
     """An agent that writes down what it is told, once for each time that it is told."""
 
     def write_down(self, run: RunInfo, status: str) -> None:
-        """Remember one delivery in the transaction that consumes it."""
         self.sql(TOLD)
         self.sql("INSERT INTO told VALUES ($1, $2, $3)", [run.delivery_id, run.run_id, status])
 
     def on_done(self, run: RunInfo, result: RunResult) -> None:
-        """Write down an end."""
         self.write_down(run, result.status)
 
 
@@ -207,7 +204,6 @@ class Boss(Diary):
             )
 
     def on_done_in_bad_temper(self, run: RunInfo, result: RunResult) -> None:
-        """Write down an end, but only when asked for the third time."""
         self.write_down(run, result.status)
         self.tempers[run.run_id] += 1
         if self.tempers[run.run_id] <= TEMPER:
@@ -219,11 +215,9 @@ class Boss(Diary):
         raise RuntimeError("never")
 
     def on_give_up(self, run: RunInfo, result: RunResult) -> None:
-        """Write down that the boss stopped waiting."""
         self.write_down(run, result.status)
 
     def on_milestone(self, run: RunInfo, milestone: MilestoneInfo) -> None:
-        """Write down how far a run is."""
         self.write_down(run, milestone.name)
 
 
@@ -246,7 +240,6 @@ class CautiousBoss(Boss):
     worker = OnceWorker
 
     def on_agent_tool_start(self, run: RunInfo) -> None:  # type: ignore[override]
-        """Write down that a run was accepted."""
         if run.delivery_id:
             self.write_down(run, run.status)
 
@@ -259,17 +252,14 @@ class Member(Agent):
     """Writes down what it hears."""
 
     async def on_start(self) -> None:
-        """Before anything is heard."""
         self.sql("CREATE TABLE IF NOT EXISTS heard (word VARCHAR)")
 
     @exposed
     def hear(self, word: str) -> None:
-        """One more line."""
         self.sql("INSERT INTO heard VALUES ($1)", [word])
 
     @exposed(repeatable=True)
     def heard(self) -> list[str]:
-        """All lines."""
         return [word for (word,) in self.sql("SELECT word FROM heard")]
 
 
@@ -289,11 +279,9 @@ class FamilyHead(Agent):
 
     @exposed(repeatable=True)
     async def heard(self, name: str) -> list[str]:
-        """What a member has heard."""
         member: Any = self.sub_agent(Member, name)
         return list(await member.heard())
 
     @exposed(repeatable=True)
     def drop(self, name: str) -> None:
-        """Delete a member."""
         self.sub_agents.delete(Member, name)

@@ -82,7 +82,6 @@ class Workspace:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of the tools' processes."""
         return {PLACE: str(self.root)}
 
     # what the tools do
@@ -118,7 +117,6 @@ class Workspace:
         return "\n".join([f"{len(found)} lines", *found])
 
     def write(self, name: str, text: str) -> str:
-        """Write a file and say so."""
         path = self.path_of(name)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +135,6 @@ class Workspace:
             log.write(json.dumps(line).encode() + b"\n")
 
     def effects(self) -> list[Effect]:
-        """What began, in order."""
         lines = self._effects.read_bytes().splitlines() if self._effects.exists() else []
         return [Effect(**json.loads(line)) for line in lines]
 
@@ -146,7 +143,6 @@ class Workspace:
         self._pace.write_text(json.dumps(pauses_ms), "utf-8")
 
     async def work(self, name: str) -> None:
-        """Take as long as this tool does."""
         paces = json.loads(self._pace.read_bytes()) if self._pace.exists() else {}
         if pause_ms := paces.get(name):
             await asyncio.sleep(pause_ms / 1000)
@@ -193,7 +189,6 @@ class Workspace:
         return told(done.returncode, done.stdout)
 
     def has_written(self, path: str, text: str) -> bool:
-        """Whether a file has this text."""
         file = self.path_of(path)
         return file.exists() and file.read_text("utf-8") == text
 
@@ -279,7 +274,6 @@ async def shell(command: str) -> str:
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
-    """Kill a command and all that it started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()

@@ -86,7 +86,6 @@ class Director:
         self._looks_s = (0.0, 0.0)
 
     async def direct(self) -> None:
-        """Look, and kill what is due, until the work is over."""
         while True:
             progress = await self._look()
             if self._work.is_over():

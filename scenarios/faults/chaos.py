@@ -249,7 +249,6 @@ class Chaos:
 
 
 def live_in(overview: Overview) -> int:
-    """How many runs are live."""
     return int(overview["runs"]["starting"] + overview["runs"]["running"])
 
 

@@ -47,12 +47,10 @@ class System(Protocol):
 
 
 def supervisor_in(overview: Overview) -> Victim:
-    """The process of the supervisor."""
     return Victim("supervisor", overview["supervisor"]["pid"], overview["supervisor"]["node"])
 
 
 def hosts_in(overview: Overview) -> dict[str, Victim]:
-    """The hosts that are up, by their ids."""
     return {host["host"]: Victim(host["host"], host["pid"], host["node"]) for host in overview["hosts"] if host["up"]}
 
 
@@ -152,6 +150,5 @@ def _is_again(row: Overview | None, attempt: int) -> bool:
 
 
 def some(names: Sequence[object]) -> str:
-    """The first few of them."""
     more = len(names) - NAMED_MAX
     return ", ".join(map(str, names[:NAMED_MAX])) + (f" and {more} more" if more > 0 else "")

@@ -94,7 +94,6 @@ Event = Role | Text | Reasoning | CallStart | ArgumentsDelta | Finish | Usage | 
 
 
 def frames(events: Iterable[Event], response_id: str, model: str) -> tuple[bytes, ...]:
-    """One frame of a `text/event-stream` for each event."""
     return tuple(_frame(event, response_id, model).encode() for event in events)
 
 
@@ -143,7 +142,6 @@ def _delta(event: Event) -> dict[str, Any]:
 
 
 def error_of(failure: StreamFailure) -> dict[str, Any]:
-    """The error object, in a stream or as a body."""
     return {"message": failure.message, "type": failure.type, "param": None, "code": failure.code}
 
 
@@ -160,5 +158,4 @@ def tokens_in(text: str) -> int:
 
 
 def dumped(value: object) -> str:
-    """Compact JSON without escapes."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

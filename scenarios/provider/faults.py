@@ -156,7 +156,6 @@ def perform(body: Sequence[bytes], fault: Fault | None, pace: Pace) -> tuple[Act
 
 
 def refusal(status: int, failure: StreamFailure, retry_after: str | None = None) -> tuple[Act, ...]:
-    """The acts of an HTTP error."""
     headers = PLAIN_HEAD.headers + ((("retry-after", retry_after),) if retry_after is not None else ())
     return ResponseHead(status, headers), Said(dumped({"error": error_of(failure)}).encode()), End("whole")
 
@@ -182,7 +181,6 @@ def _middle(frame: bytes) -> int:
 
 
 def _cut(body: Sequence[bytes], place: int) -> tuple[list[bytes], list[bytes]]:
-    """The body in two, at a byte."""
     before: list[bytes] = []
     after: list[bytes] = []
     at = 0

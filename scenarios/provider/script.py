@@ -48,7 +48,6 @@ class ScriptedCall(Plain):
 
     @property
     def key(self) -> str:
-        """The identity of a call: the tool and its arguments."""
         return key_of(self.name, self.arguments)
 
 
@@ -114,7 +113,6 @@ def key_of(name: str, arguments: object) -> str:
 
 
 def digest_of(result: str) -> str:
-    """The digest of a tool result."""
     return sha256(result.encode()).hexdigest()[:DIGEST_CHARS]
 
 

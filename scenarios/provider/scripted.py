@@ -105,7 +105,6 @@ class ScriptedProvider:
     # requests
 
     def connected(self) -> None:
-        """Count a connection."""
         self.connections += 1
         self.settle()
 
@@ -144,7 +143,6 @@ class ScriptedProvider:
         return perform(spoken, record.fault, self.pace)
 
     def _ruled(self, record: SeenRequest) -> int | None:
-        """The index of the first matching rule."""
         for index, rule in enumerate(self.plan.rules):
             is_left = rule.times is None or self._used[index] < rule.times
             if is_left and rule.fault.kind is not FaultKind.REFUSED and self._fits(rule, record):
@@ -160,7 +158,6 @@ class ScriptedProvider:
         )
 
     def ended(self, number: int, how: str, sent: int, at_ms: float) -> None:
-        """A response is over, after so many bytes of its body."""
         record = self.records[number - 1]
         record.ended, record.sent, record.ended_at_ms = how, sent, at_ms
         self.open -= 1
@@ -231,7 +228,6 @@ class ScriptedProvider:
 
 
 def unknown_path(method: str, path: str) -> StreamFailure:
-    """The error for a request that is not one for a completion."""
     return StreamFailure(
         message=f"{method} {path}: this server knows POST /v1/chat/completions", type="invalid_request_error"
     )

@@ -44,7 +44,6 @@ class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
         return httpx2.AsyncClient(transport=self, trust_env=False)
 
     def model(self, name: str = "scripted") -> OpenAIChatModel:
-        """A model of this name whose requests come here."""
         from openai import AsyncOpenAI  # noqa: PLC0415 - takes half a second, and not all that have a provider have a model
         from pydantic_ai.models.openai import OpenAIChatModel  # noqa: PLC0415 - as above
         from pydantic_ai.providers.openai import OpenAIProvider  # noqa: PLC0415 - as above

@@ -40,7 +40,6 @@ class TurnListener:
         self.ends.append("error")
 
     def on_interrupted(self, info: Any) -> None:
-        """The attempt has ended, and the turn may go on."""
         self.ends.append("interrupted")
         self.cause = info.cause
 
@@ -56,7 +55,6 @@ class AskedQuestion:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The events of all listeners."""
         return [event for listener in self.listeners for event in listener.events]
 
     @property
@@ -175,7 +173,6 @@ def _plain(seen: str) -> str:
 
 
 def parts_of(told: AskedQuestion) -> list[Part]:
-    """The parts of the answer in the transcript."""
     message = told.result.message if told.result else None
     return [] if message is None else message["parts"]
 
@@ -194,14 +191,12 @@ def _text(part: Part) -> str:
 
 
 def final_text(told: AskedQuestion) -> str:
-    """The text after the last tool result."""
     parts = parts_of(told)
     last = max((index for index, part in enumerate(parts) if "toolCallId" in part), default=-1)
     return "".join(part["text"] for part in parts[last + 1 :] if part["type"] == "text")
 
 
 def wrong_requests(records: Sequence[SeenRequest]) -> Iterator[str]:
-    """Requests that a real provider would have refused."""
     for record in records:
         if not record.is_legal:
             yield f"request {record.number} was illegal: {'; '.join(record.problems)}"

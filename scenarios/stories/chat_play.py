@@ -126,7 +126,6 @@ class ChatScenario(Scenario):
 
     @contextlib.contextmanager
     def surroundings(self, data: Path | None) -> Iterator[None]:
-        """A workspace and a model, which the environment of every process names."""
         with contextlib.ExitStack() as stack:
             if data is None:  # the workspace goes when the simulation is over
                 place = (
@@ -150,14 +149,12 @@ class ChatScenario(Scenario):
         self.simulate_turns(self.play)
 
     def simulate_turns(self, play: Play, *begun: Callable[[Laboratory], None], **simulation: Any) -> None:
-        """Play in a simulated world with a provider of its own."""
         with simulated(self.script) as outside:
             self.provider = outside.provider
             simulate_in_one_world(self, play, *begun, **simulation)
         self._count(outside.provider.counters())
 
     async def play(self, stage: Stage) -> None:
-        """A turn in peace, then one for each point."""
         await self.turn(stage, PEACE, 0)
         points = self.points_of([] if self.provider is None else self.provider.log())
         for number, point in enumerate(chosen(points, self.points_max, self.seed), 1):
@@ -203,7 +200,6 @@ class ChatScenario(Scenario):
         self.provider.set_plan(FaultPlan(rules=rules))
 
     def _asks(self, point: Point, number: int) -> str:
-        """What the request asks that breaks."""
         return (self.quiz.child_question(number) if point.child else self.quiz.question(number)).asks
 
     def _wrong(self, point: Point, told: AskedQuestion, since: int) -> list[str]:
@@ -307,7 +303,6 @@ class ChatScenario(Scenario):
         }
 
     def sentences(self, told: dict[str, Any]) -> list[str]:
-        """The same in words."""
         turns, effects = told["turns"], told["side_effects"]
         said = [
             f"{turns['completed']} of {turns['asked']} turns completed in {told['seconds']:.1f} s, {turns['error']} ended with an error.",
@@ -324,14 +319,12 @@ class ChatScenario(Scenario):
 
 
 def _host_of(tool: str, victim: str, rows: list[dict[str, Any]]) -> str:
-    """The host of the run that executes the tool."""
     wanted = {"word_counter": ":WordCounter", "summariser": ":Summariser"}.get(tool, "ToolRun")
     wanted = ":Summariser" if victim == "child" else wanted
     return next((row["host"] for row in rows if row["agent_type"].endswith(wanted) and row["host"]), "")
 
 
 def named(record: SeenRequest, *, child: bool) -> str:
-    """A request, in words."""
     which = f"request after {record.results} results" if record.results else "first request"
     return f"{'the child' if child else 'the guide'}'s {which}"
 
@@ -353,7 +346,6 @@ def chosen(points: Sequence[Point], most: int, seed: int) -> list[Point]:
 
 
 def _in_short(told: AskedQuestion, wrong: list[str]) -> str:
-    """One turn in a few words."""
     if wrong:
         return f"WRONG: {wrong[0]}"
     assert told.result is not None

@@ -125,7 +125,6 @@ def _at_work(tool: str) -> Iterator[Point]:
 
 
 def _kind(laboratory: Laboratory, process: str) -> str:
-    """The kind of a process that dies."""
     host = laboratory.hosts.get(process)
     if host is None:
         return "supervisor"

@@ -43,7 +43,6 @@ def playing(data: Path) -> Iterator[None]:
 
 
 def unwritable(data: Path, problem: OSError) -> LedgerUnwritable:
-    """The error for a directory that cannot be written, with advice."""
     full = problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     advice = "free some space, or name another directory by --data" if full else "name another directory by --data"
     return LedgerUnwritable(str(data), f"it cannot be written: {problem.strerror}", advice)

@@ -85,7 +85,6 @@ class Scenario(ABC):
         return "Stopped."
 
     async def kill(self, stage: Stage, kind: str, victim: Victim, aside: str = "") -> None:
-        """Kill a process, report it and count it."""
         self.screen.say(f"kill {_named(kind, victim)}{aside}")
         self.kills[kind] += 1
         await (stage.cold_restart() if kind == "cluster" else stage.kill(victim))
@@ -110,7 +109,6 @@ def perform(scenario: Scenario, world: str, data: Path, address: str | None = No
 
 
 def simulated(scenario: Scenario) -> dict[str, Any]:
-    """Play in the simulated world, and return the object that `--json` prints."""
     with scenario.surroundings(None), scenario.screen:
         scenario.simulate()
     return _object(scenario, "sim")

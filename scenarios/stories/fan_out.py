@@ -76,7 +76,6 @@ class Logbook(BaseModel):
     path: Path | None = Field(default=None, exclude=True)
 
     def save(self) -> None:
-        """Write it durably."""
         if self.path is None:
             return
         try:
@@ -99,7 +98,6 @@ def read_book(data: Path) -> Logbook | None:
 
 
 def begin_book(data: Path, order: Order, known: Logbook | None) -> Logbook:
-    """A new fan-out in this directory, under the next number."""
     order.number = known.order.number + 1 if known is not None else 1
     book = Logbook(order=order, path=data / RECORD)
     book.save()
@@ -162,7 +160,6 @@ SLOWNESS: Final = 0.5  # of the start time of the world, for a kill on a slow ma
 
 
 def kills_of(order: Order) -> Due:
-    """The kills of an order, with the whole cluster half-way if requested."""
     due = draw_kills(KINDS[:3], order.kills, order.children, order.seed)
     if order.cold_restart:
         due.append((order.children // 2, "cluster"))
@@ -176,7 +173,6 @@ def pace_for(order: Order, start_s: float = 0.0) -> float:
 
 
 def paced(order: Order) -> list[SourceFile]:
-    """The files, with the time to rest over each."""
     step_ms = order.pace_s * 1000 / order.children
     return [
         file.model_copy(update={"rest_ms": int(step_ms * (index + 1))})
@@ -223,7 +219,6 @@ class FanOut(Scenario):
         self.seed = order.seed
 
     def stopped(self, data: Path) -> str:
-        """Whether it had begun, and how to resume it."""
         known = read_book(data)
         if known is None or known.finished:
             return "Stopped before it began."
@@ -232,7 +227,6 @@ class FanOut(Scenario):
     # the work
 
     async def play(self, stage: Stage) -> None:
-        """Play to the end."""
         self._stage, self._parent = stage, f"fan-out-{self._order.number}"
         self._files = paced(self._order)
         self.kills, self._earlier_s, self._began_s = (
@@ -276,7 +270,6 @@ class FanOut(Scenario):
         return self._earlier_s + self._stage.now_s() - self._began_s
 
     async def _harvested(self, left: Due) -> Harvest:
-        """What is known at the end."""
         assert self._work is not None
         seconds, audit = self._seconds(), await self._stage.ask("audit")
         end = self._work.result() if self._order.awaited else await self._stage.call(Census, self._parent, "report")
@@ -309,7 +302,6 @@ class FanOut(Scenario):
         return round(fraction * self._order.children)
 
     def is_over(self) -> bool:
-        """Whether all runs have ended and all mail is delivered."""
         assert self._work is not None
         scene = self.scene
         if self._work.done():
@@ -332,7 +324,6 @@ class FanOut(Scenario):
             self._call.add_done_callback(lambda done: done.cancelled() or done.exception())  # it was only to wake it
 
     async def strike(self, kind: str, victim: Victim, aside: str) -> None:
-        """Kill, and record it. After the death of the cluster, request the work again."""
         if kind == "cluster":
             self._end_work()
         await self.kill(self._stage, kind, victim, aside)
@@ -344,7 +335,6 @@ class FanOut(Scenario):
     # the end
 
     def figures(self) -> dict[str, Any]:
-        """See `perdure run fan-out --help`."""
         harvest = self._harvest
         runs = {"requested": sum(harvest.statuses.values())}
         runs |= {status: harvest.statuses[status] for status in ("completed", "error", "aborted", "interrupted")}
@@ -359,7 +349,6 @@ class FanOut(Scenario):
         }
 
     def sentences(self, told: dict[str, Any]) -> list[str]:
-        """The same in words."""
         runs, mail, recovery = told["runs"], told["deliveries"], told["recovery_ms"]
         took = f"{told['seconds']:.1f} s ({told['runs_per_second']:.3g} a second)"
         ways = " + ".join(f"{mail[way]} {way}" for way in MAIL[1:])

@@ -48,12 +48,10 @@ class Jobs(Scenario):
         self._audit: dict[str, Any] = {}
 
     def stopped(self, _data: Path) -> str:
-        """The same command carries on."""
         again = ["--jobs", self._jobs, "--desks", len(self._desks), "--seed", self.seed, "--data", _data]
         return f"Stopped. `{shlex.join(['perdure', 'run', self.name, *map(str, again)])}` carries on."
 
     async def play(self, stage: Stage) -> None:
-        """Play to the end."""
         self._stage, self._began_s = stage, stage.now_s()
         await asyncio.gather(*(self._accept(desk, jobs) for desk, jobs in self._desks.items()))
         self.screen.say(f"{self._jobs} jobs are accepted by {len(self._desks)} desks")
@@ -91,7 +89,6 @@ class Jobs(Scenario):
     # what the director asks
 
     async def look(self) -> Scene:
-        """How many jobs are done."""
         asking = (self._stage.call(JobDesk, desk, "progress") for desk in self._desks)
         told: list[JobsLeft] = await asyncio.gather(*asking)
         scene = self.scene
@@ -116,7 +113,6 @@ class Jobs(Scenario):
     # the end
 
     def figures(self) -> dict[str, Any]:
-        """See `perdure run jobs --help`."""
         statuses = Counter(status for each in self._reports for status in each.statuses.values())
         late_ms = [float(-early_ms) for each in self._reports for _, early_ms in each.fired]
         return {
@@ -130,7 +126,6 @@ class Jobs(Scenario):
         }
 
     def sentences(self, told: dict[str, Any]) -> list[str]:
-        """The same in words."""
         jobs, late = told["jobs"], told["schedules"]["late_ms"]
         statuses = ", ".join(f"{jobs[status]} {status}" for status in STATUSES if jobs[status])
         fired = f"{told['schedules']['fired']} schedules fired"

@@ -78,7 +78,6 @@ class MessengerScenario(Scenario):
 
     @contextlib.contextmanager
     def surroundings(self, data: Path | None) -> Iterator[None]:
-        """A simulated Telegram and a scripted model, which the environment of every process names."""
         script = script_of(messages_of(self._ways), self.seed)
         with contextlib.ExitStack() as stack:
             if data is None:
@@ -94,14 +93,12 @@ class MessengerScenario(Scenario):
             yield
 
     async def play(self, stage: Stage) -> None:
-        """All exchanges, one after the other."""
         correspondence = Correspondence(stage, self._telegram, self._provider, self.screen.say, self.seed)
         kill = partial(self.kill, stage)
         self._exchanges, self._seen = await correspondence.play(self._ways, self._chats, kill)
         self.wrong += [*self._exchanges.wrong, *self._seen.wrong()]
 
     def figures(self) -> dict[str, Any]:
-        """See `perdure run messenger --help`."""
         return {
             "webhooks": {key: self._exchanges.webhooks[key] for key in WEBHOOKS},
             "kills": {kind: self.kills[kind] for kind in KINDS},
@@ -110,7 +107,6 @@ class MessengerScenario(Scenario):
         }
 
     def sentences(self, told: dict[str, Any]) -> list[str]:
-        """The same in words."""
         webhooks, killed = told["webhooks"], in_words(told["kills"])
         said = [
             f"{told['answered']} of {told['messages']} messages were answered in {told['seconds']:.1f} s. Killed: {killed}.",

@@ -211,7 +211,6 @@ class Exchanges:
         await self._until(is_over, f"{way.name}: it was not answered within {REST_S:.0f} s", REST_S)
 
     async def rows(self, chat_id: int) -> list[dict[str, Any]]:
-        """The replies of a chat."""
         found: list[dict[str, Any]] = await self.stage.call(Clerk, clerk_of(chat_id), "list_deliveries", None, ROWS)
         return found
 

@@ -80,7 +80,6 @@ def curves(samples: Sequence[Sample]) -> list[Curve]:
 
 
 def warmed_up(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples after the warm-up."""
     if not samples:
         return []
     begin_s, end_s = samples[0].at_s, samples[-1].at_s
@@ -152,14 +151,12 @@ class Soak(Scenario):
 
     @contextlib.contextmanager
     def surroundings(self, data: Path | None) -> Iterator[None]:
-        """Those of the legs."""
         assert data is not None
         self._data = data.resolve()
         with self._legs.surroundings(self._data):
             yield
 
     async def play(self, stage: Stage) -> None:
-        """Leg after leg until the time is over, or somebody stops it."""
         assert isinstance(stage, RayStage)
         begun_s = stage.now_s()
         try:
@@ -178,7 +175,6 @@ class Soak(Scenario):
     # between legs
 
     async def _rest(self, stage: Stage) -> None:
-        """Wait until nothing is under way."""
 
         async def is_quiet() -> bool:
             overview = await stage.ask("ps", 0)
@@ -239,7 +235,6 @@ class Soak(Scenario):
         return [f"{each.pid} {each.name()}" for each in alive if each.is_running()]
 
     def sentences(self, told: dict[str, Any]) -> list[str]:
-        """The same in words."""
         said = [
             f"{in_words(told['legs'])} in {told['seconds']:.0f} s. Killed: {in_words(told['kills'])}.",
             *(

@@ -129,7 +129,6 @@ class Legs:
             self._playing.clear()
 
     def _begin(self, story: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Play a story beside what hinders it."""
         self._playing.append(asyncio.ensure_future(story))
         return self._playing[-1]
 
@@ -158,7 +157,6 @@ class Legs:
         self._soak.kills += chat.kills - killed
 
     async def _messenger(self, stage: RayStage, number: int) -> None:
-        """A few exchanges of new people, each with its way to break."""
         provider = self._provider
         provider.set_plan(FaultPlan())
         provider.pace = messenger.PACE
@@ -288,7 +286,6 @@ class Legs:
     def _census(
         self, stage: RayStage, number: int, least: int, most: int, pace_s: float | None = None, **order: Any
     ) -> tuple[Order, FanOut]:
-        """A fan-out with a number of children between these two, and its order."""
         asked = Order(children=self._die.randint(least, most), seed=self._seed_of(number), **order)
         story = FanOut(asked, pace_s)
         story.screen = self._soak.screen
@@ -315,7 +312,6 @@ class Legs:
         return self._chat.provider
 
     async def command(self, *words: str) -> Any:
-        """Run a command of `perdure` as a person would, and return what it prints as an object."""
         out = await self._printed(["-m", "perdure.cli", *words, "--json"], f"perdure {words[0]}")
         return json.loads(out) if out.strip() else None
 
@@ -331,7 +327,6 @@ class Legs:
 
 
 def failures(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """The errors of listed runs that did not complete."""
     return {row["run_id"]: str(row["outcome"]["error"]) for row in rows if row["status"] != "completed"}
 
 
@@ -374,7 +369,6 @@ def open_rows(kind: str, rows: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def beside(data: Path, what: str) -> Path:
-    """A place beside the directory."""
     return data.with_name(f"{data.name}-{what}")
 
 
@@ -431,12 +425,10 @@ if __name__ == "__main__":
 
 
 def program_in(folder: Path) -> Path:
-    """The program in a folder."""
     return folder / "shop.py"
 
 
 def write_shop(folder: Path, release: int) -> Path:
-    """Write the program of this release into a new folder. Returns it."""
     folder.mkdir()
     program = program_in(folder)
     program.write_text(SHOP.format(release=release), encoding="utf-8")
@@ -444,7 +436,6 @@ def write_shop(folder: Path, release: int) -> Path:
 
 
 def told_in(printed: str) -> dict[str, Any]:
-    """What the program said."""
     told: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return told
 

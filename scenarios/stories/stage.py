@@ -52,7 +52,6 @@ class Stage(ABC):
         return await getattr(self._asked.agent(agent_class, name), method)(*args, **options)
 
     async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
-        """Run an agent and wait for its end."""
         result: RunResult = await self._asked.run(agent_class, content, run_id=run_id)
         return result
 
@@ -96,7 +95,6 @@ class RayStage(Stage):
 
     @property
     def is_own(self) -> bool:
-        """Whether the cluster was started for this scenario."""
         return self._runtime.cluster.own
 
     @property
@@ -108,11 +106,9 @@ class RayStage(Stage):
         return self._runtime.client.code_dir
 
     async def kill(self, victim: Victim) -> str:
-        """`SIGKILL`, here or on another machine, unless the process has ended since."""
         return await kill_by(self._runtime, victim)
 
     async def pids(self) -> list[int]:
-        """The numbers of the supervisor's and the hosts' processes, to measure them by."""
         found = await asyncio.to_thread(self._runtime.cluster.processes, ANSWER_S)
         return [info.pid for info in found.values()]
 
@@ -144,7 +140,6 @@ class SimStage(Stage):
         return "in the simulation"
 
     async def cold_restart(self) -> None:
-        """Cut the power for a second."""
         self._simulation.kill_everything()
         await asyncio.sleep(POWER_CUT_S)
         self._simulation.restart_cluster()

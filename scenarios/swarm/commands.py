@@ -135,7 +135,6 @@ def _plain(report: SwarmReport | ExploreReport) -> dict[str, Any]:
 
 
 def known(story: str | None) -> None:
-    """Raise `BadRequest` for an unknown story."""
     if story is not None and story not in STORIES:
         raise BadRequest("story", f"{story!r} is not one of {', '.join(sorted(STORIES))}")
 

@@ -53,7 +53,6 @@ around_chats = partial(simulated, Script(questions=QUESTIONS))
 
 @contextmanager
 def around_letters() -> Iterator[Outside]:
-    """What letters need outside of the simulated processes."""
     values = clerk_environment(SIMULATED, SIMULATED)
     with with_environment(values), simulated(script_of(LETTERS, ANSWERS), Pace(between_ms=20)) as found:
         yield found
@@ -87,7 +86,6 @@ async def _chat(context: PlayContext, name: str, topic: int) -> None:
 
 
 async def _to_its_end(context: PlayContext, name: str, topic: int) -> TurnResult:
-    """Ask and follow, through every interruption."""
     request_id = f"{name}-{topic}"
     call = partial(context.client.call, Calculator, name)
     result: TurnResult = await call("chat", (f"Please: topic {topic}.",), {"request_id": request_id})

@@ -43,7 +43,6 @@ class ExploreReport:
 
     @property
     def ok(self) -> bool:
-        """Whether everything held, wherever the death was."""
         return not self.failures
 
 

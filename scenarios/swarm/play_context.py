@@ -27,7 +27,6 @@ class PlayContext:
     complaints: list[str] = field(default_factory=list)
 
     def expect(self, fine: bool, complaint: str) -> None:
-        """Complain unless it is fine."""
         if not fine:
             self.complaints.append(complaint)
 

@@ -83,7 +83,6 @@ class SeedReport:
 
     @property
     def ok(self) -> bool:
-        """Whether everything held."""
         return not self.problem
 
     @property
@@ -107,11 +106,9 @@ class SwarmReport:
 
     @property
     def ok(self) -> bool:
-        """Whether everything held for every seed."""
         return not self.failures
 
     def add(self, report: SeedReport) -> None:
-        """Count one more seed."""
         self.seeds += 1
         self.kills += report.kills
         self.visits += report.visits
@@ -121,7 +118,6 @@ class SwarmReport:
 
 
 def story_of(seed: int) -> str:
-    """The story that a seed draws when none is asked for."""
     return Random(f"story/{seed}").choice(MIXTURE)
 
 

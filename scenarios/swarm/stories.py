@@ -35,7 +35,6 @@ SPREAD_S: Final = 6.0
 
 
 def tasks(die: Random, count: int, depth: int = 0) -> list[Task]:
-    """Some tasks, nested to a depth."""
     return [task(die, depth) for _ in range(count)]
 
 

@@ -183,7 +183,6 @@ class BotApi:
         self.messages[message.chat_id, message.message_id] = message
 
     def log(self) -> dict[str, Any]:
-        """Everything that it saw."""
         return {
             "messages": [each.model_dump() for each in [*self.messages.values()]],
             "asked": [each.model_dump() for each in self.asked],

@@ -84,7 +84,6 @@ class Ledger(MemoryStore):
         self._hard: dict[str, str] = {}
 
     def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
-        """Keep a group of facts, and look at each."""
         super().append(rows, payloads)
         facts = expand_rows(rows)
         self.log += facts
@@ -95,7 +94,6 @@ class Ledger(MemoryStore):
         self.facts_count += len(facts)
 
     def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
-        """Keep a snapshot, and forget what is forgotten."""
         super().checkpoint(meta, upto_seq, records, forgotten)
         for run_id in forgotten:
             run = self.shadow.runs.get(run_id)
@@ -228,7 +226,6 @@ def unfinished(view: View) -> Iterator[str]:
 
 
 def unbalanced(view: View) -> Iterator[str]:
-    """The audit equation."""
     told = audit(view)
     if not told["balanced"]:
         yield f"the audit does not balance: {told}"
@@ -283,14 +280,12 @@ def _unlike_the_slots(run: Run, told: Counter[str]) -> Iterator[str]:
 
 
 def left_behind(disk: Disk, view: View, run_ids: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Storages of runs that were cleared and deleted."""
     for run_id, agent_type in run_ids:
         if run_id not in view.runs and disk.has(agent_id(agent_type, run_id)):
             yield f"run {run_id} was cleared, and its child's storage is still there"
 
 
 def demand(*complaints: Callable[[], Iterable[str]] | Iterable[str]) -> None:
-    """Raise a `Violation` with all complaints, if there are any."""
     found = [each for source in complaints for each in (source() if callable(source) else source)]
     if found:
         raise Violation("; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else ""))  # noqa: PLR2004
@@ -304,7 +299,6 @@ class Wiretap:
         self.serve = supervisor.serve
 
     async def exchange(self, frame: bytes) -> bytes:
-        """Pass on, and look at the answer."""
         answer: bytes = await self._supervisor.exchange(frame)
         for said in decode_all(SupervisorFrame(*unpack(answer)).messages):
             self._ledger.violations.extend(premature(said, self._ledger.shadow))

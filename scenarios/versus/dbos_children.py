@@ -18,13 +18,11 @@ from perdure.scenarios.versus.conversation import AWAITED, FAN_OUT, answer
 
 @DBOS.workflow()
 async def child(number: int) -> int:
-    """Give the number back."""
     return number
 
 
 @DBOS.workflow()
 async def one_by_one(count: int) -> list[float]:
-    """Seconds of each."""
     seconds = []
     for number in range(count):
         begun_s = time.perf_counter()
@@ -36,7 +34,6 @@ async def one_by_one(count: int) -> list[float]:
 
 @DBOS.workflow()
 async def fan_out(count: int) -> list[float]:
-    """Seconds until all results are there."""
     begun_s = time.perf_counter()
     handles = [await DBOS.start_workflow_async(child, number) for number in range(count)]
     for handle in handles:

@@ -48,13 +48,11 @@ def enter(ctx: Context) -> None:
 
 @children.handler()
 async def child(_ctx: Context, number: int) -> int:
-    """Give the number back."""
     return number
 
 
 @children.handler()
 async def one_by_one(ctx: Context, count: int) -> list[float]:
-    """Seconds of each."""
     enter(ctx)
     seconds = []
     for number in range(count):
@@ -66,7 +64,6 @@ async def one_by_one(ctx: Context, count: int) -> list[float]:
 
 @children.handler()
 async def fan_out(ctx: Context, count: int) -> list[float]:
-    """Seconds until all results are there."""
     enter(ctx)
     begun_s = time.perf_counter()
     await restate.gather(*(ctx.service_call(child, arg=number) for number in range(count)))
@@ -74,7 +71,6 @@ async def fan_out(ctx: Context, count: int) -> list[float]:
 
 
 def post(port: int, path: str, body: object) -> Any:
-    """Ask the server, and return its answer."""
     headers = {"content-type": "application/json"}
     request = urllib.request.Request(f"http://{HOST}:{port}{path}", json.dumps(body).encode(), headers)
     with urllib.request.urlopen(request, timeout=PATIENCE_S) as reply:  # noqa: S310 - the server is ours
@@ -82,7 +78,6 @@ def post(port: int, path: str, body: object) -> Any:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
         return [each.getsockname()[1] for each in sockets]
@@ -112,13 +107,11 @@ def server(program: str, place: Path, ingress: int, admin: int, node: int) -> It
 
 
 async def measure(ingress: int, handler: str, count: int) -> list[float]:
-    """Call a handler from outside."""
     seconds: list[float] = await asyncio.to_thread(post, ingress, f"/children/{handler}", count)
     return seconds
 
 
 async def announce(admin: int, app: int) -> None:
-    """Tell the server where the handlers are, as soon as it is there."""
     async with asyncio.timeout(BEGIN_S):
         while True:
             try:
@@ -130,7 +123,6 @@ async def announce(admin: int, app: int) -> None:
 
 
 async def converse(program: str, ingress: int, admin: int, app: int) -> None:
-    """Serve until the input ends."""
     await announce(admin, app)
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)  # noqa: ASYNC221 - nothing else goes on yet
     name = f"Restate {said.stdout.split()[1]}, Python SDK {version('restate-sdk')}"
@@ -140,7 +132,6 @@ async def converse(program: str, ingress: int, admin: int, app: int) -> None:
 
 
 def main(place: Path) -> None:
-    """Serve the handlers while the conversation goes on."""
     program = shutil.which(RESTATE_SERVER, path=PROGRAMS_PATH)
     assert program is not None  # somebody has looked before
     ingress, admin, node, app = free_ports(4)
