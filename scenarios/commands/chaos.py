@@ -17,9 +17,9 @@ from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import equation, in_words, percentiles, shortened
 from perdure.scenarios.exits import STOPPED
-from perdure.scenarios.faults.chaos import ACCOUNT, Account, Chaos, Plan, counted
+from perdure.scenarios.faults.chaos import ACCOUNT, Account, Chaos, Plan
 from perdure.scenarios.faults.observer import Observer
-from perdure.scenarios.faults.strikes import some
+from perdure.scenarios.faults.strikes import counted, some
 from perdure.scenarios.live_view import PipeScreen, Screen, stamp
 
 SETTLE_MAX_MS: Final = 86_400_000
@@ -133,11 +133,11 @@ def _heed_signals(drill: Chaos) -> None:
 async def _judged(drill: Chaos, observer: Observer, data: Path) -> dict[str, Any]:
     """The account, by what serves the directory, or if nothing does, by its ledger."""
     try:
-        answers = [await observer.ask(*question) for question in ACCOUNT]
+        account = await Account.of(observer)
     except SupervisorUnreachable:
         with ColdLedger(data) as ledger:
-            answers = [ledger.ask(*question) for question in ACCOUNT]
-    told = drill.judge(Account(*answers))
+            account = Account(*[ledger.ask(*question) for question in ACCOUNT])
+    told = drill.judge(account)
     return {**told, "recovery_ms": percentiles([round(each, 1) for each in told["recovery_ms"]])}
 
 

@@ -16,12 +16,12 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from perdure.ledger import SupervisorUnreachable
 from perdure.policies import StrikeTarget, from_here, in_turns
 from perdure.scenarios.faults.observer import NotServed
-from perdure.scenarios.faults.strikes import Overview, Strike, System, Victim, chosen, some
+from perdure.scenarios.faults.strikes import Overview, Strike, System, Victim, chosen, counted, some
 
 LOOK_S: Final = 0.25
 LIVE_MAX: Final = 1_000  # runs that are looked at
@@ -39,6 +39,10 @@ class Account(NamedTuple):
     overview: Overview
     audit: dict[str, Any]
     failed: list[dict[str, Any]]
+
+    @classmethod
+    async def of(cls, system: System) -> Self:
+        return cls(*[await system.ask(*question) for question in ACCOUNT])
 
 
 Vital = Callable[[], Awaitable[list[Victim]]]
@@ -83,7 +87,7 @@ class Chaos:
     async def play(self) -> None:
         """Strike until the time is over, and wait until everything is at rest. Raises `SupervisorUnreachable` if nobody answers."""
         self._began_s = self._system.now_s()
-        self._before = Account(*[await self._system.ask(*question) for question in ACCOUNT])
+        self._before = await Account.of(self._system)
         try:
             await self._strike_on()
             await self._settle()
@@ -227,8 +231,7 @@ class Chaos:
         }
 
     def _differences(self, audit: dict[str, Any]) -> Iterator[str]:
-        if not audit["balanced"]:
-            yield f"the audit does not balance: {', '.join(f'{key} {audit[key]}' for key in MAIL)}"
+        yield from unbalanced(audit)
         known = {mail["mail_id"] for mail in self._before.audit["parked_mail"]}
         parked = [mail for mail in audit["parked_mail"] if mail["mail_id"] not in known]
         if parked:
@@ -252,6 +255,8 @@ def live_in(overview: Overview) -> int:
     return int(overview["runs"]["starting"] + overview["runs"]["running"])
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 run was`, `2 runs were`."""
-    return f"1 {noun} was" if number == 1 else f"{number} {noun}s were"
+def unbalanced(audit: dict[str, Any]) -> list[str]:
+    """What is wrong with the equation of the audit, in a sentence if anything is."""
+    return (
+        [] if audit["balanced"] else [f"the audit does not balance: {', '.join(f'{key} {audit[key]}' for key in MAIL)}"]
+    )

@@ -124,7 +124,7 @@ class Strike:
             return "nothing is decided until it is back"
         if not self.runs and not self.agents:
             return "no live run was on it"
-        runs = "1 run was" if len(self.runs) == 1 else f"{len(self.runs)} runs were"
+        runs = counted(len(self.runs), "run")
         if len(self.agents) > 1:
             return f"{runs} on it, and {len(self.agents)} agents that have live runs"
         return f"{runs} on it" + (", and their parent" if self.agents else "")
@@ -152,3 +152,8 @@ def _is_again(row: Overview | None, attempt: int) -> bool:
 def some(names: Sequence[object]) -> str:
     more = len(names) - NAMED_MAX
     return ", ".join(map(str, names[:NAMED_MAX])) + (f" and {more} more" if more > 0 else "")
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 run was`, `2 runs were`."""
+    return f"1 {noun} was" if number == 1 else f"{number} {noun}s were"

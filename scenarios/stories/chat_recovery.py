@@ -18,7 +18,6 @@ import typer
 from perdure.actors import KillPoint
 from perdure.ledger import BadRequest
 from perdure.scenarios.cast.environment import checked_model
-from perdure.scenarios.cast.guide import Quiz
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.provider.faults import Fault, FaultKind
 from perdure.scenarios.provider.scripted import SeenRequest
@@ -44,8 +43,12 @@ class ChatRecoveryStory(ChatScenario):
     name: ClassVar[str] = "chat-recovery"
 
     def points_of(self, records: Sequence[SeenRequest]) -> list[Point]:
-        """Every moment at which something can die."""
-        return moments_of(self.quiz, records)
+        """Every moment at which something can die. The requests of a real model are not seen, so only tools give moments."""
+        points: list[Point] = []
+        for record in records:
+            points += _in_the_midst(record, child=record.asks == self.quiz.child_question(0).asks)
+        names = {call.name for call in self.quiz.question(0).calls}
+        return [*points, *(point for tool in TOOLS if tool in names for point in _at_work(tool))]
 
     def simulate(self) -> None:
         """Half of the points as under Ray. The others are deaths at kill points, each in its own world."""
@@ -83,15 +86,6 @@ class ChatRecoveryStory(ChatScenario):
         return visited
 
 
-def moments_of(quiz: Quiz, records: Sequence[SeenRequest]) -> list[Point]:
-    """Every moment of a turn. The requests of a real model are not seen, so only tools give moments."""
-    points: list[Point] = []
-    for record in records:
-        points += _in_the_midst(record, child=record.asks == quiz.child_question(0).asks)
-    names = {call.name for call in quiz.question(0).calls}
-    return [*points, *(point for tool in TOOLS if tool in names for point in _at_work(tool))]
-
-
 def _in_the_midst(record: SeenRequest, *, child: bool) -> Iterator[Point]:
     """Deaths and silence during the reply to one request: before it, at its first events, in its middle, at its end."""
     count = len(record.sizes)
@@ -101,7 +95,7 @@ def _in_the_midst(record: SeenRequest, *, child: bool) -> Iterator[Point]:
         where = f"{place} of {named(record, child=child)}"
         for victim in ("child", "agent", "supervisor") if child else ("agent", "supervisor"):
             yield Point(
-                label=f"the {victim}'s host dies {where}" if victim != "supervisor" else f"the supervisor dies {where}",
+                label=f"{_named(victim)} dies {where}",
                 group=f"{victim} {'of child' if child else ''}",
                 fault=fault,
                 results=record.results,
@@ -114,14 +108,17 @@ def _in_the_midst(record: SeenRequest, *, child: bool) -> Iterator[Point]:
 
 def _at_work(tool: str) -> Iterator[Point]:
     for victim in VICTIMS:
-        who = "the supervisor" if victim == "supervisor" else f"the {victim}'s host"
         yield Point(
-            label=f"{who} dies while {tool} is at work",
+            label=f"{_named(victim)} dies while {tool} is at work",
             group=f"{victim} at work",
             victim=victim,
             at_tool=tool,
             paces_ms={tool: AT_WORK_MS},
         )
+
+
+def _named(victim: str) -> str:
+    return "the supervisor" if victim == "supervisor" else f"the {victim}'s host"
 
 
 def _kind(laboratory: Laboratory, process: str) -> str:

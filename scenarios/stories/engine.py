@@ -10,27 +10,30 @@ Each scenario has three modules: `NAME.py` declares it, one of `scenarios/cast/`
 from __future__ import annotations
 
 import asyncio
+import errno
+import fcntl
 import json
+import os
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
 import typer
 
 from perdure.actors import Client
-from perdure.ledger import BadRequest, LedgerError
+from perdure.ledger import BadRequest, LedgerError, LedgerUnwritable
 from perdure.scenarios.exits import code_of
 from perdure.scenarios.faults.strikes import Victim
 from perdure.scenarios.live_view import Screen, screen_for
-from perdure.scenarios.stories.directory_lock import playing
 from perdure.scenarios.stories.stage import RayStage, SimStage, Stage
 from perdure.scenarios.testing.laboratory import Laboratory, Violation
 
 SIM_TIMEOUT_MS: Final = 48 * 3_600_000.0
+LOCK: Final = "scenario.lock"
 
 Play = Callable[[Stage], Awaitable[None]]
 
@@ -160,3 +163,39 @@ async def _timed(scenario: Scenario, play: Play, stage: Stage) -> None:
 def _object(scenario: Scenario, world: str) -> dict[str, Any]:
     about = {"scenario": scenario.name, "world": world, "seed": scenario.seed}
     return {**about, **scenario.figures(), "verified": not scenario.wrong}
+
+
+# one at a time on a directory
+
+
+@contextmanager
+def playing(data: Path) -> Iterator[None]:
+    """Let one command at a time play on a directory. Raises `BadRequest` if another one does."""
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        lock = os.open(data / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as problem:
+        raise unwritable(data, problem) from problem
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(lock, 20, 0).decode("ascii", "replace").strip() or "another one"
+            raise BadRequest(
+                "data",
+                f"a scenario is playing on {data} already (process {owner}); watch it by `perdure ps`, or use another --data",
+            ) from None
+        try:
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+        except OSError as problem:
+            raise unwritable(data, problem) from problem
+        yield
+    finally:
+        os.close(lock)
+
+
+def unwritable(data: Path, problem: OSError) -> LedgerUnwritable:
+    full = problem.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    advice = "free some space, or name another directory by --data" if full else "name another directory by --data"
+    return LedgerUnwritable(str(data), f"it cannot be written: {problem.strerror}", advice)

@@ -32,10 +32,9 @@ from perdure.scenarios.cast.census import (
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.commands.shown import in_words, percentiles, rate
 from perdure.scenarios.faults.by_progress import Director, Due, draw_kills, left_of
-from perdure.scenarios.faults.chaos import MAIL
+from perdure.scenarios.faults.chaos import MAIL, unbalanced
 from perdure.scenarios.faults.strikes import Victim
-from perdure.scenarios.stories.directory_lock import unwritable
-from perdure.scenarios.stories.engine import Scenario, perform
+from perdure.scenarios.stories.engine import Scenario, perform, unwritable
 from perdure.scenarios.stories.scene import Scene
 from perdure.scenarios.stories.stage import RayStage, Stage
 
@@ -132,13 +131,12 @@ def account(order: Order, progress: FanOutProgress, harvest: Harvest) -> dict[st
 
 def wrong_of(order: Order, progress: FanOutProgress, harvest: Harvest) -> Iterator[str]:
     """The problems, in sentences."""
-    mail, audit, statuses = account(order, progress, harvest), harvest.audit, harvest.statuses
+    mail, statuses = account(order, progress, harvest), harvest.statuses
     totals, plain = harvest.sums()[0].model_dump(), count_plainly(files_for(order.children)).model_dump()
     for name, want in plain.items():
         if totals[name] != want:
             yield f"{name}: the agents counted {totals[name]}, a plain loop {want}"
-    if not audit["balanced"]:
-        yield f"the audit does not balance: {', '.join(f'{key} {audit[key]}' for key in MAIL)}"
+    yield from unbalanced(harvest.audit)
     if mail["duplicated"]:
         yield f"{mail['duplicated']} completions were delivered twice"
     if mail["lost"]:

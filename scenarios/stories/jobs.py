@@ -17,6 +17,7 @@ from perdure.scenarios.cast.job_desk import Job, JobDesk, JobsLeft, Report, draw
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.commands.shown import in_words, percentiles, rate
 from perdure.scenarios.faults.by_progress import Director, draw_kills
+from perdure.scenarios.faults.chaos import unbalanced
 from perdure.scenarios.faults.strikes import Victim
 from perdure.scenarios.stories.engine import Scenario, perform
 from perdure.scenarios.stories.scene import Scene
@@ -80,8 +81,7 @@ class Jobs(Scenario):
             self._reports.append(await self._stage.call(JobDesk, desk, "report"))
             self.wrong += wrong_jobs(jobs, self._reports[-1])
         self._audit = await self._stage.ask("audit")
-        if not self._audit["balanced"]:
-            self.wrong.append("the audit does not balance")
+        self.wrong += unbalanced(self._audit)
         more = len(self.wrong) - COMPLAINTS_MAX
         if more > 0:
             self.wrong[COMPLAINTS_MAX:] = [f"… and {more} more"]

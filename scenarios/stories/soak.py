@@ -19,6 +19,7 @@ import typer
 
 from perdure.scenarios.commands.options import AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import in_words
+from perdure.scenarios.faults.chaos import live_in, unbalanced
 from perdure.scenarios.stories.engine import Scenario, perform
 from perdure.scenarios.stories.soak_legs import REST_S, Legs, beside, waited_for
 from perdure.scenarios.stories.stage import RayStage, Stage
@@ -178,8 +179,7 @@ class Soak(Scenario):
 
         async def is_quiet() -> bool:
             overview = await stage.ask("ps", 0)
-            live = overview["runs"]["starting"] + overview["runs"]["running"]
-            return not (live or overview["audit"]["pending"])
+            return not (live_in(overview) or overview["audit"]["pending"])
 
         if not await stage.until(is_quiet, REST_S, LOOK_S):
             left = await waited_for(stage, self._data / "agents")
@@ -195,8 +195,7 @@ class Soak(Scenario):
                 descriptors += process.num_fds()
                 threads += process.num_threads()
                 count += 1
-        runs = overview["runs"]
-        retained = sum(runs.values()) - runs["starting"] - runs["running"]
+        retained = sum(overview["runs"].values()) - live_in(overview)
         disk_mb = await asyncio.to_thread(size_mb, self._data)
         return Sample(round(at_s, 1), retained, round(memory_mb, 1), round(disk_mb, 2), descriptors, threads, count)
 
@@ -204,8 +203,7 @@ class Soak(Scenario):
 
     async def _audit(self, stage: Stage) -> None:
         audit = await stage.ask("audit")
-        if not audit["balanced"]:
-            self.wrong.append("the audit does not balance")
+        self.wrong += unbalanced(audit)
         self.wrong += [f"a mail is parked: {each['mail_id']}, {each['error']}" for each in audit["parked_mail"]]
         self.wrong += grown(self._samples)
 

@@ -24,7 +24,7 @@ from perdure.policies import in_turns
 from perdure.scenarios.cast.census import Census
 from perdure.scenarios.cast.clerk import clerk_environment, script_of
 from perdure.scenarios.cast.environment import SCRIPTED, with_environment
-from perdure.scenarios.faults.chaos import ACCOUNT, Account, Chaos, Plan
+from perdure.scenarios.faults.chaos import Account, Chaos, Plan
 from perdure.scenarios.faults.machine import full_disk, may_be_filled, stood_still
 from perdure.scenarios.faults.strikes import hosts_in, some
 from perdure.scenarios.provider.faults import FaultPlan, Pace
@@ -178,7 +178,7 @@ class Legs:
         plan = Plan(self._die.choice([1.0, 2.0]), DRILL_S, self._seed_of(number), fraction=share, settle_s=REST_S)
         drill = Chaos(stage, plan, self._soak.screen.say)
         await asyncio.gather(story.play(stage), drill.play())
-        told = drill.judge(Account(*[await stage.ask(*question) for question in ACCOUNT]))
+        told = drill.judge(await Account.of(stage))
         failed = await self._expect_all_told(stage, order, number, "drill", STRUCK_WORDS)
         self._found(number, "drill", [*drill.wrong, *([] if failed else story.wrong)])
         self._soak.kills += Counter(told["kills"])

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
 
-from perdure.scenarios.cast.guide import Quiz
 from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
 from perdure.scenarios.provider.faults import Fault, FaultKind
 from perdure.scenarios.provider.scripted import SeenRequest
@@ -35,19 +34,16 @@ class ToolDisconnect(ChatScenario):
     name: ClassVar[str] = "tool-disconnect"
 
     def points_of(self, records: Sequence[SeenRequest]) -> list[Point]:
-        """Every place where a turn can break, and every way in which it can."""
-        return places_of(self.quiz, records)
-
-
-def places_of(quiz: Quiz, records: Sequence[SeenRequest]) -> list[Point]:
-    """Every place where a turn can break, in every way."""
-    points: list[Point] = []
-    for record in records:
-        child = record.asks == quiz.child_question(0).asks
-        where = named(record, child=child)
-        points += [_point(group, label, fault, record, child=child) for group, label, fault in _places(where, record)]
-        points += [_refused(record.number, where)]
-    return [*points, *_at_work(quiz, records), *_endings(quiz, records)]
+        """Every place where a turn can break, in every way."""
+        points: list[Point] = []
+        for record in records:
+            child = record.asks == self.quiz.child_question(0).asks
+            where = named(record, child=child)
+            points += [_point(*place, record, child=child) for place in _places(where, record)]
+            refusal = Fault(kind=FaultKind.REFUSED, duration_ms=DARK_MS)
+            points += [Point(label=f"nobody listens at {where}", group="refused", fault=refusal, number=record.number)]
+        own = [record for record in records if record.asks == self.quiz.question(0).asks]
+        return [*points, *_at_work(own), *_endings(own)]
 
 
 def _point(group: str, label: str, fault: Fault, record: SeenRequest, *, child: bool) -> Point:
@@ -91,16 +87,9 @@ def _places(where: str, record: SeenRequest) -> Iterator[tuple[str, str, Fault]]
         yield str(status), f"status {status} for {where}", fault
 
 
-def _refused(number: int, where: str) -> Point:
-    fault = Fault(kind=FaultKind.REFUSED, duration_ms=DARK_MS)
-    return Point(label=f"nobody listens at {where}", group="refused", fault=fault, number=number)
-
-
-def _at_work(quiz: Quiz, records: Sequence[SeenRequest]) -> Iterator[Point]:
+def _at_work(records: Sequence[SeenRequest]) -> Iterator[Point]:
     """The connection breaks while tools run that the broken reply requested."""
     for record in records:
-        if record.asks != quiz.question(0).asks:
-            continue
         for kind in BREAKS:
             for event in range(len(record.sizes) // 2, len(record.sizes)):
                 yield Point(
@@ -112,11 +101,9 @@ def _at_work(quiz: Quiz, records: Sequence[SeenRequest]) -> Iterator[Point]:
                 )
 
 
-def _endings(quiz: Quiz, records: Sequence[SeenRequest]) -> Iterator[Point]:
+def _endings(records: Sequence[SeenRequest]) -> Iterator[Point]:
     """Ends with an error: a final refusal, and a provider that stays away."""
     for record in records:
-        if record.asks != quiz.question(0).asks:
-            continue
         yield Point(
             label=f"a wrong key after {record.results} results",
             group="401",

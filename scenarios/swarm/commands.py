@@ -6,9 +6,9 @@ import json
 import os
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,7 +16,7 @@ from perdure.actors import Client
 from perdure.ledger import BadRequest
 from perdure.scenarios.commands.options import AsJson
 from perdure.scenarios.exits import code_of, heed_sigterm
-from perdure.scenarios.swarm.explorer import ExploreReport, explore
+from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.play_context import PlayContext
 from perdure.scenarios.swarm.runner import SeedReport, SwarmReport, around_story, play, swarm
 from perdure.scenarios.swarm.stories import STORIES, play_parts
@@ -54,7 +54,7 @@ def swarm_command(
         stopped = stop
     next_seed = first_seed + report.seeds
     if as_json:
-        told = {**_plain(report), "kills_per_second": _rate(report), "ok": report.ok, "next_seed": next_seed}
+        told = {**vars(report), "kills_per_second": _rate(report), "ok": report.ok, "next_seed": next_seed}
         told["failures"] = [{**asdict(each), "replay": each.replay} for each in report.failures]
         print(json.dumps(told))
     else:
@@ -121,17 +121,13 @@ def explore_command(
         report = explore(play_once, seed=seed, stride=stride, diaries=True)
     failures = [{key: value for key, value in asdict(death).items() if key != "trace"} for death in report.failures]
     if as_json:
-        print(json.dumps({**_plain(report), "failures": failures, "ok": report.ok}))
+        print(json.dumps({**vars(report), "failures": failures, "ok": report.ok}))
     else:
         print(f"{report.kills} places to die were tried in {report.seconds:.1f} s, {len(failures)} failures.")
         for death in report.failures:
             print(f"{death.victim} at {death.point} (visit {death.visit}): {death.problem}", file=sys.stderr)
     if not report.ok:
         raise typer.Exit(1)
-
-
-def _plain(report: SwarmReport | ExploreReport) -> dict[str, Any]:
-    return {each.name: getattr(report, each.name) for each in fields(report)}
 
 
 def known(story: str | None) -> None:

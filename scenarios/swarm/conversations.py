@@ -24,7 +24,7 @@ from perdure.scenarios.provider.events import dumped
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Pace, Rule
 from perdure.scenarios.provider.script import Script
 from perdure.scenarios.stories.messenger_checks import Seen
-from perdure.scenarios.swarm.play_context import OFTEN, PlayContext, persist
+from perdure.scenarios.swarm.play_context import OFTEN, PlayContext
 from perdure.scenarios.telegram.bot_api import BotFault
 
 UNKNOWN: Final = ("OUTCOME UNKNOWN", "whose outcome is still unknown")  # of a call, or of one that it would repeat
@@ -72,7 +72,7 @@ def _rules(die: Random, faults: Sequence[Fault], times_max: int) -> tuple[Rule, 
 
 
 async def _chat(context: PlayContext, name: str, topic: int) -> None:
-    result = await persist(context, partial(_to_its_end, context, name, topic))
+    result = await context.persist(partial(_to_its_end, context, name, topic))
     if result is None or not context.patient:
         return
     errors = [part.get("errorText", "") for part in (result.message or {"parts": []})["parts"]]
@@ -97,7 +97,10 @@ async def _to_its_end(context: PlayContext, name: str, topic: int) -> TurnResult
 async def letters(context: PlayContext) -> None:
     """Some letters in one or two chats, some at the same time, while posts get lost and connections break."""
     die, office = context.die, outside()
-    faults = [_fault(die) for _ in range(die.randint(0, 6))]
+    faults = [
+        BotFault(method=die.choice(METHODS), kind=die.choice(KINDS), seconds=1, times=die.randint(1, 2))
+        for _ in range(die.randint(0, 6))
+    ]
     rules = _rules(die, BREAKS_OF_LETTERS, 2)
     count = die.randint(1, 8)
     first = int(context.tag.strip("-") or 0) % 4 * 10
@@ -109,20 +112,12 @@ async def letters(context: PlayContext) -> None:
         await _judge(context, chat_of)
 
 
-def _fault(die: Random) -> BotFault:
-    return BotFault(method=die.choice(METHODS), kind=die.choice(KINDS), seconds=1, times=die.randint(1, 2))
-
-
 async def _send(context: PlayContext, number: int, chat_id: int, pause_s: float) -> Any:
     await asyncio.sleep(pause_s)
     webhook = Webhook("POST", "/", {}, dumped(update_of(number, chat_id, ANSWERS)).encode())
     (messenger,) = Reception.messengers()
     (event,) = messenger.adapter.parse(messenger.id, webhook)
-    return await persist(context, partial(_call, context, chat_id, "receive", event))
-
-
-async def _call(context: PlayContext, chat_id: int, method: str, *args: Any) -> Any:
-    return await context.client.call(Reception, clerk_of(chat_id), method, args, {})
+    return await context.call(Reception, clerk_of(chat_id), "receive", event)
 
 
 async def _judge(context: PlayContext, chat_of: dict[int, int]) -> None:
@@ -138,12 +133,10 @@ async def _judge(context: PlayContext, chat_of: dict[int, int]) -> None:
 
 async def _settled(context: PlayContext, chat_id: int) -> list[dict[str, Any]]:
     while True:
-        rows: list[dict[str, Any]] = await persist(
-            context, partial(_call, context, chat_id, "list_deliveries", None, 500)
-        )
+        rows: list[dict[str, Any]] = await context.call(Reception, clerk_of(chat_id), "list_deliveries", None, 500)
         for row in rows:
             if row["status"] == "parked":
-                await persist(context, partial(_call, context, chat_id, "retry_delivery", row["reply_id"]))
+                await context.call(Reception, clerk_of(chat_id), "retry_delivery", row["reply_id"])
         if all(row["status"] == "settled" for row in rows):
             return rows
         await asyncio.sleep(LOOK_S)

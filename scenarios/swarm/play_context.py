@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
-from perdure.actors import Client
+from perdure.actors import Agent, Client
 from perdure.ledger import HostUnavailable, OutcomeUnknown, Overloaded
 
 TRIES_MAX = 200
@@ -30,16 +31,18 @@ class PlayContext:
         if not fine:
             self.complaints.append(complaint)
 
+    async def persist(self, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """Ask until there is an answer: calls may be interrupted, and a batch may be refused for a moment. None if there never is one."""
+        for _ in range(TRIES_MAX):
+            try:
+                return await ask()
+            except (OutcomeUnknown, Overloaded, HostUnavailable):
+                await asyncio.sleep(0.05)
+        self.expect(False, "a call was interrupted for ever")
+        return None
+
+    async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any) -> Any:
+        return await self.persist(partial(self.client.call, agent_class, name, method, args, {}))
+
 
 Part = Callable[[PlayContext], Awaitable[None]]
-
-
-async def persist(context: PlayContext, ask: Callable[[], Awaitable[Any]]) -> Any:
-    """Ask until there is an answer: calls may be interrupted, and a batch may be refused for a moment."""
-    for _ in range(TRIES_MAX):
-        try:
-            return await ask()
-        except (OutcomeUnknown, Overloaded, HostUnavailable):
-            await asyncio.sleep(0.05)
-    context.expect(False, "a call was interrupted for ever")
-    return None

@@ -7,9 +7,9 @@ asked for once more under the same ids (which must not start anything twice) and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
@@ -28,14 +28,10 @@ from perdure.scenarios.cast.workers import (
     Worker,
 )
 from perdure.scenarios.swarm.conversations import chats, letters
-from perdure.scenarios.swarm.play_context import OFTEN, SELDOM, Part, PlayContext, persist
+from perdure.scenarios.swarm.play_context import OFTEN, SELDOM, Part, PlayContext
 
 LOOKS_MAX: Final = 600
 SPREAD_S: Final = 6.0
-
-
-def tasks(die: Random, count: int, depth: int = 0) -> list[Task]:
-    return [task(die, depth) for _ in range(count)]
 
 
 def task(die: Random, depth: int = 0) -> Task:
@@ -51,8 +47,8 @@ def task(die: Random, depth: int = 0) -> Task:
         fault="raise" if die.random() < SELDOM else "",
         output_bytes=die.choice((0, 0, 0, 2_000)),
         padding="p" * die.choice((0, 0, 0, 1_500)),
-        awaited=tasks(die, below, depth - 1) if below else [],
-        detached=tasks(die, aside) if aside else [],
+        awaited=[task(die, depth - 1) for _ in range(below)],
+        detached=[task(die) for _ in range(aside)],
     )
 
 
@@ -66,7 +62,7 @@ async def trees(context: PlayContext) -> None:
 
 
 async def _tree(context: PlayContext, run_id: str, kind: type[Worker], wanted: Task) -> None:
-    result = await persist(context, lambda: context.client.run(kind, wanted, run_id=run_id))
+    result = await context.persist(lambda: context.client.run(kind, wanted, run_id=run_id))
     if result is None or not context.patient:
         return
     if result.ok:
@@ -91,7 +87,7 @@ async def batches(context: PlayContext) -> None:
         handlers = die.sample(HANDLERS, 2)
         jobs = [_job(die, f"{name}-{n}", handlers) for n in range(die.randint(1, 12))]
         method = die.choice(("begin", "begin_one_by_one"))
-        await persist(context, partial(context.client.call, boss, name, method, (jobs,), {}))
+        await context.call(boss, name, method, jobs)
 
 
 def _job(die: Random, run_id: str, handlers: list[str]) -> BossJob:
@@ -116,7 +112,7 @@ async def budgets(context: PlayContext) -> None:
         job.no_progress_budget_ms = die.choice((None, 200.0, 2_000.0))
         job.give_up_handler = die.choice((None, "on_give_up"))
         jobs.append(job)
-    await persist(context, lambda: context.client.call(Boss, name, "begin", (jobs,), {}))
+    await context.call(Boss, name, "begin", jobs)
 
 
 async def meddling(context: PlayContext) -> None:
@@ -133,13 +129,9 @@ async def meddling(context: PlayContext) -> None:
             continue
         run_id = die.choice(found)["run_id"]
         context.meddled[run_id] = None
-        await _meddle(context, verb, run_id)
-
-
-async def _meddle(context: PlayContext, verb: str, run_id: str) -> None:
-    asked: dict[str, tuple[Any, ...]] = {"cancel": (run_id, None, "meddling"), "clear": ([run_id],), "retry": (run_id,)}
-    with suppress(UnknownRun, RetryRefused):  # cleared meanwhile, or not where it was any more
-        await context.client.ask(verb, *asked[verb])
+        asked: dict[str, list[Any]] = {"cancel": [run_id, None, "meddling"], "clear": [[run_id]], "retry": [run_id]}
+        with suppress(UnknownRun, RetryRefused):  # cleared meanwhile, or not where it was any more
+            await context.client.ask(verb, *asked[verb])
 
 
 async def twins(context: PlayContext) -> None:
@@ -148,7 +140,7 @@ async def twins(context: PlayContext) -> None:
     run_id, wanted = f"{context.tag}twin", task(die, die.randint(0, 1))
     try:
         both = await asyncio.gather(
-            *(persist(context, lambda: context.client.run(Worker, wanted, run_id=run_id)) for _ in range(2))
+            *(context.persist(lambda: context.client.run(Worker, wanted, run_id=run_id)) for _ in range(2))
         )
     except ConflictingRequest:  # the first was cleared, so that the other content below had the id for itself
         context.expect(bool(context.meddled), f"{run_id} was taken by another request")
@@ -161,7 +153,7 @@ async def twins(context: PlayContext) -> None:
 
 async def _contradict(context: PlayContext, run_id: str, other: Task) -> None:
     try:
-        await persist(context, lambda: context.client.run(Worker, other, run_id=run_id))
+        await context.persist(lambda: context.client.run(Worker, other, run_id=run_id))
     except ConflictingRequest:
         return
     except BadRequest as problem:
@@ -175,24 +167,22 @@ async def desks(context: PlayContext) -> None:
     for number in range(die.randint(1, 2)):
         desk, jobs = f"{context.tag}desk-{number}", draw_jobs(die.randint(4, 14), die.randrange(1_000_000), SPREAD_S)
         for _ in range(2):
-            await persist(context, _asking(context, JobDesk, desk, "accept", jobs))
+            await context.call(JobDesk, desk, "accept", jobs)
         cancelled = [job.key for job in jobs if job.kind == "cancelled"]
-        await persist(context, _asking(context, JobDesk, desk, "cancel", cancelled))
+        await context.call(JobDesk, desk, "cancel", cancelled)
         if context.patient:
-            await _until(context, _asking(context, JobDesk, desk, "progress"), lambda told: told.left == 0)
-            report = await persist(context, _asking(context, JobDesk, desk, "report"))
+            await _until(context, lambda told: told.left == 0, JobDesk, desk, "progress")
+            report = await context.call(JobDesk, desk, "report")
             for wrong in wrong_jobs(jobs, report) if report is not None else ():
                 context.expect(False, f"{desk}: {wrong}")
 
 
-def _asking(context: PlayContext, agent_class: type[Agent], name: str, method: str, *args: Any) -> Callable[[], Any]:
-    return partial(context.client.call, agent_class, name, method, args, {})
-
-
-async def _until(context: PlayContext, ask: Callable[[], Any], fits: Callable[[Any], bool]) -> None:
+async def _until(
+    context: PlayContext, fits: Callable[[Any], bool], agent_class: type[Agent], name: str, method: str, *args: Any
+) -> None:
     told: Any = None
     for _ in range(LOOKS_MAX):
-        told = await persist(context, ask)
+        told = await context.call(agent_class, name, method, *args)
         if told is None or fits(told):
             return
         await asyncio.sleep(1)
@@ -205,15 +195,15 @@ async def families(context: PlayContext) -> None:
     head, words = f"{context.tag}head", [f"word {number}" for number in range(die.randint(1, 6))]
     names = [f"member {number}" for number in range(die.randint(1, 3))]
     for first in range(len(words)):
-        await persist(context, _asking(context, FamilyHead, head, "spread", words[first : first + 2], names))
+        await context.call(FamilyHead, head, "spread", words[first : first + 2], names)
     if not context.patient:
         return
     for name in names:
-        await _until(context, _asking(context, FamilyHead, head, "heard", name), lambda heard: len(heard) >= len(words))
-        heard = await persist(context, _asking(context, FamilyHead, head, "heard", name))
+        await _until(context, lambda heard: len(heard) >= len(words), FamilyHead, head, "heard", name)
+        heard = await context.call(FamilyHead, head, "heard", name)
         context.expect(sorted(heard or ()) == sorted(words), f"{name} of {head} heard {heard}, and not {words}")
-    await persist(context, _asking(context, FamilyHead, head, "drop", names[0]))
-    heard = await persist(context, _asking(context, FamilyHead, head, "heard", names[0]))
+    await context.call(FamilyHead, head, "drop", names[0])
+    heard = await context.call(FamilyHead, head, "heard", names[0])
     context.expect(heard == [], f"{names[0]} of {head} was deleted, and has heard {heard}")
 
 
@@ -233,17 +223,7 @@ STORIES: dict[str, tuple[Part, ...]] = {
 }
 
 
-async def play_parts(parts: Iterable[Part], context: PlayContext, seed: int) -> None:
+async def play_parts(parts: Sequence[Part], context: PlayContext, seed: int) -> None:
     """Play the parts at the same time, each with a die of its own that is the same in every play."""
-    jobs = []
-    for number, part in enumerate(parts):
-        own = PlayContext(
-            context.client,
-            Random(f"{seed}/{number}"),
-            context.patient,
-            f"{number}-",
-            context.meddled,
-            context.complaints,
-        )
-        jobs.append(part(own))
-    await asyncio.gather(*jobs)
+    contexts = [replace(context, die=Random(f"{seed}/{at}"), tag=f"{at}-") for at in range(len(parts))]
+    await asyncio.gather(*(part(own) for part, own in zip(parts, contexts, strict=True)))

@@ -13,7 +13,7 @@ from perdure.actors import Agent, Client, Detached, RunContext, RunInfo, RunResu
 from perdure.ledger import BadRequest, SupervisorUnreachable
 from perdure.policies import StrikeTarget
 from perdure.scenarios.cli import app
-from perdure.scenarios.faults.chaos import ACCOUNT, GONE_S, MUTE_S, Account, Chaos, Plan
+from perdure.scenarios.faults.chaos import GONE_S, MUTE_S, Account, Chaos, Plan
 from perdure.scenarios.faults.observer import NotServed
 from perdure.scenarios.faults.strikes import Strike, Victim
 from perdure.scenarios.stories.stage import SimStage
@@ -65,7 +65,7 @@ def played(plan: Plan) -> tuple[Chaos, dict[str, Any], list[str], list[int]]:
         await client.agent(Book, "book").open()
         drill = Chaos(stage, plan, said.append)
         await drill.play()
-        account = Account(*[await stage.ask(*question) for question in ACCOUNT])
+        account = await Account.of(stage)
         found.extend([drill, drill.judge(account), await client.agent(Book, "book").pages()])
 
     with Laboratory(plan.seed, diaries=False) as laboratory:

@@ -16,9 +16,9 @@ from perdure.ledger import BadRequest
 from perdure.scenarios.cli import app
 from perdure.scenarios.stories.chat_checks import COMPLETED, count_effects, parts_of, wrong_answer, wrong_ends
 from perdure.scenarios.stories.chat_play import PEACE, chosen
-from perdure.scenarios.stories.chat_recovery import moments_of
+from perdure.scenarios.stories.chat_recovery import ChatRecoveryStory
 from perdure.scenarios.stories.stage import Stage
-from perdure.scenarios.stories.tool_disconnect import ToolDisconnect, places_of
+from perdure.scenarios.stories.tool_disconnect import ToolDisconnect
 
 FIELDS = (
     "scenario world seed model turns points attempts interruptions recoveries requests connections illegal side_effects kills seconds "
@@ -79,7 +79,9 @@ def test_wherever_the_connection_breaks_the_turn_completes_or_says_why_it_cannot
 
 def test_every_kind_of_break_has_a_place_in_every_request(peace: Peace) -> None:
     records = peace.seen
-    places, moments = places_of(peace.quiz, records), moments_of(peace.quiz, records)
+    recovery = ChatRecoveryStory(1, 0)
+    recovery.quiz = peace.quiz
+    places, moments = peace.points_of(records), recovery.points_of(records)
     assert len({(record.asks, record.results) for record in records}) == 5, (
         "three requests of the guide, two of its child"
     )

@@ -60,7 +60,7 @@ from perdure.scenarios.cli import app, main
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.exits import Terminated
 from perdure.scenarios.stories import fan_out
-from perdure.scenarios.stories.directory_lock import playing
+from perdure.scenarios.stories.engine import playing
 from perdure.scenarios.stories.fan_out import FanOutProgress, Order
 from perdure.scenarios.stories.stage import RayStage
 from perdure.scenarios.swarm.play_context import PlayContext

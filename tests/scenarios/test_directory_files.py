@@ -30,7 +30,7 @@ from perdure.ledger.store.integrity import Finding
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.doctor import diagnosis
 from perdure.scenarios.stories import fan_out
-from perdure.scenarios.stories.directory_lock import playing
+from perdure.scenarios.stories.engine import playing
 from tests.actors.runtime.test_backup import Workshop
 from tests.kit import address
 from tests.tidy import IMPORT_PATH
