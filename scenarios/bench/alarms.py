@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from perdure.actors import Runtime
-from perdure.actors.ray_world.os_processes import cpu_s
 from perdure.ledger import (
     Alarm,
     FactRow,
@@ -29,7 +28,7 @@ from perdure.ledger import (
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.bench.figures import Found
 from perdure.scenarios.bench.ledger import AT_MS, CHUNK, HOST, LIMITS, boot_apart
-from perdure.scenarios.bench.measuring import Bench, handle, percentile, until_asleep, wait_for
+from perdure.scenarios.bench.measuring import Bench, busy_share, handle, percentile, until_asleep, wait_for
 from perdure.scenarios.cast.measured import Sleepyhead
 
 PER_AGENT = 10  # alarms of one agent; they ring together
@@ -48,7 +47,7 @@ def alarms(bench: Bench) -> Found:
         _plan(runtime, agents, lambda _: (datetime.now(UTC) + FAR).timestamp(), marks / "never")
         bench.say(f"{agents * PER_AGENT:,} alarms of {agents:,} agents are set")
         until_asleep(runtime, PATIENCE_S)
-        idle = _busy_share(runtime) * 100
+        idle = busy_share(runtime.cluster.pids(), QUIET_S) * 100
         slow = _rung(runtime, marks / "slow", bench.size(50, 10), SLOWLY)
         fast = _rung(runtime, marks / "fast", bench.size(250, 25), PER_SECOND)
     late = [value for each in (slow, fast) for value in (statistics.median(each), percentile(each, 0.99))]
@@ -76,13 +75,6 @@ def _plan(runtime: Runtime, agents: int, at_s: Callable[[int], float], file: Pat
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(plan, range(agents)))
-
-
-def _busy_share(runtime: Runtime) -> float:
-    pids = runtime.cluster.pids()
-    before_s = cpu_s(pids)
-    time.sleep(QUIET_S)
-    return (cpu_s(pids) - before_s) / QUIET_S
 
 
 def _late(file: Path) -> list[float]:

@@ -65,13 +65,13 @@ def chat_streams(bench: Bench) -> Found:
 
 def _rate(runtime: Runtime, number: int) -> float:
     listener = Listener()
-    ms = _chat_ms(handle(runtime, Torrent, f"torrent-{number}"), listener)
+    ms = chat_ms(handle(runtime, Torrent, f"torrent-{number}"), listener)
     return len(listener.heard) / ms * 1000
 
 
 def _latencies(runtime: Runtime) -> list[float]:
     listener = Listener()
-    _chat_ms(handle(runtime, Clocked, "clocked"), listener)
+    chat_ms(handle(runtime, Clocked, "clocked"), listener)
     chunks = [(at_s, event["delta"]) for at_s, event in listener.heard if event["type"] == "text-delta"]
     return [(at_s - float(made)) * 1000 for at_s, made in chunks if "." in made]
 
@@ -84,21 +84,21 @@ def chat_turns(bench: Bench) -> Found:
         old = handle(runtime, Long, "long")
         old.remember(long)
         for agent in (short, old):
-            _chat_ms(agent)
+            chat_ms(agent)
         calm(runtime)
-        turns = [_chat_ms(short) for _ in range(count)]
+        turns = [chat_ms(short) for _ in range(count)]
         begun = [_start_ms(old) for _ in range(bench.size(20, 3))]
-        later = [_chat_ms(old) for _ in range(bench.size(20, 3))]
+        later = [chat_ms(old) for _ in range(bench.size(20, 3))]
     return Found(percentile(turns, 0.5), begun, Compared(later, statistics.median(turns)), long=long)
 
 
 def _start_ms(agent: Any) -> float:
     listener, asked_s = Listener(), time.monotonic()
-    _chat_ms(agent, listener)
+    chat_ms(agent, listener)
     return (listener.heard[0][0] - asked_s) * 1000
 
 
-def _chat_ms(agent: Any, listener: Listener | None = None) -> float:
+def chat_ms(agent: Any, listener: Listener | None = None) -> float:
     begun_s = time.perf_counter()
     result = agent.chat("Is it?", listener)
     assert result.ok, result

@@ -109,7 +109,7 @@ def visits() -> Iterator[Callable[[str, str], Opened]]:
 
 
 def _opened(browser: Browser, url: str, selector: str) -> Opened:
-    """Open a page as somebody who never was there."""
+    # As somebody who never was there.
     context = browser.new_context()
     try:
         page = context.new_page()

@@ -26,7 +26,7 @@ from perdure.scenarios.bench.measuring import (
     process_of,
     wait_for,
 )
-from perdure.scenarios.cast.measured import Keeper, ManyRuns, Nap, Parent, Sleeper
+from perdure.scenarios.cast.measured import Keeper, Nap, Parent, Sleeper
 from perdure.scenarios.cast.measured_chats import Broken, ChatParent, Mortal
 
 LONG_S = 600.0
@@ -51,9 +51,9 @@ def _kill_child(runtime: Runtime, marks: Path, run_id: str) -> float:
     process = process_of(runtime, host)
     killed_s = time.monotonic()
     kill([process])
-    again_s = float(wait_for(lambda: _read(marks / f"{run_id}-2"), pause_s=SOON_S))
+    again_s = wait_for(partial(_first, marks, f"{run_id}-2"), pause_s=SOON_S)
     runtime.cancel(run_id)
-    return (again_s - killed_s) * 1000
+    return float(again_s - killed_s) * 1000
 
 
 def supervisor_death(bench: Bench) -> Found:
@@ -118,7 +118,7 @@ def handlers_death(bench: Bench) -> Found:
         for repeat in range(3):
             marks = _marks(bench, f"handler-marks-{repeat}")
             keeper = handle(runtime, Keeper, f"keeper-{repeat}")
-            keeper.keep(ManyRuns(count=count, at_s=time.monotonic() + 1.5, marks=str(marks)))
+            keeper.keep(count, time.monotonic() + 1.5, str(marks))
             wait_for(partial(_has, marks, "handler-*", count // 3))
             killed_s = time.monotonic()
             kill([process_of(runtime, host_of_agent(runtime, f"keeper-{repeat}"))])
@@ -214,10 +214,6 @@ def _opened(data: Path) -> Runtime:
     runtime = actors.Runtime(data, address="local", limits=Limits())
     runtime.open()
     return runtime
-
-
-def _read(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
 
 
 def _has(marks: Path, pattern: str, count: int) -> bool:

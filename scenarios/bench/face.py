@@ -30,7 +30,7 @@ from perdure.actors.ray_world.os_processes import cpu_s
 from perdure.scenarios.bench.chromium import visits
 from perdure.scenarios.bench.figures import Compared, Found
 from perdure.scenarios.bench.gateway import gateways
-from perdure.scenarios.bench.measuring import Bench, calm, handle, pss_mb, wait_for
+from perdure.scenarios.bench.measuring import Bench, busy_share, calm, handle, pss_mb, wait_for
 from perdure.scenarios.cast.measured import EVENTS_A_SECOND, Herald, Parent, SpeechOrder
 
 CHATS: Final = "perdure.scenarios.cast.measured_chats:GATEWAY_AGENTS"
@@ -72,20 +72,15 @@ def listeners(port: int) -> list[psutil.Process]:
 
 
 def gateway_idle(bench: Bench) -> Found:
-    """A process that has answered once, and that nobody asks anything."""
     seconds = bench.size(30, 3)
     with bench.cluster("gateway-idle") as runtime, served(runtime, CHATS) as port:
         assert _get(port, "/api/overview")
         calm(runtime)
         (process,) = listeners(port)
-        before_s = cpu_s([process.pid])
-        time.sleep(seconds)
-        used_s = cpu_s([process.pid]) - before_s
-        return Found(used_s / seconds * 100, pss_mb([process.pid]), process.memory_info().rss / 2**20)
+        return Found(busy_share([process.pid], seconds) * 100, pss_mb([process.pid]), process.memory_info().rss / 2**20)
 
 
 def gateway_killed(bench: Bench) -> Found:
-    """The gateway's process is killed while an answer is written: the next word that is written after that, at a Python client."""
     found: dict[int, list[float]] = {1: [], 2: []}
     with bench.cluster("gateway-killed", hosts_warm=2) as runtime:
         for workers, waits in found.items():
@@ -120,7 +115,6 @@ def _is_up(port: int) -> bool:
 
 
 def _serving(port: int) -> int:
-    """The process to which this one is connected."""
     lines = psutil.net_connections("tcp")
     mine = {each.laddr.port for each in lines if each.pid == os.getpid() and each.raddr and each.raddr.port == port}
     return next(
@@ -134,7 +128,6 @@ def _serving(port: int) -> int:
 
 
 def agent_connect(bench: Bench) -> Found:
-    """A front end of the npm package `agents` comes to an agent that has many ended runs."""
     count, repeats = bench.size(2_000, 200), bench.size(20, 3)
     with bench.cluster("agent-connect") as runtime:
         handle(runtime, Parent, "parent").fan_out(count)
@@ -145,7 +138,6 @@ def agent_connect(bench: Bench) -> Found:
 
 
 def first_paint(bench: Bench) -> Found:
-    """Somebody opens the dashboard of a runtime with many ended runs in a browser that never was there."""
     count, repeats = bench.size(100_000, 2_000), bench.size(11, 3)
     with bench.cluster("first-paint") as runtime, served(runtime, PARENTS) as port:
         few = _paints(runtime, port, PAGE, repeats)
@@ -187,17 +179,13 @@ def _connection(port: int) -> tuple[float, float, float]:
     return greeted_ms, first_ms, now_ms
 
 
-def _asked(line: http.client.HTTPConnection, path: str) -> bytes:
-    line.request("GET", path)
-    answer = line.getresponse()
-    body = answer.read()
-    assert answer.status == http.client.OK, (path, answer.status, body[:200])
-    return body
-
-
 def _get(port: int, path: str) -> Any:
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as line:
-        return json.loads(_asked(line, path))
+        line.request("GET", path)
+        answer = line.getresponse()
+        body = answer.read()
+    assert answer.status == http.client.OK, (path, answer.status, body[:200])
+    return json.loads(body)
 
 
 def watchers(bench: Bench) -> Found:

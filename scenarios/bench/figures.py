@@ -197,7 +197,6 @@ def _cpu() -> str:
 
 
 def report(figures: Sequence[dict[str, Any]], failures: Sequence[Failed] = ()) -> dict[str, Any]:
-    """The object that `--json` prints."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     return {
         "machine": machine(),

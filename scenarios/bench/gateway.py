@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from perdure.actors import Gateways, Runtime, ServePlan, bound, messenger_app
+from perdure.scenarios.bench.chats import chat_ms
 from perdure.scenarios.bench.figures import Found
 from perdure.scenarios.bench.measuring import Bench, handle, own_heap_left_alone, percentile
 from perdure.scenarios.cast.measured_chats import Correspondent, InstantChat
@@ -48,7 +49,7 @@ class RawConnection:
         return told, reader
 
     def close(self) -> None:
-        """Hang up. Who asks again connects again."""
+        # The next `post` connects again.
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
@@ -77,21 +78,14 @@ class RawChat(RawConnection):
 
 
 def gateway(bench: Bench) -> Found:
-    """The same turn inside and over HTTP, a chunk when nothing else happens, and many chats at once."""
     count, total = bench.size(200, 10), bench.size(200, 10)
     with bench.cluster("gateway", hosts_warm=2) as runtime:
-        inside = [_inside_ms(handle(runtime, InstantChat, "inside")) for _ in range(count + WARM)][WARM:]
+        inside = [chat_ms(handle(runtime, InstantChat, "inside")) for _ in range(count + WARM)][WARM:]
         outside, alone, many = asyncio.run(_outside(runtime, count, total))
     middle = percentile(outside, 0.5)
     beyond = middle - percentile(inside, 0.5)
     late = (percentile(many, share) for share in (0.5, 0.99))
     return Found(beyond, middle, percentile(alone, 0.5), *late, total=total)
-
-
-def _inside_ms(agent: Any) -> float:
-    begun_s = time.monotonic()
-    assert agent.chat("Is it?").ok
-    return (time.monotonic() - begun_s) * 1000
 
 
 async def _outside(runtime: Runtime, count: int, total: int) -> tuple[list[float], list[float], list[float]]:
@@ -172,7 +166,6 @@ async def _webhook_ms(line: RawConnection, number: int, chat: int) -> float:
 
 
 async def _batch(lines: list[RawConnection], first: int, count: int) -> float:
-    """The webhooks a second if every line sends one after the other."""
     numbers = iter(range(first, first + count))
 
     async def work(line: RawConnection) -> None:
@@ -185,7 +178,7 @@ async def _batch(lines: list[RawConnection], first: int, count: int) -> float:
 
 
 async def _answered(runtime: Any, name: str) -> int:
-    """The number of answered events of an agent, when it is idle."""
+    # When it is idle: later messages are answered together.
     while True:
         rows = await runtime.agent(Correspondent, name).list_deliveries(None, 500)
         if all(row["status"] == "settled" for row in rows):

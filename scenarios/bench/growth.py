@@ -149,7 +149,6 @@ def _costs_us(bench: Bench, name: str, costs_s: dict[int, list[float]]) -> dict[
 
 
 def _memory() -> float:
-    """What an ended run holds in memory until it is dropped (`retained_in_memory`)."""
     count = 5_000
     gc.collect()
     tracemalloc.start()
@@ -183,7 +182,7 @@ async def fan_out(count: int) -> TurnBench:
 
 
 async def _end(turns: TurnBench, asked: Sequence[Stimulus]) -> None:
-    """These runs are requested and end; the parent does not come to handle the mail."""
+    # The parent does not come to handle the mail.
     said = await turns.turn(asked)
     await turns.turn([each for each in said if isinstance(each, Ended)])
 

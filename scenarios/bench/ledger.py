@@ -169,7 +169,6 @@ def _ended(run_id: str, incarnation: int) -> Stimulus:
 
 
 def _lived(view: View, run_id: str, steps: list[Step]) -> Iterator[FactRow]:
-    """The facts of these steps of a run, and of its placement."""
     for step in steps:
         stimulus = step if isinstance(step, Request) else step(run_id, view.runs[run_id].incarnation)  # type: ignore[operator]
         yield from expand_rows(apply_fact(view, decide(view, stimulus, AT_MS, LIMITS), AT_MS))
@@ -178,7 +177,6 @@ def _lived(view: View, run_id: str, steps: list[Step]) -> Iterator[FactRow]:
 
 
 def _template() -> tuple[list[FactRow], Record]:
-    """The facts and the record of one completed run."""
     view = View()
     view.hosts[HOST] = HostView(HOST, None, up=True)
     facts = list(_lived(view, TEMPLATE, [_request(TEMPLATE), _up, _ended]))
@@ -187,7 +185,7 @@ def _template() -> tuple[list[FactRow], Record]:
 
 
 def _copied_facts(facts: list[FactRow], numbers: range, seq: int) -> Iterator[FactRow]:
-    """The same facts for other runs. All ids have one length, so they can be replaced."""
+    # All ids have one length, so they can be replaced.
     for number in numbers:
         run_id = f"retained-{number:07d}"
         for fact in facts:

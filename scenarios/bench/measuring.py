@@ -46,7 +46,7 @@ class Bench:
 
     @contextmanager
     def spinning(self) -> Iterator[None]:
-        """With `load` processes beside it that only compute. They end with this one, or with the block."""
+        # They end with this process, too.
         spinners = [subprocess.Popen([sys.executable, "-c", SPINNER]) for _ in range(self.load)]
         try:
             yield
@@ -78,7 +78,7 @@ class Listener:
 
 @contextmanager
 def own_heap_left_alone() -> Iterator[None]:
-    """Inside, the garbage collector passes over what is in memory now. A search through it held up what is measured here for 0.17 s."""
+    # A search through the heap held up what is measured here for 0.17 s.
     gc.collect()
     gc.freeze()
     try:
@@ -113,7 +113,7 @@ def took_ms(call: Callable[[], object]) -> float:
 
 
 def handle(runtime: Runtime, agent_class: type[Agent], name: str) -> Any:
-    """A handle whose methods block: this is sync code."""
+    # This is sync code, where its methods block.
     return runtime.agent(agent_class, name)
 
 
@@ -131,7 +131,6 @@ def host_of_agent(runtime: Runtime, name: str) -> str:
 
 
 def until_asleep(runtime: Runtime, patience_s: float, until_s: float = 0.0) -> None:
-    """Wait until no agent is awake, or until that time."""
 
     def is_so() -> bool:
         return not any(host["tenants"] for host in runtime.ps()["hosts"]) or 0 < until_s <= time.time()
@@ -139,8 +138,14 @@ def until_asleep(runtime: Runtime, patience_s: float, until_s: float = 0.0) -> N
     wait_for(is_so, patience_s)
 
 
+def busy_share(pids: Sequence[int], seconds: float) -> float:
+    """The share of a core that these processes use in the next seconds."""
+    before_s = cpu_s(pids)
+    time.sleep(seconds)
+    return (cpu_s(pids) - before_s) / seconds
+
+
 def calm(runtime: Runtime, patience_s: float = 20.0) -> None:
-    """Wait until the supervisor and the hosts are idle, at most for a while."""
     before_s, end_s = cpu_s(runtime.cluster.pids()), time.monotonic() + patience_s
     while time.monotonic() < end_s:
         time.sleep(CALM_S)

@@ -76,7 +76,7 @@ def _measure(group: str, place: Path, *, quick: bool, load: int) -> list[dict[st
 
 
 def _say(text: str) -> None:
-    """Print to stderr: stdout has the figures only."""
+    # stdout has the figures only.
     print(text, file=sys.stderr, flush=True)
 
 

@@ -183,10 +183,10 @@ def busy_host(bench: Bench) -> Found:
             writers = again + len(before - hosts_up(runtime))
         with bench.cluster("items") as runtime:
             crowder = handle(runtime, ManyRunner, "crowder")
-            crowder.detach_items(2)
+            crowder.detach(2)
             before = hosts_up(runtime)
-            items_s, again = crowder.detach_items(total)
-            items = again + len(before - hosts_up(runtime))
+            items_s = crowder.detach(total)
+            items = crowder.again() + len(before - hosts_up(runtime))
     p99 = Compared([percentile(calls_ms, 0.99)], percentile(calm_ms, 0.99))
     rate = count * times / seconds
     return Found(percentile(calls_ms, 0.5), p99, rate, writers, items_s, items, count=count, times=times, total=total)
@@ -218,7 +218,6 @@ def fibers(bench: Bench) -> Found:
 
 
 def calls_during_recovery(victim: Any, count: int) -> list[float]:
-    """The milliseconds of each call, until the new life has recovered so many fibers."""
     times, recovered = [], victim.came_back()
     while recovered < count:
         begun_s = time.perf_counter()

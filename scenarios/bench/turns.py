@@ -94,7 +94,6 @@ class TurnBench:
                 yield Handled(message.agent_id, message.incarnation, [mail[0] for mail in message.mails], [])
 
     async def all_turns(self, stimuli: Sequence[Stimulus]) -> None:
-        """Turns of `TURN` messages, until nothing is left to be said."""
         waiting = deque(stimuli)
         while waiting:
             waiting += await self.turn([waiting.popleft() for _ in range(min(TURN, len(waiting)))])

@@ -46,7 +46,7 @@ class Calculator(ChatAgent):
         return model_here()
 
     def tools(self) -> list[Any]:
-        """The function; the method is found by its mark."""
+        # The method `double` is found by its mark.
         return [add]
 
     @tool

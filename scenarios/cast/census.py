@@ -123,7 +123,7 @@ class Reader(Agent):
         return Findings(digest=found.digest, **rows)
 
     async def _rest(self, rest_s: float, run: RunContext) -> None:
-        """Wait as for a job elsewhere. A later attempt waits for the rest of it, and at least for a quarter of it."""
+        # A later attempt waits for the rest of it, and at least for a quarter of it.
         clock = asyncio.get_running_loop()
         until_s = run.step("rest", lambda: clock.time() + rest_s)
         least_s = 0.0 if run.attempt == 1 else rest_s / 4
@@ -136,7 +136,7 @@ class Census(Agent):
     stands_alone = True
 
     async def on_start(self) -> None:
-        """The table of deliveries has no key, so that a second delivery would show."""
+        # Without a key, so that a second delivery would show.
         self.sql("CREATE TABLE IF NOT EXISTS delivered(run_id VARCHAR, status VARCHAR)")
 
     @exposed(repeatable=True)
@@ -150,7 +150,7 @@ class Census(Agent):
         return len(order.files)
 
     def on_read(self, run: RunInfo, result: RunResult) -> None:
-        """Add the findings of one file, in the transaction that consumes the completion."""
+        # In the transaction that consumes the completion.
         self.sql("INSERT INTO delivered VALUES ($1, $2)", [run.run_id, result.status])
         if result.ok:
             self.state["totals"] = Totals(**self.state.get("totals", {})).plus(result.output).model_dump()
@@ -163,7 +163,7 @@ class Census(Agent):
         return {"asked": self.state.get("asked", 0), "deliveries": deliveries, "distinct": distinct, "totals": totals}
 
     async def run(self, input: CensusOrder, run: RunContext) -> Totals:
-        """The same with awaited runs. After a death it requests the same runs, and takes existing results."""
+        # After a death it requests the same runs, and takes existing results.
         totals = Totals()
         count = len(input.files)
         async for result in self.as_completed([(Reader, file) for file in input.files]):

@@ -59,7 +59,7 @@ class Clerk(MessengerAgent):
 
 
 def _wire_of_now() -> BaseRequest:
-    """Resolved late: one process may play many simulations."""
+    # Resolved late, because one process may play many simulations.
     wire: BaseRequest = outside().telegram.wire()
     return wire
 
@@ -82,7 +82,6 @@ def clerk_of(chat_id: int) -> str:
 
 
 def question_of(number: int, seed: int) -> Question:
-    """The answer to the message of this number: a few words, or more than one message can hold."""
     die = Random(f"{seed} {number}")
     length = die.choice((8, 30, 90, 200))
     words = " ".join(die.choice(PROSE.split()) for _ in range(length))
@@ -98,7 +97,6 @@ def script_of(count: int, seed: int) -> Script:
 
 
 def update_of(number: int, chat_id: int, seed: int) -> dict[str, Any]:
-    """The webhook of a message, as Telegram sends it."""
     sender = {"id": chat_id, "is_bot": False, "first_name": f"Person {chat_id}"}
     text = f"Message [{number}]: what does a counter keep? 📬 <b>&"
     chat = {"id": chat_id, "type": "private"}

@@ -17,23 +17,13 @@ SCRIPTED: Final = "openai-chat:scripted"
 SIMULATED: Final = "simulated"
 
 
-_outsides: list[Any] = []
-
-
-@contextlib.contextmanager
-def simulating(outside: Any) -> Iterator[None]:
-    """Let `simulated` mean this outside meanwhile."""
-    _outsides.append(outside)
-    try:
-        with with_environment({MODEL: SIMULATED}):
-            yield
-    finally:
-        _outsides.pop()
+OUTSIDES: Final[list[Any]] = []
+"""Each `Outside` that is played with, the innermost last. Its class is not named here: its module brings libraries that a host of a real
+Ray does without."""
 
 
 def outside() -> Any:
-    """The `Outside` of the play that goes on now. Its module brings libraries that a host of a real Ray does without."""
-    return _outsides[-1]
+    return OUTSIDES[-1]
 
 
 @contextlib.contextmanager

@@ -118,12 +118,12 @@ class Quiz:
         return f"{SHELF}/{Random(number).sample(names, 3)[place]}"
 
     def script(self, count: int) -> Script:
-        """The script for so many questions. The guide's come first, because they quote those of the summariser."""
+        # The guide's come first, because they quote those of the summariser.
         own = tuple(self.question(number) for number in range(count))
         return Script(questions=(*own, *(self.child_question(number) for number in range(count))))
 
     def told(self, number: int) -> str:
-        """The user's message. It lists all steps, because a real model has no script."""
+        # All steps are listed, because a real model has no script.
         question = self.question(number)
         steps = [
             f"Step {place}: " + "; ".join(call.key for call in each.calls) + "."
@@ -132,7 +132,6 @@ class Quiz:
         return "\n".join([question.asks, *steps, f"Then say: {question.concludes}."])
 
     def results(self, number: int) -> dict[str, str]:
-        """What each call of a question must return, by its key."""
         return {call.key: self._result(number, call) for call in self.question(number).calls}
 
     def _result(self, number: int, call: ScriptedCall) -> str:

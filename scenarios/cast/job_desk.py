@@ -135,11 +135,11 @@ class JobDesk(Agent):
         return part_of(job.number, step)
 
     async def wait(self, fiber: FiberContext, input: dict[str, Any]) -> None:
-        """The body of a job that will be cancelled: it never ends."""
+        # It will be cancelled, and never ends of itself.
         await fiber.cancelled.wait()
 
     def due(self, payload: dict[str, Any], occurrence: Occurrence) -> None:
-        """Start a scheduled job. The record and the fiber become durable together."""
+        # The record and the fiber become durable together.
         early_ms = occurrence.scheduled_at_ms - self._perdure.now_ms()
         self.sql("INSERT INTO fired VALUES ($1, $2)", [payload["key"], early_ms])
         self.fibers.start([self._fiber(Job(**payload))])

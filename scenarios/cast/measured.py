@@ -53,6 +53,11 @@ async def async_ms(job: Awaitable[object]) -> float:
     return (time.perf_counter() - begun_s) * 1000
 
 
+async def until(is_so: Callable[[], bool], look_s: float = LOOK_S) -> None:
+    while not is_so():  # noqa: ASYNC110 - what is durable, or another method counts, has no event
+        await asyncio.sleep(look_s)
+
+
 class Instant(Agent):
     """Gives back its number."""
 
@@ -102,8 +107,7 @@ class Parent(Agent):
         begun_s = time.perf_counter()
         with self.transaction():
             self.run_agent_tools(self._perdure_children(count), detached=Detached(on_finish="on_done"))
-        while self.state.get("count", 0) < target:  # noqa: ASYNC110 - what is durable is looked at
-            await asyncio.sleep(LOOK_S)
+        await until(lambda: self.state.get("count", 0) >= target)
         return time.perf_counter() - begun_s
 
     def on_done(self, run: RunInfo, result: RunResult) -> None:
@@ -145,30 +149,27 @@ class Item(Writer):
         return run.attempt
 
 
-class ManyRunner(Agent):
-    """Makes batches, and tells how long they took and how many attempts were beyond the first."""
+class ManyRunner(Parent):
+    """Makes batches of children that write, and counts their attempts beyond the first."""
+
+    def _perdure_children(self, count: int) -> list[tuple[Any, Any]]:
+        return [(Item, number) for number in range(count)]
 
     @exposed
     async def write(self, count: int, times: int) -> tuple[float, int]:
-        """Many writers at once."""
+        """Many writers at once: seconds, and attempts beyond the first."""
         begun_s = time.perf_counter()
         results: list[RunResult] = await self.run_agent_tools([(Writer, times)] * count)
         return time.perf_counter() - begun_s, sum(result.output - 1 for result in results)
 
-    @exposed
-    async def detach_items(self, count: int) -> tuple[float, int]:
-        """Many detached items, until each is handled."""
-        begun_s, target = time.perf_counter(), self.state.get("count", 0) + count
-        with self.transaction():
-            self.run_agent_tools([(Item, number) for number in range(count)], detached=Detached(on_finish="on_done"))
-        while self.state.get("count", 0) < target:  # noqa: ASYNC110 - what is durable is looked at
-            await asyncio.sleep(LOOK_S)
-        return time.perf_counter() - begun_s, self.state.get("again", 0)
-
     def on_done(self, run: RunInfo, result: RunResult) -> None:
-        """Count it, and its attempts beyond the first."""
-        self.state["count"] = self.state.get("count", 0) + 1
+        super().on_done(run, result)
         self.state["again"] = self.state.get("again", 0) + result.output - 1
+
+    @exposed
+    async def again(self) -> int:
+        """Attempts beyond the first, of detached children until now."""
+        return int(self.state.get("again", 0))
 
 
 class Idler(Agent):
@@ -184,20 +185,11 @@ class Idler(Agent):
         return True
 
 
-class ManyRuns(BaseModel):
-    """Children that all finish at one instant of the monotonic clock."""
-
-    count: int
-    at_s: float
-    marks: str
-
-
 class Punctual(Agent):
-    """Finishes at a given moment."""
+    """Finishes at an instant of the monotonic clock."""
 
-    async def run(self, input: Nap) -> int:
-        await asyncio.sleep(input.seconds - time.monotonic())
-        return input.number
+    async def run(self, input: float) -> None:
+        await asyncio.sleep(input - time.monotonic())
 
 
 class Keeper(Agent):
@@ -209,14 +201,15 @@ class Keeper(Agent):
             mark(marks, f"start-{time.monotonic_ns()}")
 
     @exposed
-    async def keep(self, batch: ManyRuns) -> int:
+    async def keep(self, count: int, at_s: float, marks: str) -> int:
+        """Ask for children that all finish at one instant of the monotonic clock."""
         with self.transaction():
-            self.state["marks"] = batch.marks
-            children = [(Punctual, Nap(seconds=batch.at_s, number=number)) for number in range(batch.count)]
+            self.state["marks"] = marks
+            children = [(Punctual, at_s)] * count
             return len(self.run_agent_tools(children, detached=Detached(on_finish="on_done")))
 
     def on_done(self, run: RunInfo, result: RunResult) -> None:
-        """Slow, so that the kill interrupts it."""
+        # Slow, so that the kill interrupts it.
         mark(self.state["marks"], f"handler-{time.monotonic_ns()}")
         self.sql("INSERT INTO kept VALUES ($1)", [run.run_id])
         time.sleep(0.05)
@@ -228,7 +221,7 @@ class Keeper(Agent):
 
 
 def append(file: Path, line: str) -> None:
-    """Append a line by one write, so that no other one comes in between."""
+    # By one write, so that no other one comes in between.
     with file.open("ab", buffering=0) as lines:
         lines.write(line.encode())
 
@@ -294,8 +287,7 @@ class Jobber(Agent):
         for first in range(0, count, BATCH):
             self.fibers.start(asked[first : first + BATCH])
         accepted_s = time.perf_counter() - begun_s
-        while self.done < before + count:  # noqa: ASYNC110 - what is measured is a rate
-            await asyncio.sleep(0.005)
+        await until(lambda: self.done >= before + count)
         return [accepted_s, time.perf_counter() - begun_s]
 
     @exposed
@@ -304,8 +296,7 @@ class Jobber(Agent):
             size = min(BATCH, count - first)
             self.fibers.start([{"name": "endless", "fn_name": "endless", "input": first + n} for n in range(size)])
             await asyncio.sleep(0)
-        while self.list_fibers("pending", limit=1).fibers:  # noqa: ASYNC110 - the same
-            await asyncio.sleep(0.1)
+        await until(lambda: not self.list_fibers("pending", limit=1).fibers, look_s=0.1)
 
     @exposed
     def process(self) -> tuple[int, int]:

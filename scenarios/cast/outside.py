@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from perdure.scenarios.cast.environment import SIMULATED, simulating
+from perdure.scenarios.cast.environment import MODEL, OUTSIDES, SIMULATED, with_environment
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Script
 from perdure.scenarios.provider.sim import SimProvider
@@ -31,7 +31,10 @@ class Outside:
 
 @contextmanager
 def simulated(script: Script, pace: Pace | None = None) -> Iterator[Outside]:
-    """Have a new outside meanwhile, with a provider that knows this script."""
-    found = Outside(script, pace)
-    with simulating(found):
-        yield found
+    """Have a new outside meanwhile, with a provider that knows this script. The environment names its model."""
+    OUTSIDES.append(Outside(script, pace))
+    try:
+        with with_environment({MODEL: SIMULATED}):
+            yield OUTSIDES[-1]
+    finally:
+        OUTSIDES.pop()

@@ -176,17 +176,6 @@ class Boss(Diary):
             )
         return len(jobs)
 
-    @exposed(repeatable=True)
-    async def cancel(self, run_id: str) -> None:
-        """Cancel one of its own runs."""
-        await self.cancel_agent_tool(run_id, "the boss changed its mind")
-
-    @exposed(repeatable=True)
-    async def clear(self, statuses: list[str] | None = None) -> int:
-        """Forget runs."""
-        cleared: int = await self.clear_agent_tool_runs(status=statuses)
-        return cleared
-
     async def on_done_slowly(self, run: RunInfo, result: RunResult) -> None:
         """Write down an end, with an await in the middle of the transaction."""
         self.sql(TOLD)
@@ -210,7 +199,7 @@ class Boss(Diary):
             raise RuntimeError(f"not yet ({self.tempers[run.run_id]})")
 
     def on_poison(self, run: RunInfo, result: RunResult) -> None:
-        """Never succeeds: its mail ends parked."""
+        # Its mail ends parked.
         self.write_down(run, result.status)
         raise RuntimeError("never")
 

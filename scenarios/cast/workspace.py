@@ -128,7 +128,7 @@ class Workspace:
     # effects and pace
 
     def note(self, name: str, arguments: dict[str, Any]) -> None:
-        """Log that a call begins. One write, so no death can tear the line."""
+        # One write, so no death can tear the line.
         key = key_of(name, arguments)
         line = {"number": uuid4().hex, "key": key, "at_ms": time.time() * 1000, "pid": os.getpid()}
         with self._effects.open("ab", buffering=0) as log:

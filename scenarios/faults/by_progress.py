@@ -95,7 +95,6 @@ class Director:
             await asyncio.sleep(self._pause(AIM_S if self.due else LOOK_S))
 
     def _is_pressing(self, progress: WorkProgress) -> bool:
-        """Whether so little work is left that the remaining kills must follow now."""
         rest = progress.requested * (1 - DUE_SHARE) * PRESSING_SHARE
         return bool(self.due) and progress.requested - progress.ended <= max(rest, 1)
 
@@ -106,11 +105,11 @@ class Director:
         return progress
 
     def _pause(self, seconds: float) -> float:
-        """At least three times as long as a look takes. A look that waited for a supervisor does not count."""
+        # At least three times as long as a look takes. One that waited for a supervisor does not count.
         return max(seconds, 3 * min(self._looks_s))
 
     async def _strike(self, overview: Overview) -> None:
-        """Kill, and wait for the recovery. Without a victim the next look tries again."""
+        # Without a victim the next look tries again.
         for place, (_, kind) in enumerate(self.due):
             victim = self._choose(kind, overview)
             if victim is not None and (kind != "cluster" or place == 0):

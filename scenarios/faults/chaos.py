@@ -124,7 +124,7 @@ class Chaos:
         self._tell(f"strike {number}: {ARTICLES.get(target, '')}{', '.join(map(str, hit))}: {strike}")
 
     async def _choose(self, number: int, drawn: StrikeTarget, overview: Overview) -> tuple[StrikeTarget, list[Victim]]:
-        """Whom it hits. The next kind is taken if there is nobody of this one."""
+        # The next kind is taken if there is nobody of this one.
         roll = random.Random(f"{self._plan.seed} strike {number}").random
         vital = await self._vital() if self._vital is not None and drawn is StrikeTarget.RAY else []
         found = (
@@ -190,7 +190,6 @@ class Chaos:
             return
 
     async def _settle(self) -> None:
-        """Wait until everything that was struck is at work again, and nothing is live or in the mail; or until the patience is over."""
         until_s, told = self._system.now_s() + self._plan.settle_s, False
         while True:
             overview = await self._look()

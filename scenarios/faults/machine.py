@@ -60,5 +60,5 @@ def _takes(file: RawIOBase, piece: bytes) -> bool:
 
 
 def may_be_filled(directory: Path) -> bool:
-    """Whether it lies on a small file system, which is then nobody else's."""
+    # A small file system is nobody else's.
     return shutil.disk_usage(directory).total <= SMALL_BYTES

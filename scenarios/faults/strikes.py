@@ -130,7 +130,7 @@ class Strike:
         return f"{runs} on it" + (", and their parent" if self.agents else "")
 
     def has_recovered(self, overview: Overview, at_s: float) -> bool:
-        """Whether all of it runs again or has ended. An agent that sleeps was put to sleep by a later life."""
+        # An agent that sleeps was put to sleep by a later life.
         if self.took_ms is None:
             self.left = self._left(overview)
             self.took_ms = None if self.left else (at_s - self.at_s) * 1000

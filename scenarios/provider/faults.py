@@ -63,7 +63,6 @@ class Fault(Plain):
 
     @property
     def silence(self) -> tuple[SilentFor, ...]:
-        """The silence of a stall, or before another fault."""
         if self.held or (self.kind is FaultKind.STALL and self.duration_ms is None):
             return (SilentFor(None),)
         return () if self.duration_ms is None else (SilentFor(self.duration_ms),)
@@ -175,7 +174,7 @@ def place_of(body: Sequence[bytes], fault: Fault) -> int | None:
 
 
 def _middle(frame: bytes) -> int:
-    """A place inside of a frame; inside of a character that has more than one byte, if there is one."""
+    # Inside of a character that has more than one byte, if there is one.
     within = next((at for at, byte in enumerate(frame) if byte & UTF8_MASK == UTF8_INNER), None)
     return within if within is not None else len(frame) // 2
 

@@ -125,7 +125,6 @@ def conclusion(question: Question, results: Sequence[str]) -> str:
 
 
 def text_of(content: object) -> str:
-    """The text of a content, which is a string, a list of parts, or None."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
@@ -133,7 +132,6 @@ def text_of(content: object) -> str:
 
 
 def read(script: Script, messages: Sequence[Message]) -> OpenQuestion:
-    """Find the open question of a legal conversation, and its progress."""
     for at in range(len(messages) - 1, -1, -1):
         question = _asked(script, messages[at])
         if question is not None:
@@ -170,7 +168,7 @@ def _since(script: Script, question: Question, messages: Sequence[Message]) -> O
 
 
 def answer(script: Script, messages: Sequence[Message], number: int) -> tuple[Event, ...]:
-    """The answer to a legal conversation. The number of the request only makes call ids fresh."""
+    # The number of the request only makes call ids fresh.
     found = read(script, messages)
     question = found.question
     if question is None:
@@ -187,9 +185,9 @@ def _next_round(script: Script, question: Question, found: OpenQuestion) -> Roun
             continue
         if any(call.key in found.announced for call in each.calls):
             return Round(calls=missing)
-        return Round(thinks=each.thinks, says=_rest(each.says, found.said), calls=missing)
+        return Round(thinks=each.thinks, says=each.says.removeprefix(found.said), calls=missing)
     results = [found.results[call.key][-1] for call in question.calls]
-    return Round(says=_rest(conclusion(question, results), found.said))
+    return Round(says=conclusion(question, results).removeprefix(found.said))
 
 
 def _is_answered(script: Script, results: list[str]) -> bool:
@@ -197,11 +195,6 @@ def _is_answered(script: Script, results: list[str]) -> bool:
         return False
     never_ran = any(phrase in results[-1] for phrase in script.again)
     return not never_ran or len(results) > script.again_max
-
-
-def _rest(text: str, said: str) -> str:
-    """The rest of a text that the conversation has the beginning of."""
-    return text.removeprefix(said)
 
 
 def _reply(script: Script, messages: Sequence[Message], number: int, each: Round) -> tuple[Event, ...]:

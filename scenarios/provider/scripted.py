@@ -85,7 +85,8 @@ class ScriptedProvider:
     def __init__(self, script: Script | None = None, plan: FaultPlan | None = None, pace: Pace | None = None) -> None:
         self.script, self.pace = script or Script(), pace or Pace()
         self.records: list[SeenRequest] = []
-        self.connections = self.refused = self.open = self.open_most = 0
+        self.connections = self.open = self.open_most = 0
+        self.refused = 0  # connections; only the simulation sees one
         self._begin(plan or FaultPlan())
 
     def _begin(self, plan: FaultPlan) -> None:
@@ -187,7 +188,6 @@ class ScriptedProvider:
         return None if lasts_ms is None else self._dark_since_ms + lasts_ms
 
     def open_door(self) -> None:
-        """End the refusal that is due, if any."""
         index = self._refusal()
         if index is not None:
             self._end_refusal(index)
@@ -196,10 +196,6 @@ class ScriptedProvider:
         self._used[index] += 1
         self._dark_since_ms = None
         self.settle()
-
-    def refuse(self) -> None:
-        """Count a refused connection. Only the simulation sees one."""
-        self.refused += 1
 
     def _refusal(self) -> int | None:
         coming = self._planned + 1
@@ -211,7 +207,6 @@ class ScriptedProvider:
     # the log
 
     def log(self, since: int = 0) -> list[SeenRequest]:
-        """The requests with numbers above `since`."""
         return self.records[max(0, since) :]
 
     def counters(self) -> Counters:
@@ -302,7 +297,7 @@ def _shape_of(message: object) -> Iterator[str]:
 
 
 def _emptiness(role: str, content: object) -> Iterator[str]:
-    """Only a tool message may have an empty text."""
+    # Only a tool message may have an empty text.
     if role == "assistant":
         yield "an assistant message with neither content nor tool calls"
     elif role != "tool" or content is None:
@@ -334,7 +329,7 @@ def _is_object(text: object) -> bool:
 
 
 def _unpaired(messages: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """After an assistant message with calls, exactly their results must follow, in any order."""
+    # After an assistant message with calls, exactly their results must follow, in any order.
     seen: set[str] = set()
     due: dict[str, None] = {}
     for at, message in enumerate(messages):

@@ -127,7 +127,6 @@ class SocketProvider(ScriptedProvider):
             leaving.cancel()
 
     async def _carry_out(self, number: int, acts: tuple[Act, ...], scope: Scope, send: Send) -> str:
-        """Carry out the acts of a response, and return how it ended."""
         for act in acts:
             match act:
                 case ResponseHead(status, headers):

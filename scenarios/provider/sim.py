@@ -62,7 +62,7 @@ class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
         body = await request.aread()
         now_ms = asyncio.get_running_loop().time() * 1000
         if self.is_shut(now_ms):
-            self.refuse()
+            self.refused += 1
             raise httpx2.ConnectError(REFUSED, request=request)
         self.connected()
         if request.method != "POST" or not request.url.path.endswith("/chat/completions"):
@@ -125,7 +125,7 @@ class _Exchange(httpx2.AsyncByteStream):
             self.leave()
 
     async def aclose(self) -> None:
-        """Leave. A read that is under way breaks off, as that of a closed socket does."""
+        # A read that is under way breaks off, as that of a closed socket does.
         self.leave()
         if self._interruption is not None and not self._interruption.done():
             self._interruption.set_exception(httpx2.ReadError("", request=self._request))
@@ -167,12 +167,11 @@ class _Exchange(httpx2.AsyncByteStream):
         self._provider.ended(self._number, how, self._sent, self._loop.time() * 1000)
 
     def release(self) -> None:
-        """End the silence, if it is silent."""
         if self._interruption is not None and not self._interruption.done():
             self._interruption.set_result(None)
 
     def leave(self) -> None:
-        """End the exchange, if it is open. What the provider says before its next pause is already sent."""
+        # What the provider says before its next pause is already sent.
         how = "gone"
         for act in () if self._is_silent else self._acts:
             if isinstance(act, SilentFor):

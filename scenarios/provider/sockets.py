@@ -105,7 +105,7 @@ async def hang_up(scope: Scope) -> None:
 
 
 async def reset(scope: Scope) -> None:
-    """Reset the connection after everything has arrived: a reset drops what is still on its way."""
+    # Only after everything has arrived, because a reset drops what is still on its way.
     transport = scope["state"]["transport"]
     sock = transport.get_extra_info("socket")
     for _ in range(ACK_LOOKS_MAX):
@@ -117,7 +117,7 @@ async def reset(scope: Scope) -> None:
 
 
 def _unacknowledged(sock: socket.socket) -> int:
-    """How many bytes the other side's kernel has not confirmed yet (Linux: SIOCOUTQ has the number of TIOCOUTQ)."""
+    # What the other side's kernel has not confirmed yet. On Linux SIOCOUTQ has the number of TIOCOUTQ.
     (count,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))
     return int(count)
 

@@ -63,7 +63,6 @@ class AskedQuestion:
 
     @property
     def recoveries(self) -> int:
-        """Silently recovered connections, and attempts after the first."""
         silent = len([event for event in self.events if "recovery" in (event.get("data") or {})])
         return silent + len([event for event in self.events if event["type"] == "data-attempt"])
 
@@ -122,7 +121,7 @@ def wrong_ends(told: AskedQuestion, ending: Ending) -> Iterator[str]:
 
 
 def _wrong_message(told: AskedQuestion) -> Iterator[str]:
-    """The events must fold to the message in the transcript."""
+    # The events must fold to the message in the transcript.
     parts: list[Part] = []
     for event in told.events:
         parts = apply_chunk(parts, event)
@@ -166,7 +165,7 @@ def wrong_answer(quiz: Quiz, told: AskedQuestion, seen: dict[str, str] | None) -
 
 
 def _plain(seen: str) -> str:
-    """A result as the transcript has it. For the model a failed call is wrapped."""
+    # For the model a failed call is wrapped. The transcript has its text alone.
     if not seen.startswith('{"error":'):
         return seen
     return str(json.loads(seen)["error"])
@@ -203,7 +202,6 @@ def wrong_requests(records: Sequence[SeenRequest]) -> Iterator[str]:
 
 
 def seen_results(script: Script, records: Sequence[SeenRequest], asks: str) -> dict[str, str]:
-    """The results in the last request for a question, by key, as the model saw them."""
     last = next((record for record in reversed(records) if record.is_legal and record.asks == asks), None)
     found = {} if last is None else read(script, last.body["messages"]).results
     return {key: texts[-1] for key, texts in found.items() if texts}

@@ -180,7 +180,11 @@ class ChatScenario(Scenario):
         took_s = stage.now_s() - began_s
         self.quiz.workspace.set_pace()
         wrong = [*([missed] if missed else []), *self._wrong(point, told, since)]
-        self._take(told)
+        self._points += 1
+        self._turns.update(["asked", told.result.status if told.result else "lost"])
+        self._attempts += 1 + sum(event["type"] == "data-attempt" for event in told.events)
+        self._interruptions += told.interruptions
+        self._recoveries += told.recoveries
         self.wrong += [f"{point.label}: {each}" for each in wrong]
         self.screen.say(f"{number:4}  {point.label}: {_in_short(told, wrong)}, {took_s:.1f} s")
         return told
@@ -217,13 +221,6 @@ class ChatScenario(Scenario):
             seen = seen_results(self.script, records, self.quiz.question(told.number).asks)
             wrong += wrong_answer(self.quiz, told, seen)
         return wrong
-
-    def _take(self, told: AskedQuestion) -> None:
-        self._points += 1
-        self._turns.update(["asked", told.result.status if told.result else "lost"])
-        self._attempts += 1 + sum(event["type"] == "data-attempt" for event in told.events)
-        self._interruptions += told.interruptions
-        self._recoveries += told.recoveries
 
     # deaths
 
@@ -287,8 +284,7 @@ class ChatScenario(Scenario):
     # the end
 
     def figures(self) -> dict[str, Any]:
-        """See the help of the command. A real provider has no figures, so they are null."""
-        counts = self._provider_counts if self._model is None else None
+        counts = self._provider_counts if self._model is None else None  # a real provider tells none: they are null
         return {
             "model": self._model or SCRIPTED,
             "turns": {key: self._turns[key] for key in ("asked", "completed", "error")},
@@ -357,5 +353,5 @@ def _in_short(told: AskedQuestion, wrong: list[str]) -> str:
 
 
 def points_max(points: int | None, world: WorldName) -> int:
-    """How many points are played; real processes take longer."""
+    # Real processes take longer.
     return points if points is not None else RAY_POINTS if world is WorldName.RAY else SIM_POINTS

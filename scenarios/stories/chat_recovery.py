@@ -43,7 +43,7 @@ class ChatRecoveryStory(ChatScenario):
     name: ClassVar[str] = "chat-recovery"
 
     def points_of(self, records: Sequence[SeenRequest]) -> list[Point]:
-        """Every moment at which something can die. The requests of a real model are not seen, so only tools give moments."""
+        # The requests of a real model are not seen, so only tools give moments.
         points: list[Point] = []
         for record in records:
             points += _in_the_midst(record, child=record.asks == self.quiz.child_question(0).asks)
@@ -51,7 +51,7 @@ class ChatRecoveryStory(ChatScenario):
         return [*points, *(point for tool in TOOLS if tool in names for point in _at_work(tool))]
 
     def simulate(self) -> None:
-        """Half of the points as under Ray. The others are deaths at kill points, each in its own world."""
+        # Half of the points as under Ray. The others are deaths at kill points, each in its own world.
         deaths = self.points_max - self.points_max // 2
         self.points_max //= 2
         super().simulate()
@@ -59,7 +59,6 @@ class ChatRecoveryStory(ChatScenario):
             self._die_everywhere(deaths, first=self.points_max + 1)
 
     def _die_everywhere(self, most: int, first: int) -> None:
-        """Deaths at the kill points that a turn visits, at most so many, spread evenly."""
         visits = self._play_once(first, 0)
         stride = max(1, visits // most)
         places = range(1 + (self.seed % stride if most < visits else 0), visits + 1, stride)

@@ -165,7 +165,6 @@ def kills_of(order: Order) -> Due:
 
 
 def pace_for(order: Order, start_s: float = 0.0) -> float:
-    """The seconds over which the children should end, so that there is time for every kill."""
     kills = order.kills + 4 * order.cold_restart
     return kills * max(KILL_S, SLOWNESS * start_s)
 
@@ -291,7 +290,7 @@ class FanOut(Scenario):
         return scene
 
     def _ended(self, overview: dict[str, Any]) -> int:
-        """The number of ended runs: each end is a mail, or is counted by the awaited run."""
+        # Each end is a mail, or is counted by the awaited run.
         if not self._order.awaited:
             assert self._progress.before is not None
             return int(overview["audit"]["enqueued"] - self._progress.before["enqueued"])
@@ -309,13 +308,13 @@ class FanOut(Scenario):
         return self._work.done() and scene.ended >= scene.requested and scene.overview["audit"]["pending"] == 0
 
     def hosts_of(self, kind: str, overview: dict[str, Any]) -> set[str]:
-        """The parent's host, or its children's hosts, if possible without the parent's."""
+        # If possible without the parent's, which is of another kind.
         parents = {host for agent, host, _ in overview["agents"] if agent.partition("@")[0] == self._parent}
         busy = {row["host"] for row in overview["live"] if row["status"] == "running" and row["run_id"] != self._parent}
         return parents if kind == "parent" else (busy - parents or busy)
 
     def wake(self, kinds: set[str]) -> None:
-        """Call the parent: while it sleeps it has no process."""
+        # While the parent sleeps it has no process.
         if "parent" in kinds and not self._order.awaited and (self._call is None or self._call.done()):
             call = self._stage.call(Census, self._parent, "report")
             self._call = asyncio.get_running_loop().create_task(call)

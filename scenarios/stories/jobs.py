@@ -71,7 +71,7 @@ class Jobs(Scenario):
             await self._stage.call(JobDesk, desk, "accept", jobs[first : first + BATCH])
 
     async def _trouble(self, desk: str, jobs: list[Job]) -> None:
-        """Request everything again, as after a lost answer, and cancel some jobs."""
+        # As after a lost answer.
         await self._accept(desk, jobs)
         cancelled = [job.key for job in jobs if job.kind == "cancelled"]
         await self._stage.call(JobDesk, desk, "cancel", cancelled)
@@ -107,7 +107,7 @@ class Jobs(Scenario):
         """A look has woken every desk."""
 
     async def strike(self, kind: str, victim: Victim, _aside: str) -> None:
-        """Kill. Which fibers were on a host is not known from outside, so nothing is said of what it carried."""
+        # Which fibers were on a host is not known from outside, so nothing is said of what it carried.
         await self.kill(self._stage, kind, victim)
 
     # the end

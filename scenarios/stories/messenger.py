@@ -30,7 +30,7 @@ from perdure.scenarios.provider.server import SocketProvider
 from perdure.scenarios.provider.sim import SimProvider
 from perdure.scenarios.stories.engine import Scenario, perform
 from perdure.scenarios.stories.messenger_checks import Seen, figures_of
-from perdure.scenarios.stories.messenger_play import Exchanges, Kill, RuntimeHandles, Way, chosen, messages_of
+from perdure.scenarios.stories.messenger_play import Exchanges, Kill, Way, chosen, messages_of
 from perdure.scenarios.stories.stage import Stage
 from perdure.scenarios.telegram.server import SocketTelegram
 from perdure.scenarios.telegram.sim import SimTelegram
@@ -131,7 +131,7 @@ class Correspondence(NamedTuple):
     async def play(self, ways: list[Way], chats: int, kill: Kill, before: int = 0) -> tuple[Exchanges, Seen]:
         """Play these exchanges, after so many messages, and tell what was seen of them."""
         stage, since = self.stage, self.provider.counters().requests
-        app = messenger_app(RuntimeHandles(stage), Clerk)
+        app = messenger_app(stage.client, Clerk)
         async with posting(app) if stage.world == "ray" else posting_inside(app) as post:
             room = Exchanges(stage, self.telegram, post, self.say, kill, self.seed, chats, before)
             await room.play(ways)
@@ -153,16 +153,16 @@ class WebServer(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def served(app: Any, port: int = 0, host: str = HOST) -> AsyncIterator[str]:
+async def served(app: Any, port: int = 0) -> AsyncIterator[str]:
     """Serve an app over HTTP meanwhile. Gives its address."""
-    server = WebServer(uvicorn.Config(app, host, port, log_level="warning", access_log=False, timeout_keep_alive=75))
+    server = WebServer(uvicorn.Config(app, HOST, port, log_level="warning", access_log=False, timeout_keep_alive=75))
     serving = asyncio.ensure_future(server.serve())
     while not server.started and not serving.done():  # noqa: ASYNC110 - the server has no event for it
         await asyncio.sleep(0.01)
     if serving.done():
-        raise BadRequest("port", f"nothing can be served on {host}:{port}")
+        raise BadRequest("port", f"nothing can be served on {HOST}:{port}")
     try:
-        yield f"http://{host}:{server.servers[0].sockets[0].getsockname()[1]}"
+        yield f"http://{HOST}:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
         server.should_exit = True
         await serving
@@ -178,9 +178,16 @@ def posting_inside(app: Any) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url="http://clerk.invalid", transport=httpx.ASGITransport(app), timeout=3600)
 
 
-def behind_a_bot(data: Path, token: str, secret: str, public_url: str, port: int, model: str, api: str) -> None:
+def _serve_bot(
+    token: str, public_url: str | None, port: int, model: str | None, api: str, data: Path, world: WorldName
+) -> None:
     """Serve a real bot until stopped. Its webhooks reach `port` by way of `public_url`."""
-    values = clerk_environment(api, checked_model(model), token, secret)
+    if world is WorldName.SIM:
+        raise BadRequest("token", "a real bot cannot be reached in virtual time; leave --world out")
+    if public_url is None or model is None:
+        missing = "public-url" if public_url is None else "model"
+        raise BadRequest(missing, f"is needed with --token: say --{missing}")
+    values = clerk_environment(api, checked_model(model), token, secrets.token_urlsafe(32))
     with with_environment(values), Runtime(data) as runtime:
 
         async def serve() -> None:
@@ -227,23 +234,6 @@ def run_messenger(
         perdure run messenger --token 123:ABC --public-url https://example.org --model openai:gpt-5
     """
     if token is not None:
-        _serve(token, public_url, port, model, bot_api, data, world)
+        _serve_bot(token, public_url, port, model, bot_api, data, world)
         return
     perform(MessengerScenario(updates, kills, chats, seed), world, data, as_json=as_json)
-
-
-def _serve(
-    token: str,
-    public_url: str | None,
-    port: int,
-    model: str | None,
-    api: str,
-    data: Path,
-    world: WorldName,
-) -> None:
-    if world is WorldName.SIM:
-        raise BadRequest("token", "a real bot cannot be reached in virtual time; leave --world out")
-    if public_url is None or model is None:
-        missing = "public-url" if public_url is None else "model"
-        raise BadRequest(missing, f"is needed with --token: say --{missing}")
-    behind_a_bot(data, token, secrets.token_urlsafe(32), public_url, port, model, api)

@@ -78,7 +78,7 @@ class Seen:
             yield f"{name} shows {shown[-80:]!r} ({len(shown)} characters) for an answer of {len(answer)}: {answer[-80:]!r}"
 
     def _wrong_order(self, chat_id: int, rows: list[Row], here: dict[int, Row]) -> Iterator[str]:
-        """No answer begins before the previous one is whole."""
+        # No answer begins before the previous one is whole.
         ended_ms = 0
         for row in rows:
             mine = [here[int(post["message_id"])] for post in row["posts"] if int(post["message_id"] or 0) in here]
@@ -90,7 +90,7 @@ class Seen:
     def _wrong_orphans(
         self, chat_id: int, rows: list[Row], here: dict[int, Row], recorded: dict[int, Row]
     ) -> Iterator[str]:
-        """A message without a record was posted by a life that died before the reply. Its successor must say so."""
+        # A message without a record was posted by a life that died before the reply. Its successor must say so.
         orphans = [each for each in here.values() if each["message_id"] not in recorded and not each["is_deleted"]]
         said_so = sum(post["is_repeated"] for row in rows for post in row["posts"])
         said_so += sum(each["said"][-1][1].startswith(NOTE) for each in orphans)

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import httpx
 
-from perdure.actors import MessengerEvent
 from perdure.scenarios.cast.clerk import MESSENGER, PRETENDED_SECRET, Clerk, clerk_of, update_of
 from perdure.scenarios.faults.strikes import Victim, home_of, hosts_in, supervisor_in
 from perdure.scenarios.stories.stage import Stage
@@ -77,26 +76,6 @@ DEADLY: Final = (
 )
 
 
-class RuntimeHandles:
-    """The handles of agents, for the webhook app."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-
-    def agent(self, agent_class: Any, name: str) -> Any:
-        return _Clerk(self._stage, agent_class, name)
-
-
-class _Clerk:
-    """The part of a handle that the app uses."""
-
-    def __init__(self, stage: Stage, agent_class: Any, name: str) -> None:
-        self._stage, self._to = stage, (agent_class, name)
-
-    async def receive(self, event: MessengerEvent) -> Any:
-        return await self._stage.call(*self._to, "receive", event)
-
-
 Kill = Callable[[str, Victim], Awaitable[None]]
 
 
@@ -151,7 +130,6 @@ class Exchanges:
         await self._send(chat_id, 1)
 
     async def _send(self, chat_id: int, copies: int) -> None:
-        """Send one message as Telegram does: until it is acknowledged."""
         number, self._number = self._number, self._number + 1
         self.chat_of[number] = chat_id
         body = json.dumps(update_of(number, chat_id, self.seed)).encode()

@@ -249,7 +249,6 @@ class Soak(Scenario):
 
 
 def size_mb(directory: Path) -> float:
-    """What the files of a directory take on the disk."""
     total = 0
     for path in directory.rglob("*"):
         with contextlib.suppress(OSError):

@@ -111,7 +111,7 @@ class Legs:
             await self._bounded(self._kinds[name](stage, number), stage, f"leg {number}, {name}")
 
     async def _bounded(self, leg: Awaitable[None], stage: Stage, name: str) -> None:
-        """A leg that does not end is given up, and what it waited for is what is wrong."""
+        # A leg that does not end is given up, and what it waited for is what is wrong.
         bound = asyncio.timeout(LEG_S)
         try:
             async with bound:
@@ -146,7 +146,7 @@ class Legs:
         await self._play(story, stage, number)
 
     async def _turn(self, stage: RayStage, number: int) -> None:
-        """The first turn is in peace, and shows what can break in the others."""
+        # The first turn is in peace, and shows what can break in the others.
         chat, provider = self._chat, self._provider
         before, killed, since = len(chat.wrong), Counter(chat.kills), provider.counters().requests
         await chat.turn(stage, self._die.choice(self._points), self._turns)
@@ -172,7 +172,7 @@ class Legs:
     # a fan-out under a fault
 
     async def _drill(self, stage: RayStage, number: int) -> None:
-        """Strikes that do not wait for it to recover. A slow run may be struck in every attempt that it has."""
+        # Strikes that do not wait for it to recover. A slow run may be struck in every attempt that it has.
         order, story = self._census(stage, number, 50, 200, DRILL_S)
         share = self._die.choice([None, 0.5, 1.0])
         plan = Plan(self._die.choice([1.0, 2.0]), DRILL_S, self._seed_of(number), fraction=share, settle_s=REST_S)
@@ -184,7 +184,6 @@ class Legs:
         self._soak.kills += Counter(told["kills"])
 
     async def _stall(self, stage: RayStage, number: int) -> None:
-        """The supervisor and the hosts stand still for a while, as on a machine that swaps or sleeps."""
         order, story = self._census(stage, number, 20, 100, HINDERED_AFTER_S + self._die.uniform(0, 2))
         playing = self._begin(self._play(story, stage, number))
         await asyncio.sleep(HINDERED_AFTER_S)
@@ -206,7 +205,7 @@ class Legs:
         await self._expect_first_attempts(stage, order, f"leg {number}, clock")
 
     async def _full_disk(self, stage: RayStage, number: int) -> None:
-        """The disk is full for a while. Who was refused starts again when there is room, and resumes."""
+        # The disk is full for a while. Who was refused starts again when there is room, and resumes.
         order, story = self._census(stage, number, 20, 100, HINDERED_AFTER_S + self._die.uniform(0, 4))
         playing = self._begin(story.play(stage))
 
@@ -248,16 +247,16 @@ class Legs:
             self._soak.wrong.append(f"{where}: {len(again)} runs needed another attempt: {some(again)}")
 
     async def _upgrade(self, stage: RayStage, number: int) -> None:
-        """A program begins a run, then comes with newer code. The run's host dies in between."""
         release, name = self._release, f"errand-{self._seed_of(number)}"
         self._release += 1
         old, new = (beside(self._data, f"shop-{each}") for each in (release, release + 1))
         back = self._data.with_name(f"{self._data.name}-{name}")
         begun = await self._program(write_shop(old, release), "begin", name, back)
         await self._kill_host_of(stage, name)
-        await self._program(write_shop(new, release + 1), "come", name, back)
+        program = write_shop(new, release + 1)
+        await self._program(program, "come", name, back)
         await self.command("upgrade", "--now", "--data", str(self._data))
-        ended = await self._program(program_in(new), "end", name, back)
+        ended = await self._program(program, "end", name, back)
         back.unlink()
         for folder in (old, new):
             shutil.rmtree(folder)
@@ -265,7 +264,8 @@ class Legs:
 
     async def _program(self, program: Path, what: str, run_id: str, back: Path) -> dict[str, Any]:
         printed = await self._printed([str(program), what, str(self._data), run_id, str(back)], program.name)
-        return told_in(printed)
+        told: dict[str, Any] = json.loads(printed.splitlines()[-1])
+        return told
 
     async def _kill_host_of(self, stage: RayStage, run_id: str) -> None:
         async def has_struck() -> bool:
@@ -303,7 +303,7 @@ class Legs:
         self._soak.wrong += [f"leg {number}, {story}: {each}" for each in wrong]
 
     def _seed_of(self, number: int) -> int:
-        """One for each leg: the names of a story's agents follow from it."""
+        # The names of a story's agents follow from it, so that each leg has its own.
         return self._seed * 10_000 + number
 
     @property
@@ -424,20 +424,11 @@ if __name__ == "__main__":
 '''
 
 
-def program_in(folder: Path) -> Path:
-    return folder / "shop.py"
-
-
 def write_shop(folder: Path, release: int) -> Path:
     folder.mkdir()
-    program = program_in(folder)
+    program = folder / "shop.py"
     program.write_text(SHOP.format(release=release), encoding="utf-8")
     return program
-
-
-def told_in(printed: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    return told
 
 
 def wrong_after_upgrade(release: int, begun: dict[str, Any], ended: dict[str, Any]) -> list[str]:

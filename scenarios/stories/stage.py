@@ -26,7 +26,7 @@ class Stage(ABC):
 
     @property
     @abstractmethod
-    def _asked(self) -> Any:
+    def client(self) -> Any:
         """A client, or a runtime as async code sees it: both have the same calls."""
 
     @property
@@ -46,13 +46,13 @@ class Stage(ABC):
 
     async def ask(self, name: str, *args: Any) -> Any:
         """Ask the supervisor, or the next one if it dies meanwhile."""
-        return await self._asked.ask(name, *args)
+        return await self.client.ask(name, *args)
 
     async def call(self, agent_class: type[Agent], name: str, method: str, *args: Any, **options: Any) -> Any:
-        return await getattr(self._asked.agent(agent_class, name), method)(*args, **options)
+        return await getattr(self.client.agent(agent_class, name), method)(*args, **options)
 
     async def run(self, agent_class: type[Agent], content: Any, run_id: str) -> RunResult:
-        result: RunResult = await self._asked.run(agent_class, content, run_id=run_id)
+        result: RunResult = await self.client.run(agent_class, content, run_id=run_id)
         return result
 
     def agent_id(self, agent_class: type[Agent], name: str) -> str:
@@ -98,7 +98,7 @@ class RayStage(Stage):
         return self._runtime.cluster.own
 
     @property
-    def _asked(self) -> Any:
+    def client(self) -> Any:
         return self._runtime.asynchronous
 
     @property
@@ -113,7 +113,7 @@ class RayStage(Stage):
         return [info.pid for info in found.values()]
 
     async def cold_restart(self) -> None:
-        """This blocks, because Ray must be started by the main thread: calls from another one hang."""
+        # This blocks, because Ray must be started by the main thread: calls from another one hang.
         self._runtime.kill_everything()
         self._runtime = actors.Runtime(self.data, address=self._address)
         self._open()
@@ -128,7 +128,7 @@ class SimStage(Stage):
         self._simulation, self._client = laboratory.simulation, client
 
     @property
-    def _asked(self) -> Client:
+    def client(self) -> Client:
         return self._client
 
     @property

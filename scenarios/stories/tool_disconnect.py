@@ -102,7 +102,6 @@ def _at_work(records: Sequence[SeenRequest]) -> Iterator[Point]:
 
 
 def _endings(records: Sequence[SeenRequest]) -> Iterator[Point]:
-    """Ends with an error: a final refusal, and a provider that stays away."""
     for record in records:
         yield Point(
             label=f"a wrong key after {record.results} results",

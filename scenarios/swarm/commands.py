@@ -15,6 +15,7 @@ import typer
 from perdure.actors import Client
 from perdure.ledger import BadRequest
 from perdure.scenarios.commands.options import AsJson
+from perdure.scenarios.commands.shown import rate
 from perdure.scenarios.exits import code_of, heed_sigterm
 from perdure.scenarios.swarm.explorer import explore
 from perdure.scenarios.swarm.play_context import PlayContext
@@ -52,14 +53,19 @@ def swarm_command(
         swarm(seeds, first_seed, story=story, processes=count, on_progress=None if as_json else _progress, total=report)
     except KeyboardInterrupt as stop:
         stopped = stop
-    next_seed = first_seed + report.seeds
+    next_seed, kills_per_second = first_seed + report.seeds, rate(report.kills, report.seconds)
     if as_json:
-        told = {**vars(report), "kills_per_second": _rate(report), "ok": report.ok, "next_seed": next_seed}
+        told = {
+            **vars(report),
+            "kills_per_second": kills_per_second,
+            "ok": report.ok,
+            "next_seed": next_seed,
+        }
         told["failures"] = [{**asdict(each), "replay": each.replay} for each in report.failures]
         print(json.dumps(told))
     else:
         print(
-            f"{report.seeds} seeds, {report.kills} kills ({_rate(report):.0f} a second), {len(report.failures)} failures."
+            f"{report.seeds} seeds, {report.kills} kills ({kills_per_second:.0f} a second), {len(report.failures)} failures."
         )
     if stopped is not None:
         options = f" --story {story}" * (story is not None) + f" --processes {processes}" * (processes is not None)
@@ -133,10 +139,6 @@ def explore_command(
 def known(story: str | None) -> None:
     if story is not None and story not in STORIES:
         raise BadRequest("story", f"{story!r} is not one of {', '.join(sorted(STORIES))}")
-
-
-def _rate(report: SwarmReport) -> float:
-    return round(report.kills / report.seconds, 1) if report.seconds else 0.0
 
 
 def _progress(last: SeedReport, total: SwarmReport) -> None:

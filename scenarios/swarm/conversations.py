@@ -121,7 +121,6 @@ async def _send(context: PlayContext, number: int, chat_id: int, pause_s: float)
 
 
 async def _judge(context: PlayContext, chat_of: dict[int, int]) -> None:
-    """Wait until everything is answered, with whatever was parked tried again, and look at all sides."""
     office = outside()
     rows = {chat_id: await _settled(context, chat_id) for chat_id in sorted(set(chat_of.values()))}
     messages = office.telegram.log()["messages"]

@@ -168,7 +168,7 @@ def play(seed: int, story: str | Story | None = None, *, limits: Limits = SWIFT)
 
 @contextmanager
 def _hushed() -> Iterator[None]:
-    """Log no warnings of Perdure: the deaths are ordered. Errors are logged."""
+    # The deaths are ordered, so nobody needs their warnings.
     log = logging.getLogger("perdure")
     before = log.level
     log.setLevel(logging.ERROR)
@@ -205,7 +205,6 @@ def around_story(name: str) -> Iterator[Callable[[], Iterable[str]]]:
 
 
 def _play(laboratory: Laboratory, fire: Story, calm: Story) -> None:
-    """Under fire for a while, wherever the story then is; then to its end, in a world that has healed."""
 
     async def cut_off(client: Client) -> None:
         playing = asyncio.ensure_future(fire(client))
@@ -255,7 +254,7 @@ def swarm(
 def _played_at_once(
     processes: int, play_one: Callable[[int], SeedReport], seeds: Iterable[int]
 ) -> Iterator[SeedReport]:
-    """Play in processes of their own. Whoever stops to listen ends them."""
+    # Whoever stops to listen ends the processes.
     others, left = set(active_children()), iter(seeds)
     with ProcessPoolExecutor(processes, get_context("spawn"), die_with_parent) as pool:
 
@@ -276,7 +275,7 @@ def _played_at_once(
 
 @contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes that start meanwhile never hear Ctrl-C, which a terminal sends to all. The first one hears it afterwards, and ends them."""
+    # A terminal sends Ctrl-C to all processes. Those that start here never hear it; the first one does, and ends them.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield

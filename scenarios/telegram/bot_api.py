@@ -192,7 +192,6 @@ class BotApi:
 
 
 def _checked(given: Mapping[str, Any]) -> str:
-    """The text, if Telegram would accept it and its entities."""
     text = str(given.get("text") or "")
     units = len(text.encode("utf-16-le", "surrogatepass")) // 2
     if not text.strip():

@@ -41,7 +41,7 @@ class SocketTelegram(BotApi):
         self._sockets.__exit__(*trouble)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request. One that goes unanswered is reset."""
+        # A request that goes unanswered is reset.
         request = Request(scope, receive)
         given = dict(parse_qsl((await request.body()).decode("utf-8", "replace"), keep_blank_values=True))
         method = request.url.path.removeprefix("/bot").partition("/")[2]

@@ -35,7 +35,7 @@ class SimWire(BaseRequest):
 
     @property
     def read_timeout(self) -> float | None:
-        """None: nothing here hangs."""
+        # Nothing here hangs.
         return None
 
     async def initialize(self) -> None:

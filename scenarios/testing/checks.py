@@ -115,8 +115,8 @@ class Ledger(MemoryStore):
             self._hard.pop(row.subject, None)
         if run is not None and row.kind == "RunCleared":
             self.cleared[run.run_id, run.agent_type] = None
-        if run is not None and run.cleared:
-            self._after_the_clearing(row)
+        if run is not None and run.cleared and row.kind not in ("RunRequested", "AgentReleased"):
+            self.violations.append(f"run {row.subject} was cleared, and then came {row.kind}")
         if row.kind == "AttemptStarted" and run is not None:
             self._second_life(run, row)
         activation = self.shadow.agents.get(row.subject)
@@ -126,10 +126,6 @@ class Ledger(MemoryStore):
         frame = fold(self.shadow, fact, row.seq, row.at_ms)
         if frame != row.frame or frame not in (None, expected):
             self.violations.append(f"fact {row.seq} of run {row.subject} is frame {row.frame}; {expected} was next")
-
-    def _after_the_clearing(self, row: FactRow) -> None:
-        if row.kind not in ("RunRequested", "AgentReleased"):
-            self.violations.append(f"run {row.subject} was cleared, and then came {row.kind}")
 
     def _second_life(self, run: Run, row: FactRow) -> None:
         activation = self.shadow.agents.get(run.child)
@@ -169,7 +165,7 @@ def unlike_the_shadow(view: View, shadow: View) -> Iterator[str]:
 
 
 def _is_leaving(view: View, shadow: View, run_id: str) -> bool:
-    """Whether a cleared run is deleted on disk, but not yet in memory."""
+    # On disk it is deleted, and in memory not yet.
     return run_id in view.runs and view.runs[run_id].cleared and run_id not in shadow.runs
 
 
@@ -248,7 +244,7 @@ def unlike_the_inboxes(disk: Disk, view: View, agents: Iterable[str], *, diaries
 
 
 def _handled(disk: Disk, agent: str, storage: Storage | None) -> Counter[str]:
-    """How often each mail was handled. A deleted one that comes back after a crash has its old number."""
+    # A deleted mail that comes back after a crash has its old number.
     forgotten = disk.forgotten.get(agent, set()) if isinstance(disk, MemoryDisk) else set()
     kept = set(storage.inbox().items()) if storage is not None else set()
     return Counter(mail_id for mail_id, _ in forgotten | kept)
@@ -376,7 +372,6 @@ def _queues(view: View) -> Iterator[str]:
 
 
 def _holdings(view: View) -> Iterator[str]:
-    """The indexes of the view, against a look at every record."""
     runs, agents, mail = view.runs.values(), view.agents.values(), view.mail.values()
     awake = {each.agent_id for each in agents if each.host_id or each.unclean}
     alarmed = {each.agent_id for each in agents if each.alarm_at_ms}

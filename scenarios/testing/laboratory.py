@@ -177,7 +177,6 @@ class Laboratory:
         return self.play(lambda client: client.caller.call(*call))
 
     def _followed(self, to: Address, method: str, first: int = 0) -> Iterator[Any]:
-        """The events of a feed. The world goes on from one to the next."""
 
         async def next_event(client: Client) -> Any:
             async with aclosing(client.caller.reach(to, method, (first,), {})) as events:

@@ -22,7 +22,7 @@ Measures = Mapping[str, Callable[[int], Awaitable[list[float]]]]
 
 
 async def answer(version: str, measures: Measures) -> None:
-    """The peer's end. What else it prints goes to stderr."""
+    # What else the peer prints goes to stderr.
     out, sys.stdout = sys.stdout, sys.stderr
     print(version, file=out, flush=True)
     while line := await asyncio.to_thread(sys.stdin.readline):
@@ -65,7 +65,7 @@ class PeerProcess:
         return line
 
     def _end(self) -> None:
-        """Without more input the peer ends by itself, and takes what it started with it."""
+        # Without more input the peer ends by itself, and takes what it started with it.
         with self._process as process:
             assert process.stdin is not None
             process.stdin.close()

@@ -40,7 +40,7 @@ entered: set[str | bytes] = set()  # which of them depends on the version of the
 
 
 def enter(ctx: Context) -> None:
-    """Refuse a handler that is entered again: it would measure its journal."""
+    # It would measure its journal.
     if ctx.request().id in entered:
         raise TerminalError("the handler was entered twice, so its times say nothing")
     entered.add(ctx.request().id)
