@@ -82,10 +82,7 @@ class Found:
     def __init__(self, *values: Values, **words: Any) -> None:
         self.values, self.words = values, words
 
-    def figures(self, rows: Sequence[Measure]) -> list[Figure | Contest]:
-        return [self._figure(*each) for each in zip(rows, self.values, strict=True)]
-
-    def _figure(self, row: Measure, found: Values) -> Figure | Contest:
+    def figure(self, row: Measure, found: Values) -> Figure | Contest:
         if isinstance(found, Sides):
             return Contest(row.name.format(**self.words), row.unit, self.words["peer_name"], *found)
         values = found.values if isinstance(found, Compared) else [found] if isinstance(found, (int, float)) else found
@@ -103,7 +100,8 @@ class Group:
         self.workload, self.rows = workload, rows
 
     def measure(self, bench: Bench) -> list[dict[str, Any]]:
-        return [figure.to_plain() for figure in self.workload(bench).figures(self.rows)]
+        found = self.workload(bench)
+        return [found.figure(*each).to_plain() for each in zip(self.rows, found.values, strict=True)]
 
 
 @dataclass(frozen=True)

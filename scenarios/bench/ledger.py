@@ -130,7 +130,9 @@ def boot_once(place: Path) -> dict[str, float]:
     took_s = time.perf_counter() - begun_s
     armed = sum(activation.alarm_at_ms > 0 for activation in view.agents.values())
     store.close()
-    return {"seconds": took_s, "peak_mb": _peak_mb(), "live": len(view.runs), "armed": armed}
+    lines = Path("/proc/self/status").read_text().splitlines()
+    peak_mb = next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+    return {"seconds": took_s, "peak_mb": peak_mb, "live": len(view.runs), "armed": armed}
 
 
 def boot_apart(place: Path) -> dict[str, float]:
@@ -138,11 +140,6 @@ def boot_apart(place: Path) -> dict[str, float]:
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     told: dict[str, float] = json.loads(done.stdout)
     return told
-
-
-def _peak_mb() -> float:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 # one run, and copies of it

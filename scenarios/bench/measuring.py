@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from perdure.actors import Runtime
 
 CALM_S, CALM_SHARE = 0.5, 0.2  # less than this share of a core for so long is quiet
+CALM_MAX_S = 20.0  # the longest wait for that
 SPINNER = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
 
 
@@ -145,8 +146,8 @@ def busy_share(pids: Sequence[int], seconds: float) -> float:
     return (cpu_s(pids) - before_s) / seconds
 
 
-def calm(runtime: Runtime, patience_s: float = 20.0) -> None:
-    before_s, end_s = cpu_s(runtime.cluster.pids()), time.monotonic() + patience_s
+def calm(runtime: Runtime) -> None:
+    before_s, end_s = cpu_s(runtime.cluster.pids()), time.monotonic() + CALM_MAX_S
     while time.monotonic() < end_s:
         time.sleep(CALM_S)
         now_s = cpu_s(runtime.cluster.pids())

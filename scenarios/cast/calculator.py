@@ -60,9 +60,8 @@ class Calculator(ChatAgent):
 def answer_about(topic: int) -> str:
     """The end of the answer to a question, if each call returned what it should."""
     question = QUESTIONS[topic]
-    return conclusion(question, [_result(call) for call in question.calls])
-
-
-def _result(call: ScriptedCall) -> str:
-    given = call.arguments
-    return str(given["a"] + given["b"]) if call.name == "add" else str(2 * given["a"])
+    results = (
+        call.arguments["a"] + call.arguments["b"] if call.name == "add" else 2 * call.arguments["a"]
+        for call in question.calls
+    )
+    return conclusion(question, list(map(str, results)))

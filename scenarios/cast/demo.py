@@ -40,7 +40,8 @@ class Repeater(Agent):
         """Ask for one more census."""
         with self.transaction():
             number = self.state["rounds"] = self.state.get("rounds", 0) + 1
-            order = CensusOrder(files=_files(number))
+            found = enumerate(files_for((number + 1) * CHILDREN)[-CHILDREN:], 1)
+            order = CensusOrder(files=[file.model_copy(update={"rest_ms": REST_MS * at}) for at, file in found])
             self.run_agent_tool(
                 Census, order, run_id=f"census-{number}", detached=Detached(on_finish=self.on_census, notify=False)
             )
@@ -48,11 +49,6 @@ class Repeater(Agent):
     async def on_census(self, run: RunInfo, result: RunResult) -> None:
         """A census has ended: rest, and begin the next one."""
         self.schedule(PAUSE_S, self.next_round)
-
-
-def _files(number: int) -> list[SourceFile]:
-    found = files_for((number + 1) * CHILDREN)[-CHILDREN:]
-    return [file.model_copy(update={"rest_ms": REST_MS * (at + 1)}) for at, file in enumerate(found)]
 
 
 FILES: Final = tuple(file.path for file in files_for(3))

@@ -100,7 +100,8 @@ class Quiz:
     def question(self, number: int) -> Question:
         plain = self.workspace.question(number, with_shell=self.with_shell)
         look, report, *command = plain.rounds
-        counted, summed = ScriptedCall(name=COUNTING, arguments={"path": self._file(number, 1)}), self._errand(number)
+        counted = ScriptedCall(name=COUNTING, arguments={"path": self._file(number, 1)})
+        summed = ScriptedCall(name="summariser", arguments={"message": self.child_question(number).asks})
         busy = Round(says="Now the report; others count and sum up.", calls=(*report.calls, counted, summed))
         return plain.model_copy(update={"rounds": (look, busy, *command)})
 
@@ -109,9 +110,6 @@ class Quiz:
         reading = Round(thinks="It is short.", calls=(ScriptedCall(name="read_file", arguments={"path": path}),))
         asks = f"Summary of {path} for stocktaking no. {number}, please."
         return Question(asks=asks, rounds=(reading,), concludes=f"Summary of {path}")
-
-    def _errand(self, number: int) -> ScriptedCall:
-        return ScriptedCall(name="summariser", arguments={"message": self.child_question(number).asks})
 
     def _file(self, number: int, place: int) -> str:
         names = sorted(path.name for path in (self.workspace.files / SHELF).iterdir())

@@ -158,9 +158,10 @@ class Workspace:
             _call("read_file", path=first),
             _call("read_file", path=second),
         )
+        report = _call("write_file", path=f"{REPORTS}/{number:05}.txt", text=" ".join(die.choices(WORDS, k=12)))
         rounds = [
             Round(thinks="Where do I begin?", says=f"I look at {first} and {second} → and search.", calls=look),
-            Round(says="Now the report.", calls=(self._report(number, die),)),
+            Round(says="Now the report.", calls=(report,)),
         ]
         if with_shell:
             rounds.append(Round(calls=(_call("shell", command=f"echo 'count {number} ∎'; wc -c {first}"),)))
@@ -169,9 +170,6 @@ class Workspace:
             rounds=tuple(rounds),
             concludes=f"Stocktaking no. {number} is done",
         )
-
-    def _report(self, number: int, die: Random) -> ScriptedCall:
-        return _call("write_file", path=f"{REPORTS}/{number:05}.txt", text=" ".join(die.choices(WORDS, k=12)))
 
     def plain_result(self, call: ScriptedCall) -> str:
         """What a call returns, computed without a tool."""

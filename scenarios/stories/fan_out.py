@@ -23,7 +23,6 @@ from perdure.ledger import BadRequest, keep_whole
 from perdure.scenarios.cast.census import (
     Census,
     CensusOrder,
-    SourceFile,
     Totals,
     count_plainly,
     files_for,
@@ -55,6 +54,10 @@ class Order(BaseModel):
     cold_restart: bool = False
     pace_s: float = 0.0
     number: int = 1
+
+    @property
+    def parent(self) -> str:
+        return f"fan-out-{self.number}"
 
 
 class FanOutProgress(BaseModel):
@@ -169,12 +172,11 @@ def pace_for(order: Order, start_s: float = 0.0) -> float:
     return kills * max(KILL_S, SLOWNESS * start_s)
 
 
-def paced(order: Order) -> list[SourceFile]:
-    step_ms = order.pace_s * 1000 / order.children
-    return [
-        file.model_copy(update={"rest_ms": int(step_ms * (index + 1))})
-        for index, file in enumerate(files_for(order.children))
-    ]
+async def runs_of(stage: Stage, order: Order) -> list[dict[str, Any]]:
+    """The runs of a fan-out, and one more if there are too many."""
+    parent = stage.agent_id(Census, order.parent)
+    rows: list[dict[str, Any]] = await stage.ask("list", parent, None, None, order.children + 1)
+    return rows
 
 
 class FanOut(Scenario):
@@ -224,8 +226,7 @@ class FanOut(Scenario):
     # the work
 
     async def play(self, stage: Stage) -> None:
-        self._stage, self._parent = stage, f"fan-out-{self._order.number}"
-        self._files = paced(self._order)
+        self._stage, self._parent = stage, self._order.parent
         self.kills, self._earlier_s, self._began_s = (
             Counter(self._progress.struck),
             self._progress.seconds,
@@ -250,7 +251,9 @@ class FanOut(Scenario):
         self.wrong += wrong_of(self._order, self._progress, self._harvest)
 
     def _begin_work(self) -> None:
-        order = CensusOrder(files=self._files)
+        step_ms = self._order.pace_s * 1000 / self._order.children
+        files = enumerate(files_for(self._order.children), 1)
+        order = CensusOrder(files=[file.model_copy(update={"rest_ms": int(step_ms * at)}) for at, file in files])
         work = (
             self._stage.run(Census, order, self._parent)
             if self._order.awaited
@@ -270,8 +273,7 @@ class FanOut(Scenario):
         assert self._work is not None
         seconds, audit = self._seconds(), await self._stage.ask("audit")
         end = self._work.result() if self._order.awaited else await self._stage.call(Census, self._parent, "report")
-        parent = self._stage.agent_id(Census, self._parent)
-        rows = await self._stage.ask("list", parent, None, None, self._order.children + 1)
+        rows = await runs_of(self._stage, self._order)
         self.screen.show(self.scene)
         return Harvest(seconds, audit, end, Counter(row["status"] for row in rows), Counter(kind for _, kind in left))
 

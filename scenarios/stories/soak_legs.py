@@ -33,7 +33,7 @@ from perdure.scenarios.stories import messenger
 from perdure.scenarios.stories.chat_play import PEACE, Point
 from perdure.scenarios.stories.chat_recovery import ChatRecoveryStory
 from perdure.scenarios.stories.engine import Scenario
-from perdure.scenarios.stories.fan_out import FanOut, Order
+from perdure.scenarios.stories.fan_out import FanOut, Order, runs_of
 from perdure.scenarios.stories.jobs import Jobs
 from perdure.scenarios.stories.messenger_play import CALM, DEADLY, messages_of
 from perdure.scenarios.stories.stage import RayStage, Stage
@@ -230,9 +230,8 @@ class Legs:
     ) -> dict[str, str]:
         """Each run has completed, or failed for a reason with one of these words. The parent has heard of each end once. Returns the
         failures."""
-        parent = f"fan-out-{order.number}"
-        rows = await stage.ask("list", stage.agent_id(Census, parent), None, None, order.children + 1)
-        failed, report = failures(rows), await stage.call(Census, parent, "report")
+        rows, report = await runs_of(stage, order), await stage.call(Census, order.parent, "report")
+        failed = failures(rows)
         self._found(number, name, wrong_beside(excuses, failed, report, len(rows), order.children))
         if failed:
             self._soak.screen.say(
@@ -241,8 +240,7 @@ class Legs:
         return failed
 
     async def _expect_first_attempts(self, stage: RayStage, order: Order, where: str) -> None:
-        rows = await stage.ask("list", stage.agent_id(Census, f"fan-out-{order.number}"), None, None, order.children)
-        again = [row["run_id"] for row in rows if row["attempt"] > 1]
+        again = [row["run_id"] for row in await runs_of(stage, order) if row["attempt"] > 1]
         if again:
             self._soak.wrong.append(f"{where}: {len(again)} runs needed another attempt: {some(again)}")
 

@@ -13,21 +13,21 @@ import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from multiprocessing import active_children, get_context
 from random import Random
 from time import perf_counter
-from typing import Any
 
 from perdure.actors import Client, KillPoint
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.sim_world.simulation import Span
 from perdure.policies import Limits
+from perdure.scenarios.cast.outside import Outside
 from perdure.scenarios.swarm.conversations import around_chats, around_letters, chats, letters
-from perdure.scenarios.swarm.play_context import PlayContext
+from perdure.scenarios.swarm.play_context import Part, PlayContext
 from perdure.scenarios.swarm.stories import STORIES, play_parts
 from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, finding
 
@@ -50,7 +50,7 @@ MIXTURE = (
     "letters",
 )
 
-AROUND: dict[Any, Callable[[], Any]] = {chats: around_chats, letters: around_letters}
+AROUND: dict[Part, Callable[[], AbstractContextManager[Outside]]] = {chats: around_chats, letters: around_letters}
 """What a part of a story needs outside of the simulated processes."""
 
 SWIFT = Limits(

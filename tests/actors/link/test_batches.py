@@ -13,7 +13,8 @@ from perdure.actors.link.columns import Starts
 from perdure.actors.link.wire import messages_in
 from perdure.ledger import Payload, Request, Row, StartBatch, Status, agent_id, outstanding
 from perdure.ledger.store.batches import BATCHES
-from perdure.scenarios.bench.turns import AT_MS, CHILD, TurnBench, requests
+from perdure.scenarios.bench.growth import CHILD, TurnBench, requests
+from perdure.scenarios.bench.ledger import AT_MS
 from perdure.scenarios.testing.checks import Ledger
 from tests.actors.cast import Doubler, Number
 from tests.kit import Stage, play
