@@ -109,7 +109,7 @@ def visits() -> Iterator[Callable[[str, str], Opened]]:
 
 
 def _opened(browser: Browser, url: str, selector: str) -> Opened:
-    # As somebody who never was there.
+    # A new context, in which nothing is cached.
     context = browser.new_context()
     try:
         page = context.new_page()

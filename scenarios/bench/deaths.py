@@ -194,7 +194,7 @@ def reconnection(bench: Bench) -> Found:
 
 
 def _plain_restart(unit_ms: int) -> float:
-    """How long Ray takes to restart an actor of its own, in units of so many milliseconds."""
+    """How long Ray takes to restart an actor of its own, in units of `unit_ms`."""
     plain = actors.PlainRay()
     restarts = [plain.restart_ms() / unit_ms for _ in range(3)]
     plain.close()

@@ -48,7 +48,7 @@ PATIENCE_S: Final = 200.0
 
 @contextmanager
 def served(runtime: Runtime, target: str, workers: int = 1) -> Iterator[int]:
-    """A gateway of so many processes within the block; its port. Its loop is in another thread, so the block may wait."""
+    """A gateway of `workers` processes within the block; gives its port. Its loop is in another thread, so the block may wait."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -148,7 +148,7 @@ def first_paint(bench: Bench) -> Found:
 
 
 def _paints(runtime: Runtime, port: int, count: int, repeats: int) -> tuple[list[float], list[float]]:
-    """When the newest runs were painted, and when anything was, once so many runs have ended and are in the snapshot. The first page of
+    """When the newest runs were painted, and when anything was, once `count` runs have ended and are in the snapshot. The first page of
     all is not counted."""
     parent = handle(runtime, Parent, "parent")
     while (missing := count - int(_get(port, "/api/overview")["runs"].get("completed", 0))) > 0:
@@ -163,7 +163,7 @@ def _paints(runtime: Runtime, port: int, count: int, repeats: int) -> tuple[list
 
 
 def _connection(port: int) -> tuple[float, float, float]:
-    """When it was told who is reached, the first run, and the last of the newest thousand."""
+    """Milliseconds until the line said who it is, until the first run, and until the last of the newest thousand."""
     begun_s, ends = time.perf_counter(), 0
     first_ms = greeted_ms = now_ms = 0.0
     wanted = min(1_000, int(_get(port, "/api/overview")["runs"]["completed"]))

@@ -102,7 +102,7 @@ async def _outside(runtime: Runtime, count: int, total: int) -> tuple[list[float
 
 @asynccontextmanager
 async def gateways(runtime: Runtime, target: str, workers: int = 1) -> AsyncIterator[int]:
-    """A gateway of so many processes within the block; its port."""
+    """A gateway of `workers` processes within the block; gives its port."""
     with bound("127.0.0.1", 0) as reserved:
         port = reserved.getsockname()[1]
         found = Gateways(runtime.cluster, ServePlan((target,), port=port), port, workers, lambda _words: None)

@@ -157,7 +157,7 @@ async def waiting_agents(count: int) -> list[float]:
 
 
 async def live_agents(count: int) -> list[float]:
-    """Of a sweep while so many agents are awake."""
+    """The seconds of a sweep while `count` agents are awake."""
     turns = TurnBench()
     for number in range(count):
         turns.view.want(f"agent-{number:07d}@perdure.census:Clerk")
@@ -206,7 +206,7 @@ AFTER: Final[dict[str, Callable[[TurnBench, int], list[float]]]] = {
     "{size} runs in memory, to clear one": clearing,
     "{size} ended runs in memory, to drop 100": letting_go,
 }
-"""What is measured of the supervisor to which so many runs have ended."""
+"""What is measured of the supervisor after many runs have ended."""
 
 
 def growth(bench: Bench) -> Found:
@@ -268,7 +268,7 @@ def _snapshot_mb(bench: Bench, few: int, more: int) -> float:
 
 
 async def fan_out(count: int) -> TurnBench:
-    """So many runs of one awake parent are requested, placed and ended, and it is told. Returns the supervisor after that."""
+    """Runs of one awake parent are requested, placed and ended, and the parent is told. Returns the supervisor after that."""
     turns = TurnBench()
     await turns.wake_parent()
     turns.spent_s = 0.0

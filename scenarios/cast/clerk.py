@@ -22,7 +22,7 @@ from perdure.scenarios.telegram.bot_api import BOT_NAME
 API: Final = "PERDURE_SCENARIO_BOT_API"
 TOKEN: Final = "PERDURE_SCENARIO_BOT_TOKEN"  # noqa: S105 - the name of the variable
 SECRET: Final = "PERDURE_SCENARIO_BOT_SECRET"  # noqa: S105 - the same
-PRETENDED_TOKEN: Final = "1:pretended"  # noqa: S105 - of a bot that is none
+PRETENDED_TOKEN: Final = "1:pretended"  # noqa: S105 - of no real bot
 PRETENDED_SECRET: Final = "only-for-scenarios"  # noqa: S105 - the same
 REAL_API: Final = "https://api.telegram.org/bot"
 MESSENGER: Final = "telegram"
@@ -65,7 +65,7 @@ def _wire_of_now() -> BaseRequest:
 
 
 class Reception(Clerk):
-    """The same for the swarm, where processes die so often that a reply may need many attempts."""
+    """A clerk for the swarm, where processes die so often that a reply may need many attempts."""
 
     chat_recovery = ChatRecovery(max_attempts=100, no_progress_timeout_ms=3_600_000)
     chat_stream_stall_timeout_ms = 2_000

@@ -75,7 +75,7 @@ def total_of(number: int) -> int:
 
 
 def draw_jobs(count: int, seed: int, spread_s: float, *, drained: bool = False) -> list[Job]:
-    """Draw jobs. Their delays and pauses are spread over so many seconds, and the draining of the queue too if it is to last."""
+    """Draw jobs. Their delays and pauses are spread over `spread_s`, and with `drained` the draining of the queue too."""
     die = random.Random(f"{seed} jobs")
     kinds = die.choices(list(KINDS), list(KINDS.values()), k=count)
     jobs = []

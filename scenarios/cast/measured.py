@@ -243,7 +243,7 @@ class Sleepyhead(Agent):
 
 
 async def each_ms(count: int, act: Callable[[int], object]) -> list[float]:
-    """How long each of so many acts takes. Others have their turn in between."""
+    """Milliseconds of each of `count` acts. Other tasks run in between."""
     times = []
     for number in range(count):
         begun_s = time.perf_counter()

@@ -31,7 +31,7 @@ from perdure.scenarios.cast.measured import Parent
 
 
 def says(count: int, pause_s: float, word: Callable[[int], str], every: int = 1) -> FunctionModel:
-    """A model that says so many words, with a pause before every so many of them."""
+    """A model that says `count` words, with a pause before each group of `every` words."""
 
     async def words(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
         for number in range(count):
@@ -167,7 +167,7 @@ class ChatParent(Parent):
 
 
 class SlowParent(ChatParent):
-    """The same with children that take their time."""
+    """Requests chat children that take their time."""
 
     def _perdure_children(self, count: int) -> list[tuple[Any, Any]]:
         return [(Slow, "Is it?")] * count

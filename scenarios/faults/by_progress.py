@@ -24,7 +24,7 @@ DUE_SHARE: Final = 0.7  # of the work, in which the kills are due; the rest is f
 PRESSING_SHARE: Final = 0.5  # of that rest; when no more is left, kills follow at once
 
 Due = list[tuple[int, str]]
-"""Kinds of processes to kill, each after so many ended pieces of work."""
+"""Kinds of processes to kill, each after a number of ended pieces of work."""
 
 
 class WorkProgress(Protocol):

@@ -1,8 +1,8 @@
-"""`perdure chaos`: strikes at the processes of anybody's work, by the clock, and an account of it at the end.
+"""`perdure chaos`: strikes at the processes of any work, by the clock, and an account of it at the end.
 
-What a strike hits follows from the seed and from who is there: the kind of the n-th strike and its dice depend on nothing that happened
-before. A strike does not wait for the recovery from the one before it. While no supervisor answers nobody can be aimed at, so a strike that
-is due then comes as soon as one does.
+What a strike hits follows from the seed and from which processes there are: the kind of the n-th strike and its dice depend on nothing
+that happened before. A strike does not wait for the recovery from the one before it. While no supervisor answers nothing can be aimed at,
+so a strike that is due then comes as soon as one does.
 
 Perdure promises that every completion takes effect once and that whatever was cut off goes on. So three things are wrong at the end: an
 audit that does not balance, a completion that was parked meanwhile, and a run or agent that was struck and is not at work again. Runs
@@ -25,8 +25,8 @@ from perdure.scenarios.faults.strikes import Overview, Strike, System, Victim, c
 
 LOOK_S: Final = 0.25
 LIVE_MAX: Final = 1_000  # runs that are looked at
-GONE_S: Final = 20.0  # without anybody who serves the directory, until the drill is over
-MUTE_S: Final = 120.0  # the same while somebody might still answer, and if Ray is struck, which takes a while to start
+GONE_S: Final = 20.0  # without a process that serves the directory, until the drill is over
+MUTE_S: Final = 120.0  # without an answer while one may still come, and if Ray is struck, which takes a while to start
 ARTICLES: Final = {StrikeTarget.SUPERVISOR: "the ", StrikeTarget.AGENT: "an agent's ", StrikeTarget.RAY: "Ray's "}
 MAIL: Final = ("enqueued", "delivered", "superseded", "suppressed", "parked", "pending")
 FAILED_MAX: Final = 1_000  # failed runs that are told, or known from before
@@ -136,7 +136,7 @@ class Chaos:
     # looks
 
     async def _watch(self, until_s: float) -> Overview | None:
-        """Look until then, and until somebody answers. Returns what was seen last; None if the drill was stopped."""
+        """Look until then, and until the supervisor answers. Returns the last overview; None if the drill was stopped."""
         while True:
             overview = await self._look()
             left_s = until_s - self._system.now_s()

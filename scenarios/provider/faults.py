@@ -75,8 +75,8 @@ class Fault(Plain):
 class Rule(Plain):
     """The requests that get a fault: the first `times` that meet all given conditions.
 
-    The request is the `number`-th since the plan was set (from 1), the newest user message contains `asks`, and the question has so many
-    tool `results`. A refusal has only a number, because its request is never seen.
+    The request is the `number`-th since the plan was set (from 1), the newest user message contains `asks`, and the question has this
+    number of tool `results`. A refusal has only a number, because its request is never seen.
     """
 
     fault: Fault

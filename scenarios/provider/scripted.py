@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pydantic import BaseModel
 
@@ -72,13 +72,6 @@ class Counters(BaseModel):
     statuses: dict[str, int] = {}
 
 
-class ScriptedReply(NamedTuple):
-    """The reply to one request."""
-
-    number: int
-    acts: tuple[Act, ...]
-
-
 class ScriptedProvider:
     """Answers by `script`, at `pace`. `settle` is called after everything that happens."""
 
@@ -109,8 +102,8 @@ class ScriptedProvider:
         self.connections += 1
         self.settle()
 
-    def receive(self, raw: bytes, at_ms: float) -> ScriptedReply:
-        """Take a request, log it, and decide the reply."""
+    def receive(self, raw: bytes, at_ms: float) -> tuple[int, tuple[Act, ...]]:
+        """Take a request, log it, and decide the reply. Returns the request's number, and the acts."""
         body, trouble = _parsed(raw)
         record = SeenRequest(number=len(self.records) + 1, at_ms=at_ms, body=body, problems=trouble or problems(body))
         found = OpenQuestion() if record.problems else read(self.script, body["messages"])
@@ -128,7 +121,7 @@ class ScriptedProvider:
         self.open += 1
         self.open_most = max(self.open_most, self.open)
         self.settle()
-        return ScriptedReply(record.number, acts)
+        return record.number, acts
 
     def _acts(self, record: SeenRequest, body: Any) -> tuple[Act, ...]:
         if record.problems:
@@ -222,7 +215,10 @@ class ScriptedProvider:
         )
 
 
-def unknown_path(method: str, path: str) -> StreamFailure:
+def unknown_path(method: str, path: str) -> StreamFailure | None:
+    """The error for a request that is not one for a completion; None for one that is."""
+    if method == "POST" and path.endswith("/chat/completions"):
+        return None
     return StreamFailure(
         message=f"{method} {path}: this server knows POST /v1/chat/completions", type="invalid_request_error"
     )

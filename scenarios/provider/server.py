@@ -104,8 +104,8 @@ class SocketProvider(ScriptedProvider):
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        if request.method != "POST" or not request.url.path.endswith("/chat/completions"):
-            told = unknown_path(request.method, request.url.path)
+        told = unknown_path(request.method, request.url.path)
+        if told is not None:
             await JSONResponse({"error": error_of(told)}, 404)(scope, receive, send)
             return
         with suppress(ClientDisconnect):

@@ -65,8 +65,8 @@ class SimProvider(ScriptedProvider, httpx2.AsyncBaseTransport):
             self.refused += 1
             raise httpx2.ConnectError(REFUSED, request=request)
         self.connected()
-        if request.method != "POST" or not request.url.path.endswith("/chat/completions"):
-            told = unknown_path(request.method, request.url.path)
+        told = unknown_path(request.method, request.url.path)
+        if told is not None:
             return await _Exchange(self, request, 0, refusal(404, told)).response()
         number, acts = self.receive(body, now_ms)
         exchange = self._exchanges[number] = _Exchange(self, request, number, acts)

@@ -75,7 +75,7 @@ class Point:
     Attributes:
         label: in words.
         group: every group gets a point before any gets two.
-        fault: of the provider, for the guide's request with so many `results`, or the child's if `child`.
+        fault: of the provider, for the guide's request after this number of `results`, or the child's if `child`.
         number: the request of the turn that is refused.
         times: the number of requests; None for all that match.
         victim: the process to kill: `agent`, `tool`, `child`, `supervisor`, or none.
@@ -326,7 +326,7 @@ def named(record: SeenRequest, *, child: bool) -> str:
 
 
 def chosen(points: Sequence[Point], most: int, seed: int) -> list[Point]:
-    """At most so many points, in their order. Every group gets one before any gets two."""
+    """At most `most` points, in their order. Every group gets one before any gets two."""
     if most >= len(points):
         return list(points)
     die = Random(f"{seed} points")

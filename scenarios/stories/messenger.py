@@ -67,7 +67,7 @@ WEBHOOKS: Final = ("sent", "acknowledged", "refused")
 
 
 class MessengerScenario(Scenario):
-    """So many exchanges, spread over so many chats."""
+    """Exchanges of messages, some with a kill, spread over some chats."""
 
     name: ClassVar[str] = "messenger"
     needs_own_cluster: ClassVar[bool] = True
@@ -129,7 +129,7 @@ class Correspondence(NamedTuple):
     seed: int
 
     async def play(self, ways: list[Way], chats: int, kill: Kill, before: int = 0) -> tuple[Exchanges, Seen]:
-        """Play these exchanges, after so many messages, and tell what was seen of them."""
+        """Play these exchanges, after `before` earlier messages, and return what was seen of them."""
         stage, since = self.stage, self.provider.counters().requests
         app = messenger_app(stage.client, Clerk)
         async with posting(app) if stage.world == "ray" else posting_inside(app) as post:

@@ -205,7 +205,7 @@ class Legs:
         await self._expect_first_attempts(stage, order, f"leg {number}, clock")
 
     async def _full_disk(self, stage: RayStage, number: int) -> None:
-        # The disk is full for a while. Who was refused starts again when there is room, and resumes.
+        # The disk is full for a while. A fan-out that was refused starts again when there is room, and resumes.
         order, story = self._census(stage, number, 20, 100, HINDERED_AFTER_S + self._die.uniform(0, 4))
         playing = self._begin(story.play(stage))
 

@@ -254,7 +254,7 @@ def swarm(
 def _played_at_once(
     processes: int, play_one: Callable[[int], SeedReport], seeds: Iterable[int]
 ) -> Iterator[SeedReport]:
-    # Whoever stops to listen ends the processes.
+    # A caller that stops iterating ends the processes.
     others, left = set(active_children()), iter(seeds)
     with ProcessPoolExecutor(processes, get_context("spawn"), die_with_parent) as pool:
 

@@ -28,7 +28,7 @@ class BotFault(Plain):
     """A fault of the next request of a method, perhaps in one chat.
 
     `busy` asks the bot to wait, `silent` is done but not answered, `lost` is neither done nor answered, `hold` is done and answered after
-    so many seconds, `error` is refused with a 500, and `forbidden` for good.
+    `seconds`, `error` is refused with a 500, and `forbidden` for good.
     """
 
     method: str

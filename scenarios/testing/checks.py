@@ -26,7 +26,7 @@ from contextlib import closing
 from dataclasses import fields
 from typing import Any
 
-from perdure.actors import Host
+from perdure.actors import Host, Supervisor
 from perdure.actors.link.columns import RunsEnded, Starts
 from perdure.actors.link.messages import Deliver, Message, RunEnded, Start, Wake
 from perdure.actors.link.wire import SupervisorFrame, decode_all
@@ -290,12 +290,12 @@ def demand(*complaints: Callable[[], Iterable[str]] | Iterable[str]) -> None:
 class Wiretap:
     """Compares a supervisor's messages with the durable facts (invariant 3)."""
 
-    def __init__(self, supervisor: Any, ledger: Ledger) -> None:
+    def __init__(self, supervisor: Supervisor, ledger: Ledger) -> None:
         self._supervisor, self._ledger = supervisor, ledger
         self.serve = supervisor.serve
 
     async def exchange(self, frame: bytes) -> bytes:
-        answer: bytes = await self._supervisor.exchange(frame)
+        answer = await self._supervisor.exchange(frame)
         for said in decode_all(SupervisorFrame(*unpack(answer)).messages):
             self._ledger.violations.extend(premature(said, self._ledger.shadow))
         return answer

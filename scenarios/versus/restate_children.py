@@ -133,7 +133,7 @@ async def converse(program: str, ingress: int, admin: int, app: int) -> None:
 
 def main(place: Path) -> None:
     program = shutil.which(RESTATE_SERVER, path=PROGRAMS_PATH)
-    assert program is not None  # somebody has looked before
+    assert program is not None  # `peers.installed` has looked before
     ingress, admin, node, app = free_ports(4)
     config = hypercorn.Config()
     config.bind, config.loglevel = [f"{HOST}:{app}"], "error"
