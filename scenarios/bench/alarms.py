@@ -41,8 +41,7 @@ FAR = timedelta(days=30)
 
 def alarms(bench: Bench) -> Found:
     """Many sleeping agents with alarms, some of which ring at two rates."""
-    agents, marks = bench.size(2_000, 100), bench.data / "alarms-marks"
-    marks.mkdir(parents=True)
+    agents, marks = bench.size(2_000, 100), bench.folder("alarms-marks")
     with bench.cluster("alarms", idle_ms=300) as runtime:
         _plan(runtime, agents, lambda _: (datetime.now(UTC) + FAR).timestamp(), marks / "never")
         bench.say(f"{agents * PER_AGENT:,} alarms of {agents:,} agents are set")

@@ -36,7 +36,7 @@ STALL_MS = 100
 
 def child_death(bench: Bench) -> Found:
     """`SIGKILL` of a child's host until the child runs again, while another host is warm."""
-    marks = _marks(bench, "child-marks")
+    marks = bench.folder("child-marks")
     with bench.cluster("child-death") as runtime:
         baseline = _plain_restart(unit_ms=1)
         times = [_kill_child(runtime, marks, f"child-{number}") for number in range(bench.size(9, 3))]
@@ -87,7 +87,7 @@ def _is_adopted(overview: dict[str, Any], epoch: int, count: int) -> bool:
 
 def cluster_death(bench: Bench) -> Found:
     """Everything is killed, Ray included, and started again: from the supervisor's first answer to the first run."""
-    marks, data = _marks(bench, "cluster-marks"), bench.data / "cluster-death"
+    marks, data = bench.folder("cluster-marks"), bench.data / "cluster-death"
     repeats, runs = 3, bench.size(100, 20)
     runtime = _opened(data)
     try:
@@ -116,7 +116,7 @@ def handlers_death(bench: Bench) -> Found:
     count, later, wrong = 20, [], []
     with bench.cluster("handlers-death") as runtime:
         for repeat in range(3):
-            marks = _marks(bench, f"handler-marks-{repeat}")
+            marks = bench.folder(f"handler-marks-{repeat}")
             keeper = handle(runtime, Keeper, f"keeper-{repeat}")
             keeper.keep(count, time.monotonic() + 1.5, str(marks))
             wait_for(partial(_has, marks, "handler-*", count // 3))
@@ -202,12 +202,6 @@ def _plain_restart(unit_ms: int) -> float:
 
 
 # looking
-
-
-def _marks(bench: Bench, name: str) -> Path:
-    marks = bench.data / name
-    marks.mkdir(parents=True)
-    return marks
 
 
 def _opened(data: Path) -> Runtime:

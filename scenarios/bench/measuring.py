@@ -45,6 +45,11 @@ class Bench:
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
 
+    def folder(self, name: str) -> Path:
+        place = self.data / name
+        place.mkdir(parents=True)
+        return place
+
     @contextmanager
     def spinning(self) -> Iterator[None]:
         # They end with this process, too.

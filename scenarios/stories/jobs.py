@@ -48,8 +48,8 @@ class Jobs(Scenario):
         self._reports: list[Report] = []
         self._audit: dict[str, Any] = {}
 
-    def stopped(self, _data: Path) -> str:
-        again = ["--jobs", self._jobs, "--desks", len(self._desks), "--seed", self.seed, "--data", _data]
+    def stopped(self, data: Path) -> str:
+        again = ["--jobs", self._jobs, "--desks", len(self._desks), "--seed", self.seed, "--data", data]
         return f"Stopped. `{shlex.join(['perdure', 'run', self.name, *map(str, again)])}` carries on."
 
     async def play(self, stage: Stage) -> None:

@@ -8,7 +8,7 @@ Afterwards everything must converge, and all invariants must hold.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
@@ -66,7 +66,7 @@ def explore(
     """
     report = ExploreReport()
     begun_s = perf_counter()
-    for place in list(places(story, seed, limits, kill))[::stride]:
+    for place in places(story, seed, limits, kill)[::stride]:
         death = die_at(story, place, seed, limits, diaries=diaries)
         report.visits += 1
         report.kills += 1
@@ -79,7 +79,7 @@ def explore(
     return report
 
 
-def places(story: Story, seed: int, limits: Limits, kill: str | None) -> Iterable[Death]:
+def places(story: Story, seed: int, limits: Limits, kill: str | None) -> list[Death]:
     """Every visit of a kill point in a calm run, in order."""
     seen: list[Death] = []
 

@@ -82,7 +82,7 @@ def test_every_death_is_told_while_it_goes_on() -> None:
 
 
 def test_a_place_to_die_can_be_tried_again_alone() -> None:
-    place = list(places(tree, 0, QUICK, "host"))[3]
+    place = places(tree, 0, QUICK, "host")[3]
     assert die_at(tree, place) == place
 
 
