@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import ray
 from ray.exceptions import RayError
 
-from perdure.actors.ray_world.named_actors import Remote, remote
+from perdure.actors.ray_world.named_actors import Remote
 from perdure.actors.ray_world.os_processes import ProcessId, kill, this_process
 
 
@@ -17,11 +18,9 @@ class Echo:
     """An actor that gives back what it gets."""
 
     async def echo(self, payload: bytes) -> bytes:
-        """The payload."""
         return payload
 
     async def process(self) -> ProcessId:
-        """Its process."""
         return this_process()
 
 
@@ -33,7 +32,6 @@ class PlainRay:
         ray.get(self._actor.process.remote())
 
     def round_trips_ms(self, payload: bytes, count: int) -> list[float]:
-        """One call after the other."""
         times: list[float] = []
         for _ in range(count):
             begun_s = time.perf_counter()
@@ -42,7 +40,6 @@ class PlainRay:
         return times
 
     def calls_per_second(self, payload: bytes, count: int) -> float:
-        """One call for each item, all at once."""
         begun_s = time.perf_counter()
         ray.get([self._actor.echo.remote(payload) for _ in range(count)])
         return count / (time.perf_counter() - begun_s)
@@ -80,9 +77,8 @@ class PlainRay:
             return False
 
     def close(self) -> None:
-        """End the actor."""
         ray.kill(self._actor)
 
 
 def _echo(**options: object) -> Remote:
-    return remote(Echo, num_cpus=0, max_concurrency=1000, **options).remote()
+    return cast("Remote", ray).remote(num_cpus=0, max_concurrency=1000, **options)(Echo).remote()

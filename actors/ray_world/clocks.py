@@ -22,7 +22,6 @@ class SystemClock:
     """The wall clock of the machine."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970, UTC."""
         return time.time_ns() // 1_000_000
 
     def steady_ms(self) -> int:
@@ -39,11 +38,9 @@ class ShiftedClock:
             self._shift = mmap.mmap(opened.fileno(), SHIFT.size)
 
     def now_ms(self) -> int:
-        """What the machine's clock says, and so much more or less."""
         return self._machine.now_ms() + int(SHIFT.unpack_from(self._shift)[0])
 
     def steady_ms(self) -> int:
-        """The machine's, which no drill sets."""
         return self._machine.steady_ms()
 
 
@@ -56,7 +53,7 @@ def clock_from(file: str) -> SystemClock | ShiftedClock:
 
 
 def shift_clocks(file: Path, by_ms: int) -> None:
-    """Set the clocks that look at this file, which is made if it is not there: they are off by so much from now on."""
+    """Have the clocks that look at this file be off by this much from now on. The file is made if it is not there."""
     if not file.exists():
         file.write_bytes(SHIFT.pack(0))
     with file.open("r+b") as opened, mmap.mmap(opened.fileno(), SHIFT.size) as shift:

@@ -175,7 +175,6 @@ def record_in(content: bytes) -> ClusterRecord:
 
 
 def write_record(data: Path, address: str, starter: int = 0) -> None:
-    """Record where this directory's Ray is."""
     _write(data, ClusterRecord(address, os.environ.get(AUTH, ""), starter))
 
 
@@ -187,7 +186,6 @@ def _write(data: Path, record: ClusterRecord) -> None:
 
 
 def mark_stopped(data: Path, address: str) -> None:
-    """Record that the directory was stopped on purpose at this address."""
     _write(data, ClusterRecord(address, stopped=True))
 
 
@@ -200,15 +198,14 @@ def refuse_if_stopped(data: Path, address: str) -> None:
 
 
 def forget_record(data: Path, address: str) -> None:
-    """Remove the record of a Ray that has ended, unless it names another one by now."""
     record = _written(data)
     if record is not None and record.address == address:
         with contextlib.suppress(OSError):
             (data / RECORD).unlink()
 
 
+# Ray's own message about a cluster that asks for a token does not mention it.
 def explain_refusal(problem: SupervisorUnreachable, address: str | None) -> SupervisorUnreachable:
-    """Add advice about Ray's token to the refusal of a named cluster, since Ray's own message does not mention it."""
     if address in (None, "local") or "joined" not in str(problem):
         return problem
     held = "see that ~/.ray/auth_token holds the cluster's token"

@@ -50,20 +50,17 @@ class Deployment(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What the names of the directory's actors have in common."""
         return hashlib.blake2b(str(self.data).encode(), digest_size=8).hexdigest()
 
     @property
     def supervisor(self) -> str:
-        """The name of the directory's supervisor."""
         return f"supervisor-{self.key}"
 
+    # The name contains the pool, so that a supervisor knows the pools of the hosts that it finds.
     def host(self, host_id: str, spec: PoolSpec) -> str:
-        """The name of a host's actor. It contains the pool, so that a supervisor knows the pools of the hosts that it finds."""
         return f"{self._hosts}{host_id}" + (f" {json.dumps(spec)}" if spec != PoolSpec() else "")
 
     def hosts_among(self, names: Iterable[str]) -> dict[str, PoolSpec]:
-        """The pools of the directory's hosts, by id, among the names of all actors."""
         ours = (name.removeprefix(self._hosts).partition(" ") for name in names if name.startswith(self._hosts))
         return {host_id: _spec_from(text) for host_id, _, text in ours}
 
@@ -71,52 +68,34 @@ class Deployment(NamedTuple):
     def _hosts(self) -> str:
         return f"host-{self.key}-"
 
+    # No name is used twice: a dead actor may still have it.
     def gateway(self, port: int, number: int) -> str:
-        """The name of an actor that is one process of the gateway at a port. No name is used twice: a dead actor may still have it."""
         return f"{self._gateways}{port}-{number}"
 
-    def is_gateway(self, name: str) -> bool:
-        """Whether this is the name of one of the directory's gateways."""
-        return name.startswith(self._gateways)
-
-    def port_of(self, name: str) -> str:
-        """The port of a gateway, by the name of an actor that is one process of it."""
-        return name.removeprefix(self._gateways).partition("-")[0]
+    def gateways_among(self, names: Iterable[str]) -> dict[str, str]:
+        """The ports of the directory's gateways, by the names of the actors that are their processes."""
+        ours = (name for name in names if name.startswith(self._gateways))
+        return {name: name.removeprefix(self._gateways).partition("-")[0] for name in ours}
 
     @property
     def _gateways(self) -> str:
         return f"gateway-{self.key}-"
 
-    @property
-    def ledger_dir(self) -> Path:
-        """The directory of the ledger."""
-        return self.data / "ledger"
-
     def check_ledger(self) -> None:
-        """Raise what `check_directory` raises. Another store than ours lies where it likes."""
         if self.implementations.store == Implementations().store:
             check_directory(self.data)
 
     @property
     def code_dir(self) -> Path:
-        """The directory of the packages and of what was typed into notebooks."""
         return self.data / "code"
 
     def last_words(self, host_id: str) -> Path:
-        """The file for what a host says when its process ends badly."""
         return self.data / "hosts" / host_id
 
-    @property
-    def logs_dir(self) -> Path:
-        """The directory of what agents print and log."""
-        return self.data / LOGS
-
     def part(self, name: str, *arguments: object) -> Any:
-        """Make what plays this part."""
         return load_type(getattr(self.implementations, name))(*arguments)
 
     def agent_storages(self) -> Any:
-        """Open the agents' storages."""
         return self.part("agent_storages", self.part("disk", self.data / "agents"))
 
 

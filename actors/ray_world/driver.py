@@ -161,11 +161,9 @@ class Driver:
             raise
 
     def is_last(self, member: OpenDirectory) -> bool:
-        """Whether this is the only member of this process with this directory."""
         return [each.data for each in self._members].count(member.data) == 1
 
     def leave(self, member: OpenDirectory) -> None:
-        """Undo `enter`."""
         self._submit(functools.partial(self._leave, member)).result()
 
     def kill(self, member: OpenDirectory) -> None:
@@ -173,7 +171,6 @@ class Driver:
         self._submit(functools.partial(self._kill, member)).result()
 
     def _submit(self, job: Callable[[], T]) -> Future[T]:
-        """Have it done on the driver's own thread."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="perdure-ray", daemon=True)
@@ -183,8 +180,8 @@ class Driver:
         self._jobs.put(functools.partial(resolve, future, job))
         return future
 
+    # The process ends without `leave`. Whoever opens its directories next goes on from what is durable.
     def _at_exit(self) -> None:
-        """The process ends without `leave`. Whoever opens its directories next goes on from what is durable."""
         self._members.clear()
         with contextlib.suppress(TimeoutError):
             self._submit(functools.partial(self._end, "its process ended")).result(EXIT_S)
@@ -230,8 +227,8 @@ class Driver:
                 self._again()
             self._life = _life(own=not joined)
 
+    # The caller has the startup lock, for which other processes that open the directory wait.
     def _serve(self, member: OpenDirectory) -> RayLife:
-        """Find or create the supervisor, and record where it is. Other processes that open the directory wait for `startup_lock`."""
         life = self.living()
         try:
             life.bound(on_own_thread(functools.partial(member.ensure, life.own))).result(ENSURE_S)
@@ -257,7 +254,6 @@ class Driver:
         self._leave(member)
 
     def _end(self, why: str) -> None:
-        """End this life, and kill what is left of a Ray of our own."""
         life, self._life = self._life, None
         if life is None:
             return
@@ -315,12 +311,7 @@ class Driver:
 DRIVER: Final = Driver()
 
 
-def _begin_as_fork() -> None:
-    """This process was forked just now."""
-    DRIVER.begin(is_forked=leave_to_parent())
-
-
-os.register_at_fork(after_in_child=_begin_as_fork)
+os.register_at_fork(after_in_child=lambda: DRIVER.begin(is_forked=leave_to_parent()))
 
 
 def _locked(member: OpenDirectory) -> contextlib.AbstractContextManager[None]:
@@ -328,7 +319,6 @@ def _locked(member: OpenDirectory) -> contextlib.AbstractContextManager[None]:
 
 
 def _life(*, own: bool = False, borrowed: bool = False) -> RayLife:
-    """The life of the present connection."""
     here = connection()
     assert here is not None, "a life begins when this process is connected"
     marks = {"GCS": GCS, "raylet": RAYLET} if own else {}
@@ -337,8 +327,8 @@ def _life(*, own: bool = False, borrowed: bool = False) -> RayLife:
     return RayLife(*here, vital, own=own, borrowed=borrowed)
 
 
+# A raylet that died has left its workers behind, as children of another process.
 def _family(life: RayLife) -> list[ProcessId]:
-    """The processes of a Ray of our own, with the workers that a dead raylet has left behind."""
     if not life.own:
         return []
     left = workers_of(life.vital["raylet"]) if "raylet" in life.vital else []
@@ -346,7 +336,6 @@ def _family(life: RayLife) -> list[ProcessId]:
 
 
 def _refuse_another(address: str | None, here: str) -> None:
-    """Raise `BadRequest` if the address is not that of the cluster that this process is connected to."""
     if address in (None, "local", "auto") or canonical(str(address)) == canonical(here):
         return
     answers(str(address))

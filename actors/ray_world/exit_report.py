@@ -42,9 +42,9 @@ def keep_exit_report(path: Path) -> None:
     os._exit = leave
 
 
+# Ray's own handler is in Python, and waits for the main thread, which never comes back to it in an async actor: so
+# `kill` would do nothing.
 def end_on_sigterm() -> None:
-    """Have `SIGTERM` end this process at once. Ray's own handler is in Python, and waits for the main thread, which never comes back to it
-    in an async actor: so `kill` would do nothing."""
     ctypes.CDLL(None).signal(signal.SIGTERM, None)  # not `signal.signal`, which only the main thread may call
 
 

@@ -73,19 +73,18 @@ class FairScheduler:
 
     @property
     def is_free(self) -> bool:
-        """Whether nobody waits."""
         return not self._line
 
     def line_up(self) -> _Waiting:
-        """Get in line."""
         waiting = _Waiting(self._loop, RANK.get() or Rank.WORK)
         self._line.add(waiting, waiting.rank)
         if not self._is_open:
             self._open()
         return waiting
 
+    # The loop has come round. About as many are let in as the last slice had time for, first those for whom it
+    # had none.
     def _next(self) -> None:
-        """The loop has come round: let in about as many as the last slice had time for, beginning with those for whom it had none."""
         self._is_open = False
         for waiting in reversed(self._let_in):
             if not waiting.is_over:
@@ -104,7 +103,6 @@ class _Waiting:
         self._turn = loop.create_future()
 
     def let_in(self) -> None:
-        """Its turn has come, unless it was cancelled."""
         if not self._turn.done():
             self._turn.set_result(None)
 
@@ -116,20 +114,17 @@ class _Waiting:
 
 
 class _Gate(Coroutine[Any, Any, Any]):
-    """Stands between a task and its coroutine."""
-
     def __init__(self, coroutine: Pending[object], scheduler: FairScheduler) -> None:
         self._inner, self._scheduler = coroutine, scheduler
         self._waiting: _Waiting | None = None
         self.__name__ = getattr(coroutine, "__name__", type(coroutine).__name__)
         self.__qualname__ = getattr(coroutine, "__qualname__", self.__name__)
 
+    # `cr_frame`, `cr_await` and the like, for those who want to know where a task stands.
     def __getattr__(self, name: str) -> object:
-        """`cr_frame`, `cr_await` and the like, for those who want to know where a task stands."""
         return getattr(self._inner, name)
 
     def send(self, _value: object) -> object:
-        """Let the coroutine run to its next await, when it has its turn."""
         scheduler = self._scheduler
         if (self._waiting or scheduler.is_free or RANK.get() is Rank.CALL) and scheduler.has_turn():
             self._goes()
@@ -141,8 +136,8 @@ class _Gate(Coroutine[Any, Any, Any]):
             self._waiting = scheduler.line_up()
         return self._waiting.wait()
 
+    # At once: a task that is cancelled has no turn to wait for.
     def throw(self, error: BaseException | type[BaseException], *_rest: object) -> object:
-        """The same with an exception, at once: a task that is cancelled has no turn to wait for."""
         self._goes()
         try:
             return self._inner.throw(thrown(error))
@@ -154,9 +149,8 @@ class _Gate(Coroutine[Any, Any, Any]):
             self._waiting.is_over, self._waiting = True, None
 
     def close(self) -> None:
-        """Part of being a coroutine."""
         self._inner.close()
 
+    # Part of being a coroutine; tasks step it by `send`.
     def __await__(self) -> NoReturn:
-        """Part of being a coroutine; tasks step it by `send`."""
         raise TypeError("a gate belongs to its task")

@@ -36,21 +36,19 @@ class HostSilent(Exception):
 
 
 class Actors(Protocol[H]):
-    """What the fleet needs of the actor system. The methods that are not `async` block. `elsewhere` is `Fleet.elsewhere`."""
+    """What the fleet needs of the actor system. What is not `async` blocks. `info`, `pulse` and `watch` raise `HostActorDead` or
+    `HostSilent`. `elsewhere` is `Fleet.elsewhere`."""
 
     def create(self, host_id: str, spec: PoolSpec) -> H:
         """Ask for a host. Raises `HostUnavailable`."""
 
     elsewhere: dict[str, str]
 
-    def look_around(self) -> None:
-        """Ask the nodes whether they see the directory."""
+    def look_around(self) -> None: ...
 
-    def lack(self, spec: PoolSpec) -> str:
-        """What no node has of what such a host asks for."""
+    def lack(self, spec: PoolSpec) -> str: ...
 
-    def hosts(self) -> dict[str, PoolSpec]:
-        """All hosts of this data directory that live or are starting."""
+    def hosts(self) -> dict[str, PoolSpec]: ...
 
     def find(self, host_id: str, spec: PoolSpec) -> H | None:
         """A host that an earlier life created."""
@@ -58,20 +56,15 @@ class Actors(Protocol[H]):
     def kill(self, handle: H) -> None:
         """End a host, or its creation. Idempotent."""
 
-    async def info(self, handle: H) -> ProcessInfo:
-        """Wait for the host to come up, and ask who it is. Raises `HostActorDead` or `HostSilent`."""
+    async def info(self, handle: H) -> ProcessInfo: ...
 
-    async def pulse(self, handle: H) -> Pulse:
-        """Ask the host how its event loop is. Raises `HostActorDead` or `HostSilent`."""
+    async def pulse(self, handle: H) -> Pulse: ...
 
-    async def watch(self, handle: H) -> str:
-        """Wait until the host ends of itself. Raises `HostActorDead` or `HostSilent`."""
+    async def watch(self, handle: H) -> str: ...
 
-    def in_words(self, host_id: str, cause: str) -> str:
-        """The cause of a host's death, better than the actor system knows it if possible."""
+    def in_words(self, host_id: str, cause: str) -> str: ...
 
-    async def start_ahead(self) -> None:
-        """Start an idle process for the next host or supervisor. May do nothing."""
+    async def start_ahead(self) -> None: ...
 
 
 class _Watched(Generic[H]):
@@ -97,8 +90,9 @@ class _Watched(Generic[H]):
             await asyncio.to_thread(self._bury)
         return await asyncio.to_thread(self._actors.in_words, self._host_id, cause)
 
+    # Code that keeps Python's lock lets no thread beside it answer. Then its processor time tells whether it is
+    # at work.
     async def pulse(self) -> Pulse | None:
-        """What the host says, or else whether its process computes: code that keeps Python's lock lets nothing beside it answer."""
         try:
             async with asyncio.timeout(PULSE_S):
                 return await self._actors.pulse(self._handle)
@@ -113,7 +107,6 @@ class _Watched(Generic[H]):
         wait_until_gone(left, GONE_S)
 
     def kill(self) -> None:
-        """End the process at once, even if it does not respond any more."""
         kill(self._near)
         self._actors.kill(self._handle)
 
@@ -140,7 +133,6 @@ class ActorFleet(Generic[H]):
             await asyncio.sleep(LOOK_S)
 
     def _replenish(self) -> None:
-        """Start an idle process soon, since the last one was used."""
         if not self._spare:
             self._spare.start(self._start_ahead())
 
@@ -149,14 +141,12 @@ class ActorFleet(Generic[H]):
         await self._actors.start_ahead()
 
     async def spawn(self, host_id: str, spec: PoolSpec) -> str:
-        """Create a host. `death` tells if it does not come up. Raises `HostUnavailable`."""
         handle = await asyncio.to_thread(self._actors.create, host_id, spec)
         self._hosts[host_id] = _Watched(self._actors, handle, host_id)
         self._replenish()
         return await asyncio.to_thread(self._actors.lack, spec)
 
     async def survivors(self) -> dict[str, PoolSpec]:
-        """The hosts of earlier lives, those included that are still starting. They need not answer."""
         found = {}
         for host_id, spec in (await asyncio.to_thread(self._actors.hosts)).items():
             handle = await asyncio.to_thread(self._actors.find, host_id, spec)
@@ -166,17 +156,14 @@ class ActorFleet(Generic[H]):
         return found
 
     async def death(self, host_id: str) -> str:
-        """Wait until the host's process is gone, and say why."""
         host = self._hosts.get(host_id)
         return await asyncio.shield(host.end) if host is not None else "it is unknown"
 
     async def pulse(self, host_id: str) -> Pulse | None:
-        """How the host is; None if it gives no sign of life."""
         host = self._hosts.get(host_id)
         return await host.pulse() if host is not None else None
 
     async def kill(self, host_id: str) -> None:
-        """End a host at once. Idempotent."""
         host = self._hosts.get(host_id)
         if host is not None and not host.end.done():
             await asyncio.to_thread(host.kill)

@@ -72,7 +72,6 @@ class Aloud(logging.Handler):
         self._loop.call_soon_threadsafe(self._some.set)
 
     async def taken(self) -> list[str]:
-        """Wait for lines, and take them."""
         await self._some.wait()
         self._some.clear()
         lines = list(self._lines)
@@ -114,7 +113,6 @@ class RayGateway(RayProcess):
         await (await asyncio.shield(self._server)).started()
 
     async def watch(self) -> None:
-        """Wait until it ends."""
         await asyncio.shield(self._life)
 
     def _asked(self, timeout_ms: int) -> None:
@@ -122,23 +120,18 @@ class RayGateway(RayProcess):
             self._wish.set_result(timeout_ms)
 
     async def stop_wish(self) -> int:
-        """Wait until somebody asks for the directory to be stopped, and tell how many ms work may go on before."""
         return await asyncio.shield(self._wish)
 
     async def complaints(self) -> list[str]:
-        """Wait for what the person at the terminal has to know, and tell it."""
         return await self._aloud.taken()
 
     async def news(self) -> list[Announcement]:
-        """Wait until it has something to tell the other processes."""
         return await self._neighbours.news()
 
     async def hear(self, news: list[Announcement]) -> None:
-        """Take what another process tells."""
         await self._neighbours.hear(news)
 
     async def stop(self) -> None:
-        """Drain, and end."""
         if self._server.done():
             self._server.result().stop()
         await asyncio.wait({self._life})
@@ -186,15 +179,15 @@ class Gateways:
         return await asyncio.shield(self._wish)
 
     async def stop(self) -> None:
-        """Drain them and let them end."""
         for each in self._keeping:
             each.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
         await asyncio.gather(*map(self._stop, list(self._handles)))
 
     async def _begin(self, number: int) -> None:
-        handle = await self._within(on_own_thread(functools.partial(self._create, number)))
-        self._handles[number] = handle
+        # A call of Ray's blocks, and for ever if that Ray ends meanwhile.
+        creating = on_own_thread(functools.partial(self._create, number))
+        handle = self._handles[number] = await asyncio.wrap_future(DRIVER.living().bound(creating))
         try:
             await self._answer(call(handle, "started"))
         except RayError as problem:
@@ -204,7 +197,6 @@ class Gateways:
             raise HostUnavailable(f"gateway {number} cannot be started: {cause_of(problem)}") from problem
 
     async def _keep(self, number: int) -> None:
-        """Watch one, and begin it again whenever it ends."""
         clock, brief = asyncio.get_running_loop().time, 0
         while True:
             began_s = clock()
@@ -218,7 +210,7 @@ class Gateways:
                 self._say(str(problem))
 
     async def _end_of(self, number: int) -> str:
-        beside = [awaited(each(number)) for each in (self._listen, self._carry, self._hear_out)]
+        beside = [awaited(each(number)) for each in (self._await_wish, self._carry_news, self._repeat_complaints)]
         try:
             await self._answer(call(self._handles[number], "watch"))
         except (RayError, SupervisorUnreachable) as problem:
@@ -241,21 +233,19 @@ class Gateways:
             except SupervisorUnreachable:
                 continue  # its Ray begins anew
 
-    async def _hear_out(self, number: int) -> None:
-        """Say what one of them has to complain of."""
+    async def _repeat_complaints(self, number: int) -> None:
         with suppress(RayError, SupervisorUnreachable):  # it has ended, which is told elsewhere
             while True:
                 for line in await self._answer(call(self._handles[number], "complaints")):
                     self._say(f"gateway {number}: {line}")
 
-    async def _listen(self, number: int) -> None:
+    async def _await_wish(self, number: int) -> None:
         with suppress(RayError, SupervisorUnreachable):  # the same
             timeout_ms = await self._answer(call(self._handles[number], "stop_wish"))
             if not self._wish.done():
                 self._wish.set_result(timeout_ms)
 
-    async def _carry(self, number: int) -> None:
-        """Carry what one of them tells to the others."""
+    async def _carry_news(self, number: int) -> None:
         with suppress(RayError, SupervisorUnreachable):  # the same
             while True:
                 news = await self._answer(call(self._handles[number], "news"))
@@ -284,12 +274,7 @@ class Gateways:
     async def _answer(reference: Remote) -> Any:
         return await asyncio.wrap_future(DRIVER.living().bound(reference.future()))
 
-    @staticmethod
-    async def _within(future: Any) -> Any:
-        return await asyncio.wrap_future(DRIVER.living().bound(future))
-
 
 async def _strike(deployment: Deployment, name: str, pid: int) -> str | None:
-    """End a process of the directory, for somebody who asked the gateway."""
     struck = await asyncio.to_thread(strike_processes, deployment, {name: pid})
     return struck[0].way if struck else None

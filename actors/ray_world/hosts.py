@@ -27,9 +27,8 @@ from perdure.actors.ray_world.identity import refuse_elsewhere, unlike
 from perdure.actors.ray_world.named_actors import (
     Handle,
     Remote,
-    ask_info,
-    ask_pulse,
     call,
+    control,
     create,
     find,
     kill,
@@ -108,18 +107,14 @@ class Nodes:
             }
             strangers = {each: seen.instead for each, seen in self._seen.items() if seen.instead}
             self.elsewhere.clear()
-            self.elsewhere.update({in_words(nodes[each]): instead for each, instead in strangers.items()})
+            for each, instead in strangers.items():
+                self.elsewhere[f"{nodes[each]['NodeManagerHostname']} (Ray's node {each[:8]})"] = instead
             return [node for each, node in nodes.items() if each not in strangers]
 
     def doubt(self) -> None:
         """A host has found no directory: all nodes are asked again."""
         with self._lock:
             self._seen.clear()
-
-
-def in_words(node: Node) -> str:
-    """A node, for people."""
-    return f"{node['NodeManagerHostname']} (Ray's node {node['NodeID'][:8]})"
 
 
 def lack(nodes: list[Node], wanted: Mapping[str, float]) -> str:
@@ -134,25 +129,19 @@ def lack(nodes: list[Node], wanted: Mapping[str, float]) -> str:
 
 
 def among(nodes: list[Node]) -> dict[str, str]:
-    """The label selector of an actor that is to live on one of these."""
     return {ID: f"in({','.join(node['NodeID'] for node in nodes)})"}
 
 
-def nodes_of(deployment: Deployment) -> Nodes:
-    """The nodes of the Ray of this process, which is the supervisor's."""
-    return Nodes(alive_nodes, functools.partial(_ask, deployment), ray.get_runtime_context().get_node_id())
-
-
 def alive_nodes() -> list[Node]:
-    """The nodes of the Ray of this process that live."""
     return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
 def _ask(deployment: Deployment, node_ids: list[str]) -> dict[str, str]:
     asked: dict[str, Remote] = {}
+    look = remote(unlike, num_cpus=0, max_retries=0, enable_task_events=False)
     for each in node_ids:
         there = NodeAffinitySchedulingStrategy(each, soft=False)
-        asked[each] = _look_for().options(scheduling_strategy=there).remote(deployment.data, deployment.identity)
+        asked[each] = look.options(scheduling_strategy=there).remote(deployment.data, deployment.identity)
     ready = wait_for(asked, ANSWER_S)
     told = dict.fromkeys(node_ids, f"what it did not tell within {ANSWER_S:.0f} s")
     for each, answer in asked.items():
@@ -164,11 +153,6 @@ def _ask(deployment: Deployment, node_ids: list[str]) -> dict[str, str]:
         except RayError as problem:
             told[each] = f"what it could not be asked about ({cause_of(problem)})"
     return told
-
-
-@functools.cache
-def _look_for() -> Remote:
-    return remote(unlike, num_cpus=0, max_retries=0, enable_task_events=False)
 
 
 # ---------------------------------------------------------------- hosts
@@ -201,8 +185,12 @@ class RayActors:
 
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
-        self._nodes = nodes_of(deployment) if deployment.identity and not deployment.own else None
-        self.elsewhere = {} if self._nodes is None else self._nodes.elsewhere
+        self._nodes: Nodes | None = None
+        self.elsewhere: dict[str, str] = {}
+        if deployment.identity and not deployment.own:
+            own_node = ray.get_runtime_context().get_node_id()
+            self._nodes = Nodes(alive_nodes, functools.partial(_ask, deployment), own_node)
+            self.elsewhere = self._nodes.elsewhere
         self._killed_for_memory = killed_for_memory()
 
     def create(self, host_id: str, spec: PoolSpec) -> Handle:
@@ -228,12 +216,11 @@ class RayActors:
         except (RayError, ValueError, TypeError, OSError) as error:
             raise HostUnavailable(f"it cannot be created: {cause_of(error)}") from error
 
+    # Ray would wait for ever for a node that has it.
     def lack(self, spec: PoolSpec) -> str:
-        """What no node has, in words; empty if one is large enough. Ray would wait for one for ever."""
         return lack(alive_nodes(), _wanted(spec))
 
     def look_around(self) -> None:
-        """Ask the nodes that have to be asked now whether they see the directory."""
         if self._nodes is not None:
             self._nodes.seeing()
 
@@ -249,8 +236,8 @@ class RayActors:
             raise NoSuchNode(f"{missing} among those that see the directory; {blind(self.elsewhere)}")
         return {"label_selector": among(seeing)}
 
+    # What hosts without a name have left to say is of no use any more.
     def hosts(self) -> dict[str, PoolSpec]:
-        """The hosts that have a name. What others have left to say is of no use any more."""
         found = self._deployment.hosts_among(names())
         for left in self._deployment.last_words("").glob("*"):
             if left.name not in found:
@@ -270,23 +257,18 @@ class RayActors:
         return "its process was killed by a signal, most likely SIGKILL"
 
     def find(self, host_id: str, spec: PoolSpec) -> Handle | None:
-        """A host by its name."""
         return find(self._deployment.host(host_id, spec))
 
     def kill(self, handle: Handle) -> None:
-        """End a host."""
         kill(handle)
 
     async def info(self, handle: Handle) -> ProcessInfo:
-        """Ask a host who it is."""
-        return ProcessInfo(*await _translated(ask_info(handle)))
+        return ProcessInfo(*await _translated(control(handle, "info")))
 
     async def pulse(self, handle: Handle) -> Pulse:
-        """Ask a host how its event loop is."""
-        return Pulse(*await _translated(ask_pulse(handle)))
+        return Pulse(*await _translated(control(handle, "pulse")))
 
     async def watch(self, handle: Handle) -> str:
-        """Wait until a host ends."""
         return str(await _translated(call(handle, "watch")))
 
     async def start_ahead(self) -> None:
@@ -298,7 +280,7 @@ class RayActors:
         raylet = parent_process()
         if not self._deployment.own or raylet is None or children(raylet, IDLE_WORKER):
             return
-        waiting: Remote = _errand().remote()
+        waiting = remote(this_process_info, num_cpus=0, max_retries=0, enable_task_events=False).remote()
         await asyncio.sleep(START_S)
         ray.cancel(waiting)
         with contextlib.suppress(RayError):
@@ -318,13 +300,8 @@ def _wanted(spec: PoolSpec) -> dict[str, float]:
     return {**dict(spec.resources), **({"CPU": spec.num_cpus} if spec.num_cpus else {})}
 
 
+# A host's environment replaces its supervisor's, which has our own code if that was sent.
 def _with_code(environment: RuntimeEnv, uris: list[str]) -> RuntimeEnv:
-    """Add the agents' package, and our own code if it was sent, since a host's environment replaces its supervisor's."""
     theirs = [*uris, *environment.get("py_modules", [])]
     modules = [*theirs, *ray.get_runtime_context().runtime_env.get("py_modules", [])]
     return {**environment, "py_modules": modules} if modules else environment  # Ray fails on an empty list
-
-
-@functools.cache
-def _errand() -> Remote:
-    return remote(this_process_info, num_cpus=0, max_retries=0, enable_task_events=False)

@@ -64,14 +64,12 @@ def unlike(data: Path, identity: str) -> str:
 
 
 def elsewhere(data: Path, seen: str, node: str = "") -> DirectoryElsewhere:
-    """The refusal of a machine that has something else at the path."""
     return DirectoryElsewhere(
         str(data), f"{node or platform.node()} has {seen} at this path, and not the one that is meant", ADVICE
     )
 
 
 def refuse_elsewhere(data: Path, identity: str) -> None:
-    """Raise `DirectoryElsewhere` if this machine does not see the directory of this word."""
     if seen := unlike(data, identity):
         raise elsewhere(data, seen)
 
@@ -82,9 +80,7 @@ def note_mount(data: Path) -> None:
     if mount in ("", "/") or system in _PASSING:
         return
     noted = {path: at for path, at in _noted().items() if mount_of(Path(path))[0] != at or Path(path).is_dir()}
-    with suppress(
-        OSError
-    ):  # a home that cannot be written remembers nothing, which is no reason to refuse the directory
+    with suppress(OSError):  # a home that cannot be written is no reason to refuse the directory
         keep_whole(_notes(), json.dumps({**noted, str(data.resolve()): mount}, indent=1).encode())
 
 

@@ -17,7 +17,7 @@ import ray
 from ray.exceptions import RayError
 
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.ray_world.named_actors import Handle, answers, ask_to_die, find, infos, kill, names, wait_for
+from perdure.actors.ray_world.named_actors import Handle, answers, control, find, infos, kill, names, wait_for
 from perdure.actors.ray_world.os_processes import ProcessInfo, strike
 
 SUPERVISOR: Final = "supervisor"  # its key among the ids of hosts
@@ -55,9 +55,9 @@ def processes_of(deployment: Deployment) -> dict[str, Handle]:
 
 
 def gateways_of(deployment: Deployment, timeout_s: float) -> list[tuple[str, ProcessInfo]]:
-    """The processes of a directory's gateways by their ports. Blocks."""
-    found = {name: handle for name in names() if deployment.is_gateway(name) and (handle := find(name)) is not None}
-    return [(deployment.port_of(name), info) for name, info in sorted(infos(found, timeout_s).items())]
+    ports = deployment.gateways_among(names())
+    found = {name: handle for name in ports if (handle := find(name)) is not None}
+    return [(ports[name], info) for name, info in sorted(infos(found, timeout_s).items())]
 
 
 def strike_processes(deployment: Deployment, victims: Mapping[str, int]) -> list[EndedProcess]:
@@ -86,7 +86,7 @@ def _by_itself(handle: Handle, process: ProcessInfo) -> StrikeKind | None:
             return StrikeKind.SIGNAL if strike(here) else None
         except PermissionError:
             break
-    asked = ask_to_die(handle, process.process)
+    asked = control(handle, "die", process.process)
     if not wait_for({process: asked}, DEATH_S):
         return StrikeKind.RAY
     try:

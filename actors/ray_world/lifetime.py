@@ -25,7 +25,6 @@ class Lifetime:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
         return self._problem is not None
 
     def bound(self, source: Future[T]) -> Future[T]:
@@ -73,7 +72,6 @@ def on_own_thread(work: Callable[[], T]) -> Future[T]:
 
 
 def resolve(future: Future[T], work: Callable[[], T]) -> None:
-    """Run this now, and put its result or error into the future."""
     try:
         result = work()
     except BaseException as problem:

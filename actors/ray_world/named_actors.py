@@ -12,7 +12,7 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayError
 from ray.util import list_named_actors
 
-from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo
+from perdure.actors.ray_world.os_processes import ProcessInfo
 from perdure.actors.ray_world.processes import RayProcess
 from perdure.actors.ray_world.ray_connection import NAMESPACE
 
@@ -23,8 +23,8 @@ K = TypeVar("K")
 CALLS_MAX: Final = 100_000  # calls that one actor holds open
 
 
+# Ray repeats no call of ours: what is to be done again is for the ledger to say.
 def create(cls: Callable[..., RayProcess], *arguments: object, **options: object) -> Handle:
-    """Ask Ray for an actor. Ray repeats none of its calls: what is to be done again is for the ledger to say."""
     usual = {"namespace": NAMESPACE, "lifetime": "detached", "max_concurrency": CALLS_MAX}
     found: Handle = _actor_class(cls).options(**usual | options).remote(*arguments)
     return found
@@ -32,41 +32,25 @@ def create(cls: Callable[..., RayProcess], *arguments: object, **options: object
 
 @functools.cache
 def _actor_class(cls: Callable[..., RayProcess]) -> Remote:
-    return remote(cls, concurrency_groups={"control": 2}, max_task_retries=0, enable_task_events=False)
+    options = {"concurrency_groups": {"control": 2}, "max_task_retries": 0, "enable_task_events": False}
+    return cast("Remote", ray).remote(**options)(cls)
 
 
+@functools.cache  # what is made anew is sent to Ray anew
 def remote(thing: Callable[..., object], **options: object) -> Remote:
-    """A class or function as Ray calls it remotely."""
     return cast("Remote", ray).remote(**options)(thing)
 
 
 def call(handle: Handle, method: str, *arguments: object) -> Remote:
-    """Call a method of an actor."""
     return getattr(handle, method).remote(*arguments)
 
 
-def ask_info(handle: Handle) -> Remote:
-    """Ask an actor for its `ProcessInfo`. It answers on a loop of its own, even while it is busy."""
-    return cast("Remote", handle).info.options(concurrency_group="control").remote()
-
-
-def ask_home(handle: Handle) -> Remote:
-    """Ask a supervisor which directory it serves, on that other loop too."""
-    return cast("Remote", handle).home.options(concurrency_group="control").remote()
-
-
-def ask_to_die(handle: Handle, process: ProcessId) -> Remote:
-    """Ask an actor to kill itself if it is this process, on that other loop too."""
-    return cast("Remote", handle).die.options(concurrency_group="control").remote(process)
-
-
-def ask_pulse(handle: Handle) -> Remote:
-    """Ask a host for its `Pulse`, on that other loop too."""
-    return cast("Remote", handle).pulse.options(concurrency_group="control").remote()
+def control(handle: Handle, method: str, *arguments: object) -> Remote:
+    """Call `info`, `home`, `pulse` or `die` of an actor, which answers on an event loop of its own, even while it is busy."""
+    return getattr(handle, method).options(concurrency_group="control").remote(*arguments)
 
 
 def find(name: str) -> Handle | None:
-    """The actor of this name, or None."""
     with contextlib.suppress(ValueError):
         return ray.get_actor(name, NAMESPACE)
     return None
@@ -90,7 +74,7 @@ def infos(handles: Mapping[K, Handle], timeout_s: float) -> dict[K, ProcessInfo]
 
 def answers(handles: Mapping[K, Handle], timeout_s: float) -> dict[K, ProcessInfo | None]:
     """The same, with None for those that do not answer in time. Those that fail are dead, or on their way to another life."""
-    asked = {key: ask_info(handle) for key, handle in handles.items()}
+    asked = {key: control(handle, "info") for key, handle in handles.items()}
     ready = wait_for(asked, timeout_s)
     found: dict[K, ProcessInfo | None] = {key: None for key in asked if key not in ready}
     for key in ready:

@@ -36,12 +36,10 @@ class ProcessInfo(NamedTuple):
 
     @property
     def pid(self) -> int:
-        """Its number."""
         return self.process.pid
 
     @property
     def node(self) -> str:
-        """The name of its machine."""
         return self.machine.partition(" ")[0]
 
     @property
@@ -50,24 +48,21 @@ class ProcessInfo(NamedTuple):
         return [self.process] if self.machine == machine() else []
 
 
+# A container has a namespace of its own for the numbers of processes.
 def machine() -> str:
-    """The machine of this process, and the container if there is one."""
     space = Path("/proc/self/ns/pid")
     return f"{platform.node()} {space.readlink() if space.is_symlink() else ''}"
 
 
 def this_process() -> ProcessId:
-    """The process that calls."""
     return _id_of(psutil.Process())
 
 
 def this_process_info() -> ProcessInfo:
-    """What the process that calls says of itself."""
     return ProcessInfo(this_process(), machine())
 
 
 def parent_process() -> ProcessId | None:
-    """The process that started this one, if it is still there."""
     with contextlib.suppress(psutil.NoSuchProcess):
         if (found := psutil.Process().parent()) is not None:
             return _id_of(found)
@@ -75,7 +70,6 @@ def parent_process() -> ProcessId | None:
 
 
 def process_of(pid: int) -> ProcessId | None:
-    """The process that has this number now, if any has."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return _id_of(psutil.Process(pid))
     return None
@@ -134,7 +128,6 @@ def descendants(parent: ProcessId, mark: str = "") -> list[ProcessId]:
 
 
 def with_command(mark: str) -> list[ProcessId]:
-    """The processes of this machine that have `mark` in their command lines."""
     return _ids(each for each in psutil.process_iter() if mark in _command(each))
 
 
@@ -154,7 +147,6 @@ def cpu_s(pids: Iterable[int]) -> float:
 
 
 def resident_mb() -> int:
-    """The resident memory of the process that calls, in megabytes."""
     size: int = psutil.Process().memory_info().rss
     return size // (1024 * 1024)
 
@@ -164,7 +156,6 @@ def _id_of(process: psutil.Process) -> ProcessId:
 
 
 def _ids(processes: Iterable[psutil.Process]) -> list[ProcessId]:
-    """Without those that have ended meanwhile."""
     found = []
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -172,8 +163,8 @@ def _ids(processes: Iterable[psutil.Process]) -> list[ProcessId]:
     return found
 
 
+# Raises `NoSuchProcess` if no process has its number.
 def _find(process: ProcessId) -> psutil.Process | None:
-    """Raises `NoSuchProcess` if nobody has its number."""
     found = psutil.Process(process.pid)
     return found if _id_of(found) == process else None
 
@@ -185,8 +176,8 @@ def _children(parent: ProcessId, *marks: str) -> list[psutil.Process]:
     return []
 
 
+# Each word has a space after it, so that a mark can say where a word ends.
 def _command(process: psutil.Process) -> str:
-    """Its words, each with a space after it."""
     with contextlib.suppress(psutil.Error):
         return "".join(f"{word} " for word in process.cmdline())
     return ""

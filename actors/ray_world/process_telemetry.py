@@ -24,8 +24,8 @@ MISSING = "no telemetry: %s; `pip install 'perdure[telemetry]'` brings it"
 log = logging.getLogger("perdure.telemetry")
 
 
+# From now on the program's own spans are above what it asks for.
 def traced_program() -> tuple[tuple[str, str], ...]:
-    """What a program that starts or joins a directory hands to its processes. From now on its own spans are above what it asks for."""
     found = variables(os.environ)
     if found:
         heed_callers()
@@ -35,7 +35,6 @@ def traced_program() -> tuple[tuple[str, str], ...]:
 
 
 def take_variables(deployment: Deployment) -> None:
-    """Take the program's variables into this process. The keys in them are struck out of what it says from now on."""
     for variable, value in deployment.telemetry:
         os.environ.setdefault(variable, value)
     for secret in secrets_in(os.environ):
@@ -61,13 +60,12 @@ def begin_telemetry(deployment: Deployment, name: str) -> tuple[Telemetry, Metri
     return telemetry, telemetry.metrics
 
 
+# A process has its log a little later.
 def _say(words: str, problem: str) -> None:
-    """As soon as the process has its log."""
     asyncio.get_running_loop().call_soon(log.warning, words, problem)
 
 
 def several(*metrics: Metrics) -> Metrics:
-    """Metrics that go to each of these."""
     wanted = [each for each in metrics if not isinstance(each, NoMetrics)]
     return wanted[0] if len(wanted) == 1 else _Several(wanted)
 

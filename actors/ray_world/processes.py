@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Final, TextIO, cast
 from perdure.actors.code.author_call import without_middle
 from perdure.actors.life.activity import Whose, whose
 from perdure.actors.ports import Fleet, Pulse, Transport, World
-from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.deployment import LOGS, Deployment
 from perdure.actors.ray_world.exit_report import EXIT, end_on_sigterm, keep_exit_report
 from perdure.actors.ray_world.fair_scheduler import FairScheduler
 from perdure.actors.ray_world.identity import refuse_elsewhere, unlike
@@ -32,7 +32,14 @@ from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, strike
 from perdure.actors.tasks import agent_of, awaited
 from perdure.actors.telemetry.telemetry import OFF, TRACE, Telemetry
 from perdure.actors.threads import inherit_contexts
-from perdure.ledger import DirectoryElsewhere, LedgerError, RedactedStream, SupervisorUnreachable, without_secrets
+from perdure.ledger import (
+    LEDGER,
+    DirectoryElsewhere,
+    LedgerError,
+    RedactedStream,
+    SupervisorUnreachable,
+    without_secrets,
+)
 
 BREATH_S: Final = 1.0  # the least time between two lives, of which the second would fail like the first
 SUPERVISOR: Final = "supervisor"  # the name of its log
@@ -76,27 +83,19 @@ class LoopWatch:
         if task is not self._task:
             self._task = task
             self._step += 1
-        frames = list(_from_the_outside(frame))
+        frames = [each for each, _ in traceback.walk_stack(frame)][::-1] if frame is not None else []
         stack = "".join(traceback.format_list(traceback.extract_stack(frame, FRAMES_MAX))) if frame is not None else ""
         return Pulse(self._step, agent_of(task) or _owner(frames), _method(frames), stack)
 
 
-def _from_the_outside(frame: FrameType | None) -> list[FrameType]:
-    frames = []
-    while frame is not None:
-        frames.append(frame)
-        frame = frame.f_back
-    return frames[::-1]
-
-
+# The agent of a task that its author has started, which has no agent of its own.
 def _owner(frames: list[FrameType]) -> str:
-    """The agent whose method is at work, in a task that its author has started."""
     lives = (getattr(frame.f_locals.get("self"), "_perdure", None) for frame in frames)
     return next((str(life.agent_id) for life in lives if life is not None), "")
 
 
+# The author's method that we have called, or else what of ours is at work.
 def _method(frames: list[FrameType]) -> str:
-    """The author's method that we have called, or else what of ours is at work."""
     ours = [str(frame.f_globals.get("__name__", "")).startswith(OURS) for frame in frames]
     called = [frame for frame, mine, before in zip(frames, ours, [False, *ours], strict=False) if before and not mine]
     found = called[:1] or frames[-1:]
@@ -177,7 +176,6 @@ class ProcessLog:
             self._prune()
 
     def _prune(self) -> None:
-        """Delete the oldest files, of whichever process, while all are too large together."""
         sizes = []
         for path in self._directory.glob(f"*{SUFFIX}"):
             with suppress(FileNotFoundError):
@@ -228,17 +226,15 @@ class LoggedStream:
         return self._stream.write(text)
 
     def writelines(self, lines: list[str]) -> None:
-        """The same for many."""
         for line in lines:
             self.write(line)
 
+    # A line that is flushed is a record, whether it has ended or not.
     def flush(self) -> None:
-        """A line that is flushed is a record, whether it has ended or not."""
         self._finish(whose())
         self._stream.flush()
 
     def finish(self) -> None:
-        """Keep all lines that have no end yet."""
         for who in list(self._unfinished):
             self._finish(who)
 
@@ -261,13 +257,13 @@ class RecordFormatter(logging.Formatter):
         self._log = log
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its newline: the handler adds that."""
         told, here = vars(record), whose()
         agent = told.get("agent_id", here.agent)
         who = Whose(agent, told.get("run_id") or (here.run if agent == here.agent else ""), here.work, here.behalf)
         about = [each for each in (told.get("host_id"), *told.get("about", ())) if each]
         text = super().format(record)
-        return self._log.record(record.created, record.levelname, record.name, text, who, about)[:-1]
+        line = self._log.record(record.created, record.levelname, record.name, text, who, about)
+        return line[:-1]  # the handler adds the newline
 
 
 def listen(log: ProcessLog) -> Callable[[], None]:
@@ -318,12 +314,12 @@ class RayProcess:
 
     def _begin_log(self) -> None:
         deployment = self._deployment
-        self._finish_log = listen(ProcessLog(deployment.logs_dir, self._name, deployment.limits.logs_bytes_max))
+        self._finish_log = listen(ProcessLog(deployment.data / LOGS, self._name, deployment.limits.logs_bytes_max))
         here = this_process_info()
         log.info("process %d on %s begins", here.pid, here.node)
 
+    # Answered on an event loop of its own, even while the life is busy.
     async def info(self) -> ProcessInfo:
-        """Which process this is. It is answered on an event loop of its own, even while the life is busy."""
         return this_process_info()
 
     async def die(self, process: ProcessId) -> bool:
@@ -331,13 +327,11 @@ class RayProcess:
         return strike(this_process()) if this_process() == ProcessId(*process) else False
 
     async def stop(self) -> None:
-        """Cancel the life and wait until it has closed everything."""
         self._life.cancel()
         await asyncio.wait({self._life})
         await self._close_telemetry()
 
     async def _close_telemetry(self) -> None:
-        """Send what waits for the collector, for a moment at most."""
         if self._telemetry.is_on:
             await asyncio.to_thread(self._telemetry.close)
 
@@ -376,7 +370,7 @@ class SupervisorProcess(RayProcess):
         if self._finish_log is None:
             self._begin_log()
         await threads.commit(deployment.check_ledger)
-        store = await threads.commit(lambda: deployment.part("store", deployment.ledger_dir))
+        store = await threads.commit(lambda: deployment.part("store", deployment.data / LEDGER))
         try:
             self._supervisor = deployment.part(
                 "supervisor", self._world, self._fleet, store, deployment.agent_storages(), deployment.limits
@@ -443,8 +437,8 @@ class HostProcess(RayProcess):
         )
         return str(await self._host.serve())
 
+    # It has `_host`: a host is known to nobody before it serves.
     async def look(self, frame: bytes) -> bytes:
-        """Pass a question for an agent on. Nobody knows of this host before it serves."""
         answer: bytes = await self._host.look(frame)
         return answer
 
@@ -461,9 +455,7 @@ class HostProcess(RayProcess):
             _leave(FAREWELL_S, code)
 
     async def pulse(self) -> Pulse:
-        """How the event loop is. It is answered on another one."""
         return await self._watch.pulse()
 
     async def watch(self) -> str:
-        """Wait until the host ends, and return why."""
         return str(await asyncio.shield(self._life))

@@ -58,7 +58,6 @@ class RayConnection(NamedTuple):
 
 
 def connection() -> RayConnection | None:
-    """The Ray that this process is connected to; None if there is none."""
     if not ray.is_initialized():
         return None
     context = ray.get_runtime_context()
@@ -100,9 +99,7 @@ def join_recorded(data: Path) -> bool:
     with ray_environment({AUTH: known.auth}):
         _init(address=known.address)
         try:
-            ray.get_actor(
-                Deployment(data, Limits()).supervisor, NAMESPACE
-            )  # something else may have taken the address since
+            ray.get_actor(Deployment(data, Limits()).supervisor, NAMESPACE)  # another Ray may have the address by now
         except ValueError:
             shut_down()
             raise
@@ -117,8 +114,6 @@ def join_again(data: Path, address: str | None) -> bool:
 
 
 def _join_named(address: str) -> None:
-    """Join a cluster, and send our code to it if Perdure is not installed there."""
-
     def has_us() -> bool:  # an inner function, because Ray sends those by value
         return importlib.util.find_spec("perdure") is not None
 
@@ -170,9 +165,9 @@ def exit_on_sigterm() -> None:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(STOPPED))
 
 
+# `ray.init` replaces the handler of `SIGTERM` by one that prints a stack and aborts.
 @contextlib.contextmanager
 def _sigterm_kept() -> Iterator[None]:
-    """Restore the handler of `SIGTERM`, which `ray.init` replaces by one that prints a stack and aborts."""
     libc, kept = ctypes.CDLL(None), ctypes.create_string_buffer(SIGACTION_BYTES)
     libc.sigaction(signal.SIGTERM, None, kept)
     try:

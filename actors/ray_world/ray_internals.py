@@ -156,7 +156,6 @@ TEXTS: Final = (GCS, RAYLET, IDLE_WORKER, SESSION, RAYLET_PID, EXIT_DETAIL, EXIT
 
 
 def read_settings() -> None:
-    """Make Ray read the `RAY_…` variables of the environment again."""
     READ_SETTINGS.find()("")
 
 
@@ -200,18 +199,15 @@ def shut_down() -> None:
 
 
 def silence_worker_logs() -> None:
-    """Keep Ray from writing what its workers say, and how they die, to our stdout."""
     _replace(PRINT_WORKER_LOG, lambda *_, **__: None)
 
 
 def allow_auto_connect(*, allowed: bool) -> None:
-    """Whether a call of one of Ray's functions may start a cluster when this process is connected to none."""
     _replace(AUTO_CONNECT, allowed and os.environ.get("RAY_ENABLE_AUTO_CONNECT") != "0")
 
 
 @contextlib.contextmanager
 def only_what_we_use() -> Iterator[None]:
-    """A Ray that is started meanwhile is started without the processes that we do not use."""
     with contextlib.ExitStack() as stack:
         for internal in UNUSED:
             name, _, method = internal.path.partition(".")

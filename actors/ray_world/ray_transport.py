@@ -50,7 +50,10 @@ class RayTransport:
             if isinstance(error.cause, DirectoryElsewhere) and self._replaces:
                 self._handle = None
                 raise SupervisorUnreachable(str(error.cause)) from None
-            raise _carried(error) from None
+            if isinstance(error.cause, PerdureError):
+                raise error.cause from None
+            # Any other error is our bug, and then the outcome is unknown.
+            raise SupervisorUnreachable(f"the supervisor failed: {cause_of(error)}") from None
         except (RayError, ValueError, OSError, RuntimeError) as error:
             if isinstance(error, ActorDiedError):
                 self._handle = None
@@ -69,8 +72,8 @@ class RayTransport:
             self._hosts.pop(route, None)
             raise HostUnavailable(cause_of(error)) from error
 
+    # Handles of an earlier connection are of no use in this one.
     def _present(self) -> Lifetime:
-        """The connection to Ray. Handles of an earlier one are forgotten."""
         life = self._life if self._living is None else self._living()
         if life is not self._life:
             self._life, self._handle = life, None
@@ -83,13 +86,6 @@ class RayTransport:
             reference = asyncio.wrap_future(self._life.bound(reference.future()))
         answer: bytes = await reference
         return answer
-
-
-def _carried(error: RayTaskError) -> PerdureError:
-    """The error that the method raised, if it is meant for the caller. Any other is our bug, and then the outcome is unknown."""
-    if isinstance(error.cause, PerdureError):
-        return error.cause
-    return SupervisorUnreachable(f"the supervisor failed: {cause_of(error)}")
 
 
 def find_supervisor(deployment: Deployment) -> Handle:

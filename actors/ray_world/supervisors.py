@@ -17,7 +17,7 @@ from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.fleet import ActorFleet
 from perdure.actors.ray_world.hosts import RayActors
 from perdure.actors.ray_world.identity import elsewhere, is_blank, note_mount, refuse_elsewhere, refuse_unmounted
-from perdure.actors.ray_world.named_actors import Handle, ask_home, create, kill
+from perdure.actors.ray_world.named_actors import Handle, control, create, kill
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.ray_world.process_telemetry import begin_telemetry, several
 from perdure.actors.ray_world.processes import SUPERVISOR, SupervisorProcess
@@ -42,19 +42,16 @@ class RayMetrics:
         self._histograms: dict[str, Histogram] = {}
 
     def count(self, name: str, value: float = 1, tags: Tags | None = None) -> None:
-        """Add to a counter."""
         if name not in self._counters:
             self._counters[name] = Counter(f"perdure_{name}", tag_keys=tuple(tags or ()))
         self._counters[name].inc(value, dict(tags or {}))
 
     def gauge(self, name: str, value: float, tags: Tags | None = None) -> None:
-        """Set a gauge."""
         if name not in self._gauges:
             self._gauges[name] = Gauge(f"perdure_{name}", tag_keys=tuple(tags or ()))
         self._gauges[name].set(value, dict(tags or {}))
 
     def observe(self, name: str, value: float, tags: Tags | None = None) -> None:
-        """Add to a histogram of durations, in milliseconds."""
         if name not in self._histograms:
             keys = tuple(tags or ())
             self._histograms[name] = Histogram(f"perdure_{name}", boundaries=BOUNDARIES_MS, tag_keys=keys)
@@ -132,7 +129,7 @@ def _of_this_directory(handle: Handle, deployment: Deployment) -> Handle:
     """A supervisor, unless it serves another directory. One that could not begin, because Ray has restarted it on a machine that does not
     see the directory, is ended: another one is created here. One that does not answer soon is taken as it is."""
     try:
-        identity, has_failed = ray.get(ask_home(handle), timeout=ANSWER_S)
+        identity, has_failed = ray.get(control(handle, "home"), timeout=ANSWER_S)
     except RayError:  # busy, or on its way to another life
         return handle
     if deployment.identity and identity not in ("", deployment.identity):
@@ -144,8 +141,8 @@ def _of_this_directory(handle: Handle, deployment: Deployment) -> Handle:
     return handle
 
 
+# One that somebody has stopped is not created by who was connected then.
 def find_again(deployment: Deployment) -> Handle:
-    """Find the supervisor, or create it if Ray has lost it. One that somebody has stopped is not created by who was connected then."""
     with contextlib.suppress(ValueError):
         return _of_this_directory(find_supervisor(deployment), deployment)
     refuse_if_stopped(deployment.data, ray.get_runtime_context().gcs_address)
@@ -161,5 +158,4 @@ def find_served(deployment: Deployment) -> Handle:
 
 
 def no_longer_served(deployment: Deployment) -> NoLongerServed:
-    """What one who only looks is told when nobody is left to answer."""
     return NoLongerServed(str(deployment.data), "what served it has ended", "look again")

@@ -39,11 +39,9 @@ class SystemDice:
         self._source = random.SystemRandom()
 
     def roll(self) -> float:
-        """A number in [0, 1)."""
         return self._source.random()
 
     def token(self) -> str:
-        """Twenty hexadecimal digits."""
         return os.urandom(10).hex()
 
 
@@ -60,15 +58,13 @@ class LoopThreads:
         self._commit_s = SLOW_S  # what brief ones take: the longest of late
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Run `job` on a shared thread with the caller's context variables."""
         return await self._shared.run(job)
 
     async def write(self, job: Callable[[], T], rank: Rank) -> T:
-        """Run `job` on a thread for the storages of agents, to its end."""
         return await self._storage.finish(job, rank)
 
+    # A brief one is run by the loop, as long as the disk is quick and none is under way.
     async def commit(self, job: Callable[[], T], *, is_brief: bool = False) -> T:
-        """Run `job` on the ledger's thread, in call order. A brief one is run by the loop, as long as the disk is quick."""
         if is_brief and self._commit_s < QUICK_S and not self._commits:
             return self._timed(job)
         future = self._ledger.submit(partial(self._timed, job) if is_brief else job)
@@ -84,29 +80,24 @@ class LoopThreads:
             self._commit_s = max(time.perf_counter() - begun_s, KEPT * self._commit_s)
 
     async def archive(self, job: Callable[[], T]) -> T:
-        """Run `job` on the archive's thread, in call order."""
         return await asyncio.get_running_loop().run_in_executor(self._archive, job)
 
     async def read(self, job: Callable[[], T]) -> T:
-        """Run `job` on the thread that reads, in call order."""
         return await asyncio.get_running_loop().run_in_executor(self._reads, job)
 
     @property
     def writes_waiting(self) -> int:
-        """How many writes are under way, or stand in line."""
         return self._storage.jobs
 
     @property
     def left_behind(self) -> int:
-        """How many jobs go on that were given up."""
         return self._shared.left_behind
 
 
 class NoFaults:
     """Production: nothing happens at a kill point."""
 
-    def at(self, point: KillPoint, detail: str = "") -> None:
-        """Do nothing."""
+    def at(self, point: KillPoint, detail: str = "") -> None: ...
 
 
 class KillOrder:
@@ -116,7 +107,6 @@ class KillOrder:
         self._point, self._left, self._once = point, visits, once
 
     def at(self, point: KillPoint, detail: str = "") -> None:
-        """Count a visit, and kill the process if it is the one that was ordered."""
         if point is not self._point:
             return
         self._left -= 1
@@ -147,15 +137,12 @@ class SystemVitals:
     """The process as the operating system sees it."""
 
     def pid(self) -> int:
-        """Its process number."""
         return os.getpid()
 
     def node(self) -> str:
-        """The host name."""
         return platform.node()
 
     def rss_mb(self) -> int:
-        """The resident memory now."""
         return resident_mb()
 
 

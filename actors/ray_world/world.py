@@ -99,7 +99,6 @@ class RayCluster:
 
     @property
     def session(self) -> str:
-        """Ray's name for that cluster."""
         return DRIVER.living().session
 
     def transport(self) -> RayTransport:
@@ -119,11 +118,9 @@ class RayCluster:
         return _within_life(lambda: infos(processes_of(self.deployment), timeout_s))
 
     def gateways(self, timeout_s: float = 1.0) -> list[tuple[str, ProcessInfo]]:
-        """The processes of the directory's gateways by their ports. Those that do not answer, or are not up yet, are left out."""
         return _within_life(lambda: gateways_of(self.deployment, timeout_s))
 
     def pids(self) -> list[int]:
-        """The numbers of these processes, to measure them by."""
         return [info.pid for info in self.processes().values()]
 
     def strike(self, victims: Mapping[str, int]) -> list[EndedProcess]:
@@ -163,7 +160,6 @@ class RayCluster:
         DRIVER.leave(self._member)
 
     def kill_everything(self) -> None:
-        """`SIGKILL` everything of a Ray of our own at once, as a power cut would; then let go of it."""
         if not self.own or self._closed:
             raise BadRequest("cluster", "only a Ray that this process has started can be killed by it")
         self._closed = True
@@ -193,10 +189,10 @@ class RayCluster:
     def neighbours(self) -> list[str]:
         """The names of actors in this Ray that serve other directories."""
         known, ours = _within_life(names, STOP_S), self.deployment
-        others = [name for name in known if name != ours.supervisor and not ours.is_gateway(name)]
-        return [name for name in others if not ours.hosts_among([name])]
+        own = {ours.supervisor, *ours.gateways_among(known)}
+        return [name for name in known if name not in own and not ours.hosts_among([name])]
 
 
+# What asks Ray for something would block for ever if that Ray ended meanwhile.
 def _within_life(work: Callable[[], T], timeout_s: float | None = None) -> T:
-    """Do what asks Ray for something, and would block for ever if that Ray ended meanwhile."""
     return DRIVER.living().bound(on_own_thread(work)).result(timeout_s)

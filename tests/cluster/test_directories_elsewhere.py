@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from perdure.actors import Agent, Runtime, exposed
 from perdure.actors.ray_world.hosts import RayHost
-from perdure.actors.ray_world.named_actors import ask_info, create, kill
+from perdure.actors.ray_world.named_actors import control, create, kill
 from perdure.actors.ray_world.ray_internals import read_settings
 from perdure.actors.ray_world.supervisors import RaySupervisor
 from perdure.actors.runtime.tending import served_findings
@@ -121,7 +121,7 @@ def test_nothing_begins_on_a_node_that_does_not_see_the_directory(place: Place) 
         deployment = runtime.cluster.deployment
         stray = create(RayHost, deployment, "stray", num_cpus=0, max_restarts=0, scheduling_strategy=there)
         with pytest.raises(RayActorError, match=r"DirectoryElsewhere.*no such directory"):
-            ray.get(ask_info(stray))
+            ray.get(control(stray, "info"))
         kill(ray.get_actor(deployment.supervisor, "perdure"))
         options = {"name": deployment.supervisor, "max_restarts": -1, "num_cpus": 0, "scheduling_strategy": there}
         soon(lambda: _tried(lambda: create(RaySupervisor, deployment, **options)))

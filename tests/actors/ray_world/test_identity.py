@@ -105,7 +105,7 @@ def known_to_ray(patch: pytest.MonkeyPatch, *homes: tuple[str, bool]) -> list[st
         there.pop()
 
     patch.setattr(supervisors, "find_supervisor", find)
-    patch.setattr(supervisors, "ask_home", str)
+    patch.setattr(supervisors, "control", lambda handle, _method: str(handle))
     patch.setattr(supervisors, "kill", end)
     patch.setattr(supervisors, "create", lambda *_, **__: "a new one")
     patch.setattr("ray.get", lambda _answer, timeout: there[-1])
