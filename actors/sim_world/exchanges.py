@@ -33,8 +33,6 @@ Exchange = Callable[[bytes], Coroutine[object, None, bytes]]
 
 
 class _Call:
-    """One exchange under way."""
-
     def __init__(self, number: int, caller: SimProcess, to: str, frame: bytes) -> None:
         self.number = number
         self.caller = caller
@@ -55,11 +53,9 @@ class ExchangeWire:
         self._count = 0
 
     def connect(self, listener: SimProcess, exchange: Exchange) -> None:
-        """A life of the supervisor, or a host, has begun to listen."""
         self._listeners[listener.name] = listener, exchange
 
     def disconnect(self, listener: SimProcess) -> None:
-        """It is over: whoever waits for it hears so."""
         if listener not in self._listeners.get(listener.name, ()):
             return
         del self._listeners[listener.name]
@@ -84,8 +80,8 @@ class ExchangeWire:
             nature.later(self._travel_ms(), partial(self._arrive, call, echo=False))
         return call.answer
 
+    # Drawn once an exchange.
     def _strike(self, caller: SimProcess) -> None:
-        """The weather of processes, drawn once an exchange."""
         nature, weather = self._nature, self._nature.weather
         if caller.kind == "host":
             if nature.chance(weather.partitioned):
@@ -158,8 +154,8 @@ class ExchangeWire:
         self._nature.note(call.caller.name, f"{what} {call.number} lost")
         self._fail(call, f"the {what} was lost", self._nature.draw_ms(self._nature.weather.lost_noticed_ms), echo=echo)
 
+    # The caller hears that nothing is known. For an echo there is nobody to hear.
     def _fail(self, call: _Call, why: str, after_ms: float, *, echo: bool = False) -> None:
-        """The caller hears that nothing is known; for an echo there is nobody to hear."""
         if not echo:
             self._nature.later(after_ms, self._refuse, call, SupervisorUnreachable(why))
 
@@ -180,12 +176,10 @@ class SimTransport:
         self.route = process.name if process.kind == HOST else ""
 
     async def exchange(self, frame: bytes) -> bytes:
-        """Hand over a frame and wait for the answer."""
         self._process.check()
         return await self._wire.post(self._process, SUPERVISOR, frame)
 
     async def look(self, route: str, frame: bytes) -> bytes:
-        """Ask a host."""
         self._process.check()
         try:
             return await self._wire.post(self._process, route, frame)
@@ -193,6 +187,6 @@ class SimTransport:
             raise HostUnavailable(str(lost)) from lost
 
 
+# Enough of a frame for the digest to notice any difference in it.
 def _brief(frame: bytes) -> str:
-    """Enough of a frame for the digest to notice any difference in it."""
     return f"{len(frame)} bytes {zlib.crc32(frame):08x}"

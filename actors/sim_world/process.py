@@ -68,19 +68,16 @@ class SimContext:
         self._digest = hashlib.blake2b(digest_size=16)
 
     def now_ms(self) -> float:
-        """Virtual milliseconds since the start."""
         return round(self.loop.time() * 1000, 3)
 
+    # An impossible event costs no draw.
     def chance(self, probability: float) -> bool:
-        """Whether an event of this probability happens now. Impossible ones cost no draw."""
         return probability > 0 and self.die.random() < probability
 
     def draw_ms(self, span: Span) -> float:
-        """A duration from the span."""
         return self.die.uniform(span.low, span.high)
 
     def later(self, delay_ms: float, callback: Callable[..., object], *args: object) -> None:
-        """Call back after a delay of virtual time."""
         self.loop.call_later(delay_ms / 1000, callback, *args)
 
     def note(self, process: str, what: str) -> None:
@@ -106,7 +103,6 @@ class SimContext:
         return isinstance(error, self.harmless) or (cause is not None and self.excuses(cause))
 
     def digest(self) -> str:
-        """The whole chronicle in 32 hexadecimal digits."""
         return self._digest.hexdigest()
 
 
@@ -135,8 +131,8 @@ class SimProcess:
         self._context = contextvars.Context()
         self._context.run(_current.set, self)
 
+    # Every port asks this first: the dead have no ports.
     def check(self) -> None:
-        """Every port asks this first: the dead have no ports."""
         if not self.alive:
             raise Killed(f"{self.name} is dead: {self.cause}")
 
@@ -145,7 +141,6 @@ class SimProcess:
         coroutine: Coroutine[object, None, object],
         on_done: Callable[[asyncio.Task[object]], object] | None = None,
     ) -> None:
-        """Run a coroutine as a task of this process, from wherever this is called."""
         task = self._context.copy().run(self.nature.loop.create_task, coroutine)
         if on_done is not None:
             task.add_done_callback(on_done)
@@ -173,7 +168,6 @@ class SimProcess:
         return True
 
     def is_cut(self) -> bool:
-        """Whether a partition keeps its mail from going in or out."""
         return self.nature.loop.time() < self.cut_until_s
 
     def partition(self, ms: float) -> None:
@@ -193,12 +187,10 @@ class SimProcess:
         self.nature.loop.call_at(self._thaw_at_s, self._thaw, self._thaw_at_s)
 
     def stop(self, ms: float) -> None:
-        """Let the whole process stand still, as `SIGSTOP` does."""
         self._mute_until_s = max(self._mute_until_s, self.nature.loop.time() + ms / 1000)
         self.hang(ms)
 
     def pulse(self) -> Pulse | None:
-        """What a thread beside the event loop says of it, if anything."""
         if not self.gates or self.is_cut() or self.nature.loop.time() < self._mute_until_s:
             return None
         if self.running:
@@ -207,7 +199,6 @@ class SimProcess:
         return Pulse(step, self._culprit or "", "run" if self._culprit else "what it does", "")
 
     def heal(self) -> None:
-        """End partition and hang at once."""
         self.cut_until_s = self._mute_until_s = 0.0
         if self.alive and not self.running:
             self._thaw_at_s = 0.0
@@ -224,7 +215,6 @@ class SimProcess:
                 future.set_result(None)
 
     def park(self) -> asyncio.Future[None]:
-        """What a task waits for while the process hangs."""
         future = self.nature.loop.create_future()
         self._parked.append(future)
         return future
@@ -242,34 +232,28 @@ class Gate(Coroutine[object, object, object]):
 
     def __init__(self, coroutine: Coroutine[object, None, object], process: SimProcess) -> None:
         self._inner = coroutine
-        self._process = process
+        self.process = process
         self._held: BaseException | type[BaseException] | None = None
         self._task: asyncio.Task[object] | None = None
         self._number = process.admit(self)
         self.__name__ = getattr(coroutine, "__name__", type(coroutine).__name__)
         self.__qualname__ = f"{process.name}: {getattr(coroutine, '__qualname__', self.__name__)}"
 
+    # `cr_frame`, `cr_await` and the like, for those who want to know where a task stands.
     def __getattr__(self, name: str) -> object:
-        """`cr_frame`, `cr_await` and the like, for those who want to know where a task stands."""
         return getattr(self._inner, name)
 
-    @property
-    def process(self) -> SimProcess:
-        """Whose task this is."""
-        return self._process
-
+    # A task that was begun eagerly may have ended already.
     def bind(self, task: asyncio.Task[object]) -> None:
-        """Know one's task as long as it runs. One that was begun eagerly may have ended already."""
         self._task = None if task.done() else task
 
     def cancel(self) -> None:
-        """Ask the task to come to the gate."""
         if self._task is not None:
             self._task.cancel()
 
     def send(self, _value: object) -> object:
         """Let the coroutine run to its next await, unless the process hangs or is dead."""
-        if not self._process.running:
+        if not self.process.running:
             return self._refuse(None)
         if self._held is not None:
             held, self._held = self._held, None
@@ -278,46 +262,44 @@ class Gate(Coroutine[object, object, object]):
             return self._inner.send(None)
         except BaseException as ended:  # one way or another
             self._leave()
-            if self._process.alive:
+            if self.process.alive:
                 raise contained(ended)  # noqa: B904 - what stands for it has it as its cause
         raise asyncio.CancelledError  # the end of the dead is nobody's business, and not kept as the cause of this
 
     def throw(self, error: BaseException | type[BaseException], *_rest: object) -> object:
         """The same, with an exception (in practice: a cancellation)."""
-        if not self._process.running:
+        if not self.process.running:
             return self._refuse(error)
         try:
             return self._inner.throw(thrown(error))
         except BaseException as ended:  # as above
             self._leave()
-            if self._process.alive:
+            if self.process.alive:
                 raise contained(ended)  # noqa: B904 - as above
         raise asyncio.CancelledError
 
     def close(self) -> None:
-        """Part of being a coroutine."""
         self._inner.close()
 
+    # Part of being a coroutine; tasks step it by `send`.
     def __await__(self) -> NoReturn:
-        """Part of being a coroutine; tasks step it by `send`."""
         raise TypeError("a gate belongs to its task")
 
     def bury(self) -> None:
-        """End the coroutine for good."""
         self._leave()
-        if not unwind(self._inner, Killed(self._process.cause)):
-            self._process.nature.blame(self._process.name, f"{self.__qualname__} goes on after its death", None)
+        if not unwind(self._inner, Killed(self.process.cause)):
+            self.process.nature.blame(self.process.name, f"{self.__qualname__} goes on after its death", None)
 
     def _refuse(self, error: BaseException | type[BaseException] | None) -> object:
-        if not self._process.alive:
+        if not self.process.alive:
             self.bury()
             raise asyncio.CancelledError
         self._held = self._held if error is None else error
-        return next(self._process.park().__await__())
+        return next(self.process.park().__await__())
 
     def _leave(self) -> None:
         self._task = None  # a finished task must not keep itself alive through its gate
-        self._process.gates.pop(self._number, None)
+        self.process.gates.pop(self._number, None)
 
 
 def current_process() -> SimProcess | None:
@@ -326,7 +308,6 @@ def current_process() -> SimProcess | None:
 
 
 def owner_of(task: object) -> str:
-    """The name of the process to which a task belongs."""
     gate = task.get_coro() if isinstance(task, asyncio.Task) else None
     return gate.process.name if isinstance(gate, Gate) else "world"
 
@@ -345,7 +326,6 @@ def gated_task(
     context: contextvars.Context | None = None,
     **options: Any,
 ) -> asyncio.Task[Any]:
-    """The loop's task factory: a task of the process in whose context it is created. Its options differ between versions of Python."""
     process = _current.get() if context is None else context.get(_current)
     if process is None:
         return asyncio.Task(coroutine, loop=loop, context=context, **options)

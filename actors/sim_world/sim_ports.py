@@ -40,7 +40,6 @@ class KillPlan:
         self.kills: Counter[str] = Counter()
 
     def visit(self, process: SimProcess, point: KillPoint, detail: str) -> None:
-        """Count the visit of a kill point, and kill the visitor if plan or weather say so."""
         self.visit_count += 1
         self.visits[process.kind, point] += 1
         process.nature.note(process.name, f"at {point} {detail}")
@@ -73,7 +72,6 @@ class SimFaults:
         self._plan = plan
 
     def at(self, point: KillPoint, detail: str = "") -> None:
-        """Raise `Killed` if the process dies here, or is dead already."""
         self._process.check()
         self._plan.visit(self._process, point, detail)
 
@@ -85,12 +83,10 @@ class SimDice:
         self._process = process
 
     def roll(self) -> float:
-        """A number in [0, 1)."""
         self._process.check()
         return self._process.nature.die.random()
 
     def token(self) -> str:
-        """Twenty hexadecimal digits."""
         self._process.check()
         return f"{self._process.nature.die.getrandbits(TOKEN_BITS):020x}"
 
@@ -124,7 +120,6 @@ class SimClock:
         return int(EPOCH_MS + now_ms + self._off_ms + nature.clocks_off_ms)
 
     def steady_ms(self) -> int:
-        """Virtual time."""
         self._process.check()
         return int(self._process.nature.now_ms())
 
@@ -156,14 +151,12 @@ class SimThreads:
         self._ledger, self._archive, self._reads, self._writes = _Line(), _Line(), _Line(), _Writes()
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Do the job on one of many threads."""
         entry = self._entry(job)
         self._spread(entry, self._nature.draw_ms(self._nature.weather.thread_ms), None, lambda: None)
         answer: T = await entry.answer
         return answer
 
     async def write(self, job: Callable[[], T], rank: Rank) -> T:
-        """Do the job on the thread for storages, when its turn comes, to its end."""
         entry = self._entry(job)
         self._writes.add(entry, rank)
         self._next_write()
@@ -182,24 +175,20 @@ class SimThreads:
 
     @property
     def writes_waiting(self) -> int:
-        """All that are under way."""
         return len(self._writes) + self._writes.is_busy
 
     async def commit(self, job: Callable[[], T], *, is_brief: bool = False) -> T:
-        """Do the job on the ledger's thread, in call order. Raises `DiskFault` by the weather."""
         return await self._in_line(self._ledger, job)
 
     async def archive(self, job: Callable[[], T]) -> T:
-        """Do the job on the archive's thread, in call order. Raises `DiskFault` by the weather."""
         return await self._in_line(self._archive, job)
 
     async def read(self, job: Callable[[], T]) -> T:
-        """Do the job on the thread that reads, in call order. Raises `DiskFault` by the weather."""
         return await self._in_line(self._reads, job)
 
     @property
     def left_behind(self) -> int:
-        """None: a job is over the moment that it takes effect."""
+        # a job is over the moment that it takes effect
         return 0
 
     def _entry(self, job: Callable[[], object]) -> _Job:
@@ -232,8 +221,8 @@ class SimThreads:
         line.is_busy = False
         self._next(line)
 
+    # The job takes effect somewhere within the `ms` that it takes.
     def _spread(self, job: _Job, ms: float, fault: DiskFault | None, then: Callable[[], None]) -> None:
-        """Let the job take effect somewhere within the `ms` that it takes."""
         before_ms = self._nature.die.uniform(0, ms)
         perform = partial(self._perform, job, ms - before_ms, fault, then)
         self._nature.loop.call_later(before_ms / 1000, perform, context=job.context)
@@ -270,18 +259,14 @@ class SimVitals:
     """Bodies do not matter in the simulation, and must not tell two runs of it apart."""
 
     def pid(self) -> int:
-        """No number."""
         return 0
 
     def node(self) -> str:
-        """One machine."""
         return "simulation"
 
     def rss_mb(self) -> int:
-        """No weight."""
         return 0
 
 
 def make_world(process: SimProcess, plan: KillPlan) -> World:
-    """All ports of a process, except those to other processes."""
     return World(SimClock(process), SimDice(process), SimThreads(process), SimFaults(process, plan), SimVitals())

@@ -42,13 +42,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
-from perdure.actors.ports import Fleet, KillPoint, PoolSpec, Pulse, Transport, World
+from perdure.actors.ports import Fleet, PoolSpec, Pulse, Transport, World
 from perdure.actors.sim_world.exchanges import HOST, SUPERVISOR, ExchangeWire, SimTransport
 from perdure.actors.sim_world.process import (
     ChronicleEntry,
@@ -83,8 +82,7 @@ class SupervisorLike(Protocol):
     async def serve(self) -> None:
         """Boot and run. Raising is a crash, returning is a stop."""
 
-    async def exchange(self, frame: bytes) -> bytes:
-        """Answer a host or a client; may take long."""
+    async def exchange(self, frame: bytes) -> bytes: ...
 
 
 class HostLike(Protocol):
@@ -93,8 +91,7 @@ class HostLike(Protocol):
     async def serve(self) -> str:
         """Run until retired, orphaned or stopped, and say why it ended."""
 
-    async def look(self, frame: bytes) -> bytes:
-        """Answer somebody who asks the host itself."""
+    async def look(self, frame: bytes) -> bytes: ...
 
 
 MakeSupervisor = Callable[[World, Fleet], SupervisorLike]
@@ -131,17 +128,14 @@ class Cluster:
         self._powered = True
 
     def processes(self) -> list[SimProcess]:
-        """Those that live, the supervisor first, then hosts in order of creation."""
         all_of_them = [self._supervisor, *(machine.process for machine in self.machines.values())]
         return [process for process in all_of_them if process is not None and process.alive]
 
     def start(self) -> None:
-        """Start the first supervisor, unless that has happened."""
         if self._supervisor is None and self._powered:
             self._start_supervisor()
 
     def start_host(self, host_id: str, spec: PoolSpec) -> None:
-        """Ask for a host. A name is used only once."""
         if host_id in self.machines:
             raise HostUnavailable(f"the name {host_id} was used before")
         process = SimProcess(self.nature, host_id, HOST, self._ended)
@@ -150,18 +144,15 @@ class Cluster:
         self.nature.later(self.nature.draw_ms(self.nature.weather.spawn_ms), self._boot_host, process)
 
     def stand_still(self, ms: float) -> None:
-        """The machine stops everything on it for a while."""
         for process in self.processes():
             process.stop(ms)
 
     def power_off(self) -> None:
-        """Kill supervisor and hosts at once; nothing is started from now on."""
         self._powered = False
         for process in self.processes():
             self._plan.strike(process, "the cluster lost power")
 
     def power_on(self) -> None:
-        """Start a supervisor again."""
         self._powered = True
         self._restart_later()
 
@@ -251,19 +242,17 @@ class SimFleet:
         return ""
 
     async def survivors(self) -> dict[str, PoolSpec]:
-        """All hosts that live or are starting."""
         self._process.check()
         await asyncio.sleep(self._nature.draw_ms(self._nature.weather.mail_ms) / 1000)
         return {name: machine.spec for name, machine in self._cluster.machines.items() if machine.process.alive}
 
     async def death(self, host_id: str) -> str:
-        """Wait until Ray has noticed the host's death, and say why it died."""
         self._process.check()
         machine = self._cluster.machines.get(host_id)
         return "never existed" if machine is None else await asyncio.shield(machine.death)
 
+    # The weather loses such a question no more often than the hosts' own calls.
     async def pulse(self, host_id: str) -> Pulse | None:
-        """Ask a host beside its event loop. The weather loses such a question no more often than the hosts' own calls."""
         self._process.check()
         weather, machine = self._nature.weather, self._cluster.machines.get(host_id)
         await asyncio.sleep(self._nature.draw_ms(weather.mail_ms) / 1000)
@@ -272,7 +261,6 @@ class SimFleet:
         return machine.process.pulse()
 
     async def kill(self, host_id: str) -> None:
-        """End a host at once."""
         self._process.check()
         machine = self._cluster.machines.get(host_id)
         if machine is not None:
@@ -342,31 +330,14 @@ class Simulation:
         self._plan = KillPlan(kill_at, kill_when)
         self._cluster = Cluster(self._nature, self._plan, make_supervisor, make_host)
         self._client: SimProcess | None = None
-
-    @property
-    def errors(self) -> list[SimFailure]:
-        """Unexpected exceptions: of processes, and of tasks for which nobody waited. Complete after `close`."""
-        return self._nature.errors
-
-    @property
-    def crashes(self) -> list[SimFailure]:
-        """Every death, in order, except that of a process whose `serve` returned."""
-        return self._cluster.crashes
+        # Unexpected exceptions: of processes, and of tasks for which nobody waited. Complete after `close`.
+        self.errors = self._nature.errors
+        self.crashes = self._cluster.crashes  # every death, in order, except that of a process whose `serve` returned
+        self.kills, self.visits = self._plan.kills, self._plan.visits  # by kind of process
 
     @property
     def restarts(self) -> int:
-        """How often Ray started the supervisor again."""
         return self._cluster.restarts
-
-    @property
-    def kills(self) -> Counter[str]:
-        """How often plan, weather or caller killed, by kind of process."""
-        return self._plan.kills
-
-    @property
-    def visits(self) -> Counter[tuple[str, KillPoint]]:
-        """How often each kill point was visited, by kind of process."""
-        return self._plan.visits
 
     @property
     def visit_count(self) -> int:
@@ -375,12 +346,10 @@ class Simulation:
 
     @property
     def weather(self) -> Weather:
-        """The weather as it is now."""
         return self._nature.weather
 
     @property
     def trace(self) -> list[ChronicleEntry]:
-        """The last `trace_max` events."""
         return list(self._nature.trace)
 
     def digest(self) -> str:
@@ -388,11 +357,9 @@ class Simulation:
         return self._nature.digest()
 
     def now_ms(self) -> float:
-        """Virtual milliseconds since the start."""
         return self._nature.now_ms()
 
     def note(self, what: str) -> None:
-        """Add a line of one's own to the trace, and so to the digest."""
         self._nature.note("story", what)
 
     def live_hosts(self) -> list[str]:
@@ -400,7 +367,6 @@ class Simulation:
         return [process.name for process in self._cluster.processes() if process.kind == "host"]
 
     def raise_errors(self) -> None:
-        """Raise all errors as one group, if there are any."""
         if self.errors:
             told = [failure.error or RuntimeError(failure.cause) for failure in self.errors]
             raise BaseExceptionGroup("\n".join([f"seed {self.seed}", *map(str, self.errors)]), told)
@@ -451,7 +417,6 @@ class Simulation:
             process.heal()
 
     def change_weather(self, weather: Weather) -> None:
-        """Other weather from now on."""
         self._nature.note("world", "the weather changes")
         self._nature.weather = weather
 
@@ -478,7 +443,6 @@ class Simulation:
             process.hang(ms, culprit)
 
     def stop(self, name: str, ms: float) -> None:
-        """Stop a process and let it go on, as `SIGSTOP` and `SIGCONT` do."""
         for process in self._named(name):
             process.stop(ms)
 
@@ -493,7 +457,6 @@ class Simulation:
         self._nature.clocks_off_ms += by_ms
 
     def partition(self, name: str, ms: float) -> None:
-        """Lose all mail from and to a host or client."""
         for process in self._named(name):
             process.partition(ms)
 
@@ -502,7 +465,6 @@ class Simulation:
         self._cluster.power_off()
 
     def restart_cluster(self) -> None:
-        """Power is back: Ray starts the supervisor."""
         self._cluster.power_on()
 
     def close(self) -> None:
@@ -539,6 +501,5 @@ class Simulation:
 
 
 def _refuse(answer: asyncio.Future[Any], client: SimProcess) -> None:
-    """A client that was killed has no result."""
     if not answer.done():
         answer.set_exception(Killed(client.cause))

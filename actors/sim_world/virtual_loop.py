@@ -86,7 +86,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._selector = _Jump(self)
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
         return self._now_s
 
     def between_steps(self, wait_s: float | None) -> None:
@@ -106,9 +105,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
             raise Overdue(f"not finished at the deadline of {self.deadline_s:.3f} s", self.pending())
         self._now_s += wait_s
 
+    # Sorted by text, because asyncio keeps its tasks in a set.
     def pending(self) -> list[str]:
-        """Each unfinished task and the line where it waits, sorted by text (asyncio keeps its tasks in a set)."""
-        return sorted(f"{_title(task)} at {_line(task.get_coro())}" for task in asyncio.all_tasks(self))
+        waiting = ((task, task.get_coro()) for task in asyncio.all_tasks(self))
+        return sorted(f"{getattr(it, '__qualname__', task.get_name())} at {_line(it)}" for task, it in waiting)
 
     def turn(self) -> None:
         """Run one iteration, without letting time pass. For shutting down."""
@@ -129,8 +129,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self.call_soon(_settle, future, future.set_result, result)
         return future
 
+    # Asyncio would close a generator in a task; this one is closed now, and waits for nothing.
     def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[object]) -> None:
-        """Close a generator that nobody closed. Asyncio would do so in a task; this one is closed now, and waits for nothing."""
         unwind(agen.aclose(), GeneratorExit())
 
     def _process_events(self, event_list: object) -> None:
@@ -156,12 +156,7 @@ def _settle(future: asyncio.Future[T], settle: Callable[[Any], None], value: obj
         settle(value)
 
 
-def _title(task: asyncio.Task[object]) -> str:
-    return getattr(task.get_coro(), "__qualname__", task.get_name())
-
-
 def _line(coroutine: object) -> str:
-    """Where a suspended coroutine stands: the innermost frame of the chain of awaits."""
     line = "?"
     while coroutine is not None:
         frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None)
