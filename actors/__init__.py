@@ -84,10 +84,10 @@ if TYPE_CHECKING:
         NOT_AWAKE,
         RECORDS_OF_WORK,
         Everywhere,
+        agent_told,
         begun_at_ms,
         everywhere,
         newest_first,
-        state_in,
         version_in,
     )
     from perdure.actors.runtime.log_files import LogFiles, WantedLogs

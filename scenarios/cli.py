@@ -15,7 +15,6 @@ from perdure.scenarios.exits import REFUSED, code_of
 
 
 def say_version(asked: bool) -> None:
-    """Print the version, and nothing else."""
     if asked:
         try:
             print(f"perdure {version('perdure')}")
@@ -131,7 +130,6 @@ def _perdure(
 
 
 def main() -> None:
-    """Run a command. An error is printed without a traceback."""
     try:
         app()
     except PerdureError as problem:

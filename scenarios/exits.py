@@ -24,5 +24,4 @@ def heed_sigterm() -> None:
 
 
 def code_of(stop: KeyboardInterrupt) -> int:
-    """The exit code that shells expect of a stopped process."""
     return TERMINATED if isinstance(stop, Terminated) else STOPPED

@@ -26,11 +26,9 @@ Row = dict[str, Any]
 class LiveView(Protocol):
     """What is shown."""
 
-    def picture(self, height: int) -> RenderableType:
-        """For a terminal of this height."""
+    def picture(self, height: int) -> RenderableType: ...
 
-    def line(self) -> str:
-        """In one line."""
+    def line(self) -> str: ...
 
 
 class Screen:
@@ -45,8 +43,7 @@ class Screen:
     def show(self, view: LiveView) -> None:
         """Show it as it is now. May be called often."""
 
-    def say(self, text: str) -> None:
-        """Tell of one event."""
+    def say(self, text: str) -> None: ...
 
 
 class PipeScreen(Screen):
@@ -94,12 +91,10 @@ class TerminalScreen(Screen):
 
 
 def stamp() -> str:
-    """The time of day, before what is said."""
     return f"{datetime.now(UTC):%H:%M:%S} "
 
 
 def screen_for(*, as_json: bool, stamp: Callable[[], str] = str) -> Screen:
-    """Silence with `--json`, a picture on a terminal, lines in a pipe."""
     return Screen() if as_json else TerminalScreen(stamp) if sys.stdout.isatty() else PipeScreen(stamp)
 
 
@@ -148,7 +143,6 @@ def _cells(row: Row) -> tuple[RenderableType, ...]:
 
 
 def hosts_line(overview: dict[str, Any]) -> Text:
-    """All hosts in one line."""
     hosts = [
         f"{host['host'][:12]}: {host['tenants']} agent{'s' * (host['tenants'] != 1)}, {host['rss_mb']} MB"
         if host["up"]
@@ -159,7 +153,6 @@ def hosts_line(overview: dict[str, Any]) -> Text:
 
 
 def grid(rows: dict[str, RenderableType]) -> Table:
-    """Names and values."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True, min_width=max(map(len, rows)))
     table.add_column(no_wrap=True, overflow="ellipsis")

@@ -112,8 +112,9 @@ class Client:
             self.supervisor.refuse(problems)
             raise
 
+    # All who wait are told why nobody answers. Followers look again (`None`), and are told the same until the
+    # ledger goes on.
     def _refused(self, problem: LedgerError) -> None:
-        """Tell all who wait why nobody answers. Followers look again (`None`), and are told the same until the ledger goes on."""
         self.supervisor.tell_all(problem)
         offers = [said for said in self.peer.pending if isinstance(said, Adopt)]
         self.peer.begin_anew(problem)
@@ -182,7 +183,9 @@ class Client:
                 await to_the_end(awaited(self._pack(packer, agent_class)))
 
     async def _pack(self, packer: Packer, agent_class: type[Agent] | None) -> None:
-        package, offers = await self.world.threads.run(lambda: _packed(packer, agent_class))
+        package, offers = await self.world.threads.run(
+            lambda: (packer.package_for(agent_class) if agent_class is not None else "", list(packer.offers()))
+        )
         self._offer(offers)
         self._packed_for[agent_class] = package
 
@@ -317,10 +320,7 @@ class Client:
                 frame = await arrived.get()
                 yield await self._runs_of(parent) if frame is None else [frame["run_id"]]
         finally:
-            self._frames[parent].remove(arrived.put_nowait)
-            if not self._frames[parent]:
-                del self._frames[parent]
-                self.peer.push(Follow(parent, wanted=False))
+            self._unheard(parent, arrived.put_nowait)
 
     async def _runs_of(self, parent: str) -> list[str]:
         runs = cast("list[Fields]", await self.ask("list", parent, None, None, RUNS_MAX))
@@ -342,19 +342,13 @@ class Client:
 
         return unsubscribe
 
+    # Each observation begins with whose life it is; only a new one is told.
     def _happened(self, said: Happened) -> None:
-        """Each observation begins with whose life it is; only a new one is told."""
         if said.type == EventType.SUPERVISOR_BOOTED:
             known, self._life = self._life, said.payload["epoch"]
             if known in (0, self._life):
                 return
         self._channels.emit(said.channel, said.type, agent=said.agent, payload=said.payload, at_ms=said.at_ms)
-
-
-def _packed(packer: Packer, agent_class: type[Agent] | None) -> tuple[str, list[tuple[str, dict[str, str]]]]:
-    """The package of a class, and what is to be offered now that it is known."""
-    package = packer.package_for(agent_class) if agent_class is not None else ""
-    return package, list(packer.offers())
 
 
 RUNS_MAX: Final = 100_000

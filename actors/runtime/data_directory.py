@@ -50,7 +50,6 @@ def _check_letters(whole: str) -> None:
 
 
 def _check_kind(path: Path) -> None:
-    """What is there must be a directory, or may become one."""
     try:
         place = next(each for each in (path, *path.absolute().parents) if each.exists())
         is_directory = place.is_dir()

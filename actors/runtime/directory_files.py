@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
@@ -22,13 +21,12 @@ from perdure.ledger.store.integrity import Finding
 CODE: Final = "code"
 SCENARIO: Final = "scenario.json"
 
-Fate = Literal["nothing", "again", "told", "refused"]
-FATES: Final[dict[Fate, str]] = {
-    "nothing": "nothing is lost, and nothing need be done",
-    "again": "whoever needs it next makes it again by itself",
-    "told": "whoever reads it goes on without it, and says so; so does `perdure doctor`",
-    "refused": "whoever needs it refuses in words, which say what to do; so does `perdure doctor`",
-}
+Fate = Literal[
+    "nothing",  # nothing is lost, and nothing need be done
+    "again",  # whoever needs it next makes it again by itself
+    "told",  # whoever reads it goes on without it, and says so; so does `perdure doctor`
+    "refused",  # whoever needs it refuses in words, which say what to do; so does `perdure doctor`
+]
 
 
 class DirectoryFile(NamedTuple):
@@ -262,11 +260,6 @@ FILES: Final = (
 )
 
 
-def file_at(path: str) -> DirectoryFile | None:
-    """The row of a file, by its path below the directory."""
-    return next((each for each in FILES if fnmatchcase(path, each.path)), None)
-
-
 def findings_in(data: Path) -> list[Finding]:
     """What is to be said of the small files of a directory, and which agent types may be one that was moved."""
     return [
@@ -279,7 +272,6 @@ def findings_in(data: Path) -> list[Finding]:
 
 
 def _of_words(data: Path) -> Iterator[Finding]:
-    """Of `format` and `identity`, of which the ledger has copies."""
     for name, check in ((FORMAT_FILE, check_format), (IDENTITY, identity_of)):
         try:
             check(data)
@@ -292,7 +284,6 @@ def _of_words(data: Path) -> Iterator[Finding]:
 
 
 def _of_code(code_dir: Path) -> Iterator[Finding]:
-    """Which code is not that which its name says."""
     again = "start the program that has this code again, which writes it anew"
     for file in sorted(code_dir.glob("*.py")):
         if not is_cell_whole(file):

@@ -30,14 +30,8 @@ RECORDS_OF_WORK: Final = (FIBER, SCHEDULE, QUEUED, TURN)
 
 
 def version_in(found: Looked) -> int:
-    """The version of what the agent keeps (`class Till(Agent, version=2)`)."""
     kept = found.records[VERSION].get("")
     return FIRST if kept is None else int(unpack(kept))
-
-
-def state_in(found: Looked) -> Told:
-    """The state of the agent."""
-    return {key: unpack(body) for key, body in found.records[STATE].items()}
 
 
 def fibers_in(found: Looked, life: int) -> list[Told]:
@@ -56,7 +50,7 @@ def fibers_in(found: Looked, life: int) -> list[Told]:
     ]
 
 
-def schedules_in(found: Looked) -> list[Told]:
+def schedules_in(found: Looked, _life: int) -> list[Told]:
     """Its schedules, and the items of its queue."""
     rows = [CallbackRow.load(body) for kind in (SCHEDULE, QUEUED) for body in found.records[kind].values()]
     failing = (CallbackStatus.RETRYING, CallbackStatus.PARKED)
@@ -79,7 +73,7 @@ def schedules_in(found: Looked) -> list[Told]:
     ]
 
 
-def turns_in(found: Looked) -> list[Told]:
+def turns_in(found: Looked, _life: int) -> list[Told]:
     """The turns of its chat."""
     rows = [Turn.load(body) for body in found.records[TURN].values()]
     return [
@@ -104,8 +98,8 @@ def turns_in(found: Looked) -> list[Told]:
 
 KINDS_OF_WORK: Final[dict[str, Callable[[Looked, int], list[Told]]]] = {
     "fibers": fibers_in,
-    "schedules": lambda found, _life: schedules_in(found),
-    "turns": lambda found, _life: turns_in(found),
+    "schedules": schedules_in,
+    "turns": turns_in,
 }
 """What each kind of background work is told by; of a storage, and of the life of the agent that is awake."""
 
@@ -124,18 +118,21 @@ class Everywhere(NamedTuple):
     unreadable: list[str]
 
 
-def agent_told(known: Told | None, directory: Path, agent: str) -> Told | None:
-    """What is known of an agent: where it is, its mail, state, tables and work. `known` is what the ledger says. None if it is unknown."""
+def agent_told(known: Told | None, directory: Path, agent: str, *, whole: bool = True) -> Told | None:
+    """What is known of an agent: where it is, its mail and work, and if that is wanted (`whole`) its state and tables. `known` is what the
+    ledger says. None if it is unknown."""
     with opened_copy(directory, agent) as storage:
         if known is None and storage is None:
             return None
         told: Told = known or {"agent": agent, "host": None}
         if storage is not None:
-            found = storage.look([STATE, *RECORDS_OF_WORK])
+            found = storage.look([*RECORDS_OF_WORK, *[STATE] * whole])
             life = int(told["incarnation"]) if told["host"] else NOT_AWAKE
-            told |= {"last_life": found.incarnation, "state": state_in(found)}
+            told |= {"last_life": found.incarnation}
             told |= {kind: tell(found, life) for kind, tell in KINDS_OF_WORK.items()}
-            told |= {"tables": [each._asdict() for each in storage.tables()]}
+            if whole:
+                told |= {"state": {key: unpack(body) for key, body in found.records[STATE].items()}}
+                told |= {"tables": [each._asdict() for each in storage.tables()]}
     return told
 
 
@@ -160,7 +157,6 @@ def everywhere(
 
 
 def newest_first(rows: list[Told], *, failed: bool) -> list[Told]:
-    """These rows, or those of them that have failed."""
     return sorted((row for row in rows if row["is_failed"] or not failed), key=begun_at_ms, reverse=True)
 
 
@@ -174,5 +170,4 @@ def rows_of(directory: Path, agent: str, storage_sql: str) -> list[Told]:
 
 
 def begun_at_ms(row: Told) -> int:
-    """When the work was accepted."""
     return int(row.get("created_at_ms") or row.get("accepted_at_ms") or 0)

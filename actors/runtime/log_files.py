@@ -27,8 +27,8 @@ class WantedLogs(NamedTuple):
     level: str = LOG_LEVELS[0]
     without_tools: bool = False
 
+    # Most lines are of others, and need not be parsed.
     def may_be(self, line: bytes) -> bool:
-        """Whether it is worth reading: most lines are of others."""
         return not self.whose or json.dumps(self.whose)[1:-1].encode() in line
 
     def includes(self, record: Logged) -> bool:
@@ -51,19 +51,17 @@ class LogFiles:
         self._directory = directory
         self._read: dict[int, int] = {}  # how far, by the number of the file's content
 
+    # A line that cannot be read is not whole yet, or was torn by a full disk.
     def look(self, wanted: WantedLogs) -> Iterator[Logged]:
-        """The wanted records that are new, file by file. A line that cannot be read is not whole yet, or was torn by a full disk."""
         for path in sorted(self._directory.glob("*.jsonl")):
             for line in self._new_lines(path):
                 if wanted.may_be(line) and (record := _record(line)) is not None and wanted.includes(record):
                     yield record
 
     def in_order(self, wanted: WantedLogs) -> list[Logged]:
-        """The same, in the order of time."""
         return sorted(self.look(wanted), key=itemgetter("at_ms"))
 
     def newest(self, wanted: WantedLogs, most: int) -> list[Logged]:
-        """The newest of them, at most so many, in the order of time."""
         found = heapq.nlargest(most, enumerate(self.look(wanted)), key=lambda each: (each[1]["at_ms"], each[0]))
         return sorted((record for _, record in reversed(found)), key=itemgetter("at_ms"))
 

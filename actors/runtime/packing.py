@@ -68,14 +68,15 @@ class Packer:
         for place, theirs in self._loaded().items():
             files = self._files_for(place)
             package = self._packed_with(place) if files else ""
-            origins.setdefault(package, {}).update(dict.fromkeys(theirs, digest_of_files(files) if files else ""))
+            origins.setdefault(package, {}).update(dict.fromkeys(theirs, digest_of(_contents(files)) if files else ""))
         for package, digests in origins.items():
             if self._offered.get(tuple(digests)) != package:
                 self._offered[tuple(digests)] = package
                 yield package, digests
 
+    # With the code of all agents of this process, so that they can share hosts. It is read anew when there is
+    # another class.
     def _packed_with(self, place: str) -> str:
-        """The package with the code of this agent and of all others of this process, read anew when there is another class."""
         classes = frozenset(_subclasses(Agent))
         if classes not in self._packed:
             names = {*self._loaded(), place}
@@ -100,7 +101,6 @@ class Packer:
 
 
 def _subclasses(cls: type) -> list[type]:
-    """All classes below this one that there are now."""
     found = list[type](cls.__subclasses__())
     for each in found:  # grows while it is walked
         found += each.__subclasses__()
@@ -111,8 +111,8 @@ def _comes_with_us(cls: type) -> bool:
     return cls.__module__.partition(".")[0] == "perdure"
 
 
+# A script need not end in `.py`.
 def needed_here(name: str, code_dir: Path, *, sources_only: bool) -> dict[str, Path]:
-    """The files that this class needs, or the sources among them. A script may be called as it likes."""
     files = files_for(name, code_dir)
     script = name.removeprefix("script:").rpartition(":")[0]
     return {
@@ -142,13 +142,12 @@ def files_for(name: str, code_dir: Path) -> dict[str, Path]:
 
 
 def _imported(file: Path) -> set[str]:
-    """The top-level modules that a file imports anywhere, except by relative imports."""
     return set(_imported_by(file.read_bytes())) if file.suffix == ".py" else set()
 
 
+# A pattern takes a hundredth of the time of a parser. A word too many, out of a text, does no harm.
 @lru_cache(maxsize=4096)
 def _imported_by(text: bytes) -> frozenset[str]:
-    """Read by their form, which takes a hundredth of the time of a parser. A word too many in a text does no harm."""
     tops: set[bytes] = set()
     for found in _IMPORTS.finditer(text):
         tops |= {part.strip().partition(b" ")[0].partition(b".")[0] for part in (found[1] or found[2]).split(b",")}
@@ -156,7 +155,6 @@ def _imported_by(text: bytes) -> frozenset[str]:
 
 
 def _files_of(top: str, data: Path) -> Iterator[tuple[str, Path]]:
-    """The files of a top-level module, and all files of a package, unless it is installed or ours."""
     spec = spec_on_path(top)
     if spec is None:
         return
@@ -186,26 +184,16 @@ def pack_up(files: dict[str, Path], code_dir: Path) -> str:
     digest = digest_of(contents)
     package = package_file(digest, code_dir)
     keep_whole(package, package.read_bytes() if packed_in(package) == contents else _zipped(contents))
-    _note_places(files, places_file(digest, code_dir))
+    places = {  # of the top-level modules on this machine
+        path.partition("/")[0]: str(file.parents[path.count("/") - 1] if "/" in path else file)
+        for path, file in files.items()
+    }
+    keep_whole(places_file(digest, code_dir), json.dumps(places, sort_keys=True).encode())
     return digest
-
-
-def digest_of_files(files: dict[str, Path]) -> str:
-    """The name that a package of these files alone would have."""
-    return digest_of(_contents(files))
 
 
 def _contents(files: dict[str, Path]) -> dict[str, bytes]:
     return {path: files[path].read_bytes() for path in sorted(files)}
-
-
-def _note_places(files: dict[str, Path], note: Path) -> None:
-    """Write down where the top-level modules of a package are on this machine."""
-    places = {
-        path.partition("/")[0]: str(file.parents[path.count("/") - 1] if "/" in path else file)
-        for path, file in files.items()
-    }
-    keep_whole(note, json.dumps(places, sort_keys=True).encode())
 
 
 def _check_size(files: Iterable[Path]) -> None:

@@ -124,8 +124,8 @@ def can_await() -> bool:
     return True
 
 
+# The top level of a notebook's cell is no function and no class.
 def _is_cell(frame: FrameType) -> bool:
-    """Whether this is the top level of a notebook: no function, and no class."""
     code = frame.f_code
     return (
         "get_ipython" in frame.f_globals and not code.co_flags & inspect.CO_OPTIMIZED and code.co_name.startswith("<")
@@ -166,12 +166,10 @@ class RuntimeSession:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process has opened it, and is no fork of that one."""
         return os.getpid() == self._process
 
     @property
     def is_open(self) -> bool:
-        """Whether something can be asked."""
         return self.is_ours and not self._lifetime.is_over
 
     def submit(self, job: Pending[T]) -> Future[T]:
@@ -182,7 +180,6 @@ class RuntimeSession:
         return self._lifetime.bound(asyncio.run_coroutine_threadsafe(job, self._loop))
 
     def do(self, job: Callable[[], T]) -> T:
-        """Call a function on its loop."""
         if threading.current_thread() is self._thread:
             return job()
         return wait_for(self.submit(_as_coroutine(job)))
@@ -222,7 +219,6 @@ class RuntimeSession:
         started.set()
 
     def _ended(self, serving: asyncio.Task[None]) -> None:
-        """Tell all waiting callers why the conversation ended."""
         problem = None if serving.cancelled() else serving.exception()
         while isinstance(problem, ExceptionGroup):
             problem = problem.exceptions[0]
@@ -306,9 +302,10 @@ class Runtime:
             raise stop.with_traceback(None) from None  # where this thread waited says nothing
         except SupervisorUnreachable as problem:
             raise explain_refusal(problem, self._address) from problem
-        self._session, self._was_open = RuntimeSession(cluster, self.limits, offers=self._may_start), True
+        session = self._session = RuntimeSession(cluster, self.limits, offers=self._may_start)
+        self._was_open = True
         try:  # the first answer tells whether the ledger could be opened, and by which limits the supervisor decides
-            in_force = Limits.recorded(wait_for(self._submit(self._first_answer())))
+            in_force = Limits.recorded(wait_for(session.submit(self._first_answer())))
             if self._demanded is not None:
                 check_limits(self._demanded, in_force, self.data)
             self.limits = in_force
@@ -372,11 +369,8 @@ class Runtime:
         """The cluster."""
         return self._opened().cluster
 
-    def _submit(self, job: Pending[T]) -> Future[T]:
-        return self._opened().submit(job)
-
     def _settle(self, job: Pending[T]) -> T | asyncio.Future[T]:
-        future = self._submit(job)
+        future = self._opened().submit(job)
         return awaitable(future) if can_await() else wait_for(future)
 
     # agents and runs
@@ -492,9 +486,8 @@ class Runtime:
         """
         return self._stream(lambda client: client.follow(run_id, after))
 
+    # Each iteration is of the session in which it begins.
     def _stream(self, begin: Callable[[Client], AsyncGenerator[T, None]]) -> EventStream[T]:
-        """Each iteration is of the session in which it begins."""
-
         def source() -> EventSource[T]:
             session = self._opened()
             return EventSource(begin(session.client), session.submit, lambda: session.is_open)
@@ -512,8 +505,8 @@ class Runtime:
         return lambda: session.do(unsubscribe) if session.is_open else None
 
 
+# A job on a thread cannot be cancelled, so a cancelled caller waits for it and undoes it.
 async def _to_the_end(job: Callable[[], None], undo: Callable[[], None] | None = None) -> None:
-    """Run a long job on another thread. A job cannot be cancelled, so a cancelled caller waits for it and undoes it."""
     doing = awaited(asyncio.to_thread(job))
     try:
         await asyncio.shield(doing)

@@ -130,7 +130,6 @@ async def _ask(client: Client) -> Fields:
 
 
 def _end(session: str) -> None:
-    """Kill what is left of a Ray on this machine."""
     of_ray = with_command(session)
     raylets = set(of_ray) & set(with_command(RAYLET))
     left = {*of_ray, *(worker for raylet in raylets for worker in workers_of(raylet))}

@@ -27,11 +27,9 @@ class ServedSteward:
         self._ask = ask
 
     def hold(self) -> object:
-        """Ask it to let the snapshot be."""
         return self._ask("keep", "hold", [])
 
     def cut(self) -> object:
-        """Ask it for the cut."""
         return self._ask("keep", "cut", [])
 
 
@@ -55,7 +53,6 @@ def served_findings(ask: Asking, data: Path, *, deep: bool = False) -> list[Find
 
 
 def standing_by(ask: Asking) -> dict[str, KnownAgent]:
-    """What the supervisor says of its agents."""
     known: dict[str, KnownAgent] = {}
     after: str | None = ""
     while after is not None:

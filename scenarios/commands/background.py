@@ -15,7 +15,6 @@ import typer
 from perdure import actors
 from perdure.ledger import AGENTS, BadRequest, name_of, type_of
 from perdure.ledger.maintenance.looking import OneStorage, look, opened_copy, places_in
-from perdure.ledger.storage.agent_storages import STATE
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
@@ -98,37 +97,24 @@ def inspect(
         perdure inspect "anna@desk.agents:Assistant" --sql "SELECT * FROM pages LIMIT 10"
     """
     with opened(data) as ledger:
-        told = about(ledger, data, agent)
+        told = about(ledger, data, agent, whole=sql is None)
+    if sql is None:
+        show_agent(told, as_json=as_json)
+        return
     with opened_copy(data / AGENTS, agent) as storage:
-        if sql is not None:
-            _print_answer(agent, storage, sql, as_json=as_json)
-            return
-        if storage is not None:
-            told |= {"state": actors.state_in(storage.look([STATE]))}
-            told |= {"tables": [each._asdict() for each in storage.tables()]}
-    show_agent(told, as_json=as_json)
+        _print_answer(agent, storage, sql, as_json=as_json)
 
 
-def about(ledger: ColdLedger | Runtime, data: Path, agent: str) -> Told:
-    """What is known of an agent, without its state and tables. Raises `BadRequest` if it is unknown."""
+def about(ledger: ColdLedger | Runtime, data: Path, agent: str, *, whole: bool = False) -> Told:
+    """What is known of an agent; its state and tables, too, if it is to be `whole`. Raises `BadRequest` if it is unknown."""
     if not name_of(agent) or not type_of(agent):
         raise BadRequest("agent", f"{agent!r} is no address of an agent; one is name@module:Class")
-    known = ledger.ask("agent", agent)
-    with opened_copy(data / AGENTS, agent) as storage:
-        found = None if storage is None else storage.look(actors.RECORDS_OF_WORK)
-    if known is None and found is None:
+    told: Told | None = actors.agent_told(ledger.ask("agent", agent), data / AGENTS, agent, whole=whole)
+    if told is None:
         raise BadRequest(
             "agent", f"{agent} is asleep or unknown: it has no storage, and the ledger holds nothing for it"
         )
-    told = known or {"agent": agent, "host": None}
-    if found is not None:
-        told |= {"last_life": found.incarnation}
-        told |= {kind: tell(found, _life(told)) for kind, tell in actors.KINDS_OF_WORK.items()}
     return told
-
-
-def _life(told: Told) -> int:
-    return int(told["incarnation"]) if told["host"] else actors.NOT_AWAKE
 
 
 def show_agent(told: Told, *, as_json: bool) -> None:
@@ -147,11 +133,8 @@ def show_agent(told: Told, *, as_json: bool) -> None:
     for kind, rows in lists.items():
         if kind != "tables":
             print(f"\n{kind}: {counted(kind, tally_of(rows))}")
-            _print(kind, sorted(rows, key=_urgency)[:SHOWN_OF_AGENT])
-
-
-def _urgency(row: Told) -> tuple[bool, bool]:
-    return not row["is_failed"], bool(row.get("is_settled"))
+            urgent_first = sorted(rows, key=lambda row: (not row["is_failed"], bool(row.get("is_settled"))))
+            _print(kind, urgent_first[:SHOWN_OF_AGENT])
 
 
 def tally(data: Path, most: int) -> Told:
@@ -168,7 +151,6 @@ def tally(data: Path, most: int) -> Told:
 
 
 def tally_of(rows: list[Told]) -> dict[str, int]:
-    """How many there are, are open, and have failed."""
     return {
         "open": sum(not row.get("is_settled") for row in rows),
         "failed": sum(row["is_failed"] for row in rows),
@@ -177,7 +159,6 @@ def tally_of(rows: list[Told]) -> dict[str, int]:
 
 
 def counted(kind: str, counts: dict[str, int]) -> str:
-    """The counts in words."""
     failed = "keep failing" if kind == "schedules" else "failed"
     words = [f"{counts['open']} open", f"{counts['failed']} {failed}"]
     return ", ".join(words) if counts["all"] else "none"

@@ -105,7 +105,6 @@ def restore(
 
 @contextmanager
 def _steward(data: Path) -> Iterator[Steward]:
-    """The supervisor that serves the directory, or the lock of its ledger."""
     with ExitStack() as stack:
         steward: Any = None
         if read_record(data) is not None:

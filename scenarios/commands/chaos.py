@@ -118,9 +118,8 @@ async def _play(data: Path, plan: Plan, tell: Any) -> tuple[dict[str, Any], list
     return told, drill.wrong
 
 
+# The first Ctrl-C or `SIGTERM` ends the strikes, and the second one this process.
 def _heed_signals(drill: Chaos) -> None:
-    """Let the first Ctrl-C or `SIGTERM` end the strikes, and the second one this process."""
-
     def stop() -> None:
         if drill.stopped.is_set():
             sys.exit(STOPPED)
@@ -131,7 +130,6 @@ def _heed_signals(drill: Chaos) -> None:
 
 
 async def _judged(drill: Chaos, observer: Observer, data: Path) -> dict[str, Any]:
-    """The account, by what serves the directory, or if nothing does, by its ledger."""
     try:
         account = await Account.of(observer)
     except SupervisorUnreachable:

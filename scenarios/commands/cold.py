@@ -70,7 +70,6 @@ class ColdLedger:
         return unpack_opened(pack(answer.read() if isinstance(answer, actors.Later) else answer))
 
     def clear(self, *, status: Sequence[str] | None = None, older_than: int | None = None) -> int:
-        """Clear runs; live ones are cancelled first. Returns how many."""
         count = 0
         statuses = None if status is None else list(status)
         while found := self.ask("list", None, statuses, older_than, CLEARED_AT_ONCE):
@@ -78,14 +77,14 @@ class ColdLedger:
             count += len(found)
         return count
 
+    # Runs may be in the snapshot alone.
     def _recall(self, run_ids: list[str]) -> None:
-        """Bring runs back into memory that are only in the snapshot."""
         for record in self._store.records("runs", [key for key in run_ids if key not in self._view.runs]):
             if record.body:
                 self._view.recall(run_from(record))
 
+    # With agents goes what they and their children had asked for, which may be in the snapshot alone.
     def _recall_families(self, agents: list[str]) -> None:
-        """With agents goes what they and their children had asked for, which may be in the snapshot alone."""
         while agents:
             for record in self._store.family_runs(agents.pop(), FAMILY_MAX):
                 agents.append(self._view.recall(run_from(record)).child)

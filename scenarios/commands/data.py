@@ -115,8 +115,8 @@ def ps(
         _print_overview(data, told)
 
 
+# The processes of a gateway belong to who has started them, and not to the supervisor.
 def _gateways(ledger: ColdLedger | Runtime) -> list[dict[str, Any]]:
-    """The processes of gateways, which belong to who has started them and not to the supervisor."""
     if isinstance(ledger, ColdLedger):
         return []
     return [{"gateway": port, "pid": info.pid, "node": info.node} for port, info in ledger.cluster.gateways()]
@@ -324,7 +324,6 @@ def forget(
 
 
 def _more(told: dict[str, int]) -> str:
-    """How much would be deleted; empty for nothing."""
     live = f", {told['live']} of them live" if told["live"] else ""
     found = [
         f"{_some(told['runs'], 'run')}{live}" if told["runs"] else "",
@@ -335,7 +334,6 @@ def _more(told: dict[str, int]) -> str:
 
 
 def _confirm(what: str, *, yes: bool) -> None:
-    """Ask whether this is meant. Raises `BadRequest` if nobody is there to be asked."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -73,7 +73,10 @@ def doctor(
     findings = None if mend else _of_served(data, deep=deep)
     if findings is None:
         findings = diagnosis(data, mend=mend, deep=deep)
-    show([*findings, *_left_by_restores(data)], as_json=as_json)
+    advice = "delete it; the next restore into this directory does so"
+    for part in left_beside(data.resolve()):
+        findings.append(Finding("warning", f"{part} was left by a restore that was killed", advice))
+    show(findings, as_json=as_json)
 
 
 def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Finding]:
@@ -109,17 +112,7 @@ def show(findings: list[Finding], *, as_json: bool = False) -> None:
         raise typer.Exit(1 if "damage" in severities else REFUSED)
 
 
-def _left_by_restores(data: Path) -> list[Finding]:
-    """What lies beside the directory."""
-    advice = "delete it; the next restore into this directory does so"
-    return [
-        Finding("warning", f"{part} was left by a restore that was killed", advice)
-        for part in left_beside(data.resolve())
-    ]
-
-
 def _of_served(data: Path, *, deep: bool) -> list[Finding] | None:
-    """What is to be said of a directory that is served; None if nothing serves it."""
     if read_record(data) is None or not is_begun(data / LEDGER):
         return None
     with (

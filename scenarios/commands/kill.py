@@ -137,7 +137,6 @@ async def _carry_out(data: Path, order: KillChoice, wait_s: float, say: Callable
 
 
 async def _chosen(observer: Observer, order: KillChoice, overview: Overview) -> list[Victim]:
-    """Whom it hits. Raises `BadRequest` if there is nobody of that name, or no process has it."""
     if order.what is What.SUPERVISOR:
         return [supervisor_in(overview)]
     if order.what is None:
@@ -155,7 +154,6 @@ async def _chosen(observer: Observer, order: KillChoice, overview: Overview) -> 
 
 
 async def _home(observer: Observer, order: KillChoice, overview: Overview) -> str:
-    """The host of an agent, or of a run."""
     name = str(order.name)
     if order.what is What.RUN:
         run = await observer.ask("show", name)
@@ -188,7 +186,6 @@ def _burden(runs: list[str], agents: list[str]) -> str:
 
 
 async def _wait(observer: Observer, strike: Strike, wait_s: float) -> None:
-    """Look until all of it is at work again, or the patience is over."""
     while observer.now_s() < strike.at_s + wait_s:
         try:
             if strike.has_recovered(await observer.ask("ps", LIVE_MAX), observer.now_s()):

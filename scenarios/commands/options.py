@@ -28,7 +28,6 @@ World = Annotated[WorldName, typer.Option(help="Real processes under Ray, or the
 
 
 def directory(given: str | Path) -> Path:
-    """The data directory. A blank name is refused: it would mean the current one."""
     try:
         return data_directory(given)
     except BadRequest as refusal:

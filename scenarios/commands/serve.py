@@ -90,19 +90,16 @@ def serve(
 
 
 def _stop_if_asked(data: Path, timeout_ms: int | None) -> None:
-    """Stop what serves the directory, if somebody has asked for that."""
     if timeout_ms is not None:
         for line in stopped_words(data, stop_serving(data, timeout_ms / 1000, lambda _: None)):
             print(line, flush=True)
 
 
 def _place(backups: str) -> str:
-    """Where backups lie, as other processes find it."""
     return backups if "://" in backups or not backups else str(Path(backups).resolve())
 
 
 def _digest(token: str | None, file: Path | None) -> str:
-    """The digest of the token that was given in one way or the other; empty for none. Raises `BadRequest` for one that could be guessed."""
     if token is not None and file is not None:
         raise BadRequest("token", "give it by --token or by --token-file, not by both")
     if file is not None:
@@ -120,7 +117,9 @@ def _digest(token: str | None, file: Path | None) -> str:
 async def _serve(runtime: Runtime, plan: ServePlan, workers: int, data: Path) -> int | None:
     """Serve until a signal, or until somebody has asked for a stop of everything; returns how long work may go on in that case."""
     gateways = Gateways(runtime.cluster, plan, plan.port, workers, _say)
-    stopped = _on_signals()
+    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
+    for each in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(each, stopped.set)
     await gateways.start()
     try:
         print(f"Perdure serves {data} at {plan.url} (Ctrl-C ends it)", flush=True)
@@ -133,15 +132,7 @@ async def _serve(runtime: Runtime, plan: ServePlan, workers: int, data: Path) ->
     return wish if isinstance(wish, int) and not stopped.is_set() else None
 
 
-def _on_signals() -> asyncio.Event:
-    stopped, loop = asyncio.Event(), asyncio.get_running_loop()
-    for each in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(each, stopped.set)
-    return stopped
-
-
 async def _first(*jobs: Any) -> Any:
-    """What the first job to end returns."""
     tasks = [asyncio.ensure_future(each) for each in jobs]
     done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for each in tasks:

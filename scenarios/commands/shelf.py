@@ -22,7 +22,6 @@ class Entry(NamedTuple):
     sentence: str
 
     def taken(self, name: str) -> Any:
-        """The command itself."""
         module, _, function = self.place.partition(":")
         command = getattr(import_module(module), function)
         words = cleandoc(command.__doc__).replace("\n\nExample", "\n\n\b\nExample")  # one example a line

@@ -28,7 +28,6 @@ def json_of(told: Any) -> str:
 
 
 def print_pairs(told: dict[str, Any]) -> None:
-    """Names and values, one pair a line. Milliseconds are also shown in words."""
     width = max(map(len, told), default=0) + 2
     for name, value in told.items():
         print(f"{name:{width}}{_value(name, value)}")
@@ -43,7 +42,6 @@ def _value(name: str, value: Any) -> str:
 
 
 def instant(at_ms: float) -> str:
-    """`2026-11-21 12:00:03 UTC`."""
     return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -52,7 +50,6 @@ def equation(told: dict[str, Any]) -> str:
 
 
 def print_hosts(hosts: Iterable[dict[str, Any]]) -> None:
-    """A table of hosts, and of the processes of gateways, which have no agents."""
     titles = ("host", "process", "agents", "memory")
     cells = (
         (f"gateway {each['gateway']}", str(each["pid"]), "–", "–")
@@ -64,7 +61,6 @@ def print_hosts(hosts: Iterable[dict[str, Any]]) -> None:
 
 
 def print_live(runs: Iterable[dict[str, Any]]) -> None:
-    """A table of live runs."""
     titles = ("run", "agent", "status", "attempt", "progress", "host")
     cells = (
         (row["run_id"], row["agent_type"], row["status"], str(row["attempt"]), _progress(row), row["host"] or "")
@@ -74,7 +70,6 @@ def print_live(runs: Iterable[dict[str, Any]]) -> None:
 
 
 def print_runs(runs: Iterable[dict[str, Any]]) -> None:
-    """A table of runs of any status."""
     titles = ("run", "agent", "status", "attempt", "asked for at", "took", "outcome")
     print_table(titles, map(_cells, runs))
 
@@ -90,7 +85,6 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def shortened(text: str) -> str:
-    """A text in one cell of a table."""
     words = " ".join(text.split())
     return words if len(words) <= OUTCOME_MAX else words[: OUTCOME_MAX - 1] + _MORE
 

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,13 +15,9 @@ from perdure.ledger import AGENTS, BadRequest, type_of
 from perdure.ledger.maintenance.looking import look, places_in
 from perdure.ledger.storage.agent_storages import VERSION
 from perdure.scenarios.commands.background import SMALL_BYTES
-from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
 from perdure.scenarios.commands.shown import instant, json_of, print_table
-
-if TYPE_CHECKING:
-    from perdure.actors import Runtime
 
 STORAGES_MAX: Final = 1_000  # that are looked at
 LEAVE_S: Final = 3.0  # for agents to leave
@@ -65,7 +61,9 @@ def upgrade(
     with opened(data) as ledger:
         before = ledger.ask("upgrade", agent_type, now)
         if now and _older(before):
-            _wait(ledger, agent_type)
+            until_s = time.monotonic() + LEAVE_S
+            while _older(ledger.ask("upgrade", agent_type, False)) and time.monotonic() < until_s:
+                time.sleep(LOOK_S)
         types = actors.by_type(ledger.ask("upgrade", None, False), data / CODE, agent_type)
     unreadable = _add_versions(data, types, agent_type)
     if agent_type is not None and not types:
@@ -81,13 +79,6 @@ def upgrade(
 
 def _older(types: list[Told]) -> int:
     return sum(row["awake_older"] for row in types)
-
-
-def _wait(ledger: ColdLedger | Runtime, agent_type: str | None) -> None:
-    """Wait until no agent with older code is awake any more, or for a while."""
-    until_s = time.monotonic() + LEAVE_S
-    while _older(ledger.ask("upgrade", agent_type, False)) and time.monotonic() < until_s:
-        time.sleep(LOOK_S)
 
 
 def _add_versions(data: Path, types: list[Told], agent_type: str | None) -> list[str]:

@@ -49,7 +49,6 @@ class LiveOverview:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the last look was answered."""
         return self.overview is not None and self._silent_s is None
 
     # looks
@@ -67,7 +66,6 @@ class LiveOverview:
         return said
 
     def miss(self, why: str, at_s: float) -> list[str]:
-        """Nobody answered. The picture stays as it was."""
         self._at_s = at_s
         if self._silent_s is None:
             self._silent_s = self._seen_s if self.overview is not None else at_s
@@ -110,7 +108,6 @@ class LiveOverview:
     # what is shown
 
     def _standing(self) -> Text:
-        """Who serves the directory, or since when nobody answers."""
         if self._silent_s is not None:
             waits = "what is shown was so then" if self.overview is not None else "this waits until it is served"
             return Text(f"silent for {self._at_s - self._silent_s:.0f} s; {waits}: {self._why}", style="bold red")
@@ -135,7 +132,6 @@ class LiveOverview:
         return Group(grid(about), table, hosts_line(overview))
 
     def line(self) -> str:
-        """The same in one line, for a pipe."""
         if self.overview is None or self._silent_s is not None:
             return self._standing().plain
         runs, pending = self.overview["runs"], self.overview["audit"]["pending"]
@@ -146,12 +142,10 @@ class LiveOverview:
         )
 
     def to_plain(self) -> dict[str, Any]:
-        """The last look, as `--json` prints it."""
         return {"at_ms": time.time_ns() // 1_000_000, "answered": self.is_answered, "overview": self.overview}
 
 
 def watch(data: Path, live_max: int, *, as_json: bool) -> None:
-    """Watch until Ctrl-C or `SIGTERM`."""
     if not data.exists():
         raise BadRequest("data", f"there is no directory {data}")
     try:
@@ -170,17 +164,14 @@ async def _watch(data: Path, live_max: int, screen: Screen, *, as_json: bool) ->
     async with Observer(data) as observer:
         while True:
             began_s = time.monotonic()
-            said, took_s = await _look(observer, live_max, view), time.monotonic() - began_s
+            try:
+                said = view.see(await observer.ask("ps", live_max), time.monotonic())
+            except SupervisorUnreachable as problem:
+                said = view.miss(str(problem), time.monotonic())
+            took_s = time.monotonic() - began_s
             for text in said:
                 screen.say(text)
             screen.show(view)
             if as_json:
                 print(json_of(view.to_plain()), flush=True)
             await asyncio.sleep(max(pause_s, SHARE * took_s if view.is_answered else 0))
-
-
-async def _look(observer: Observer, live_max: int, view: LiveOverview) -> list[str]:
-    try:
-        return view.see(await observer.ask("ps", live_max), time.monotonic())
-    except SupervisorUnreachable as problem:
-        return view.miss(str(problem), time.monotonic())
