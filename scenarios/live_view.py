@@ -40,8 +40,7 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         return
 
-    def show(self, view: LiveView) -> None:
-        """Show it as it is now. May be called often."""
+    def show(self, view: LiveView) -> None: ...
 
     def say(self, text: str) -> None: ...
 

@@ -24,8 +24,8 @@ class SystemClock:
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
+    # Without the time in which the machine slept.
     def steady_ms(self) -> int:
-        """Milliseconds since the machine started, without those in which it slept."""
         return time.monotonic_ns() // 1_000_000
 
 

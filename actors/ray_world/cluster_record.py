@@ -167,7 +167,6 @@ def _written(data: Path) -> ClusterRecord | None:
 
 
 def record_in(content: bytes) -> ClusterRecord:
-    """The record that this file has. Raises `ValueError` or `TypeError` if it is none."""
     record = ClusterRecord(**json.loads(content))
     if [type(each) for each in record] != [str, str, int, bool]:
         raise ValueError("it has other values than a record")
@@ -190,7 +189,6 @@ def mark_stopped(data: Path, address: str) -> None:
 
 
 def refuse_if_stopped(data: Path, address: str) -> None:
-    """Raise `NoLongerServed` if the directory was stopped on purpose at this address and has not been opened since."""
     record = _written(data)
     if record is not None and record.stopped and record.address == address:
         advice = "open it anew: what was under way goes on then"
@@ -246,8 +244,8 @@ def ray_environment(more: Mapping[str, str] = SETTINGS) -> Iterator[None]:
         os.environ.pop("PYTHONPATH") if before is None else os.environ.update(PYTHONPATH=before)
 
 
+# What this process imports from and a new one would not, the place of our own code first.
 def _import_path(known: str) -> list[str]:
-    """The places of our own code, and all others that this process imports from and a new process would not."""
     usual = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix, sys.exec_prefix)]
     places = [str(PACKAGE.parent), *(path for path in sys.path if path and Path(path).is_dir())]
     special = [path for path in places if not any(Path(path).resolve().is_relative_to(prefix) for prefix in usual)]

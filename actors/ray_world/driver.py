@@ -272,7 +272,6 @@ class Driver:
             wait_until_gone(family, DEATH_S)
 
     def _look(self) -> None:
-        """End a life whose Ray has died, or begin the next one."""
         life = self._life
         if life is None:
             self._live_again()

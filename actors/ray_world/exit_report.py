@@ -65,7 +65,6 @@ def take_exit_report(path: Path) -> str:
 
 
 def killed_for_memory() -> int:
-    """How many processes the kernel of this machine has ended so far because memory ran out."""
     try:
         counts = dict(line.split() for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines())
     except OSError:

@@ -40,7 +40,6 @@ class FairScheduler:
 
     @property
     def waited_ms(self) -> int:
-        """How long the agent that is to be begun next has waited for that."""
         first = self._line.first(Rank.OPENING)
         return 0 if first is None else int((monotonic() - first.since_s) * 1000)
 
@@ -57,8 +56,8 @@ class FairScheduler:
             return asyncio.Task(coroutine, loop=loop, context=context, **options)
         return asyncio.Task(_Gate(coroutine, self), loop=loop, context=context, **options)
 
+    # If there is time for one more turn, it is taken.
     def has_turn(self) -> bool:
-        """Whether there is time left for one more turn; if so, it is taken."""
         if not self._is_open:
             self._open()
         elif monotonic() >= self._until_s:
@@ -94,9 +93,8 @@ class FairScheduler:
             waiting.let_in()
 
 
+# It may be let in several times, until its task comes in time.
 class _Waiting:
-    """Somebody in line. It may be let in several times, until it comes in time."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, rank: Rank) -> None:
         self.rank, self.since_s, self.is_over = rank, monotonic(), False
         self._loop = loop
@@ -106,8 +104,8 @@ class _Waiting:
         if not self._turn.done():
             self._turn.set_result(None)
 
+    # This is what its task yields.
     def wait(self) -> object:
-        """What its task yields until then."""
         if self._turn.done():
             self._turn = self._loop.create_future()
         return next(self._turn.__await__())

@@ -86,6 +86,7 @@ class _Watched(Generic[H]):
                 await asyncio.sleep(AGAIN_S)
             except HostActorDead as gone:
                 cause = str(gone) or "it died"
+        # Ray may have lost sight of a process that still writes.
         if not self._near or is_alive(self._near[0]):
             await asyncio.to_thread(self._bury)
         return await asyncio.to_thread(self._actors.in_words, self._host_id, cause)

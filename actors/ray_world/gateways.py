@@ -265,6 +265,7 @@ class Gateways:
     def _create(self, number: int) -> Handle:
         deployment = self._cluster.deployment
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        # Not detached: it ends with this process, whatever ends that. `_keep` begins it again, so Ray does not.
         options: dict[str, object] = {"lifetime": None, "max_restarts": 0, "num_cpus": 0, "scheduling_strategy": here}
         name = f"gateway-{self._port}-{number}"  # of its log
         options |= {"name": deployment.gateway(self._port, next(self._begun))}

@@ -163,7 +163,7 @@ class RayHost(HostProcess):
 
     def __init__(self, deployment: Deployment, host_id: str) -> None:
         die_with_parent()
-        refuse_elsewhere(deployment.data, deployment.identity)
+        refuse_elsewhere(deployment.data, deployment.identity)  # before anything is written at this path
         if deployment.package and deployment.own:
             prefer_pinned(deployment.package, deployment.code_dir)
         elif deployment.package:
@@ -198,7 +198,7 @@ class RayActors:
         try:
             name = self._deployment.host(host_id, spec)
             resources = dict(spec.resources)
-            options: dict[str, Any] = {
+            options: dict[str, object] = {
                 "name": name,
                 "num_cpus": spec.num_cpus,
                 "num_gpus": resources.pop(GPU, 0),
@@ -212,6 +212,7 @@ class RayActors:
             uris = package_uris(deployment.package, deployment.code_dir)
             if environment or (uris and not deployment.own):
                 options["runtime_env"] = _with_code(environment, [] if deployment.own else uris)
+            # Ray restarts no host: the supervisor starts another one, by another name.
             return create(RayHost, deployment, host_id, max_restarts=0, scheduling_strategy="SPREAD", **options)
         except (RayError, ValueError, TypeError, OSError) as error:
             raise HostUnavailable(f"it cannot be created: {cause_of(error)}") from error
@@ -224,8 +225,8 @@ class RayActors:
         if self._nodes is not None:
             self._nodes.seeing()
 
+    # Only where the directory is seen.
     def _place(self, spec: PoolSpec) -> dict[str, object]:
-        """Where a host may live: on nodes that see the directory. Raises `NoSuchNode` if only others have what it asks for."""
         if self._nodes is None:
             return {}
         seeing, wanted = self._nodes.seeing(), _wanted(spec)

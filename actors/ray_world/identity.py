@@ -74,8 +74,8 @@ def refuse_elsewhere(data: Path, identity: str) -> None:
         raise elsewhere(data, seen)
 
 
+# A reboot empties the file systems that are not noted, and the machine's first one is always mounted.
 def note_mount(data: Path) -> None:
-    """Note on which file system this directory lies, if it is one that outlives a reboot and is not the machine's first."""
     mount, system = mount_of(data)
     if mount in ("", "/") or system in _PASSING:
         return
@@ -85,7 +85,6 @@ def note_mount(data: Path) -> None:
 
 
 def refuse_unmounted(data: Path) -> None:
-    """Raise `DirectoryElsewhere` if this directory was on a file system that is not mounted now."""
     mount = _noted().get(str(data.resolve()))
     if mount is not None and mount_of(data)[0] != mount and is_blank(data):
         raise elsewhere(data, f"no directory of Perdure (nothing is mounted at {mount}, where it was)")

@@ -63,8 +63,8 @@ class Lifetime:
                 told.set_exception(problem)
 
 
+# A daemon, so that the process can end even if the work never returns.
 def on_own_thread(work: Callable[[], T]) -> Future[T]:
-    """Run this on a daemon thread of its own, so that the process can end even if it never returns."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # what has begun cannot be cancelled: whoever stops waiting leaves it alone
     threading.Thread(target=resolve, args=(future, work), name="perdure-on_own_thread", daemon=True).start()

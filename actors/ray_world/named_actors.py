@@ -62,8 +62,8 @@ def kill(handle: Handle, *, for_good: bool = True) -> None:
         ray.kill(handle, no_restart=for_good)
 
 
+# Of all our actors, whatever directory they serve.
 def names() -> list[str]:
-    """The names of all our actors, whatever directory they serve."""
     return [each["name"] for each in list_named_actors(all_namespaces=True) if each["namespace"] == NAMESPACE]
 
 
@@ -84,7 +84,6 @@ def answers(handles: Mapping[K, Handle], timeout_s: float) -> dict[K, ProcessInf
 
 
 def wait_for(calls: Mapping[K, Remote], timeout_s: float) -> list[K]:
-    """Which of these calls have returned or failed in time."""
     waiting = list(calls.values())
     ready = ray.wait(waiting, num_returns=len(waiting), timeout=timeout_s)[0] if waiting else []
     return [key for key, reference in calls.items() if reference in ready]

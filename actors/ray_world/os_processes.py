@@ -75,8 +75,8 @@ def process_of(pid: int) -> ProcessId | None:
     return None
 
 
+# One that has ended, and is not yet reaped by its parent, does not run.
 def is_alive(process: ProcessId) -> bool:
-    """Whether this very process runs. One that is dead but not yet reaped by its parent does not."""
     with contextlib.suppress(psutil.NoSuchProcess):
         found = _find(process)
         return found is not None and bool(found.status() != psutil.STATUS_ZOMBIE)
@@ -84,7 +84,6 @@ def is_alive(process: ProcessId) -> bool:
 
 
 def kill(processes: Iterable[ProcessId]) -> None:
-    """`SIGKILL` these processes. One that has ended already is passed over, and so is whoever has its number since."""
     for process in processes:
         _kill(process)
 
@@ -105,8 +104,8 @@ def _kill(process: ProcessId) -> bool:
     return False
 
 
+# Their exit codes stay for their parents to collect.
 def wait_until_gone(processes: Iterable[ProcessId], timeout_s: float) -> list[ProcessId]:
-    """Wait until these processes are dead; returns those that are not. Their exit codes stay for their parents to collect."""
     left, end_s = list(processes), time.monotonic() + timeout_s
     while (left := [process for process in left if is_alive(process)]) and time.monotonic() < end_s:
         time.sleep(LOOK_S)
@@ -114,12 +113,10 @@ def wait_until_gone(processes: Iterable[ProcessId], timeout_s: float) -> list[Pr
 
 
 def children(parent: ProcessId, *marks: str) -> list[ProcessId]:
-    """The children of a process that have all the marks in their command lines."""
     return _ids(_children(parent, *marks))
 
 
 def descendants(parent: ProcessId, mark: str = "") -> list[ProcessId]:
-    """The children of a process that have `mark` in their command lines, and all that descend from these."""
     found = _children(parent, mark)
     for each in found[:]:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -132,12 +129,11 @@ def with_command(mark: str) -> list[ProcessId]:
 
 
 def with_environment(name: str, value: str) -> list[ProcessId]:
-    """The processes that were started with this environment variable. Those of other users are left out."""
     return _ids(each for each in psutil.process_iter() if _environment(each).get(name) == value)
 
 
+# One that has ended counts as 0.
 def cpu_s(pids: Iterable[int]) -> float:
-    """How long these processes have computed so far, in all, in seconds. One that has ended counts as 0."""
     total_s = 0.0
     for pid in pids:
         with contextlib.suppress(psutil.Error):

@@ -131,8 +131,8 @@ class ProcessLog:
         self._size, self._lost, self._is_torn = 0, 0, False
         self._beginning = threading.Lock()
 
+    # An error of the disk is told by the next record that can be written.
     def write(self, record: str) -> int:
-        """Write one record, which ends with its newline. An error of the disk is told by the next record that can be written."""
         if self._all_max:
             try:
                 self._append(without_secrets(record.encode(errors="backslashreplace")))
@@ -323,7 +323,6 @@ class RayProcess:
         return this_process_info()
 
     async def die(self, process: ProcessId) -> bool:
-        """End by `SIGKILL`, if this is the process that is meant. Returns False if it is another one."""
         return strike(this_process()) if this_process() == ProcessId(*process) else False
 
     async def stop(self) -> None:
@@ -412,7 +411,7 @@ class SupervisorProcess(RayProcess):
         return first.result()
 
     async def _first_exchange(self, frame: bytes) -> bytes:
-        await asyncio.shield(self._made)
+        await asyncio.shield(self._made)  # others wait for it as well
         answer: bytes = await self._supervisor.exchange(frame)
         return answer
 

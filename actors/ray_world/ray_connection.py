@@ -121,7 +121,7 @@ def _join_named(address: str) -> None:
         raise SupervisorUnreachable(f"no Ray answers at {address}")
     _init(address=address)
     if not ray.get(ray.remote(num_cpus=0)(has_us).remote()):
-        shut_down()
+        shut_down()  # only `ray.init` takes the environment of a whole driver
         _init(address=address, runtime_env={"py_modules": [str(PACKAGE)]})
 
 
@@ -149,8 +149,8 @@ def cause_of(error: BaseException) -> str:
     return (detail.partition(EXIT_ADVICE)[0] if mark else lines[-1])[:300]
 
 
+# One form for all the ways to write an address.
 def canonical(address: str) -> tuple[str, str]:
-    """Host and port of an address. The same for all the ways to write one."""
     host, _, port = address.rpartition(":")
     with contextlib.suppress(OSError):
         host = socket.gethostbyname(host)

@@ -159,8 +159,8 @@ def read_settings() -> None:
     READ_SETTINGS.find()("")
 
 
+# They still run if the raylet is dead itself.
 def workers_of(raylet: ProcessId) -> list[ProcessId]:
-    """The processes that a raylet has started and that still run, even if it is dead itself."""
     holder = process_of(raylet.pid)  # another raylet may have its number since
     until_ms = math.inf if holder is None or holder == raylet else holder.started_ms
     found = with_environment(RAYLET_PID, str(raylet.pid))

@@ -55,7 +55,7 @@ class RayTransport:
             # Any other error is our bug, and then the outcome is unknown.
             raise SupervisorUnreachable(f"the supervisor failed: {cause_of(error)}") from None
         except (RayError, ValueError, OSError, RuntimeError) as error:
-            if isinstance(error, ActorDiedError):
+            if isinstance(error, ActorDiedError):  # for good: one that Ray restarts keeps its handle
                 self._handle = None
             raise SupervisorUnreachable(cause_of(error)) from error
         return answer
@@ -82,7 +82,7 @@ class RayTransport:
 
     async def _answer(self, handle: Handle, method: str, frame: bytes) -> bytes:
         reference = call(handle, method, frame)
-        if self._living is not None:
+        if self._living is not None:  # Ray never answers a call of a cluster that is gone
             reference = asyncio.wrap_future(self._life.bound(reference.future()))
         answer: bytes = await reference
         return answer

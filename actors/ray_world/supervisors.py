@@ -120,6 +120,7 @@ def ensure_supervisor(deployment: Deployment) -> Handle:
 def _find_or_create(deployment: Deployment) -> Handle:
     with contextlib.suppress(ValueError):
         return _of_this_directory(find_supervisor(deployment), deployment)
+    # This node sees the directory. If it is gone, Ray may restart the supervisor on another one (`soft`).
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
     options = {"name": deployment.supervisor, "max_restarts": -1, "num_cpus": 0, "scheduling_strategy": here}
     return create(RaySupervisor, deployment, **options)

@@ -114,7 +114,6 @@ class RayCluster:
             raise no_longer_served(self.deployment) from problem
 
     def processes(self, timeout_s: float = 1.0) -> dict[str, ProcessInfo]:
-        """The processes by `supervisor` or id of host. Those that do not answer, or are not up yet, are left out."""
         return _within_life(lambda: infos(processes_of(self.deployment), timeout_s))
 
     def gateways(self, timeout_s: float = 1.0) -> list[tuple[str, ProcessInfo]]:

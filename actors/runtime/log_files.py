@@ -77,7 +77,7 @@ class LogFiles:
             file.seek(at)
             for line in file:
                 if not line.endswith(b"\n"):
-                    break
+                    break  # it is still being written
                 at += len(line)
                 self._read[found.st_ino] = at
                 yield line

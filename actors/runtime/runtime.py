@@ -173,7 +173,6 @@ class RuntimeSession:
         return self.is_ours and not self._lifetime.is_over
 
     def submit(self, job: Pending[T]) -> Future[T]:
-        """Do this on its loop. Raises `RuntimeClosed`."""
         if not self.is_ours or self._loop.is_closed():
             job.close()
             raise RuntimeClosed("runtime", CLOSED if self.is_ours else FORKED)
@@ -185,7 +184,7 @@ class RuntimeSession:
         return wait_for(self.submit(_as_coroutine(job)))
 
     def close(self) -> None:
-        """End it, and tell all who wait. A copy in a forked process ends nothing."""
+        # a copy in a forked process ends nothing
         if not self.is_ours:
             return
         self._lifetime.end(RuntimeClosed("runtime", CLOSED_MEANWHILE))

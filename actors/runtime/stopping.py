@@ -99,7 +99,6 @@ def stop_serving(data: Path, patience_s: float, on_wait: Callable[[int], None]) 
 
 
 async def _come_to_rest(transport: RayTransport, patience_s: float, on_wait: Callable[[int], None]) -> int | None:
-    """Wait for agents at work, and return how many are not at rest then; None if the supervisor does not answer."""
     client = Client(system_world(), transport, Limits())
     serving = awaited(client.serve())
     left: int | None = None

@@ -80,8 +80,8 @@ class SimContext:
     def later(self, delay_ms: float, callback: Callable[..., object], *args: object) -> None:
         self.loop.call_later(delay_ms / 1000, callback, *args)
 
+    # The chronicle forgets old lines, and the digest does not.
     def note(self, process: str, what: str) -> None:
-        """Write a line into the chronicle (which forgets old lines) and into the digest (which does not)."""
         if self.sealed:
             return
         event = ChronicleEntry(self.now_ms(), process, what)
@@ -96,7 +96,6 @@ class SimContext:
         self.errors.append(SimFailure(self.now_ms(), process, cause, error))
 
     def excuses(self, error: BaseException) -> bool:
-        """Whether an exception is harmless, was raised `from` a harmless one, or is a group of such."""
         if isinstance(error, BaseExceptionGroup):
             return all(self.excuses(part) for part in error.exceptions)
         cause = error.__cause__
@@ -145,8 +144,8 @@ class SimProcess:
         if on_done is not None:
             task.add_done_callback(on_done)
 
+    # After the ports are dead, and before any task notices.
     def on_death(self, callback: Callable[[], object]) -> None:
-        """Call back at the moment of death, after the ports are dead and before any task notices."""
         self._on_death.append(callback)
 
     def end(self, cause: str, error: BaseException | None = None, *, clean: bool = False) -> bool:
@@ -171,7 +170,6 @@ class SimProcess:
         return self.nature.loop.time() < self.cut_until_s
 
     def partition(self, ms: float) -> None:
-        """Cut it off from the supervisor. Overlapping partitions end with the last."""
         self.nature.note(self.name, f"partitioned for {ms:.0f} ms")
         self.cut_until_s = max(self.cut_until_s, self.nature.loop.time() + ms / 1000)
 
@@ -219,8 +217,8 @@ class SimProcess:
         self._parked.append(future)
         return future
 
+    # The dead take no task in, and its gate will close it instead of starting it.
     def admit(self, gate: Gate) -> int:
-        """Take in a new task. The dead take none, and its gate will close it instead of starting it."""
         self._gate_count += 1
         if self.alive:
             self.gates[self._gate_count] = gate

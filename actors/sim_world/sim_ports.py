@@ -48,7 +48,6 @@ class KillPlan:
             process.check()
 
     def strike(self, process: SimProcess, cause: str) -> bool:
-        """Kill, and count it. False if there was nothing left to kill."""
         if process.alive:
             self.kills[process.kind] += 1
         return process.end(cause)
@@ -131,14 +130,10 @@ class _Job(NamedTuple):
 
 
 class _Line(deque[_Job]):
-    """Jobs that one thread does in call order."""
-
     is_busy = False
 
 
 class _Writes(RankedQueue[_Job]):
-    """Jobs that one thread does by their ranks."""
-
     is_busy = False
 
 

@@ -193,7 +193,6 @@ class Cluster:
         return await host.serve()
 
     def _ended(self, process: SimProcess) -> None:
-        """A process is no more: tell those who wait for it, and start what must be started."""
         if not process.clean:
             self.crashes.append(SimFailure(self.nature.now_ms(), process.name, process.cause, process.error))
         self.wire.disconnect(process)
@@ -205,8 +204,8 @@ class Cluster:
             self._restart_later()
 
 
+# Whatever comes out of the main coroutine of a process ends it, and nothing else.
 async def _life(process: SimProcess, live: Callable[[SimProcess], Awaitable[str]]) -> None:
-    """The boundary of a process: whatever comes out of its main coroutine ends it, and nothing else."""
     try:
         cause = await live(process)
     except KeyboardInterrupt:  # a person has had enough
@@ -353,7 +352,6 @@ class Simulation:
         return list(self._nature.trace)
 
     def digest(self) -> str:
-        """Of the whole trace, also of what the bounded list has forgotten."""
         return self._nature.digest()
 
     def now_ms(self) -> float:
@@ -363,7 +361,6 @@ class Simulation:
         self._nature.note("story", what)
 
     def live_hosts(self) -> list[str]:
-        """In order of creation, including those that are still starting."""
         return [process.name for process in self._cluster.processes() if process.kind == "host"]
 
     def raise_errors(self) -> None:

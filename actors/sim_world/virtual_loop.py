@@ -111,7 +111,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return sorted(f"{getattr(it, '__qualname__', task.get_name())} at {_line(it)}" for task, it in waiting)
 
     def turn(self) -> None:
-        """Run one iteration, without letting time pass. For shutting down."""
         self.call_soon(self.stop)
         self.run_forever()
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -106,7 +106,7 @@ def restore(
 @contextmanager
 def _steward(data: Path) -> Iterator[Steward]:
     with ExitStack() as stack:
-        steward: Any = None
+        steward: Steward | None = None
         if read_record(data) is not None:
             with suppress(SupervisorUnreachable, NoLongerServed):
                 steward = actors.ServedSteward(stack.enter_context(actors.Runtime(data, may_start=False)).ask)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -108,7 +109,7 @@ def _plan(
     )
 
 
-async def _play(data: Path, plan: Plan, tell: Any) -> tuple[dict[str, Any], list[str]]:
+async def _play(data: Path, plan: Plan, tell: Callable[[str], None]) -> tuple[dict[str, Any], list[str]]:
     async with Observer(data) as observer:
         vital = await observer.vital() if StrikeTarget.RAY in plan.targets else []
         drill = Chaos(observer, plan, tell, observer.vital if vital else None)
@@ -132,7 +133,7 @@ def _heed_signals(drill: Chaos) -> None:
 async def _judged(drill: Chaos, observer: Observer, data: Path) -> dict[str, Any]:
     try:
         account = await Account.of(observer)
-    except SupervisorUnreachable:
+    except SupervisorUnreachable:  # the script that served the directory has ended
         with ColdLedger(data) as ledger:
             account = Account(*[ledger.ask(*question) for question in ACCOUNT])
     told = drill.judge(account)

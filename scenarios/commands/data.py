@@ -101,6 +101,7 @@ def ps(
         if not listing:
             told |= {"background": tally(data, STORAGES_MAX)}
         if listing:
+            # One more than the page has tells whether there are older ones.
             found = ledger.ask("list", parent, chosen, None, page * limit + 1, "newest")
             told |= {"listed": found[(page - 1) * limit :][:limit], "more": len(found) > page * limit}
     if as_json:

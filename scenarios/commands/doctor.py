@@ -115,6 +115,7 @@ def show(findings: list[Finding], *, as_json: bool = False) -> None:
 def _of_served(data: Path, *, deep: bool) -> list[Finding] | None:
     if read_record(data) is None or not is_begun(data / LEDGER):
         return None
+    # Where no supervisor comes up, also because the ledger is damaged, the files themselves are looked at.
     with (
         suppress(SupervisorUnreachable, NoLongerServed, LedgerDamaged),
         actors.Runtime(data, may_start=False) as runtime,

@@ -23,7 +23,7 @@ def opened(data: Path) -> Iterator[ColdLedger | Runtime]:
     with ExitStack() as stack:
         ledger: ColdLedger | Runtime | None = None
         if read_record(data) is not None:
-            with suppress(SupervisorUnreachable, NoLongerServed):
+            with suppress(SupervisorUnreachable, NoLongerServed):  # its Ray answers, and its supervisor does not
                 ledger = stack.enter_context(actors.Runtime(data, may_start=False))
         if ledger is None:
             ledger = stack.enter_context(ColdLedger(data))

@@ -22,7 +22,7 @@ OUTCOME_MAX: Final = 60
 _MORE: Final = "…"
 
 
-def json_of(told: Any) -> str:
+def json_of(told: object) -> str:
     """Standard JSON: infinity is null, and unknown types are strings."""
     return json.dumps(actors.finite(told), default=str)
 
@@ -33,7 +33,7 @@ def print_pairs(told: dict[str, Any]) -> None:
         print(f"{name:{width}}{_value(name, value)}")
 
 
-def _value(name: str, value: Any) -> str:
+def _value(name: str, value: object) -> str:
     if is_number(value) and name.endswith("_at_ms"):
         return instant(value) if value else "–"
     if is_number(value) and name.endswith("_ms"):
@@ -118,7 +118,6 @@ def rate(count: float, seconds: float) -> float:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float | None]:
-    """The median, the 99th percentile and the maximum; None without values."""
     ordered = sorted(values)
     if not ordered:
         return {"p50": None, "p99": None, "max": None}

@@ -82,7 +82,6 @@ def _older(types: list[Told]) -> int:
 
 
 def _add_versions(data: Path, types: list[Told], agent_type: str | None) -> list[str]:
-    """Add in how many storages of each type which version stands; returns those that cannot be read."""
     kept: dict[str, Counter[int]] = {}
     unreadable = []
     for found in look(data / AGENTS, places_in(data / AGENTS, SMALL_BYTES)[:STORAGES_MAX], (VERSION,)):
