@@ -104,7 +104,7 @@ class RunTable:
         self._lines: list[str | None] = []
 
     def table(self, rows: list[Row], height: int, count: int) -> Table:
-        """With at most so many lines, and how many of `count` runs are left out."""
+        """With at most `height` lines, and how many of `count` runs are left out."""
         live = {row["run_id"]: row for row in rows}
         self._settle(live, height)
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")

@@ -1,6 +1,6 @@
 """The clocks of real processes: the machine's, or one that a drill sets.
 
-Nobody may set the clock of a machine that others use. So `PERDURE_CLOCK` names a file that says how far the clocks of the processes with
+A drill may not set a clock that others use. So `PERDURE_CLOCK` names a file that says how far the clocks of the processes with
 that environment are off. They all look at the same memory, so they jump at once.
 """
 

@@ -5,7 +5,7 @@ a Ray, the last one leaves it, and ends it if it is our own.
 
 All that is done by one thread that never ends, because the kernel kills the processes of a Ray when the *thread* that started them ends.
 The thread also watches: when the GCS or the raylet of a Ray of our own has died, or a cluster has not answered for 30 s, that life is
-over. Whoever waits for an answer gets an error, what is left of that Ray is killed, and the next life begins; work goes on when its
+over. Callers that wait for an answer get an error, what is left of that Ray is killed, and the next life begins; work goes on when its
 supervisor is found. Without this Ray would end the process 60 s after its GCS has died.
 
 A process that is forked from a connected one has the connection's memory, and none of its threads. It is in no Ray, can get into none, and
@@ -73,7 +73,7 @@ PROBE_S: Final = 5.0  # between two probes of a cluster that is not our own
 PROBES_MAX: Final = 6  # without an answer, in a row
 DEATH_S: Final = 2.0  # for a killed process to be gone
 EXIT_S: Final = 20.0
-SILENT_S: Final = 2.0  # until who opens a directory is told that it goes on
+SILENT_S: Final = 2.0  # of an opening, until a line says that it goes on
 ENSURE_S: Final = 20.0  # for a supervisor to be found or created
 INIT: Final = 1  # Ray ends a child of this process at once when its raylet is gone
 SHUT_DOWN: Final = "this process has shut Ray down"
@@ -156,7 +156,7 @@ class Driver:
                 sys.stderr.write(f"perdure: opening {member.data}; a Ray takes a while on a busy machine\n")
             return entered.result()
         except BaseException:
-            if not entered.done():  # Ctrl-C, for example: nobody else would leave what is entered meanwhile
+            if not entered.done():  # Ctrl-C, for example: nothing else would leave what is entered meanwhile
                 self._submit(functools.partial(self._leave, member))
             raise
 
@@ -180,7 +180,7 @@ class Driver:
         self._jobs.put(functools.partial(resolve, future, job))
         return future
 
-    # The process ends without `leave`. Whoever opens its directories next goes on from what is durable.
+    # The process ends without `leave`. The next program that opens its directories goes on from what is durable.
     def _at_exit(self) -> None:
         self._members.clear()
         with contextlib.suppress(TimeoutError):

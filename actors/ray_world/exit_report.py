@@ -1,7 +1,7 @@
 """What a host's process says when it ends as no code survives it: by `os._exit`, or by a fatal signal that Python can name.
 
 The words go to a file of the data directory, which the supervisor takes away when the host is dead. Of `SIGKILL`, and of most signals that
-end a process by default, nobody speaks. Of `SIGXCPU` the process does, since a limit (`RLIMIT_CPU`) sends it, and of `SIGTERM`, which is
+end a process by default, nothing is said. Of `SIGXCPU` the process does, since a limit (`RLIMIT_CPU`) sends it, and of `SIGTERM`, which is
 what `kill` sends.
 """
 

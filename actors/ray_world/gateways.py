@@ -1,4 +1,4 @@
-"""The processes of a gateway as actors of Ray. They share one port, and whoever started them keeps them alive.
+"""The processes of a gateway as actors of Ray. They share one port, and the process that started them keeps them alive.
 
 The actors belong to the process that asked for them (`perdure serve`) and end with it, whatever ends it. When one of them dies, the others
 go on, and another takes its place at once. A Ray that dies and begins anew gets all of them again.
@@ -50,7 +50,7 @@ Say = Callable[[str], None]
 
 class Aloud(logging.Handler):
     """Warnings and errors of a process, each in one line, for the terminal of who started it. The log has them with their tracebacks.
-    The same is said once a minute at most."""
+    A line is repeated once a minute at most."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(logging.WARNING)
@@ -145,7 +145,7 @@ class Gateways:
         plan: what they serve; handed to each of them.
         port: where they serve it; it stands in their names.
         count: how many there are.
-        say: told in words what happens to them.
+        say: is called with a sentence for each thing that happens to them.
     """
 
     def __init__(self, cluster: RayCluster, plan: object, port: int, count: int, say: Say) -> None:
@@ -234,7 +234,7 @@ class Gateways:
                 continue  # its Ray begins anew
 
     async def _repeat_complaints(self, number: int) -> None:
-        with suppress(RayError, SupervisorUnreachable):  # it has ended, which is told elsewhere
+        with suppress(RayError, SupervisorUnreachable):  # it has ended, which `_keep` says
             while True:
                 for line in await self._answer(call(self._handles[number], "complaints")):
                     self._say(f"gateway {number}: {line}")

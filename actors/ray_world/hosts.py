@@ -57,7 +57,7 @@ START_S = 0.1  # until Ray has begun to start a process
 # ---------------------------------------------------------------- nodes
 # Which nodes of a cluster see the data directory: each is asked by a task of its own before hosts go there, and again from time to time.
 #
-# A Ray that was started for this directory is one machine, so nobody is asked there. Neither is the supervisor's own node: it would not
+# A Ray that was started for this directory is one machine, so no node is asked there. Neither is the supervisor's own node: it would not
 # serve otherwise.
 
 

@@ -1,6 +1,6 @@
 """Killing one process of a directory on purpose, wherever it runs: for drills, and for a process that has to go.
 
-A process is told apart by its number *and* its start time, so whoever has the number since is never struck.
+A process is told apart by its number *and* its start time, so another process that has the number since is never struck.
 
     on this machine             `SIGKILL`
     elsewhere, or not ours      it is asked through Ray to send `SIGKILL` to itself, if it is the one that is meant

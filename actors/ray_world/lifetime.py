@@ -66,7 +66,7 @@ class Lifetime:
 # A daemon, so that the process can end even if the work never returns.
 def on_own_thread(work: Callable[[], T]) -> Future[T]:
     future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # what has begun cannot be cancelled: whoever stops waiting leaves it alone
+    future.set_running_or_notify_cancel()  # what has begun cannot be cancelled
     threading.Thread(target=resolve, args=(future, work), name="perdure-on_own_thread", daemon=True).start()
     return future
 

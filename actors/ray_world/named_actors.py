@@ -73,7 +73,7 @@ def infos(handles: Mapping[K, Handle], timeout_s: float) -> dict[K, ProcessInfo]
 
 
 def answers(handles: Mapping[K, Handle], timeout_s: float) -> dict[K, ProcessInfo | None]:
-    """The same, with None for those that do not answer in time. Those that fail are dead, or on their way to another life."""
+    """Who these actors are, with None for those that do not answer in time. Those that fail are dead, or on their way to another life."""
     asked = {key: control(handle, "info") for key, handle in handles.items()}
     ready = wait_for(asked, timeout_s)
     found: dict[K, ProcessInfo | None] = {key: None for key in asked if key not in ready}

@@ -114,7 +114,7 @@ def _method(frames: list[FrameType]) -> str:
 
 
 SUFFIX: Final = ".jsonl"
-FILES: Final = 32  # so many full files are as much as all may have together
+FILES: Final = 32  # full files of this many are as much as all may have together
 TEXT_MAX: Final = 16_000  # characters of one record
 UNFINISHED_MAX: Final = 1_000  # lines that have no end yet
 RAY_LINE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -131,7 +131,7 @@ class ProcessLog:
         self._size, self._lost, self._is_torn = 0, 0, False
         self._beginning = threading.Lock()
 
-    # An error of the disk is told by the next record that can be written.
+    # The next record that can be written names an error of the disk.
     def write(self, record: str) -> int:
         if self._all_max:
             try:
@@ -419,7 +419,7 @@ class SupervisorProcess(RayProcess):
 class HostProcess(RayProcess):
     """A host. The process exits with it."""
 
-    # The children of a batch are gone before so many objects are made, so they are not searched: that took a tenth of a host's time.
+    # The children of a batch are gone before 40,000 objects are made, so they are not searched: that took a tenth of a host's time.
     GENERATIONS: ClassVar = (40_000, 2, 4_000)  # and 25 ms at most
 
     def __init__(self, deployment: Deployment, world: World, transport: Transport, host_id: str) -> None:
@@ -436,7 +436,7 @@ class HostProcess(RayProcess):
         )
         return str(await self._host.serve())
 
-    # It has `_host`: a host is known to nobody before it serves.
+    # `_host` is set: no caller knows of a host before it serves.
     async def look(self, frame: bytes) -> bytes:
         answer: bytes = await self._host.look(frame)
         return answer

@@ -139,7 +139,7 @@ INTERNALS: Final = (
 # Texts by which we recognise Ray's processes and what they say. None of them is documented.
 GCS: Final = "/gcs_server "  # in the command line of the GCS
 RAYLET: Final = "/raylet/raylet "  # in the command line of a raylet
-IDLE_WORKER: Final = "ray::IDLE"  # in the command line of a worker that nobody uses
+IDLE_WORKER: Final = "ray::IDLE"  # in the command line of a worker without work
 SESSION: Final = "/session_"  # in the command lines of the processes of any session
 RAYLET_PID: Final = "RAY_RAYLET_PID"  # a variable in the environment of every worker
 EXIT_DETAIL: Final = "Worker exit detail: "  # before the cause of a worker's death

@@ -142,7 +142,7 @@ def _of_this_directory(handle: Handle, deployment: Deployment) -> Handle:
     return handle
 
 
-# One that somebody has stopped is not created by who was connected then.
+# A program that was connected when the directory was stopped does not create another one.
 def find_again(deployment: Deployment) -> Handle:
     with contextlib.suppress(ValueError):
         return _of_this_directory(find_supervisor(deployment), deployment)

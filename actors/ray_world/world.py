@@ -154,7 +154,7 @@ class RayCluster:
             return
         self._closed = True
         if self.own and DRIVER.is_last(self._member):
-            with contextlib.suppress(SupervisorUnreachable, TimeoutError):  # then there is nobody left to be stopped
+            with contextlib.suppress(SupervisorUnreachable, TimeoutError):  # then no actor is left to be stopped
                 self.stop_actors()
         DRIVER.leave(self._member)
 

@@ -102,8 +102,8 @@ class Client:
         return self._tasks.has_ended
 
     async def serve(self) -> None:
-        """Serve the conversation. A ledger that cannot go on, as on a full disk, is raised to whoever waits; it is asked for again, so that
-        callers are answered once it can."""
+        """Serve the conversation. A ledger that cannot go on, as on a full disk, is an error for callers that wait. It is asked for again,
+        so that later callers are answered once it can go on."""
         try:
             async with self._tasks:
                 self._tasks.start(self.peer.serve())
@@ -112,7 +112,7 @@ class Client:
             self.supervisor.refuse(problems)
             raise
 
-    # All who wait are told why nobody answers. Followers look again (`None`), and are told the same until the
+    # All callers that wait get the cause. Followers look again (`None`), and are told the same until the
     # ledger goes on.
     def _refused(self, problem: LedgerError) -> None:
         self.supervisor.tell_all(problem)
@@ -167,14 +167,14 @@ class Client:
         return await self.caller.call(self.address(agent_class, name), method, args, kwargs)
 
     async def tell(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        """Have an exposed method of an agent called exactly once; durable on return. Somebody's child is told by its relatives alone."""
+        """Have an exposed method of an agent called exactly once; durable on return. A child hears from its relatives alone."""
         await self.ready(to.agent_class)
         letter = self.caller.letter(to, method, args, kwargs)
         await self.caller.tell(self.world.dice.token(), "", letter, is_new=True)
 
     async def ready(self, agent_class: type[Agent] | None = None) -> None:
         """Have the code packed that hosts of this class need, unless it is installed. It takes a while, the first time, and is done on a
-        thread. Raises `BadRequest` for code that cannot travel. What is no class has no code: whoever makes the request refuses it."""
+        thread. Raises `BadRequest` for code that cannot travel. What is no class has no code, and is refused with the request."""
         packer = self._packer
         if packer is None or not isinstance(agent_class, type | None) or agent_class in self._packed_for:
             return
@@ -295,7 +295,7 @@ class Client:
     ) -> AsyncIterator[tuple[Fields, bool]]:
         """Each event, and whether it is the newest: after an end comes more if the run was tried again.
 
-        First what is kept, then what arrives. A hole in what arrives is filled from what is kept, and so is what nobody sent because the
+        First what is kept, then what arrives. A hole in what arrives is filled from what is kept, and so is what was not sent because the
         supervisor that was asked to has died (None arrives instead)."""
         frames = await self.ask("frames", run_id, last)
         while True:
@@ -342,7 +342,7 @@ class Client:
 
         return unsubscribe
 
-    # Each observation begins with whose life it is; only a new one is told.
+    # Each observation begins with the supervisor's life. Only a new life is an event.
     def _happened(self, said: Happened) -> None:
         if said.type == EventType.SUPERVISOR_BOOTED:
             known, self._life = self._life, said.payload["epoch"]

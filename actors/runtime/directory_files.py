@@ -23,9 +23,9 @@ SCENARIO: Final = "scenario.json"
 
 Fate = Literal[
     "nothing",  # nothing is lost, and nothing need be done
-    "again",  # whoever needs it next makes it again by itself
-    "told",  # whoever reads it goes on without it, and says so; so does `perdure doctor`
-    "refused",  # whoever needs it refuses in words, which say what to do; so does `perdure doctor`
+    "again",  # the next process that needs it makes it again
+    "told",  # a reader goes on without it, and says so; so does `perdure doctor`
+    "refused",  # an error says what to do; so does `perdure doctor`
 ]
 
 

@@ -1,4 +1,4 @@
-"""What is known of an agent: by the ledger, and by a copy of its storage. Nobody is woken, and nobody who is at work is held up.
+"""What is known of an agent: by the ledger, and by a copy of its storage. No agent is woken, and none that is at work is held up.
 
 Everything here blocks. What storages tell is what was durable a moment ago.
 """
@@ -101,7 +101,7 @@ KINDS_OF_WORK: Final[dict[str, Callable[[Looked, int], list[Told]]]] = {
     "schedules": schedules_in,
     "turns": turns_in,
 }
-"""What each kind of background work is told by; of a storage, and of the life of the agent that is awake."""
+"""The rows of each kind of background work, by a storage and the number of the agent's life if it is awake."""
 
 
 Told = dict[str, Any]

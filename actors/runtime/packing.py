@@ -34,7 +34,7 @@ BYTES_MAX: Final = 100 * 1024 * 1024
 _IMPORTS: Final = re.compile(
     rb"(?:^|[;:])[ \t]*(?:from[ \t]+([A-Za-z_][\w.]*)[ \t]+import|import[ \t]+([\w., \t]+))", re.MULTILINE
 )
-LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)  # the same for all files, so that the digest depends on their contents alone
+LONG_AGO: Final = (1980, 1, 1, 0, 0, 0)  # of all files, so that the digest depends on their contents alone
 
 
 class Packer:

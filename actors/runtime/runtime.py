@@ -133,7 +133,7 @@ def _is_cell(frame: FrameType) -> bool:
 
 
 # ---------------------------------------------------------------- session
-# A session: what an open runtime has. It ends with `close`, and everything that waits then is told.
+# A session: what an open runtime has. `close` ends it, and raises in everything that waits.
 #
 # The conversation with the supervisor is served by one thread with a loop of its own. A process that is forked meanwhile has a copy of the
 # session, and none of its threads, so a copy refuses every call and ends nothing.
@@ -211,7 +211,7 @@ class RuntimeSession:
         packer = Packer(deployment.code_dir, sources_only=self.cluster.is_local)
         self.client = Client(system_world(), self.cluster.transport(), limits, deployment.code_dir, packer)
         if offers:
-            with suppress(BadRequest):  # then whoever asks for such an agent is told
+            with suppress(BadRequest):  # then a request for such an agent is refused
                 self.client.offer_code()
         self._serving = awaited(self.client.serve())
         self._serving.add_done_callback(self._ended)
@@ -246,7 +246,7 @@ class Runtime:
     Args:
         data: the directory under which everything durable lies.
         address: the Ray cluster to join; by default the one that already serves `data`, else a new one on this machine.
-        limits: every limit; see `policies.Limits`. They are those of the supervisor, so who joins one may leave them out, and then has
+        limits: every limit; see `policies.Limits`. They are those of the supervisor, so one that joins may leave them out, and then has
             the supervisor's; given limits must be the same.
         may_start: False to look at what serves `data`, and start neither a Ray nor a supervisor.
     """
@@ -330,7 +330,7 @@ class Runtime:
             raise SupervisorUnreachable(f"the supervisor of {self.data} does not answer") from None
 
     def close(self) -> None:
-        """End the conversation; a cluster that this runtime started ends too, and everything durable stays. Whoever waits gets a
+        """End the conversation; a cluster that this runtime started ends too, and everything durable stays. Callers that wait get a
         `RuntimeClosed`. In a forked process it ends nothing."""
         session, self._session = self._session, None
         if session is not None and session.is_ours:

@@ -1,4 +1,4 @@
-"""Stopping what serves a data directory (`perdure stop`), whoever started it.
+"""Stopping what serves a data directory (`perdure stop`), whichever program started it.
 
 In an existing Ray, the supervisor and the hosts outlive every script. They are stopped so:
 

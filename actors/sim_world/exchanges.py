@@ -154,7 +154,7 @@ class ExchangeWire:
         self._nature.note(call.caller.name, f"{what} {call.number} lost")
         self._fail(call, f"the {what} was lost", self._nature.draw_ms(self._nature.weather.lost_noticed_ms), echo=echo)
 
-    # The caller hears that nothing is known. For an echo there is nobody to hear.
+    # The caller hears that nothing is known. An echo has no caller.
     def _fail(self, call: _Call, why: str, after_ms: float, *, echo: bool = False) -> None:
         if not echo:
             self._nature.later(after_ms, self._refuse, call, SupervisorUnreachable(why))
@@ -164,7 +164,7 @@ class ExchangeWire:
             return
         self._nature.note(call.caller.name, f"call {call.number} failed: {error}")
         call.answer.set_exception(error)
-        call.answer.exception()  # the caller may be dead before it is told; that is no mistake of anybody's
+        call.answer.exception()  # the caller may be dead by then, which is no mistake
 
 
 class SimTransport:

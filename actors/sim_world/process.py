@@ -64,7 +64,7 @@ class SimContext:
         self.trace: deque[ChronicleEntry] = deque(maxlen=trace_max)
         self.errors: list[SimFailure] = []
         self.harmless: tuple[type[BaseException], ...] = (Killed, DiskFault, asyncio.CancelledError)
-        self.sealed = False  # the simulation is over: the order in which things are swept up is nobody's concern
+        self.sealed = False  # the simulation is over: the order of what is swept up does not matter
         self._digest = hashlib.blake2b(digest_size=16)
 
     def now_ms(self) -> float:
@@ -262,7 +262,7 @@ class Gate(Coroutine[object, object, object]):
             self._leave()
             if self.process.alive:
                 raise contained(ended)  # noqa: B904 - what stands for it has it as its cause
-        raise asyncio.CancelledError  # the end of the dead is nobody's business, and not kept as the cause of this
+        raise asyncio.CancelledError  # what ended a dead coroutine does not matter, and is not kept as the cause of this
 
     def throw(self, error: BaseException | type[BaseException], *_rest: object) -> object:
         """The same, with an exception (in practice: a cancellation)."""

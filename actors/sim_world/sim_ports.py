@@ -232,7 +232,7 @@ class SimThreads:
                 result = job.work()
             except BaseException as raised:
                 error = as_failure(raised)
-                if error is None:  # killed at a kill point inside the job: nobody waits for it any more
+                if error is None:  # killed at a kill point inside the job: no caller waits for it any more
                     return
         self._nature.later(rest_ms, self._answer, job.answer, result, fault if error is None else error, then)
 
@@ -246,7 +246,7 @@ class SimThreads:
                 answer.set_result(result)
             else:
                 answer.set_exception(error)
-                answer.exception()  # whoever waited may be dead by the time that it is told; that is no mistake
+                answer.exception()  # the caller may be dead by then, which is no mistake
         then()
 
 

@@ -227,7 +227,7 @@ class SimFleet:
         self.elsewhere = cluster.elsewhere
 
     async def spawn(self, host_id: str, spec: PoolSpec) -> str:
-        """Ask for a host; it lives later. Who dies while asking has asked: the next life finds the host by `survivors`."""
+        """Ask for a host, which lives later. If this life dies meanwhile, the next one finds the host by `survivors`."""
         self._process.check()
         if lack := self._cluster.lack(spec):
             raise NoSuchNode(lack)

@@ -8,7 +8,7 @@ inline and lets the caller go on in the next iteration.
 
 Order is asyncio's: callbacks run in the order in which they were scheduled, timers in the order in which they are
 due. So two runs that schedule the same things do the same things. The cyclic garbage collector could disturb that,
-since it runs finalizers (of asynchronous generators, say) at moments of its own choosing: whoever wants repeatability
+since it runs finalizers (of asynchronous generators, say) at moments of its own choosing: a repeatable run
 switches it off, and the loop then collects at fixed steps.
 """
 

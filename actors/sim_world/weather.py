@@ -42,7 +42,7 @@ class Weather:
 
     Mail, of each call and of each reply: it is under way for `mail_ms`. `late`: for `late_ms` more, so that others
     overtake it. `lost`: the caller hears nothing, and learns that after `lost_noticed_ms`. `doubled` (calls only):
-    the supervisor gets the frame a second time, and nobody hears its second answer.
+    the supervisor gets the frame a second time, and its second answer is dropped.
 
     Processes, of each call: `partitioned`, the calling host is cut off for `partition_ms`; `hung`, its event loop
     stands still for `hang_ms`; `slow`, its event loop is that long behind its work; `stopped`, everything on the machine

@@ -1,6 +1,6 @@
 """The commands on what agents do beside their runs: `inspect`, `fibers`, `schedules` and `turns`; and what `ps` counts of it.
 
-An agent's storage is read from a copy, whether the agent sleeps or is at work. The ledger is asked where agents are. Nobody is woken.
+An agent's storage is read from a copy, whether the agent sleeps or is at work. The ledger is asked where agents are. No agent is woken.
 """
 
 from __future__ import annotations

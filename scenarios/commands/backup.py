@@ -32,7 +32,7 @@ Place = Annotated[
 def backup(
     data: Directory,
     target: Place,
-    keep: Annotated[int, typer.Option(min=0, help="Keep only so many backups, the newest; 0 keeps all.")] = 0,
+    keep: Annotated[int, typer.Option(min=0, help="Keep this many backups, the newest; 0 keeps all.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Back a data directory up, whether it is served or not. Only what has changed since the last backup is copied.

@@ -116,7 +116,7 @@ def ps(
         _print_overview(data, told)
 
 
-# The processes of a gateway belong to who has started them, and not to the supervisor.
+# The processes of a gateway belong to the program that started them, and not to the supervisor.
 def _gateways(ledger: ColdLedger | Runtime) -> list[dict[str, Any]]:
     if isinstance(ledger, ColdLedger):
         return []

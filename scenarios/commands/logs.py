@@ -35,7 +35,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written from now on.")] = False,
     level: Annotated[Level, typer.Option(help="The least level.")] = Level.DEBUG,
     since: Annotated[str | None, typer.Option(help="Only what is not older than this, such as 90s or 2h.")] = None,
-    last: Annotated[int, typer.Option(min=0, help="Only so many records, the newest ones.")] = 1_000,
+    last: Annotated[int, typer.Option(min=0, help="At most this many records, the newest ones.")] = 1_000,
     own: Annotated[
         bool, typer.Option("--own", help="Leave out what an agent's tools print in runs of their own.")
     ] = False,

@@ -32,7 +32,8 @@ def serve(
     data: Data = HERE,
     address: Annotated[str | None, typer.Option(help="The Ray cluster to join, host:port.")] = None,
     token: Annotated[
-        str | None, typer.Option(help="What everybody must know who asks. Others can see it here: prefer a file.")
+        str | None,
+        typer.Option(help="The token of every request. Others on this machine can see it here: prefer a file."),
     ] = None,
     token_file: Annotated[Path | None, typer.Option(help="A file with the token.", metavar="FILE")] = None,
     certfile: Annotated[str, typer.Option(help="A certificate: TLS is spoken.", metavar="FILE")] = "",
@@ -47,7 +48,7 @@ def serve(
         list[str] | None, typer.Option(help="Pages elsewhere that may ask; repeatable.", metavar="ORIGIN")
     ] = None,
     allow_kill: Annotated[
-        bool, typer.Option("--allow-kill", help="Let whoever has the scope admin kill hosts and the supervisor.")
+        bool, typer.Option("--allow-kill", help="Let clients with the scope admin kill hosts and the supervisor.")
     ] = False,
     backups: Annotated[
         str,
@@ -59,8 +60,8 @@ def serve(
 
     A target is a module with agents, a list or class in it, or a `perdure.gateway.Gateway`, whose options are taken. It is imported from
     the current directory. Beyond this machine a token is needed, or the Gateway's hook `authenticate`. Ctrl-C or SIGTERM ends the command
-    with 0: nothing new is accepted, answers that are under way get a moment to end, and who follows a stream is told to connect again.
-    So does `perdure stop` of the directory. Warnings and errors of the gateway are told here, and stand in `perdure logs`.
+    with 0: nothing new is accepted, answers that are under way get a moment to end, and clients of streams are told to connect again. So
+    does `perdure stop` of the directory. Warnings and errors of the gateway are printed here, and stand in `perdure logs`.
 
     Examples:
         perdure serve my_agents
@@ -79,7 +80,7 @@ def serve(
         tuple(allow_host or ()), tuple(allow_origin or ()), _place(backups),
     )  # fmt: skip
     plan.application()  # so that a mistake is told at once
-    bound(host, port, shared=False).close()  # nobody else listens there
+    bound(host, port, shared=False).close()  # no other program listens there
     with bound(host, port) as reserved:
         plan = plan._replace(port=reserved.getsockname()[1])
         heed_sigterm()

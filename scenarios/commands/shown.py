@@ -17,7 +17,7 @@ from perdure.ledger import lasting
 from perdure.policies import is_number
 
 WAYS: Final = ("delivered", "superseded", "suppressed", "parked", "pending")
-PIPE_COLUMNS: Final = 100_000  # whoever reads a pipe wants whole ids
+PIPE_COLUMNS: Final = 100_000  # a program that reads a pipe wants whole ids
 OUTCOME_MAX: Final = 60
 _MORE: Final = "…"
 

@@ -1,7 +1,7 @@
 """`perdure ps --watch`: a live table on a terminal, plain lines in a pipe, objects with `--json`. Ctrl-C ends it.
 
 It joins what serves the directory and starts nothing. When the supervisor dies it says so, keeps its picture, and goes on with the next
-life; when nothing serves the directory it waits until something does. Everything is told by two looks at the supervisor's overview, so
+life; when nothing serves the directory it waits until something does. Everything follows from two looks at the supervisor's overview, so
 nothing is missed when it dies in between.
 """
 
@@ -27,7 +27,7 @@ from perdure.scenarios.faults.observer import Observer
 from perdure.scenarios.faults.strikes import Overview, Strike, Victim
 from perdure.scenarios.live_view import FRAME_S, LINE_S, RunTable, Screen, grid, hosts_line, screen_for, stamp
 
-SHARE: Final = 3  # a pause is at least so many times as long as the look before it
+SHARE: Final = 3  # times as long as the look before it is a pause, at least
 RATE_S: Final = 10.0  # over which the rate is taken
 LINES_AROUND: Final = 8  # of the picture, beside its runs
 ROWS_MIN: Final = 3
@@ -41,7 +41,7 @@ class LiveOverview:
         self._name = name
         self.overview: Overview | None = None
         self._why = ""
-        self._silent_s: float | None = None  # since when nobody answers
+        self._silent_s: float | None = None  # since when no supervisor answers
         self._seen_s = self._at_s = 0.0
         self._lost: list[Strike] = []  # hosts that are gone, until what was on them is at work again
         self._ended: deque[tuple[float, int]] = deque()
