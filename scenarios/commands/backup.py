@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,14 +11,14 @@ from typing import Annotated
 import typer
 
 from perdure import actors
-from perdure.actors import read_record
-from perdure.ledger import LEDGER, BadRequest, NoLongerServed, SupervisorUnreachable
+from perdure.ledger import LEDGER, BadRequest
 from perdure.ledger.maintenance.backup import Backup, Steward, prune
 from perdure.ledger.maintenance.cold_steward import ColdSteward
 from perdure.ledger.maintenance.restoration import restore_backup
 from perdure.ledger.maintenance.target import BackupTarget
 from perdure.ledger.store.integrity import is_begun
 from perdure.scenarios.commands.doctor import diagnosis, show
+from perdure.scenarios.commands.opening import served
 from perdure.scenarios.commands.options import AsJson, directory
 from perdure.scenarios.commands.shown import json_of
 
@@ -55,7 +54,10 @@ def backup(
             print(words)
 
     place = BackupTarget(target)
-    with _steward(data) as steward:
+    with served(data) as runtime, ExitStack() as stack:
+        steward: Steward = (
+            actors.ServedSteward(runtime.ask) if runtime is not None else stack.enter_context(ColdSteward(data))
+        )
         made = Backup(data, place, steward, tell).make(time.time_ns() // 1_000_000)
     gone = prune(place, keep) if keep else (0, 0)
     if as_json:
@@ -101,13 +103,3 @@ def restore(
         made = datetime.fromtimestamp(manifest.made_at_ms / 1000, UTC)
         print(f"Backup {manifest.name} of {made:%Y-%m-%d %H:%M:%S} UTC, up to fact {manifest.seq}, is in {data}.")
     show(diagnosis(data), as_json=as_json)
-
-
-@contextmanager
-def _steward(data: Path) -> Iterator[Steward]:
-    with ExitStack() as stack:
-        steward: Steward | None = None
-        if read_record(data) is not None:
-            with suppress(SupervisorUnreachable, NoLongerServed):
-                steward = actors.ServedSteward(stack.enter_context(actors.Runtime(data, may_start=False)).ask)
-        yield steward or stack.enter_context(ColdSteward(data))

@@ -18,14 +18,23 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def opened(data: Path) -> Iterator[ColdLedger | Runtime]:
-    """What serves the directory, or if nothing does, its ledger itself, with a line that says so. No Ray and no supervisor is started."""
+def served(data: Path) -> Iterator[Runtime | None]:
+    """What serves the directory; None if nothing does. No Ray and no supervisor is started."""
     with ExitStack() as stack:
-        ledger: ColdLedger | Runtime | None = None
+        runtime: Runtime | None = None
         if read_record(data) is not None:
             with suppress(SupervisorUnreachable, NoLongerServed):  # its Ray answers, and its supervisor does not
-                ledger = stack.enter_context(actors.Runtime(data, may_start=False))
-        if ledger is None:
-            ledger = stack.enter_context(ColdLedger(data))
-            print(f"No supervisor serves {data}. Its ledger answers, and nothing is started.", file=sys.stderr)
+                runtime = stack.enter_context(actors.Runtime(data, may_start=False))
+        yield runtime
+
+
+@contextmanager
+def opened(data: Path) -> Iterator[ColdLedger | Runtime]:
+    """What serves the directory, or if nothing does, its ledger itself, with a line that says so."""
+    with served(data) as runtime:
+        if runtime is not None:
+            yield runtime
+            return
+    with ColdLedger(data) as ledger:
+        print(f"No supervisor serves {data}. Its ledger answers, and nothing is started.", file=sys.stderr)
         yield ledger
