@@ -8,7 +8,8 @@
 | `retry` | how long until the next try? |
 | `patience` | when does a parent stop waiting, and why? |
 | `recovery` | what becomes of a run whose child is gone? |
-| `transport` | why did a model request fail, and could it succeed later? |
+| `failures` | what is a failed model request, as plain data? |
+| `transport`, `transport_signs` | why did it fail, and could it succeed later? |
 | `phases` | what is done after it, given how far it had come? |
 | `cautions` | what is said about a call whose outcome is unknown? |
 | `authored` | how may an author write a configuration? |
@@ -22,19 +23,19 @@
 | `overlap` | what becomes of a message that comes during a turn? |
 | `turn_status` | what does an event do to the status of a turn? |
 | `retention` | which ended runs may be cleared by themselves? |
-| `transitions` | how is a machine written as a table? |
+| `state_tables` | how is a machine written as a table? |
 | `fiber_status` | what does an event do to a fiber? |
 | `callback_status` | what does an event do to a schedule or a queued item? |
 | `reply_status` | what does an event do to a messenger's reply? |
-| `fibers` | what becomes of a durable job that was cut off? |
+| `fiber_decisions` | what becomes of a durable job that was cut off? |
 | `schedule` | when is a schedule due next, and what of the times that it missed? |
-| `messages` | how does an answer become messages of a limited length? |
+| `long_texts` | how does an answer become messages of a limited length? |
 | `delivery` | what is shown at last, and what follows a post that went wrong? |
 | `ledger_time` | how does the ledger's time follow the wall clock, and what is measured without it? |
 | `liveness` | when does silence count against a host? |
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 | `strikes` | which process is killed next, in a drill? |
-| `turns` | whose turn is it on a host? |
+| `ranked_queue` | whose turn is it on a host? |
 | `agents_client` | what do the frames of Cloudflare's clients ask for, and what are they told? |
 | `turn_size` | how many messages does the supervisor decide at once? |
 | `spans` | how is a span named, by whichever process tells it? |
@@ -105,7 +106,7 @@ if TYPE_CHECKING:
         pause_ms,
         ready_at_ms,
     )
-    from perdure.policies.failures import ApiKind, Failure, FailureKind, Raised
+    from perdure.policies.failures import Failure, FailureKind, Raised
     from perdure.policies.fiber_decisions import (
         UNSET,
         AskHook,
@@ -138,21 +139,8 @@ if TYPE_CHECKING:
     from perdure.policies.long_texts import Counting, length_of, sendable, split, spoken
     from perdure.policies.numbers import INFINITY, InvalidValue, is_number, number, whole
     from perdure.policies.overlap import OpenTurn, Overlap, QueueAction, is_dropped, overlaps, queue_decision
-    from perdure.policies.patience import NEVER, Budget, Sighting, expiry, is_window
-    from perdure.policies.phases import (
-        FAILURES_MAX,
-        AttemptFacts,
-        CallFacts,
-        CallStage,
-        Cause,
-        Mode,
-        Phase,
-        TurnAction,
-        TurnBudget,
-        cause_of,
-        decide,
-        phase_of,
-    )
+    from perdure.policies.patience import Budget, Sighting, expiry, is_window
+    from perdure.policies.phases import FAILURES_MAX, AttemptFacts, CallFacts, CallStage, Mode, TurnBudget, decide
     from perdure.policies.placement import (
         blamed_from,
         choose,
@@ -164,19 +152,18 @@ if TYPE_CHECKING:
         wanted_hosts,
     )
     from perdure.policies.ranked_queue import Rank, RankedQueue
-    from perdure.policies.recovery import Attempts, Evidence, Fail, Release, RetryAfter, Seal, judge
+    from perdure.policies.recovery import Attempts, Evidence, Fail, RetryAfter, Seal, judge
     from perdure.policies.repair import (
         awaits_client,
         default_repair,
         deferred_ids,
         is_settled,
         is_tool_part,
-        object_input,
         repair_transcript,
         tool_name,
         waiting_calls,
     )
-    from perdure.policies.repeats import LossRow, RepeatGuard, UnknownOutcome, call_key, stop_text
+    from perdure.policies.repeats import LossRow, RepeatGuard, stop_text
     from perdure.policies.reply_status import REPLY_OPEN, REPLY_TRANSITIONS, ReplyEvent, ReplyStatus
     from perdure.policies.retention import Due, is_retention_on, retention_due, snapshot_age_max_ms
     from perdure.policies.retry import backoff_ms, jittered_ms
@@ -217,12 +204,11 @@ if TYPE_CHECKING:
         within,
     )
     from perdure.policies.state_tables import Cell, IllegalTransition, Transitions
-    from perdure.policies.strikes import Carrier, StrikeTarget, carriers, from_here, in_turns, share_of, victims
+    from perdure.policies.strikes import StrikeTarget, carriers, from_here, in_turns, victims
     from perdure.policies.transport import classify, next_delay_ms, stalled, stream_ended
     from perdure.policies.turn_size import turn_size_after
     from perdure.policies.turn_status import TURN_ENDED, TurnEvent, TurnStatus, turn_cell
     from perdure.policies.ui_messages import (
-        TOOL_SETTLED,
         Event,
         Message,
         OurMetadata,

@@ -1,20 +1,20 @@
-"""What follows a failed model request: its phase and the cause give one action.
+"""What follows a failed model request: its phase and the kind of the failure give one action.
 
 The phase is how far this attempt had come when it failed. Only calls that the model made count, not the tools that the request offered.
 
-| phase of the failed attempt | lost connection, stall | passing refusal | terminal refusal | cancel, clear |
-|---|---|---|---|---|
-| P0 nothing received | REPLAY | REPLAY | STOP | STOP |
-| P1 reasoning only | REPLAY, the reasoning is withdrawn | same | STOP | STOP |
-| P2 text, no call | CONTINUE after the text, or REPLAY without it | same | STOP | STOP, text kept |
-| P3 a call is being written | REPLAY; CONTINUE if text was shown | same | STOP | STOP, it never ran |
-| P4 a call is complete, not dispatched | CONTINUE; the call is dispatched, once | same | STOP, it never ran | STOP, it never ran |
-| P5 a tool is at work | drain, CONTINUE | same | drain, STOP | STOP, tools aborted |
-| P6 a tool has finished | CONTINUE | same | STOP, result kept | STOP |
-| P7 several calls, in several states | each call as above; CONTINUE | same | drain, STOP | STOP, tools aborted |
-| P8 a tool has died | CONTINUE with the caution, never run again | same | STOP, caution kept | STOP |
-| P9 nothing received, after tools of this turn | REPLAY of this request | REPLAY | STOP | STOP |
-| any, budget spent | drain, EXHAUSTED | same | – | – |
+| phase of the failed attempt | lost connection, stall, passing refusal | terminal refusal | aborted by us |
+|---|---|---|---|
+| P0 nothing received | REPLAY | STOP | STOP |
+| P1 reasoning only | REPLAY, the reasoning is withdrawn | STOP | STOP |
+| P2 text, no call | CONTINUE after the text | STOP | STOP, text kept |
+| P3 a call is being written | REPLAY; CONTINUE if text was shown | STOP | STOP, it never ran |
+| P4 a call is complete, not dispatched | CONTINUE; the call is dispatched, once | STOP, it never ran | STOP, it never ran |
+| P5 a tool is at work | drain, CONTINUE | drain, STOP | STOP |
+| P6 a tool has finished | CONTINUE | STOP, result kept | STOP |
+| P7 several calls, in several states | each call as above; CONTINUE | drain, STOP | STOP |
+| P8 a tool has died | CONTINUE with the caution, never run again | STOP, caution kept | STOP |
+| P9 nothing received, after tools of this turn | REPLAY of this request | STOP | STOP |
+| any, budget spent | drain, EXHAUSTED | – | – |
 
 REPLAY sends the same request and withdraws what the attempt had shown. CONTINUE sends a request made from what is left. Both use one budget
 per turn, which is stored in the turn's row: five failures in a row without durable progress, and twenty in all. The drain gives each tool
@@ -25,7 +25,7 @@ A call that waits for a person goes on waiting. The outcome of a tool that the p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from perdure.policies.failures import Failure, FailureKind
@@ -57,7 +57,6 @@ class CallFacts:
 
     @property
     def may_have_effects(self) -> bool:
-        """Whether it may have changed something: it started, and its tool does more than read."""
         return self.effect != "pure" and self.stage in _STARTED
 
 
@@ -113,48 +112,21 @@ def phase_of(facts: AttemptFacts) -> Phase:
     return Phase.NOTHING_AFTER_TOOLS if facts.is_after_tools else Phase.NOTHING
 
 
-class Cause(StrEnum):
-    """The column of the table. `CLOSE`: the conversation was cleared, or its agent destroyed."""
-
-    TRANSIENT = "T"
-    PASSING_REFUSAL = "A"
-    TERMINAL = "X"
-    CANCEL = "C"
-    CLOSE = "L"
-
-
-def cause_of(failure: Failure, stop: Cause | None = None) -> Cause:
-    """The column of a failure. `stop` is a cancel or a close that was requested before, which outranks the failure."""
-    if stop is not None:
-        return stop
-    if failure.kind is FailureKind.ABORTED:
-        return Cause.CANCEL
-    if not failure.is_transient:
-        return Cause.TERMINAL
-    return Cause.PASSING_REFUSAL if failure.api is not None and not failure.is_transport else Cause.TRANSIENT
-
-
 @dataclass(frozen=True)
 class TurnBudget:
-    """The failures of one turn: in a row without durable progress, and in all."""
+    """The failures of one turn: in a row without durable progress (a complete step or a new tool result), and in all."""
 
     consecutive: int = 0
     total: int = 0
 
     @property
     def is_spent(self) -> bool:
-        """Whether no further failure is allowed."""
         return self.consecutive >= CONSECUTIVE_MAX or self.total >= FAILURES_MAX
 
     def charged(self, failure: Failure) -> TurnBudget:
-        """After a recovery from this failure."""
         if not failure.burns_budget:
             return self
         return TurnBudget(self.consecutive + 1, self.total + 1)
-
-    def progressed(self) -> TurnBudget:
-        """After durable progress: a complete step or a new tool result."""
-        return replace(self, consecutive=0)
 
 
 class Mode(StrEnum):
@@ -168,52 +140,33 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class TurnAction:
-    """What to do now, in this order: abort, or dispatch and drain; then settle the parts; then what `mode` says.
+    """What to do now: wait for the tools that are at work, if it `drains`, then what `mode` says.
 
-    `budget` is stored with the decision. Its `consecutive` is the attempt number for the next pause. `drain` names the calls to wait for,
-    and `dispatch` those to begin now.
+    `budget` is stored with the decision. Its `consecutive` is the attempt number for the next pause.
     """
 
     mode: Mode
     phase: Phase
-    cause: Cause
     budget: TurnBudget
-    why: str
-    drain: tuple[str, ...] = field(default=())
-    dispatch: tuple[str, ...] = field(default=())
-    aborts_tools: bool = False
+    drains: bool = False
 
     @property
     def withdraws(self) -> bool:
-        """Whether the text of the attempt is withdrawn."""
-        return self.mode is Mode.REPLAY
+        return self.mode is Mode.REPLAY  # what the attempt had shown
 
 
-def decide(
-    facts: AttemptFacts, failure: Failure, budget: TurnBudget, *, stop: Cause | None = None, keeps_text: bool = True
-) -> TurnAction:
-    """The cell of the table. `keeps_text=False` is for providers that cannot continue after their own text."""
-    cause = cause_of(failure, stop)
-    running = _ids(facts, CallStage.RUNNING)
-    plain = TurnAction(Mode.STOP, phase_of(facts), cause, budget, failure.text, drain=running)
-    if cause in (Cause.CANCEL, Cause.CLOSE):
-        why = "the turn was cancelled" if cause is Cause.CANCEL else "the conversation was closed"
-        return replace(plain, why=why, drain=(), aborts_tools=bool(running))
-    if cause is Cause.TERMINAL:
+def decide(facts: AttemptFacts, failure: Failure, budget: TurnBudget) -> TurnAction:
+    """The cell of the table."""
+    ours = [call.stage for call in facts.calls if not call.is_providers]
+    plain = TurnAction(Mode.STOP, phase_of(facts), budget, drains=CallStage.RUNNING in ours)
+    if failure.kind is FailureKind.ABORTED:
+        return replace(plain, drains=False)
+    # The outcome of a tool that the provider runs cannot be found out.
+    is_unknown = any(call.is_providers and call.stage is not CallStage.FINISHED for call in facts.calls)
+    if is_unknown or not failure.is_transient:
         return plain
-    hosted = [call.tool for call in facts.calls if call.is_providers and call.stage is not CallStage.FINISHED]
-    if hosted:
-        return replace(plain, why=f"{failure.text}; the provider was running {hosted[0]}, and its outcome is unknown")
     if failure.burns_budget and budget.is_spent:
         return replace(plain, mode=Mode.EXHAUSTED)
-    mode = Mode.CONTINUE if _has_something_to_keep(facts, keeps_text=keeps_text) else Mode.REPLAY
-    return replace(plain, mode=mode, budget=budget.charged(failure), dispatch=_ids(facts, CallStage.READY))
-
-
-def _ids(facts: AttemptFacts, stage: CallStage) -> tuple[str, ...]:
-    return tuple(call.call_id for call in facts.calls if call.stage is stage and not call.is_providers)
-
-
-def _has_something_to_keep(facts: AttemptFacts, *, keeps_text: bool) -> bool:
-    """Whether something is left to continue from: a complete call, or shown text."""
-    return (facts.has_text and keeps_text) or any(call.stage is not CallStage.WRITING for call in facts.calls)
+    has_complete_call = any(call.stage is not CallStage.WRITING for call in facts.calls)
+    mode = Mode.CONTINUE if has_complete_call or facts.has_text else Mode.REPLAY
+    return replace(plain, mode=mode, budget=budget.charged(failure))

@@ -79,7 +79,7 @@ class TurnRecovery:
         action = decide(_facts(live), failure, TurnBudget(turn.failures, turn.failures_total))
         in_a_row = action.budget.consecutive
         turn.failures, turn.failures_total = in_a_row, action.budget.total
-        if action.drain:
+        if action.drains:
             await live.drain()  # a call that gets its result meanwhile begins the row anew
         if failure.kind is FailureKind.CONTEXT_OVERFLOW and await self.compaction.after_refusal(live):
             return None

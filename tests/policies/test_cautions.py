@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.policies import (
-    ApiKind,
     CallEvidence,
     CallFacts,
     CallStage,
@@ -22,6 +21,7 @@ from perdure.policies import (
     notice_of,
 )
 from perdure.policies.cautions import CAUTION_MAX
+from perdure.policies.failures import ApiKind
 
 LEFT = CallEvidence("deploy", "call-7")
 LOST = Failure(FailureKind.TRANSPORT, "the connection was lost", is_transient=True)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.policies import NEVER, Budget, Sighting, expiry, is_window
+from perdure.policies import Budget, Sighting, expiry, is_window
+from perdure.policies.patience import NEVER
 
 INF = math.inf
 OFF = {"absolute_ms": INF, "silence_ms": INF, "reattach_silence_ms": INF, "reattach_window_ms": INF}

@@ -7,7 +7,8 @@ from itertools import product
 
 import pytest
 
-from perdure.policies import Attempts, Evidence, Fail, Limits, Release, RetryAfter, Seal, judge
+from perdure.policies import Attempts, Evidence, Fail, Limits, RetryAfter, Seal, judge
+from perdure.policies.recovery import Release
 
 LIMITS = Limits(recovery_work_max=10, attempts_max=3, retry_first_ms=200, retry_most_ms=1_000)
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.policies import RepeatGuard, UnknownOutcome, call_key, stop_text
+from perdure.policies import RepeatGuard, stop_text
+from perdure.policies.repeats import UnknownOutcome, call_key
 
 DEPLOY = {"to": "prod", "count": 2}
 LOST = RepeatGuard().lost("deploy", DEPLOY, "c1")

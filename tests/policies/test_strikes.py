@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.policies import Carrier, StrikeTarget, carriers, from_here, in_turns, share_of, victims
+from perdure.policies import StrikeTarget, carriers, from_here, in_turns, victims
+from perdure.policies.strikes import Carrier, share_of
 
 HOMES = [("b@m:A", "y"), ("a@m:A", "y"), ("c@m:A", "x"), ("d@m:A", "elsewhere")]
 

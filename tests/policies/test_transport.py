@@ -6,16 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.policies import (
-    ApiKind,
-    Failure,
-    FailureKind,
-    Raised,
-    classify,
-    next_delay_ms,
-    stalled,
-    stream_ended,
-)
+from perdure.policies import Failure, FailureKind, Raised, classify, next_delay_ms, stalled, stream_ended
+from perdure.policies.failures import ApiKind
 from perdure.policies.transport_signs import (
     AUTH_CODES,
     CONTEXT_PHRASES,

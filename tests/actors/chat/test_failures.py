@@ -12,7 +12,8 @@ import pytest
 from pydantic_ai.exceptions import FallbackExceptionGroup, ModelAPIError, ModelHTTPError, UnexpectedModelBehavior
 
 from perdure.actors.chat.turn_failures import CHAIN_MAX, ModelFailed, chain_of, failure_of, raised
-from perdure.policies import ApiKind, Failure, FailureKind
+from perdure.policies import Failure, FailureKind
+from perdure.policies.failures import ApiKind
 
 
 def behind(*problems: BaseException) -> BaseException:

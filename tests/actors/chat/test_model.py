@@ -22,7 +22,8 @@ from perdure.actors.chat.tools import ToolSpec
 from perdure.actors.chat.turn_failures import ModelFailed
 from perdure.actors.events.message_parts import apply_chunk
 from perdure.ledger import BadRequest, Secret, plain_without_secrets
-from perdure.policies import ApiKind, Failure, FailureKind, Message, Part
+from perdure.policies import Failure, FailureKind, Message, Part
+from perdure.policies.failures import ApiKind
 from tests.actors.chat.fake_provider import (
     BEGIN,
     CHUNKED,

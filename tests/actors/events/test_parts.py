@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.actors.events.message_parts import apply_chunk, call_cell, chunk_of, normalized_input
-from perdure.policies import TOOL_SETTLED, Part, ToolState
+from perdure.policies import Part, ToolState
+from perdure.policies.ui_messages import TOOL_SETTLED
 
 
 def grown(*chunks: dict[str, Any], parts: list[Part] | None = None) -> list[Part]:
