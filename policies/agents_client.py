@@ -113,12 +113,12 @@ def plan_request(stored: Sequence[Sequence[str]], sent: Sequence[Any], trigger: 
 def _regenerated(
     stored: Sequence[Sequence[str]], sent: Sequence[Mapping[str, Any]], last: Mapping[str, Any] | None
 ) -> TurnPlan:
-    """The first answer after what the tab has kept is given again. Without one the message is asked again."""
     at = next(
         (at for at, (message_id, _) in enumerate(stored) if last is not None and message_id == last.get("id")), -1
     )
     if at < 0 and sent:
         return TurnPlan(None, why="The message before the answer is not stored here.")
+    # The first answer after what the tab has kept is given again.
     answers = [message_id for message_id, role in stored[at + 1 :] if role == "assistant"]
     if answers:
         return TurnPlan("regenerate", instead_of=answers[0])
@@ -138,11 +138,10 @@ UNSHOWN: Final = frozenset({"data-retract", "finish", "error", "abort"})
 
 
 def shown_chunk(event: Event) -> Event | None:
-    """An event of a turn as a chunk that these clients know, or None. An approval is no chunk of theirs; a refusal is."""
     kind = event["type"]
     if kind in UNSHOWN:
         return None
-    if kind == "tool-approval-response":
+    if kind == "tool-approval-response":  # an approval is no chunk of theirs; a refusal is
         return None if event["approved"] else {"type": "tool-output-denied", "toolCallId": event["toolCallId"]}
     return event
 
@@ -155,12 +154,10 @@ PREVIEW_MAX: Final = 500
 
 
 def class_of(agent_type: str) -> str:
-    """The name of the class in the durable name of a type."""
     return agent_type.rpartition(":")[2]
 
 
 def chunks_in(body: Any) -> list[Any]:
-    """The chunks in the body of a frame: one, or several."""
     if isinstance(body, dict) and body.get("type") == "chunks":
         return list(body.get("chunks") or ())
     return [body]
@@ -184,11 +181,6 @@ def _started(event: Mapping[str, Any], _run_id: str, _at: int) -> dict[str, Any]
     if event.get("input_preview") is not None:
         found["inputPreview"] = str(event["input_preview"])[:PREVIEW_MAX]
     return found | ({"display": event["display"]} if event.get("display") else {})
-
-
-def _attempt(event: Mapping[str, Any], _run_id: str, _at: int) -> dict[str, Any]:
-    """These clients cannot begin anew with the parts of a run: an attempt that says something else is a step of its own (H2)."""
-    return {"kind": "chunk", "body": {"type": "start-step"}} if event["attempt"] > 1 else {}
 
 
 def _signal(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +209,8 @@ def _interrupted(event: Mapping[str, Any], _run_id: str, _at: int) -> dict[str, 
 
 _TOLD: Final[dict[str, Any]] = {
     "started": _started,
-    "attempt": _attempt,
+    # These clients cannot begin anew with the parts of a run: an attempt that says something else is a step of its own (H2).
+    "attempt": lambda event, *_: {"kind": "chunk", "body": {"type": "start-step"}} if event["attempt"] > 1 else {},
     "progress": _progress,
     "milestone": _milestone,
     "finished": lambda event, *_: {"kind": "finished", "summary": event["summary"]},

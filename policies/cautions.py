@@ -108,7 +108,8 @@ def _advice(why: NoResult, known: CallEvidence) -> list[str]:
 def _evidence(known: CallEvidence) -> list[str]:
     said = []
     if known.started_at_ms is not None:
-        said.append(f"started {_instant(known.started_at_ms)}")
+        began = datetime.fromtimestamp(known.started_at_ms / 1000, UTC)
+        said.append(f"started {began.isoformat(timespec='seconds')}")
         if known.lost_at_ms is not None:
             said.append(f"lost {max(0.0, known.lost_at_ms - known.started_at_ms) / 1000:g} s later")
     for name, value in (
@@ -121,12 +122,7 @@ def _evidence(known: CallEvidence) -> list[str]:
     return [f"Known: {'; '.join(said)}."] if said else []
 
 
-def _instant(at_ms: float) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
-
-
 def correction(known: CallEvidence, output: str) -> str:
-    """What the model is told when a call that was declared dead reports after all."""
     return (
         f"CORRECTION: the call of {known.tool} with id {known.call_id}, reported above as lost, has finished after all. "
         f"What was said about its outcome no longer holds. Its result:\n{output}"
@@ -180,7 +176,6 @@ def notice_of(failure: Failure, calls: Iterable[CallFacts]) -> Notice:
 
 
 def error_text(failure: Failure, calls: Iterable[CallFacts]) -> str:
-    """The text of a terminal failure: what it means, the provider's own words, and after a call with effects the advice to check it."""
     meaning = _MEANING_OF_KIND.get(failure.kind) or _MEANING_OF_ANSWER.get(failure.api)
     text = f"{meaning} ({failure.text})" if meaning else failure.text
     touched = [call.tool for call in calls if call.may_have_effects]

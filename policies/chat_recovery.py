@@ -79,7 +79,6 @@ def classify_turn(
 
 
 def keeps_partial(*, persist: bool | None, has_settled_tools: bool) -> bool:
-    """Whether the text that was streamed before the cut stays. Settled tool calls always keep it."""
     return has_settled_tools or persist is not False
 
 
@@ -123,25 +122,20 @@ class Incident:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether it is final."""
         return self.status in SEALED
 
     @property
     def work(self) -> int:
-        """Progress since it opened."""
         return self.progress - self.work_baseline
 
     def as_row(self) -> JsonObject:
-        """The stored form."""
         return {name: str(value) if isinstance(value, StrEnum) else value for name, value in asdict(self).items()}
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> Incident:
-        """Read the stored form."""
         return cls(**{**row, "kind": RecoveryKind(row["kind"]), "status": IncidentStatus(row["status"])})
 
     def moved(self, status: IncidentStatus, reason: str = "") -> Incident:
-        """The incident in another status, or unchanged if it is sealed."""
         return self if self.is_sealed else replace(self, status=status, reason=reason)
 
 
@@ -171,12 +165,10 @@ class Evaluation(NamedTuple):
     asks_predicate: bool = False
 
     def declined(self) -> Evaluation:
-        """After `should_keep_recovering` returned False."""
         return Evaluation(self.incident.moved(IncidentStatus.EXHAUSTED, "recovery_aborted"), is_exhausted=True)
 
 
 def evaluate(incident: Incident | None, cut: TurnInterruption, config: ChatRecovery, now_ms: float) -> Evaluation:
-    """Open the incident of a turn or evaluate it again. A sealed one stays unchanged."""
     if incident is not None and incident.is_sealed:
         return Evaluation(incident, is_exhausted=True)
     seen = _opened(cut, config, now_ms) if incident is None else _seen_again(incident, cut, config, now_ms)
@@ -209,8 +201,10 @@ def _opened(cut: TurnInterruption, config: ChatRecovery, now_ms: float) -> Incid
 
 def _seen_again(known: Incident, cut: TurnInterruption, config: ChatRecovery, now_ms: float) -> Incident:
     has_moved = cut.progress > known.progress
+    # After a stall words are no progress: a provider that says one word and falls silent would go on for ever.
     has_progressed = cut.settled > known.settled if cut.is_stall else has_moved
     was_answered = known.parked_at_ms is not None and not cut.is_awaiting_client
+    # Deaths come in storms. One before the turn was at work again counts only once in a while.
     is_debounced = not (has_progressed or cut.is_stall or cut.was_entered) and now_ms - known.window_at_ms < DEBOUNCE_MS
     counts = not (is_debounced or cut.is_awaiting_client)
     parked_at_ms = now_ms if known.parked_at_ms is None else known.parked_at_ms
@@ -237,12 +231,11 @@ def _seen_again(known: Incident, cut: TurnInterruption, config: ChatRecovery, no
 
 
 def _crossed(seen: Incident, config: ChatRecovery, now_ms: float, *, is_new: bool) -> str:
-    """The first bound that is crossed, or an empty string."""
-    if seen.parked_at_ms is not None:
+    if seen.parked_at_ms is not None:  # while it waits for a person only this bound counts
         return "awaiting_client_deadline" if now_ms - seen.parked_at_ms > config.parked_deadline_ms else ""
     if seen.oom_attempts > config.max_oom_retries:
         return "out_of_memory"
-    if is_new:
+    if is_new:  # the first detection is never sealed by the bounds that follow
         return ""
     if seen.stalls > STALLS_MAX:
         return "too_many_stalls"
@@ -254,7 +247,6 @@ def _crossed(seen: Incident, config: ChatRecovery, now_ms: float, *, is_new: boo
 
 
 def progress_context(incident: Incident, now_ms: float) -> ProgressContext:
-    """What `should_keep_recovering` is asked about."""
     return ProgressContext(**_told_of(incident), work=incident.work, age_ms=now_ms - incident.first_seen_at_ms)
 
 

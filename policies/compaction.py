@@ -75,7 +75,6 @@ class ContextOverflow:
 
 
 def estimated_tokens(parts: Iterable[Part]) -> int:
-    """About how many tokens a model reads of these parts."""
     return sum(map(_tokens, parts))
 
 
@@ -130,7 +129,6 @@ def step_starts(steps: Sequence[Sequence[Part]]) -> list[int]:
 
 
 def retold(messages: Iterable[Message], clip: int) -> str:
-    """A conversation as one text, for whoever is to summarise it. Of each text or result `clip` characters stay."""
     return "\n\n".join(_retold(message, part, clip) for message in messages for part in message["parts"] if _says(part))
 
 

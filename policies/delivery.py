@@ -106,7 +106,6 @@ class ReplyEnding(NamedTuple):
     words: str = ""
 
     def shown(self, said: str) -> str:
-        """The final text."""
         return "\n\n".join(
             each for each in (said.rstrip() if self.keeps_text and self.words else said, self.words) if each
         )
@@ -141,17 +140,14 @@ def after_failure(trouble: DeliveryTrouble, policy: Delivery, *, is_edit: bool, 
 
 
 def after_unknown(policy: Delivery) -> Next:
-    """What follows a post whose outcome and message id are unknown."""
     return Next.PARK if policy.unknown == "leave" else Next.REPEAT
 
 
 def pause_ms(policy: Delivery, tries: int, retry_after_ms: float | None, roll: float) -> float:
-    """The pause before the next request: what the provider asked for, else a jittered backoff."""
     if retry_after_ms is not None:
         return max(0.0, retry_after_ms)
     return jittered_ms(backoff_ms(tries, policy.first_pause_ms, policy.pause_max_ms), roll)
 
 
 def ready_at_ms(policy: Delivery, opened_at_ms: int, now_ms: int) -> int:
-    """When a burst that just got one more message may be answered."""
     return min(now_ms + policy.burst_ms, opened_at_ms + max(policy.burst_ms, policy.burst_max_ms))

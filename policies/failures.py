@@ -27,7 +27,6 @@ class Raised:
     retry_after_ms: float | None = None
 
     def is_any(self, names: frozenset[str]) -> bool:
-        """Whether it is of one of these classes. `httpx2` and `httpcore2` count as `httpx` and `httpcore`."""
         return any(_elder(each) in names for each in self.lineage)
 
 
@@ -80,34 +79,31 @@ class Failure:
 
     @property
     def is_transport(self) -> bool:
-        """Whether the connection failed, not the provider."""
         return self.kind in _TRANSPORT or self.api is ApiKind.TRANSPORT_DISCONNECT
 
     @property
     def burns_budget(self) -> bool:
-        """Whether another try counts. After a full pool of ours it does not: nothing was sent."""
-        return self.kind is not FailureKind.LOCAL_PRESSURE
+        return self.kind is not FailureKind.LOCAL_PRESSURE  # then nothing was sent
 
     @property
     def is_out_of_memory(self) -> bool:
-        """Whether the streaming process was killed for its memory. Such deaths have their own budget."""
-        return self.code == "OUT_OF_MEMORY"
+        return self.code == "OUT_OF_MEMORY"  # of the streaming process; such deaths have their own budget
 
 
+# `httpx2` and `httpcore2` count as `httpx` and `httpcore`.
 def _elder(name: str) -> str:
     package, _, each = name.partition(".")
     return f"{package.removesuffix('2') if package in ('httpx2', 'httpcore2') else package}.{each}"
 
 
 def mentions(text: str, phrases: Iterable[str]) -> bool:
-    """Whether the text has one of the phrases."""
     return any(phrase in text for phrase in phrases)
 
 
+# Clients quote keys and addresses in their messages, and a failure is shown and stored.
 _SECRETS = re.compile(r"\b(?:sk|pk|rk)-[\w*-]{6,}|\bAIza[\w-]{10,}|(?<=[?&]key=)[^&\s]+|(?i:(?<=\bbearer )\S+)")
 
 
 def one_line(text: str) -> str:
-    """One line of bounded length. What looks like a key is removed."""
     flat = _SECRETS.sub("[key]", " ".join(text.split()))
     return flat if len(flat) <= TEXT_MAX else flat[: TEXT_MAX - 1] + "…"

@@ -151,7 +151,6 @@ class Interruption(NamedTuple):
 
     @property
     def death(self) -> str:
-        """What has become of its process, in words."""
         return f"; the last time: {self.cause}" if self.cause else ""
 
 
@@ -199,7 +198,6 @@ def take_up(found: Interruption, limits: Limits, roll: float) -> Enter | AskHook
 
 
 def enter_again(found: Interruption, limits: Limits, roll: float) -> Enter | Settle:
-    """Decide about a body that was cut off (D, E, F)."""
     if found.retry is None:  # F
         return Settle(FiberStatus.INTERRUPTED, f"its process died while it ran{found.death}")
     spent = _spent(found, limits)
@@ -209,7 +207,6 @@ def enter_again(found: Interruption, limits: Limits, roll: float) -> Enter | Set
 
 
 def after_error(found: Interruption, error: str, limits: Limits, roll: float) -> Enter | Settle:
-    """Decide about a fiber whose body raised."""
     if found.retry is None or not found.retry.on_error or _spent(found, limits):
         return Settle(FiberStatus.ERROR, error)
     return Enter(found.retry.pause_ms(max(1, found.idle_attempts), limits, roll))
@@ -230,7 +227,6 @@ def after_hook(result: object, found: Interruption, limits: Limits, roll: float)
 
 
 def recovery_pause_after(recoveries: int, limits: Limits, roll: float) -> int:
-    """The pause after so many calls of a hook without a verdict."""
     return int(jittered_ms(backoff_ms(recoveries, limits.fiber_recovery_first_ms, limits.fiber_recovery_most_ms), roll))
 
 

@@ -47,7 +47,6 @@ class FiberState(StrEnum):
 
     @property
     def status(self) -> FiberStatus:
-        """The status of a row in this state."""
         return FiberStatus.INTERRUPTED if self is FiberState.RECOVERING else FiberStatus(self.value)
 
 

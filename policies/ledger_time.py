@@ -44,7 +44,6 @@ class LedgerTime(NamedTuple):
     steady_ms: int
 
     def now_ms(self, steady_ms: int) -> int:
-        """What it is when the steady clock says this."""
         return self.at_ms + steady_ms - self.steady_ms
 
     def leap(self, wall_ms: int, steady_ms: int) -> Leap | None:
@@ -54,7 +53,6 @@ class LedgerTime(NamedTuple):
         return Leap(now_ms, wall_ms - now_ms) if wall_ms - now_ms >= LEAP_MS else None
 
     def after(self, leap: Leap) -> LedgerTime:
-        """The time that has leaped."""
         return LedgerTime(self.at_ms + leap.by_ms, self.steady_ms)
 
 

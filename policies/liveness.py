@@ -34,7 +34,6 @@ class Silence(NamedTuple):
 
 
 def silence_after(before: Silence | None, sign: str) -> Silence:
-    """What is held against a host after one more look."""
     return Silence(sign, before.looks + 1 if before is not None and before.sign == sign else 1)
 
 

@@ -40,7 +40,6 @@ class TextPiece(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The text of the message."""
         return f"{self.opening}{self.text}{self.closing}"
 
 
@@ -51,18 +50,15 @@ class Fence(NamedTuple):
     header: str
 
     @property
-    def again(self) -> str:
-        """The line that opens it again."""
+    def opening(self) -> str:
         return f"{self.mark}{self.header}\n" if len(self.mark) + len(self.header) <= HEADER_MAX else "```\n"
 
     def closing(self, text: str) -> str:
-        """What closes it after a text."""
         mark = self.mark if len(self.mark) + len(self.header) <= HEADER_MAX else self.mark[:HEADER_MAX]
         return mark if text.endswith("\n") else f"\n{mark}"
 
 
 def length_of(text: str, counting: Counting = Counting.CHARACTERS) -> int:
-    """The length of a text, as a limit counts it."""
     return len(text) if counting is Counting.CHARACTERS else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -96,7 +92,7 @@ def split(text: str, limit: int, counting: Counting = Counting.CHARACTERS) -> li
     fence: Fence | None = None
     rest = text if text.strip() else ""
     while rest:
-        opening = fence.again if fence is not None else ""
+        opening = fence.opening if fence is not None else ""
         room = limit - length_of(opening, counting)
         after = _fence_after(fence, rest)
         closing = after.closing(rest) if after is not None else ""
@@ -111,7 +107,6 @@ def split(text: str, limit: int, counting: Counting = Counting.CHARACTERS) -> li
 
 
 def _fitting(text: str, room: int, counting: Counting) -> int:
-    """How many characters of a text fit, at least one."""
     if counting is Counting.CHARACTERS:
         return max(1, min(room, len(text)))
     units = text[:room].encode("utf-16-le", "surrogatepass")[: 2 * room]
@@ -121,7 +116,6 @@ def _fitting(text: str, room: int, counting: Counting) -> int:
 
 
 def _cut(text: str, most: int, fence: Fence | None) -> int:
-    """The place of the cut, at most `most`."""
     window = text[:most]
     block = _block_at_end(window, fence)
     if block >= most // 4 and _block_length(text, block) <= most:
@@ -130,15 +124,8 @@ def _cut(text: str, most: int, fence: Fence | None) -> int:
         found = window.rfind(mark)
         if found >= most // 2:
             return found + len(mark)
-    return _whole(text, most)
-
-
-def _whole(text: str, at: int) -> int:
-    """The nearest place up to `at` that splits no visible character, if one is near."""
-    for back in range(min(_BACK_MAX, at - 1)):
-        if not _joins(text, at - back):
-            return at - back
-    return at
+    # The nearest place that splits no visible character, if one is near.
+    return next((most - back for back in range(min(_BACK_MAX, most - 1)) if not _joins(text, most - back)), most)
 
 
 def _joins(text: str, at: int) -> bool:
@@ -160,7 +147,6 @@ def _is_flag(character: str) -> bool:
 
 
 def _fence_after(fence: Fence | None, text: str) -> Fence | None:
-    """The code block that is open after a text."""
     for line in text.split("\n"):
         fence = _fence_after_line(fence, line)
     return fence
@@ -191,7 +177,6 @@ def _block_at_end(window: str, fence: Fence | None) -> int:
 
 
 def _block_length(text: str, begins: int) -> int:
-    """The length of the code block that begins there, as far as it is known."""
     fence: Fence | None = None
     length = 0
     for line in text[begins:].split("\n"):

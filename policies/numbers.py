@@ -21,12 +21,10 @@ class InvalidValue(ValueError):
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a value is an int or a float, but not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def whole(field: str, value: object, least: int = 1, most: int | None = None) -> int:
-    """Return the value if it is an int from `least` to `most`. Raises `InvalidValue`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         where = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise InvalidValue(field, f"{value!r:.200} is not a whole number {where}")

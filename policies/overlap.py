@@ -81,13 +81,12 @@ class QueueDecision(NamedTuple):
     until_ms: float = 0
 
 
+# Decided when the message is accepted, and stored with its turn.
 def overlaps(open_turns: Iterable[OpenTurn]) -> bool:
-    """Whether a message that arrives now overlaps. Decided when it is accepted, and stored with its turn."""
     return any(turn.status in _OCCUPIED and not turn.is_recovering for turn in open_turns)
 
 
 def is_dropped(policy: Overlap, *, is_overlapping: bool) -> bool:
-    """Whether a user's message is refused."""
     return policy.strategy == "drop" and is_overlapping
 
 

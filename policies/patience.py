@@ -48,7 +48,6 @@ NEVER = Expiry(math.inf, "", False)
 
 
 def is_window(limit_ms: float) -> bool:
-    """Whether a window that 0 and infinity switch off is on."""
     return 0 < limit_ms < math.inf
 
 

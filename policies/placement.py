@@ -39,20 +39,17 @@ class Candidate(Protocol):
     room: float
 
     @property
-    def tenants(self) -> dict[str, None]:
-        """Who lives there."""
+    def tenants(self) -> dict[str, None]: ...
 
 
 S = TypeVar("S", bound=Candidate)
 
 
 def is_behind(late_ms: float, writes_waiting: int, limits: Limits) -> bool:
-    """Whether a host has more work than it can do."""
     return late_ms >= limits.late_ms_max or writes_waiting >= limits.writes_waiting_max
 
 
 def room_after(room: float, load: int, *, behind: bool) -> float:
-    """The room of a host after its next report."""
     return max(ROOM_MIN, load // 2 if behind else room * 2)
 
 
@@ -98,7 +95,7 @@ def choose(
     if alone or (demand <= coming and not again):
         return None
     best = min(ready, key=lambda host: (not host.room, host.load), default=None)
-    if best is None or not has_room(best) or (lost and best.load >= _share(ready, coming, demand)):
+    if best is None or not has_room(best) or (lost and best.load >= _load_if_spread(ready, coming, demand)):
         return None
     return best
 
@@ -127,8 +124,7 @@ def shares(hosts: Sequence[S], demand: int, limits: Limits) -> list[tuple[S, int
     return [(host, count) for host, count in zip(hosts, counts, strict=True) if count]
 
 
-def _share(ready: Sequence[Candidate], coming: int, demand: int) -> float:
-    """The load of a host when all that wait are spread over those that are up and those that are coming."""
+def _load_if_spread(ready: Sequence[Candidate], coming: int, demand: int) -> float:
     if coming <= 0 or not ready:
         return math.inf
     return math.ceil((sum(host.load for host in ready) + demand) / (len(ready) + coming))
@@ -151,7 +147,7 @@ def wanted_hosts(
 
 
 def spare_hosts(hosts: Sequence[S], limits: Limits) -> list[S]:
-    """The empty hosts of a pool that is kept warm which it has since some agents had to be alone: those beyond `hosts_max`."""
+    """The empty hosts beyond `hosts_max`, which agents that had to be alone have left to a warm pool."""
     here = [host for host in hosts if not host.draining]
     surplus = max(0, len(here) - max(limits.hosts_max, HOSTS_APART))
     empty = [host for host in here if not host.tenants]
@@ -169,12 +165,10 @@ def blamed_from(losses: Iterable[int], limits: Limits) -> int:
 
 
 def has_room_alone(hosts: Sequence[Candidate], limits: Limits) -> bool:
-    """Whether the pool may have one more host for an agent that is placed alone."""
     return _taken(hosts, alone=True) < limits.hosts_max
 
 
 def _taken(hosts: Sequence[Candidate], *, alone: bool) -> int:
-    """How many hosts a kind has. An exclusive agent that waits for its children does not count: they may wait for its host."""
-    if alone:
+    if alone:  # one that waits for its children does not count: they may wait for its host
         return len([host for host in hosts if host.exclusive and host.load > 0])
     return len([host for host in hosts if host.tenants and not (host.exclusive or host.draining)])

@@ -36,15 +36,12 @@ class RankedQueue(Generic[T]):
         self._passes = 0
 
     def __len__(self) -> int:
-        """How many wait."""
         return sum(map(len, self._ranks.values()))
 
     def add(self, item: T, rank: Rank) -> None:
-        """Somebody comes."""
         self._ranks[rank].append(item)
 
     def put_back(self, item: T, rank: Rank) -> None:
-        """Somebody had a turn and could not use it."""
         self._ranks[rank].appendleft(item)
 
     def take(self) -> T:
@@ -59,5 +56,4 @@ class RankedQueue(Generic[T]):
         return work.popleft()
 
     def first(self, rank: Rank) -> T | None:
-        """Who of this rank has waited longest."""
         return self._ranks[rank][0] if self._ranks[rank] else None

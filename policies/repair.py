@@ -41,25 +41,21 @@ class Repaired:
 
 
 def is_tool_part(part: Mapping[str, object]) -> bool:
-    """Whether a part is a tool call: it has such a type, and a call id."""
     kind = part.get("type")
     is_call = isinstance(kind, str) and (kind == "dynamic-tool" or kind.startswith("tool-"))
     return is_call and isinstance(part.get("toolCallId"), str)
 
 
 def is_settled(part: Mapping[str, object]) -> bool:
-    """Whether a call has its outcome."""
     return "output" in part or "result" in part or part.get("state") in TOOL_SETTLED
 
 
 def tool_name(part: Mapping[str, object]) -> str:
-    """The tool that a part calls: `toolName`, else what its type names."""
     name = part.get("toolName")
     return name if isinstance(name, str) and name else str(part.get("type", "")).removeprefix("tool-")
 
 
 def awaits_client(part: Mapping[str, object], client_tools: frozenset[str]) -> bool:
-    """Whether a call waits for an approval, or for the result of a client's tool."""
     if not is_tool_part(part) or is_settled(part):
         return False
     state = part.get("state")
@@ -74,7 +70,6 @@ def deferred_ids(parts: Iterable[Part]) -> set[str]:
 
 
 def waiting_calls(parts: Sequence[Part], client_tools: frozenset[str]) -> list[Part]:
-    """The calls of an answer that wait for an approval, for the client's result, or for a result from elsewhere."""
     elsewhere = deferred_ids(parts)
     return [
         part
@@ -97,9 +92,9 @@ def object_input(raw: object) -> JsonObject:
     return parsed if isinstance(parsed, dict) else {}
 
 
-def default_repair(part: Part, text: str = INTERRUPTED_TEXT) -> Part:
-    """The call with an error as its result."""
-    return {**without(part, "inputText", "preliminary"), "state": ToolState.OUTPUT_ERROR.value, "errorText": text}
+def default_repair(part: Part) -> Part:
+    bare = without(part, "inputText", "preliminary")
+    return {**bare, "state": ToolState.OUTPUT_ERROR.value, "errorText": INTERRUPTED_TEXT}
 
 
 def repair_transcript(
@@ -162,7 +157,6 @@ class _Repair:
 
 
 def _is_acceptable(part: Mapping[str, object], call_id: str) -> bool:
-    """Whether a repaired part can go to the model. A call must be the same one, and settled."""
     kind = part.get("type")
     if not isinstance(kind, str) or not kind:
         return False

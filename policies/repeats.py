@@ -45,7 +45,7 @@ class UnknownOutcome:
 
 @dataclass(frozen=True)
 class RepeatGuard:
-    """The unresolved losses of a conversation."""
+    """The unresolved losses of a conversation. The methods that are named by an event return the guard after it."""
 
     losses: tuple[UnknownOutcome, ...] = ()
 
@@ -57,13 +57,11 @@ class RepeatGuard:
         return next((loss for loss in self.losses if loss.key == key), None)
 
     def lost(self, tool: str, arguments: object, call_id: str) -> RepeatGuard:
-        """After a call was lost. Nothing changes if that is known."""
         if any(loss.call_id == call_id for loss in self.losses):
             return self
         return RepeatGuard((*self.losses, UnknownOutcome(call_id, tool, call_key(tool, arguments))))
 
     def stopped(self, loss: UnknownOutcome) -> RepeatGuard:
-        """After the repeat of a loss was refused, and the model was told to ask."""
         return self._keeping(lambda each: replace(each, was_stopped=True) if each.key == loss.key else each)
 
     def settled(self, call_id: str, effect: str, *, succeeded: bool) -> RepeatGuard:
@@ -73,16 +71,13 @@ class RepeatGuard:
         return self._keeping(lambda each: None if each.call_id == call_id else each)
 
     def approved(self, tool: str, arguments: object) -> RepeatGuard:
-        """After a person has approved this call."""
         key = call_key(tool, arguments)
         return self._keeping(lambda each: None if each.key == key else each)
 
     def user_spoke(self) -> RepeatGuard:
-        """After a user's message, which is consent to the stopped calls only."""
-        return self._keeping(lambda each: None if each.was_stopped else each)
+        return self._keeping(lambda each: None if each.was_stopped else each)  # a message before that is no consent
 
     def as_rows(self) -> list[LossRow]:
-        """The guard as plain data."""
         return [
             LossRow(call_id=each.call_id, tool=each.tool, key=each.key, was_stopped=each.was_stopped)
             for each in self.losses
@@ -90,7 +85,6 @@ class RepeatGuard:
 
     @classmethod
     def of_rows(cls, rows: Iterable[LossRow]) -> RepeatGuard:
-        """The guard that was stored."""
         return cls(tuple(UnknownOutcome(**row) for row in rows))
 
     def _keeping(self, step: Callable[[UnknownOutcome], UnknownOutcome | None]) -> RepeatGuard:
@@ -105,8 +99,7 @@ def call_key(tool: str, arguments: object) -> str:
 
 
 def _canonical(value: object) -> object:
-    """The value with whole floats as integers: JSON has one number for 2.0 and 2."""
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float) and value.is_integer():  # JSON has one number for 2.0 and 2
         return int(value)
     if isinstance(value, Mapping):
         return {str(name): _canonical(each) for name, each in value.items()}
@@ -116,7 +109,6 @@ def _canonical(value: object) -> object:
 
 
 def stop_text(loss: UnknownOutcome) -> str:
-    """What the model is told in place of a result. This call itself was not run."""
     return (
         f"NOT RUN: this is the same call of {loss.tool} as the one with id {loss.call_id}, whose outcome is still unknown, and repeating "
         "it could do its work twice. First look at what it touches with a tool that only reads, or ask the user whether to do it again."

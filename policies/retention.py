@@ -22,7 +22,6 @@ class Due(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """Whether a run can be due."""
         return self.surplus > 0 or self.before_ms > 0
 
     def has(self, ended_at_ms: int, chosen: int) -> bool:
@@ -31,7 +30,6 @@ class Due(NamedTuple):
 
 
 def is_retention_on(limits: Limits) -> bool:
-    """Whether ended runs are ever cleared by themselves."""
     return math.isfinite(limits.ended_kept_ms) or math.isfinite(limits.ended_kept_max)
 
 
@@ -44,6 +42,5 @@ def snapshot_age_max_ms(limits: Limits) -> float:
 
 
 def retention_due(at_ms: int, ended: int, limits: Limits) -> Due:
-    """What is due now, when so many runs have ended and are kept."""
     surplus = ended - limits.ended_kept_max
     return Due(at_ms - limits.ended_kept_ms, int(surplus) if surplus > 0 else 0)

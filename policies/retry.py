@@ -11,11 +11,12 @@ HINT_PARSED_MAX_MS = 2**31 - 1
 
 def backoff_ms(attempt: int, first_ms: float, most_ms: float) -> int:
     """The pause after `attempt` failures (1, 2, …). It doubles each time, up to `most_ms`."""
+    # Beyond 2^30 every bound is reached, and a larger power would overflow the float.
     return int(min(most_ms, first_ms * 2 ** min(max(attempt, 1) - 1, 30)))
 
 
 def jittered_ms(pause_ms: float, roll: float) -> float:
-    """Between half of the pause and all of it, by `roll` in [0, 1). So many callers do not return at once."""
+    """Half of the pause to all of it, by `roll` in [0, 1), so that many callers do not return at once."""
     return pause_ms / 2 + pause_ms / 2 * roll
 
 

@@ -68,15 +68,12 @@ class Every:
     first_ms: int
 
     def after(self, instant_ms: int) -> int:
-        """The first tick later than an instant."""
         return self.first_ms + max(0, (instant_ms - self.first_ms) // self.interval_ms + 1) * self.interval_ms
 
     def missed(self, tick_ms: int, now_ms: int) -> int:
-        """How many ticks later than `tick_ms` have come by now."""
         return max(0, (now_ms - tick_ms) // self.interval_ms)
 
     def latest(self, tick_ms: int, now_ms: int, most: int) -> list[int]:
-        """The last ticks until now."""
         count = min(most, self.missed(tick_ms, now_ms) + 1)
         last = self.after(now_ms) - self.interval_ms
         return [last - back * self.interval_ms for back in range(count)][::-1]
@@ -98,7 +95,6 @@ class Cron:
         return sum(1 for _ in islice(takewhile(lambda each: each <= now_ms, self._from(tick_ms)), MISSED_COUNTED_MAX))
 
     def latest(self, tick_ms: int, now_ms: int, most: int) -> list[int]:
-        """The last ticks until now."""
         back = CronSim(self.text, self._local(now_ms + 1_000), reverse=True)
         found: dict[int, None] = {}
         for each in takewhile(lambda each: each >= tick_ms, map(_in_ms, back)):
@@ -145,7 +141,6 @@ def cron(text: str, zone: tzinfo, now_ms: int) -> Cron:
 
 
 def moment_ms(field: str, moment: datetime) -> float:
-    """The instant of an aware datetime. Raises `InvalidValue` for a naive one."""
     if moment.utcoffset() is None:
         raise InvalidValue(
             field, f"{moment!r} has no time zone, so it stands for no instant; use datetime(..., tzinfo=...)"
@@ -170,7 +165,6 @@ def instant_ms(when: object, now_ms: int, limits: Limits) -> int:
 
 
 def interval_ms(interval_s: object, limits: Limits) -> int:
-    """The interval in milliseconds. Raises `InvalidValue`."""
     least, most = limits.schedule_interval_ms_min / 1000, limits.schedule_interval_ms_max / 1000
     return round(number("interval_s", interval_s, least, most, unit="seconds") * 1000)
 
@@ -244,5 +238,4 @@ def _check_retries(told: dict[str, object]) -> None:
 
 
 def full_jitter_ms(failures: int, first_ms: float, most_ms: float, roll: float) -> int:
-    """A random pause below the bound for so many failures."""
     return int(backoff_ms(failures, first_ms, most_ms) * roll)

@@ -39,7 +39,6 @@ class TraceContext(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The context as it travels."""
         return f"00-{self.trace_id}-{self.span_id or NO_SPAN}-{'01' if self.sampled else '00'}"
 
 
@@ -69,7 +68,6 @@ def context_of(text: object) -> TraceContext | None:
 
 
 def trace_of(*ids: str) -> str:
-    """The id of the trace that begins with something of these ids."""
     return blake2b("\0".join(ids).encode(errors="surrogatepass"), digest_size=16, person=b"trace").hexdigest()
 
 
@@ -82,17 +80,14 @@ def within(above: TraceContext, *ids: object) -> TraceContext:
 
 
 def run_span(above: TraceContext, run_id: str, attempt: int) -> TraceContext:
-    """The span of an attempt at a run."""
     return within(above, "run", run_id, attempt)
 
 
 def call_span(above: TraceContext, run_id: str) -> TraceContext:
-    """The span of the tool call that asked for a run."""
     return within(above, "call", run_id)
 
 
 def turn_span(above: TraceContext, agent: str, request_id: str, attempt: int) -> TraceContext:
-    """The span of an attempt at a turn."""
     return within(above, "turn", agent, request_id, attempt)
 
 

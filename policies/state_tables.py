@@ -38,7 +38,6 @@ class Transitions(Generic[State, Event]):
         self._cells = {event: dict(zip(states, cells, strict=True)) for event, cells in rows.items()}
 
     def cell(self, state: State, event: Event) -> State | Cell:
-        """The cell for this event in this state."""
         return self._cells[event][state]
 
     def next(self, state: State, event: Event, subject: str) -> State | None:

@@ -55,6 +55,7 @@ def from_here(kinds: Sequence[K], first: K) -> list[K]:
 def share_of(hosts: Sequence[Carrier], fraction: float, roll: Callable[[], float]) -> list[str]:
     """A share of the hosts, rounded up, drawn by rolls in [0, 1)."""
     left = list(hosts)
+    # Rounded first, because 0.55 of 100 is a little more than 55 in floats.
     count = min(len(left), math.ceil(round(fraction * len(left), 9)))
     return [left.pop(int(roll() * len(left))).host_id for _ in range(count)]
 

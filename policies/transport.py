@@ -79,8 +79,8 @@ def _is_error(status: int | None) -> bool:
     return status is not None and 400 <= status < 600  # noqa: PLR2004 - the range of HTTP's errors
 
 
+# Gateways send a status in place of a code when the stream had begun with 200.
 def _status_in(codes: Iterable[str]) -> int | None:
-    """A status in place of a code: gateways do so when the stream had begun with 200."""
     return next((int(code) for code in codes if code.isdecimal() and len(code) == 3 and _is_error(int(code))), None)  # noqa: PLR2004
 
 
@@ -150,7 +150,6 @@ _ASK_AGAIN = frozenset({408, 409, 425})  # the request came too slowly, too earl
 
 
 def _kind_of(answer: ProviderResponse, lower: str) -> ApiKind:
-    """By codes, then words about money, then the status, then the exception's class."""
     for codes, kind in _BY_CODE:
         if {*answer.codes} & codes:
             return kind
@@ -174,7 +173,6 @@ def _is_about_money(status: int | None, lower: str) -> bool:
 
 
 def _may_pass(api: ApiKind, answer: ProviderResponse) -> bool:
-    """Whether a retry may succeed. `x-should-retry` decides, except for keys and money."""
     advice = {name.lower(): value for name, value in answer.raised.headers.items()}.get("x-should-retry", "").lower()
     if api in (ApiKind.AUTH, ApiKind.QUOTA_EXHAUSTED):
         return False
@@ -211,7 +209,6 @@ def classify(
 
 
 def stalled(after_ms: float, *, has_progress: bool) -> Failure:
-    """The failure that the watchdog declares (E10, E11)."""
     kind = FailureKind.SILENT_STALL if has_progress else FailureKind.CONNECT_STALL
     what = "nothing more" if has_progress else "nothing"
     return Failure(kind, f"{what} came from the provider for {after_ms / 1000:g} s", is_transient=True)
@@ -223,7 +220,6 @@ def stream_ended(what: str = "the stream ended before the answer did") -> Failur
 
 
 def next_delay_ms(attempt: int, failure: Failure, roll: float) -> float:
-    """The pause before recovery attempt `attempt` (1, 2, …): what the provider asked for, up to `HINT_MAX_MS`, else a jittered backoff."""
     if failure.retry_after_ms is not None:
         return min(failure.retry_after_ms, HINT_MAX_MS)
     return jittered_ms(backoff_ms(attempt, FIRST_DELAY_MS, DELAY_MAX_MS), roll)
@@ -263,7 +259,6 @@ def _is_permanent(raised: Raised) -> bool:
 
 
 def _judge_bare(chain: list[Raised], *, is_aborting: bool, is_setup: bool) -> Failure:
-    """The last tests, for exceptions without a sign of the network or an answer."""
     messages = {each.message.strip().rstrip(".").lower() for each in chain}
     text = one_line(chain[0].message or (chain[0].lineage or ("an exception",))[0])
     if messages & signs.DROP_PHRASES:

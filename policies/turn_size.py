@@ -17,7 +17,7 @@ SIZE_MIN: Final = 64
 
 
 def turn_size_after(size: int, taken: int, took_ms: float, limits: Limits) -> int:
-    """The most messages of the next turn, after one that took so many of at most `size`, in so much time beside its commit."""
+    """The most messages of the next turn. The last one took `taken` of at most `size`, in `took_ms` without its commit."""
     if took_ms > LONG_MS:
         return min(size, max(SIZE_MIN, taken // 2))
     if took_ms < SHORT_MS and taken >= size:

@@ -71,5 +71,4 @@ TURN_ENDED = frozenset(TurnStatus) - _COLUMN.keys()
 
 
 def turn_cell(status: TurnStatus, event: TurnEvent) -> TurnStatus | Cell:
-    """The cell for this event in this status."""
     return _TABLE[event][_COLUMN.get(status, _END)]

@@ -131,7 +131,6 @@ class Event(TypedDict, total=False):
 
 
 def without(part: Part, *names: str) -> Part:
-    """A part without these keys."""
     return cast("Part", {name: value for name, value in part.items() if name not in names})
 
 
