@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from perdure.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from perdure.ledger.activation import Activation, HostView, PoolTrouble, blind, package_of, pool_key, with_package
-    from perdure.ledger.addressing import Route, Standalone, is_cleared, named_on_the_way, route
+    from perdure.ledger.activation import Activation, HostView, PoolTrouble, blind, pool_key, with_package
+    from perdure.ledger.addressing import Standalone, is_cleared, named_on_the_way, route
     from perdure.ledger.argument_checks import (
         check_bool,
         check_ms,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         checked,
     )
     from perdure.ledger.batch_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
-    from perdure.ledger.codec import decode, encode, pack, unpack, unpack_opened
+    from perdure.ledger.codec import decode, pack, unpack, unpack_opened
     from perdure.ledger.directory_format import (
         AGENTS,
         FORMAT,
@@ -62,7 +62,6 @@ if TYPE_CHECKING:
         HostUnavailable,
         LedgerDamaged,
         LedgerError,
-        LedgerLocked,
         LedgerLost,
         LedgerTooNew,
         LedgerTooOld,
@@ -115,7 +114,6 @@ if TYPE_CHECKING:
         derived_run_id,
         digest_of,
         is_within,
-        mail_id,
         name_of,
         origin_of,
         parent_of,
@@ -137,11 +135,9 @@ if TYPE_CHECKING:
     )
     from perdure.ledger.known_agent import KnownAgent, KnownAgents, standing_of
     from perdure.ledger.mail import MILESTONE, Mail, MailState, Slot
-    from perdure.ledger.notes import Note
-    from perdure.ledger.old_code import code_counts, code_standings, older_awake
+    from perdure.ledger.old_code import code_standings, older_awake
     from perdure.ledger.placements import (
         assign_hosts,
-        fails_unhosted,
         hindrance,
         hosts_wanted,
         is_at_fault,
@@ -150,7 +146,7 @@ if TYPE_CHECKING:
     from perdure.ledger.preview import preview_of, shown_input
     from perdure.ledger.protocol import decide
     from perdure.ledger.run import Run, outcome_of
-    from perdure.ledger.run_pages import Page, page_of
+    from perdure.ledger.run_pages import page_of
     from perdure.ledger.secret import (
         RedactedStream,
         Secret,
@@ -171,7 +167,7 @@ if TYPE_CHECKING:
         run_from,
         run_record,
     )
-    from perdure.ledger.status import ENDED, HARD, LIVE, InterruptedReason, Status
+    from perdure.ledger.status import HARD, LIVE, Status
     from perdure.ledger.stimulus import (
         COLLECTED_NOTHING,
         NOT_RUNNABLE,
@@ -205,9 +201,9 @@ if TYPE_CHECKING:
         Up,
     )
     from perdure.ledger.storage.this_machine import mount_of
-    from perdure.ledger.store.batches import BATCH, BATCH_MIN, BATCHES, Batch, batch_of, count_of, expand_rows
-    from perdure.ledger.store.store import BatchRow, Boot, FactRow, First, Payload, Record, Row, Store, Wanted
-    from perdure.ledger.timeouts import arm, next_look
+    from perdure.ledger.store.batches import BATCH_MIN, batch_of, count_of, expand_rows
+    from perdure.ledger.store.store import BatchRow, FactRow, First, Payload, Record, Row, Store, Wanted
+    from perdure.ledger.timeouts import arm
     from perdure.ledger.values import (
         FINGERPRINT_BYTES,
         Kept,

@@ -25,8 +25,7 @@ class Activation:
     the session in which its host was told to begin this life: these are seen, not recorded.
 
     `losses` counts the hosts that died under it since it last handled mail or left cleanly; the pause before it is woken grows with it.
-    `deaths` counts the same, but is reset by time alone: otherwise an agent that kills its host at each try would be innocent again
-    whenever it sleeps or handles mail in between. An agent with too many deaths must be alone (`placements`).
+    `deaths` counts the same, but only time resets it. An agent with too many deaths must be alone (`placements`).
 
     `reported` is the highest sequence of its storage that it has reported, which its next life must find again; None if it has yet to be
     looked up in the snapshot. `cause` says how its last life ended, if it was lost.
@@ -54,16 +53,14 @@ class Activation:
     begun_in: int = 0
 
     def at_rest(self) -> Activation:
-        """What is kept of it while it sleeps and owes nothing."""
         return Activation(self.agent_id, self.incarnation, reported=self.reported, called=self.called)
 
     def died(self, at_ms: int) -> None:
-        """Its host died under it."""
         self.forgive(at_ms)
         self.losses, self.deaths, self.died_at_ms = self.losses + 1, self.deaths + 1, at_ms
 
     def forgive(self, at_ms: int) -> None:
-        """Forget its deaths if the last one is long ago."""
+        # By time alone: reset by mail or sleep, an agent that kills its host at each try would be innocent again.
         if at_ms - self.died_at_ms >= FORGIVEN_AFTER_MS:
             self.deaths = 0
 
@@ -128,7 +125,6 @@ def blind(elsewhere: Mapping[str, str]) -> str:
 
 
 def _asked_of_host(spec: Any) -> str:
-    """What a class asks of its host, in words."""
     if spec is None:
         return ""
     environment = {name: value for name, value in json.loads(spec[2] or "{}").items() if name != PACKAGE}
@@ -176,8 +172,7 @@ class Lives:
         self._forgotten, self._ends = forgotten, ends or {}
 
     def ended(self, agent: str, seq: int) -> None:
-        """A life of this agent is over."""
-        self._ends.pop(agent, None)
+        self._ends.pop(agent, None)  # entered again at the end: the oldest is the first
         self._ends[agent] = seq
         if len(self._ends) > LIVES_KEPT:
             self.forget(self._ends.pop(next(iter(self._ends))))
@@ -191,5 +186,4 @@ class Lives:
         return self._ends.get(agent, self._forgotten)
 
     def to_plain(self) -> list[Any]:
-        """Everything as plain data, for the snapshot."""
         return [self._forgotten, self._ends]

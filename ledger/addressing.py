@@ -58,7 +58,7 @@ def route(runs: Runs, to: str, sender: str, standalone: Standalone, exists: Call
     if standalone is Standalone.NEVER and _run_of(runs, root) is None and not exists(root):
         raise AgentUnreachable(root, "there is no such run, and its class does not stand alone (`stands_alone = True`)")
     way: list[tuple[str, str]] = []
-    while above := _above(runs, agent):
+    while above := _owner_of(runs, agent):
         way.insert(0, path_of(agent)[-1])
         agent = above
     return Route(agent, way)
@@ -86,13 +86,11 @@ def named_on_the_way(runs: Runs, agent: str) -> Iterator[str]:
 
 
 def is_cleared(runs: Runs, agent: str) -> bool:
-    """Whether this agent is the child of a run that was cleared."""
     run = _run_of(runs, agent)
     return run is not None and run.cleared
 
 
-def _above(runs: Runs, agent: str) -> str:
-    """The agent to which this one belongs, or nothing."""
+def _owner_of(runs: Runs, agent: str) -> str:
     if is_cleared(runs, agent):
         raise AgentUnreachable(agent, "its run was cleared")
     run = _run_of(runs, agent)
@@ -100,6 +98,5 @@ def _above(runs: Runs, agent: str) -> str:
 
 
 def _run_of(runs: Runs, agent: str) -> Run | None:
-    """The run whose child this agent is."""
     run = runs.get(name_of(agent))
     return run if run is not None and run.child == agent else None

@@ -28,7 +28,6 @@ def _refusing(check: Callable[P, T]) -> Callable[P, T]:
 
 @_refusing
 def checked(check: Callable[[], T]) -> T:
-    """Return what the check returns. Raises `BadRequest` for an `InvalidValue`."""
     return check()
 
 
@@ -37,7 +36,6 @@ check_whole, check_number = _refusing(whole), _refusing(number)
 
 
 def check_text(field: str, value: object) -> str:
-    """Return the value if it is text that can be kept and sent. Raises `BadRequest`."""
     if not isinstance(value, str):
         raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, not text")
     pack_value(field, text := str.__str__(value))
@@ -45,14 +43,12 @@ def check_text(field: str, value: object) -> str:
 
 
 def check_bool(field: str, value: object) -> bool:
-    """Return the value if it is a bool. Raises `BadRequest`."""
     if not isinstance(value, bool):
         raise BadRequest(field, f"{value!r:.200} is neither True nor False")
     return value
 
 
 def check_word(field: str, value: object, words: Iterable[Word]) -> Word:
-    """Return the one of these words that the value is. Raises `BadRequest`, which names all of them."""
     known = {str(word): word for word in words}
     if not isinstance(value, str) or value not in known:
         raise BadRequest(field, f"{value!r:.200} is none of {', '.join(known)}")

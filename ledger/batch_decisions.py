@@ -26,17 +26,15 @@ _ODD_OPTIONS: Final = frozenset({"limit", "on_limit", "start_hook"})
 
 
 def is_plain_request(asked: Request, limits: Limits) -> bool:
-    """Whether a request may be a member of a batch, as far as it says itself."""
     return len(asked.input) <= limits.inline_bytes_max and _ODD_OPTIONS.isdisjoint(asked.options)
 
 
 def are_alike(plain: Request, other: Request, limits: Limits) -> bool:
-    """Whether a request differs from a plain one in its id and its input alone, and is plain."""
+    # All fields but the id, the digest and the input are those of a plain one.
     return plain[1:4] == other[1:4] and plain[6:] == other[6:] and len(other.input) <= limits.inline_bytes_max
 
 
 def is_plain_end(said: Ended, limits: Limits) -> bool:
-    """Whether an end may be a member of a batch, as far as it says itself."""
     _, _, output, _, error, released, _, sequence = said
     return error is None and released and not sequence and (output is None or len(output) <= limits.inline_bytes_max)
 

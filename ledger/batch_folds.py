@@ -17,14 +17,12 @@ from perdure.ledger.view import View
 
 
 def record_batch(view: View, batch: Batch, at_ms: int) -> BatchRow:
-    """Number the facts of a batch, fold them, and return their row."""
     first = view.seq + 1
     _fold(view, batch, first, at_ms)
     return BatchRow(first, at_ms, len(batch.run_ids), *encode(batch))
 
 
 def fold_batch(view: View, row: BatchRow) -> None:
-    """Change the view by a batch that is durable already, and whole."""
     _fold(view, batch_of(row), row.seq, row.at_ms)
 
 

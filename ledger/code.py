@@ -32,8 +32,7 @@ class Code:
         self.since_ms, self.parts = since_ms or {}, parts or {}
 
     def came(self, package: str, digests: dict[str, str], at_ms: int) -> None:
-        """A package came, with these parts."""
-        known = self.parts.pop(package, {})
+        known = self.parts.pop(package, {})  # entered again at the end: the oldest is the first
         self.parts[package] = known | digests
         if len(self.parts) > VERSIONS_MAX:
             del self.parts[next(iter(self.parts))]
@@ -43,7 +42,6 @@ class Code:
         self.warm = (package if news else "") or self.warm
 
     def knows(self, package: str, origin: str, digest: str) -> bool:
-        """Whether nothing would be new if this came."""
         is_known = digest == "" or self.parts.get(package, {}).get(origin) == digest
         return is_known and self.is_newest(package, origin, unless_unknown=False)
 
@@ -56,5 +54,4 @@ class Code:
         return package == newest or (digest != "" and digest == self.parts.get(package, {}).get(origin))
 
     def to_plain(self) -> list[Any]:
-        """Everything as plain data, for the snapshot."""
         return [self.newest, self.warm, self.since_ms, self.parts]

@@ -45,7 +45,7 @@ def unpack(body: bytes) -> Any:
 
 
 def unpack_opened(body: bytes) -> Any:
-    """The same for whoever it is for: what authors handed over is decoded too, objects of their classes by their fields."""
+    """Decode what `pack` made, and what authors handed over within it: objects of their classes by their fields."""
     return unpack_with(body, opened)
 
 
@@ -56,12 +56,10 @@ def encoder() -> Callable[[Any], bytes]:
 
 
 def encode(fact: tuple[Any, ...]) -> tuple[str, bytes]:
-    """The kind and the body of a fact's row."""
     return type(fact).__name__, _packed(fact)
 
 
 def decode(kind: str, body: bytes) -> Fact:
-    """The fact in a row."""
     try:
         return _KINDS[kind](*unpack(body))
     except (KeyError, TypeError, ValueError) as problem:

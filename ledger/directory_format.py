@@ -35,7 +35,7 @@ def bring_up_to_date(data: Path) -> None:
     try:
         lock = Lock(data / LEDGER)
         try:
-            while (found := format_of(data)) in MIGRATIONS:
+            while (found := format_of(data)) in MIGRATIONS:  # read again: another process may have had the lock before
                 MIGRATIONS[found](data)
                 (data / LEDGER / FORMAT_FILE).unlink(missing_ok=True)  # or it would contradict the next number
                 synchronise(data / LEDGER)

@@ -39,8 +39,8 @@ def is_damage(problem: Exception) -> bool:
 
 
 def checksum(data: bytes | memoryview) -> int:
-    """DuckDB's checksum. Zeros at the end of the words, of which a header has many, add nothing to it."""
     whole = len(data) & ~7
+    # Zeros at the end of the words, of which a header has many, add nothing to the sum.
     used = -(-int.from_bytes(data[:whole], "little").bit_length() // 64) * 8
     total = 5381
     for word in memoryview(data)[:used].cast("Q"):
@@ -58,12 +58,10 @@ def _of_the_rest(data: bytes) -> int:
 
 
 def is_whole(piece: bytes) -> bool:
-    """Whether this header or block has its checksum."""
     return checksum(memoryview(piece)[8:]) == int.from_bytes(piece[:8], "little")
 
 
 def block_size(header: bytes) -> int:
-    """The size of the blocks, by one of the two headers."""
     size: int = struct.unpack_from("<Q", header, _BLOCK_SIZE_AT)[0]
     return size
 

@@ -106,6 +106,7 @@ def outstanding(view: View, keys: Iterable[str], at_ms: int) -> Iterator[Effect]
             if run.teardown or run.cleared:
                 yield from _for_run(view, run)
         elif _starts_plainly(view, run):
+            # Runs of one batch share their options, so it is enough to compare identities.
             starts.setdefault((run.host_id, run.agent_type, id(run.options)), []).append(run)
         elif not run.confirmed or run.teardown or not run.host_id:
             yield from _for_run(view, run)
@@ -146,7 +147,6 @@ def _starts_plainly(view: View, run: Run) -> bool:
 
 
 def _together(view: View, alike: list[Run]) -> Iterator[Effect]:
-    """First attempts of one type on one host, with the same options."""
     if len(alike) < BATCH_MIN:
         for run in alike:
             yield from _for_run(view, run)
@@ -176,7 +176,6 @@ def _for_run(view: View, run: Run) -> list[Effect]:
 
 
 def _for_doomed(view: View, agent: str) -> Iterator[Effect]:
-    """Stop the members of the family that are awake; when none is, delete their storages."""
     awake = [activation for activation in view.family(agent) if activation.host_id]
     for each in awake:
         yield StopAgent(each.host_id, each.agent_id, each.incarnation)

@@ -34,7 +34,6 @@ _LIMITED = {  # by the reason of an interruption and whether the run is detached
 }
 
 
-# What an explanation is about, and its words for instants and limits.
 class Case(NamedTuple):
     """The run to explain, and the moment. Silence does not count against a child while no supervisor is there (`served` is false)."""
 
@@ -71,7 +70,6 @@ class Case(NamedTuple):
         return f"{option} is {lasting(value)}" if value is not None else self.general(name)
 
     def general(self, name: str) -> str:
-        """`start_timeout_ms is 30 s`."""
         return f"{name} is {lasting(getattr(self.limits, name))}"
 
 
@@ -90,7 +88,8 @@ def explain(view: View, run: Run, at_ms: int, limits: Limits, *, served: bool = 
         said += [*_interrupted(case), *_way_on(case)]
     else:
         said += _end(case)
-    said += _letters(case)
+    for slot, state in run.slots.items():
+        said += _letter(case, slot, state, view.mail.get(run.mail_id(slot)))
     if not served and not run.is_settled:
         said.append(
             "No supervisor serves this directory now, so nothing happens to it until one is started by the next `perdure run`"
@@ -116,7 +115,6 @@ def _what(case: Case) -> Iterator[str]:
 
 
 def _code(case: Case) -> Iterator[str]:
-    """Which version of its code it has, if code was sent for it at all."""
     package, newest = package_of(case.run.options.get("pool")), case.view.newest_code(case.run)
     if package:
         yield f"Its code is version {package[:8]}, with which it was {'tried again' if case.run.retried_at_ms else 'requested'}."
@@ -177,7 +175,6 @@ def _own_children(case: Case) -> str:
 
 
 def _waits(case: Case) -> Iterator[str]:
-    """Why it is on no host."""
     view, run = case.view, case.run
     most = run.options.get("limit")
     if view.agents.get(run.child, _NOWHERE).host_id:
@@ -210,7 +207,6 @@ def _waits(case: Case) -> Iterator[str]:
 
 
 def _hindered(case: Case, trouble: PoolTrouble) -> Iterator[str]:
-    """Why no place comes up for it."""
     yield f"It waits for a place, and {trouble}. That is so since {lasting(max(0, case.at_ms - trouble.since_at_ms))}."
     if trouble.is_lack:
         yield "It begins when a node joins that has it. `perdure cancel` gives it up."
@@ -259,7 +255,6 @@ def _signs(case: Case) -> Iterator[str]:
 
 
 def _patience(case: Case) -> Iterator[str]:
-    """When its parent or client stops waiting, and by which limit."""
     run = case.run
     if run.teardown:
         return
@@ -315,7 +310,6 @@ def _interrupted(case: Case) -> Iterator[str]:
 
 
 def _reason(case: Case, reason: str) -> str:
-    """What the reason of an interruption means, and the limit behind it."""
     limited = _LIMITED.get((InterruptedReason(reason), not case.run.is_awaited))
     limit = f" ({case.limit(*limited)})" if limited is not None else ""
     return {
@@ -330,7 +324,6 @@ def _reason(case: Case, reason: str) -> str:
 
 
 def _way_on(case: Case) -> Iterator[str]:
-    """What can still become of an interrupted run."""
     run = case.run
     if run.is_placed or case.view.agents.get(run.child, _NOWHERE).unclean:
         yield "If its child still ends, that end replaces the interruption."
@@ -371,7 +364,6 @@ def _end(case: Case) -> Iterator[str]:
 
 
 def _afterlife(case: Case) -> Iterator[str]:
-    """What its child does after the end."""
     view, run = case.view, case.run
     life = view.agents.get(run.child, _NOWHERE)
     if run.is_placed and not case.served:
@@ -387,12 +379,6 @@ def _afterlife(case: Case) -> Iterator[str]:
 
 
 # ------------------------------------------------------------------ mail
-
-
-def _letters(case: Case) -> Iterator[str]:
-    for slot, state in case.run.slots.items():
-        mail = case.view.mail.get(case.run.mail_id(slot))
-        yield from _letter(case, slot, state, mail)
 
 
 def _letter(case: Case, slot: str, state: MailState, mail: Mail | None) -> Iterator[str]:

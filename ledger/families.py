@@ -12,12 +12,10 @@ class Families:
         self._below: dict[str, dict[str, None]] = {}
 
     def add(self, agent: str) -> None:
-        """The view knows this agent."""
         for ancestor in ancestors(agent):
             self._below.setdefault(ancestor, {})[agent] = None
 
     def remove(self, agent: str) -> None:
-        """The view knows this agent no more."""
         for ancestor in ancestors(agent):
             below = self._below.get(ancestor)
             if below is not None and below.pop(agent, 0) is None and not below:

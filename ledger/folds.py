@@ -66,7 +66,6 @@ def apply_fact(view: View, changes: Iterable[Fact | Batch | Note], at_ms: int) -
 
 
 def record_fact(view: View, fact: Fact, at_ms: int) -> FactRow:
-    """Number the fact, fold it, and return its row."""
     view.seq += 1
     frame = fold(view, fact, view.seq, at_ms)
     kind, body = encode(fact)
@@ -75,7 +74,7 @@ def record_fact(view: View, fact: Fact, at_ms: int) -> FactRow:
 
 def fold(view: View, fact: Fact, seq: int, at_ms: int) -> int | None:
     """Change the view by one fact. Returns its number in its run's event stream, if it is an event."""
-    view.seq, view.at_ms = max(view.seq, seq), max(view.at_ms, at_ms)
+    view.seq, view.at_ms = max(view.seq, seq), max(view.at_ms, at_ms)  # the ledger's time never runs backwards
     sequence = getattr(fact, "sequence", 0)
     if sequence:
         run = view.runs.get(subject_of(fact)) if type(fact) in RUN_FACTS else None
@@ -87,17 +86,12 @@ def fold(view: View, fact: Fact, seq: int, at_ms: int) -> int | None:
 
 
 def subject_of(fact: Fact) -> str:
-    """The run, agent or mail that a fact is about."""
     first = fact[0]
     return first if isinstance(first, str) else ""
 
 
 def _supervisor_started(view: View, fact: SupervisorStarted, _seq: int, _at_ms: int) -> None:
     view.epoch, view.limits = fact.epoch, fact.limits
-
-
-def _code_adopted(view: View, fact: CodeAdopted, _seq: int, at_ms: int) -> None:
-    view.code.came(fact.package, fact.digests, at_ms)
 
 
 def _run_requested(view: View, fact: RunRequested, seq: int, at_ms: int) -> int:
@@ -204,23 +198,19 @@ def _run_cleared(view: View, fact: RunCleared, seq: int, at_ms: int) -> int | No
     return view.advance(run, fact, seq, at_ms)
 
 
+# What is being deleted is woken no more for its alarm, nor because it ended uncleanly.
 def _owe_nothing(view: View, activation: Activation) -> None:
-    """An agent that is being deleted is woken no more for its alarm, nor because it ended uncleanly."""
     activation.owes = activation.unclean = False
     view.set_alarm(activation, 0)
     view.stir(activation)
     view.touched[activation.agent_id] = None
 
 
-def _is_called(view: View, agent: str) -> bool:
-    """Whether an agent is woken by a call or a letter, and not for an end that it must be told or for what it owes."""
-    before, box = view.agents.get(agent), view.mailbox.get(agent, ())
-    owes = before is not None and before.unclean
-    return any(view.mail[key].slot == Slot.TELL for key in box) or not (box or owes)
-
-
 def _agent_activated(view: View, fact: AgentActivated, _seq: int, _at_ms: int) -> None:
-    is_called = _is_called(view, fact.agent_id)
+    before, box = view.agents.get(fact.agent_id), view.mailbox.get(fact.agent_id, ())
+    owes = before is not None and before.unclean
+    # A call or a letter wakes it, and not an end that it must be told or what it owes.
+    is_called = any(view.mail[key].slot == Slot.TELL for key in box) or not (box or owes)
     activation = view.move(fact.agent_id, fact.host_id)
     activation.incarnation, activation.run_id, activation.owes = fact.incarnation, "", False
     activation.called |= is_called
@@ -338,10 +328,6 @@ def _mail_failed(view: View, fact: MailFailed, _seq: int, _at_ms: int) -> None:
         view.timers.arm(mail.recipient, fact.retry_at_ms)
 
 
-def _mail_suppressed(view: View, fact: MailSuppressed, _seq: int, _at_ms: int) -> None:
-    view.move_mail(MailEvent.WITHDRAWN, fact.mail_id)
-
-
 def _mail_requeued(view: View, fact: MailRequeued, seq: int, _at_ms: int) -> None:
     mail = view.mail[fact.mail_id]
     mail.attempts, mail.retry_at_ms, mail.seq = 0, 0, seq
@@ -350,7 +336,7 @@ def _mail_requeued(view: View, fact: MailRequeued, seq: int, _at_ms: int) -> Non
 
 _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     SupervisorStarted: _supervisor_started,
-    CodeAdopted: _code_adopted,
+    CodeAdopted: lambda view, fact, _seq, at_ms: view.code.came(fact.package, fact.digests, at_ms),
     RunRequested: _run_requested,
     AttemptStarted: _attempt_started,
     RunCompleted: _run_ended,
@@ -374,6 +360,6 @@ _FOLDS: dict[type[Fact], Callable[[View, Any, int, int], int | None]] = {
     MailPosted: _mail_posted,
     MailDelivered: _mail_delivered,
     MailFailed: _mail_failed,
-    MailSuppressed: _mail_suppressed,
+    MailSuppressed: lambda view, fact, _seq, _at_ms: view.move_mail(MailEvent.WITHDRAWN, fact.mail_id),
     MailRequeued: _mail_requeued,
 }

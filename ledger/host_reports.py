@@ -71,14 +71,12 @@ def at_work(view: View, run_id: str, incarnation: int) -> Run | None:
 
 
 def up(view: View, said: Up) -> Iterator[Fact]:
-    """An attempt began its work."""
     run = at_work(view, said.run_id, said.incarnation)
     if run is not None and permits(run.status, RunStarted):
         yield RunStarted(run.run_id, run.attempt)
 
 
 def progress(view: View, said: Progress) -> Iterator[Fact]:
-    """A child reported progress."""
     run = at_work(view, said.run_id, said.incarnation)
     if run is None or not permits(run.status, ProgressReported):
         return
@@ -113,9 +111,8 @@ def _caller(view: View, run: Run) -> Run | None:
 
 
 def chunk(view: View, said: Chunk) -> Iterator[Fact]:
-    """A child emitted a piece of its stream. A doubled one is an echo."""
     run = at_work(view, said.run_id, said.incarnation)
-    if run is not None and permits(run.status, ChunkEmitted) and (run.attempt, said.number) > run.chunk:
+    if run is not None and permits(run.status, ChunkEmitted) and (run.attempt, said.number) > run.chunk:  # else an echo
         yield ChunkEmitted(run.run_id, run.attempt, said.number, said.body)
 
 
@@ -213,7 +210,6 @@ def handled(view: View, said: Handled, at_ms: int, limits: Limits) -> Iterator[F
 
 
 def awake(view: View, said: Awake) -> Iterator[Note]:
-    """An agent came up on its host."""
     activation = view.agents.get(said.agent_id)
     if activation is not None and activation.incarnation == said.incarnation:
         yield AgentSeen(said.agent_id)
@@ -236,7 +232,6 @@ def host_up(view: View, said: HostUp, at_ms: int, limits: Limits) -> Iterator[Fa
 
 
 def host_lost(view: View, said: HostLost, at_ms: int, limits: Limits) -> Iterator[Fact | Note]:
-    """A host is gone, and so are its tenants."""
     host = view.hosts.get(said.host_id)
     if host is None:
         return

@@ -19,7 +19,6 @@ def agent_id(agent_type: str, name: str) -> str:
 
 
 def type_of(agent: str) -> str:
-    """The agent type inside an address."""
     return agent.rpartition("@")[2].replace("%40", "@")
 
 
@@ -49,7 +48,6 @@ def parent_of(agent: str) -> str:
 
 
 def root_of(agent: str) -> str:
-    """The root of an agent's family: itself, if it is no sub-agent."""
     parent = parent_of(agent)
     return root_of(parent) if parent else agent
 
@@ -63,7 +61,6 @@ def path_of(agent: str) -> list[tuple[str, str]]:
 
 
 def is_within(agent: str, ancestor: str) -> bool:
-    """Whether an agent is that one, or descends from it."""
     return agent == ancestor or agent.startswith(f"{ancestor}>")
 
 

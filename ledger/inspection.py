@@ -58,7 +58,7 @@ class AtStake(NamedTuple):
         return {"runs": self.runs, "live": self.live, "sub_agents": sub_agents, "mail": self.mail}
 
 
-def at_stake(view: View, run_ids: list[str], agent: str = "") -> AtStake:
+def at_stake(view: View, run_ids: list[str], agent: str) -> AtStake:
     """What would go with these runs, or with this agent. Nothing changes. All that belongs to them has to be in memory."""
     facts = [*clear(view, Clear(run_ids)), *(forget(view, Forget(agent)) if agent else ())]
     runs = [view.runs[key] for key in dict.fromkeys(each.run_id for each in facts if isinstance(each, RunCleared))]
@@ -138,7 +138,7 @@ def overview(view: View, live_max: int, *, served: bool = True) -> dict[str, Any
     }
 
 
-def about_agent(view: View, agent_id: str, *, served: bool = True) -> dict[str, Any] | None:
+def about_agent(view: View, agent_id: str, *, served: bool) -> dict[str, Any] | None:
     """Where an agent is, and what the ledger holds for it; None if there is nothing. While nothing is served a life that the ledger
     believes in was cut off, and the next supervisor will see to it."""
     activation, mail = view.agents.get(agent_id), [it for it in view.mail.values() if it.recipient == agent_id]
@@ -179,7 +179,7 @@ def listed(
     """Runs by request time, oldest or newest first: those in memory, and the `archived` rows of ended ones that left it."""
     told = {run.run_id: run for run in map(run_from, archived)}
     for run in in_memory.values():
-        told.pop(run.run_id, None)
+        told.pop(run.run_id, None)  # its row is older
         if not run.cleared and _matches(run, parent, statuses, before_ms):
             told[run.run_id] = run
     ordered = sorted(told.values(), key=lambda run: (run.requested_at_ms, run.first_seq), reverse=first == "newest")

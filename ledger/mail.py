@@ -89,7 +89,6 @@ TABLE = Transitions(
 
 
 def permits(state: MailState, event: MailEvent) -> bool:
-    """Whether the event would move or keep the mail, rather than be an echo."""
     return TABLE.cell(state, event) is not _ignored
 
 
@@ -116,23 +115,19 @@ class Mail:
 
     @property
     def is_open(self) -> bool:
-        """Whether its handler has still to be called, by itself or when a person asks for it."""
         return self.state in (MailState.PENDING, MailState.PARKED)
 
     def after(self, event: MailEvent) -> MailState:
-        """The state after the event. `decide` has dropped echoes, so an ignored one is a bug of ours: `IllegalTransition`."""
         state = TABLE.next(self.state, event, self.mail_id)
-        if state is None:
+        if state is None:  # `decide` drops echoes
             raise IllegalTransition(self.mail_id, self.state, event)
         return state
 
     def to_plain(self) -> list[Any]:
-        """The record as plain data, for the snapshot."""
         return [*_plain_of(self)]
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> Mail:
-        """The record from plain data."""
         mail = cls(*plain)
         mail.state = MailState(mail.state)
         return mail

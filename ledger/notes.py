@@ -19,8 +19,7 @@ class Note:
     __slots__ = ()
 
     @abstractmethod
-    def apply(self, view: View) -> None:
-        """Change the view."""
+    def apply(self, view: View) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ class CodeVersion:
         }
 
 
-def code_standings(view: View, agent_type: str | None, *, served: bool = True) -> list[dict[str, Any]]:
+def code_standings(view: View, agent_type: str | None, *, served: bool) -> list[dict[str, Any]]:
     """Every type that has an agent awake or a live run, and every origin of code that came, or this type alone."""
     found: dict[str, CodeVersion] = {}
 
@@ -80,7 +80,6 @@ def code_standings(view: View, agent_type: str | None, *, served: bool = True) -
 
 
 def older_awake(view: View, agent_type: str | None) -> Iterator[Activation]:
-    """The agents that are awake with older code than their type has by now."""
     for activation in _awake(view):
         kind = type_of(activation.agent_id)
         is_meant = agent_type in (None, kind, origin_of(kind))
@@ -88,7 +87,7 @@ def older_awake(view: View, agent_type: str | None) -> Iterator[Activation]:
             yield activation
 
 
-def code_counts(view: View, *, served: bool = True) -> dict[str, int]:
+def code_counts(view: View, *, served: bool) -> dict[str, int]:
     """How many runs are parked for their input or their storage, and how many agents and live runs have older code."""
     has_older = not served or _may_have_older(view)
     runs = _live(view) if has_older else ()
@@ -102,8 +101,8 @@ def code_counts(view: View, *, served: bool = True) -> dict[str, int]:
     }
 
 
+# In the usual case all that has or waits for a host has the same code, and to find that costs nothing.
 def _may_have_older(view: View) -> bool:
-    """Whether to look at each of them. In the usual case all that has or waits for a host has the same code, and that costs nothing."""
     newest = set(view.code.newest.values())
     if not newest:
         return False
@@ -113,7 +112,6 @@ def _may_have_older(view: View) -> bool:
 
 
 def why_awake(view: View, activation: Activation) -> str:
-    """What keeps an agent awake, as far as the supervisor knows."""
     agent = activation.agent_id
     waits = view.awaiting.get(agent, 0)
     if waits:

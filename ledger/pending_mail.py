@@ -39,7 +39,6 @@ class PendingMail:
         return mail_id in self._handed or mail_id in self._waiting or mail_id in self._put_off
 
     def add(self, *mail_ids: str) -> None:
-        """Mails that are new, or that somebody wants delivered after all, wait behind the others."""
         self._waiting.update(dict.fromkeys(mail_ids))
 
     def put_off(self, mail_id: str, until_ms: int, seq: int) -> None:
@@ -49,7 +48,6 @@ class PendingMail:
         heapq.heappush(self._later, (until_ms, seq, mail_id))
 
     def remove(self, mail_id: str) -> None:
-        """A mail is not pending any more."""
         self._handed.pop(mail_id, None)
         self._waiting.pop(mail_id, None)
         if self._put_off.pop(mail_id, None) is not None:
@@ -57,11 +55,9 @@ class PendingMail:
 
     @property
     def retry_at_ms(self) -> int | None:
-        """When the first mail that waits for its retry is due."""
         return self._later[0][0] if self._later else None
 
     def is_outstanding(self, at_ms: int) -> bool:
-        """Whether any mail is with the present life, or is to be handed to it now."""
         return bool(self._handed or self._waiting or (self._later and self._later[0][0] <= at_ms))
 
     def to_hand(self, at_ms: int, pause_ms: float) -> list[str]:

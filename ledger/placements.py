@@ -34,7 +34,6 @@ from perdure.policies import Limits, blamed_from, choose, has_room_alone, wanted
 
 
 def assign_hosts(view: View, at_ms: int, limits: Limits) -> Iterator[Fact | Batch | Note]:
-    """Assign a host to every agent and run that waits for one and may have it now."""
     blame = _Blame(view, limits)
     for line in view.wakes.keys:
         yield from _wake_agents(view, line, at_ms, limits, blame)
@@ -108,7 +107,8 @@ def unhosted(view: View, said: Unhosted, limits: Limits) -> Iterator[Fact]:
     for exclusive in (False, True):
         for run_id in list(view.queues.all_of(LineKey(said.pool, exclusive=exclusive))):
             run = view.runs[run_id]
-            if fails_unhosted(run, trouble, limits):
+            starts_max = max(STARTS_MAX, run.attempts(limits.attempts_max).most)
+            if run.attempt == run.begun_after and trouble.starts >= starts_max:
                 error = f"{trouble}. It was never begun; `perdure retry` tries it again"
                 yield RunFailed(run_id, run.attempt, error, released=True)
                 yield from abort_awaited(view, run)
@@ -128,12 +128,6 @@ def is_at_fault(view: View, key: str) -> bool:
     return trouble is not None and not trouble.is_lack and any(host.up for host in view.hosts.values())
 
 
-def fails_unhosted(run: Run, trouble: PoolTrouble, limits: Limits) -> bool:
-    """Whether so many failed starts are the end of a run, if what it asks of its host is at fault."""
-    most = run.attempts(limits.attempts_max).most
-    return run.attempt == run.begun_after and trouble.starts >= max(STARTS_MAX, most)
-
-
 def askers_host(view: View, run: Run) -> tuple[str, ...]:
     """The host on which a run may not be placed, if any: that of its parent, if it is the run of a tool."""
     asker = view.agents.get(run.parent) if run.options.get("apart") else None
@@ -141,7 +135,6 @@ def askers_host(view: View, run: Run) -> tuple[str, ...]:
 
 
 def hosts_of_tools(view: View, agent: str) -> set[str]:
-    """The hosts on which tools work that this agent has asked for."""
     if not view.placed.get(agent):
         return set()
     runs = [view.runs[run_id] for run_id in islice(view.children.get(agent, ()), LOOK_MAX) if run_id in view.runs]
@@ -156,7 +149,6 @@ def begins_soon(view: View, agent: str) -> bool:
 
 
 def is_alone(view: View, agent: str, spec: list[Any] | None, losses: int, blamed: int) -> bool:
-    """Whether an agent must have a host to itself: its class asks for that, it blocks its hosts, or they died under it `blamed` times."""
     return bool(spec and spec[-1]) or agent in view.blockers or losses >= blamed
 
 
@@ -169,13 +161,11 @@ def blamed_in(view: View, key: str, limits: Limits) -> int:
 
 
 def deaths_of(view: View, agent: str) -> int:
-    """How many hosts died under an agent in a row while it did other work than a run."""
     activation = view.agents.get(agent)
     return activation.deaths if activation is not None else 0
 
 
 def _is_dry(view: View, key: str) -> bool:
-    """Whether no further host of this pool comes up."""
     trouble = view.troubles.get(key)
     return trouble is not None and trouble.is_plain
 
@@ -212,7 +202,6 @@ def is_exclusive(view: View, host: HostView, limits: Limits) -> bool:
 
 
 def pool(view: View, key: str) -> list[HostView]:
-    """The hosts of one pool."""
     return [host for host in view.hosts.values() if pool_key(host.spec) == key]
 
 

@@ -1,7 +1,18 @@
-"""Decisions about what parents, clients and operators ask for: request, cancel, clear, delete, retry.
+"""Decisions about what parents, clients and operators ask for: request, cancel, clear, delete, retry, and to take new code.
 
 Every function yields facts and changes nothing. Each fact is folded before the next is taken, so a cascade sees what it has already
 done. A request that is refused raises a `BadRequest` or a `WorldError` before its first fact, so nothing has happened.
+
+Runs and agents have these versions of their code:
+
+| what | has the code |
+|---|---|
+| a run, its child and what belongs to that, in all attempts | with which it was requested |
+| a run that is tried again, and a parked one for which code comes | that came last for its type before its next attempt began |
+| any other agent, each time that it is woken: for calls, mail, its fibers, schedules and turns | that came last for its type |
+
+Code comes with the programs that open the directory (`Adopt`). It is named by its package, so a host has one version of it, and two
+versions never meet in one process. Which code came last is a fact: it outlives the program that brought it.
 """
 
 from __future__ import annotations
@@ -21,6 +32,7 @@ from perdure.ledger.errors import (
 from perdure.ledger.facts import (
     AgentDoomed,
     AgentStopped,
+    CodeAdopted,
     Fact,
     MailPosted,
     MailRequeued,
@@ -36,7 +48,7 @@ from perdure.ledger.mail import MailEvent
 from perdure.ledger.mail import permits as mail_permits
 from perdure.ledger.run import Run
 from perdure.ledger.status import Status
-from perdure.ledger.stimulus import Cancel, Clear, Forget, Request, Retry, StopLives, Tell
+from perdure.ledger.stimulus import Adopt, Cancel, Clear, Forget, Request, Retry, StopLives, Tell
 from perdure.ledger.transitions import permits
 from perdure.ledger.view import View
 from perdure.policies import Limits
@@ -56,7 +68,8 @@ def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
         _same_content(run, asked)
         if _was_cut_off(run, owner, asked):
             yield RunRetried(run.run_id, package_of(asked.options.get("pool")))
-        elif run.is_awaited and permits(run.status, RunReattached) and _lost_sight(run, asked):
+        elif run.is_awaited and permits(run.status, RunReattached) and (not run.is_live or asked.life != run.life):
+            # It was interrupted, or this is a later life of the parent than the one that watched it.
             yield RunReattached(run.run_id, asked.life, run.attempt)
         return
     most = asked.options.get("limit")
@@ -76,7 +89,7 @@ def request(view: View, asked: Request, limits: Limits) -> Iterator[Fact]:
         inline,
         asked.options,
         asked.life,
-        view.seq + 1,
+        view.seq + 1,  # the number of this fact
     )
 
 
@@ -91,13 +104,7 @@ def _cut_off_by(run: Run) -> str:
     return f"run {run.run_id} that waited for it has ended"
 
 
-def _lost_sight(run: Run, asked: Request) -> bool:
-    """Whether this is a later life of the parent than the one that watched the run, or the run was interrupted."""
-    return not run.is_live or asked.life != run.life
-
-
 def _same_content(run: Run, asked: Request) -> None:
-    """Raise `ConflictingRequest` if the run id is used again for other content."""
     pairs = (
         ("agent_type", run.agent_type, asked.agent_type),
         ("parent", run.parent, asked.parent),
@@ -117,13 +124,12 @@ def _same_content(run: Run, asked: Request) -> None:
 _ADVICE = "Use another run_id, or repeat the request as it was."
 
 
+# Two versions of one class in a notebook are two types, because the name of a cell has the digest of its text.
 def _is_retyped(old: str, new: str) -> bool:
-    """Whether these are two versions of one class in a notebook."""
     return old.startswith("cell:") and new.startswith("cell:") and old.rpartition(":")[2] == new.rpartition(":")[2]
 
 
 def cancel(view: View, asked: Cancel) -> Iterator[Fact]:
-    """Abort a run for its parent or an operator. A run that has ended stays as it is."""
     run = view.runs.get(asked.run_id)
     if run is None or (asked.parent is not None and run.parent != asked.parent):
         raise UnknownRun("run_id", f"no run {asked.run_id!r} is known")
@@ -131,14 +137,13 @@ def cancel(view: View, asked: Cancel) -> Iterator[Fact]:
 
 
 def abort(view: View, run: Run, reason: str) -> Iterator[Fact]:
-    """Abort a run that has no hard end yet, and every run that its child waits for."""
     if permits(run.status, RunAborted):
         yield RunAborted(run.run_id, reason)
         yield from abort_awaited(view, run)
 
 
 def abort_awaited(view: View, run: Run) -> Iterator[Fact]:
-    """Abort what the child of this run waits for, because nobody is left to take the results. Detached runs go on (spec W-47)."""
+    # Nobody is left to take the results. Detached runs go on (spec W-47).
     for child_id in list(view.children.get(run.child, ())):
         child = view.runs[child_id]
         if child.is_awaited:
@@ -153,20 +158,16 @@ def clear(view: View, asked: Clear) -> Iterator[Fact]:
         run = view.runs.get(due.pop())
         if run is None or run.cleared:
             continue
-        yield from _clear_one(view, run)
+        yield from abort(view, run, "cleared")
+        for slot, state in list(run.slots.items()):
+            if mail_permits(state, MailEvent.WITHDRAWN):
+                yield MailSuppressed(run.mail_id(slot))
+        yield RunCleared(run.run_id)
         child, *below = view.families.of(run.child)
         due += [each for parent in (child, *below) for each in view.asked_for.get(parent, ())]
         for agent in below:  # the storage of a sub-agent that owes nothing is deleted with its ancestor's
             if agent in view.agents or agent in view.mailbox:
                 yield from forget(view, Forget(agent))
-
-
-def _clear_one(view: View, run: Run) -> Iterator[Fact]:
-    yield from abort(view, run, "cleared")
-    for slot, state in list(run.slots.items()):
-        if mail_permits(state, MailEvent.WITHDRAWN):
-            yield MailSuppressed(run.mail_id(slot))
-    yield RunCleared(run.run_id)
 
 
 def tell(view: View, said: Tell) -> Iterator[Fact]:
@@ -195,13 +196,11 @@ def forget(view: View, asked: Forget) -> Iterator[Fact]:
 
 
 def stop_lives(view: View, asked: StopLives) -> Iterator[Fact]:
-    """End the present lives of an agent and its descendants, if any of them is awake."""
     if any(activation.host_id and not activation.stopping for activation in view.family(asked.agent_id)):
         yield AgentStopped(asked.agent_id)
 
 
 def retry(view: View, asked: Retry) -> Iterator[Fact]:
-    """Deliver a parked mail again, or try a run again."""
     mail = view.mail.get(asked.key)
     if mail is None:
         yield from _retry_run(view, asked.key)
@@ -212,7 +211,6 @@ def retry(view: View, asked: Retry) -> Iterator[Fact]:
 
 
 def _retry_run(view: View, run_id: str) -> Iterator[Fact]:
-    """Try a run again that has failed, was given up or is parked, with the newest code that its directory has for it."""
     run = view.runs.get(run_id)
     if run is None or run.cleared:
         known = "`perdure ps --all` lists the runs, and `perdure audit` the parked mail"
@@ -226,3 +224,18 @@ def _retry_run(view: View, run_id: str) -> Iterator[Fact]:
             f"run {run_id!r} {why}; only one that has failed (error), was given up (interrupted) or is parked is retried",
         )
     yield RunRetried(run_id, view.newest_code(run))
+
+
+def adopt(view: View, said: Adopt) -> Iterator[Fact]:
+    """Code came. Parked runs that have waited for it are tried with it: also if it is the same, because a person brought it again. So are
+    runs that were tried again with older code, and have not begun since."""
+    news = {
+        origin: digest for origin, digest in said.digests.items() if not view.code.knows(said.package, origin, digest)
+    }
+    if news:
+        yield CodeAdopted(said.package, news)
+    for run_id in [*view.parked, *view.begins_anew]:
+        run = view.runs[run_id]
+        newest = view.newest_code(run)
+        if view.origin_of_code(run) in said.digests and (run.parked or package_of(run.options.get("pool")) != newest):
+            yield RunRetried(run_id, newest)

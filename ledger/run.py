@@ -102,32 +102,26 @@ class Run:
     child: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        """The address of the agent that executes this run: one child per run, named by its id."""
-        self.child = agent_id(self.agent_type, self.run_id)
+        self.child = agent_id(self.agent_type, self.run_id)  # one child per run, named by its id
 
     @property
     def is_live(self) -> bool:
-        """Whether the supervisor still drives this run."""
         return self.status in LIVE
 
     @property
     def is_hard(self) -> bool:
-        """Whether the run has ended and never changes again."""
         return self.status in HARD
 
     @property
     def has_ended(self) -> bool:
-        """Whether nobody waits for it any longer: a hard end, or an interruption."""
         return self.status in ENDED
 
     @property
     def is_placed(self) -> bool:
-        """Whether the run is assigned to a host that has not released it."""
         return self.host_id != ""
 
     @property
     def is_awaited(self) -> bool:
-        """Whether its parent waits for the result in place."""
         return not self.options.get("detached")
 
     @property
@@ -137,13 +131,11 @@ class Run:
 
     @property
     def wants_mail(self) -> bool:
-        """Whether its ends must reach a handler of its parent."""
         options = self.options
         told = ("on_finish", "on_give_up", "hook", "notify")
         return bool(options and self.parent) and any(options.get(name) for name in told)
 
     def mail_id(self, slot: str) -> str:
-        """The id of the mail in this slot."""
         is_of_end = slot in (Slot.FINISH, Slot.GIVE_UP)
         return mail_id(self.run_id, slot, (is_of_end and self.end_mark) or self.mark)
 
@@ -164,27 +156,22 @@ class Run:
         return self.has_ended and not self.host_id and MailState.PENDING not in self.slots.values()
 
     def release(self, seq: int) -> None:
-        """Its child left its host cleanly (`AgentReleased`)."""
         self.host_id, self.last_seq, self.teardown = "", seq, "" if self.is_hard else self.teardown
 
     def mark_slot(self, slot: str, state: MailState) -> None:
-        """The mail in this slot is in another state."""
         self.slots[slot] = state
 
     def forget_ends(self, seq: int) -> None:
-        """It is tried again: the mail about its former ends is no longer that of its slots."""
         for slot in (Slot.FINISH, Slot.GIVE_UP):
             if self.slots.pop(slot, None) is MailState.SUPERSEDED:
                 self.overtaken.append(self.mail_id(slot))
         self.end_mark = seq
 
     def to_plain(self) -> list[Any]:
-        """The record as plain data, for the snapshot."""
         return [*_plain_of(self)]
 
     @classmethod
     def from_plain(cls, plain: list[Any]) -> Run:
-        """The record from plain data."""
         run = cls(*plain)
         run.status = Status(run.status)
         run.milestones = [(*stone,) for stone in run.milestones]
@@ -197,7 +184,6 @@ _plain_of = attrgetter(*(each.name for each in fields(Run) if each.init))
 
 
 def open_run(fact: RunRequested, seq: int, at_ms: int) -> Run:
-    """The record that a request creates."""
     return Run(*fact[:8], requested_at_ms=at_ms, first_seq=seq, last_seq=seq, frames=1, mark=fact.mark)
 
 
@@ -241,7 +227,6 @@ def complete_all(
 
 
 def _statuses_after(runs: Sequence[Run], kind: type[Fact]) -> dict[Status, Status]:
-    """By the status that some of these runs have, the one that a fact of this kind gives to them."""
     after: dict[Status, Status] = {}
     for run in {run.status: run for run in runs}.values():
         outcome = cell(run.status, kind)
@@ -252,7 +237,6 @@ def _statuses_after(runs: Sequence[Run], kind: type[Fact]) -> dict[Status, Statu
 
 
 def outcome_of(run: Run) -> dict[str, Any]:
-    """The outcome of a run as plain data."""
     told: dict[str, Any] = {"status": str(run.status), "summary": run.summary, "error": run.error, "output": run.output}
     if run.large_output:
         told["large"] = True
@@ -274,8 +258,7 @@ def _signalled(run: Run, at_ms: int) -> None:
 
 
 def _told(run: Run, fact: ProgressReported | MilestoneReached, at_ms: int) -> None:
-    """What a tool says from elsewhere shows that the run goes on, and nothing about the attempt's host."""
-    if fact.relayed:
+    if fact.relayed:  # by a tool on another host: the run goes on, and nothing is known of the attempt's host
         run.signal_at_ms = at_ms
     else:
         _signalled(run, at_ms)

@@ -56,12 +56,9 @@ def wanted_of(runs: Iterable[Run], wanted: Wanted) -> list[Run]:
     if statuses is not None:
         found = [run for run in found if run.status in statuses]
     if words:
-        found = [run for run in found if _mentions(run, words.lower())]
+        sought = words.lower()
+        found = [run for run in found if sought in f"{run.run_id}\n{run.agent_type}\n{run.parent}".lower()]
     return found
-
-
-def _mentions(run: Run, words: str) -> bool:
-    return words in f"{run.run_id}\n{run.agent_type}\n{run.parent}".lower()
 
 
 _place = attrgetter("first_seq")

@@ -101,7 +101,6 @@ def strike(value: str) -> str:
 
 
 def without_secrets(body: bytes) -> bytes:
-    """The same with every secret struck out."""
     for value, stars in _struck.items():
         if value in body:
             body = body.replace(value, stars)
@@ -133,15 +132,12 @@ class RedactedStream:
 
     @classmethod
     def over(cls, stream: TextIO) -> TextIO:
-        """The stream, through this."""
         return cast("TextIO", cls(stream))
 
     def write(self, text: str) -> int:
-        """Write what is left of it."""
         return self._stream.write(plain_without_secrets(text))
 
     def writelines(self, lines: list[str]) -> None:
-        """The same for many."""
         for line in lines:
             self.write(line)
 

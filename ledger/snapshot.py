@@ -54,7 +54,6 @@ def leave_out_passers(view: View, agents: list[str]) -> None:
 
 
 def rows_to_make(view: View) -> list[str]:
-    """The runs that have changed, and of which the next snapshot has no row yet."""
     return [key for key, row in view.dirty_runs.items() if row is None and key in view.runs]
 
 
@@ -88,13 +87,11 @@ _EMPTY: dict[str, tuple[str | int | None, ...]] = {"agents": ("", 0), "mail": (N
 
 
 def _mail_record(mail: Mail) -> Record:
-    """One mail as a row."""
     columns = (mail.recipient, str(mail.state), mail.run_id)
     return Record("mail", mail.mail_id, True, columns, pack(mail.to_plain()))
 
 
 def run_record(run: Run) -> Record:
-    """One run as a row."""
     columns = (
         str(run.status), run.agent_type, run.parent, run.requested_at_ms, run.ended_at_ms or None, run.first_seq, run.last_seq,
     )  # fmt: skip
@@ -102,7 +99,6 @@ def run_record(run: Run) -> Record:
 
 
 def run_from(record: Record) -> Run:
-    """One run from its row."""
     return Run.from_plain(unpack(record.body))
 
 
@@ -113,14 +109,12 @@ def _agent_record(activation: Activation) -> Record:
 
 
 def _asleep(kept: Activation) -> Record:
-    """What is known of an agent that is not awake and owes nothing. After it was deleted, that is nothing."""
-    if kept.reported:
+    if kept.reported:  # otherwise it was deleted, or has nothing in a storage: nothing is known of it
         return _agent_record(kept)
     return Record("agents", kept.agent_id, live=False, columns=_EMPTY["agents"], body=b"")
 
 
 def activation_from(record: Record) -> Activation:
-    """What is known of an agent by its row."""
     return Activation(*unpack(record.body))
 
 
@@ -136,13 +130,13 @@ def restore(boot: Boot) -> View:
     view.archived.update(boot.ended)
     for record in boot.records:
         _restore_record(view, record)
-    _index(view)
+    _index(view)  # what folds read
     for row in boot.rows:
         if isinstance(row, BatchRow):
             fold_batch(view, row)
         else:
             fold(view, decode(row.kind, row.body), row.seq, row.at_ms)
-    _index(view)
+    _index(view)  # made again, because the notes between these facts are in no journal
     return view
 
 
@@ -164,7 +158,6 @@ def _restore_record(view: View, record: Record) -> None:
 
 
 def _index(view: View) -> None:
-    """Make every index again from the records."""
     runs, mail = list(view.runs.values()), sorted(view.mail.values(), key=lambda mail: mail.seq)
     view.make_indexes()
     for run in runs:

@@ -46,6 +46,7 @@ def arm(view: View, keys: Iterable[str], limits: Limits) -> None:
         run = view.runs.get(key)
         if run is None or not run.is_live:
             continue
+        # Runs of one batch share their options, so it is enough to compare identities.
         likeness = (id(run.options), _LOOKED_AT(run))
         due_ms = known.get(likeness)
         if due_ms is None:
@@ -76,24 +77,21 @@ def next_look(view: View, run: Run, limits: Limits, awake_at_ms: int | None = No
 
 
 def place_due_ms(view: View, run: Run, limits: Limits, awake_at_ms: int) -> int:
-    """By when a run whose child was lost must have found another place."""
     return carried(max(run.lost_at_ms, awake_at_ms), view.leaps) + limits.recovery_deadline_ms
 
 
 def retry_due_ms(view: View, run: Run) -> int:
-    """When the pause after a loss is over."""
     return run.retry_at_ms + carried(run.lost_at_ms, view.leaps) - run.lost_at_ms
 
 
 def start_due_ms(view: View, run: Run, limits: Limits, awake_at_ms: int) -> int:
-    """By when an attempt must have come up. The time in which its host was behind with its work does not count."""
     host = view.hosts.get(run.host_id)
+    # The time in which its host was behind with its work does not count.
     since_ms = max(run.placed_at_ms, awake_at_ms, host.late_at_ms if host is not None else 0)
     return carried(since_ms, view.leaps) + limits.start_timeout_ms
 
 
 def budget_of(run: Run, limits: Limits) -> Budget:
-    """What the parent allows this run: its own options, or else the runtime's limits."""
     options = run.options
     return Budget(
         options.get("max_budget_ms", limits.detached_max_budget_ms),
@@ -104,7 +102,6 @@ def budget_of(run: Run, limits: Limits) -> Budget:
 
 
 def sighting_of(view: View, run: Run, awake_at_ms: int) -> Sighting:
-    """When the run was requested, last heard of, and re-attached, moved over the leaps since then."""
     signal = max(run.signal_at_ms, awake_at_ms) if run.signal_at_ms else 0
     reattached = run.reattached_at_ms
     if reattached and not run.signal_at_ms:
@@ -137,10 +134,9 @@ def _look(view: View, run: Run, at_ms: int, limits: Limits) -> Iterator[Fact | N
 
 
 def _lose_patience(view: View, run: Run, reason: str, *, teardown: bool) -> Iterator[Fact]:
-    """Stop waiting. A child that is to stop is told first, because its end still counts until it has stopped."""
     if not teardown:
         yield RunInterrupted(run.run_id, reason, run.is_placed, f"no progress was seen for too long ({reason})")
         return
-    yield TeardownBegan(run.run_id, reason)
+    yield TeardownBegan(run.run_id, reason)  # until the child has stopped, its end still counts
     if not run.is_placed:
         yield from seal(view, run, still_running=False)

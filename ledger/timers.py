@@ -29,11 +29,9 @@ class Timers:
 
     @property
     def next_at_ms(self) -> float:
-        """When the next key is due; infinity when nothing is armed."""
         return self._instants[0] if self._instants else math.inf
 
     def arm(self, key: str, at_ms: float) -> None:
-        """Look at this key again at that time."""
         instant = int(at_ms)
         if instant not in self._keys:  # keys that are due together share one entry of the heap
             self._keys[instant] = {}
@@ -49,18 +47,14 @@ class Timers:
             self.arm(key, at_ms)
 
     def disarm(self, key: str) -> None:
-        """Look at this key no more."""
         for instant in self.armed.pop(key, ()):
             line = self._keys[instant]
             del line[key]
             if not line:
                 del self._keys[instant]
         self._drop_spare()
-        if len(self._instants) > 2 * len(self._keys) + _SPARE_MAX:
-            self._instants = sorted(self._keys)
 
     def disarm_all(self, keys: Iterable[str]) -> None:
-        """The same for many."""
         for key in keys:
             if key in self.armed:
                 self.disarm(key)
@@ -78,12 +72,13 @@ class Timers:
         self._drop_spare()
 
     def _drop_spare(self) -> None:
-        """Nothing is due any more at the times with which the heap begins: they go."""
         while self._instants and self._instants[0] not in self._keys:
             heapq.heappop(self._instants)
+        # A heap gives up only its first entry, so it is built anew when most of it is spare.
+        if len(self._instants) > 2 * len(self._keys) + _SPARE_MAX:
+            self._instants = sorted(self._keys)
 
     def clear(self) -> None:
-        """Disarm everything."""
         self.armed.clear()
         self.fired.clear()
         self._instants.clear()

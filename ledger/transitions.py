@@ -69,7 +69,6 @@ _COLUMN = {status: index for index, status in enumerate((_S, _R, _I, _C, _E, _A)
 
 
 def cell(status: Status, fact: type[Fact]) -> Status | Cell:
-    """What the table says about this fact in this status."""
     return TABLE[fact][_COLUMN[status]]
 
 

@@ -141,16 +141,17 @@ def _factory(value: defaultdict[Any, Any]) -> str | None:
     return str(name)
 
 
-def _path(value: PurePath) -> bytes:
-    return str(value).encode(errors="surrogateescape")
-
-
 def _path_of(kind: type[PurePath]) -> _Kind:
-    return _Kind(kind, _path, lambda kept: kind(kept.decode(errors="surrogateescape")))
+    # A file may have a name that is no UTF-8.
+    return _Kind(
+        kind,
+        lambda path: str(path).encode(errors="surrogateescape"),
+        lambda kept: kind(kept.decode(errors="surrogateescape")),
+    )
 
 
 def _in_order(value: set[Any] | frozenset[Any]) -> Any:
-    """A set in an order that is the same in every process."""
+    # By what is kept: its own order differs between processes, because hashes of text do.
     return sorted(value, key=lambda each: _packed(each, None, 0))
 
 
@@ -215,12 +216,10 @@ def shown(body: bytes) -> Any:
 
 
 def taken_out(value: Any) -> Any:
-    """What was handed over, if it stands within other data."""
     return shown(value.body) if isinstance(value, Kept) else value
 
 
 def checked_value(fingerprint: bytes, body: bytes) -> bytes:
-    """Mark a value as checked against the annotation with this fingerprint."""
     packed: bytes = msgpack.packb(msgpack.ExtType(_CHECKED, fingerprint + body))
     return packed
 
@@ -238,19 +237,19 @@ _EXTENSIONS = frozenset(bytes([each]) for each in (0xC7, 0xC8, 0xC9, 0xD4, 0xD5,
 
 
 def reference(value: Any) -> object:
-    """How data within messages and facts is encoded that msgpack does not know."""
+    """What msgpack's packer writes for data within messages and facts that it does not know."""
     if type(value) is Kept:
         return msgpack.ExtType(_KEPT, value.body)
     return _extension(value, None, 0)
 
 
 def referred(code: int, data: bytes) -> object:
-    """The same again, for whoever passes it on."""
+    """What its unpacker reads of that: what authors handed over stays encoded, to be passed on."""
     return Kept(data) if code == _KEPT else _opened(code, data)
 
 
 def opened(code: int, data: bytes) -> object:
-    """The same again, for whoever it is for."""
+    """What its unpacker reads of that: what authors handed over is decoded, to be looked at."""
     return shown(data) if code == _KEPT else _opened(code, data)
 
 
@@ -313,7 +312,7 @@ def _packed(value: object, objects: Objects | None, depth: int) -> bytes:
 
 
 def _refuse_depth(body: bytes) -> None:
-    """Let msgpack step through the body as if it stood within as many lists as leave room for the levels that it may have."""
+    # msgpack steps through the body as if it stood within as many lists as leave room for the levels that it may have.
     skipping = msgpack.Unpacker(max_buffer_size=len(body) + _LEVELS_READ)
     skipping.feed(b"\x91" * (_LEVELS_READ - DEPTH_MAX) + body)
     try:
@@ -340,7 +339,7 @@ def _extension(value: Any, objects: Objects | None, depth: int) -> object:
 
 def _opened(code: int, data: bytes) -> object:
     if code == _OBJECT:
-        return _by_fields(unpack_with(data, _opened))
+        return unpack_with(data, _opened)[1]  # an object by what may be shown of it: see `Objects.take`
     return _made(code, data, _opened)
 
 
@@ -352,11 +351,6 @@ def _made(code: int, data: bytes, hook: Callable[[int, bytes], object]) -> objec
     if code in (_CHECKED, _KEPT):
         return unpack_with(data[FINGERPRINT_BYTES if code == _CHECKED else 0 :], hook)
     return msgpack.ExtType(code, data)
-
-
-def _by_fields(fields: list[Any]) -> object:
-    """An object by what may be shown of it: see `Objects.take`."""
-    return fields[1]
 
 
 def _making(objects: Objects) -> Callable[[int, bytes], object]:

@@ -98,20 +98,11 @@ class View:
     # runs
 
     def enter_run(self, run: Run) -> None:
-        """Have a run in memory, among those of its parent."""
         self.runs[run.run_id] = run
         self.tallied[run.status] += not run.cleared
         self.asked_for.setdefault(run.parent, {})[run.run_id] = None
         self.families.add(run.parent)
         self.settle(run)
-
-    def enter_all(self, runs: list[Run], ids: list[str]) -> None:
-        """The same for new runs of one parent."""
-        first = runs[0]
-        self.runs.update(zip(ids, runs, strict=True))
-        self.tallied[first.status] += len(runs)
-        self.asked_for.setdefault(first.parent, {}).update(dict.fromkeys(ids))
-        self.families.add(first.parent)
 
     def remove_run(self, run_id: str) -> Run | None:
         """Have a run in memory no more."""
@@ -128,7 +119,6 @@ class View:
         return run
 
     def settle(self, run: Run) -> None:
-        """Know whether a run is among those that may leave memory."""
         if run.has_ended and run.is_settled and not run.cleared:
             self.settled.setdefault(run.run_id)
         else:
@@ -137,7 +127,6 @@ class View:
     # mail
 
     def box(self, agent: str) -> PendingMail:
-        """The mailbox of an agent, which has or gets mail."""
         box = self.mailbox.get(agent)
         if box is None:
             box = self.mailbox[agent] = PendingMail()
@@ -167,7 +156,6 @@ class View:
     # agents
 
     def activation(self, agent: str) -> Activation:
-        """Where an agent lives, or is going to live."""
         known = self.agents.get(agent)
         if known is None:
             kept = self.asleep.pop(agent, None)
@@ -178,11 +166,11 @@ class View:
         return known
 
     def remove_agent(self, agent: str) -> Activation | None:
-        """Forget where an agent lives, and its alarm."""
         gone = self.agents.pop(agent, None)
         self.awake.pop(agent, None)
         self.alarmed.pop(agent, None)
         self.alarms.disarm(agent)
+        # Mailboxes, wanted agents and runs of that name are armed under the same key.
         if not (agent in self.mailbox or agent in self.wanted or agent in self.runs):
             self.timers.disarm(agent)
         self.leave_family(agent)
@@ -195,7 +183,6 @@ class View:
             self.families.remove(agent)
 
     def stir(self, activation: Activation) -> None:
-        """Know whether an agent is awake, or is to be woken because it ended uncleanly."""
         if activation.host_id or activation.unclean:
             self.awake[activation.agent_id] = None
         else:
@@ -239,7 +226,6 @@ class View:
         return None
 
     def want(self, agent: str) -> None:
-        """Wake this agent, unless it is awake. It waits where its class says."""
         activation = self.agents.get(agent)
         if activation is not None and activation.host_id:
             return
@@ -259,7 +245,6 @@ class View:
         self.wanted[agent] = None
 
     def want_no_more(self, agent: str) -> None:
-        """An agent is awake, or nobody asks for it any more."""
         if agent in self.wanted:
             self.put_off(agent)
             del self.wanted[agent]
@@ -275,13 +260,11 @@ class View:
         return _within(agent, self.doomed)
 
     def family(self, agent: str) -> list[Activation]:
-        """The activations of the agent and its descendants."""
         return [self.agents[each] for each in self.families.of(agent) if each in self.agents]
 
     # ---------------------------------------------------------------- what facts and notes do
 
     def open(self, run: Run) -> None:
-        """Enter a run that was requested."""
         self.enter_run(run)
         self.touched[run.run_id] = self.dirty_runs[run.run_id] = None
         self.enqueue(run)
@@ -290,7 +273,10 @@ class View:
     def open_all(self, runs: list[Run]) -> None:
         """Enter runs that were requested together: of one parent, with the same options."""
         first, ids = runs[0], [run.run_id for run in runs]
-        self.enter_all(runs, ids)
+        self.runs.update(zip(ids, runs, strict=True))
+        self.tallied[first.status] += len(runs)
+        self.asked_for.setdefault(first.parent, {}).update(dict.fromkeys(ids))
+        self.families.add(first.parent)
         self.touched.update(dict.fromkeys(ids))
         self.dirty_runs.update(dict.fromkeys(ids))
         self.queues.join_all(line_for(first.options.get("pool")), ids)
@@ -377,6 +363,7 @@ class View:
     def let_go_of_oldest(self, kept: int, most: int | None = None) -> int:
         """Drop settled runs beyond so many from memory, those that have been settled for longest first, and not more than `most`. The
         snapshot has them. Returns how many were dropped."""
+        # Of a dirty one the snapshot has an older row, or none.
         clean = (run_id for run_id in self.settled if run_id not in self.dirty_runs)
         beyond = max(0, len(self.settled) - kept)
         due = list(islice(clean, beyond if most is None else min(most, beyond)))
@@ -387,7 +374,6 @@ class View:
         return len(due)
 
     def enqueue(self, run: Run) -> None:
-        """Put a live run into the queue of its pool."""
         self.queues.join(line_for(run.options.get("pool")), run.run_id)
 
     def hold(self, run: Run) -> None:
@@ -396,7 +382,6 @@ class View:
         self.held.setdefault(run.parent, OrderedDict())[run.run_id] = None
 
     def dequeue(self, run: Run) -> None:
-        """Take a run out of its queue, or out of those that are held back."""
         self.queues.leave(line_for(run.options.get("pool")), run.run_id)
         held = self.held.get(run.parent)
         if held is not None and held.pop(run.run_id, 0) is None and not held:
@@ -435,7 +420,6 @@ class View:
         self.put(*mails)
 
     def put(self, *mails: Mail) -> None:
-        """Put mails into the mailbox of their recipient."""
         recipient, keys = mails[0].recipient, [mail.mail_id for mail in mails]
         self.tally["enqueued"] += len(mails)
         self.mail.update(zip(keys, mails, strict=True))
@@ -474,7 +458,7 @@ class View:
 
     def blocks(self, agent: str) -> None:
         """Remember that this agent blocks its host: from its next placement on it is alone."""
-        self.blockers.pop(agent, None)
+        self.blockers.pop(agent, None)  # entered again at the end: the oldest is the first
         self.blockers[agent] = None
         if len(self.blockers) > _BLOCKERS_MAX:
             del self.blockers[next(iter(self.blockers))]
@@ -530,20 +514,17 @@ class View:
             self.want(agent)
 
     def is_new(self, agent: str) -> bool:
-        """Whether it is the child of a run in its first attempt."""
         activation = self.agents.get(agent)
         run = None if activation is None else self.runs.get(activation.run_id)
         return run is not None and run.attempt == 1
 
     def reached(self, agent: str, sequence: int) -> None:
-        """The agent has reported something that is in its storage, which had come so far by then."""
         activation = self.agents.get(agent)
         if activation is not None and sequence > (activation.reported or 0):
             activation.reported = sequence
             self.dirty_agents[agent] = None
 
     def may_be_forgotten(self, run_id: str) -> bool:
-        """Whether a run is cleared, its child is on no host, and none of the child's sub-agents is still being deleted."""
         run = self.runs.get(run_id)
         if run is None or not run.cleared or any(is_within(each, run.child) for each in self.doomed):
             return False
@@ -551,11 +532,10 @@ class View:
         return awake is None or not awake.host_id
 
     def forget_run(self, run_id: str) -> None:
-        """Drop a cleared run that was deleted, and the activation of its child, unless somebody has called that agent meanwhile."""
         run = self.remove_run(run_id)
         self.cleared.pop(run_id, None)
         child = None if run is None else self.agents.get(run.child)
-        if run is not None and (child is None or not child.host_id):
+        if run is not None and (child is None or not child.host_id):  # else somebody has called that agent meanwhile
             self.remove_agent(run.child)
             self.asleep.pop(run.child, None)
             self.want_no_more(run.child)
@@ -566,7 +546,6 @@ class View:
         return self.code.newest.get(self.origin_of_code(run))
 
     def origin_of_code(self, run: Run) -> str:
-        """What a run's code is sent with (`origin_of`)."""
         mine = origin_of(run.agent_type)
         return mine if mine in self.code.newest else origin_of(type_of(run.parent))
 
@@ -590,12 +569,11 @@ class View:
             self.count_waits(run.parent, 1 if run.is_live else -1)
 
     def count_places(self, run: Run, change: int) -> None:
-        """Count a place that a run took or left. When one is left, the next run that its parent's limit held back is queued."""
         self.placed[run.parent] = self.placed.get(run.parent, 0) + change
         if not self.placed[run.parent]:
             del self.placed[run.parent]
         held = self.held.get(run.parent)
-        if change < 0 and held:
+        if change < 0 and held:  # the next run that its parent's limit held back
             follower = self.runs[next(iter(held))]
             self.dequeue(follower)
             self.enqueue(follower)

@@ -20,7 +20,6 @@ class LineKey(NamedTuple):
 
 
 def line_for(spec: list[Any] | None) -> LineKey:
-    """Where somebody waits whose class asks this of its host."""
     return LineKey(pool_key(spec), bool(spec and spec[-1]))
 
 
@@ -40,17 +39,14 @@ class WaitQueues:
 
     @property
     def keys(self) -> list[LineKey]:
-        """The lines in which somebody stands."""
         return list(self._lines)
 
     def join(self, key: LineKey, who: str) -> None:
-        """Wait behind the others, unless one waits already."""
         line = self._lines.setdefault(key, OrderedDict())
         self._count += who not in line
         line[who] = None
 
     def leave(self, key: LineKey, who: str) -> None:
-        """Wait no more."""
         line = self._lines.get(key)
         if line is not None and line.pop(who, 0) is None:
             self._count -= 1
@@ -58,12 +54,11 @@ class WaitQueues:
                 del self._lines[key]
 
     def join_all(self, key: LineKey, these: Sequence[str]) -> None:
-        """The same for many that stand in no line yet."""
+        """Join many that stand in no line yet."""
         self._lines.setdefault(key, OrderedDict()).update(dict.fromkeys(these))
         self._count += len(these)
 
     def leave_all(self, key: LineKey, these: Sequence[str]) -> None:
-        """The same for many that stand in this line."""
         line = self._lines.get(key, OrderedDict())
         for who in these:
             self._count -= line.pop(who, 0) is None
@@ -71,15 +66,12 @@ class WaitQueues:
             self._lines.pop(key, None)
 
     def all_of(self, key: LineKey) -> Iterator[str]:
-        """All that stand in this line, in order."""
         return iter(self._lines.get(key, ()))
 
     def length(self, key: LineKey) -> int:
-        """How many wait there."""
         return len(self._lines.get(key, ()))
 
     def before(self, key: LineKey, who: str) -> int:
-        """How many stand before this one."""
         return next((place for place, each in enumerate(self._lines.get(key, ())) if each == who), 0)
 
     def first(self, key: LineKey, skipped: int = 0) -> list[str]:
@@ -95,6 +87,5 @@ class WaitQueues:
             stayed += sum(each in line for each in group)
 
     def clear(self) -> None:
-        """Nobody waits."""
         self._lines.clear()
         self._count = 0

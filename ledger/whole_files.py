@@ -64,7 +64,6 @@ def _whole(line: bytes) -> str | None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a new file and bring it to the disk."""
     try:
         with path.open("wb") as file:
             file.write(content)
@@ -85,6 +84,5 @@ def synchronise(directory: Path) -> None:
 
 
 def _settle(path: Path) -> None:
-    """The file's name is on the disk, and that of its folder, which may be new."""
     synchronise(path.parent)
-    synchronise(path.parent.parent)
+    synchronise(path.parent.parent)  # the folder may be new

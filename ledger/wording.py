@@ -30,7 +30,6 @@ def first(words: str) -> str:
 
 
 def nth(number: int) -> str:
-    """A number in a row, such as `2nd`."""
     last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number % 100 // 10 != 1 else "th"
     return f"{number}{last}"
 

@@ -24,22 +24,11 @@ import pytest
 from perdure.actors import Agent, Client, KillPoint
 from perdure.actors.code.naming import type_name
 from perdure.actors.sim_world.simulation import Weather
-from perdure.ledger import (
-    Batch,
-    Fact,
-    HostView,
-    Note,
-    Row,
-    Stimulus,
-    View,
-    agent_id,
-    apply_fact,
-    audit,
-    decide,
-    record_fact,
-)
+from perdure.ledger import Fact, HostView, Row, Stimulus, View, agent_id, apply_fact, audit, decide, record_fact
 from perdure.ledger.facts import AttemptStarted, RunRequested, RunStarted
+from perdure.ledger.notes import Note
 from perdure.ledger.run import Run
+from perdure.ledger.store.batches import Batch
 from perdure.policies import Limits
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 

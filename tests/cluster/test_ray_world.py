@@ -36,14 +36,8 @@ from perdure.actors.ray_world.ray_internals import GCS, IDLE_WORKER, RAYLET, SES
 from perdure.actors.ray_world.ray_transport import RayTransport
 from perdure.actors.ray_world.supervisors import RayMetrics
 from perdure.actors.ray_world.world import RayCluster
-from perdure.ledger import (
-    BadRequest,
-    HostUnavailable,
-    LedgerLocked,
-    LedgerUnwritable,
-    Overloaded,
-    SupervisorUnreachable,
-)
+from perdure.ledger import BadRequest, HostUnavailable, LedgerUnwritable, Overloaded, SupervisorUnreachable
+from perdure.ledger.errors import LedgerLocked
 from tests.cluster.harbour import harbour
 from tests.tidy import IMPORT_PATH
 

@@ -16,7 +16,8 @@ from fsspec import register_implementation
 from fsspec.implementations.memory import MemoryFileSystem
 from typer.testing import CliRunner
 
-from perdure.ledger import BadRequest, LedgerError, LedgerLocked
+from perdure.ledger import BadRequest, LedgerError
+from perdure.ledger.errors import LedgerLocked
 from perdure.ledger.maintenance.backup import Backup, BackupSummary, prune
 from perdure.ledger.maintenance.cold_steward import ColdSteward
 from perdure.ledger.maintenance.copying import copy_storage

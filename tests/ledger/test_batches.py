@@ -25,7 +25,6 @@ from perdure.ledger import (
     FactRow,
     HostLost,
     LedgerDamaged,
-    Note,
     Request,
     Row,
     Slot,
@@ -49,13 +48,14 @@ from perdure.ledger import (
     fold,
     frame_of,
     meta_of,
-    next_look,
     outstanding,
     request_together,
     restore,
 )
+from perdure.ledger.notes import Note
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.ledger.store.seals import GENESIS, seal
+from perdure.ledger.timeouts import next_look
 from perdure.policies import Limits
 from tests.kit import NOW_MS, PARENT, TYPE, Ledger
 

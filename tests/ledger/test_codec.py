@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.ledger import Fact, LedgerDamaged, decode, encode, pack, unpack
+from perdure.ledger import Fact, LedgerDamaged, decode, pack, unpack
+from perdure.ledger.codec import encode
 
 KINDS: list[type[Fact]] = list(get_args(Fact))
 

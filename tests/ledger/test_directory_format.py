@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from perdure.actors.ray_world.cluster_record import begin_directory
-from perdure.ledger import LedgerDamaged, LedgerLocked, LedgerTooNew, LedgerTooOld
+from perdure.ledger import LedgerDamaged, LedgerTooNew, LedgerTooOld
 from perdure.ledger.directory_format import FORMAT, FORMAT_FILE, LEDGER, MIGRATIONS, bring_up_to_date, check_format
+from perdure.ledger.errors import LedgerLocked
 from perdure.ledger.store.lock import Lock
 from tests.ledger.directories import formatted
 

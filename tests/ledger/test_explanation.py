@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure.ledger import Fact, InterruptedReason, explain, pack
+from perdure.ledger import Fact, explain, pack
 from perdure.ledger.facts import (
     AgentActivated,
     AgentLost,
@@ -24,6 +24,7 @@ from perdure.ledger.facts import (
     RunReattached,
     TeardownBegan,
 )
+from perdure.ledger.status import InterruptedReason
 from perdure.ledger.wording import lasting
 from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from perdure.ledger import BadRequest, LedgerLocked
+from perdure.ledger import BadRequest
+from perdure.ledger.errors import LedgerLocked
 from perdure.ledger.maintenance.backup import Backup
 from perdure.ledger.maintenance.cold_steward import ColdSteward
 from perdure.ledger.maintenance.restoration import restore_backup

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from perdure.ledger import (
-    Boot,
     Fact,
     FactRow,
     Record,
@@ -37,6 +36,7 @@ from perdure.ledger.facts import (
     SupervisorStarted,
 )
 from perdure.ledger.store.memory_store import MemoryStore
+from perdure.ledger.store.store import Boot
 from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, due, placed
 
 DETACHED = {"detached": True, "on_finish": "f"}

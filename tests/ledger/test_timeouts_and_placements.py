@@ -25,7 +25,6 @@ from perdure.ledger import (
     hosts_wanted,
     inspected,
     is_exclusive,
-    next_look,
     outstanding,
 )
 from perdure.ledger.facts import (
@@ -47,6 +46,7 @@ from perdure.ledger.facts import (
     RunReattached,
     TeardownBegan,
 )
+from perdure.ledger.timeouts import next_look
 from perdure.policies import Leap, Limits
 from tests.kit import NOW_MS, PARENT, Ledger, asked, begun, child, placed
 

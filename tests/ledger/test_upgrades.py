@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from perdure.ledger import (
     Adopt,
-    Boot,
     HostView,
     Retry,
     RunFailed,
@@ -12,15 +11,15 @@ from perdure.ledger import (
     assign_hosts,
     explain,
     hosts_wanted,
-    package_of,
     restore,
     sub_agent_id,
     with_package,
 )
+from perdure.ledger.activation import package_of
 from perdure.ledger.codec import encode
 from perdure.ledger.facts import AgentActivated, AlarmSet, AttemptStarted, CodeAdopted, RunRetried
 from perdure.ledger.ids import origin_of
-from perdure.ledger.store.store import FactRow
+from perdure.ledger.store.store import Boot, FactRow
 from tests.kit import PARENT, TYPE, Ledger, asked, begun, child, placed
 
 OLD, NEW = with_package(None, "old"), with_package(None, "new")

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from perdure.ledger import (
     Awake,
     BadRequest,
-    Boot,
     Cancel,
     Chunk,
     Clear,
@@ -25,7 +24,6 @@ from perdure.ledger import (
     HostUp,
     HostView,
     Milestone,
-    Note,
     Progress,
     Released,
     Request,
@@ -47,7 +45,9 @@ from perdure.ledger import (
     restore,
     rows_to_make,
 )
+from perdure.ledger.notes import Note
 from perdure.ledger.store.memory_store import MemoryStore
+from perdure.ledger.store.store import Boot
 from perdure.policies import Limits
 from perdure.scenarios.testing.checks import out_of_step
 from tests.kit import NOW_MS, PARENT, TYPE, child, enacted

@@ -15,7 +15,8 @@ from perdure.actors.chat import chat_messages, summaries
 from perdure.actors.chat.turn import OUTPUT
 from perdure.actors.events.message_parts import RETRACT
 from perdure.actors.events.observability import Channel
-from perdure.ledger import InterruptedReason, Status
+from perdure.ledger import Status
+from perdure.ledger.status import InterruptedReason
 from perdure.policies import TURN_ENDED, CatchUp, ChatRecovery, ContextOverflow, DeliveryOutcome, Limits, phases
 from perdure.scenarios import exits
 from perdure.scenarios.bench import runner

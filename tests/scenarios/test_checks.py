@@ -9,7 +9,8 @@ import pytest
 from perdure.actors import Client, Supervisor
 from perdure.actors.link.columns import RunsEnded, Starts
 from perdure.actors.link.messages import Deliver, Message, RunEnded, Start, Wake
-from perdure.ledger import FactRow, View, encode
+from perdure.ledger import FactRow, View
+from perdure.ledger.codec import encode
 from perdure.ledger.facts import AgentActivated, AttemptStarted, ProgressReported, RunAborted, RunCompleted
 from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.ledger.wait_queues import line_for

@@ -27,7 +27,6 @@ from perdure.actors.ray_world.deployment import Deployment
 from perdure.ledger import (
     FORMAT,
     BadRequest,
-    LedgerLocked,
     LedgerTooNew,
     LedgerTooOld,
     LedgerUnwritable,
@@ -48,6 +47,7 @@ from perdure.ledger import (
     restore,
 )
 from perdure.ledger.directory_format import MIGRATIONS
+from perdure.ledger.errors import LedgerLocked
 from perdure.ledger.facts import MailFailed, MailPosted, RunAborted, RunFailed, RunRequested
 from perdure.ledger.maintenance.backup import Backup
 from perdure.ledger.maintenance.cold_steward import ColdSteward

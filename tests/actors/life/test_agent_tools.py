@@ -13,7 +13,8 @@ import pytest
 from perdure.actors import Agent, AgentToolEvents, KillPoint, RunFailed
 from perdure.actors.life.results import run_result
 from perdure.actors.link.messages import Follow
-from perdure.ledger import AdmissionRefused, BadRequest, ConflictingRequest, InterruptedReason
+from perdure.ledger import AdmissionRefused, BadRequest, ConflictingRequest
+from perdure.ledger.status import InterruptedReason
 from perdure.policies import Limits
 from tests.actors.cast import Boss, Doubler, Failing, Hooked, Liar, Number, Sleeper, Talker, Worker
 from tests.actors.crew import CrewFanOut, Middle, Mixed, Narrow, Starter, Summariser, Wordy
