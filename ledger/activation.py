@@ -29,7 +29,7 @@ class Activation:
 
     `reported` is the highest sequence of its storage that it has reported, which its next life must find again; None if it has yet to be
     looked up in the snapshot. `cause` says how its last life ended, if it was lost.
-    `called` says that somebody had it woken by a call or a letter: the child of a run is more than that then.
+    `called` says that a call or a letter woke it: then the child of a run is also an agent of its own standing.
     """
 
     agent_id: str
@@ -91,7 +91,7 @@ class HostView:
     tenants: dict[str, None] = field(default_factory=dict)
 
 
-STARTS_MAX: Final = 4  # hosts of a pool that do not come up, in a row, until whoever waits for one is told
+STARTS_MAX: Final = 4  # hosts of a pool that do not come up, in a row, until those that wait for one are told
 
 
 @dataclass(slots=True)
@@ -107,8 +107,7 @@ class PoolTrouble:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is no mishap any more."""
-        return self.is_lack or self.starts >= STARTS_MAX
+        return self.is_lack or self.starts >= STARTS_MAX  # fewer failed starts may be a mishap
 
     def __str__(self) -> str:
         kind = _asked_of_host(self.spec)
@@ -160,7 +159,7 @@ LIVES_KEPT: Final = 1000
 
 
 class Lives:
-    """When each agent's last life ended, as far as somebody may still have to know.
+    """When each agent's last life ended, as far as that may still be asked.
 
     A call is no fact, so nothing durable says to which life of the agent it was handed. Only a life that was there when the call was made
     can have had it. One that is still there can be asked; one that ended since may have taken the call with it. So the end of the last life
@@ -178,7 +177,6 @@ class Lives:
             self.forget(self._ends.pop(next(iter(self._ends))))
 
     def forget(self, seq: int) -> None:
-        """Lives that ended up to here are not known any more."""
         self._forgotten = max(self._forgotten, seq)
 
     def last_end(self, agent: str) -> int:

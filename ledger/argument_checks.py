@@ -64,5 +64,4 @@ def check_words(field: str, value: object, words: Iterable[Word]) -> frozenset[W
 
 
 def check_ms(field: str, value: object) -> float:
-    """Return the value if it is a duration in milliseconds: at least 0, infinity allowed. Raises `BadRequest`."""
     return check_number(field, value, unit="milliseconds")

@@ -71,7 +71,7 @@ def end_together(view: View, said: Iterable[Ended], limits: Limits) -> Iterator[
         if batch and (run is None or first is None or each.run_id in batch or not _end_alike(first, run)):
             yield from _ended(view, batch, limits)
             batch = {}
-            run = _ends_plainly(view, each)
+            run = _ends_plainly(view, each)  # again, because the facts of that batch are folded by now
         if run is None:
             yield from ended(view, each, limits)
             continue
@@ -130,7 +130,6 @@ def seat_together(
 
 
 def _begins_plainly(view: View, run: Run) -> bool:
-    """Whether a run needs nothing but a place, and nothing is known of its child."""
     agent = run.child
     if run.attempt or run.losses or run.retried_at_ms or "limit" in run.options or "apart" in run.options:
         return False

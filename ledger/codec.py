@@ -18,7 +18,7 @@ from perdure.ledger.values import opened, reference, referred, unpack_with
 _KEPT_BYTES_MAX = 1 << 20  # a packer keeps room for the longest value that it has packed
 
 
-# Packers that nobody uses now: to make a new one for each value would cost more than the packing.
+# Packers that are free now: to make a new one for each value would cost more than the packing.
 _idle: list[Callable[[Any], bytes]] = []
 _KINDS: dict[str, type[Fact]] = {kind.__name__: kind for kind in get_args(Fact)}
 

@@ -1,6 +1,6 @@
 """The format of a directory: one number for everything that lies in it, and what is done with another number.
 
-Compatibility begins with the first published version. A directory of any other format is refused in words by whoever opens it. A change of
+Compatibility begins with the first published version. A directory of any other format is refused in words when it is opened. A change of
 what is written raises `FORMAT`; after the first published version it also registers in `MIGRATIONS` how a directory gets there.
 
 The number is a word that the directory keeps twice, as its identity is: in a file of its own, and in the ledger's folder. So one of the two

@@ -22,7 +22,7 @@ _IDENTIFIER_BYTES: Final = 16
 _LOG_BEGIN_2: Final = _LOG_BEGIN + bytes([2, *b"f\0", _IDENTIFIER_BYTES])
 _FRAME_HEAD: Final = 16
 _COMMIT_BODY: Final = b"d\0d\xff\xff"
-_M64: Final = (1 << 64) - 1
+_M64: Final = (1 << 64) - 1  # DuckDB computes in 64 bits, where overflow is dropped
 _MULTIPLIER: Final = 0xBF58476D1CE4E5B9
 
 

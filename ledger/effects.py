@@ -123,7 +123,7 @@ def outstanding(view: View, keys: Iterable[str], at_ms: int) -> Iterator[Effect]
 
 def everything(view: View, first: int = 0, most: int | None = None) -> list[str]:
     """The keys for which something may be outstanding: every run or agent that is on a host, or is to be deleted. The others wait for a
-    place, for a time, or for nothing. With `most`, those of so many agents that are awake, from the `first` on."""
+    place, for a time, or for nothing. With `most`, those of the `most` awake agents from the `first` on."""
     awake = list(islice(view.awake, first, None if most is None else first + most))
     runs = [run_id for agent in awake for run_id in (view.agents[agent].run_id, name_of(agent)) if run_id in view.runs]
     return list(dict.fromkeys([*runs, *view.cleared, *view.doomed, *awake]))
@@ -199,7 +199,6 @@ def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effec
 
 
 def letter(view: View, mail: Mail) -> tuple[str, str, str, dict[str, Any], dict[str, Any]]:
-    """A mail as it is sent: its id, slot and handler, what is told of the run, and what happened to the run."""
     if mail.content is not None and not mail.run_id:
         return mail.mail_id, mail.slot, mail.handler, {}, mail.content
     run = view.runs[mail.run_id]

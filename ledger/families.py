@@ -22,7 +22,6 @@ class Families:
                 del self._below[ancestor]
 
     def of(self, agent: str) -> list[str]:
-        """The agent, known or not, and its descendants that are known."""
         return [agent, *self._below.get(agent, ())]
 
 

@@ -283,7 +283,7 @@ def _agent_forgotten(view: View, fact: AgentForgotten, seq: int, _at_ms: int) ->
     view.asleep[fact.agent_id] = Activation(fact.agent_id, reported=0)
     view.dirty_agents[fact.agent_id] = None
     for agent in view.families.of(fact.agent_id):
-        view.want_no_more(agent)  # whoever still calls it wants the next one of that name
+        view.want_no_more(agent)  # callers that still wait want the next one of that name
         if view.remove_agent(agent) is not None:
             view.dirty_agents[agent] = None
 
@@ -307,7 +307,7 @@ def _mail_delivered(view: View, fact: MailDelivered, _seq: int, _at_ms: int) -> 
         if run is None or not (run.overtaken or Slot.GIVE_UP in run.slots) or run.mail_id(Slot.FINISH) != mail.mail_id:
             continue
         for overtaken in (run.mail_id(Slot.GIVE_UP), *run.overtaken):
-            if view.mail.pop(overtaken, None) is not None:  # it was superseded; nobody will speak of it again
+            if view.mail.pop(overtaken, None) is not None:  # it was superseded, and is not asked about any more
                 view.dirty_mail[overtaken] = None
     activation = view.agents.get(fact.recipient)
     if activation is not None and activation.losses:

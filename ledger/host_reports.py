@@ -65,9 +65,10 @@ def current(view: View, run_id: str, incarnation: int) -> Run | None:
 
 
 def at_work(view: View, run_id: str, incarnation: int) -> Run | None:
-    """The run, if the report comes from its present attempt. A run that was tried again has none until it is placed."""
     run = current(view, run_id, incarnation)
-    return run if run is not None and run.is_placed else None
+    return (
+        run if run is not None and run.is_placed else None
+    )  # one that was tried again has no attempt until it is placed
 
 
 def up(view: View, said: Up) -> Iterator[Fact]:
@@ -173,7 +174,6 @@ def released(view: View, said: Released, at_ms: int, limits: Limits) -> Iterator
 
 
 def seal(view: View, run: Run, *, still_running: bool) -> Iterator[Fact]:
-    """Interrupt a run for the reason for which it was torn down, and abort what its child waits for."""
     yield RunInterrupted(run.run_id, run.teardown, still_running, f"the parent gave up: {run.teardown}")
     yield from abort_awaited(view, run)
 
@@ -183,7 +183,7 @@ def alarm(view: View, said: Alarm) -> Iterator[Fact]:
     activation = view.agents.get(said.agent_id)
     if activation is None or activation.incarnation != said.incarnation or not activation.host_id:
         return
-    run = view.runs.get(name_of(said.agent_id))
+    run = view.runs.get(name_of(said.agent_id))  # the child of a run bears the run's id as its name
     own = run if run is not None and run.child == said.agent_id else None
     if view.doomed_by(said.agent_id) or (own is not None and own.cleared):
         return  # it is being deleted

@@ -53,7 +53,6 @@ def root_of(agent: str) -> str:
 
 
 def path_of(agent: str) -> list[tuple[str, str]]:
-    """The way to an agent from the root of its family: pairs of type and own name."""
     parent = parent_of(agent)
     if not parent:
         return [(type_of(agent), name_of(agent))]
@@ -71,17 +70,16 @@ def mail_id(run_id: str, slot: str, mark: int = 0) -> str:
 
 
 def digest_of(content: bytes) -> str:
-    """A short digest of canonical content, to tell a repeated request from a conflicting one."""
     return blake2b(content, digest_size=12).hexdigest()
 
 
 def request_of(message_id: str) -> str:
-    """The id of the turn that a user's message asks for: whoever has the message finds its turn."""
+    """The id of the turn that a user's message asks for, so that the turn is found by the message."""
     return f"ui-{digest_of(pack(message_id))}"
 
 
 def derived_run_id(origin: str, agent_type: str, digest: str, occurrence: int) -> str:
-    """The id of a run that its author did not name, from where it is requested, what is requested, and how often that was before."""
+    """The id of a run that its author did not name: from where and what is requested, and how often it was requested before."""
     return blake2b(f"{origin}|{agent_type}|{digest}|{occurrence}".encode(), digest_size=10).hexdigest()
 
 

@@ -53,7 +53,6 @@ class AtStake(NamedTuple):
     families: dict[str, int]
 
     def told(self, stored_below: Callable[[str], int]) -> dict[str, int]:
-        """How much that is. `stored_below` says how many storages there are of what descends from an agent."""
         sub_agents = sum(max(known, stored_below(agent)) for agent, known in self.families.items())
         return {"runs": self.runs, "live": self.live, "sub_agents": sub_agents, "mail": self.mail}
 
@@ -100,7 +99,7 @@ _ON_A_LINE = (
 
 def overview(view: View, live_max: int, *, served: bool = True) -> dict[str, Any]:
     """What a person watches: counts, hosts, and the runs that are live, the first `live_max` of them. While nothing is served there is no
-    host, and nobody is awake: those that the ledger knows of served it last."""
+    host, and no agent is awake: those that the ledger knows of served it last."""
     live = islice((key for family in view.children.values() for key in family), live_max)
     awake = (view.agents[agent] for agent in (view.awake if served else ()))
     nowhere = {} if served else {"host": None}
@@ -195,12 +194,10 @@ def _matches(run: Run, parent: str | None, statuses: list[str] | None, before_ms
 
 
 def counts(view: View) -> dict[str, int]:
-    """How many runs have each status, in memory and in the snapshot. Cleared runs do not count."""
     return {str(status): view.archived[status] + view.tallied[status] for status in Status}
 
 
 def audit(view: View) -> dict[str, Any]:
-    """The audit equation: everything that was ever put into a mailbox is somewhere."""
     pending = sum(mail.state is MailState.PENDING for mail in view.mail.values())
     told: dict[str, Any] = {**view.tally, str(MailState.PENDING): pending}
     right = sum(told[key] for key in MailState)

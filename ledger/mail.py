@@ -9,7 +9,7 @@ which its parent stopped waiting, `milestone:<name>` for each milestone on the p
 - a request made inside a transaction fills *start*, if the parent has a hook for that: the hook may not run before the transaction is
   durable.
 
-What somebody tells an agent (`MailPosted`) is mail, too, in the slot *tell* that belongs to no run.
+What an agent is told (`MailPosted`) is mail, too, in the slot *tell* that belongs to no run.
 
 `TABLE` below moves the state of a mail. Facts alone move it, and `decide` asks `permits` before it makes one. A handler whose
 acknowledgement arrives after its mail was superseded did run, so truth wins: `superseded → delivered`. The record of a mail that is

@@ -82,7 +82,7 @@ class HostReserved(Note):
 @dataclass(frozen=True, slots=True)
 class TimersFired(Note):
     """It is that late, by the ledger and by the wall. `View.timers.fired` and `View.alarms.fired` hold what is due by then, each to be
-    armed again by whoever looks at it."""
+    armed again by the look at it."""
 
     at_ms: int
     wall_ms: int

@@ -87,7 +87,7 @@ class PendingMail:
         return due
 
     def _front(self, mail_ids: Iterable[str]) -> None:
-        for mail_id in reversed(list(mail_ids)):
+        for mail_id in reversed(list(mail_ids)):  # so that the first comes to stand before all
             self._waiting[mail_id] = None
             self._waiting.move_to_end(mail_id, last=False)
 

@@ -5,7 +5,7 @@ agents under which too many hosts died get a host to themselves; their losses ar
 does an agent that was seen to block the event loop of its host. The run of a tool is never placed on the host of the agent that asked for
 it, because it has to outlive that agent.
 
-Where no host of a pool comes up (`PoolTrouble`), those that are there take whoever waits. If there is none, runs wait, and go on when one
+Where no host of a pool comes up (`PoolTrouble`), those that are there take all that wait. If there is none, runs wait, and go on when one
 comes. But if hosts of other pools come up, what is asked of this one is at fault: a run that has never begun fails when as many hosts have
 failed to start as it has attempts. One that has begun waits until its `recovery_deadline_ms`. What no node has may come with a node, so
 no run fails for that.
@@ -49,7 +49,7 @@ def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _
             yield WakePutOff(agent)
             continue
         if view.doomed_by(agent):
-            yield WakePutOff(agent)  # whoever calls it waits until its name is free
+            yield WakePutOff(agent)  # its callers wait until its name is free
             continue
         home = view.home_of(agent)
         if line_for(home) != line:  # code has come since
@@ -115,7 +115,7 @@ def unhosted(view: View, said: Unhosted, limits: Limits) -> Iterator[Fact]:
 
 
 def hindrance(view: View, key: str) -> PoolTrouble | None:
-    """Why whoever waits for a host of this pool waits in vain; None if hosts are there, or are still being tried for the first times."""
+    """Why no host of this pool is to be expected; None if hosts are there, or are still being tried for the first times."""
     trouble = view.troubles.get(key)
     if trouble is None or not trouble.is_plain or any(host.up for host in pool(view, key)):
         return None
@@ -123,14 +123,13 @@ def hindrance(view: View, key: str) -> PoolTrouble | None:
 
 
 def is_at_fault(view: View, key: str) -> bool:
-    """Whether what is asked of the hosts of this pool keeps them from coming up: others are up."""
     trouble = hindrance(view, key)
+    # Hosts of other pools come up, so it is not the machine.
     return trouble is not None and not trouble.is_lack and any(host.up for host in view.hosts.values())
 
 
 def askers_host(view: View, run: Run) -> tuple[str, ...]:
-    """The host on which a run may not be placed, if any: that of its parent, if it is the run of a tool."""
-    asker = view.agents.get(run.parent) if run.options.get("apart") else None
+    asker = view.agents.get(run.parent) if run.options.get("apart") else None  # a tool's run must outlive its parent
     return (asker.host_id,) if asker is not None and asker.host_id else ()
 
 
@@ -143,7 +142,7 @@ def hosts_of_tools(view: View, agent: str) -> set[str]:
 
 
 def begins_soon(view: View, agent: str) -> bool:
-    """Whether the agent is the child of a run that waits for a place: the run's attempt wakes it, so nothing else may."""
+    # The attempt of a run that waits for a place wakes its child, so nothing else may.
     run = view.runs.get(name_of(agent))
     return run is not None and run.child == agent and run.is_live and not run.is_placed and not run.parked
 
@@ -153,7 +152,6 @@ def is_alone(view: View, agent: str, spec: list[Any] | None, losses: int, blamed
 
 
 def blamed_in(view: View, key: str, limits: Limits) -> int:
-    """After how many losses a run or an agent that waits for this pool must be alone."""
     lines = [LineKey(key, exclusive=exclusive) for exclusive in (False, True)]
     runs = [view.runs[run_id].losses for line in lines for run_id in view.queues.first(line)]
     agents = [deaths_of(view, agent) for line in lines for agent in view.wakes.first(line)]
@@ -171,7 +169,7 @@ def _is_dry(view: View, key: str) -> bool:
 
 
 class _Blame(dict[str, int]):
-    """After how many losses a run or an agent must be alone, by pool: the same for all that are placed at the same time."""
+    """After how many losses a run or an agent must be alone, by pool. One value holds for all that are placed at the same time."""
 
     def __init__(self, view: View, limits: Limits) -> None:
         self._view, self._limits = view, limits
@@ -192,7 +190,7 @@ class _Blame(dict[str, int]):
 
 
 def is_exclusive(view: View, host: HostView, limits: Limits) -> bool:
-    """Whether this host's tenant must be alone. Asked at a boot, because the ledger does not keep hosts."""
+    # Asked at a boot, because the ledger does not keep hosts.
     if len(host.tenants) != 1:
         return False
     activation = view.agents[next(iter(host.tenants))]

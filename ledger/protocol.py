@@ -15,14 +15,14 @@ that is doubled, late or from an earlier life yields no facts.
 | `Tick` | `timeouts` |
 | (after each group of stimuli) | `placements` |
 
-An ended run that is old, or one too many (`policies.retention`), is cleared by itself if nobody needs it any more. It goes only together
+An ended run that is old, or one too many (`policies.retention`), is cleared by itself if it is not needed any more. It goes only together
 with its family: its child, the child's sub-agents, and the runs that they requested, whose storages are deleted with it. It stays if
 anything of this holds:
 
 - it has no hard end, or one of its family has none: what is live, and what a late result may still repair;
 - mail about one of them, or for one of them, is pending or parked;
 - one of them is awake, owes work, or has an alarm: schedules and fibers that go on after the run;
-- its child, or that of a run of its family, was woken by a call or a letter of somebody: then it is an agent of its own standing;
+- its child, or that of a run of its family, was woken by a call or a letter: then it is an agent of its own standing;
 - the run of its parent has not ended: after a death the parent asks for it again, and must find it.
 
 Agents that are no children of runs are never deleted here. The decision is made in one step with the tombstones (`RunCleared`), so

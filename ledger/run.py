@@ -126,7 +126,7 @@ class Run:
 
     @property
     def begins_anew(self) -> bool:
-        """Whether it was tried again, and has begun no attempt since: its code is not settled yet."""
+        # Until the next attempt begins, newer code that comes is taken.
         return bool(self.retried_at_ms) and self.status is Status.STARTING and self.attempt == self.begun_after
 
     @property
@@ -141,8 +141,7 @@ class Run:
 
     @property
     def mail_ids(self) -> list[str]:
-        """The ids of all mail about it that may still be known."""
-        return [*map(self.mail_id, self.slots), *self.overtaken]
+        return [*map(self.mail_id, self.slots), *self.overtaken]  # those that may still be known
 
     def attempts(self, default_max: int) -> Attempts:
         """How many attempts count against which limit: those since the last progress; with a limit of one, all of them, because that means
@@ -152,7 +151,6 @@ class Run:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is left to do for it: it has ended, is on no host, and has no mail pending."""
         return self.has_ended and not self.host_id and MailState.PENDING not in self.slots.values()
 
     def release(self, seq: int) -> None:

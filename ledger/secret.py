@@ -108,7 +108,7 @@ def without_secrets(body: bytes) -> bytes:
 
 
 def plain_without_secrets(value: Any) -> Any:
-    """The same for texts, bytes, and what lists, tuples and dictionaries hold of them."""
+    """Strike secrets out of texts, bytes, and what lists, tuples and dictionaries hold of them."""
     if not _struck:
         return value
     match value:

@@ -20,6 +20,7 @@ from perdure.ledger.run import Run
 from perdure.ledger.store.store import BatchRow, Boot, Record
 from perdure.ledger.view import View
 
+# `confirmed` and `begun_in` are seen, not recorded: a boot looks again.
 _plain_of = attrgetter(*(each.name for each in fields(Activation) if each.name not in ("confirmed", "begun_in")))
 
 

@@ -141,8 +141,8 @@ class Clear(NamedTuple):
 
 
 class ExpireRuns(NamedTuple):
-    """These runs ended long ago, and may be forgotten if nobody needs them any more. `called` are children of theirs that somebody had
-    called or written to."""
+    """These runs ended long ago, and may be forgotten if they are not needed any more. `called` are children of theirs that were called or
+    written to."""
 
     run_ids: list[str]
     called: Sequence[str] = ()

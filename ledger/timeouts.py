@@ -62,7 +62,7 @@ _LOOKED_AT = attrgetter(
 
 
 def next_look(view: View, run: Run, limits: Limits, awake_at_ms: int | None = None) -> float:
-    """When something is next due for a run, in ms; infinity when nothing is. `awake_at_ms` is the view's, unless nobody serves."""
+    """When something is next due for a run, in ms; infinity when nothing is. `awake_at_ms` is the view's, unless no supervisor serves."""
     if not run.is_live or run.parked:
         return math.inf
     awake_at_ms = view.awake_at_ms if awake_at_ms is None else awake_at_ms

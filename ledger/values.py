@@ -7,10 +7,10 @@ looked up by a name that came with the data: objects of an author's classes trav
 
 Three readers read one encoding:
 
-- `unpack_value` gives the value. For whoever brings the classes, objects are made again without calling `__init__` or a validator.
+- `unpack_value` gives the value. Given the classes, it makes objects again without calling `__init__` or a validator.
 - Without the classes an object is shown by its fields: a model is a dictionary, an enum its value. So the command, the page, REST, SQL and
   other programs can look at everything, and nothing of an author's code is imported for that.
-- `Kept` is a value within a message or a fact that whoever passes it on does not open.
+- `Kept` is a value within a message or a fact, which stays encoded where that is only passed on.
 
 A subclass of a plain type (`numpy.float64`, a text enum, a named tuple) would arrive as its base, so it is refused too. Only a word of
 Perdure's own, such as a status, arrives as the text that it equals.
@@ -85,8 +85,7 @@ class Objects(Protocol):
     def take(self, value: Any) -> list[Any] | None:
         """The fields of an object, its class's name first; None if its class is none of these. Raises `Unfit`."""
 
-    def make(self, fields: list[Any]) -> object:
-        """The object again."""
+    def make(self, fields: list[Any]) -> object: ...
 
 
 class Unfit(TypeError):
@@ -202,13 +201,13 @@ def pack_value(field: str, value: object, bytes_max: float = float("inf"), objec
 
 
 def unpack_value(body: bytes, objects: Objects | None = None) -> Any:
-    """The value again; without the classes of its objects they are shown by their fields."""
+    """Decode a value. Without their classes, objects are shown by their fields."""
     hook = _opened if objects is None else _making(objects)
     return msgpack.unpackb(body, raw=False, strict_map_key=False, ext_hook=hook)
 
 
 def shown(body: bytes) -> Any:
-    """A value for whoever only looks: what cannot be read is said in its place, and hides nothing else."""
+    """A value to be looked at: what cannot be read is said in its place, and hides nothing else."""
     try:
         return unpack_with(body, _opened)
     except (ValueError, TypeError, LookupError, msgpack.UnpackException) as problem:
@@ -279,9 +278,8 @@ _scalar: Callable[[object], bytes] = msgpack.Packer(
 ).pack  # one call that runs no Python, so threads may share it
 
 
+# It encodes one value at a time: the parts of a value are encoded by another one.
 class _Encoder:
-    """Encodes one value at a time, and what it consists of by another one."""
-
     __slots__ = ("depth", "objects", "pack")
 
     def __init__(self) -> None:
@@ -364,7 +362,6 @@ def _making(objects: Objects) -> Callable[[int, bytes], object]:
 
 
 def _offence(value: object, objects: Objects | None, problem: Exception, depth: int = 0) -> tuple[str, str]:
-    """Where in a value the first thing is that cannot travel, and why."""
     for name, part in _parts(value, objects) if depth < DEPTH_MAX else ():
         try:
             _packed(part, objects, depth)

@@ -1,7 +1,7 @@
 """The view: the records that facts are folded into, and the indexes by which they are found without a look at all the others.
 
-What a fact does here is said in `folds`, and what a note does in `notes`. Whoever enters, changes or removes a record says so here, so
-that each index follows its records. The indexes are made anew from the records at every boot, and tests compare them with the records
+What a fact does here is said in `folds`, and what a note does in `notes`. Records are entered, changed and removed by methods of the view,
+so that each index follows its records. The indexes are made anew from the records at every boot, and tests compare them with the records
 after every step of many stories. Hosts are not in the ledger: a boot asks which are there.
 """
 
@@ -69,7 +69,7 @@ class View:
         self.make_indexes()
 
     def make_indexes(self) -> None:
-        """Have indexes that say nothing. Whoever fills them again enters every record."""
+        """Make empty indexes, to be filled again by entering every record."""
         self.tallied: Counter[str] = Counter()  # runs in memory by status, but for cleared ones
         self.live = 0
         self.settled: dict[str, None] = {}  # runs in memory for which nothing is left to do, the longest so first
@@ -177,7 +177,6 @@ class View:
         return gone
 
     def leave_family(self, agent: str) -> None:
-        """Let an agent's relatives forget it, if nothing is known of it any more."""
         known = (self.agents, self.mailbox, self.wanted, self.parked_mail, self.asked_for)
         if ">" in agent and not any(agent in index for index in known):
             self.families.remove(agent)
@@ -354,14 +353,13 @@ class View:
         return frame
 
     def recall(self, run: Run) -> Run:
-        """Bring an ended run back from the snapshot, unless it is in memory."""
         if run.run_id not in self.runs:
             self.enter_run(run)
             self.archived[run.status] -= 1
         return self.runs[run.run_id]
 
     def let_go_of_oldest(self, kept: int, most: int | None = None) -> int:
-        """Drop settled runs beyond so many from memory, those that have been settled for longest first, and not more than `most`. The
+        """Drop settled runs beyond `kept` from memory, those that have been settled for longest first, and not more than `most`. The
         snapshot has them. Returns how many were dropped."""
         # Of a dirty one the snapshot has an older row, or none.
         clean = (run_id for run_id in self.settled if run_id not in self.dirty_runs)
@@ -377,8 +375,7 @@ class View:
         self.queues.join(line_for(run.options.get("pool")), run.run_id)
 
     def hold(self, run: Run) -> None:
-        """Hold a run back until another run of its parent gives up its place (`max_concurrent_agent_tools`)."""
-        self.dequeue(run)
+        self.dequeue(run)  # until another run of its parent gives up its place (`max_concurrent_agent_tools`)
         self.held.setdefault(run.parent, OrderedDict())[run.run_id] = None
 
     def dequeue(self, run: Run) -> None:
@@ -457,8 +454,8 @@ class View:
             self.dirty_runs[mail.run_id] = None
 
     def blocks(self, agent: str) -> None:
-        """Remember that this agent blocks its host: from its next placement on it is alone."""
-        self.blockers.pop(agent, None)  # entered again at the end: the oldest is the first
+        # From its next placement on it is alone. It is entered again at the end: the oldest is the first.
+        self.blockers.pop(agent, None)
         self.blockers[agent] = None
         if len(self.blockers) > _BLOCKERS_MAX:
             del self.blockers[next(iter(self.blockers))]

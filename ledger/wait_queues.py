@@ -1,4 +1,5 @@
-"""Lines: who waits for a place, in order, by what is waited for. To take the first costs the same however many wait."""
+"""Queues of runs, and of agents, that wait for a place: one line for each kind of place. To take the first costs the same however long
+the line is."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def line_for(spec: list[Any] | None) -> LineKey:
 
 
 class WaitQueues:
-    """Runs, or agents, that wait. Nobody stands in two lines."""
+    """Runs, or agents, that wait. None stands in two lines."""
 
     def __init__(self) -> None:
         self._lines: dict[LineKey, OrderedDict[str, None]] = {}
@@ -75,7 +76,7 @@ class WaitQueues:
         return next((place for place, each in enumerate(self._lines.get(key, ())) if each == who), 0)
 
     def first(self, key: LineKey, skipped: int = 0) -> list[str]:
-        """Those whose turn is next, at most `LOOK_MAX`, after so many that were looked at already and stay."""
+        """The next in line, at most `LOOK_MAX`, after the `skipped` ones, which were looked at already and stay."""
         return list(islice(self._lines.get(key, ()), skipped, skipped + LOOK_MAX))
 
     def walk(self, key: LineKey) -> Iterator[str]:

@@ -18,7 +18,7 @@ def keep_whole(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with suppress(OSError):
         if path.read_bytes() == content:
-            _settle(path)  # whoever wrote it may have died before
+            _settle(path)  # its writer may have died before
             return
     draft = path.with_name(f"{path.name}.{os.getpid()}-{get_ident()}")
     write_whole(draft, content)

@@ -52,8 +52,8 @@ class ContextOverflow:
     Args:
         reactive: whether to summarise after the provider has refused a request for its length, and to ask again.
         max_retries: how often one turn may do that.
-        max_input_tokens: from so many estimated tokens on a request is made shorter before it is sent. By default none is.
-        keep_tokens: about so much of the newest part is kept as it is, and at most half of what was sent.
+        max_input_tokens: a request of more estimated tokens is made shorter before it is sent. By default none is.
+        keep_tokens: about how many tokens of the newest part are kept as they are, and at most half of what was sent.
     """
 
     reactive: bool = True
@@ -111,8 +111,9 @@ def question_starts(messages: Sequence[Message], first: int) -> list[int]:
 
 
 def steps_of(parts: Sequence[Part]) -> list[list[Part]]:
-    """The steps of an answer. What stands before the first one is part of it."""
-    begins = [at for at, part in enumerate(parts) if part["type"] == "step-start"][1:]
+    begins = [at for at, part in enumerate(parts) if part["type"] == "step-start"][
+        1:
+    ]  # what stands before the first is part of it
     bounds = [0, *begins, len(parts)]
     return [list(parts[start:end]) for start, end in pairwise(bounds)] if parts else []
 

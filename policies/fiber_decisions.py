@@ -131,7 +131,7 @@ class FiberRetry:
         raise ValueError(f"{given!r} is not True, a number of attempts, or a FiberRetry")
 
     def pause_ms(self, failures: int, limits: Limits, roll: float) -> int:
-        """The pause after so many failures (1, 2, …)."""
+        """The pause after the first, second, … failure."""
         first = limits.retry_first_ms if self.first_ms is None else self.first_ms
         most = limits.retry_most_ms if self.most_ms is None else self.most_ms
         return int(jittered_ms(backoff_ms(failures, first, most), roll))

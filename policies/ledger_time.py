@@ -9,7 +9,7 @@ People, NTP and machines that slept set clocks. There are three times:
 | the wall's | the clock of the supervisor's machine | alarms: schedules and whatever else is due at an instant |
 
 - **Set forward**, by a person or because the machine slept, the ledger's time leaps to the wall's within seconds. So stamps are true, and
-  what is kept for so long (retention) is kept by the calendar. What is due at an instant that was leaped over is due at once.
+  what is kept for a time (retention) is kept by the calendar. What is due at an instant that was leaped over is due at once.
 - **A leap is no time that passed.** What is measured from an instant before it (budgets, silence, starts, the pause before another attempt)
   is measured from that instant moved over the leap (`carried`), so nobody is given up for it.
 - **Two pauses count a leap as time**: before a mail is delivered again, and before an agent whose host died is woken again. They bound how
@@ -57,7 +57,7 @@ class LedgerTime(NamedTuple):
 
 
 def carried(instant_ms: int, leaps: tuple[Leap, ...]) -> int:
-    """An instant moved over all leaps that came after it, so that what is measured from it does not count them."""
+    """An instant, moved over all later leaps, so that what is measured from it does not count them."""
     for leap in leaps:
         if instant_ms <= leap.from_ms:
             instant_ms += leap.by_ms

@@ -27,7 +27,7 @@ class Limits:
     hosts_warm: int = 2  # hosts kept ready ahead of demand
     pack_max: int = 1000  # agents per host that work at the same time
     inline_agents_max: int = 16  # above this many agents a host writes storages on threads, which cost more
-    late_ms_max: int = 1_000  # lateness of a host's loop, or of who is to be begun next, above which it gets fewer runs
+    late_ms_max: int = 1_000  # lateness of a host's loop, or of the next agent to begin, above which it gets fewer runs
     writes_waiting_max: int = 100  # waiting writes of a host above which it gets fewer runs
     threads_max: int = 32  # threads of one host for sync code; one that waits for the runtime does not count
     tenancies_max: int = 200_000  # agents that a host serves before it is retired
@@ -38,10 +38,8 @@ class Limits:
 
     heartbeat_ms: int = 2_000  # the interval between heartbeats
     heartbeat_misses_max: int = 5  # heartbeats without an answer or any computing after which a host is ended
-    blocked_warn_ms: int = (
-        5_000  # an agent whose code keeps its host's loop for so long is named, and later placed alone
-    )
-    blocked_max_ms: int = 60_000  # a host whose loop stands in the same piece of work for so long is ended
+    blocked_warn_ms: int = 5_000  # an agent whose code keeps its host's loop longer is named, and later placed alone
+    blocked_max_ms: int = 60_000  # a host whose loop stands in the same piece of work longer is ended
     orphan_ms: int = 60_000  # a host ends itself after this time without a supervisor
     start_timeout_ms: int = 30_000  # an attempt whose agent takes longer to start is interrupted (`inspect-timeout`)
     teardown_grace_ms: int = 5_000  # a torn-down child that takes longer to stop counts as still running
@@ -76,7 +74,7 @@ class Limits:
     detached_no_progress_budget_ms: float = 3_600_000  # seed 003; 0 and infinity are off
 
     stream_kept_ms: float = (
-        300_000  # after the end of a chat's answer its stream is told for so long to clients that come back
+        300_000  # how long after its end the stream of a chat's answer is told to clients that come back
     )
 
     fibers_at_once_max: int = 1_000  # running fibers of one agent; one that waits for another does not count
@@ -98,10 +96,10 @@ class Limits:
     checkpoint_idle_ms: int = 3_000  # idle time after which a checkpoint is taken
     retained_in_memory: int = 20_000  # ended runs kept in memory for quick answers
     ended_kept_ms: float = (
-        INFINITY  # an ended run that nobody needs any more is cleared after this time; infinity never
+        INFINITY  # an ended run that is not needed any more is cleared after this time; infinity never
     )
     ended_kept_max: float = (
-        INFINITY  # when more runs have ended, the oldest that nobody needs are cleared; infinity off
+        INFINITY  # when more runs have ended, the oldest that are not needed are cleared; infinity off
     )
 
     id_max: int = 256  # characters of an id
@@ -119,7 +117,7 @@ class Limits:
         return cls(**known)
 
     def for_cores(self, cores: int) -> Self:
-        """These limits for a cluster of so many cores: `hosts_max` is set."""
+        """These limits for a cluster of that size: `hosts_max` is set."""
         return self if self.hosts_max else replace(self, hosts_max=min(max(cores, HOSTS_MIN), HOSTS_MOST))
 
     def differing(self, other: Limits) -> list[str]:

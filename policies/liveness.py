@@ -43,13 +43,11 @@ def is_noteworthy(silence: Silence, limits: Limits) -> bool:
 
 
 def is_unbearable(silence: Silence, limits: Limits) -> bool:
-    """Whether a host is to be ended."""
     blocked = _looks(limits.blocked_max_ms, limits)
     return silence.looks > {MUTE: limits.heartbeat_misses_max, COMING: STARTS * blocked}.get(silence.sign, blocked)
 
 
 def was_late(late_ms: float, limits: Limits) -> bool:
-    """Whether the supervisor was so late itself that nobody else's silence counts."""
     return late_ms >= limits.heartbeat_ms
 
 

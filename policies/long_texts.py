@@ -62,8 +62,8 @@ def length_of(text: str, counting: Counting = Counting.CHARACTERS) -> int:
     return len(text) if counting is Counting.CHARACTERS else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
+# Providers refuse lone surrogates and NULs: replacement characters take their places.
 def sendable(text: str) -> str:
-    """A text that every provider accepts: lone surrogates and NULs become replacement characters."""
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return whole.replace("\x00", "\ufffd")
 

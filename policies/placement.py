@@ -23,7 +23,7 @@ from typing import Final, Protocol, TypeVar
 from perdure.policies.limits import Limits
 
 HOSTS_APART: Final = 2
-ROOM_MIN: Final = 100  # so many agents are no burden, if they do little; the machine may be slow for reasons of its own
+ROOM_MIN: Final = 100  # agents that do little are no burden, and the machine may be slow for reasons of its own
 
 
 class Candidate(Protocol):

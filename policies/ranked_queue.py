@@ -1,12 +1,12 @@
-"""Whose turn it is on a host where many agents have work: for the event loop, and for the thread that writes storages.
+"""Which of many agents on a host has the next turn of the event loop, or of the thread that writes storages.
 
-| rank | who | |
+| rank | agent | |
 |---|---|---|
-| `CALL` | an agent that is called, because somebody waits for the answer | always first |
+| `CALL` | an agent that is called, because a caller waits for the answer | always first |
 | `WORK` | an agent that is at work | before newcomers, so that what was begun comes to its end |
 | `OPENING` | an agent that begins | when no other waits, or after `PASSES_MAX` others went before it |
 
-So agents end steadily and few are begun at once. Nobody waits for ever but behind calls, and each call is one turn.
+So agents end steadily and few are begun at once. Only calls can keep an agent waiting for ever, and each call is one turn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Rank(IntEnum):
-    """Why somebody waits."""
+    """Why an agent waits."""
 
     CALL = 1
     WORK = 2
@@ -29,7 +29,7 @@ class Rank(IntEnum):
 
 
 class RankedQueue(Generic[T]):
-    """Those who wait, each rank in the order in which it came."""
+    """The waiting agents, each rank in the order of arrival."""
 
     def __init__(self) -> None:
         self._ranks: dict[Rank, deque[T]] = {rank: deque() for rank in Rank}
@@ -45,7 +45,6 @@ class RankedQueue(Generic[T]):
         self._ranks[rank].appendleft(item)
 
     def take(self) -> T:
-        """Whose turn it is. Raises `IndexError` if nobody waits."""
         calls, work, openings = self._ranks.values()
         if calls:
             return calls.popleft()

@@ -116,8 +116,6 @@ def repair_transcript(
 
 
 class _Repair:
-    """One pass over a transcript, with its counts."""
-
     def __init__(self, should_repair: Callable[[Part], bool], repair_part: Callable[[Part], object]) -> None:
         self._should_repair = should_repair
         self._repair_part = repair_part

@@ -50,7 +50,6 @@ class RepeatGuard:
     losses: tuple[UnknownOutcome, ...] = ()
 
     def blocked(self, tool: str, arguments: object, effect: str) -> UnknownOutcome | None:
-        """The loss that this call would repeat, or None if it may start."""
         if effect in ("pure", "idempotent"):
             return None
         key = call_key(tool, arguments)
@@ -65,8 +64,7 @@ class RepeatGuard:
         return self._keeping(lambda each: replace(each, was_stopped=True) if each.key == loss.key else each)
 
     def settled(self, call_id: str, effect: str, *, succeeded: bool) -> RepeatGuard:
-        """After a call got its result: the late result of a loss, or a read-only success, which is evidence for all losses."""
-        if effect == "pure" and succeeded:
+        if effect == "pure" and succeeded:  # evidence for all losses
             return RepeatGuard()
         return self._keeping(lambda each: None if each.call_id == call_id else each)
 
@@ -93,7 +91,6 @@ class RepeatGuard:
 
 
 def call_key(tool: str, arguments: object) -> str:
-    """A digest of the tool and its arguments. It does not depend on how the arguments are written."""
     text = json.dumps([tool, _canonical(arguments)], sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return sha256(text.encode()).hexdigest()
 

@@ -1,7 +1,7 @@
 """How long ended runs are kept: which of them may be cleared, by their age and by their number.
 
 Both bounds are off by default (infinity). A run is due when it ended `ended_kept_ms` ago, or when more than `ended_kept_max` have ended and
-it is among the oldest of them. Whether somebody still needs it is not decided here (`ledger.protocol`).
+it is among the oldest of them. Whether it is still needed is not decided here (`ledger.protocol`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MINUTE_MS = 60_000
 
 
 class Due(NamedTuple):
-    """Which ended runs are due: those that ended before this instant, and this many of the oldest that nobody needs."""
+    """Which ended runs are due: those that ended before this instant, and this many of the oldest that are not needed."""
 
     before_ms: float
     surplus: int
@@ -25,7 +25,7 @@ class Due(NamedTuple):
         return self.surplus > 0 or self.before_ms > 0
 
     def has(self, ended_at_ms: int, chosen: int) -> bool:
-        """Whether a run that ended then is due, when all before it were looked at and so many of them chosen."""
+        """Whether a run that ended then is due, after `chosen` of the older ones."""
         return ended_at_ms < self.before_ms or chosen < self.surplus
 
 

@@ -91,7 +91,6 @@ class Cron:
         return next(self._from(instant_ms), None)
 
     def missed(self, tick_ms: int, now_ms: int) -> int:
-        """How many ticks later than `tick_ms` have come by now; at most `MISSED_COUNTED_MAX`."""
         return sum(1 for _ in islice(takewhile(lambda each: each <= now_ms, self._from(tick_ms)), MISSED_COUNTED_MAX))
 
     def latest(self, tick_ms: int, now_ms: int, most: int) -> list[int]:

@@ -3,7 +3,7 @@
 A span is named by what it is about (a run and its attempt, a turn and its attempt, a call), never by chance. So whichever process knows
 these ids can name a span that another process tells, or told before it died: as the parent of a span, or as the attempt before it.
 
-A request carries the context of whoever made it in the form of the W3C's `traceparent`. What no request carried has a trace of its own.
+A request carries the context of its sender as the W3C's `traceparent`. What no request caused has a trace of its own.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class EndedSpan(NamedTuple):
 
 
 def context_of(text: object) -> TraceContext | None:
-    """The context that a request carries; None if it carries none, or something else."""
     found = _TRACEPARENT.fullmatch(text) if isinstance(text, str) else None
     if found is None or not int(found[1], 16):
         return None
@@ -92,8 +91,7 @@ def turn_span(above: TraceContext, agent: str, request_id: str, attempt: int) ->
 
 
 def error_type(text: str, otherwise: str) -> str:
-    """The type of an error by its words, `ValueError: …`. The words themselves may hold what a person wrote."""
-    found = _ERROR_NAME.match(text)
+    found = _ERROR_NAME.match(text)  # and no more of `ValueError: …`: the words may hold what a person wrote
     return found[0] if found is not None else otherwise
 
 

@@ -41,19 +41,16 @@ def carriers(hosts: Iterable[str], homes: Iterable[tuple[str, str]]) -> list[Car
 
 
 def in_turns(kinds: Sequence[K], shuffled: Callable[[Sequence[K]], Sequence[K]]) -> Iterator[K]:
-    """Kinds without end, each once before any comes twice. `shuffled` is the dice."""
     while True:
         yield from shuffled(kinds)
 
 
 def from_here(kinds: Sequence[K], first: K) -> list[K]:
-    """All kinds, beginning with this one: the next one is taken if it finds nobody."""
-    place = kinds.index(first)
+    place = kinds.index(first)  # the next one is taken if this one finds nobody
     return [*kinds[place:], *kinds[:place]]
 
 
 def share_of(hosts: Sequence[Carrier], fraction: float, roll: Callable[[], float]) -> list[str]:
-    """A share of the hosts, rounded up, drawn by rolls in [0, 1)."""
     left = list(hosts)
     # Rounded first, because 0.55 of 100 is a little more than 55 in floats.
     count = min(len(left), math.ceil(round(fraction * len(left), 9)))

@@ -234,7 +234,6 @@ def _is_missing_key(raised: Raised) -> bool:
 
 
 def _lost(chain: list[Raised]) -> Failure | None:
-    """A broken connection, a body that could not be unpacked, or a full pool; None if these exceptions say none of it."""
     if not chain:
         return None
     codes = [each.code.lower() for each in chain if each.code and each.status is None]

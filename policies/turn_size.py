@@ -1,7 +1,7 @@
 """How many messages one turn of the supervisor decides.
 
-Messages of one turn share a commit, so many are cheaper than few. But whoever asks for something meanwhile waits until the turn is over. So
-a turn takes as many as are dealt with in about a thirtieth of a second. The time of the commit does not count: a slow disk needs large
+Messages of one turn share a commit, so many are cheaper than few. But messages that come meanwhile wait until the turn is over. So a turn
+takes as many as are dealt with in about a thirtieth of a second. The time of the commit does not count: a slow disk needs large
 groups.
 """
 

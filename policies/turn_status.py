@@ -43,7 +43,7 @@ class TurnEvent(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     ABORTED = "aborted"
-    """Somebody cancelled it."""
+    """It was cancelled."""
     SKIPPED = "skipped"
     """It has nothing to answer, or was superseded."""
 

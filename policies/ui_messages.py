@@ -134,8 +134,8 @@ def without(part: Part, *names: str) -> Part:
     return cast("Part", {name: value for name, value in part.items() if name not in names})
 
 
+# An agent could not answer it, and providers refuse it.
 def says_nothing(message: Mapping[str, Any]) -> bool:
-    """Whether a message has neither words nor anything else: what an agent could not answer, and providers refuse."""
     parts = message.get("parts")
     return isinstance(parts, list) and all(isinstance(each, Mapping) and _is_empty(each) for each in parts)
 
