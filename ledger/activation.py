@@ -8,12 +8,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from perdure.policies import INFINITY
 
 PACKAGE: Final = "package"  # beside what a class asks of Ray in its `runtime_env`
 FORGIVEN_AFTER_MS: Final = 600_000  # twice the longest pause before anything is tried again, by the default limits
+
+
+HostSpec: TypeAlias = "list[Any]"
+"""What an agent class asks of its host: processors, other resources as `(name, amount)`, the text of its `runtime_env` or an empty one, and
+whether it wants a host to itself."""
 
 
 @dataclass(slots=True)
@@ -39,7 +44,7 @@ class Activation:
     unclean: bool = False
     wake_at_ms: int = 0
     losses: int = 0
-    home: list[Any] | None = None
+    home: HostSpec | None = None
     alarm_at_ms: int = 0
     owes: bool = False
     doomed: bool = False
@@ -74,7 +79,7 @@ class HostView:
     """
 
     host_id: str
-    spec: Any
+    spec: HostSpec | None
     up: bool = False
     is_loading: bool = False
     draining: bool = False
@@ -99,7 +104,7 @@ class PoolTrouble:
     """Why no host of a pool comes up: seen, not recorded. `starts` counts those that failed in a row, since `since_at_ms`. `is_lack` says
     that no node of the cluster has what they ask for."""
 
-    spec: Any
+    spec: HostSpec | None
     cause: str
     starts: int
     since_at_ms: int
@@ -123,7 +128,7 @@ def blind(elsewhere: Mapping[str, str]) -> str:
     )
 
 
-def _asked_of_host(spec: Any) -> str:
+def _asked_of_host(spec: HostSpec | None) -> str:
     if spec is None:
         return ""
     environment = {name: value for name, value in json.loads(spec[2] or "{}").items() if name != PACKAGE}
@@ -134,18 +139,18 @@ def _asked_of_host(spec: Any) -> str:
     return f" ({', '.join(asked)})" if asked else ""
 
 
-def pool_key(spec: Any) -> str:
-    """The name of the pool for what an agent class asks of its host; that of the default pool is empty. The last item of `spec`, whether
-    the agent wants a host to itself, makes no other pool, and neither does how its number of processors is written."""
+def pool_key(spec: HostSpec | None) -> str:
+    """The name of the pool for what an agent class asks of its host; empty for the default pool. Whether an agent wants a host to itself,
+    and how its number of processors is written, makes no other pool."""
     return "" if spec is None or not any(spec[:3]) else repr([float(spec[0]), *spec[1:3]])
 
 
-def package_of(spec: Any) -> str:
+def package_of(spec: HostSpec | None) -> str:
     """The package of code that hosts of this pool are started with; empty if there is none."""
     return str(json.loads(spec[2]).get(PACKAGE, "")) if spec is not None and spec[2] else ""
 
 
-def with_package(spec: Any, package: str) -> list[Any] | None:
+def with_package(spec: HostSpec | None, package: str) -> HostSpec | None:
     """The same wishes, for hosts with this package of code instead; None for the default pool."""
     cpus, resources, text, exclusive = spec or [0, [], "", False]
     environment = {name: value for name, value in json.loads(text or "{}").items() if name != PACKAGE}

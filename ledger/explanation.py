@@ -10,9 +10,9 @@ import math
 import shlex
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from perdure.ledger.activation import STARTS_MAX, Activation, PoolTrouble, package_of, pool_key
+from perdure.ledger.activation import STARTS_MAX, Activation, HostSpec, PoolTrouble, package_of, pool_key
 from perdure.ledger.codec import unpack
 from perdure.ledger.mail import Mail, MailState, Slot
 from perdure.ledger.placements import askers_host, blamed_in, hindrance, is_alone, is_at_fault
@@ -217,7 +217,7 @@ def _hindered(case: Case, trouble: PoolTrouble) -> Iterator[str]:
         yield "It is tried again, ever more seldom, and the run goes on when a host comes up."
 
 
-def _alone(case: Case, spec: list[Any] | None, losses: int, died: str) -> Iterator[str]:
+def _alone(case: Case, spec: HostSpec | None, losses: int, died: str) -> Iterator[str]:
     view, child = case.view, case.run.child
     if is_alone(view, child, spec, losses, blamed_in(view, pool_key(spec), case.limits)):
         asked = died if losses else "its class asks for that"

@@ -17,9 +17,8 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from typing import Any
 
-from perdure.ledger.activation import STARTS_MAX, HostView, PoolTrouble, pool_key, with_package
+from perdure.ledger.activation import STARTS_MAX, HostSpec, HostView, PoolTrouble, pool_key, with_package
 from perdure.ledger.batch_decisions import seat_together
 from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact, RunFailed
 from perdure.ledger.ids import name_of
@@ -147,7 +146,7 @@ def begins_soon(view: View, agent: str) -> bool:
     return run is not None and run.child == agent and run.is_live and not run.is_placed and not run.parked
 
 
-def is_alone(view: View, agent: str, spec: list[Any] | None, losses: int, blamed: int) -> bool:
+def is_alone(view: View, agent: str, spec: HostSpec | None, losses: int, blamed: int) -> bool:
     return bool(spec and spec[-1]) or agent in view.blockers or losses >= blamed
 
 
@@ -178,7 +177,7 @@ class _Blame(dict[str, int]):
         self[key] = blamed_in(self._view, key, self._limits)
         return self[key]
 
-    def isolates(self, agent: str, home: list[Any] | None) -> bool:
+    def isolates(self, agent: str, home: HostSpec | None) -> bool:
         """Whether an agent must be alone. One that is only suspected is packed with others if no more hosts may be had for single agents,
         because otherwise it might wait for ever."""
         if home and home[-1]:
@@ -203,10 +202,10 @@ def pool(view: View, key: str) -> list[HostView]:
     return [host for host in view.hosts.values() if pool_key(host.spec) == key]
 
 
-def hosts_wanted(view: View, limits: Limits, *, warm: bool = True) -> list[Any]:
+def hosts_wanted(view: View, limits: Limits, *, warm: bool = True) -> list[HostSpec | None]:
     """The hosts to start now, one spec for each. The pool with the newest code is kept warm; others exist on demand."""
     ahead = with_package(None, view.code.warm)
-    specs: dict[str, Any] = {pool_key(ahead): ahead} if warm else {}
+    specs: dict[str, HostSpec | None] = {pool_key(ahead): ahead} if warm else {}
     demand: Counter[str] = Counter()
     alone: Counter[str] = Counter()
     apart: set[str] = set()
@@ -228,7 +227,7 @@ def hosts_wanted(view: View, limits: Limits, *, warm: bool = True) -> list[Any]:
             specs[line.pool] = homes[0][1]
         demand[line.pool] += view.wakes.length(line) - len(look) + len(homes)
         alone[line.pool] += sum(blame.isolates(agent, home) for agent, home in homes)
-    wanted: list[Any] = []
+    wanted: list[HostSpec | None] = []
     for key, spec in specs.items():
         hosts = pool(view, key)
         count = wanted_hosts(hosts, demand[key], alone[key], limits, is_apart=key in apart)

@@ -12,7 +12,7 @@ from collections.abc import Collection
 from itertools import islice
 from typing import Any
 
-from perdure.ledger.activation import Activation, HostView, Lives, PoolTrouble, package_of, with_package
+from perdure.ledger.activation import Activation, HostSpec, HostView, Lives, PoolTrouble, package_of, with_package
 from perdure.ledger.code import Code
 from perdure.ledger.facts import Fact
 from perdure.ledger.families import Families, ancestors
@@ -60,7 +60,7 @@ class View:
         self.elsewhere: dict[str, str] = {}  # nodes that do not see the directory, and what each has instead
         self.troubles: dict[str, PoolTrouble] = {}  # by pool, of those whose last host did not come up
         self.blockers: dict[str, None] = {}  # agents whose code was seen to block the event loop of their host
-        self.homes: dict[str, list[Any]] = {}
+        self.homes: dict[str, HostSpec] = {}  # of agents that are called, until they are awake
         self.touched: dict[str, None] = {}
         self.dirty_agents: dict[str, None] = {}
         self.kept: dict[str, None] = {}
@@ -199,7 +199,7 @@ class View:
         else:
             self.alarmed.pop(agent, None)
 
-    def home_of(self, agent: str) -> list[Any] | None:
+    def home_of(self, agent: str) -> HostSpec | None:
         """What an agent's class asks of its host, as told by its last activation, or by the call or mail that waits for it; with the code
         that it takes now."""
         home = self._told_home(agent)
@@ -212,7 +212,7 @@ class View:
             package = package_of(run.options.get("pool"))
         return home if package is None else with_package(home, package)
 
-    def _told_home(self, agent: str) -> list[Any] | None:
+    def _told_home(self, agent: str) -> HostSpec | None:
         activation = self.agents.get(agent)
         if activation is not None and activation.home is not None:
             return activation.home

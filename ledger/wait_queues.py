@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from perdure.ledger.activation import pool_key
+from perdure.ledger.activation import HostSpec, pool_key
 
 LOOK_MAX: Final = 64  # how many of a line are looked at together
 
@@ -20,7 +20,7 @@ class LineKey(NamedTuple):
     exclusive: bool
 
 
-def line_for(spec: list[Any] | None) -> LineKey:
+def line_for(spec: HostSpec | None) -> LineKey:
     return LineKey(pool_key(spec), bool(spec and spec[-1]))
 
 

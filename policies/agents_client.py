@@ -157,20 +157,14 @@ def class_of(agent_type: str) -> str:
     return agent_type.rpartition(":")[2]
 
 
-def chunks_in(body: Any) -> list[Any]:
-    if isinstance(body, dict) and body.get("type") == "chunks":
-        return list(body.get("chunks") or ())
-    return [body]
-
-
 def run_events(frame: Mapping[str, Any]) -> list[tuple[int, dict[str, Any]]]:
     """The events that these clients are told for a frame of ours, each with its number. Numbers are the same live and in a replay."""
     event, run_id, at = frame["event"], frame["run_id"], frame["sequence"] * PER_FRAME
     kind = event["kind"]
     if kind == "chunk":
-        shown = [
-            each for each in chunks_in(event["body"]) if not isinstance(each, dict) or each.get("type") not in UNSHOWN
-        ]
+        body = event["body"]  # one chunk, or several
+        chunks = (body.get("chunks") or ()) if isinstance(body, dict) and body.get("type") == "chunks" else (body,)
+        shown = [each for each in chunks if not isinstance(each, dict) or each.get("type") not in UNSHOWN]
         return [(at + n, {"kind": "chunk", "runId": run_id, "body": each}) for n, each in enumerate(shown)]
     told = _TOLD[kind](event, run_id, at) if kind in _TOLD else {}
     return [(at, {"runId": run_id, **told})] if told else []

@@ -50,18 +50,15 @@ def from_here(kinds: Sequence[K], first: K) -> list[K]:
     return [*kinds[place:], *kinds[:place]]
 
 
-def share_of(hosts: Sequence[Carrier], fraction: float, roll: Callable[[], float]) -> list[str]:
-    left = list(hosts)
-    # Rounded first, because 0.55 of 100 is a little more than 55 in floats.
-    count = min(len(left), math.ceil(round(fraction * len(left), 9)))
-    return [left.pop(int(roll() * len(left))).host_id for _ in range(count)]
-
-
 def victims(
     target: StrikeTarget, hosts: Sequence[Carrier], fraction: float | None, roll: Callable[[], float]
 ) -> list[str]:
-    """The hosts that a strike hits: one, or this share of them; for an agent, the host of one that is drawn. Empty if there is none."""
+    """The hosts that a strike hits: one, or this share of them, rounded up; for an agent, the host of one that is drawn. Empty if there is
+    none. `roll` is in [0, 1)."""
     if target is StrikeTarget.HOST and fraction is not None:
-        return share_of(hosts, fraction, roll)
+        left = list(hosts)
+        # Rounded first, because 0.55 of 100 is a little more than 55 in floats.
+        count = min(len(left), math.ceil(round(fraction * len(left), 9)))
+        return [left.pop(int(roll() * len(left))).host_id for _ in range(count)]
     found = [host.host_id for host in hosts for _ in (host.agents if target is StrikeTarget.AGENT else [host])]
     return [found[int(roll() * len(found))]] if found else []

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.policies import StrikeTarget, carriers, from_here, in_turns, victims
-from perdure.policies.strikes import Carrier, share_of
+from perdure.policies.strikes import Carrier
 
 HOMES = [("b@m:A", "y"), ("a@m:A", "y"), ("c@m:A", "x"), ("d@m:A", "elsewhere")]
 
@@ -39,14 +39,15 @@ def test_other_ids_of_hosts_give_the_same_choice(seed: int, renamed: list[str], 
 @given(st.integers(0, 40), st.floats(0.001, 1.0), st.integers(0, 1_000))
 def test_a_share_is_rounded_up_and_hits_nobody_twice(count: int, fraction: float, seed: int) -> None:
     hosts = [Carrier(f"h{number}") for number in range(count)]
-    hit = share_of(hosts, fraction, Random(seed).random)
+    hit = victims(StrikeTarget.HOST, hosts, fraction, Random(seed).random)
     assert len(set(hit)) == len(hit) <= count
     assert fraction * count - 1e-6 <= len(hit) < fraction * count + 1
 
 
 @pytest.mark.parametrize(("fraction", "count"), [(0.3, 3), (0.31, 4), (0.01, 1), (1.0, 10)])
 def test_three_tenths_of_ten_are_three(fraction: float, count: int) -> None:
-    assert len(share_of([Carrier(str(number)) for number in range(10)], fraction, Random(1).random)) == count
+    hosts = [Carrier(str(number)) for number in range(10)]
+    assert len(victims(StrikeTarget.HOST, hosts, fraction, Random(1).random)) == count
 
 
 def test_the_host_of_an_agent_is_the_likelier_the_more_agents_it_carries_and_never_an_empty_one() -> None:
