@@ -33,8 +33,9 @@ _DAMAGE: Final = re.compile(
 
 
 def is_damage(problem: Exception) -> bool:
-    """Whether DuckDB says by this error that its file is damaged. It has no class for that: it comes as a plain `duckdb.Error`, of a commit
-    as one of transactions, and of an index or a checkpoint as a fatal one. What an author's SQL raises has another beginning."""
+    """Whether DuckDB says by this error that its file is damaged."""
+    # It has no class for that: it comes as a plain `duckdb.Error`, of a commit as one of transactions, and of an index or a checkpoint as a
+    # fatal one. What an author's SQL raises has another beginning.
     return _DAMAGE.match(str(problem)) is not None
 
 

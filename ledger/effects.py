@@ -162,6 +162,7 @@ def _for_run(view: View, run: Run) -> list[Effect]:
     activation, is_live = view.agents.get(run.child), run.is_live
     awake = activation if activation is not None and activation.host_id else None
     begins_again = is_live and not run.host_id and not run.parked
+    # A run that begins again waits until its child has ended its other work: an agent has one life at a time.
     if awake is not None and (run.teardown or run.cleared or begins_again):
         effects.append(StopAgent(awake.host_id, run.child, awake.incarnation))
     elif is_live and run.host_id and not run.confirmed:
@@ -189,7 +190,7 @@ def _for_agent(view: View, activation: Activation, at_ms: int) -> Iterator[Effec
         return
     run = view.runs.get(activation.run_id)
     if run is not None and activation.agent_id not in view.mailbox:
-        return
+        return  # its start is an effect of the run
     if not activation.confirmed and run is None:
         reported, cause = activation.reported or 0, activation.cause
         yield WakeAgent(activation.host_id, activation.agent_id, activation.incarnation, reported, cause)

@@ -116,10 +116,11 @@ def _attempt_started(view: View, fact: AttemptStarted, seq: int, at_ms: int) -> 
 def _run_ended(view: View, fact: RunCompleted | RunFailed | RunAborted, seq: int, at_ms: int) -> int | None:
     run = view.runs[fact.run_id]
     frame = view.advance(run, fact, seq, at_ms)
+    # The child of an aborted run is still to be stopped.
     if not isinstance(fact, RunAborted) and fact.released and run.child in view.agents:
         view.move(run.child, "")
         view.drop_agent(run.child)
-    gave_up = run.slots.get(Slot.GIVE_UP)
+    gave_up = run.slots.get(Slot.GIVE_UP)  # the true end supersedes one that is not delivered yet
     if gave_up is not None and permits(gave_up, MailEvent.OVERTAKEN):
         view.move_mail(MailEvent.OVERTAKEN, run.mail_id(Slot.GIVE_UP))
     if run.wants_mail:
@@ -176,7 +177,7 @@ def _run_retried(view: View, fact: RunRetried, seq: int, at_ms: int) -> int | No
         state = run.slots.get(slot)
         if state is not None and permits(state, MailEvent.OVERTAKEN):
             view.move_mail(MailEvent.OVERTAKEN, run.mail_id(slot))
-    run.forget_ends(seq)
+    run.forget_ends(seq)  # its next end is told by other mail
     view.parked.pop(run.run_id, None)
     view.dequeue(run)  # it may change its pool
     frame = view.advance(run, fact, seq, at_ms)
@@ -236,7 +237,7 @@ def _agent_released(view: View, fact: AgentReleased, seq: int, _at_ms: int) -> N
 def _agent_lost(view: View, fact: AgentLost, seq: int, at_ms: int) -> None:
     activation = view.move(fact.agent_id, "")
     view.lives.ended(fact.agent_id, seq)
-    if view.doomed_by(fact.agent_id):
+    if view.doomed_by(fact.agent_id):  # it is not woken again, whatever it owes
         view.drop_agent(fact.agent_id)
         return
     activation.unclean, activation.wake_at_ms = True, fact.wake_at_ms
@@ -251,7 +252,7 @@ def _agent_lost(view: View, fact: AgentLost, seq: int, at_ms: int) -> None:
 
 def _alarm_set(view: View, fact: AlarmSet, _seq: int, _at_ms: int) -> None:
     activation = view.agents[fact.agent_id]
-    activation.owes, activation.home = False, fact.home
+    activation.owes, activation.home = False, fact.home  # what it owed was to say when it must be awake next
     view.set_alarm(activation, fact.at_ms)
 
 
@@ -259,7 +260,7 @@ def _alarm_rang(view: View, fact: AlarmRang, _seq: int, at_ms: int) -> None:
     activation = view.agents[fact.agent_id]
     view.set_alarm(activation, 0)
     activation.forgive(at_ms)
-    if activation.host_id:
+    if activation.host_id:  # it may be leaving: only its next alarm shows that it has seen this one
         activation.owes = True
     elif not activation.unclean:
         activation.unclean, activation.wake_at_ms = True, at_ms

@@ -105,8 +105,8 @@ def milestone(view: View, said: Milestone) -> Iterator[Fact]:
 
 
 def _caller(view: View, run: Run) -> Run | None:
-    """The run whose child called this tool: what the tool reports, from a host of its own, the child reports too (seed 003), whatever has
-    become of the child's process meanwhile. The tool's own life is fenced."""
+    # The run whose child called this tool. What the tool reports, from a host of its own, the child reports too (seed 003), whatever has
+    # become of the child's process meanwhile: the tool's own life is fenced.
     caller = view.runs.get(run.parent_run) if run.options.get("relays") else None
     return caller if caller is not None and caller.child == run.parent else None
 
@@ -246,7 +246,7 @@ def lose(
     """An agent is gone in the middle of its work. The table in `policies.recovery` decides about its run. If no attempt follows, the agent
     is woken, because it may owe other work; not so after a goodbye (`is_clean`), which tells what it owes."""
     run = view.runs.get(activation.run_id)
-    if run is not None and run.cleared:
+    if run is not None and run.cleared:  # it is being deleted, so it owes nothing
         yield AgentReleased(activation.agent_id, activation.incarnation)
         return
     if run is None or not run.is_live or not run.is_placed:

@@ -36,8 +36,8 @@ def origin_of(agent_type: str) -> str:
 
 
 def sub_agent_id(parent: str, agent_type: str, name: str) -> str:
-    """The address of a sub-agent: its parent's address, then its own name, quoted so that it cannot look like a descent:
-    `stdlib@m:Census>shard 1@m:Shard`."""
+    """The address of a sub-agent: `stdlib@m:Census>shard 1@m:Shard`."""
+    # Quoted, so that a name cannot look like a descent.
     return agent_id(agent_type, f"{parent}>{quote(name, safe=' /:')}")
 
 
@@ -64,8 +64,8 @@ def is_within(agent: str, ancestor: str) -> bool:
 
 
 def mail_id(run_id: str, slot: str, mark: int = 0) -> str:
-    """The id of the one mail that a run can send from this slot. `mark` tells it from that of an earlier run with this id, which was
-    cleared."""
+    """The id of the one mail that a run can send from this slot."""
+    # `mark` tells it from that of an earlier run with this id, which was cleared.
     return f"{run_id}!{slot}!{mark}" if mark else f"{run_id}!{slot}"
 
 

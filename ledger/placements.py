@@ -178,13 +178,12 @@ class _Blame(dict[str, int]):
         return self[key]
 
     def isolates(self, agent: str, home: HostSpec | None) -> bool:
-        """Whether an agent must be alone. One that is only suspected is packed with others if no more hosts may be had for single agents,
-        because otherwise it might wait for ever."""
         if home and home[-1]:
             return True
         blamed = max(self._limits.alone_after_losses, self[pool_key(home)])
         if not is_alone(self._view, agent, home, deaths_of(self._view, agent), blamed):
             return False
+        # One that is only suspected is packed with others where no more hosts may be had for single agents: it might wait for ever.
         return has_room_alone(pool(self._view, pool_key(home)), self._limits)
 
 

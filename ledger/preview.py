@@ -29,10 +29,8 @@ def preview_of(value: Any) -> str | None:
 
 
 def shown_input(options: Mapping[str, Any], inline: bytes | None) -> Any:
-    """What to display of a run's input: what its parent chose, or else a preview of the input.
-
-    For an input that is too large for its fact, the parent has made the preview already, so the payload is not read.
-    """
+    """What to display of a run's input: what its parent chose, or else a preview of the input."""
+    # For an input that is too large for its fact, the parent has made the preview already, so the payload is not read.
     told = options.get("preview")
     if isinstance(told, Kept):
         return told

@@ -176,7 +176,7 @@ def tell(view: View, said: Tell) -> Iterator[Fact]:
         raise AgentBeingDeleted(said.sender, "sender")
     if view.doomed_by(said.recipient):
         raise AgentBeingDeleted(said.recipient)
-    if said.mail_id not in view.mail:
+    if said.mail_id not in view.mail:  # else it is told again
         yield MailPosted(said.mail_id, said.recipient, said.sender, said.method, said.body, said.home)
 
 

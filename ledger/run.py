@@ -144,9 +144,9 @@ class Run:
         return [*map(self.mail_id, self.slots), *self.overtaken]  # those that may still be known
 
     def attempts(self, default_max: int) -> Attempts:
-        """How many attempts count against which limit: those since the last progress; with a limit of one, all of them, because that means
-        at most once."""
+        """The attempts since the last progress, and their limit."""
         most = self.options.get("attempts_max") or default_max
+        # A limit of one means at most once, so all attempts count.
         return Attempts(self.attempt - self.begun_after if most == 1 else self.idle_attempts, most)
 
     @property

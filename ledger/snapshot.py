@@ -75,8 +75,8 @@ def dirty_records(view: View) -> list[Record]:
 
 
 def _kept(view: View, table: str, key: str, record: Record | None) -> Iterator[Record]:
-    """The row of a record that exists, or the removal of a row whose record is gone. A record that came and went between two snapshots,
-    as most do, never had a row."""
+    """The row of a record that exists, or the removal of a row whose record is gone."""
+    # A record that came and went between two snapshots, as most do, never had a row.
     if record is not None:
         view.kept[f"{table}/{key}"] = None
         yield record

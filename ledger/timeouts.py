@@ -102,11 +102,12 @@ def budget_of(run: Run, limits: Limits) -> Budget:
 
 
 def sighting_of(view: View, run: Run, awake_at_ms: int) -> Sighting:
+    # While no supervisor was awake to hear it, a child is not blamed for silence.
     signal = max(run.signal_at_ms, awake_at_ms) if run.signal_at_ms else 0
     reattached = run.reattached_at_ms
     if reattached and not run.signal_at_ms:
         reattached = max(reattached, awake_at_ms)
-    requested = run.retried_at_ms or run.requested_at_ms
+    requested = run.retried_at_ms or run.requested_at_ms  # an absolute budget counts that time (spec W-52)
     times = [carried(instant, view.leaps) if instant else 0 for instant in (requested, signal, reattached)]
     return Sighting(not run.is_awaited, *times)
 

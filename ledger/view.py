@@ -538,13 +538,14 @@ class View:
             self.want_no_more(run.child)
 
     def newest_code(self, run: Run) -> str | None:
-        """The newest package with the code of a run; None if no code came since the run began. What is ours, such as a tool's run, has
-        the code of its parent."""
+        """The newest package with the code of a run; None if no code came since the run began."""
         return self.code.newest.get(self.origin_of_code(run))
 
     def origin_of_code(self, run: Run) -> str:
         mine = origin_of(run.agent_type)
-        return mine if mine in self.code.newest else origin_of(type_of(run.parent))
+        return (
+            mine if mine in self.code.newest else origin_of(type_of(run.parent))
+        )  # a tool's run has its parent's code
 
     def count_live(self, run: Run) -> None:
         """Update the indexes of its parent after a run became live or ended."""
@@ -589,11 +590,9 @@ class View:
 
 
 def last_end(view: View, agent: str) -> int:
-    """The number of the fact after which no life of this agent has ended.
-
-    The child of a run also lives in its attempts. Their ends are not kept one by one: only while the first attempt lasts is it certain that
-    none has ended.
-    """
+    """The number of the fact after which no life of this agent has ended."""
+    # The child of a run also lives in its attempts. Their ends are not kept one by one: only while the first attempt lasts is it certain
+    # that none has ended.
     end = view.lives.last_end(agent)
     run = view.runs.get(name_of(agent))
     if run is None or run.child != agent or not run.attempt or (run.attempt == 1 and run.is_placed):

@@ -277,9 +277,8 @@ def _told_of(incident: Incident) -> dict[str, Any]:
 
 
 def recovery_pause_ms(incident: Incident, roll: float, passed_ms: float = 0) -> float:
-    """The pause before the recovery: none after the first loss, then doubled up to half a minute, with jitter. What has passed since the
-    last attempt began is part of it: an agent whose host dies again and again is woken ever later, too."""
     if incident.losses <= 1:
         return 0.0
     pause_ms = jittered_ms(backoff_ms(incident.losses - 1, FIRST_PAUSE_MS, PAUSE_MAX_MS), roll)
+    # What has passed since the last attempt began is part of it: an agent whose host dies again and again is woken ever later, too.
     return max(0.0, pause_ms - passed_ms)

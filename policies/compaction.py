@@ -119,14 +119,13 @@ def steps_of(parts: Sequence[Part]) -> list[list[Part]]:
 
 
 def step_starts(steps: Sequence[Sequence[Part]]) -> list[int]:
-    """Before which steps of an answer it may be cut: what is left out is settled, and the last step stays, because the model has not read
-    its results."""
+    """Before which steps of an answer it may be cut: what is left out is settled, and the last step stays."""
     settled = 0
     for step in steps:
         if any(is_tool_part(part) and not is_settled(part) for part in step):
             break
         settled += 1
-    return list(range(1, min(settled, len(steps) - 1) + 1))
+    return list(range(1, min(settled, len(steps) - 1) + 1))  # the model has not read the results of the last step
 
 
 def retold(messages: Iterable[Message], clip: int) -> str:

@@ -91,6 +91,7 @@ def choose(
     for host in ready:
         if not host.tenants:
             return host
+    # An agent may wait for a host that is coming, if it does not wait in vain.
     coming = 0 if is_dry else max(hosts_max - len(hosts), sum(not host.up for host in hosts))
     if alone or (demand <= coming and not again):
         return None
@@ -157,9 +158,10 @@ def spare_hosts(hosts: Sequence[S], limits: Limits) -> list[S]:
 def blamed_from(losses: Iterable[int], limits: Limits) -> int:
     """The number of lost hosts after which a run or agent is placed alone: `alone_after_losses`, or more while too many reach that.
 
-    When many lose their hosts, the machine is probably at fault, and there is no room to place each alone. If one of them is at fault, it
-    keeps losing hosts, and soon has the most losses. `losses` has those of each run and agent that waits in this pool.
+    `losses` has those of each run and agent that waits in this pool.
     """
+    # When many lose their hosts, the machine is probably at fault, and there is no room to place each alone. If one of them is at fault, it
+    # keeps losing hosts, and soon has the most losses.
     first_without_room = sorted(losses, reverse=True)[limits.hosts_max : limits.hosts_max + 1]
     return max(limits.alone_after_losses, *(count + 1 for count in first_without_room), 0)
 

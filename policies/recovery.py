@@ -33,8 +33,8 @@ class Attempts(NamedTuple):
 
     @property
     def are_used_up(self) -> bool:
-        """Whether the next attempt may only hand over a committed result (row E). Asked again when the attempt begins, because a parent
-        that re-attaches in between resets the attempts."""
+        # The next attempt may only hand over a committed result (row E). This is asked again when it begins, because a parent that
+        # re-attaches in between resets the attempts.
         return self.spent >= self.most
 
 

@@ -34,10 +34,10 @@ def is_retention_on(limits: Limits) -> bool:
 
 
 def snapshot_age_max_ms(limits: Limits) -> float:
-    """How old the snapshot may become in a directory that is never quiet: a run is cleared only when its end is in one. A tenth of the age
-    that is kept, but at least a minute and at most ten; infinity where nothing is cleared."""
+    """How old the snapshot may become in a directory that is never quiet; infinity where nothing is cleared."""
     if not is_retention_on(limits):
         return math.inf
+    # A run is cleared only when its end is in a snapshot, so a snapshot that is much younger than what is kept delays nothing.
     return min(max(limits.ended_kept_ms / 10, _MINUTE_MS), 10 * _MINUTE_MS)
 
 
