@@ -51,7 +51,7 @@ def route(runs: Runs, to: str, sender: str, standalone: Standalone, exists: Call
         standalone: that of the class; from outside, that of the first class in the address.
         exists: whether an agent is awake, or has a storage.
     """
-    agent = own_address(runs, to)
+    agent = _own_address(runs, to)
     if sender:
         return Route(agent, [])
     root = agent_id(*path_of(to)[0])
@@ -64,11 +64,11 @@ def route(runs: Runs, to: str, sender: str, standalone: Standalone, exists: Call
     return Route(agent, way)
 
 
-def own_address(runs: Runs, agent: str) -> str:
+def _own_address(runs: Runs, agent: str) -> str:
     """The address under which an agent lives: that of a run's child does not begin with its parent's."""
     if not parent_of(agent):
         return agent
-    parent = own_address(runs, parent_of(agent))
+    parent = _own_address(runs, parent_of(agent))
     agent_type, name = path_of(agent)[-1]
     run = runs.get(name)
     if run is not None and run.attempt and (run.parent, run.agent_type) == (parent, agent_type):

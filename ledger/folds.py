@@ -69,7 +69,7 @@ def record_fact(view: View, fact: Fact, at_ms: int) -> FactRow:
     view.seq += 1
     frame = fold(view, fact, view.seq, at_ms)
     kind, body = encode(fact)
-    return FactRow(view.seq, at_ms, subject_of(fact), frame, kind, body)
+    return FactRow(view.seq, at_ms, _subject_of(fact), frame, kind, body)
 
 
 def fold(view: View, fact: Fact, seq: int, at_ms: int) -> int | None:
@@ -77,15 +77,15 @@ def fold(view: View, fact: Fact, seq: int, at_ms: int) -> int | None:
     view.seq, view.at_ms = max(view.seq, seq), max(view.at_ms, at_ms)  # the ledger's time never runs backwards
     sequence = getattr(fact, "sequence", 0)
     if sequence:
-        run = view.runs.get(subject_of(fact)) if type(fact) in RUN_FACTS else None
-        view.reached(subject_of(fact) if run is None else run.child, sequence)
+        run = view.runs.get(_subject_of(fact)) if type(fact) in RUN_FACTS else None
+        view.reached(_subject_of(fact) if run is None else run.child, sequence)
     special = _FOLDS.get(type(fact))
     if special is not None:
         return special(view, fact, seq, at_ms)
     return view.advance(view.runs[fact[0]], fact, seq, at_ms)  # type: ignore[index]
 
 
-def subject_of(fact: Fact) -> str:
+def _subject_of(fact: Fact) -> str:
     first = fact[0]
     return first if isinstance(first, str) else ""
 

@@ -61,7 +61,7 @@ def code_standings(view: View, agent_type: str | None, *, served: bool) -> list[
         standing = of(kind, origin_of(kind))
         standing.awake += 1
         if not view.code.is_newest(package, origin_of(kind)):
-            told = {"agent": activation.agent_id, "version": package, "because": why_awake(view, activation)}
+            told = {"agent": activation.agent_id, "version": package, "because": _why_awake(view, activation)}
             standing.awake_older.append(told)
     for run in _live(view):
         package, origin = package_of(run.options.get("pool")), view.origin_of_code(run)
@@ -111,7 +111,7 @@ def _may_have_older(view: View) -> bool:
     return len(newest | here | {package_of(run.options.get("pool")) for run in waiting}) > 1 or bool(view.held)
 
 
-def why_awake(view: View, activation: Activation) -> str:
+def _why_awake(view: View, activation: Activation) -> str:
     agent = activation.agent_id
     waits = view.awaiting.get(agent, 0)
     if waits:

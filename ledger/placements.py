@@ -44,7 +44,7 @@ def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _
     hosts, is_dry = pool(view, line.pool), _is_dry(view, line.pool)
     for agent in view.wakes.walk(line):
         activation = view.agents.get(agent)
-        if (activation is not None and activation.wake_at_ms > at_ms) or begins_soon(view, agent):
+        if (activation is not None and activation.wake_at_ms > at_ms) or _begins_soon(view, agent):
             yield WakePutOff(agent)
             continue
         if view.doomed_by(agent):
@@ -56,8 +56,8 @@ def _wake_agents(view: View, line: LineKey, at_ms: int, limits: Limits, blame: _
             continue
         alone = blame.isolates(agent, home)
         place = partial(choose, hosts, view.wakes.length(line), limits, alone=alone, urgent=True, is_dry=is_dry)
-        shunned = hosts_of_tools(view, agent)
-        host = place(again=deaths_of(view, agent) > 0, apart_from=shunned or ())
+        shunned = _hosts_of_tools(view, agent)
+        host = place(again=_deaths_of(view, agent) > 0, apart_from=shunned or ())
         if host is None and shunned:  # it is rather with its tools than nowhere, but waits for a host that is coming
             host = place()
         if host is None:
@@ -132,7 +132,7 @@ def askers_host(view: View, run: Run) -> tuple[str, ...]:
     return (asker.host_id,) if asker is not None and asker.host_id else ()
 
 
-def hosts_of_tools(view: View, agent: str) -> set[str]:
+def _hosts_of_tools(view: View, agent: str) -> set[str]:
     if not view.placed.get(agent):
         return set()
     runs = [view.runs[run_id] for run_id in islice(view.children.get(agent, ()), LOOK_MAX) if run_id in view.runs]
@@ -140,7 +140,7 @@ def hosts_of_tools(view: View, agent: str) -> set[str]:
     return {each.host_id for each in at_work if each is not None and each.host_id}
 
 
-def begins_soon(view: View, agent: str) -> bool:
+def _begins_soon(view: View, agent: str) -> bool:
     # The attempt of a run that waits for a place wakes its child, so nothing else may.
     run = view.runs.get(name_of(agent))
     return run is not None and run.child == agent and run.is_live and not run.is_placed and not run.parked
@@ -153,11 +153,11 @@ def is_alone(view: View, agent: str, spec: HostSpec | None, losses: int, blamed:
 def blamed_in(view: View, key: str, limits: Limits) -> int:
     lines = [LineKey(key, exclusive=exclusive) for exclusive in (False, True)]
     runs = [view.runs[run_id].losses for line in lines for run_id in view.queues.first(line)]
-    agents = [deaths_of(view, agent) for line in lines for agent in view.wakes.first(line)]
+    agents = [_deaths_of(view, agent) for line in lines for agent in view.wakes.first(line)]
     return blamed_from([*runs, *agents], limits)
 
 
-def deaths_of(view: View, agent: str) -> int:
+def _deaths_of(view: View, agent: str) -> int:
     activation = view.agents.get(agent)
     return activation.deaths if activation is not None else 0
 
@@ -181,7 +181,7 @@ class _Blame(dict[str, int]):
         if home and home[-1]:
             return True
         blamed = max(self._limits.alone_after_losses, self[pool_key(home)])
-        if not is_alone(self._view, agent, home, deaths_of(self._view, agent), blamed):
+        if not is_alone(self._view, agent, home, _deaths_of(self._view, agent), blamed):
             return False
         # One that is only suspected is packed with others where no more hosts may be had for single agents: it might wait for ever.
         return has_room_alone(pool(self._view, pool_key(home)), self._limits)
@@ -220,7 +220,7 @@ def hosts_wanted(view: View, limits: Limits, *, warm: bool = True) -> list[HostS
     for line in view.wakes.keys:
         look = view.wakes.first(line)
         homes = [
-            (agent, view.home_of(agent)) for agent in look if not (begins_soon(view, agent) or view.doomed_by(agent))
+            (agent, view.home_of(agent)) for agent in look if not (_begins_soon(view, agent) or view.doomed_by(agent))
         ]
         if homes:
             specs[line.pool] = homes[0][1]

@@ -90,7 +90,7 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
     Tell: lambda view, said, _at_ms, _limits: requests.tell(view, said),
     Forget: lambda view, said, _at_ms, _limits: requests.forget(view, said),
     StopLives: lambda view, said, _at_ms, _limits: requests.stop_lives(view, said),
-    ExpireRuns: lambda view, said, _at_ms, _limits: retire(view, said),
+    ExpireRuns: lambda view, said, _at_ms, _limits: _expire(view, said),
     Retry: lambda view, said, _at_ms, _limits: requests.retry(view, said),
     Up: lambda view, said, _at_ms, _limits: host_reports.up(view, said),
     Progress: lambda view, said, _at_ms, _limits: host_reports.progress(view, said),
@@ -110,7 +110,7 @@ _DECISIONS: dict[type[Stimulus], Callable[[View, Any, int, Limits], Iterator[Fac
 }
 
 
-def retire(view: View, asked: ExpireRuns) -> Iterator[Fact]:
+def _expire(view: View, asked: ExpireRuns) -> Iterator[Fact]:
     runs = [run for run_id in asked.run_ids if (run := view.runs.get(run_id)) is not None]
     spoken_of = {mail.run_id for mail in view.mail.values()} if runs else set()
     free = [run.run_id for run in runs if not _is_needed(view, run, spoken_of, set(asked.called))]

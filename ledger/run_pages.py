@@ -32,7 +32,7 @@ def page_of(in_memory: Mapping[str, Run], archived: list[Record], wanted: Wanted
         wanted: which are asked for.
         limit: of the page.
     """
-    mine = nlargest(limit + 1, reversed(wanted_of(in_memory.values(), wanted)), key=_place)  # they are almost in order
+    mine = nlargest(limit + 1, reversed(_wanted_of(in_memory.values(), wanted)), key=_place)  # they are almost in order
     theirs = [run_from(record) for record in archived if record.key not in in_memory]
     looked_at = [list(map(_place, mine)), list(map(_place_of, archived))]
     read_to = max((each[-1] for each in looked_at if len(each) > limit), default=0)  # there may be others below it
@@ -42,7 +42,7 @@ def page_of(in_memory: Mapping[str, Run], archived: list[Record], wanted: Wanted
     return Page(told, read_to or None)
 
 
-def wanted_of(runs: Iterable[Run], wanted: Wanted) -> list[Run]:
+def _wanted_of(runs: Iterable[Run], wanted: Wanted) -> list[Run]:
     """Those of these that are asked for; a cleared one never is. One condition after the other: so each costs a millisecond for tens of
     thousands of runs, and those that were not given nothing."""
     found = [run for run in runs if not run.cleared]

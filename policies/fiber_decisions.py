@@ -194,10 +194,10 @@ def take_up(found: Interruption, limits: Limits, roll: float) -> Enter | AskHook
         return Settle(FiberStatus.INTERRUPTED, why) if found.is_managed else Drop(why)  # C, G
     if not found.is_managed:
         return Drop(f"its process died, and no hook takes it up{found.death}")  # H
-    return enter_again(found, limits, roll)
+    return _enter_again(found, limits, roll)
 
 
-def enter_again(found: Interruption, limits: Limits, roll: float) -> Enter | Settle:
+def _enter_again(found: Interruption, limits: Limits, roll: float) -> Enter | Settle:
     if found.retry is None:  # F
         return Settle(FiberStatus.INTERRUPTED, f"its process died while it ran{found.death}")
     spent = _spent(found, limits)
@@ -218,9 +218,9 @@ def after_hook(result: object, found: Interruption, limits: Limits, roll: float)
         return Drop("recovered")
     status = result.status if isinstance(result, FiberResult) else result
     if status is None:
-        return Settle(FiberStatus.INTERRUPTED, None) if found.retry is None else enter_again(found, limits, roll)
+        return Settle(FiberStatus.INTERRUPTED, None) if found.retry is None else _enter_again(found, limits, roll)
     if status == FiberEvent.RETRIED:
-        return enter_again(found._replace(retry=found.retry or FiberRetry()), limits, roll)
+        return _enter_again(found._replace(retry=found.retry or FiberRetry()), limits, roll)
     if not isinstance(status, str) or status not in FIBER_SETTLED:
         raise ValueError(f"a recovery hook returned {result!r}; it returns a FiberResult, 'retry' or None")
     return Settle(FiberStatus(status), result.error if isinstance(result, FiberResult) else None)

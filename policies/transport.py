@@ -61,7 +61,7 @@ class ProviderResponse:
     raised: Raised
 
 
-def answer_in(raised: Raised) -> ProviderResponse | None:
+def _answer_in(raised: Raised) -> ProviderResponse | None:
     """The provider's answer in this exception: a status, an error object, or the class that its library chose."""
     error = _error_object(raised.body) or _error_object(raised.message)
     codes = [raised.code, *((error.get("code"), error.get("type"), error.get("status")) if error else ())]
@@ -103,7 +103,7 @@ def _error_object(body: object) -> dict[str, Any] | None:
     return body if "message" in body and ("code" in body or "type" in body) else None
 
 
-def judge_answer(answer: ProviderResponse, now_ms: float | None) -> Failure:
+def _judge_answer(answer: ProviderResponse, now_ms: float | None) -> Failure:
     """The failure for an answer. `now_ms` is needed for hints that are dates."""
     text = one_line(answer.text)
     hint = hinted_ms(answer.raised.headers, now_ms)
@@ -198,13 +198,13 @@ def classify(
         return Failure(FailureKind.ABORTED, "the request was aborted here", is_transient=False)
     if any(_is_missing_key(each) for each in chain):
         return Failure(FailureKind.MISSING_KEY, one_line(top.message), is_transient=False)
-    answers = [(index, answer_in(each)) for index, each in enumerate(chain)]
+    answers = [(index, _answer_in(each)) for index, each in enumerate(chain)]
     at, answer = next(((index, each) for index, each in answers if each is not None), (len(chain), None))
     lost = _lost(chain[:at])
     if lost is not None:
         return Failure(FailureKind.ABORTED, lost.text, is_transient=False) if is_aborting else lost
     if answer is not None:
-        return judge_answer(answer, now_ms)
+        return _judge_answer(answer, now_ms)
     return _judge_bare(chain, is_aborting=is_aborting, is_setup=is_setup)
 
 
