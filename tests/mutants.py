@@ -135,7 +135,7 @@ MUTANTS = (
            "test_each_flipped_byte_is_mended_from_the_mirror"),
     Mutant("ledger.store.lock:Lock.__init__", "removed call", "flock",
            "test_one_process_at_a_time"),
-    Mutant("ledger.store.readers:Readers.reading", "not caught", "OutOfMemoryException",
+    Mutant("ledger.store.duckdb_store:Readers.reading", "not caught", "OutOfMemoryException",
            "test_a_question_that_needs_too_much_memory_is_refused_and_ends_nothing"),
     Mutant("actors.tasks:Tasks._over", "never", "_is_stopping",
            "test_what_a_handler_raises_is_a_failed_try_and_its_mail_is_parked_with_the_words[itself]"),

@@ -26,7 +26,6 @@ DOORS = frozenset(
         "perdure.ledger.store.memory_store",
         "perdure.ledger.storage.agent_storages",
         "perdure.ledger.maintenance.backup",
-        "perdure.ledger.maintenance.cold_steward",
         "perdure.ledger.maintenance.cold_view",
         "perdure.ledger.maintenance.cut",
         "perdure.ledger.maintenance.examination",

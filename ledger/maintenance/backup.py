@@ -50,7 +50,7 @@ _FEW, _PASSES_MAX, _TRIES_MAX = 32, 4, 5
 
 
 class Steward(Protocol):
-    """Who keeps the ledger of a directory as a backup needs it."""
+    """The part that keeps the ledger of a directory as a backup needs it."""
 
     def hold(self) -> object:
         """Keep the snapshot as it is for half a minute. What it returns is another value once the snapshot was not kept."""
@@ -99,7 +99,8 @@ class Backup:
 
     def _tried(self) -> Cut:
         for _ in range(_TRIES_MAX):
-            self._renew_stage()
+            shutil.rmtree(self._stage, ignore_errors=True)
+            self._stage.mkdir()
             self._held = self._steward.hold()
             if self._copy_snapshot() and self._copy_storages():
                 write_known(
@@ -125,7 +126,7 @@ class Backup:
         return BackupSummary(manifest.name, cut.seq, len(kept), size, self._copied, list(self._findings.values()))
 
     def _compare(self, entries: dict[str, ManifestEntry], reported: dict[str, int]) -> None:
-        """What was wrong with the directory already: a backup does not mend it."""
+        # A backup does not mend what is wrong with the directory already, so it is told.
         for agent, sequence in reported.items():
             entry = entries.get(f"{AGENTS}/{place_of(agent)}")
             if sequence and (entry is None or entry.sequence < sequence):
@@ -135,7 +136,7 @@ class Backup:
     # the parts
 
     def _copy_snapshot(self) -> bool:
-        """Copy the ledger's file, which does not change while it is held, and the other files. False if it was not held to the end."""
+        # The ledger's file does not change while it is held. False if it was not held to the end.
         files = [self._data / LEDGER / DATABASE, BlockGuard(self._data / LEDGER / DATABASE).saved]
         for name in OTHERS:
             path = self._data / name
@@ -146,7 +147,7 @@ class Backup:
         return self._is_held()
 
     def _copy_storages(self) -> bool:
-        """Copy what has changed, until few storages change meanwhile. False if the snapshot was not held to the end."""
+        # Until few storages change meanwhile. False if the snapshot was not held to the end.
         for _ in range(_PASSES_MAX):
             known = self._stamps()
             listed = list_storages(self._data / AGENTS).storages
@@ -203,10 +204,6 @@ class Backup:
     def _is_held(self) -> bool:
         return self._steward.hold() == self._held
 
-    def _renew_stage(self) -> None:
-        shutil.rmtree(self._stage, ignore_errors=True)
-        self._stage.mkdir()
-
 
 def prune(target: BackupTarget, keep: int) -> tuple[int, int]:
     """Delete all but the newest whole backups, and the pieces that only they needed. Returns how many of each."""
@@ -218,7 +215,6 @@ def prune(target: BackupTarget, keep: int) -> tuple[int, int]:
 
 @contextmanager
 def _alone(data: Path) -> Iterator[None]:
-    """One backup of a directory at a time. What one that was killed has staged is taken away."""
     file = os.open(data / f"{STAGE}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:

@@ -1,15 +1,18 @@
-"""A cold ledger as the next supervisor would find it, read without changing a file."""
+"""A ledger that nothing serves: what the next supervisor would find, read without changing a file, and how a backup is made of it."""
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Self
 
 import duckdb
 
+from perdure.ledger.directory_format import LEDGER
 from perdure.ledger.facts import AgentActivated, AgentForgotten
 from perdure.ledger.ids import agent_id
 from perdure.ledger.known_agent import KnownAgents, standing_of
+from perdure.ledger.maintenance.cut import STAGE, read_known, stage_cut
 from perdure.ledger.snapshot import restore
 from perdure.ledger.store.assessment import assess
 from perdure.ledger.store.duckdb_file import connect, get, told, without_log
@@ -33,7 +36,7 @@ def cold_view(directory: Path) -> KnownAgents:
 
 
 def read_cold(directory: Path) -> tuple[KnownAgents, int]:
-    """The same for who has the lock, and the ledger's last fact."""
+    """Like `cold_view`, for a caller that has the lock; and the ledger's last fact."""
     try:
         return _read(directory)
     except (duckdb.Error, OSError) as problem:
@@ -56,10 +59,34 @@ def _read(directory: Path) -> tuple[KnownAgents, int]:
 
 
 def _seen(con: duckdb.DuckDBPyConnection, view: View, later: list[tuple[str, str]]) -> set[str]:
-    """The agents that have lived for other work than a run and were not deleted since, and the children of runs."""
+    # The agents that have lived for other work than a run and were not deleted since, and the children of runs.
     query = "SELECT subject, arg_max(kind, seq) FROM facts WHERE kind IN ($1, $2) GROUP BY subject"
     last = dict(con.execute(query, [_LIVED, _GONE]).fetchall())
     last |= {subject: kind for kind, subject in later if kind in (_LIVED, _GONE)}
     runs = con.execute("SELECT agent_type, run_id FROM runs").fetchall()
     seen = {subject for subject, kind in last.items() if kind == _LIVED}
     return seen.union((agent_id(*run) for run in runs), (run.child for run in view.runs.values()))
+
+
+class ColdSteward:
+    """Has the lock of the ledger, so that nothing is decided. Raises `LedgerLocked` if another process has it."""
+
+    def __init__(self, data: Path) -> None:
+        self._data, self._stack = data, ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.callback(Lock(self._data / LEDGER).release)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def hold(self) -> object:
+        # nothing changes while the lock is held
+        return True
+
+    def cut(self) -> object:
+        known, seq = read_cold(self._data / LEDGER)
+        reported = [(agent, each.reported) for agent, each in known.standing.items()]
+        stage_cut(self._data, read_known(self._data / STAGE), seq, reported)
+        return True

@@ -123,6 +123,5 @@ class CopyReader:
         self._con.execute("USE memory")
 
     def ask(self, query: str, *parameters: object) -> QueryResult:
-        """Ask about what is attached. Raises `duckdb.Error`."""
         asked = self._con.execute(query, parameters)
         return QueryResult([each[0] for each in asked.description or ()], asked.fetchall())

@@ -49,7 +49,7 @@ def copy_storage(database: Path, target: Path) -> Stamps | None:
 
 
 def _copied(database: Path, target: Path, before: Stamps) -> Stamps | None:
-    """One try: None if a checkpoint came between."""
+    # None if a checkpoint came between.
     for old in (target, log_of(target), BlockGuard(target).saved):
         old.unlink(missing_ok=True)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -70,14 +70,14 @@ def _copied(database: Path, target: Path, before: Stamps) -> Stamps | None:
 
 
 def _cut_frames(copy: Path) -> None:
-    """Cut the copy of a log after its last whole frame. One that is damaged before that stays as it is."""
+    # A log that is damaged before its last whole frame stays as it is.
     reading = read_log(copy.read_bytes())
     if not reading.is_damaged:
         os.truncate(copy, reading.end)
 
 
 def _copy_log(log: Path, target: Path) -> None:
-    """Copy the log up to its last whole commit. One that is damaged before that is copied as it is."""
+    # A log that is damaged before its last whole commit is copied as it is.
     shutil.copyfile(log, target)
     content = target.read_bytes()
     end, is_damaged = survey(content)

@@ -36,12 +36,11 @@ class Cut(NamedTuple):
 
 
 def write_known(stage: Path, known: dict[str, Stamps]) -> None:
-    """Say which storages need not be staged, as long as they are as they were."""
+    # These storages need not be staged, as long as they are as they were.
     (stage / KNOWN).write_bytes(pack({place: plain_stamps(stamps) for place, stamps in known.items()}))
 
 
 def read_known(stage: Path) -> dict[str, Stamps]:
-    """What `write_known` has written."""
     plain = unpack((stage / KNOWN).read_bytes())
     return {place: stamps for place, each in plain.items() if (stamps := stamps_from(each)) is not None}
 
@@ -66,7 +65,6 @@ def stage_cut(data: Path, known: dict[str, Stamps], seq: int, reported: Iterable
 
 
 def read_cut(data: Path) -> Cut:
-    """What `stage_cut` has staged."""
     seq, places, staged, reported = unpack((data / STAGE / CUT).read_bytes())
     stamps = {place: kept for place, each in staged if (kept := stamps_from(each)) is not None}
     return Cut(seq, places, stamps, dict(reported))

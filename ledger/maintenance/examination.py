@@ -26,7 +26,7 @@ from perdure.ledger.storage.shared_segment import DAMAGED, SUFFIX, read_segment
 from perdure.ledger.store.integrity import Finding, Severity
 
 OPENED_MAX: Final = 1_000
-"""So many storages are opened without being told to: that takes some 2 ms for each."""
+"""How many storages are opened at most without `deep`: that takes some 2 ms for each."""
 NAMED_MAX: Final = 20
 _NOT_ITS_OWN = "put each file back under its name; a backup has the names"
 _NOBODYS = "if its agent was deleted, delete the file too; if the ledger is an older copy than the storages, restore both from one backup"
@@ -57,7 +57,6 @@ def examine_storages(directory: Path, known: KnownAgents, *, deep: bool = False)
 
 
 def _missing(directory: Path, listing: Listing, known: KnownAgents) -> list[Finding]:
-    """The storages that the ledger misses."""
     due = ((agent, each) for agent, each in known.standing.items() if each.reported)
     return _told(
         Finding(
@@ -71,7 +70,6 @@ def _missing(directory: Path, listing: Listing, known: KnownAgents) -> list[Find
 
 
 def _strangers(directory: Path, listing: Listing, known: KnownAgents) -> list[Finding]:
-    """The storages of families that the ledger does not know of."""
     families = {root_of(place_of(agent)) for agent in (*known.standing, *(known.seen or ()))}
     strange = [place for place in listing.storages if root_of(place) not in families]
     if known.seen is not None:
@@ -91,7 +89,6 @@ def _kept(directory: Path, listing: Listing) -> Iterator[Finding]:
 
 
 def _segments(directory: Path) -> Iterator[Finding]:
-    """Those of the shared log that were damaged when they were needed."""
     for kept in sorted((directory / "shared").glob(f"*{SUFFIX}{DAMAGED}*")):
         what = f"{kept} was not whole when it was put back after a power cut: {read_segment(kept.read_bytes()).problem}"
         advice = "agents that have lost a commit by it are refused; delete it when nobody needs it any more"
@@ -111,7 +108,9 @@ def _examined(file: Path, whose: str) -> Iterator[Finding]:
 
 def _read(file: Path, whose: str) -> Iterator[Finding]:
     if is_log_at(file):
-        yield from _read_frames(file, whose)
+        content = file.read_bytes()
+        reading = read_log(content)
+        yield from _end_of(f"{file}{whose}", reading.end, len(content), is_damaged=reading.is_damaged)
         return
     is_guarded = BlockGuard(file).saved.exists()
     if is_guarded:
@@ -131,12 +130,6 @@ def _read(file: Path, whose: str) -> Iterator[Finding]:
     yield from _end_of(f"{log}{whose}", end, len(content), is_damaged=is_damaged)
 
 
-def _read_frames(file: Path, whose: str) -> Iterator[Finding]:
-    content = file.read_bytes()
-    reading = read_log(content)
-    yield from _end_of(f"{file}{whose}", reading.end, len(content), is_damaged=reading.is_damaged)
-
-
 def _end_of(log: str, end: int, size: int, *, is_damaged: bool) -> Iterator[Finding]:
     if is_damaged:
         yield Finding("damage", f"{log} is damaged at byte {end}, and later commits follow", WAY_OUT)
@@ -146,7 +139,6 @@ def _end_of(log: str, end: int, size: int, *, is_damaged: bool) -> Iterator[Find
 
 
 def _opened(directory: Path, places: list[str], agents: dict[str, str], known: KnownAgents) -> list[Finding]:
-    """Open a copy of each of these storages, and compare it with what the ledger says."""
     with TemporaryDirectory(prefix="perdure-doctor-") as folder, CopyReader() as reader:
         wrong = _told(
             finding
@@ -178,7 +170,6 @@ def _compared(
 
 
 def _behind(file: Path, agent: str, come: Come, known: KnownAgents) -> Iterator[Finding]:
-    """Whether the storage is older than the ledger, or the ledger older than the storage."""
     standing = known.standing.get(agent, KnownAgent(0, 0))
     if come.sequence < standing.reported:
         what = f"the storage of {agent} is older than the ledger: it has come to {come.sequence}, and the agent had reported"
@@ -194,7 +185,7 @@ def _of(agent: str) -> str:
 
 
 def _told(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings of one kind: the first of each severity, and how many more there are."""
+    # The first of each severity, and how many more there are.
     told: list[Finding] = []
     counts: dict[Severity, int] = {}
     for each in findings:

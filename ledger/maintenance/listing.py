@@ -47,19 +47,17 @@ def list_storages(directory: Path) -> Listing:
 
 
 def stamps_of(database: Path) -> Stamps | None:
-    """The stamps of one storage; None if there is none."""
     stamp, *others = (_stamp(Path(f"{database}{ending}")) for ending in ("", ".wal", ".blocks"))
     return None if stamp is None else Stamps(stamp, *others)
 
 
 def root_of(place: str) -> str:
-    """The storage of the agent at the root of the family to which the storage at this path belongs."""
+    # The storage of the agent at the root of the family to which the storage at this path belongs.
     folder, name, *below = place.split("/", 2)
     return f"{folder}/{name}.db" if below else place
 
 
 def _list_folder(directory: Path, folder: str, found: Listing) -> list[str]:
-    """Enter one folder's files, and return the folders in it."""
     files, folders = {}, []
     with os.scandir(directory / folder) as entries:
         for entry in entries:

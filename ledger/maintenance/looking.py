@@ -50,7 +50,7 @@ class Table(NamedTuple):
 
 
 def places_in(directory: Path, bytes_max: float = INFINITY) -> list[str]:
-    """The storages in the folder of all that are not larger, the ones that were written last first."""
+    # Those that were written last come first.
     found = list_storages(directory).storages
     stamps = {place: [stamp for stamp in each if stamp is not None] for place, each in found.items()}
     small = [place for place, each in stamps.items() if sum(size for _, size, _ in each) <= bytes_max]
@@ -58,7 +58,7 @@ def places_in(directory: Path, bytes_max: float = INFINITY) -> list[str]:
 
 
 def look(directory: Path, places: Collection[str], kinds: Collection[str]) -> Iterator[Looked]:
-    """Look into these storages. One that is deleted meanwhile is left out."""
+    # A storage that is deleted meanwhile is left out.
     with TemporaryDirectory(prefix="perdure-look-") as folder, CopyReader() as reader:
         copy = Path(folder) / "copy.db"
         for place in places:
@@ -93,7 +93,6 @@ def _looked_in_log(copy: Path, place: str, kinds: Collection[str]) -> Looked:
 
 
 def _folded(rows: Iterable[tuple[Any, ...]], kinds: Collection[str]) -> dict[str, dict[str, bytes]]:
-    """The last body of each key."""
     found: dict[str, dict[str, bytes]] = {kind: {} for kind in kinds}
     for kind, key, body in rows:
         found[kind].pop(key, None)
@@ -109,11 +108,9 @@ class OneStorage:
         self._reader, self._name, self._place = reader, name, place
 
     def look(self, kinds: Collection[str]) -> Looked:
-        """Its records."""
         return _looked(self._reader, self._name, self._place, kinds)
 
     def tables(self) -> list[Table]:
-        """The author's tables."""
         found = self._reader.ask(_TABLES, self._name).rows
         counts = (self._reader.ask(f'SELECT count(*) FROM {self._name}.main."{name}"').rows for name, _ in found)
         return [Table(name, columns, count[0][0]) for (name, columns), count in zip(found, counts, strict=True)]

@@ -49,25 +49,24 @@ class Manifest(NamedTuple):
     entries: dict[str, ManifestEntry]
 
     def pieces(self) -> Iterator[str]:
-        """The names of all pieces that it needs."""
         return (piece for entry in self.entries.values() for part in entry.parts for piece in part.pieces)
 
 
 def write_manifest(target: BackupTarget, manifest: Manifest) -> None:
-    """Make a backup whole. Everything that it needs must be in the target."""
+    # Everything that the backup needs must be in the target by now.
     head = {"perdure_backup": _FORMAT, "data": manifest.data, "seq": manifest.seq, "made_at_ms": manifest.made_at_ms}
     lines = [json.dumps(head), *(json.dumps(entry) for entry in manifest.entries.values())]
     text = "".join(f"{line}\n" for line in lines).encode()
     text += json.dumps({"digest": _digest(text)}).encode()
     target.settle()
-    target.write(f"{FOLDER}/{manifest.name}{_ENDING}", gzip.compress(text, 1, mtime=0))
+    target.write(place_of_manifest(manifest.name), gzip.compress(text, 1, mtime=0))
     target.settle()
 
 
 def read_manifest(target: BackupTarget, name: str) -> Manifest | None:
     """Read a backup's manifest; None if it is not whole. Raises `LedgerTooNew` for one of a later format."""
     try:
-        text, _, last = gzip.decompress(target.read(f"{FOLDER}/{name}{_ENDING}")).rpartition(b"\n")
+        text, _, last = gzip.decompress(target.read(place_of_manifest(name))).rpartition(b"\n")
         text += b"\n"
         if json.loads(last)["digest"] != _digest(text):
             return None
@@ -82,33 +81,28 @@ def read_manifest(target: BackupTarget, name: str) -> Manifest | None:
 
 
 def backups_in(target: BackupTarget) -> list[str]:
-    """The names of the backups in a target, oldest first; not each of them need be whole."""
+    # Oldest first. Not each of them need be whole.
     return [name.removesuffix(_ENDING) for name in target.names(FOLDER) if name.endswith(_ENDING)]
 
 
 def latest_in(target: BackupTarget) -> Manifest | None:
-    """The newest whole backup."""
     read = (read_manifest(target, name) for name in reversed(backups_in(target)))
     return next((each for each in read if each is not None), None)
 
 
 def name_after(names: list[str]) -> str:
-    """The name of the next backup."""
     return f"{max([0, *(int(name) for name in names if name.isdigit())]) + 1:08}"
 
 
 def place_of_manifest(name: str) -> str:
-    """The path of a manifest in its target."""
     return f"{FOLDER}/{name}{_ENDING}"
 
 
 def plain_stamps(stamps: Stamps | None) -> list[list[int] | None] | None:
-    """Stamps as plain data."""
     return None if stamps is None else [None if each is None else list(each) for each in stamps]
 
 
 def stamps_from(plain: list[list[int] | None] | None) -> Stamps | None:
-    """Stamps from plain data."""
     if plain is None or plain[0] is None:
         return None
     first, *others = (None if each is None else _stamp(each) for each in plain)

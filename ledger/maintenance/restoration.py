@@ -49,7 +49,6 @@ def restore_backup(target: BackupTarget, data: Path, name: str = "", *, replace:
 
 
 def _taken(data: Path, *, replace: bool) -> os.stat_result | None:
-    """The directory that is to be replaced, if there is anything in it."""
     if not data.exists() or not any(data.iterdir()):
         return None
     if not replace:
@@ -60,7 +59,7 @@ def _taken(data: Path, *, replace: bool) -> os.stat_result | None:
 
 
 def _publish(part: Path, data: Path, taken: os.stat_result | None) -> None:
-    """Give the directory its name, unless something else has it by now. A name is only ever taken from an empty directory."""
+    # A name is only ever taken from an empty directory.
     if taken is not None and data.exists():
         if not os.path.samestat(taken, data.stat()):
             raise _came_meanwhile(data)
@@ -96,7 +95,6 @@ def _check_format(target: BackupTarget, manifest: Manifest, part: Path) -> None:
 
 
 def _bring(target: BackupTarget, entry: ManifestEntry, into: Path) -> None:
-    """Write the files of one entry."""
     for ending, size, pieces in entry.parts:
         path = into / f"{entry.path}{ending}"
         if not path.resolve().is_relative_to(into.resolve()):

@@ -57,7 +57,6 @@ def _begun(data: Path) -> tuple[Path, Lock]:
 
 
 def _remove(part: Path) -> None:
-    """Remove a part, unless it is somebody's."""
     lock = _claimed(part)
     if lock is not None:
         shutil.rmtree(part, ignore_errors=True)
@@ -65,7 +64,7 @@ def _remove(part: Path) -> None:
 
 
 def _claimed(part: Path) -> Lock | None:
-    """The lock of a part; None if it is somebody else's, or is gone."""
+    # None if another process has the part, or it is gone.
     with suppress(FileNotFoundError, LedgerLocked):
         (part / LEDGER).mkdir(exist_ok=True)
         lock = Lock(part / LEDGER)
@@ -76,13 +75,12 @@ def _claimed(part: Path) -> Lock | None:
 
 
 def _parts(data: Path) -> list[tuple[int, Path]]:
-    """All parts beside a directory, by their numbers."""
     if not data.parent.is_dir():
         return []
     return sorted((number, each) for each in data.parent.iterdir() if (number := _number(data, each)) >= 0)
 
 
 def _number(data: Path, path: Path) -> int:
-    """The number of a part; -1 if it is no part of this directory."""
+    # -1 if it is no part of this directory
     found = re.fullmatch(rf"{re.escape(data.name)}\.restoring-(\d+)", path.name)
     return -1 if found is None else int(found[1])

@@ -39,7 +39,7 @@ class BackupTarget:
         self._known: set[str] = set()
 
     def trust(self, pieces: Iterable[str]) -> None:
-        """These pieces belong to a whole backup, so they are there."""
+        # They belong to a whole backup, so they are there.
         self._known.update(pieces)
 
     def put_piece(self, body: bytes) -> tuple[str, bool]:
@@ -54,7 +54,6 @@ class BackupTarget:
         return name, is_new
 
     def get_piece(self, name: str) -> bytes:
-        """Read a piece, and verify it."""
         body = self.read(_place(name))
         if blake2b(body, digest_size=20).hexdigest() != name:
             raise LedgerError(self.url, f"the piece {_place(name)} is damaged", "restore another backup")
@@ -73,13 +72,11 @@ class BackupTarget:
             part.replace(path)
 
     def read(self, name: str) -> bytes:
-        """Read a file."""
         with self._asked():
             body: bytes = self._fs.cat_file(f"{self._root}/{name}")
         return body
 
     def names(self, folder: str) -> list[str]:
-        """The names of the files in a folder and below, in order."""
         found: list[str] = []
         with self._asked(), suppress(FileNotFoundError):
             self._fs.invalidate_cache()
@@ -87,25 +84,24 @@ class BackupTarget:
         return sorted(str(each).rpartition("/")[2] for each in found if not str(each).endswith(".part"))
 
     def settle(self) -> None:
-        """Make what was written survive a power cut."""
+        # What was written survives a power cut after this.
         if self._is_local:
             os.sync()
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete files. One that is gone already is not missed."""
+        # One that is gone already is not missed.
         for name in names:
             with self._asked(), suppress(FileNotFoundError):
                 self._fs.rm_file(f"{self._root}/{name}")
 
     def sweep(self, kept: set[str]) -> int:
-        """Delete the pieces that no backup needs. Returns how many."""
         gone = [name for name in self.names(PIECES) if name not in kept]
         self.remove(map(_place, gone))
         self._known &= kept
         return len(gone)
 
     def _has(self, name: str, body: bytes) -> bool:
-        """Whether the piece is there. A file on a disk is read: a power cut may have left its name without its content."""
+        # A file on a disk is read: a power cut may have left its name without its content.
         path = f"{self._root}/{_place(name)}"
         about: dict[str, Any] = {}
         with self._asked(), suppress(FileNotFoundError):
@@ -114,7 +110,6 @@ class BackupTarget:
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
-        """Ask the store. What its client raises becomes a `LedgerError`."""
         try:
             yield
         except Exception as problem:
@@ -131,7 +126,7 @@ class BackupTarget:
 
 
 def _password_in(url: str) -> str:
-    """The password in `scheme://user:password@place`; empty if there is none."""
+    # In `scheme://user:password@place`.
     found = re.match(r"[^/]*//[^/@:]*:([^/@]+)@", url)
     return found[1] if found else ""
 

@@ -27,11 +27,6 @@ class Assessment(NamedTuple):
     scanned: Scan
     plan: ReplayPlan
 
-    @property
-    def loss(self) -> str:
-        """What the plan cannot replay."""
-        return self.plan.loss
-
 
 def assess(con: duckdb.DuckDBPyConnection, directory: Path) -> Assessment:
     """Read the facts after the snapshot, and compare with the journal. Changes nothing.

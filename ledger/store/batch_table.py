@@ -27,7 +27,6 @@ def spell_out(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def count_facts(con: duckdb.DuckDBPyConnection) -> tuple[int, int | None]:
-    """How many facts there are, members of batches among them, and the number of the last one."""
     (count, last_seq) = con.execute("SELECT count(*), max(seq) FROM facts").fetchone() or (0, None)
     for facts in _spelled_out(con):
         count += len(facts)
@@ -36,14 +35,12 @@ def count_facts(con: duckdb.DuckDBPyConnection) -> tuple[int, int | None]:
 
 
 def _spelled_out(con: duckdb.DuckDBPyConnection) -> Iterator[list[FactRow]]:
-    """The members of all batches, some batches at a time."""
     begins = [int(seq) for (seq,) in con.execute("SELECT seq FROM batches ORDER BY seq").fetchall()]
     for at in range(0, len(begins), _AT_ONCE):
         yield expand_rows(_beginning_at(con, begins[at : at + _AT_ONCE]))
 
 
 def batches_after(con: duckdb.DuckDBPyConnection, seq: int) -> list[BatchRow]:
-    """The batches that begin after this fact, in any order."""
     begins = [int(first) for (first,) in con.execute("SELECT seq FROM batches WHERE seq > $1", [seq]).fetchall()]
     return list(_beginning_at(con, begins))
 
@@ -51,7 +48,6 @@ def batches_after(con: duckdb.DuckDBPyConnection, seq: int) -> list[BatchRow]:
 def members_between(
     con: duckdb.DuckDBPyConnection, first_seq: int, last_seq: int, subjects: Collection[str] | None = None
 ) -> list[FactRow]:
-    """The members of batches with these numbers, in order; only those of these runs, if some are named."""
     query = "SELECT seq FROM batches WHERE seq <= $2 AND seq + facts > $1"
     begins = [int(seq) for (seq,) in con.execute(query, [first_seq, last_seq]).fetchall()]
     facts = expand_rows(_beginning_at(con, begins), subjects)
@@ -80,7 +76,7 @@ def forget_members(con: duckdb.DuckDBPyConnection, bounds: Mapping[str, int], sn
 
 
 def _beginning_at(con: duckdb.DuckDBPyConnection, begins: list[int]) -> Iterator[BatchRow]:
-    """The batches that begin at these facts, in any order. Their bodies are large, so they are read by the key alone."""
+    # Their bodies are large, so they are read by the key alone.
     query = f"SELECT {BATCH} FROM batches WHERE seq IN (SELECT unnest($1::BIGINT[]))"
     for at in range(0, len(begins), _AT_ONCE):
         rows = con.execute(query, [begins[at : at + _AT_ONCE]]).fetchall()

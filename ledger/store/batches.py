@@ -43,7 +43,6 @@ class RunsRequested(NamedTuple):
         return self.run_ids, *about, self.digests, self.inputs, repeat(self.options), repeat(self.life), count(seq)
 
     def frame(self) -> int | None:
-        """The number of each in its run's event stream."""
         return 0
 
 
@@ -55,11 +54,10 @@ class AttemptsStarted(NamedTuple):
     host_id: str
 
     def columns(self, _seq: int) -> tuple[Iterable[Any], ...]:
-        """The fields of the facts for which it stands."""
         return self.run_ids, repeat(1), count(self.incarnation), repeat(self.host_id), repeat(False)
 
     def frame(self) -> int | None:
-        """A first attempt is no event."""
+        # a first attempt is no event
         return None
 
 
@@ -73,12 +71,10 @@ class RunsCompleted(NamedTuple):
     number: int
 
     def columns(self, _seq: int) -> tuple[Iterable[Any], ...]:
-        """The fields of the facts for which it stands."""
         last = repeat(True), repeat(False), repeat(0)
         return self.run_ids, repeat(self.attempt), self.outputs, self.summaries, *last
 
     def frame(self) -> int | None:
-        """The number of each in its run's event stream."""
         return self.number
 
 
@@ -95,7 +91,6 @@ BATCHES: Final[dict[str, tuple[type[Batch], type[Member]]]] = {
 
 
 def batch_of(row: BatchRow) -> Batch:
-    """The batch in a row."""
     try:
         return BATCHES[row.kind][0](*unpack(row.body))
     except (KeyError, TypeError, ValueError) as problem:
@@ -117,7 +112,7 @@ def expand_rows(rows: Iterable[Row], subjects: Collection[str] | None = None) ->
 
 
 def _may_have(row: BatchRow, subjects: Collection[str]) -> bool:
-    """Whether a run of these may be in the batch. To look for a few ids in its bytes takes less time than to decode it."""
+    # To look for a few ids in the bytes of a batch takes less time than to decode it.
     return len(subjects) > _SOUGHT_MAX or any(each.encode(errors="surrogatepass") in row.body for each in subjects)
 
 
@@ -142,7 +137,6 @@ def without(row: BatchRow, places: Collection[int]) -> BatchRow | None:
 
 
 def is_whole(row: BatchRow) -> bool:
-    """Whether the batch has all its runs."""
     run_ids = batch_of(row).run_ids
     return len(run_ids) == row.facts and all(run_ids)
 
@@ -161,5 +155,4 @@ def changed_by(rows: Iterable[Row]) -> set[str]:
 
 
 def count_of(rows: Iterable[Row]) -> int:
-    """How many facts these rows hold."""
     return sum(row.facts if isinstance(row, BatchRow) else 1 for row in rows)

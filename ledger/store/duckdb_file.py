@@ -65,7 +65,6 @@ class KeptEvidence:
         self._moved: list[str] = []
 
     def copy(self, name: str) -> str:
-        """Keep a copy of this file, if it exists and was not set aside before, and return the copy's name."""
         kept = self._directory / (name + self._suffix)
         if (self._directory / name).exists() and not kept.exists():
             try:
@@ -85,7 +84,6 @@ class KeptEvidence:
         return kept.name
 
     def move(self, name: str) -> str:
-        """Move this file out of the way, and return its new name."""
         (self._directory / name).rename(self._directory / (name + self._suffix))
         self._moved.append(name)
         return name + self._suffix
@@ -145,7 +143,6 @@ def create(directory: Path, *, fsync: bool = True) -> None:
 
 
 def prepare(con: duckdb.DuckDBPyConnection) -> None:
-    """Create the tables of a new file."""
     con.execute(files("perdure.ledger").joinpath("schema.sql").read_text(encoding="utf-8"))
     con.execute("CHECKPOINT")
 
@@ -172,13 +169,12 @@ def without_log(directory: Path) -> Iterator[str]:
 
 
 def get(con: duckdb.DuckDBPyConnection, key: str) -> Any:
-    """A value of the meta table, or None."""
     row = con.execute("SELECT value FROM meta WHERE key = $1", [key]).fetchone()
     return None if row is None else msgpack.unpackb(row[0])
 
 
 def put(con: duckdb.DuckDBPyConnection, key: str, value: object) -> None:
-    """Replace a value of the meta table, inside the caller's transaction."""
+    # The caller has a transaction open.
     con.execute("DELETE FROM meta WHERE key = $1", [key])
     con.execute("INSERT INTO meta VALUES ($1, $2)", [key, msgpack.packb(value)])
 
@@ -190,12 +186,10 @@ def get_mark(con: duckdb.DuckDBPyConnection) -> tuple[int, Mark]:
 
 
 def put_mark(con: duckdb.DuckDBPyConnection, snapshot_seq: int, mark: Mark) -> None:
-    """Replace both, inside the caller's transaction."""
     put(con, "mark", [snapshot_seq, mark.seq, mark.digest])
 
 
 def transact(con: duckdb.DuckDBPyConnection, work: Callable[[], _T]) -> _T:
-    """Run this work in one transaction, and return what it returns."""
     con.execute("BEGIN")
     done = work()
     con.execute("COMMIT")

@@ -11,18 +11,21 @@ What is true when a method returns, and which crash each step survives:
   are missing, it refuses and leaves every file as it was found, so a second start sees the same.
 
 One thread may be in `append` and another in `follow` or `checkpoint`: a commit never waits for DuckDB. Any thread may read meanwhile, on a
-connection of its own (`readers`), and finds in memory what DuckDB lacks (`backlog`). Only `rows` waits for DuckDB to catch up.
-`known_among` is answered from memory (`key_filter`). A store that failed once refuses every further use.
+connection of its own (`Readers`), and finds in the backlog what DuckDB lacks. Only `rows` waits for DuckDB to catch up. `known_among` is
+answered from memory (`key_filter`). A store that failed once refuses every further use.
+
+A commit leaves the backlog after DuckDB has it. So a reader that takes the backlog first and looks into DuckDB afterwards finds every fact:
+what is before the first commit of the backlog in DuckDB, everything else in the backlog.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from threading import RLock
+from threading import Condition, RLock
 
 import duckdb
 
@@ -30,10 +33,11 @@ from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
 from perdure.ledger.store.assessment import Assessment, assess
-from perdure.ledger.store.backlog import Backlog, end_before, facts_in, payload_in
+from perdure.ledger.store.batches import expand_rows
 from perdure.ledger.store.duckdb_file import (
     DATABASE,
     DOCTOR,
+    MEMORY_MAX_MB,
     MISSING,
     WAL,
     KeptEvidence,
@@ -46,6 +50,7 @@ from perdure.ledger.store.duckdb_file import (
     transact,
 )
 from perdure.ledger.store.duckdb_tables import (
+    END,
     Inserter,
     boot_records,
     by_key,
@@ -67,7 +72,6 @@ from perdure.ledger.store.journal_scan import commits, has_everything, has_segme
 from perdure.ledger.store.key_filter import KeyFilter, filter_after, new_keys, read_filter
 from perdure.ledger.store.lock import Lock
 from perdure.ledger.store.memory_store import forget_bounds
-from perdure.ledger.store.readers import Readers
 from perdure.ledger.store.seals import GENESIS, NOTHING, Commit, extend, seal, seal_anew
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Wanted
 
@@ -91,7 +95,7 @@ class DuckDBStore:
         self._guard = BlockGuard(path / DATABASE, fsync=fsync)
         self._refusal: LedgerError | None = None
         self._mark = GENESIS  # of what is durable
-        self._backlog = Backlog()  # what DuckDB lacks of it
+        self._backlog: deque[Commit] = deque()  # what DuckDB lacks of it, in order
         self._readers = Readers()
         self._archive = RLock()  # of the connection and what follows
         self._followed, self._anchor, self._tally = GENESIS, GENESIS, NOTHING
@@ -114,7 +118,6 @@ class DuckDBStore:
             raise
 
     def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
-        """Make a group durable with one write to the journal."""
         self._ready()
         if not rows and not payloads:
             return
@@ -122,13 +125,13 @@ class DuckDBStore:
         with self._fatal():
             self._make_durable(commit)
             self._mark = commit.after
-            self._backlog.extend([commit])
+            self._backlog.append(commit)
 
     def _make_durable(self, commit: Commit) -> None:
         self._journal.append(commit)
 
     def follow(self) -> None:
-        """Let DuckDB catch up with what is durable."""
+        # `_archived` has caught up by now. What is left to do is to keep the journal small.
         with self._archived() as con:
             if self._journal.size > self.journal_max:
                 self._fold(con)
@@ -153,13 +156,12 @@ class DuckDBStore:
             self._fold(con)
 
     def records(self, table: str, keys: list[str]) -> list[Record]:
-        """The snapshot's records under these keys, in their order."""
+        # in the order of the keys
         with self._reading() as con:
             found = {record.key: record for record in by_key(con, table, list(set(keys)))}
         return [found[key] for key in dict.fromkeys(keys) if key in found]
 
     def known_among(self, keys: Iterable[str]) -> list[str]:
-        """Those of these keys under which the snapshot may have a run or an agent."""
         self._ready()
         return [key for key in keys if self._filter is None or key in self._filter]
 
@@ -171,58 +173,51 @@ class DuckDBStore:
         limit: int,
         first: First = "oldest",
     ) -> list[Record]:
-        """The snapshot's runs that are not live, oldest or newest request first."""
         with self._reading() as con:
             return ended_runs(con, parent, statuses, before_ms, limit, first)
 
     def newest_runs(self, wanted: Wanted, limit: int) -> list[Record]:
-        """The snapshot's runs that are wanted and not live, newest request first."""
         with self._reading() as con:
             return newest_runs(con, wanted, limit)
 
     def family_runs(self, agent: str, limit: int) -> list[Record]:
-        """The snapshot's runs that an agent or its descendants requested, and that are not live."""
         with self._reading() as con:
             return family_runs(con, agent, limit)
 
     def settled_before(self, before_ms: float, after: tuple[int, str], limit: int) -> list[Record]:
-        """The snapshot's runs with a hard end before an instant, by the time of their end and their ids, after such a pair."""
         with self._reading() as con:
             return settled_before(con, before_ms, after, limit)
 
     def runs_of(self, agents: list[str], limit: int) -> list[Record]:
-        """The snapshot's runs that are not live, and that these agents or their sub-agents requested."""
         with self._reading() as con:
             return runs_of(con, agents, limit)
 
     def agents(self, after: str, limit: int) -> list[Record]:
-        """The snapshot's agents after this one, by their addresses."""
         with self._reading() as con:
             return read(con, "agents", "agent_id > $1 ORDER BY agent_id LIMIT $2", [after, limit])
 
     def facts(
         self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000
     ) -> list[FactRow]:
-        """A run's facts in order; only the stretches where they can be are read, as far as the snapshot knows the run."""
-        backlog, after = self._backlog.now(), after_frame if frames_only else None
+        # Only the stretches where the facts can be are read, as far as the snapshot knows the run.
+        backlog, after = tuple(self._backlog), after_frame if frames_only else None
         with self._reading() as con:
-            rows = facts_of(con, subject, self._snapshot_seq, end_before(backlog), after, limit)
-        late = facts_in(backlog, {subject})
+            rows = facts_of(con, subject, self._snapshot_seq, _end_before(backlog), after, limit)
+        late = _facts_in(backlog, {subject})
         rows += [row for row in late if not frames_only or (row.frame is not None and row.frame > after_frame)]
         return rows[:limit]
 
     def frames(self, subjects: list[str], first_seq: int, last_seq: int) -> list[FactRow]:
-        """The events of these runs among the facts of these numbers, in order."""
-        backlog = self._backlog.now()
+        backlog = tuple(self._backlog)
         with self._reading() as con:
-            rows = frames_of(con, subjects, first_seq, min(last_seq, end_before(backlog)))
-        late = facts_in(backlog, set(subjects))
+            rows = frames_of(con, subjects, first_seq, min(last_seq, _end_before(backlog)))
+        late = _facts_in(backlog, set(subjects))
         return rows + [row for row in late if row.frame is not None and first_seq <= row.seq <= last_seq]
 
     def payload(self, run_id: str, part: str) -> bytes | None:
-        """A large input or output."""
-        if (late := payload_in(self._backlog.now(), run_id, part)) is not None:
-            return late
+        late = [payload for commit in tuple(self._backlog) for payload in commit.payloads]
+        if found := [each.body for each in late if (each.run_id, each.part) == (run_id, part)]:
+            return found[-1]
         with self._reading() as con:
             return payload_of(con, run_id, part, self._snapshot_seq)
 
@@ -244,8 +239,8 @@ class DuckDBStore:
                 raise BadRequest("query", str(problem).partition("\n")[0]) from problem
 
     def close(self) -> None:
-        """Release the directory. What a healthy life has written is put into the database's file before, so that the next start need not
-        read the journal."""
+        # What a healthy life has written is put into the database's file, so that the next start need not read the
+        # journal.
         if self._con is not None and self._refusal is None and self._journal.size:
             with suppress(LedgerError), self._archived() as con:
                 self._fold(con)
@@ -259,8 +254,8 @@ class DuckDBStore:
         findings = self._made_ready()
         con = self._con = connect(self.path, fsync=self._fsync)
         found = assess(con, self.path)
-        if found.loss and not self._repair:
-            raise LedgerDamaged(str(self.path), found.loss, DOCTOR)
+        if found.plan.loss and not self._repair:
+            raise LedgerDamaged(str(self.path), found.plan.loss, DOCTOR)
         findings += found.plan.findings
         replayed = list(commits(found.plan.replay))
         self._snapshot_seq, self._tally = found.snapshot_seq, NOTHING
@@ -304,17 +299,25 @@ class DuckDBStore:
         kept = [evidence.copy(name) for name in names if (self.path / name).exists()]
         self._fold(con)
         findings = [f"the files as they were are kept as {' and '.join(kept)}"] if kept else []
-        return findings + ([f"given up: {found.loss}"] if found.loss else [])
+        return findings + ([f"given up: {found.plan.loss}"] if found.plan.loss else [])
 
     def _catch_up(self, con: duckdb.DuckDBPyConnection) -> None:
-        """Insert what is durable and not yet in DuckDB, in slices."""
         while self._backlog:
-            group = self._backlog.first(_SLICE)
+            group = self._next_slice()
             transact(con, partial(self._inserter.insert, group))
-            self._backlog.drop(len(group))
+            for _ in group:
+                self._backlog.popleft()
             self._followed = group[-1].after
             for commit in group:
                 self._tally = self._tally.plus(commit.tally)
+
+    def _next_slice(self) -> list[Commit]:
+        # By index, because another thread may add to the backlog meanwhile.
+        group: list[Commit] = []
+        upto = self._backlog[0].before.seq + _SLICE
+        while len(group) < len(self._backlog) and (not group or group[-1].after.seq < upto):
+            group.append(self._backlog[len(group)])
+        return group
 
     def _fold(self, con: duckdb.DuckDBPyConnection) -> None:
         """Seal everything, put it into the database's own file, and drop it from the journal."""
@@ -326,7 +329,7 @@ class DuckDBStore:
         self._journal.drop(self._followed.seq)
 
     def _settle(self, con: duckdb.DuckDBPyConnection) -> None:
-        """Seal everything that DuckDB has, inside the caller's transaction."""
+        # The caller has a transaction open.
         if self._repair:
             seal_anew(con, self._followed.seq)
         elif self._tally != NOTHING:
@@ -343,15 +346,15 @@ class DuckDBStore:
 
     @contextmanager
     def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """What DuckDB has committed, for one thread of many: nobody waits for another. The snapshot is brought up to date in several
-        steps; of runs that it has not reached yet it is as it was."""
+        # No reader waits for another. The snapshot is brought up to date in several steps: of runs that it has not
+        # reached yet it is as it was.
         con = self._ready()
         with self._fatal(), self._readers.reading(con) as reader:
             yield reader
 
     @contextmanager
     def _archived(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """DuckDB with everything that is durable, for one thread at a time."""
+        # DuckDB lacks nothing that is durable in here, and only one thread at a time is.
         con = self._ready()
         with self._archive, self._fatal():
             self._catch_up(con)
@@ -359,7 +362,8 @@ class DuckDBStore:
 
     @contextmanager
     def _fatal(self) -> Iterator[None]:
-        """Refuse every further use of the store if this block does not end well, whatever the cause: an error, an interrupt, a bug."""
+        # If this block does not end well, every further use of the store is refused, whatever the cause: an error, an
+        # interrupt, a bug.
         try:
             yield
         except BadRequest:
@@ -386,3 +390,55 @@ class DuckDBStore:
             if self._lock is not None:
                 self._lock.release()
             self._con = self._lock = None
+
+
+def _end_before(backlog: Sequence[Commit]) -> int:
+    """The last fact that DuckDB has for certain, if it lacked these commits at most."""
+    return backlog[0].before.seq if backlog else END
+
+
+def _facts_in(backlog: Sequence[Commit], subjects: set[str]) -> list[FactRow]:
+    return expand_rows((row for commit in backlog for row in commit.rows), subjects)
+
+
+class Readers:
+    """Connections that read what DuckDB has committed, beside the one that writes: as many as there are threads that read at once.
+
+    No reader waits for another, or until DuckDB has caught up. While DuckDB writes its file, a reader may wait for it: 0.8 s for 100,000
+    new runs. A question that needs too much memory is refused, and ends nothing.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[duckdb.DuckDBPyConnection] = []
+        self._at_work = 0
+        self._changed = Condition()
+
+    @contextmanager
+    def reading(self, con: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
+        """One that nobody else uses meanwhile. `con` is the one that writes. Raises `BadRequest` if what is asked needs too much memory."""
+        with self._changed:
+            if self._idle:
+                reader = self._idle.pop()
+            else:
+                reader = con.cursor()
+                reader.execute("USE ledger")
+            self._at_work += 1
+        try:
+            yield reader
+        except duckdb.OutOfMemoryException as problem:
+            with suppress(duckdb.Error):
+                reader.rollback()
+            words = f"needs more memory than a ledger uses ({MEMORY_MAX_MB} MB); ask for fewer at once"
+            raise BadRequest("question", words) from problem
+        finally:
+            with self._changed:
+                self._at_work -= 1
+                self._idle.append(reader)
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._at_work)
+            for reader in self._idle:
+                reader.close()
+            self._idle.clear()

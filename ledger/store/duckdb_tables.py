@@ -41,7 +41,6 @@ class Inserter:
         self._facts, self._batches = con.appender("facts"), con.appender("batches")
 
     def insert(self, commits: list[Commit]) -> None:
-        """Insert the facts, batches and payloads of these commits."""
         self._con.complete()  # an answer that was not read to its end would be in the appender's way
         rows = [row for commit in commits for row in commit.rows]
         for appender, kind in ((self._facts, FactRow), (self._batches, BatchRow)):
@@ -50,14 +49,6 @@ class Inserter:
         payloads = [payload for commit in commits for payload in commit.payloads]
         if payloads:
             self._con.execute(_INSERT_PAYLOADS, [list(column) for column in zip(*payloads, strict=True)])
-
-
-def insert(con: duckdb.DuckDBPyConnection, commit: Commit) -> None:
-    """Insert one commit by a statement, into a table that has other columns besides. It is of a time before batches."""
-    facts = f"INSERT INTO facts ({FACT}) VALUES (?, ?, ?, ?, ?, ?)"
-    con.executemany(facts, [list(row) for row in commit.rows])
-    if commit.payloads:
-        con.execute(_INSERT_PAYLOADS, [list(column) for column in zip(*commit.payloads, strict=True)])
 
 
 def replace(
@@ -91,7 +82,6 @@ def _replace(con: duckdb.DuckDBPyConnection, table: str, records: list[Record], 
 
 
 def _deleted(con: duckdb.DuckDBPyConnection, table: str, condition: str, keys: list[str]) -> Counter[str]:
-    """Delete these rows. Returns how many of them were not live, by the first column of the record."""
     query = f"DELETE FROM {table} WHERE {condition} RETURNING live, {COLUMNS[table][1]}"
     return _ended(con.execute(query, [keys]).fetchall())
 
@@ -139,8 +129,8 @@ def boot_records(con: duckdb.DuckDBPyConnection, rows: list[Row]) -> list[Record
 
 
 def by_key(con: duckdb.DuckDBPyConnection, table: str, keys: list[str]) -> list[Record]:
-    """The records under these keys. A few at a time are found by index, so that the rest costs neither time nor memory, and a single one in
-    half of the time."""
+    # A few keys at a time are found by index, so that the rest costs neither time nor memory, and a single one in half
+    # of the time.
     if len(keys) == 1:
         return read(con, table, f"{COLUMNS[table][0]} = $1", [keys[0]])
     few = INDEXED_MAX if len(keys) <= _SCAN_FROM else len(keys)
@@ -158,7 +148,6 @@ def ended_runs(
     limit: int,
     first: First,
 ) -> list[Record]:
-    """The runs that are not live and meet these conditions, oldest or newest request first."""
     way = "DESC NULLS LAST" if first == "newest" else "ASC NULLS FIRST"
     condition = """NOT live AND ($1::VARCHAR IS NULL OR parent = $1) AND ($2::VARCHAR[] IS NULL OR status = ANY($2::VARCHAR[]))
         AND ($3::BIGINT IS NULL OR requested_at_ms < $3)"""
@@ -185,7 +174,7 @@ def newest_runs(con: duckdb.DuckDBPyConnection, wanted: Wanted, limit: int) -> l
 
 
 def family_runs(con: duckdb.DuckDBPyConnection, agent: str, limit: int) -> list[Record]:
-    """The runs that are not live and that an agent or its descendants requested (`ledger.ids.is_within`)."""
+    # As `ledger.ids.is_within` says it.
     condition = "NOT live AND (parent = $1 OR prefix(parent, $2))"
     return _first(con, condition, "requested_at_ms, first_seq LIMIT $3", [agent, f"{agent}>", limit])
 
@@ -193,23 +182,20 @@ def family_runs(con: duckdb.DuckDBPyConnection, agent: str, limit: int) -> list[
 def settled_before(
     con: duckdb.DuckDBPyConnection, before_ms: float, after: tuple[int, str], limit: int
 ) -> list[Record]:
-    """The runs with a hard end before an instant, by the time of their end and their ids, after such a pair."""
     condition = f"""NOT live AND status IN ({", ".join(f"'{each}'" for each in sorted(HARD))}) AND ended_at_ms < $1
         AND (ended_at_ms > $2 OR ended_at_ms = $2 AND run_id > $3)"""
     return _first(con, condition, "ended_at_ms, run_id LIMIT $4", [min(before_ms, END), *after, limit])
 
 
 def runs_of(con: duckdb.DuckDBPyConnection, agents: list[str], limit: int) -> list[Record]:
-    """The runs that are not live, and that these agents or their sub-agents requested."""
     condition = """NOT live AND (parent IN (SELECT unnest($1::VARCHAR[])) OR split_part(parent, '>', 1) IN
         (SELECT unnest($1::VARCHAR[])))"""
     return _first(con, condition, "requested_at_ms, first_seq LIMIT $2", [agents, limit])
 
 
 def _first(con: duckdb.DuckDBPyConnection, condition: str, order: str, parameters: Sequence[object]) -> list[Record]:
-    """The first runs, in this order, that meet a condition. Which they are is found out without their bodies: to sort whole rows, DuckDB
-    reads all of them (6 s and 1 GB for ten million)."""
-
+    # Which runs they are is found out without their bodies: to sort whole rows, DuckDB reads all of them (6 s and 1 GB
+    # for ten million).
     def found() -> list[Record]:
         keys = con.execute(f"SELECT run_id FROM runs WHERE {condition} ORDER BY {order}", parameters).fetchall()
         ordered = [str(key) for (key,) in keys]
@@ -220,25 +206,21 @@ def _first(con: duckdb.DuckDBPyConnection, condition: str, order: str, parameter
 
 
 def runs_in(con: duckdb.DuckDBPyConnection) -> int:
-    """How many runs have a row."""
     ((count,),) = con.execute("SELECT count(*) FROM runs").fetchall()
     return int(count)
 
 
 def count_ended(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    """How many runs of each status are not live, by a look at every row."""
     return dict(con.execute("SELECT status, count(*) FROM runs WHERE NOT live GROUP BY status").fetchall())
 
 
 def read(con: duckdb.DuckDBPyConnection, table: str, condition: str, parameters: list[object]) -> list[Record]:
-    """The records that meet a condition in SQL."""
     query = f"SELECT live, body, {', '.join(COLUMNS[table])} FROM {table} WHERE {condition}"
     rows = con.execute(query, parameters).fetchall()
     return [Record(table, key, live, tuple(rest), body) for live, body, key, *rest in rows]
 
 
 def frames_of(con: duckdb.DuckDBPyConnection, subjects: list[str], first_seq: int, last_seq: int) -> list[FactRow]:
-    """The events of these runs between these numbers, in order."""
     query = f"""SELECT {FACT} FROM facts WHERE subject IN (SELECT unnest($1::VARCHAR[])) AND seq BETWEEN $2 AND $3
         AND frame IS NOT NULL"""
     found = [FactRow(*row) for row in con.execute(query, [subjects, first_seq, last_seq]).fetchall()]
@@ -277,7 +259,6 @@ def stretches(con: duckdb.DuckDBPyConnection, run_id: str, snapshot_seq: int, en
 
 
 def payload_of(con: duckdb.DuckDBPyConnection, run_id: str, part: str, snapshot_seq: int) -> bytes | None:
-    """A large input or output."""
     query = (
         "SELECT body FROM payloads WHERE run_id = $1 AND part = $2 AND seq BETWEEN $3 AND $4 ORDER BY seq DESC LIMIT 1"
     )

@@ -18,7 +18,6 @@ _KEY: Final = "ended"  # in the table `meta`: the snapshot, the number of its ru
 
 
 def read_counts(con: duckdb.DuckDBPyConnection, snapshot_seq: int) -> Counter[str]:
-    """The counts of this snapshot."""
     kept = get(con, _KEY)
     if kept is None or kept[:2] != [snapshot_seq, runs_in(con)]:
         return Counter(count_ended(con))
@@ -26,5 +25,4 @@ def read_counts(con: duckdb.DuckDBPyConnection, snapshot_seq: int) -> Counter[st
 
 
 def write_counts(con: duckdb.DuckDBPyConnection, snapshot_seq: int, counts: Counter[str]) -> None:
-    """Keep the counts of the snapshot that goes up to this fact, inside the caller's transaction."""
     put(con, _KEY, [snapshot_seq, runs_in(con), dict(+counts)])

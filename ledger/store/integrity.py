@@ -79,12 +79,10 @@ def examine(directory: Path) -> list[Finding]:
 
 
 def lock_of(directory: Path) -> Path:
-    """The file whose lock the one process has that uses a ledger."""
     return directory / LOCK
 
 
 def is_begun(directory: Path) -> bool:
-    """Whether there is a ledger here, in whatever state."""
     return (directory / DATABASE).exists() or has_segments(directory)
 
 
@@ -116,7 +114,7 @@ def repair(directory: Path) -> list[Finding]:
 
 
 def _mended(directory: Path, *, beyond_mending: bool) -> Iterator[str]:
-    """Mend by a start, which gives up what it must if it is told to; a file that cannot be read is built anew before."""
+    # A start mends, and gives up what it must if it is told to. A file that cannot be read is built anew before.
     problem = unreadable(directory) if beyond_mending else ""
     if problem:
         yield problem
@@ -139,7 +137,6 @@ def _mended(directory: Path, *, beyond_mending: bool) -> Iterator[str]:
 
 
 def _started(directory: Path) -> list[str]:
-    """Start, and give up what cannot be proven."""
     with closing(DuckDBStore(directory, repair=True)) as store:
         return store.boot().findings
 
@@ -167,14 +164,14 @@ def _examine(directory: Path) -> Iterator[Finding]:
 
 
 def _advised(directory: Path, refusal: LedgerError) -> LedgerError:
-    """A refusal of DuckDB, with what this doctor can do about it, instead of the advice to come here."""
+    # What this doctor can do about it stands in the place of the advice to come here.
     if not isinstance(refusal, LedgerDamaged) or refusal.advice != DOCTOR:
         return refusal
     return LedgerDamaged(refusal.path, refusal.problem, way_out(directory))
 
 
 def _derived(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
-    """What says nothing that is not said elsewhere too."""
+    # The filter says nothing that the records do not say, so damage to it is only a warning.
     try:
         read_through_filter(con)
     except duckdb.Error as problem:
@@ -184,17 +181,15 @@ def _derived(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
 
 
 def _sealed(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
-    """Weigh everything up to the last checkpoint."""
     _, mark = get_mark(con)
     broken = [Finding("damage", words, _REPAIR) for words in broken_seals(con, mark.seq)]
     yield from broken or [Finding("ok", f"all facts kept up to {mark.seq} are those that were written")]
 
 
 def _recent(con: duckdb.DuckDBPyConnection, directory: Path) -> Iterator[Finding]:
-    """Follow the journal after the last checkpoint."""
     found = assess(con, directory)
-    if found.loss:
-        yield Finding("damage", found.loss, _REPAIR)
+    if found.plan.loss:
+        yield Finding("damage", found.plan.loss, _REPAIR)
     else:
         later = sum(entry.after.seq - entry.before.seq for entry in found.plan.replay)
         yield Finding("ok", f"{later} facts after the last checkpoint follow one another")
@@ -203,7 +198,6 @@ def _recent(con: duckdb.DuckDBPyConnection, directory: Path) -> Iterator[Finding
 
 
 def _consistent(con: duckdb.DuckDBPyConnection) -> Iterator[Finding]:
-    """Records and facts tell the same story, and no run's events have a hole."""
     snapshot_seq, _ = get_mark(con)
     whole = True
     spell_out(con)

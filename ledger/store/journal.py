@@ -93,14 +93,14 @@ class Journal:
             self._reached = after
 
     def roll(self) -> None:
-        """Begin a new segment, so that those before it can be dropped."""
+        # The segments before the new one can be dropped.
         with self._lock:
             if self._reached is not None and (self._files is None or self._place > HEAD.size + CHECK):
                 self._room = _ROOM
                 self._begin(self._reached, 0)
 
     def drop(self, upto_seq: int) -> None:
-        """Remove the segments that hold nothing after this fact. The database has it all in its own file."""
+        # The database has all facts up to this one in its own file.
         with self._lock:
             for number in [each for each, last_seq in self._closed.items() if last_seq <= upto_seq]:
                 del self._closed[number]
@@ -109,13 +109,11 @@ class Journal:
             self.size = 0
 
     def close(self) -> None:
-        """Release the files. Idempotent."""
         with self._lock:
             self._close()
             self._closed, self._reached, self.size, self._room = {}, None, 0, _ROOM
 
     def _begin(self, base: Mark, size: int) -> None:
-        """Begin a segment that has room for a frame of this size."""
         if self._files is not None and self._reached is not None:
             self._closed[self._number] = self._reached.seq
         self._close()
@@ -158,7 +156,6 @@ def commit_in(frame: bytes) -> Commit:
 
 
 def digest(*parts: bytes | memoryview) -> bytes:
-    """The digest of a head or a frame."""
     state = blake2b(digest_size=CHECK)
     for part in parts:
         state.update(part)
@@ -170,7 +167,7 @@ def _create(path: Path) -> int:
 
 
 def _write(file: int, parts: Sequence[bytes], place: int) -> None:
-    """Write everything with one call, as a file does unless its disk is full; then the second call says so."""
+    # A file writes everything with one call unless its disk is full; then the second call says so.
     parts = parts if len(parts) <= _PARTS_MAX else [b"".join(parts)]
     size = sum(map(len, parts))
     written = os.pwritev(file, parts, place)

@@ -49,7 +49,6 @@ class ReplayPlan(NamedTuple):
 
 
 def has_segments(directory: Path) -> bool:
-    """Whether there is a journal, in whatever state."""
     return bool(_numbers(directory))
 
 
@@ -65,14 +64,18 @@ def scan(directory: Path) -> Scan:
     for number in _numbers(directory):
         last_seq = max((mark.seq for mark in found.bases), default=0)
         before = len(found.entries)
-        _scan_segment(directory / f"{SEGMENT}{number}", directory / f"{MIRROR}{number}", found)
+        paths = directory / f"{SEGMENT}{number}", directory / f"{MIRROR}{number}"
+        with ExitStack() as stack:
+            copies = [(each, _held(each, stack)) for each in paths]
+            flaws = [*_scan_head(copies, found), *_scan_frames(copies, found)]
+        found.flaws.extend(flaws)
+        found.damaged.extend(each.name for each in paths if flaws)
         last_seq = max([last_seq, *(mark.seq for mark in found.bases)])
         found.segments[number] = max([last_seq, *(entry.after.seq for entry in found.entries[before:])])
     return found
 
 
 def commits(entries: list[JournalEntry]) -> Iterator[Commit]:
-    """Read these frames again, one at a time."""
     with ExitStack() as stack:
         files = {path: stack.enter_context(path.open("rb")) for path in {entry.path for entry in entries}}
         for entry in entries:
@@ -116,15 +119,6 @@ def _number(path: Path) -> int:
     return int(suffix) if suffix.isdigit() and path.name in (f"{SEGMENT}{suffix}", f"{MIRROR}{suffix}") else 0
 
 
-def _scan_segment(path: Path, mirror_path: Path, found: Scan) -> None:
-    """Read one segment with its mirror, and add what it holds."""
-    with ExitStack() as stack:
-        copies = [(each, _held(each, stack)) for each in (path, mirror_path)]
-        flaws = [*_scan_head(copies, found), *_scan_frames(copies, found)]
-    found.flaws.extend(flaws)
-    found.damaged.extend(each.name for each in (path, mirror_path) if flaws)
-
-
 def _scan_head(copies: list[tuple[Path, _Bytes]], found: Scan) -> Iterator[str]:
     (path, held), (_, mirror) = copies
     own = _head(held)
@@ -161,7 +155,6 @@ def _scan_frames(copies: list[tuple[Path, _Bytes]], found: Scan) -> Iterator[str
 
 
 def _held(path: Path, stack: ExitStack) -> _Bytes:
-    """The content of a file; nothing if there is none."""
     if not path.exists() or not path.stat().st_size:
         return b""
     return stack.enter_context(mmap.mmap(stack.enter_context(path.open("rb")).fileno(), 0, access=mmap.ACCESS_READ))
@@ -176,7 +169,6 @@ def _head(held: _Bytes) -> Mark | None:
 
 
 def _frame(path: Path, held: _Bytes, place: int) -> JournalEntry | None:
-    """The frame at this place, if it is whole."""
     body = place + FRAME.size + CHECK
     head = held[place : place + FRAME.size]
     if len(head) < FRAME.size:
@@ -190,7 +182,6 @@ def _frame(path: Path, held: _Bytes, place: int) -> JournalEntry | None:
 
 
 def _next_frame(held: _Bytes, place: int, path: Path) -> int:
-    """Where the next whole frame begins; beyond every end if there is none."""
     while (place := held.find(FRAME_MAGIC, place)) >= 0:
         if _frame(path, held, place) is not None:
             return place

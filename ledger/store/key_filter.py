@@ -40,7 +40,7 @@ _TABLE: Final = "CREATE TABLE run_filter (place INTEGER PRIMARY KEY, bits BLOB U
 
 
 def _pattern(number: int) -> int:
-    """Up to five bits of a word, spread by multiplication with the golden ratio."""
+    # Up to five bits of a word, spread by multiplication with the golden ratio.
     spread = number * 0x9E3779B97F4A7C15 & (1 << 64) - 1
     return sum({1 << (spread >> place & 63) for place in range(34, 64, 6)})
 
@@ -59,7 +59,6 @@ class KeyFilter:
         self._digests: list[bytes] = []  # of the levels that stand in the file and do not change any more
 
     def __contains__(self, key: str) -> bool:
-        """Whether the snapshot may have this run or agent."""
         return self._finds(*_hashes(_hash(key)))
 
     def _finds(self, one: int, two: int, three: int) -> bool:
@@ -78,7 +77,8 @@ class KeyFilter:
             if self._finds(*hashes):
                 continue
             if not self._left:
-                self._grow()
+                self._levels.append(_empty(len(self._levels)))
+                self._left = 64 * len(self._levels[-1]) // _BITS_EACH
             level = self._levels[-1]
             last = len(level) - 1
             for each in hashes:
@@ -88,13 +88,8 @@ class KeyFilter:
         self._count += len(new)
         return new
 
-    def _grow(self) -> None:
-        level = _empty(len(self._levels))
-        self._left = 64 * len(level) // _BITS_EACH
-        self._levels.append(level)
-
     def is_outgrown(self, con: duckdb.DuckDBPyConnection) -> bool:
-        """Whether most of it is of what was cleared or deleted."""
+        # Most of it is of what was cleared or deleted.
         return self._count > 2 * _keys_in(con) + _SPARE
 
     def write(self, con: duckdb.DuckDBPyConnection, snapshot_seq: int) -> None:
@@ -130,7 +125,6 @@ class KeyFilter:
 
     @classmethod
     def built(cls, con: duckdb.DuckDBPyConnection) -> Self:
-        """A new one, from the records."""
         made = cls()
         con.execute("DELETE FROM run_filter")
         found = con.execute("SELECT run_id FROM runs UNION ALL SELECT agent_id FROM agents")
@@ -159,24 +153,21 @@ def read_through_filter(con: duckdb.DuckDBPyConnection) -> None:
 
 
 def new_keys(known: KeyFilter | None, records: list[Record]) -> set[str]:
-    """Add the runs and agents among these records to what the snapshot may have. Returns those that it is known not to have had."""
     return set() if known is None else known.add(record.key for record in records if record.table in ("runs", "agents"))
 
 
 def filter_after(con: duckdb.DuckDBPyConnection, before: KeyFilter | None, snapshot_seq: int) -> KeyFilter:
-    """The filter of the snapshot that goes up to this fact, whose keys were added to the one before, if there was one."""
     after = KeyFilter.built(con) if before is None or before.is_outgrown(con) else before
     transact(con, lambda: after.write(con, snapshot_seq))
     return after
 
 
 def _size(number: int) -> int:
-    """Bytes of a level."""
+    # in bytes
     return min(_FIRST_SIZE << min(number, 32), _SIZE_MAX)
 
 
 def _places(number: int) -> range:
-    """The places of a level's pieces among those of all levels."""
     first = number * (_SIZE_MAX // _PIECE)
     return range(first, first + max(1, _size(number) // _PIECE))
 
@@ -186,7 +177,7 @@ def _empty(number: int) -> array[int]:
 
 
 def _read_level(con: duckdb.DuckDBPyConnection, number: int) -> array[int]:
-    """A level piece by piece; zeros stand for a piece that is not there."""
+    # Zeros stand for a piece that is not there.
     level = _empty(number)
     whole = memoryview(level).cast("B")
     for at, place in enumerate(_places(number)):

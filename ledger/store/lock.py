@@ -31,13 +31,12 @@ class Lock:
         os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
-        """Release the lock. Idempotent."""
         if self._file is not None:
             os.close(self._file)
         self._file = None
 
     def is_of(self, directory: Path) -> bool:
-        """Whether the lock is that of this directory, which may have been deleted or moved since it was opened."""
+        # The directory may have been deleted or moved since the lock was opened.
         try:
             return self._file is not None and os.path.samestat(os.fstat(self._file), (directory / LOCK).stat())
         except FileNotFoundError:
@@ -60,7 +59,6 @@ class Lock:
 
 
 def locked(directory: Path, owner: str) -> LedgerLocked:
-    """The error that another process uses the directory; `owner` names it, if it is known."""
     who = f"process {owner}" if owner else "another process"
     return LedgerLocked(
         str(directory), f"{who} is using this ledger", "ask through its supervisor, or stop that process first"

@@ -63,7 +63,6 @@ class MemoryStore:
             self._payloads[payload.run_id, payload.part] = (home.get(payload.run_id, self._last_seq), payload.body)
 
     def follow(self) -> None:
-        """There is nothing to catch up with."""
         self._check()
 
     def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
@@ -81,13 +80,11 @@ class MemoryStore:
         self._recent = [row for row in self._recent if row.seq > upto_seq]
 
     def records(self, table: str, keys: list[str]) -> list[Record]:
-        """The snapshot's records under these keys, in their order."""
         self._check()
         kept = self._records[table]
         return [kept[key] for key in dict.fromkeys(keys) if key in kept]
 
     def known_among(self, keys: Iterable[str]) -> list[str]:
-        """Those of these keys under which the snapshot has a run or an agent."""
         self._check()
         return [key for key in keys if key in self._records["runs"] or key in self._records["agents"]]
 
@@ -134,13 +131,11 @@ class MemoryStore:
         return sorted(filter(is_wanted, self._records["runs"].values()), key=first_seq, reverse=True)[:limit]
 
     def family_runs(self, agent: str, limit: int) -> list[Record]:
-        """The snapshot's runs that an agent or its descendants requested, and that are not live."""
         self._check()
         runs = self._records["runs"].values()
         return sorted((run for run in runs if not run.live and is_within(str(run.columns[2]), agent)), key=_age)[:limit]
 
     def settled_before(self, before_ms: float, after: tuple[int, str], limit: int) -> list[Record]:
-        """The snapshot's runs with a hard end before an instant, by the time of their end and their ids, after such a pair."""
         self._check()
         found = ((each.columns[4], key, each) for key, each in self._records["runs"].items() if each.columns[0] in HARD)
         ended = [(at, key, each) for at, key, each in found if isinstance(at, int) and not each.live]
@@ -148,21 +143,18 @@ class MemoryStore:
         return [self._records["runs"][key] for _, key in ordered[:limit]]
 
     def runs_of(self, agents: list[str], limit: int) -> list[Record]:
-        """The snapshot's runs that are not live, and that these agents or their sub-agents requested."""
         self._check()
         roots, runs = set(agents), self._records["runs"].values()
         theirs = (run for run in runs if not run.live and str(run.columns[2]).partition(">")[0] in roots)
         return sorted(theirs, key=_age)[:limit]
 
     def agents(self, after: str, limit: int) -> list[Record]:
-        """The snapshot's agents after this one, by their addresses."""
         self._check()
         return [record for key, record in sorted(self._records["agents"].items()) if key > after][:limit]
 
     def facts(
         self, subject: str, after_frame: int = -1, *, frames_only: bool = False, limit: int = 100_000
     ) -> list[FactRow]:
-        """A run's facts in order."""
         self._check()
         rows = self._facts.get(subject, [])
         if frames_only:
@@ -170,21 +162,18 @@ class MemoryStore:
         return rows[:limit]
 
     def frames(self, subjects: list[str], first_seq: int, last_seq: int) -> list[FactRow]:
-        """The events of these runs in order."""
         found = [row for subject in set(subjects) for row in self.facts(subject, frames_only=True)]
         return sorted(row for row in found if first_seq <= row.seq <= last_seq)
 
     def payload(self, run_id: str, part: str) -> bytes | None:
-        """A large input or output."""
         self._check()
         return self._payloads.get((run_id, part), (0, None))[1]
 
     def rows(self, query: str, parameters: list[object]) -> NoReturn:
-        """Refuse: a ledger in memory has no SQL."""
+        # a ledger in memory has no SQL
         raise LedgerError("memory", f"a ledger in memory answers no SQL ({query[:40]!r}, {len(parameters)} parameters)")
 
     def close(self) -> None:
-        """Refuse further use until the next boot."""
         self._open = False
 
     def _check(self) -> None:
@@ -192,7 +181,6 @@ class MemoryStore:
             raise LedgerError("memory", "the ledger is closed")
 
     def _forget(self, bounds: dict[str, int]) -> None:
-        """Remove the records of these keys and their mail, and their facts and payloads before the bounds."""
         if not bounds:
             return
         for table in TABLES:
@@ -210,7 +198,7 @@ class MemoryStore:
 
 
 def forget_bounds(upto_seq: int, records: list[Record], forgotten: list[str]) -> dict[str, int]:
-    """The fact before which each forgotten run ends. Its id may belong to a new run already, which stays."""
+    # The id of a forgotten run may belong to a new run already, which stays.
     if not forgotten:
         return {}
     begins = {each.key: each.columns[5] for each in records if each.table == "runs"}
@@ -218,7 +206,7 @@ def forget_bounds(upto_seq: int, records: list[Record], forgotten: list[str]) ->
 
 
 def boot_order(record: Record) -> tuple[int, str]:
-    """Runs in the order of their requests, everything else by key, so that each boot from the same ledger is the same."""
+    # Runs in the order of their requests, everything else by key, so that each boot from the same ledger is the same.
     first = record.columns[5] if record.table == "runs" else 0
     return (first if isinstance(first, int) else 0, record.key)
 

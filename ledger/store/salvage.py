@@ -56,7 +56,6 @@ class Saved(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether nothing is missing."""
         return self.read == self.there
 
 
@@ -119,7 +118,7 @@ def rebuild(directory: Path) -> list[str]:
 
 
 def _exchange(directory: Path) -> Iterator[str]:
-    """Give the new file the name of the old one, which is kept. The old file's log is moved first."""
+    # The old file is kept. Its log is moved first.
     evidence = KeptEvidence(directory)
     if (directory / WAL).exists():
         yield f"the log is kept as {evidence.move(WAL)}"
@@ -129,7 +128,7 @@ def _exchange(directory: Path) -> Iterator[str]:
 
 
 def _empty(directory: Path) -> str:
-    """A file without facts: the journal has them all."""
+    # The journal has all facts, so the file has none.
     with closing(connect(directory, name=REBUILT)) as con:
         prepare(con)
     scanned = scan(directory)
@@ -139,7 +138,6 @@ def _empty(directory: Path) -> str:
 
 
 def _saved(directory: Path) -> str:
-    """A file with all rows of the old one that can be read."""
     if not (directory / DATABASE).exists():
         raise LedgerDamaged(str(directory), MISSING, way_out(directory))
     try:
@@ -164,7 +162,7 @@ def _saved(directory: Path) -> str:
 def _without_snapshot(
     directory: Path, con: duckdb.DuckDBPyConnection, saved: dict[str, Saved], known: Mark | None
 ) -> Mark:
-    """Drop an incomplete snapshot: a boot folds all facts instead, if none of them is missing."""
+    # A boot folds all facts instead of an incomplete snapshot, if none of them is missing.
     count, last_seq = count_facts(con)
     if not all(saved[table].whole for table in ("facts", "batches")) or count != last_seq:
         raise LedgerDamaged(str(directory), f"too much of it cannot be read: {_words(saved)}", _ELSEWHERE)
@@ -193,7 +191,6 @@ def _words(saved: dict[str, Saved]) -> str:
 
 
 def _copy(con: duckdb.DuckDBPyConnection, table: str) -> Saved:
-    """Copy the rows of a table that can be read."""
     try:
         query = f"SELECT count(*), coalesce(max(rowid), -1) FROM source.{table}"
         (there, last) = con.execute(query).fetchone() or (0, -1)
@@ -206,7 +203,7 @@ def _copy(con: duckdb.DuckDBPyConnection, table: str) -> Saved:
 
 
 def _piece(con: duckdb.DuckDBPyConnection, table: str, columns: str, first: int, end: int) -> int:
-    """Copy these rows; if they cannot be read together, copy their halves. Returns how many were copied."""
+    # If the rows cannot be read together, their halves are copied.
     copying = f"INSERT INTO {table} BY NAME SELECT {columns} FROM source.{table} WHERE rowid >= $1 AND rowid < $2"
     answer = _answer(con, copying, [first, end])
     if answer is not None:
@@ -218,7 +215,7 @@ def _piece(con: duckdb.DuckDBPyConnection, table: str, columns: str, first: int,
 
 
 def _one_by_one(con: duckdb.DuckDBPyConnection, columns: str, first: int, end: int) -> int:
-    """Copy these batches by their keys: so each is read by itself. Returns how many were copied."""
+    # Under its key each batch is read by itself.
     copying = f"INSERT INTO batches BY NAME SELECT {columns} FROM source.batches WHERE seq = $1"
     keys = _answer(con, "SELECT seq FROM source.batches WHERE rowid >= $1 AND rowid < $2", [first, end])
     answers = [_answer(con, copying, [seq]) for (seq,) in keys or ()]

@@ -59,11 +59,9 @@ class Tally(NamedTuple):
     total: int
 
     def plus(self, other: Tally) -> Tally:
-        """Both together."""
         return Tally(self.items + other.items, (self.total + other.total) % _MODULUS)
 
     def minus(self, other: Tally) -> Tally:
-        """This without the other."""
         return Tally(self.items - other.items, (self.total - other.total) % _MODULUS)
 
 
@@ -91,7 +89,6 @@ class Commit(NamedTuple):
 
 
 def weigh(packed: Iterable[bytes]) -> Tally:
-    """The weight of encoded items."""
     digests = [int.from_bytes(blake2b(each, digest_size=16).digest(), "big") for each in packed]
     return Tally(len(digests), sum(digests) % _MODULUS)
 
@@ -119,7 +116,6 @@ def seal(before: Mark, rows: Sequence[Row], payloads: list[Payload]) -> Commit:
 
 
 def unseal(before: Mark, after: Mark, packed: bytes) -> Commit:
-    """The commit in an encoding that is known to be whole."""
     reader = msgpack.Unpacker(raw=False, max_buffer_size=0)
     reader.feed(packed)
     rows_count, payloads_count = next(reader)
@@ -131,12 +127,12 @@ def unseal(before: Mark, after: Mark, packed: bytes) -> Commit:
 
 
 def _row(plain: list[Any]) -> Row:
-    """A row from the journal: its length tells a batch."""
+    # its length tells a batch
     return FactRow(*plain) if len(plain) == len(FactRow._fields) else BatchRow(*plain)
 
 
 def extend(con: DuckDBPyConnection, first_seq: int, last_seq: int, tally: Tally) -> None:
-    """Seal a further stretch of facts. Seals are few, because the last one grows until it is long enough."""
+    # Seals are few, because the last one grows until it is long enough.
     last = con.execute("SELECT first_seq, last_seq, items, total FROM seals ORDER BY last_seq DESC LIMIT 1").fetchone()
     if last is not None and last[1] - last[0] < _SPAN and last[1] + 1 == first_seq:
         con.execute("DELETE FROM seals WHERE first_seq = $1", [last[0]])
@@ -180,7 +176,7 @@ def broken_seals(con: DuckDBPyConnection, upto_seq: int) -> Iterator[str]:
 
 
 def seal_anew(con: DuckDBPyConnection, upto_seq: int) -> None:
-    """Seal what is there. Only a repair may do this: from then on, what was lost is not missed."""
+    # Only a repair may do this: from then on, what was lost is not missed.
     con.execute("DELETE FROM seals")
     for first_seq in range(1, upto_seq + 1, _SPAN):
         last_seq = min(first_seq + _SPAN - 1, upto_seq)
@@ -190,7 +186,7 @@ def seal_anew(con: DuckDBPyConnection, upto_seq: int) -> None:
 
 
 def link(before: Mark, seq: int, tally: Tally) -> bytes:
-    """The digest of a commit. The numbers of its facts are inside their weights, so their order needs no place here."""
+    # The numbers of the facts are inside their weights, so their order needs no place here.
     parts = (before.digest, seq.to_bytes(8, "big"), tally.items.to_bytes(8, "big"), tally.total.to_bytes(16, "big"))
     return blake2b(b"".join(parts), digest_size=16).digest()
 
@@ -207,7 +203,7 @@ def _insert(con: DuckDBPyConnection, first_seq: int, last_seq: int, tally: Tally
 
 
 def _weigh_stretch(con: DuckDBPyConnection, first_seq: int, last_seq: int) -> Tally:
-    """Weigh what is there. Order does not matter to a weight, so nothing is sorted, and payloads are read in small pieces."""
+    # Order does not matter to a weight, so nothing is sorted. Payloads are read in small pieces.
     pack = msgpack.Packer().pack
     tally = NOTHING
     for table, columns in _WEIGHED.items():

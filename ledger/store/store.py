@@ -26,7 +26,7 @@ class FactRow(NamedTuple):
 
 
 class BatchRow(NamedTuple):
-    """So many consecutive `facts` of runs, from number `seq` on, that were written together (`batches`)."""
+    """Consecutive facts of runs, from number `seq` on, that were written together (`batches`). `facts` says how many."""
 
     seq: int
     at_ms: int

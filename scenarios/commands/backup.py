@@ -13,7 +13,7 @@ import typer
 from perdure import actors
 from perdure.ledger import LEDGER, BadRequest
 from perdure.ledger.maintenance.backup import Backup, Steward, prune
-from perdure.ledger.maintenance.cold_steward import ColdSteward
+from perdure.ledger.maintenance.cold_view import ColdSteward
 from perdure.ledger.maintenance.restoration import restore_backup
 from perdure.ledger.maintenance.target import BackupTarget
 from perdure.ledger.store.integrity import is_begun

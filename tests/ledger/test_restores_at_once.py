@@ -14,7 +14,7 @@ import typer
 from perdure.ledger import BadRequest
 from perdure.ledger.errors import LedgerLocked
 from perdure.ledger.maintenance.backup import Backup
-from perdure.ledger.maintenance.cold_steward import ColdSteward
+from perdure.ledger.maintenance.cold_view import ColdSteward
 from perdure.ledger.maintenance.restoration import restore_backup
 from perdure.ledger.maintenance.restore_part import left_beside
 from perdure.ledger.maintenance.target import BackupTarget

@@ -50,7 +50,7 @@ from perdure.ledger.directory_format import MIGRATIONS
 from perdure.ledger.errors import LedgerLocked
 from perdure.ledger.facts import MailFailed, MailPosted, RunAborted, RunFailed, RunRequested
 from perdure.ledger.maintenance.backup import Backup
-from perdure.ledger.maintenance.cold_steward import ColdSteward
+from perdure.ledger.maintenance.cold_view import ColdSteward
 from perdure.ledger.maintenance.target import BackupTarget
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.storage.file_disk import log_of, place_of
