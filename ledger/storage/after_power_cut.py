@@ -83,7 +83,7 @@ def _redo(storages: Path, folder: Path, boot: str) -> None:
 
 
 def _by_place(segments: Iterable[Contents]) -> dict[str, tuple[list[LogPiece], list[LogPiece]]]:
-    """The pieces of each log: those that were surely acknowledged, and others."""
+    # The first are those that were surely acknowledged.
     found: dict[str, tuple[list[LogPiece], list[LogPiece]]] = defaultdict(lambda: ([], []))
     for each in segments:
         for piece in each.sure:
@@ -124,7 +124,7 @@ def _refuse_who_lost(storages: Path, lost: list[Name]) -> None:
 
 
 def _refuse(path: Path, reading: Reading, name: Name) -> None:
-    """Have the log refuse its agent, if it has not come as far as this piece, which was the last one."""
+    # The log refuses its agent if it has not come as far as this piece, which was the last one.
     if reading.head is None or reading.is_damaged or name.start < reading.end:
         return
     if name.incarnation >= reading.incarnation and name.number >= reading.head.clock:
@@ -135,12 +135,12 @@ def _refuse(path: Path, reading: Reading, name: Name) -> None:
 
 
 def _following(contents: Iterable[bytes], digest: bytes) -> tuple[bytes, LogFrame] | None:
-    """The frame that follows this digest."""
     frames = ((content, read_frame(content, 0)) for content in contents)
     return next(((content, frame) for content, frame in frames if frame is not None and frame.before == digest), None)
 
 
 def _is_later(content: bytes, life: int, clock: int) -> bool:
-    """Whether a frame is of the log whose last life this is: the first commit of a later one would have brought it to the disk."""
+    # The first commit of a later log would have brought this one to the disk, so the frame is of the log whose last
+    # life this is.
     frame = read_frame(content, 0)
     return frame is not None and frame.incarnation >= life and frame.number >= clock

@@ -60,11 +60,14 @@ class AgentDatabase:
         if meta:
             self._clock = int(meta[0][3])
         if meta and incarnation is not None:
-            self._take(lane, meta[0])
+            agent_id, latest, version = meta[0][:3]
+            refuse_stranger(self._agent_id, self._incarnation, owner=agent_id, latest=latest, version=version)
+            if latest < self._incarnation:
+                with self._durable():
+                    lane.run(*taking(self._incarnation))
         self.give_back(lane)
 
     def load(self) -> Records:
-        """Read and fold the records."""
         records = Records(self._clock)
         lane = self.borrow()
         stored = sorted(lane.run(*everything()), key=itemgetter(0))
@@ -90,7 +93,6 @@ class AgentDatabase:
                 self.give_back(used)
 
     def bodies(self, numbers: list[int]) -> list[tuple[Any, ...]]:
-        """The bodies of the rows with these numbers."""
         lane = self.borrow()
         try:
             return lane.run(*bodies(numbers))
@@ -98,7 +100,7 @@ class AgentDatabase:
             self.give_back(lane)
 
     def tidy(self, records: Records, *, altered: bool) -> None:
-        """After a commit: what is due. The definition of a table is brought into the database at once."""
+        # The definition of a table is brought into the database at once.
         self._commits += 1
         if len(records.garbage) >= _GARBAGE_MAX:
             self.sweep(records)
@@ -124,12 +126,12 @@ class AgentDatabase:
             self.give_back(lane)
 
     def rest(self, records: Records) -> None:
-        """At the end of a life: sweep if there is much garbage, or something was forgotten that a crash would bring back."""
+        # A crash would bring back what was forgotten.
         if len(records.garbage) > _GARBAGE_AT_REST_MAX or records.has_forgotten:
             self.sweep(records)
 
     def secure(self) -> None:
-        """Checkpoint. It is put off, without an error, while an open transaction of the agent prevents it."""
+        # A checkpoint is put off, without an error, while an open transaction of the agent prevents it.
         with suppress(duckdb.TransactionException):
             self._disk.secure(self._agent_id, self.name)
 
@@ -157,16 +159,8 @@ class AgentDatabase:
         return lane
 
     def give_back(self, lane: SqlCursor, *, keep: bool = True) -> None:
-        """Take back the cursor of a transaction or a query that is over."""
         if keep and len(self._idle) < _LANES_IDLE_MAX:
             self._idle.append(lane)
             return
         lane.shut()
         self._lanes.discard(lane)
-
-    def _take(self, lane: SqlCursor, meta: tuple[Any, ...]) -> None:
-        agent_id, latest, version = meta[:3]
-        refuse_stranger(self._agent_id, self._incarnation, owner=agent_id, latest=latest, version=version)
-        if latest < self._incarnation:
-            with self._durable():
-                lane.run(*taking(self._incarnation))

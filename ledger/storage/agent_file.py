@@ -56,16 +56,13 @@ class AgentFile:
 
     @property
     def ended(self) -> bool:
-        """Whether this life is over."""
         return self._ended is not None
 
     @property
     def is_database(self) -> bool:
-        """Whether the author may have tables."""
         return isinstance(self.kept, AgentDatabase)
 
     def check(self) -> None:
-        """Refuse if this life is over."""
         if self._ended is not None:
             raise type(self._ended)(*self._ended.args)
 
@@ -85,14 +82,13 @@ class AgentFile:
             ) from problem
 
     def load(self) -> Records:
-        """The records; none if there is no storage."""
         if self.kept is None:
             return Records()
         with self.unbroken("read"):
             return self.kept.load()
 
     def write(self, number: int, rows: list[Row], lane: SqlCursor | None) -> None:
-        """Commit these rows, numbered from here on, and what was done on this cursor. The first rows make a log."""
+        # The first rows make a log.
         if self.kept is not None:
             self.kept.write(number, rows, lane)
             return
@@ -116,7 +112,7 @@ class AgentFile:
         return self.kept
 
     def tidy(self, records: Records, *, altered: bool) -> None:
-        """Do what is due after a commit. A log that has grown too long becomes a database."""
+        # A log that has grown too long becomes a database.
         if isinstance(self.kept, AgentDatabase):
             self.kept.tidy(records, altered=altered)
         elif self.kept is not None and self.kept.tidy(records):
@@ -124,7 +120,7 @@ class AgentFile:
 
     @contextmanager
     def durable(self) -> Iterator[None]:
-        """Around what becomes durable, with what follows from it in memory. The two kill points of every write are here."""
+        # The two kill points of every write are here.
         self._on_write("before")
         self.check()
         yield
@@ -133,7 +129,7 @@ class AgentFile:
 
     @contextmanager
     def unbroken(self, what: str = "written") -> Iterator[None]:
-        """Around what the disk may refuse, which ends this life."""
+        # What the disk refuses ends this life.
         try:
             yield
         except (duckdb.Error, OSError) as problem:
@@ -153,7 +149,7 @@ class AgentFile:
             self._empty_lanes.discard(lane)
 
     def broken(self, problem: Exception, what: str = "written") -> StorageError:
-        """End this life after a failed write. Nothing may be read after it, because memory may differ from the file."""
+        # Nothing may be read after a failed write, because memory may differ from the file.
         reason = self._lost(problem) or StorageError(
             self.agent_id,
             f"it could not be {what} ({problem}); what was committed before is safe. "
@@ -199,7 +195,7 @@ class AgentFile:
         self._keep(database, lambda: database.open(self.incarnation))
 
     def _keep(self, kept: AgentLog | AgentDatabase, open_it: Callable[[], None]) -> None:
-        """Open it, and keep it unless this life has ended meanwhile. If it cannot be opened, let go of it."""
+        # What cannot be opened is let go of, and so is everything if this life has ended meanwhile.
         is_kept = False
         try:
             open_it()
@@ -212,7 +208,6 @@ class AgentFile:
                 kept.end(checkpoint=False)
 
     def _transform(self, log: AgentLog, records: Records) -> None:
-        """Put a database into the place of the log."""
         staged = self.disk.stage(self.agent_id, self._holder, blank=True)
         is_published = False
         try:
@@ -230,14 +225,14 @@ class AgentFile:
             self._attach()
 
     def _publish(self, staged: str) -> None:
-        """Give the database the log's name. After an error nobody knows which of them has it, so nothing more may be written to the log."""
+        # After an error it is unknown which of them has the name, so nothing more may be written to the log.
         try:
             self.disk.publish(self.agent_id, staged, over=True)
         except StorageError as problem:
             raise self.broken(problem) from problem
 
     def _fill(self, staged: str, log: AgentLog, records: Records) -> None:
-        """Copy everything that is committed in a log into an empty database. If that fails, the log is as it was."""
+        # If this fails, the log is as it was.
         lane = self.disk.lane(self.agent_id, staged)
         try:
             lane.begin()

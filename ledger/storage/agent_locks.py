@@ -42,13 +42,11 @@ class AgentLocks:
         return True
 
     def release(self, agent_id: str) -> None:
-        """Let go of it, if it is held."""
         number, offset = _place(agent_id)
         if number in self._files:
             self._lock(number, offset, fcntl.F_UNLCK)
 
     def close(self) -> None:
-        """Let go of all."""
         for descriptor in self._files.values():
             os.close(descriptor)
         self._files.clear()

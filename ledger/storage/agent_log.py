@@ -48,8 +48,6 @@ _ROW_BYTES: Final = 80  # of a row, beside its key and its body
 
 
 class _Place(NamedTuple):
-    """Where a frame begins and ends, and how many rows it has."""
-
     start: int
     end: int
     rows: int
@@ -100,22 +98,19 @@ class AgentLog:
         self._take_up(content, reading, incarnation)
 
     def begin(self, content: bytes) -> None:
-        """Go on after the first commit, with which the log was made."""
+        # The log was made with its first commit.
         reading = read_log(content)
         self._adopt(content, reading)
         self.incarnation = reading.incarnation
 
     def load(self) -> Records:
-        """The records."""
         return self._records
 
     def write(self, number: int, rows: list[Row], lane: object = None) -> None:
-        """Commit these rows, numbered from here on. Nobody has a cursor in a log."""
         assert lane is None, "a cursor is opened in a database"
         self._append(COMMIT, list(enumerate(rows, number)), number, durable=True)
 
     def bodies(self, numbers: list[int]) -> list[tuple[int, bytes]]:
-        """The bodies of the rows with these numbers."""
         wanted = set(numbers)
         rows = self._read(sorted({self._frames[number] for number in wanted}))
         return [(number, row.body or b"") for number, row in rows if number in wanted]
@@ -135,21 +130,22 @@ class AgentLog:
         return len(content) > _LIVING_BYTES_MAX
 
     def _is_due(self, records: Records) -> bool:
-        """Whether it has grown since it was looked through, or three rows of four are garbage: the sooner these go, the less is written."""
+        # It has grown since it was looked through, or three rows of four are garbage: the sooner these go, the less is
+        # written.
         garbage = len(records.garbage)
         is_mostly_garbage = garbage >= self._look_garbage and 4 * garbage >= 3 * self._rows
         return self._end >= (_LOOK_BYTES if is_mostly_garbage else self._look_at)
 
     def sweep(self, records: Records) -> None:
-        """Write the log without its garbage."""
         if records.garbage:
             self._replace(self._anew(records), records)
 
     def secure(self) -> None:
-        """Every commit is on the disk already."""
+        # every commit is on the disk already
+        ...
 
     def rest(self, records: Records) -> None:
-        """At the end of a life: say that every commit is on the disk, and what was forgotten since."""
+        # A rest says that every commit is on the disk, and what was forgotten since.
         if self._tail is not None and not records.has_forgotten:
             return
         rows = records.claim([])
@@ -158,12 +154,10 @@ class AgentLog:
             records.committed(rows)
 
     def end(self, *, checkpoint: bool) -> None:
-        """Close the log, then let go of the lock. There is no checkpoint to make."""
         self.file.shut()
         self._let_go()
 
     def living(self, records: Records) -> Iterator[Numbered]:
-        """The rows that are no garbage, in the order of their numbers."""
         garbage = set(records.garbage)
         content = self.file.content()
         for frame in read_log(content).frames:
@@ -181,7 +175,6 @@ class AgentLog:
             raise StorageLost(self.agent_id, f"{what}. {WAY_OUT}")
 
     def _adopt(self, content: bytes, reading: Reading) -> list[Numbered]:
-        """Go on after what is in the log. Returns its rows."""
         self._digest, self._end, self._tail = reading.digest, reading.end, None
         self._frames.clear()
         self._rows = self._look_garbage = 0
@@ -194,7 +187,7 @@ class AgentLog:
         return rows
 
     def _take_up(self, content: bytes, reading: Reading, incarnation: int | None) -> None:
-        """Bring to the disk what may not be there, and claim the log for a later life."""
+        # What may not be on the disk yet is brought there before the log is claimed.
         if reading.frames and self._tail is None:
             last = reading.frames[-1]
             self.file.write(last.start, content[last.start : reading.end], durable=True)
@@ -218,7 +211,6 @@ class AgentLog:
         self._tail = None if kind == COMMIT else _Tail(start, before, rows)
 
     def _place(self, rows: list[Numbered], start: int, end: int) -> None:
-        """Know where these rows are."""
         place = _Place(start, end, len(rows))
         self._rows += len(rows)
         self._frames.update((number, place) for number, row in rows if row.body is not None)
@@ -228,7 +220,7 @@ class AgentLog:
         return log_of_rows(head, self.living(records))
 
     def _garbage_about(self, records: Records) -> float:
-        """About how many bytes are garbage: each row counts as a like share of its frame. Nothing is read for it."""
+        # Each row counts as a like share of its frame, so nothing is read.
         places = [self._frames[number] for number in records.garbage if number in self._frames]
         without_body = len(records.garbage) - len(places)
         return sum((place.end - place.start) / place.rows for place in places) + without_body * _ROW_BYTES
@@ -240,7 +232,7 @@ class AgentLog:
             records.swept(list(records.garbage))
 
     def _read(self, places: list[_Place]) -> Iterator[Numbered]:
-        """The rows of the frames at these places, which are read again and verified; near ones are read together."""
+        # The frames are read again and verified. Near ones are read together.
         near: list[_Place] = []
         for place in places:
             if near and place.start > near[-1].end + _GAP_MAX:
@@ -261,5 +253,5 @@ class AgentLog:
 
 
 def _size(rows: list[Numbered], garbage: set[int]) -> int:
-    """About how many bytes of a log these rows are, without the garbage."""
+    # about how many bytes of a log
     return sum(_ROW_BYTES + len(row.key) + len(row.body or b"") for number, row in rows if number not in garbage)

@@ -17,27 +17,17 @@ class StateTransaction(Protocol):
     def put(self, kind: str, key: str, body: bytes | None) -> None:
         """Collect a new body, or None to delete the key."""
 
-    def read_state(self, key: str) -> bytes | None:
-        """A value as the transaction sees it."""
-
-    def state_keys(self) -> list[str]:
-        """The keys as the transaction sees them."""
-
-    def then(self, job: Callable[[], None]) -> None:
-        """Call this after the commit."""
+    def read_state(self, key: str) -> bytes | None: ...
+    def state_keys(self) -> list[str]: ...
+    def then(self, job: Callable[[], None]) -> None: ...
 
 
 class StateStorage(Protocol):
     """What the mapping asks of a storage."""
 
-    def current(self) -> StateTransaction | None:
-        """The transaction of the current context."""
-
-    def transaction(self) -> AbstractContextManager[StateTransaction]:
-        """Join it, or open one."""
-
-    def records(self) -> Records:
-        """What is committed."""
+    def current(self) -> StateTransaction | None: ...
+    def transaction(self) -> AbstractContextManager[StateTransaction]: ...
+    def records(self) -> Records: ...
 
 
 class State(MutableMapping[str, Any]):
@@ -101,7 +91,6 @@ class State(MutableMapping[str, Any]):
                     self._put(transaction, key, body)
 
     def pop(self, key: str, *default: Any) -> Any:
-        """Remove a key and return its value, in one transaction."""
         body = self._take(key)
         if body is not None:
             return unpack_value(body)
@@ -122,7 +111,6 @@ class State(MutableMapping[str, Any]):
         return unpack_value(body)
 
     def clear(self) -> None:
-        """Remove all keys, in one transaction."""
         self._ask(dict.fromkeys(self._keys()))
         with self._storage.transaction() as transaction:
             for key in self._keys():
@@ -138,7 +126,7 @@ class State(MutableMapping[str, Any]):
                 self._put(transaction, key, body)
 
     def _ask(self, bodies: Mapping[str, bytes | None]) -> None:
-        """Let the author refuse a change, before the transaction begins: a refusal inside would doom it."""
+        # Before the transaction begins: a refusal inside would doom it.
         if self._validate is not None:
             after = {key: unpack_value(body) for key in self._keys() if (body := self._body(key)) is not None}
             for key, body in bodies.items():
@@ -153,7 +141,7 @@ class State(MutableMapping[str, Any]):
             transaction.then(self._changed)
 
     def _take(self, key: str) -> bytes | None:
-        """Remove a key. A missing key is no error here, because an error would doom the joined transaction."""
+        # A missing key is no error here, because an error would doom the joined transaction.
         if self._validate is not None and self._body(key) is not None:
             self._ask({key: None})
         with self._storage.transaction() as transaction:

@@ -52,14 +52,13 @@ class Storage:
 
     @property
     def exists(self) -> bool:
-        """Whether anything was ever written."""
         return self.file.kept is not None
 
     def sql(self, query: str, parameters: Parameters = None) -> list[tuple[Any, ...]]:
         """Run SQL and return the rows of its last statement, to which the parameters belong (`$1`, `?` or `$name`).
 
         Inside `transaction()` it runs there, and sees one snapshot. Outside, a text that writes is a durable transaction of
-        its own. Errors in the SQL are DuckDB's own. A statement that agents may not use (`sql_rules`), and a parameter that DuckDB
+        its own. Errors in the SQL are DuckDB's own. A statement that agents may not use (`ledger.storage.sql`), and a parameter that DuckDB
         does not take, are `BadRequest`.
         """
         script, parameters = script_of(plain_without_secrets(query)), plain_without_secrets(parameters)
@@ -113,7 +112,6 @@ class Storage:
         return self._records.durable if self._records is not None and self.exists else 0
 
     def known_inbox(self, mail_ids: Iterable[str]) -> set[str]:
-        """Which of these mails were handled, durably."""
         records = self.records()
         return {mail_id for mail_id in mail_ids if records.version((INBOX, mail_id))}
 
@@ -146,16 +144,13 @@ class Storage:
             transaction.save_result(run_id, body)
 
     def result(self, run_id: str) -> bytes | None:
-        """A run's result, or None."""
         return self.bodies(RESULT, [run_id]).get(run_id)
 
     def save_step(self, run_id: str, name: str, body: bytes) -> None:
-        """Keep what a step of a run returned, in the current transaction or durably at once. The last one counts."""
         with self.transaction() as transaction:
             transaction.save_step(run_id, name, body)
 
     def steps(self, run_id: str) -> dict[str, bytes]:
-        """What the steps of a run returned, by name."""
         prefix = step_key(run_id, "")
         transaction = self.current()
         collected = transaction.collected(STEP) if transaction else {}
@@ -163,11 +158,9 @@ class Storage:
         return {key.removeprefix(prefix): body for key, body in self.bodies(STEP, keys).items()}
 
     def document(self, kind: str, key: str) -> bytes | None:
-        """One document, as the current transaction sees it, or None."""
         return self.bodies(kind, [key]).get(key)
 
     def documents(self, kind: str, prefix: str = "") -> dict[str, bytes]:
-        """The documents of a kind whose keys begin so, in the order of their keys."""
         transaction = self.current()
         collected = transaction.collected(kind) if transaction else {}
         keys = sorted(key for key in {*self.records().keys(kind), *collected} if key.startswith(prefix))
@@ -215,15 +208,12 @@ class Storage:
     # ------------------------------------------------------------------ for transactions, state and the storages of a process
 
     def check(self) -> None:
-        """Refuse if this life is over."""
         self.file.check()
 
     def current(self) -> Transaction | None:
-        """The transaction of the current context."""
         return bound_to(self)
 
     def records(self) -> Records:
-        """The fold of our records, read once."""
         records = self._records
         if records is None or self.file.ended:
             with self.committing:
@@ -233,7 +223,7 @@ class Storage:
         return records
 
     def database(self) -> SqlCursor:
-        """A cursor for a transaction, under the commit lock. If there is no database, it is made."""
+        # The caller has the commit lock.
         with self._looking_again():
             return self.file.database(self.records()).borrow()
 
@@ -281,7 +271,7 @@ class Storage:
         return None
 
     def _is_damaged(self, problem: duckdb.Error) -> bool:
-        """Whether the storage is, and not a file of the author's that the SQL reads."""
+        # A file of the author's that the SQL reads may be damaged, too.
         is_ours = not isinstance(problem, duckdb.IOException) or str(self.file.disk.directory) in str(problem)
         return is_ours and is_damage(problem)
 
@@ -303,11 +293,9 @@ class Storage:
                 self._tidy(records, altered=altered)  # a table that is there already is not made again
 
     def once_durable(self, job: Callable[[], None]) -> None:
-        """Do this when what was committed is durable."""
         self.file.disk.once_durable(job)
 
     def abandon(self, transaction: Transaction) -> None:
-        """Roll back what is not committed, and give the cursor back."""
         transaction.over = True
         self._open.discard(transaction)
         lane, transaction.lane = transaction.lane, None
@@ -344,7 +332,7 @@ class Storage:
 
     @contextmanager
     def _looking_again(self) -> Iterator[None]:
-        """Around what may create the storage. If another process has created it meanwhile, this write must be run again."""
+        # If another process has created the storage meanwhile, this write must be run again.
         existed = self.exists
         try:
             yield
@@ -379,10 +367,7 @@ class Storage:
                 raise StorageConflict(self.agent_id, f"another transaction was first: {problem}") from problem
 
     def _tidy(self, records: Records, *, altered: bool) -> None:
-        """Do what is due after a commit.
-
-        The commit is durable, so nothing here may fail it. A handle that breaks here raises at its next use.
-        """
+        # The commit is durable, so nothing here may fail it. A handle that breaks here raises at its next use.
         if not self._open:
             records.purge()
         try:

@@ -113,7 +113,7 @@ class AgentStorages:
 
     def __init__(self, disk: Disk, on_write: Callable[[str], None] | None = None) -> None:
         self.disk = disk
-        self._on_write = on_write or _nothing
+        self._on_write = on_write or (lambda _label: None)
         self._open: dict[str, Storage] = {}
         self._opening = RLock()
         self._over = False
@@ -141,7 +141,6 @@ class AgentStorages:
             return storage
 
     def exists(self, agent_id: str) -> bool:
-        """Whether the agent ever wrote anything."""
         return self.disk.has(agent_id)
 
     def forget(self, agent_id: str) -> None:
@@ -192,7 +191,6 @@ class AgentStorages:
             storage.file.end(StaleIncarnation(storage.agent_id, "its process died"))
 
     def close(self) -> None:
-        """Close every storage cleanly. Idempotent."""
         for storage in list(self._open.values()):
             storage.close()
         self._over = True
@@ -242,7 +240,6 @@ class AgentStorages:
             file.end(StaleIncarnation(agent_id, OVER), checkpoint=True)
 
     def _plant(self, agent_id: str, source: str) -> None:
-        """Copy a database under a staging name, make it the agent's, and then publish it."""
         staged = self.disk.stage(agent_id, self)
         planted = False
         try:
@@ -277,14 +274,10 @@ class AgentStorages:
 
 
 def _refuse_loss(storage: Storage, reported: int) -> None:
-    """End this life if something is missing. The file stays as it is."""
+    # The file stays as it is.
     if reported and (not storage.exists or storage.records().durable < reported):
         found = f"it has come to {storage.sequence}" if storage.exists else "there is none"
         what = f"the agent had reported that it came to {reported}, and {found}. {WAY_OUT}"
         lost = StorageLost(storage.agent_id, what)
         storage.file.end(lost)
         raise lost
-
-
-def _nothing(label: str) -> None:
-    """Nobody watches the writes."""

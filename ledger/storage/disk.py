@@ -84,7 +84,6 @@ class Disk(ABC):
         return nullcontext(CommitPart)
 
     def once_durable(self, job: Callable[[], None]) -> None:
-        """Do this when what this thread has committed is durable."""
         job()
 
     @abstractmethod
@@ -100,9 +99,7 @@ class Disk(ABC):
         """Make a storage that is this log, and hold it. Raises `StorageConflict` if there is one."""
 
     @abstractmethod
-    def release(self, agent_id: str) -> None:
-        """Let go of the agent, if it is held."""
-
+    def release(self, agent_id: str) -> None: ...
     @abstractmethod
     def attach(self, agent_id: str, holder: object) -> str:
         """Open the database, creating one without an owner if there is none, and hold it. Returns the name of the database."""
@@ -116,11 +113,9 @@ class Disk(ABC):
         """Bring everything committed from the log into the database, so that the next opening replays nothing."""
 
     def log_bytes(self, agent_id: str) -> int:
-        """How much is in the log."""
         return 0
 
     def is_log_long(self, agent_id: str) -> bool:
-        """Whether a checkpoint is due, because the log takes much room."""
         return False
 
     @abstractmethod
@@ -145,9 +140,7 @@ class Disk(ABC):
         log."""
 
     @abstractmethod
-    def discard(self, agent_id: str, database: str) -> None:
-        """Drop a staged database."""
-
+    def discard(self, agent_id: str, database: str) -> None: ...
     def take_finding(self, agent_id: str) -> str:
         """What the last `attach` has to tell of what it found; empty if there is nothing to tell, or it was told."""
         return ""
@@ -180,7 +173,6 @@ class Disk(ABC):
 
     @contextmanager
     def snapshot(self, agent_id: str, path: Path) -> Iterator[str]:
-        """The name under which an exported file can be read in this block."""
         copy = self._attach(agent_id, str(path), "READ_ONLY")
         try:
             yield copy
@@ -188,7 +180,6 @@ class Disk(ABC):
             self._detach(copy)
 
     def copy(self, agent_id: str, source: str, target: str) -> None:
-        """Copy everything that is committed from one attached database into an empty one."""
         lane = self.lane(agent_id, None)
         try:
             lane.run(f"COPY FROM DATABASE {source} TO {target}")
@@ -198,7 +189,6 @@ class Disk(ABC):
             lane.shut()
 
     def close(self) -> None:
-        """Give the memory back. A memory disk is empty afterwards."""
         with self._lock:
             if self._instance is not None:
                 self._instance.close()
@@ -271,29 +261,25 @@ class MemoryDisk(Disk):
         self._storages: dict[str, str | bytearray] = {}  # the name of a database, or a log
 
     def witness(self, agent_id: str, forgotten: dict[str, int]) -> None:
-        """Remember what is forgotten, for the checks at the end."""
         self.forgotten.setdefault(agent_id, set()).update(forgotten.items())
 
     def exchange(self, agent_id: str, storage: str | bytearray | None) -> str | bytearray | None:
-        """Put another storage into an agent's place, or none, as a fault or an operator may. Returns the former one."""
+        # As a fault or an operator may do it.
         former = self._storages.pop(agent_id, None)
         if storage is not None:
             self._storages[agent_id] = storage
         return former
 
     def has(self, agent_id: str) -> bool:
-        """Whether there is a storage."""
         return agent_id in self._storages
 
     def open_log(self, agent_id: str, holder: object) -> LogFile | None:
-        """Hold the log."""
         with self._lock:
             self._hold(agent_id, holder)
             kept = self._storages.get(agent_id)
             return MemoryLog(agent_id, kept) if isinstance(kept, bytearray) else None
 
     def create_log(self, agent_id: str, holder: object, content: bytes) -> LogFile:
-        """Keep it."""
         with self._lock:
             self._hold(agent_id, holder)
             if agent_id in self._storages:
@@ -302,7 +288,7 @@ class MemoryDisk(Disk):
             return MemoryLog(agent_id, body)
 
     def attach(self, agent_id: str, holder: object) -> str:
-        """Hold the database; it is attached for ever."""
+        # A database in memory is attached for ever.
         with self._lock:
             self._hold(agent_id, holder)
             kept = self._storages.get(agent_id)
@@ -312,18 +298,17 @@ class MemoryDisk(Disk):
             return kept
 
     def detach(self, agent_id: str, database: str, *, checkpoint: bool) -> None:
-        """Let go. The database stays, as a file would."""
+        # The database stays, as a file would.
         self.release(agent_id)
 
     def release(self, agent_id: str) -> None:
-        """Let go."""
         self._holders.pop(agent_id, None)
 
     def secure(self, agent_id: str, database: str) -> None:
-        """A database in memory has no log."""
+        # a database in memory has no log
+        ...
 
     def erase(self, agent_id: str, holder: object) -> None:
-        """Drop the storage."""
         with self._lock:
             self._hold(agent_id, holder)
             self._holders.pop(agent_id)
@@ -333,28 +318,25 @@ class MemoryDisk(Disk):
                 self._root().execute(f"DETACH {kept}")
 
     def erase_descendants(self, agent_id: str) -> None:
-        """Drop what lies below."""
         for each in [each for each in self._storages if each != agent_id and is_within(each, agent_id)]:
             self.erase(each, self)
 
     def settle(self) -> None:
-        """Memory is gone at once."""
+        # memory is gone at once
+        ...
 
     def stage(self, agent_id: str, holder: object, *, blank: bool = False) -> str:
-        """Begin a database that no agent has."""
         self._hold(agent_id, holder)
         return self._made() if blank else self._attach(agent_id, ":memory:", "")
 
     def publish(self, agent_id: str, database: str, *, over: bool = False) -> None:
-        """Give it to the agent. It stays attached."""
+        # It stays attached.
         self._storages[agent_id] = database
 
     def discard(self, agent_id: str, database: str) -> None:
-        """Drop it."""
         self._detach(database)
 
     def close(self) -> None:
-        """Give the memory back, with everything in it."""
         with self._lock:
             if self._instance is not None and _is_emptied(self._instance):
                 _IDLE.append(self._instance)
@@ -375,7 +357,7 @@ class MemoryDisk(Disk):
 
 
 def _is_emptied(instance: duckdb.DuckDBPyConnection) -> bool:
-    """Drop all databases of an instance. Returns whether it is as it was when it was made."""
+    # True if the instance is as it was when it was made.
     with suppress(duckdb.Error):
         for (database,) in instance.execute(_ATTACHED).fetchall():
             instance.execute(f"DETACH {database}")

@@ -56,15 +56,12 @@ class FileDisk(Disk):
         self._content = b""  # of a blank storage
 
     def path_of(self, agent_id: str) -> Path:
-        """The file of an agent, whether or not it exists."""
         return self.directory / place_of(agent_id)
 
     def has(self, agent_id: str) -> bool:
-        """Whether there is a file."""
         return os.path.exists(f"{self.directory}/{place_of(agent_id)}")  # noqa: PTH110 - asked often
 
     def open_log(self, agent_id: str, holder: object) -> LogFile | None:
-        """Open the file under the agent's lock."""
         path = self.path_of(agent_id)
         with self._lock:
             self._hold(agent_id, holder)
@@ -76,7 +73,6 @@ class FileDisk(Disk):
                     raise _locked(agent_id, path) from None
 
     def create_log(self, agent_id: str, holder: object, content: bytes) -> LogFile:
-        """Put a whole log in its place."""
         path = self.path_of(agent_id)
         with self._lock:
             self._hold(agent_id, holder)
@@ -89,20 +85,18 @@ class FileDisk(Disk):
         return FileLog(agent_id, path, file, place_of(agent_id), self.shared, is_secured=is_secured)
 
     def group_commit(self) -> AbstractContextManager[Callable[[], CommitPart]]:
-        """Those that are logs share one write to the disk."""
+        # Logs share one write to the disk.
         return self.shared.group_commit()
 
     def once_durable(self, job: Callable[[], None]) -> None:
-        """Do this when what this thread has committed is durable."""
         self.shared.once_durable(job)
 
     def release(self, agent_id: str) -> None:
-        """Let go of the lock."""
         with self._lock:
             self._release(agent_id)
 
     def attach(self, agent_id: str, holder: object) -> str:
-        """Attach the file under the agent's lock. DuckDB holds a lock of its own besides."""
+        # DuckDB holds a lock of its own besides the agent's.
         path = self.path_of(agent_id)
         with self._lock:
             self._hold(agent_id, holder)
@@ -118,7 +112,7 @@ class FileDisk(Disk):
                 return self._attach(agent_id, str(path), "")
 
     def _cut_log(self, agent_id: str, path: Path) -> None:
-        """Cut off what is no whole commit at the end of the log, after it was copied: DuckDB would cut it silently, or refuse the file."""
+        # DuckDB would cut what is no whole commit silently, or refuse the file.
         log = log_of(path)
         if not log.exists():
             return
@@ -135,11 +129,10 @@ class FileDisk(Disk):
             )
 
     def take_finding(self, agent_id: str) -> str:
-        """What the last `attach` has to tell of the log."""
         return self._findings.pop(agent_id, "")
 
     def detach(self, agent_id: str, database: str, *, checkpoint: bool) -> None:
-        """Detach the file, then let go of the lock. A short log stays, and so does any if there is no room for a checkpoint."""
+        # A short log stays, and so does any if there is no room for a checkpoint.
         with self._lock, ExitStack() as after:
             after.callback(self._release, agent_id)
             after.enter_context(suppress(duckdb.FatalException))  # DuckDB has given up: nothing is attached any more
@@ -149,7 +142,7 @@ class FileDisk(Disk):
                 self.secure(agent_id, database)
 
     def secure(self, agent_id: str, database: str) -> None:
-        """Checkpoint the file, if there is a log, on a cursor of its own, because others may attach meanwhile."""
+        # On a cursor of its own, because others may attach meanwhile.
         if not log_of(self.path_of(agent_id)).exists():
             return
         with self._lock:
@@ -161,18 +154,15 @@ class FileDisk(Disk):
             cursor.close()
 
     def is_log_long(self, agent_id: str) -> bool:
-        """Whether a checkpoint is due."""
         return self.log_bytes(agent_id) >= _LOG_BYTES_MAX
 
     def log_bytes(self, agent_id: str) -> int:
-        """How much is in the log."""
         try:
             return log_of(self.path_of(agent_id)).stat().st_size
         except FileNotFoundError:
             return 0
 
     def erase(self, agent_id: str, holder: object) -> None:
-        """Delete the file, its log, and the leftovers of crashes beside them."""
         with self._lock:
             self._hold(agent_id, holder)
             try:
@@ -181,7 +171,7 @@ class FileDisk(Disk):
                 self._release(agent_id)
 
     def erase_descendants(self, agent_id: str) -> None:
-        """Delete the folder of its sub-agents, with all in it: databases before their logs, as `_unlink` does."""
+        # Databases go before their logs, as in `_unlink`.
         folder = self.path_of(agent_id).with_suffix("")
         if not folder.exists():
             return
@@ -193,14 +183,14 @@ class FileDisk(Disk):
             raise StorageError(agent_id, f"{folder} cannot be deleted: {problem}") from problem
 
     def settle(self) -> None:
-        """One synchronisation of the file system, however many were deleted."""
+        # One synchronisation of the file system, however many were deleted.
         try:
             settle_file_system(self.directory)
         except OSError as problem:
             raise StorageError(str(self.directory), f"what was deleted in it is not gone yet: {problem}") from problem
 
     def stage(self, agent_id: str, holder: object, *, blank: bool = False) -> str:
-        """Begin a file under a name that `has` does not find."""
+        # `has` does not find a file under this name.
         path = staged_at(self.path_of(agent_id))
         with self._lock, ExitStack() as undo:
             if agent_id not in self._holders:
@@ -218,7 +208,7 @@ class FileDisk(Disk):
             return database
 
     def publish(self, agent_id: str, database: str, *, over: bool = False) -> None:
-        """Give the file its name, which nobody may have, or only the log whose place it takes."""
+        # Nobody may have the name yet; with `over`, only the log whose place it takes.
         path = self.path_of(agent_id)
         staged = staged_at(path)
         with self._lock:
@@ -240,7 +230,6 @@ class FileDisk(Disk):
                 raise StorageError(agent_id, f"its copy could not be published: {problem}") from problem
 
     def discard(self, agent_id: str, database: str) -> None:
-        """Delete the staged file."""
         with self._lock:
             try:
                 self._detach(database)
@@ -249,7 +238,6 @@ class FileDisk(Disk):
             self._unlink(agent_id, staged_at(self.path_of(agent_id)))
 
     def close(self) -> None:
-        """Give the memory and every lock back."""
         super().close()
         for guard in self._guards.values():
             guard.close()
@@ -295,7 +283,7 @@ class FileDisk(Disk):
         return database
 
     def _prepare(self, agent_id: str, path: Path) -> None:
-        """Make the folder of a new file, and move aside a log of DuckDB's without a database, which would be replayed into this one."""
+        # A log of DuckDB's without a database would be replayed into this file, so it is moved aside.
         self._make_folder(agent_id, path.parent)
         if path.exists():
             raise _overtaken(agent_id)
@@ -303,7 +291,7 @@ class FileDisk(Disk):
             path.with_name(left).replace(path.with_name(LEFT + left))
 
     def _place(self, agent_id: str, path: Path, content: bytes) -> None:
-        """Put a whole file in its place, in one step; of two processes that do, one is refused."""
+        # In one step: of two processes that do this, one is refused.
         part = path.with_name(f"{path.name}.{os.getpid()}.new")
         try:
             try:
@@ -329,7 +317,7 @@ class FileDisk(Disk):
         return self._content
 
     def _make_folder(self, agent_id: str, folder: Path) -> None:
-        """Make a folder and bring its name to the disk, with those of the folders beside it: other processes may have made these."""
+        # The names of the folders beside it are brought to the disk, too: other processes may have made them.
         if str(folder) in self._folders and folder.exists():
             return
         is_first_level = folder.parent == self.directory
@@ -345,7 +333,7 @@ class FileDisk(Disk):
         self._folders.add(str(folder))
 
     def _unlink(self, agent_id: str, path: Path) -> None:
-        """The database first: a log without a database is nobody's, a database without its log would be an older agent."""
+        # The database first: a log without a database is nobody's, a database without its log would be an older agent.
         try:
             path.unlink(missing_ok=True)
             for left in (*path.parent.glob(f"{path.name}.*"), *path.parent.glob(f"{LEFT}{path.name}*")):
@@ -355,13 +343,11 @@ class FileDisk(Disk):
 
 
 def stored_below(directory: Path, agent_id: str) -> int:
-    """How many storages there are of what descends from an agent."""
     return sum(1 for _ in (directory / place_of(agent_id)).with_suffix("").rglob("*.db"))
 
 
 @lru_cache(maxsize=4096)
 def place_of(agent_id: str) -> str:
-    """The path of an agent's file below the folder of all storages."""
     digest = blake2b(agent_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     kind = re.sub(r"[^A-Za-z0-9_]+", "-", type_of(agent_id))[-40:].strip("-") or "agent"
     parent = parent_of(agent_id)
@@ -374,7 +360,6 @@ def _overtaken(agent_id: str) -> StorageConflict:
 
 
 def _opened_log(path: Path) -> int | None:
-    """The descriptor of a log; None if there is a database, or nothing."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -386,13 +371,11 @@ def _opened_log(path: Path) -> int | None:
 
 
 def is_log_at(path: Path) -> bool:
-    """Whether the storage in this file is a log, and no database."""
     with path.open("rb") as file:
         return is_log(file.read(len(LOG_MAGIC)))
 
 
 def log_of(path: Path) -> Path:
-    """DuckDB's log of a database."""
     return path.with_name(path.name + ".wal")
 
 

@@ -36,13 +36,9 @@ class LogFile(ABC):
         self._shut = False
 
     @abstractmethod
-    def content(self) -> bytes:
-        """Everything in it."""
-
+    def content(self) -> bytes: ...
     @abstractmethod
-    def read(self, start: int, end: int) -> bytes:
-        """What lies between these places."""
-
+    def read(self, start: int, end: int) -> bytes: ...
     @abstractmethod
     def write(self, start: int, content: bytes, *, durable: bool) -> None:
         """Write at this place, the end of the log or a place before it. With `durable` it survives a power cut once this has returned, or
@@ -61,16 +57,13 @@ class LogFile(ABC):
         """Bring the name of the log to the disk: an earlier life may have died before it did."""
 
     def shut(self) -> None:
-        """Refuse every use from now on. Idempotent."""
         with self._lock:
             if not self._shut:
                 self._shut = True
                 self._close()
 
     @abstractmethod
-    def _close(self) -> None:
-        """Let go."""
-
+    def _close(self) -> None: ...
     @contextmanager
     def held(self) -> Iterator[None]:
         """Nobody shuts it within this block, and nobody begins it afterwards."""
@@ -100,12 +93,10 @@ class FileLog(LogFile):
         lock(file)
 
     def content(self) -> bytes:
-        """Everything in it."""
         with self.held():
             return self.read(0, os.fstat(self._file).st_size)
 
     def read(self, start: int, end: int) -> bytes:
-        """What lies between these places."""
         with self.held():
             found = os.pread(self._file, end - start, start)
             while len(found) < end - start and (
@@ -115,7 +106,7 @@ class FileLog(LogFile):
             return found
 
     def write(self, start: int, content: bytes, *, durable: bool) -> None:
-        """One write. Whether it is synchronised here, or with what the thread commits together, is decided here."""
+        # Here it is decided whether it is synchronised now, or with what the thread commits together.
         with self.held():
             write_at(self._file, content, start)
             if durable and self._is_secured and self._shared.take(self, LogPiece(self._place, start, content)):
@@ -125,7 +116,7 @@ class FileLog(LogFile):
             self._is_secured = durable
 
     def secure(self, *, shared: bool) -> None:
-        """The shared log has what waits; if not, it is synchronised here."""
+        # With `shared`, the shared log has what waits.
         with self._lock:
             if self._waits and not shared:
                 with self.held():
@@ -135,14 +126,14 @@ class FileLog(LogFile):
             self._waits = False
 
     def cut(self, end: int) -> str:
-        """What is kept is on the disk before anything is cut."""
+        # What is kept is on the disk before anything is cut.
         with self.held():
             kept = kept_beside(self._path, self.content())
             os.ftruncate(self._file, end)
             return str(kept)
 
     def replace(self, content: bytes) -> None:
-        """The new log takes the name of the old one when it is whole on the disk."""
+        # The new log takes the name of the old one when it is whole on the disk.
         with self.held():
             staged = staged_at(self._path)
             write_whole(staged, content)
@@ -155,11 +146,11 @@ class FileLog(LogFile):
             self._is_secured, self._waits = True, False
 
     def settle(self) -> None:
-        """The name is in the folder."""
         synchronise(self._path.parent)
 
     def _close(self) -> None:
-        """What waits is synchronised now, because later it cannot be. If that fails, `secure` finds it shut, and says so."""
+        # What waits is synchronised now, because later it cannot be. If that fails, `secure` finds it shut, and says
+        # so.
         if self._waits and not self._is_refused:
             with suppress(OSError):
                 self._synchronise()
@@ -182,36 +173,34 @@ class MemoryLog(LogFile):
         self._body = body
 
     def content(self) -> bytes:
-        """Everything in it."""
         with self.held():
             return bytes(self._body)
 
     def read(self, start: int, end: int) -> bytes:
-        """What lies between these places."""
         with self.held():
             return bytes(self._body[start:end])
 
     def write(self, start: int, content: bytes, *, durable: bool) -> None:
-        """Memory is as durable as the disk that it stands for."""
+        # Memory is as durable as the disk that it stands for.
         with self.held():
             self._body[start : start + len(content)] = content
 
     def cut(self, end: int) -> str:
-        """Nobody looks at what was cut off memory."""
         with self.held():
             del self._body[end:]
             return "memory"
 
     def replace(self, content: bytes) -> None:
-        """Memory has one step."""
         with self.held():
             self._body[:] = content
 
     def settle(self) -> None:
-        """Memory has no folder."""
+        # memory has no folder
+        ...
 
     def _close(self) -> None:
-        """Nothing is open."""
+        # nothing is open
+        ...
 
 
 def lock(file: int) -> None:
@@ -220,12 +209,11 @@ def lock(file: int) -> None:
 
 
 def staged_at(path: Path) -> Path:
-    """What is to take the place of a storage, while it is made. The next try replaces what a crash has left of it."""
+    # The next try replaces what a crash has left under this name.
     return path.with_name(path.name + ".new")
 
 
 def kept_beside(path: Path, content: bytes) -> Path:
-    """A copy of a log, kept durably beside the storage at this path."""
     kept = next(each for n in count(1) if not (each := path.with_name(f"{path.name}{CUT}{n}")).exists())
     write_whole(kept, content)
     synchronise(path.parent)

@@ -63,20 +63,10 @@ class Reading(NamedTuple):
 
     @property
     def incarnation(self) -> int:
-        """The latest life."""
         return max((each.incarnation for each in (self.head, *self.frames[-1:]) if each is not None), default=0)
 
 
-def head_of(head: LogHead) -> tuple[bytes, bytes]:
-    """The head of a log, and its digest."""
-    agent_id = head.agent_id.encode("utf-8", "surrogatepass")
-    told = _HEAD.pack(LOG_MAGIC, head.version, head.incarnation, head.clock, len(agent_id)) + agent_id
-    digest = check_of(told)
-    return told + digest, digest
-
-
 def frame_of(kind: int, rows: list[Numbered], number: int, incarnation: int, before: bytes) -> tuple[bytes, bytes]:
-    """A frame, and its digest."""
     body = pack([[each - number, *row] for each, row in rows]) if rows else b""
     told = _FRAME.pack(_FRAME_MAGIC, len(body), kind, number, incarnation, before)
     digest = check_of(told, body)
@@ -85,8 +75,10 @@ def frame_of(kind: int, rows: list[Numbered], number: int, incarnation: int, bef
 
 def log_of_rows(head: LogHead, rows: Iterable[Numbered]) -> bytes:
     """A log with these rows, which rise in their numbers."""
-    told, digest = head_of(head)
-    parts, due, size = [told], list[Numbered](), 0
+    agent_id = head.agent_id.encode("utf-8", "surrogatepass")
+    told = _HEAD.pack(LOG_MAGIC, head.version, head.incarnation, head.clock, len(agent_id)) + agent_id
+    digest = check_of(told)
+    parts, due, size = [told + digest], list[Numbered](), 0
     for each in [*rows, None]:
         if due and (each is None or size > _FRAME_BYTES_MAX):
             content, digest = frame_of(COMMIT, due, due[0][0], head.incarnation, digest)
@@ -99,24 +91,20 @@ def log_of_rows(head: LogHead, rows: Iterable[Numbered]) -> bytes:
 
 
 def rows_of(content: bytes, frame: LogFrame) -> list[Numbered]:
-    """The rows of a frame."""
     packed = content[frame.rows : frame.end]
     return [(frame.number + at, Row(*row)) for at, *row in unpack(packed)] if packed else []
 
 
 def clock_after(reading: Reading, rows: list[Numbered]) -> int:
-    """The next number of a log that has these rows."""
     clocks = [1, *(number + 1 for number, _ in rows[-1:]), *(frame.number for frame in reading.frames[-1:])]
     return max(clocks) if reading.head is None else max(reading.head.clock, *clocks)
 
 
 def is_log(content: bytes) -> bool:
-    """Whether a file that begins so is a log, and no database."""
     return content.startswith(LOG_MAGIC)
 
 
 def read_log(content: bytes) -> Reading:
-    """Verify a log from its beginning to its last whole frame."""
     head, digest, at = _read_head(content)
     if head is None:
         return Reading(None, [], b"", 0, is_damaged=True)
@@ -144,12 +132,10 @@ def read_frame(content: bytes, at: int) -> LogFrame | None:
 
 
 def life_in(frame: bytes) -> tuple[int, int]:
-    """The number and the incarnation that a frame says it has."""
     return _FRAME.unpack_from(frame)[3:5]
 
 
 def digest_in(frame: bytes) -> bytes:
-    """The digest that a frame says it has."""
     return frame[_FRAME.size : _FRAME.size + _CHECK]
 
 
@@ -166,7 +152,6 @@ def _read_head(content: bytes) -> tuple[LogHead | None, bytes, int]:
 
 
 def _has_frame(content: bytes, at: int) -> bool:
-    """Whether a whole frame begins here or later."""
     while (at := content.find(_FRAME_MAGIC, at)) >= 0:
         if read_frame(content, at) is not None:
             return True
@@ -175,7 +160,6 @@ def _has_frame(content: bytes, at: int) -> bool:
 
 
 def check_of(*parts: bytes | memoryview) -> bytes:
-    """The digest of a head, a frame, or an entry of a shared log."""
     state = blake2b(digest_size=_CHECK)
     for part in parts:
         state.update(part)

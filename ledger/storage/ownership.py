@@ -10,7 +10,6 @@ SCHEMA_VERSION: Final = 1
 
 
 def refuse_stranger(agent_id: str, incarnation: int, *, owner: str, latest: int, version: int) -> None:
-    """Refuse a storage that is another agent's, a later life's, or a later Perdure's."""
     if version > SCHEMA_VERSION:
         raise StorageError(agent_id, f"a newer Perdure wrote it (schema {version}, this one knows {SCHEMA_VERSION})")
     if owner != agent_id:

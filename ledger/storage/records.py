@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
 
 def step_key(run_id: str, name: str) -> str:
-    """A run id contains no NUL, so the first one ends it."""
+    # A run id contains no NUL, so the first one ends it.
     return f"{run_id}\0{name}"
 
 
@@ -92,7 +92,7 @@ class Records:
         return [*rows, Row(GONE, "", pack(self._forgotten))] if self._forgotten else rows
 
     def committed(self, rows: list[Row]) -> None:
-        """A commit with these rows is durable. The clock counts it even if it had none."""
+        # The clock counts a commit even if it had no rows.
         for number, row in enumerate(rows, self.clock):
             self._fold(number, row)
         if rows and rows[-1].kind == GONE:
@@ -102,7 +102,6 @@ class Records:
 
     @property
     def has_forgotten(self) -> bool:
-        """Whether something was forgotten that a crash would bring back."""
         return bool(self._forgotten)
 
     def version(self, key: Key) -> int:
@@ -110,20 +109,17 @@ class Records:
         return self._numbers[key[0]].get(key[1], 0)
 
     def keys(self, kind: str) -> list[str]:
-        """All living keys of a kind, oldest first."""
+        # oldest first
         return list(self._numbers[kind])
 
     def versions(self, kind: str) -> dict[str, int]:
-        """The version of each living key of a kind, oldest key first."""
         return dict(self._numbers[kind])
 
     def forget(self, keys: Iterable[Key]) -> None:
-        """Drop these keys; unknown ones are ignored."""
         for number in filter(None, [self._numbers[kind].pop(key, 0) for kind, key in keys]):
             self._discard(number)
 
     def forget_outbox(self, numbers: Iterable[int]) -> None:
-        """Drop these outbox rows; unknown ones are ignored."""
         for number in numbers:
             if self.outbox.pop(number, None) is not None:
                 self._discard(number)

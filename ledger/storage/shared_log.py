@@ -139,7 +139,6 @@ class SharedLog:
             self._secure(parts)
 
     def once_durable(self, job: Callable[[], None]) -> None:
-        """Do this when what this thread has committed is durable."""
         if self._here.part is None:
             job()
         else:
@@ -165,7 +164,6 @@ class SharedLog:
                     part.problem = log.lost(problem)
 
     def _append(self, pieces: list[LogPiece]) -> bool:
-        """Whether the shared log has taken these."""
         if sum(len(piece.frame) for piece in pieces) > self._room // 2:
             return False
         with self._lock:
@@ -193,7 +191,6 @@ class SharedLog:
     # the segments
 
     def _begin(self) -> None:
-        """Make the segments, and take those away that dead processes of this boot have left."""
         with self._tending:
             try:
                 self._make()
@@ -227,7 +224,7 @@ class SharedLog:
         return is_ours and boot_of(path) in (self._boot, None) and is_free(path)
 
     def _renew(self, segment: Segment) -> None:
-        """Bring to the disk what this segment is needed for; then it is free."""
+        # What this segment is needed for is brought to the disk; then it is free.
         with self._tending:
             if not self._is_over and self._is_synchronised():
                 segment.renew()
@@ -249,7 +246,7 @@ class SharedLog:
                     _log.warning("%s cannot be removed (%s); it does no harm", segment.path, problem)
 
     def _is_synchronised(self) -> bool:
-        """Whether everything that the segments have is on the disk elsewhere too."""
+        # True if everything that the segments have is on the disk elsewhere too.
         try:
             synchronise_file_system(self._segments[0].file)
         except OSError as problem:
@@ -273,8 +270,6 @@ class SharedLog:
 
 
 class _Here(threading.local):
-    """The part that this thread commits now."""
-
     part: CommitPart | None = None
 
 

@@ -95,22 +95,18 @@ class Segment:
         )
 
     def append(self, entry: SegmentEntry) -> None:
-        """Write an entry and synchronise it."""
         write_at(self.file, entry.content, self._end)
         os.fdatasync(self.file)
         self._entries, self._end, self._names = self._entries + 1, self._end + len(entry.content), entry.names
 
     def renew(self) -> None:
-        """Begin anew: what is in it is not needed any more."""
         self._generation, self._entries, self._end, self._names = self._generation + 1, 0, _HEAD.size, []
 
     def keep(self) -> None:
-        """Have nobody take it away before the next boot. Idempotent."""
         if not self.is_kept:
             self.is_kept, self.path = True, keep(self.path)
 
     def close(self, *, remove: bool) -> None:
-        """Let go of the file."""
         try:
             if remove:
                 self.path.unlink(missing_ok=True)
@@ -182,7 +178,6 @@ def _problem(holes: list[int], *, is_cut_off: bool, has_head: bool) -> str:
 
 
 def keep(path: Path) -> Path:
-    """Have nobody take a segment away before the next boot. Returns its new name."""
     kept = path.with_name(f"{path.stem}{KEPT}{SUFFIX}")
     path.replace(kept)
     synchronise(kept.parent)
@@ -190,12 +185,11 @@ def keep(path: Path) -> Path:
 
 
 def name_of(piece: LogPiece) -> Name:
-    """Whose this piece is."""
     return Name(bytes.fromhex(piece.place[-_HEX:-3]), piece.start, *life_in(piece.frame))
 
 
 def kept_aside(path: Path) -> Path:
-    """Keep a segment that was not whole beside the others, where nobody redoes it. Returns where."""
+    # Beside the others, where nothing redoes it.
     kept = next(each for n in count(1) if not (each := path.with_name(f"{path.name}{DAMAGED}{n}")).exists())
     path.replace(kept)
     return kept
@@ -241,7 +235,6 @@ def _is_whole(found: list[_Found]) -> bool:
 
 
 def _pieces(content: bytes) -> Iterator[_Found]:
-    """Every piece that is whole, of any generation."""
     at = _HEAD.size
     while (at := content.find(_PIECE_MAGIC, at)) >= 0:
         found = _piece(content, at)
@@ -272,7 +265,6 @@ class _Names(NamedTuple):
 
 
 def _all_names(content: bytes) -> Iterator[_Names]:
-    """What each entry that is whole in this says of the one before it."""
     at = _HEAD.size
     while (at := content.find(_NAMES_MAGIC, at)) >= 0:
         begin = at + _NAMES.size
@@ -286,7 +278,7 @@ def _all_names(content: bytes) -> Iterator[_Names]:
 
 
 def write_at(file: int, content: bytes, start: int) -> None:
-    """Write all of it at this place, with one call unless the disk is full; then the second one says so."""
+    # With one call unless the disk is full; then the second one says so.
     written = os.pwrite(file, content, start)
     while written < len(content):
         written += os.pwrite(file, content[written:], start + written)

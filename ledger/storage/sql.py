@@ -13,17 +13,17 @@ from __future__ import annotations
 
 import atexit
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import dropwhile, pairwise
 from threading import RLock
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, NoReturn
 
 import duckdb
 from duckdb import StatementType
 
 from perdure.ledger.errors import BadRequest, StaleIncarnation
-from perdure.ledger.storage.sql_rules import kind_of
 
 Parameters = Sequence[object] | Mapping[str, object] | None
 Change = tuple[Literal["update", "delete"], str]
@@ -97,7 +97,7 @@ atexit.register(_remembered.cache_clear)  # DuckDB reports what is left at exit 
 
 
 def _changes(kind: StatementType, query: str) -> set[Change]:
-    """Which rows a statement may update or delete, by table; `*` where the text does not tell."""
+    # `*` where the text does not tell the table.
     if kind is StatementType.EXPLAIN or (kind is StatementType.SELECT and _WRITE_INSIDE_SELECT.search(query)):
         return {("update", "*"), ("delete", "*")}
     upserts = kind is StatementType.INSERT and _UPSERT.search(query)
@@ -114,12 +114,12 @@ def _changes(kind: StatementType, query: str) -> set[Change]:
 
 
 def collide(mine: Change, other: Change) -> bool:
-    """Whether these two may conflict in a way that DuckDB does not see: one updates rows that the other deletes."""
+    # DuckDB does not see it when one updates rows that the other deletes.
     return mine[0] != other[0] and (mine[1] == other[1] or "*" in {mine[1], other[1]})
 
 
 def is_conflict(problem: duckdb.Error) -> bool:
-    """Whether DuckDB refused because another transaction was first. It says "no space left" with the same class of error."""
+    # DuckDB says "no space left" with the same class of error.
     return isinstance(problem, duckdb.TransactionException) and _CONFLICT.match(str(problem)) is not None
 
 
@@ -137,6 +137,152 @@ def refuse_untaken(parameters: Parameters, problem: Exception) -> None:
                 raise BadRequest(
                     f"parameters[{name!r}]", f"DuckDB does not take this {type(value).__name__}: {said}"
                 ) from problem
+
+
+# ---------------------------------------------------------------- what an agent may not say
+# A statement is judged by what DuckDB's parser tells of it, and by its words, without comments and texts. Only what it changes is
+# judged: our own tables may be read.
+
+_TRANSACTIONS: Final = "transactions are opened with self.transaction(), and commit when its block ends"
+_POOLED: Final = "the next statement may run on another cursor, so nothing that is set on a connection would stay"
+_NEIGHBOURS: Final = "an agent has one database, its own; other agents live in the same process"
+_TEMPORARY: Final = f"{_POOLED}. Make a table, and drop it when it is not needed any more"
+_OURS: Final = "the schema perdure holds the agent's state, its runs and its mail; without them the agent would be lost"
+_ELSEWHERE: Final = "what is not in the agent's own database is gone when its process ends"
+_PROCESS: Final = (
+    "other agents live in the same process, and it would hold for them, too. A connection of your own, "
+    "`duckdb.connect()`, has what you set in it"
+)
+_EXTENSIONS: Final = (
+    "the agent's database must open in processes that have not loaded it. A connection of your own, "
+    "`duckdb.connect()`, may load what you like"
+)
+_CHECKPOINTS: Final = "Perdure makes the checkpoints of an agent's database, when nothing can be lost by one"
+_COPIES: Final = "self.storage.snapshot(path), restore(path) and fork(name) copy a storage"
+
+_KINDS: Final = {
+    StatementType.TRANSACTION: _TRANSACTIONS,
+    StatementType.SET: _POOLED,
+    StatementType.VARIABLE_SET: _POOLED,
+    StatementType.PREPARE: _POOLED,
+    StatementType.EXECUTE: _POOLED,
+    StatementType.ATTACH: _NEIGHBOURS,
+    StatementType.DETACH: _NEIGHBOURS,
+    StatementType.LOAD: _EXTENSIONS,
+    StatementType.EXPORT: _COPIES,
+}
+_BEGINNINGS: Final = {  # of statements that have no kind of their own
+    ("deallocate",): _POOLED,
+    ("import", "database"): _COPIES,
+    ("copy", "from", "database"): _NEIGHBOURS,
+    ("update", "extensions"): _EXTENSIONS,
+    ("checkpoint",): _CHECKPOINTS,
+    ("force", "checkpoint"): _CHECKPOINTS,
+}
+_PRAGMAS_THAT_LOOK: Final = frozenset(
+    {
+        *("collations", "database_list", "database_size", "functions", "metadata_info", "platform", "show"),
+        *(
+            "show_databases",
+            "show_tables",
+            "show_tables_expanded",
+            "storage_info",
+            "table_info",
+            "user_agent",
+            "version",
+        ),
+    }
+)
+_CHECKPOINTING: Final = frozenset({"checkpoint", "force_checkpoint"})
+_TEMPORARIES: Final = frozenset({"temp", "temporary"})
+_OTHER_DATABASES: Final = frozenset({"temp", "memory", "system"})
+_CHANGING: Final = frozenset({"into", "update", "delete", "truncate"})
+_BEFORE_A_KIND: Final = frozenset({"or", "replace", "local", "global", "unique", "recursive", "persistent", "on"})
+_BEFORE_A_NAME: Final = frozenset({"if", "not", "exists", "only", "table", "from"})
+
+
+def kind_of(statement: duckdb.Statement) -> StatementType:
+    """What a statement is. Raises `BadRequest`, with the reason, for one that agents may not use."""
+    words = list(_words(statement.query))
+    try:
+        kind = statement.type
+    except ValueError:  # a kind that this binding has no name for
+        _refuse(statement, _beginning(words) or "Perdure does not know this statement")
+    reason = _KINDS.get(kind) or _beginning(words) or _of_pragma(kind, words) or _of_words(words)
+    if reason:
+        _refuse(statement, reason)
+    return kind
+
+
+def _refuse(statement: duckdb.Statement, reason: str) -> NoReturn:
+    raise BadRequest("sql", f"{statement.query.strip()!r:.200} is not for an agent: {reason}") from None
+
+
+def _beginning(words: Sequence[str]) -> str:
+    return next((reason for begin, reason in _BEGINNINGS.items() if tuple(words[: len(begin)]) == begin), "")
+
+
+def _of_pragma(kind: StatementType, words: Sequence[str]) -> str:
+    looks = len(words) > 1 and words[1] in _PRAGMAS_THAT_LOOK
+    return _POOLED if kind is StatementType.PRAGMA and not looks else ""
+
+
+def _of_words(words: Sequence[str]) -> str:
+    if any(first in _CHECKPOINTING and second == "(" for first, second in pairwise(words)):
+        return _CHECKPOINTS
+    rest = list(dropwhile({"explain", "analyze"}.__contains__, words))
+    defined = list(dropwhile(_BEFORE_A_KIND.__contains__, rest[1:]))
+    if rest[:1] == ["create"] and defined[:1] and defined[0] in _TEMPORARIES:
+        return _TEMPORARY
+    if rest[:1] in (["create"], ["drop"]) and "secret" in defined[:2]:
+        return _PROCESS
+    written = (("table", list(_name(words, at + 1))) for at, word in enumerate(words) if word in _CHANGING)
+    changed = [*_defined(rest[:1], defined), *written]
+    return next(filter(None, (_of_target(kind, target) for kind, target in changed)), "")
+
+
+def _of_target(kind: str, target: Sequence[str]) -> str:
+    if "perdure" in target[:-1] or (kind == "schema" and target[-1:] == ["perdure"]):
+        return _OURS
+    return _ELSEWHERE if len(target) > 1 and target[0] in _OTHER_DATABASES else ""
+
+
+def _defined(verb: Sequence[str], defined: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """What a statement defines, alters or drops: its kind, and its name by its parts; of an index also its table's."""
+    if verb in (["create"], ["drop"], ["alter"], ["comment"]) and defined:
+        yield defined[0], list(_name(defined, 1))
+        if "index" in defined[:1] and "on" in defined:
+            yield "table", list(_name(defined, defined.index("on") + 1))
+    elif verb == ["copy"] and "from" in defined:
+        yield "table", list(_name(defined, 0))
+
+
+def _name(words: Sequence[str], at: int) -> Iterator[str]:
+    while at < len(words) and words[at] in _BEFORE_A_NAME:
+        at += 1
+    while at < len(words):
+        yield words[at]
+        if words[at + 1 : at + 2] != ["."]:
+            return
+        at += 2
+
+
+def _words(query: str) -> Iterator[str]:
+    # Names are without quotes and in small letters. Texts and comments are left out.
+    text = query.encode()
+    tokens = duckdb.tokenize(query)
+    ends = [*(place for place, _ in tokens[1:]), len(text)]
+    for (place, kind), end in zip(tokens, ends, strict=True):
+        said = text[place:end].decode().strip()
+        if kind in {duckdb.token_type.comment, duckdb.token_type.string_const}:
+            continue
+        if said.startswith('"') and said.endswith('"'):
+            said = said[1:-1].replace('""', '"')
+        if said:
+            yield said.lower()
+
+
+# ---------------------------------------------------------------- the cursor
 
 
 class SqlCursor:
@@ -157,7 +303,6 @@ class SqlCursor:
             cursor.execute(f"USE {database}")
 
     def run(self, query: str | duckdb.Statement, parameters: Parameters = None) -> list[tuple[Any, ...]]:
-        """Run a text, or one statement that is parsed already, and fetch all rows of the last statement."""
         with self._lock:
             self._check()
             try:
@@ -170,7 +315,7 @@ class SqlCursor:
                 raise
 
     def begin(self) -> None:
-        """Open a transaction, if none is open. Its first statement takes the snapshot."""
+        # The first statement takes the snapshot.
         with self._lock:
             self._check()
             if not self._in_transaction:
@@ -187,7 +332,6 @@ class SqlCursor:
                 self._cursor.commit()
 
     def rollback(self) -> None:
-        """Roll back what is open; harmless when nothing is."""
         with self._lock:
             if self._in_transaction and not self._shut:
                 self._in_transaction = False

@@ -50,7 +50,6 @@ def synchronise_file_system(file: int) -> None:
 
 
 def settle_file_system(folder: Path) -> None:
-    """The same for a folder, if it exists."""
     try:
         file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:

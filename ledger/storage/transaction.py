@@ -30,19 +30,11 @@ class TransactionStorage(Protocol):
     """What a transaction asks of its storage (`ledger.storage.agent_storage`)."""
 
     @property
-    def agent_id(self) -> str:
-        """Whose storage it is."""
-
+    def agent_id(self) -> str: ...
     @property
-    def committing(self) -> RLock:
-        """The lock that orders what becomes durable."""
-
-    def check(self) -> None:
-        """Refuse if this life is over."""
-
-    def records(self) -> Records:
-        """What is committed."""
-
+    def committing(self) -> RLock: ...
+    def check(self) -> None: ...
+    def records(self) -> Records: ...
     def constants(self, script: SqlScript, parameters: Parameters) -> list[tuple[Any, ...]] | None:
         """The answer to a query that asks for nothing in the storage; None if there are tables that it may ask for."""
 
@@ -52,14 +44,11 @@ class TransactionStorage(Protocol):
     def refusal(self, problem: duckdb.Error, transaction: Transaction) -> StorageError | None:
         """What a failed statement means, or None if it is the author's own mistake."""
 
-    def commit(self, transaction: Transaction) -> None:
-        """Make it durable."""
-
+    def commit(self, transaction: Transaction) -> None: ...
     def once_durable(self, job: Callable[[], None]) -> None:
         """Do this when what was committed is durable: at once, or when what this thread commits together is."""
 
-    def abandon(self, transaction: Transaction) -> None:
-        """Roll it back."""
+    def abandon(self, transaction: Transaction) -> None: ...
 
 
 def bound_to(storage: object) -> Transaction | None:
@@ -126,11 +115,9 @@ class Transaction:
         self._then.append(job)
 
     def rollback(self) -> None:
-        """Drop everything. Does nothing when the transaction is over."""
         self.storage.abandon(self)
 
     def sql(self, query: str, parameters: Parameters = None) -> list[tuple[Any, ...]]:
-        """Run SQL in this transaction, whatever the context."""
         return self.run(script_of(plain_without_secrets(query)), plain_without_secrets(parameters))
 
     def record_inbox(self, mail_ids: list[str]) -> None:
@@ -147,22 +134,18 @@ class Transaction:
                 self._records[key] = b""
 
     def add_outbox(self, body: bytes) -> None:
-        """Request something of the runtime, to be done once this is durable."""
         self.check()
         self._outbox.append(body)
 
     def save_result(self, run_id: str, body: bytes) -> None:
-        """Keep a run's result; the last one counts."""
         self.put(RESULT, run_id, body)
 
     def save_step(self, run_id: str, name: str, body: bytes) -> None:
-        """Keep what a step returned; the last one counts."""
         self.put(STEP, step_key(run_id, name), body)
 
     # ------------------------------------------------------------------ for the storage
 
     def check(self) -> None:
-        """Refuse if this can no longer commit."""
         self.storage.check()
         if self.doom is not None:
             raise type(self.doom)(*self.doom.args)
@@ -194,14 +177,9 @@ class Transaction:
             raise
         finally:
             if not succeeded:
-                self.condemn(self._failed(script))
+                said = f"a statement of this transaction failed, so it cannot commit: {script.text.strip()[:200]!r}"
+                self.condemn(StorageError(self.storage.agent_id, said))
         return rows
-
-    def _failed(self, script: SqlScript) -> StorageError:
-        said = script.text.strip()[:200]
-        return StorageError(
-            self.storage.agent_id, f"a statement of this transaction failed, so it cannot commit: {said!r}"
-        )
 
     def _run(self, script: SqlScript, parameters: Parameters) -> list[tuple[Any, ...]]:
         constants = self.storage.constants(script, parameters) if script.selects_only else None
@@ -214,7 +192,6 @@ class Transaction:
         return lane.run(script.parsed, parameters)
 
     def database(self) -> SqlCursor:
-        """The cursor of this transaction, in DuckDB's transaction."""
         if self.lane is None:
             with self.storage.committing:
                 self._begin()
@@ -229,7 +206,6 @@ class Transaction:
             self.lane = lane
 
     def put(self, kind: str, key: str, body: bytes | None) -> None:
-        """Collect the new body of a key."""
         self.check()
         if kind == STATE or body is None:
             self.depend_on((kind, key))
@@ -256,19 +232,16 @@ class Transaction:
         return list(keys)
 
     def has_put(self, key: Key) -> bool:
-        """Whether this transaction has a body of its own for the key, or deletes it."""
         return key in self._records
 
     def own(self, key: Key) -> bytes | None:
-        """The body that this transaction has for the key."""
         return self._records.get(key)
 
     def collected(self, kind: str) -> dict[str, bytes | None]:
-        """The collected records of a kind; None for one that this transaction deletes."""
+        # None for one that this transaction deletes.
         return {key: body for (of, key), body in self._records.items() if of == kind}
 
     def rows(self) -> list[Row]:
-        """What the commit has to write beside the author's SQL."""
         rows = [
             Row(kind, key, body)
             for (kind, key), body in self._records.items()
@@ -277,5 +250,5 @@ class Transaction:
         return [*rows, *(Row(OUTBOX, "", body) for body in self._outbox)]
 
     def depend_on(self, key: Key) -> None:
-        """If anybody else changes this key before the commit, that is a `StorageConflict`."""
+        # If anything else changes this key before the commit, that is a `StorageConflict`.
         self.seen.setdefault(key, self.storage.records().version(key))
