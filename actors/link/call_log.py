@@ -29,20 +29,17 @@ class CallLog:
         self._kept: dict[str, None] = {}  # of these, the ones with an answer
 
     def find(self, ref: str) -> LoggedCall | None:
-        """The call, if it was handed over before."""
         return self._under_way.get(ref) or self._over.get(ref)
 
     def is_under_way(self, ref: str) -> bool:
-        """Whether the call has begun and nothing was said of its end."""
         return ref in self._under_way
 
     def begin(self, ref: str) -> None:
-        """The call is under way, perhaps once more."""
+        # perhaps once more
         self._over.pop(ref, None)
         self._under_way[ref] = LoggedCall()
 
     def answer(self, ref: str, ok: bool, value: object) -> None:
-        """The call was answered."""
         self._end(ref, (ok, value))
         self._kept[ref] = None
         if len(self._kept) > ANSWERS_KEPT:

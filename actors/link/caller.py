@@ -38,7 +38,6 @@ class Address(NamedTuple):
 
     @classmethod
     def of(cls, agent_class: Any, name: str, code_dir: Path | None = None) -> Address:
-        """The address of an agent that belongs to nobody."""
         return cls(agent_class, agent_id(type_name(agent_class, code_dir), name), standalone_of(agent_class))
 
 
@@ -116,7 +115,7 @@ class AgentCaller:
         return partial(self._given, to, method, body, given)
 
     async def _given(self, to: Address, method: str, body: bytes, given: Shape) -> AsyncGenerator[Any, None]:
-        """What a generator of an agent gives. It goes on only when it is asked, and is closed when nobody wants more."""
+        # It goes on only when it is asked, and is closed when nothing more is wanted.
         stream_id = await self.call(to, "_perdure_begin_stream", (method, body), {})
         is_over = False
         try:
@@ -147,7 +146,6 @@ class AgentCaller:
         *,
         repeatable: bool,
     ) -> bytes:
-        """Make a call whose arguments are encoded; the answer is, too."""
         heard = self.supervisor.peer.heard
         call = Call(
             agent, method, body, home, repeatable, self._sender, heard, again=False, standalone=standalone, **carried()
@@ -169,7 +167,6 @@ class AgentCaller:
         return pack(arguments), shapes_of(function, agent_class, method)[1], marked["repeatable"]
 
     def letter(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> TellContent:
-        """What somebody is told: recipient, method, arguments, and what the recipient's class asks of its host."""
         body, _, _ = self.encoded(to.agent_class, method, args, kwargs)
         if _is_generator(getattr(to.agent_class, method)):
             raise BadRequest(
@@ -190,7 +187,7 @@ def _is_generator(function: Callable[..., object]) -> bool:
 
 
 def standalone_of(agent_class: Any) -> Standalone:
-    """What a class says about the ways to its agents: see `Agent.stands_alone`."""
+    # As `Agent.stands_alone` says.
     if not callable(getattr(agent_class, "run", None)):
         return Standalone.ALWAYS
     return Standalone.ALSO if agent_class.stands_alone else Standalone.NEVER
@@ -204,19 +201,16 @@ class CallerSide:
         self.threads = calling.threads
 
     def token(self) -> str:
-        """A new identifier."""
         return self._caller.dice.token()
 
     async def call(self, method: str, *args: object, **kwargs: object) -> Any:
-        """Call an exposed method of the agent."""
         return await self._caller.call(self._to, method, args, kwargs)
 
     @property
     def idle_s(self) -> float:
-        """After how long without work an agent is put to sleep."""
         return self._caller.limits.idle_ms / 1000
 
     async def is_awake(self) -> bool:
-        """Whether the agent is awake. The question does not wake it."""
+        # The question does not wake the agent.
         about = cast("dict[str, Any] | None", await self._caller.supervisor.ask(ShowAgent(self._to.agent_id)))
         return about is not None and about["host"] is not None

@@ -1,4 +1,4 @@
-"""Doors: where agents live. Who talks with an agent asks its host there, and not the supervisor each time.
+"""Direct calls: questions that go to the host of an agent, and not to the supervisor each time.
 
 Some methods are *asked at the host*: those that are asked again and again, for the next events of an answer or the next state, and those
 that begin a turn or take a webhook. Each may be repeated. Their answers tell the route of the agent: its host and its life there. The next
@@ -47,7 +47,7 @@ MOMENT_S, PRESSURE_S = 0.001, 0.004
 
 
 class DirectRoute(NamedTuple):
-    """A life of an agent on a host; of nobody if the host is empty."""
+    """A life of an agent on a host. An empty host stands for none."""
 
     host: str = ""
     incarnation: int = 0
@@ -91,7 +91,7 @@ class DirectCalls:
     async def ask(
         self, who: str, agent: str, method: str, body: bytes, trace: str, otherwise: Callable[[], Awaitable[bytes]]
     ) -> bytes:
-        """The answer of a method that is asked at the host: of the agent's host, or of what is done otherwise. `who` asks."""
+        """The answer of the agent's host or, if it gives none, of `otherwise`. `who` is the agent that asks."""
         asked_s = asyncio.get_running_loop().time()
         told = await self._seen(who, agent, method, body, trace)
         return self._learned((who, agent), await otherwise() if told is None else told, asked_s)
@@ -106,7 +106,7 @@ class DirectCalls:
         return None if value == NOT_NOW else value
 
     def _line(self, host: str) -> _Line:
-        """The line to a host. There is one at a time, or the answers for one would come by the calls of the other."""
+        # There is one line to a host at a time, or the answers for one would come by the calls of the other.
         if host not in self._lines:
             self._lines = {each: line for each, line in self._lines.items() if line.is_used}
             look = partial(self._peer.transport.look, host)
@@ -114,7 +114,7 @@ class DirectCalls:
         return self._lines[host]
 
     def _learned(self, way: tuple[str, str], told: bytes, asked_s: float) -> bytes:
-        """Remember the route. Returns the answer without it. If a later question was answered before, the route is as fresh as that one."""
+        # If a later question was answered before, the route is as fresh as that one.
         answer, route = split_route(told)
         known, until_s = self._known.pop(way, (DirectRoute(), 0.0))
         self._known[way] = route, max(asked_s + FRESH_S, until_s if known == route else 0.0)
@@ -124,8 +124,6 @@ class DirectCalls:
 
 
 class _Line:
-    """The questions of this process to one host."""
-
     def __init__(
         self, tasks: Tasks, call: Callable[[bytes], Awaitable[bytes]], asker: str, numbers: Iterator[int]
     ) -> None:
@@ -137,11 +135,10 @@ class _Line:
 
     @property
     def is_used(self) -> bool:
-        """Whether a question is to be answered, or a call is under way."""
         return bool(self._open or self._in_flight or self._is_gathering)
 
     async def ask(self, look: DirectRequest) -> bytes | None:
-        """The answer; None if the supervisor is to be asked, also because the question cannot be sent."""
+        # None if the supervisor is to be asked, also because the question cannot be sent.
         number = next(self._numbers)
         body, _ = tried_now(lambda: pack((number, look)))
         if body is None:
@@ -156,7 +153,6 @@ class _Line:
             self._open.pop(number, None)
 
     def _go_on(self) -> None:
-        """Make the next call, if there is anything to ask or to wait for."""
         self._unsent = [(number, body) for number, body in self._unsent if number in self._open]
         may_ask = self._unsent and self._in_flight < CALLS_MAX
         if not self._is_gathering and (may_ask or (self._open and not self._in_flight)):
@@ -185,7 +181,7 @@ class _Line:
         self._gather(len(answers))
 
     def _gather(self, count: int) -> None:
-        """Go on when those who were answered have asked again."""
+        # The processes that were answered have asked again by then.
         self._is_gathering = True
         pause_s = 0.0 if count <= 1 else MOMENT_S if count <= PRESSURE else PRESSURE_S
         asyncio.get_running_loop().call_later(pause_s, self._gathered)
@@ -196,17 +192,16 @@ class _Line:
 
 
 def method_key(agent_class: object, method: str) -> str:
-    """How a method is marked; empty for one that is not asked at the host."""
+    # Empty for a method that is not asked at the host.
     return str(getattr(getattr(agent_class, method, None), "__perdure_at_host__", ""))
 
 
 def append_route(answer: bytes, route: DirectRoute) -> bytes:
-    """An answer that tells the route."""
     return _MARK + pack((answer, *route))
 
 
 def split_route(answer: bytes) -> tuple[bytes, DirectRoute]:
-    """An answer, and the route that it tells. The class there may be of another version than here, and tell none."""
+    # The class there may be of another version than here, and tell no route.
     if not answer.startswith(_MARK):
         return answer, DirectRoute()
     content, *route = unpack(answer[1:])

@@ -37,34 +37,29 @@ class Link(Generic[M]):
         self._out = 0  # how many of those that are not let go are sent
 
     def push(self, message: M, count: int = 1) -> int:
-        """Queue what stands for so many messages, and return the number of the last."""
+        """Queue what stands for `count` messages, and return the number of the last."""
         self._unacked.append((message, count))
         self._last += count
         return self._last
 
     @property
     def unsent(self) -> int:
-        """How many messages wait to go out for the first time."""
         return self._last - self._sent
 
     @property
     def has_unsent(self) -> bool:
-        """Whether one does."""
         return self._last > self._sent
 
     @property
     def pending(self) -> list[M]:
-        """What was not let go."""
         return [message for message, _ in self._unacked]
 
     @property
     def next_number(self) -> int:
-        """The number of the next message that goes out."""
         return self._sent + 1
 
     @property
     def is_clear(self) -> bool:
-        """Whether everything that was ever pushed is acknowledged."""
         return not self._unacked
 
     def take(self, most: int = FRAME_MAX) -> tuple[int, list[M]]:
@@ -90,7 +85,7 @@ class Link(Generic[M]):
         return gone
 
     def rewind(self) -> None:
-        """Send everything again that is not let go: a frame was lost."""
+        # A frame was lost.
         self._sent = self._base
         self._out = 0
 

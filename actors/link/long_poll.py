@@ -15,7 +15,6 @@ class Held:
         self._waiting: asyncio.Future[None] | None = None
 
     def release(self) -> None:
-        """Let the call that is held be answered, if there is one."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
         self._waiting = None

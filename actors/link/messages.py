@@ -222,7 +222,7 @@ class Prepare(NamedTuple):
 
 class Passivate(NamedTuple):
     """Let idle agents go at once; these, if they are named, as soon as they are idle. For `begin_nothing_s` seconds the host leaves new
-    turns and webhooks to the supervisor (`doors`)."""
+    turns and webhooks to the supervisor (`direct_calls`)."""
 
     agents: list[str] | None = None
     begin_nothing_s: float = 0.0

@@ -131,7 +131,6 @@ class Peer:
         asyncio.get_running_loop().call_later(LATER_S, self._wake.set)
 
     async def durable(self, message: Message) -> None:
-        """Say something and wait until the supervisor has made it durable."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         piece = piece_of(message)
         self._join_batch()
@@ -140,7 +139,7 @@ class Peer:
         await future
 
     def durable_many(self, pieces: Sequence[Piece], agent_id: str) -> asyncio.Future[None]:
-        """The same. The future is done when the supervisor has made them durable."""
+        """Like `push_many`. The future is done when the supervisor has made them durable."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.push_many(pieces[:-1], agent_id)
         self._batch.append((pieces[-1], future))
@@ -157,7 +156,7 @@ class Peer:
         self._waiting.append(durable)
 
     def _join_batch(self, most: float = math.inf) -> None:
-        """Let so many of the batch take their place behind what was said."""
+        # Until `most` messages wait, the batch takes its place behind what was said.
         while self._batch and self._link.unsent < most:
             self._say(*self._batch.popleft())
         if not self._batch:
@@ -165,13 +164,11 @@ class Peer:
 
     @property
     def pending(self) -> list[Message]:
-        """What was said and is not durable yet."""
         pieces = [*self._link.pending, *(piece for piece, _ in self._batch)]
         return [message for messages, _ in pieces for message in messages]
 
     @property
     def is_clear(self) -> bool:
-        """Whether everything said so far is durable."""
         return self._link.is_clear and not self._batch
 
     async def serve(self) -> None:
@@ -195,8 +192,9 @@ class Peer:
                 await self._wake.wait()
 
     async def _gather(self) -> None:
-        """While there is much to do here, let what is said within a moment go together, unless somebody waits for it, or until it is
-        durable, or fills a frame. The exchange that is held open brings what the supervisor has to say meanwhile."""
+        # While there is much to do here, what is said within a moment goes together, unless somebody waits for it, or
+        # until it is durable, or fills a frame. The exchange that is held open brings what the supervisor has to say
+        # meanwhile.
         self._hurry.clear()
         pause_s = self._said_s + MOMENT_S - asyncio.get_running_loop().time()
         is_full = self._link.unsent + sum(len(messages) for (messages, _), _ in self._batch) >= FRAME_MAX
@@ -206,7 +204,6 @@ class Peer:
                     await self._hurry.wait()
 
     async def _moment(self) -> None:
-        """Wait until there is something to say, or until it is time to listen again."""
         timer = asyncio.get_running_loop().call_later(ANSWER_S, self._listen)
         try:
             await self._wake.wait()
@@ -304,14 +301,14 @@ class Peer:
 
 
 def said_again(piece: Piece, had: int) -> tuple[Piece, int]:
-    """What was said as it is said to another life of the supervisor, without the first of it that an earlier life made durable."""
+    # Without the first of it that an earlier life of the supervisor made durable.
     left = [asked_again(each) for each in piece[0][had:]]
     is_same = not had and left[0] is piece[0][0]  # a call is said alone
     return piece if is_same else pieces_of(left)[0], len(left)
 
 
 def asked_again(message: Message) -> Message:
-    """The message as it is said to another life of the supervisor: an earlier one may have handed the call over already."""
+    # An earlier life of the supervisor may have handed the call over already.
     if isinstance(message, Ask) and isinstance(message.question, Call):
         return Ask(message.ref, message.question._replace(again=True))
     return message

@@ -51,23 +51,19 @@ class Books:
 
     @property
     def is_served(self) -> bool:
-        """Whether a supervisor answers."""
         return self.supervisor is not None
 
     def found(self, run_id: str) -> Run | None:
-        """A run; None if it is unknown or was cleared."""
         run = self.view.runs.get(run_id)
         return None if run is None or run.cleared else run
 
     def run(self, run_id: str) -> Run:
-        """A run. Raises `UnknownRun`."""
         run = self.found(run_id)
         if run is None:
             raise UnknownRun("run_id", f"no run {run_id!r} is known")
         return run
 
     def inspected(self, run: Run) -> Told | Later[Told]:
-        """What is known of a run, with its output."""
         told = ledger.inspected(run)
         if not run.large_output:
             return told
@@ -102,7 +98,7 @@ class Inspect(NamedTuple):
 
 
 class Show(NamedTuple):
-    """The same with the run's options. Refused if there is none."""
+    """As `Inspect`, with the run's options. Refused if there is no such run."""
 
     run_id: str
 
@@ -140,8 +136,7 @@ class Frames(NamedTuple):
 
 
 class KeptFrames(NamedTuple):
-    """The kept events of runs that have ended, for the first so many of these. In the place of a run that has not, or of which there are
-    too many, stands None."""
+    """The kept events of these runs, as far as an answer has room. None stands for a run that has not ended, or has too many events."""
 
     run_ids: list[str]
 
@@ -321,7 +316,6 @@ QUESTIONS: Final[dict[str, type[Query | Steering]]] = {
 
 
 def question_of(name: str, *args: Any) -> Query | Steering:
-    """The question of this name. Raises `BadRequest`."""
     kind = QUESTIONS.get(name)
     if kind is None:
         raise BadRequest("question", f"{name!r} is not one that a supervisor answers")
@@ -329,7 +323,7 @@ def question_of(name: str, *args: Any) -> Query | Steering:
 
 
 def runs_named(question: object) -> list[str]:
-    """The runs that a question is about: its field `run_id` or `run_ids` names them; what is tried again may be one."""
+    # What is tried again may be a run.
     if isinstance(question, Retry):
         return [question.key]
     run_id = getattr(question, "run_id", None)
@@ -337,7 +331,7 @@ def runs_named(question: object) -> list[str]:
 
 
 def deleted_with(view: View, question: object) -> list[str]:
-    """The agents that a question deletes, or would: what they and their families had asked for is to be in memory as well."""
+    # What these agents and their families had asked for is to be in memory as well.
     if not isinstance(question, Clear | Forget | CountAtStake):
         return []
     children = [run.child for key in runs_named(question) if (run := view.runs.get(key)) is not None]

@@ -36,8 +36,6 @@ AGAIN_FIRST_MS, AGAIN_MOST_MS = 50, 1_000
 
 @dataclass(eq=False, slots=True)
 class _Wish:
-    """A run that was asked for, and whoever waits for its end, or for its acceptance."""
-
     request: Request
     answer: asyncio.Future[Plain]
     tries: int = 1
@@ -56,14 +54,14 @@ class SupervisorClient:
         self._refusal: BaseException | None = None
 
     def refuse(self, problem: BaseException) -> None:
-        """The conversation is over, because of a bug: tell whoever waits for something, and whoever asks from now on."""
+        # The conversation is over, because of a bug.
         while isinstance(problem, BaseExceptionGroup):
             problem = problem.exceptions[0]
         self._refusal = problem
         self.tell_all(problem)
 
     def tell_all(self, problem: BaseException) -> None:
-        """Tell whoever waits for something that it will not come, and why. Who asks from now on is heard."""
+        # What is asked from now on is heard.
         answers = [wish.answer for wishes in self._wishes.values() for wish in wishes]
         for answer in [*answers, *(future for _, future in self._asks.values())]:
             if not answer.done():
@@ -76,7 +74,6 @@ class SupervisorClient:
 
     @property
     def waits(self) -> list[str]:
-        """The runs whose ends are waited for."""
         return [run_id for run_id, wishes in self._wishes.items() if any(wish.request.wait for wish in wishes)]
 
     def begin(self, request: Request) -> asyncio.Future[Plain]:
@@ -97,7 +94,7 @@ class SupervisorClient:
         return [wish.answer for wish in wishes]
 
     def _utter(self, wishes: list[_Wish]) -> None:
-        """Ask for runs. Raises `BadRequest` for what cannot be sent; then none is asked for."""
+        # If one of them cannot be sent, none is asked for.
         awaited = [wish.request for wish in wishes if wish.request.wait]
         detached = [wish for wish in wishes if not wish.request.wait]
         said = pieces_of(awaited), pieces_of(wish.request for wish in detached)
@@ -110,7 +107,6 @@ class SupervisorClient:
             self._tasks.start(self._accept(detached, durable))
 
     def _abandon(self, wish: _Wish, _answer: asyncio.Future[Plain]) -> None:
-        """Nobody waits for this any more, because it was answered or given up."""
         wishes = self._wishes.get(wish.request.run_id, [])
         if wish in wishes:
             wishes.remove(wish)
@@ -133,11 +129,11 @@ class SupervisorClient:
         return await self.question(question)
 
     async def ask_when_free(self, question: Question) -> Plain:
-        """The same, again and again while the agent that it is about is being deleted."""
+        """Like `ask`, again and again while the agent that it is about is being deleted."""
         return await self.answer_when_free(self.question(question), question)
 
     async def answer_when_free(self, answer: asyncio.Future[Plain], question: Question) -> Plain:
-        """The same for a question that was asked already: the supervisor has heard it before whatever is said from now on."""
+        """Like `ask_when_free`, for a question that was asked already: the supervisor has heard it before whatever is said from now on."""
         tries = 1
         while True:
             try:
@@ -183,8 +179,8 @@ class SupervisorClient:
                 wish.answer.set_result(outcome)
 
     def _refused(self, run_id: str, problem: PerdureError, content: list[Plain]) -> None:
-        """The last one that asked for this is refused. Those before it were answered in their turn, and others asked for something else.
-        That no host comes up all are told who wait."""
+        # The last one that asked for this is refused. Those before it were answered in their turn, and others asked for
+        # something else. Only that no host comes up is told to all that wait.
         if isinstance(problem, HostUnavailable):
             for wish in [each for each in self._wishes.get(run_id, ()) if each.request.wait and not each.answer.done()]:
                 self._refuse(wish, copy(problem))

@@ -75,7 +75,7 @@ _new: Final = tuple.__new__  # what a named tuple's own constructor calls after 
 
 
 def _protocol() -> str:
-    """The version of Perdure, and the digest of everything that is said in frames: kinds in their order, and their fields."""
+    # The digest is of everything that is said in frames: kinds in their order, and their fields.
     kinds: tuple[Any, ...] = (PeerFrame, SupervisorFrame, *_KINDS)
     said = [(kind.__name__, kind._fields) for kind in kinds]
     try:
@@ -89,7 +89,6 @@ PROTOCOL: Final = _protocol()
 
 
 def peer_frame(frame: bytes) -> PeerFrame:
-    """The frame of a peer. Raises `VersionMismatch` if the peer has other messages than this process."""
     said = read(frame, PeerFrame)
     theirs = str(said[-1])
     if theirs.rpartition(" ")[2] != PROTOCOL.rpartition(" ")[2]:
@@ -98,14 +97,12 @@ def peer_frame(frame: bytes) -> PeerFrame:
 
 
 def encode(message: Message) -> Sequence[Plain]:
-    """A message as it goes over the wire."""
     if type(message) is Ask:
         return _ASK, message.ref, (_NUMBERS[type(message.question)],) + message.question  # noqa: RUF005 - twice as fast as unpacking
     return (_NUMBERS[type(message)],) + message  # noqa: RUF005 - as above
 
 
 def decode(said: Sequence[Plain]) -> Message:
-    """The message again."""
     number = said[0]
     if number == _ASK:
         _, ref, asked = said
@@ -140,7 +137,6 @@ def _surely_encodes(end: Ended) -> bool:
 
 
 def bodies_of(pieces: Iterable[Piece]) -> list[bytes]:
-    """The pieces as they leave in a frame."""
     bodies: list[bytes] = []
     for is_encoded, group in groupby(pieces, lambda piece: bool(piece[1])):
         if is_encoded:
@@ -151,7 +147,6 @@ def bodies_of(pieces: Iterable[Piece]) -> list[bytes]:
 
 
 def body_of(message: Message) -> bytes:
-    """The same as bytes alone."""
     kind = type(message)
     try:
         return pack(encode(message) if kind is Ask else (_NUMBERS[kind],) + message)  # noqa: RUF005 - as above
@@ -183,7 +178,7 @@ def _stretch(kind: type, alike: list[Message]) -> Piece:
 
 
 def _column(values: tuple[Plain, ...]) -> tuple[Plain, ...]:
-    """One that is equal but another object is sent as another: it may be of another type, as 1 and True are."""
+    # A value that is equal but another object is sent as another: it may be of another type, as 1 and True are.
     first = values[0]
     return (first,) if values[-1] is first and all(map(is_, values, repeat(first))) else values
 
@@ -198,14 +193,12 @@ def _refusal(message: Message, problem: Exception) -> BadRequest:
 
 
 def frame_of(said: Any, bodies: Sequence[bytes], field: str = "messages") -> bytes:
-    """A frame that carries these messages in one of its fields."""
     at = said._fields.index(field)
     head, tail = map(pack, said[:at]), map(pack, said[at + 1 :])
     return b"".join([_array(len(said)), *head, _array(len(bodies)), *bodies, *tail])
 
 
 def _array(count: int) -> bytes:
-    """How an array of so many begins."""
     return b"\xdd" + count.to_bytes(4, "big")
 
 
@@ -237,7 +230,6 @@ def _spared(frame: bytes, unpacker: Unpacker, decode_one: Callable[[bytes], Plai
 
 
 def _count_of(body: bytes) -> int:
-    """How many messages an element stands for."""
     unpacker = Unpacker(max_buffer_size=len(body))
     unpacker.feed(body)
     unpacker.read_array_header()
@@ -263,12 +255,11 @@ def decode_all(said: Iterable[Sequence[Plain]]) -> list[Message]:
 
 
 def messages_in(bodies: Iterable[bytes]) -> list[Message]:
-    """The messages that wait in a link, for those who look."""
     return decode_all(map(unpack_opened, bodies))
 
 
 def content_of(request: Request) -> list[Plain]:
-    """What a request asks for, so that its refusal finds the one who asked: others may have asked for something else under its run id."""
+    # So a refusal finds the one that asked: others may have asked for something else under the id of its run.
     return [request.agent_type, request.parent, request.digest, request.wait]
 
 
@@ -285,7 +276,7 @@ def error_to_plain(problem: BaseException, trace_chars_max: int = 0) -> list[Pla
 
 
 def _fields(problem: BaseException) -> list[Plain] | None:
-    """The fields of an error of ours, if another process can make it of them."""
+    # None if another process cannot make the error of its fields.
     fields = [text_of(each) if not _is_plain(each) else each for each in own(problem, "args")]
     made, _ = tried_now(lambda: type(problem)(*fields))
     return None if made is None or isinstance(made, RemoteError) else fields
@@ -301,7 +292,6 @@ def _causes(problem: BaseException) -> Iterator[BaseException]:
 
 
 def _summary(problem: BaseException, members_max: int = MEMBERS_MAX) -> list[Plain]:
-    """The name of an error's class, its words, the place of its class, and the errors that it holds."""
     if isinstance(problem, RemoteError):
         told = [problem.kind, text_of(problem.words), problem.place]
     else:
@@ -329,7 +319,7 @@ def error_from_plain(plain: list[Plain]) -> PerdureError:
 
 
 def _is_plain(value: object) -> bool:
-    """Whether a field of an error arrives as it is."""
+    # True if a field of an error arrives as it is.
     match value:
         case None | bool() | float():
             return True
@@ -364,14 +354,13 @@ class RemoteError(PerdureError):
 
 
 class RemoteErrorGroup(RemoteError, ExceptionGroup[Exception]):
-    """The same for a group of errors, such as a failed `asyncio.TaskGroup`: `except*` finds those that it holds."""
+    """A `RemoteError` for a group of errors, such as a failed `asyncio.TaskGroup`: `except*` finds those that it holds."""
 
     def __new__(cls, _kind: str, words: str, _place: str, members: Sequence[RemoteError]) -> Self:
         return ExceptionGroup.__new__(cls, words, members)
 
 
 def remote_error(kind: str, words: str, place: str = "", members: Sequence[list[Plain]] = ()) -> RemoteError:
-    """What an author's code raised, as an error of that kind if this process knows it and can make one."""
     held = [remote_error(*each) for each in members]
     parents = RemoteErrorGroup if held else RemoteError
     known = loaded_class(place) if place else getattr(builtins, kind, None)
@@ -409,6 +398,6 @@ def _family(kind: type[PerdureError]) -> Iterator[type[PerdureError]]:
 
 
 def _known_error(name: str) -> type[PerdureError] | None:
-    """The error of ours that has this name; an author's may have it too."""
+    # An author's class may have this name, too.
     ours = (kind for kind in _family(PerdureError) if kind.__module__.startswith("perdure."))
     return next((kind for kind in ours if kind.__name__ == name), None)
