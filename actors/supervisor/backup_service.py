@@ -22,7 +22,7 @@ from perdure.ledger.storage.agent_storages import stored_below
 
 
 class Snapshots(Protocol):
-    """Who takes checkpoints (`actors.supervisor.supervisor`)."""
+    """The part that takes checkpoints (`actors.supervisor.supervisor`)."""
 
     @property
     def suspended(self) -> int | None:
@@ -58,16 +58,16 @@ class BackupService:
         self._cut: Callable[[], None] | None = None
 
     def stored_below(self, agent_id: str) -> int:
-        """How many storages there are of what descends from an agent; none in a world without files."""
         return 0 if self._storages is None else stored_below(self._storages, agent_id)
 
     async def answer(self, asked: Keep) -> Plain:
-        """Do what was asked for."""
+        """Do what was asked for. Raises `BadRequest` for anything else."""
         match asked:
             case Keep("storages", [str(after), int(limit)]):
                 return await self._page(after, limit)
             case Keep("hold", []):
-                return await self._hold()
+                # A later answer differs if the snapshot was not left alone in between.
+                return [self._view.epoch, await self._checkpoints.suspend()]
             case Keep("cut", []):
                 return await self._staged()
         raise BadRequest("wish", f"{asked.wish!r} is not one that a supervisor knows, or has other arguments")
@@ -88,19 +88,13 @@ class BackupService:
         self._lost((asyncio.get_running_loop().time() - began_s) * 1000)
 
     async def _page(self, after: str, limit: int) -> Fields:
-        """A page of the agents that the ledger knows of, each with its `Standing`, and where the next page begins."""
         rows = await self._world.threads.archive(partial(self._store.agents, after, limit))
         last = rows[-1].key if len(rows) == limit else None
         known = standing_of(self._view, ((row.key, row.body) for row in rows))
         page = sorted(agent for agent in known if agent > after and (last is None or agent <= last))
         return {"agents": [[agent, *known[agent]] for agent in page], "next": last}
 
-    async def _hold(self) -> list[int]:
-        """Let the snapshot be. The answer differs from an earlier one if it was not left alone in between."""
-        return [self._view.epoch, await self._checkpoints.suspend()]
-
     async def _staged(self) -> list[int] | None:
-        """Have the cut made. None if the snapshot was not held any more."""
         if self._storages is None:
             raise BadRequest("data", "there are no files in this world")
         data = self._storages.parent
@@ -109,15 +103,14 @@ class BackupService:
         except OSError as problem:
             raise self._failed(problem) from problem
         self._wanted = asyncio.get_running_loop().create_future()
-        self._cut = lambda: stage_cut(data, known, self._view.seq, self._reported())
+        self._cut = lambda: stage_cut(
+            data, known, self._view.seq, [(agent, each.reported) for agent, each in standing_of(self._view, ()).items()]
+        )
         self._wake()
         held = self._checkpoints.suspended
         await self._wanted
+        # None tells the backup that the snapshot was not held to the end, so the cut does not go with its copy.
         return [self._view.epoch, held] if held is not None and held == self._checkpoints.suspended else None
-
-    def _reported(self) -> list[tuple[str, int]]:
-        known = standing_of(self._view, ())
-        return [(agent, each.reported) for agent, each in known.items()]
 
     def _failed(self, problem: Exception) -> LedgerError:
         return LedgerError(

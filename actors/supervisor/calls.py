@@ -98,12 +98,10 @@ class Calls:
                 self.answered(ref, False, error_to_plain(AgentBeingDeleted(call.agent_id)))
 
     def refuse_unhosted(self, pool: str, problem: HostUnavailable) -> None:
-        """No host of this pool comes up: refuse the calls that wait for one."""
         for ref in list(self._awaiting(pool)):
             self.answered(ref, False, error_to_plain(problem))
 
     def awaits(self, pool: str) -> bool:
-        """Whether a call waits for a host of this pool."""
         return any(True for _ in self._awaiting(pool))
 
     def _awaiting(self, pool: str) -> Iterator[str]:
@@ -113,14 +111,13 @@ class Calls:
                 yield from refs
 
     def _waits_for_deletion(self, ref: str, call: OpenCall) -> bool:
-        """Whether a call has to wait until the name is free. One of somebody who is being deleted himself is refused."""
+        # The name is not free yet, so the call waits. The call of a sender that is being deleted itself is refused.
         if self._view.doomed_by(call.sender):
             self.answered(ref, False, error_to_plain(AgentBeingDeleted(call.sender, "sender")))
             return True
         return bool(self._view.doomed_by(call.agent_id))
 
     def abort(self, agent: str, reason: str) -> None:
-        """The lives of an agent and its descendants are to end: tell whoever waits for a call of theirs why."""
         for ref, call in list(self._calls.items()):
             if is_within(call.agent_id, agent) and call.agent_id in self._view.agents:
                 self.answered(ref, False, error_to_plain(AgentAborted(call.agent_id, reason)))
@@ -133,7 +130,6 @@ class Calls:
             self._wait(ref, call)
 
     def _wait(self, ref: str, call: OpenCall) -> None:
-        """Have a call handed over, or handed over again, as soon as its agent is awake."""
         self._leave(ref, call)
         call.host_id = ""
         self._waiting.setdefault(call.agent_id, {})[ref] = None
@@ -146,7 +142,6 @@ class Calls:
         self._view.want(call.agent_id)
 
     def _leave(self, ref: str, call: OpenCall) -> None:
-        """Take a call from where it is found now."""
         index, key = (self._handed, call.host_id) if call.host_id else (self._waiting, call.agent_id)
         refs = index.get(key)
         if refs is not None and refs.pop(ref, 0) is None and not refs:
@@ -165,7 +160,6 @@ class Calls:
             self.answered(ref, False, error_to_plain(OutcomeUnknown(call.agent_id, call.method, cause)))
 
     def answered(self, ref: str, ok: bool, value: Plain) -> None:
-        """A call was answered, or refused: tell the caller."""
         call = self._calls.pop(ref, None)
         if call is not None:
             self._leave(ref, call)
@@ -174,14 +168,13 @@ class Calls:
             session.say(Reply(ref, ok, value))
 
     def session_began(self, host_id: str) -> None:
-        """A host begins a session: what was said to it in its last one may not have arrived."""
+        # What was said to the host in its last session may not have arrived.
         for ref in list(self._handed.get(host_id, ())):
             call = self._calls[ref]
             call.is_doubtful, call.suspect = call.may_be_lost, call.incarnation
             self._wait(ref, call)
 
     def seen(self, agents: Iterable[str]) -> None:
-        """Something happened to these agents: calls that wait for them may perhaps be handed over."""
         self._due.update((agent, None) for agent in agents if agent in self._waiting)
 
     def hand_over(self) -> None:
@@ -212,7 +205,6 @@ class Calls:
             session.say(MakeCall(*life, ref, call.method, call.body, call.repeatable, call.may_be_lost, call.trace))
 
     def hosts_changed(self) -> None:
-        """Hosts may be gone: tell the callers of the calls that were with them, or hand the repeatable ones over again."""
         for host_id in [host_id for host_id in self._handed if host_id not in self._view.hosts]:
             for ref in list(self._handed[host_id]):
                 self.cut_off(ref)

@@ -26,7 +26,6 @@ class Drain:
 
     @property
     def is_on(self) -> bool:
-        """Whether nothing new is to begin now."""
         return asyncio.get_running_loop().time() < self._until_s
 
     def ask(self) -> dict[str, int]:

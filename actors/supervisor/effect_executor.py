@@ -65,7 +65,6 @@ class EffectExecutor:
         return [effect.run_id or effect.agent_id for effect in effects if isinstance(effect, ForgetStorage)]
 
     def forget_payloads(self, run_ids: Iterable[str]) -> None:
-        """Have the inputs and outputs of those among these runs at hand no more that are settled."""
         if not self.payloads:
             return
         for run_id in run_ids:
@@ -75,13 +74,12 @@ class EffectExecutor:
                 self.payloads.pop((run_id, "output"), None)
 
     def tidy(self) -> None:
-        """Forget the pacing of long ago."""
         now = asyncio.get_running_loop().time()
         for life in list(takewhile(lambda life: now - self._stopped_s[life] >= self._pause_s, self._stopped_s)):
             del self._stopped_s[life]
 
     def _tell(self, run_ids: Iterable[str]) -> None:
-        """Tell those who wait: of runs of a type that merely completed together, of any other by itself."""
+        # Runs of a type that merely completed are told together, any other by itself.
         runs, waiters = self._view.runs, self._sessions.waiters
         plain: dict[str, list[str]] = {}
         for run_id in [run_id for run_id in run_ids if run_id in waiters]:
@@ -98,7 +96,6 @@ class EffectExecutor:
                 self._sessions.tell_end(run_id, self._outcome(run_id))
 
     def _start_batch(self, effect: StartBatch) -> None:
-        """Tell the host to begin those that it was not told of in this session."""
         session = self._session_of(effect)
         if session is None:
             return
@@ -116,12 +113,10 @@ class EffectExecutor:
             session.say(Starts(agent_type, options, *columns))
 
     def _session_of(self, effect: Command) -> PeerSession | None:
-        """The session of the host, if it answers."""
         host = self._view.hosts.get(effect.host_id)
         return self._sessions.by_peer.get(effect.host_id) if host is not None and host.up else None
 
     def _mails(self, effect: DeliverMail, at_ms: int) -> list[MailForAgent]:
-        """What goes to this agent now."""
         if self._session_of(effect) is None:
             return []
         view = self._view
@@ -148,7 +143,7 @@ class EffectExecutor:
                 session.say(Wake(*effect[1:]))
 
     def _foresee(self, agent_type: str) -> None:
-        """Let every host load the code of a type that is new: the next agent of it may come to any of them, and a loaded host is warm."""
+        # The next agent of a new type may come to any host, and a host that has loaded its code is warm.
         if agent_type in self.types:
             return
         self.types[agent_type] = None
@@ -157,14 +152,14 @@ class EffectExecutor:
                 session.say(Prepare([agent_type]))
 
     def _begins(self, effect: StartAttempt | WakeAgent, session: PeerSession) -> bool:
-        """A life is begun once in a session: the link brings it there for certain, and a host that has let a life go must not begin it
-        again. With a new session comes a hello, and that tells which lives never began."""
+        # A life is begun once in a session: the link brings it there for certain, and a host that has let a life go
+        # must not begin it again. With a new session comes a hello, and that tells which lives never began.
         life = self._view.agents[effect.agent_id]
         begun, life.begun_in = life.begun_in == session.link.session, session.link.session
         return not begun
 
     def _is_due(self, effect: StopAgent) -> bool:
-        """A stop goes out again only after a sweep's time; it is harmless to repeat."""
+        # A stop goes out again only after a sweep's time. It is harmless to repeat.
         life, now = (effect.agent_id, effect.incarnation), asyncio.get_running_loop().time()
         last = self._stopped_s.get(life)
         if last is not None and now - last < self._pause_s:
@@ -188,7 +183,6 @@ class EffectExecutor:
         return *mail[:4], content
 
     async def _fetch(self, effects: list[Effect], mails: Mapping[str, list[MailForAgent]]) -> list[Part]:
-        """Read the large inputs and outputs that are to be said and are not at hand; returns which."""
         missing: dict[Part, None] = {}
         for effect in effects:
             if isinstance(effect, StartAttempt) and effect.input is None:

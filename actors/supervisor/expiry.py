@@ -26,7 +26,7 @@ _BEGINNING: Final = (-1, "")
 
 
 class QuietSnapshots(Protocol):
-    """Who takes checkpoints."""
+    """The part that takes checkpoints."""
 
     @property
     def quiet(self) -> int | None:
@@ -56,11 +56,15 @@ class RunExpiry:
         taken = self._checkpoints.quiet
         if not is_retention_on(self._limits) or self._view.cleared or taken is None:
             return
-        due = self._due()
+        tally = counts(self._view)
+        due = retention_due(self._now_ms(), sum(tally[status] for status in HARD), self._limits)
         if not due.any or asyncio.get_running_loop().time() < self._not_before_s:
             return
         if not self._candidates:
-            await self._look()
+            search = partial(self._store.settled_before, float("inf"), self._after, SCAN)
+            self._candidates.extend(await self._world.threads.archive(search))
+            if not self._candidates:
+                self._begin_anew()
         slice_ = self._next(due)
         families = await self._families(slice_)
         called = await self._called(families)
@@ -68,18 +72,8 @@ class RunExpiry:
             self._snapshot_loader.remember(families)
             self._report(ExpireRuns([record.key for record in slice_], called))
 
-    def _due(self) -> Due:
-        tally = counts(self._view)
-        return retention_due(self._now_ms(), sum(tally[status] for status in HARD), self._limits)
-
-    async def _look(self) -> None:
-        search = partial(self._store.settled_before, float("inf"), self._after, SCAN)
-        self._candidates.extend(await self._world.threads.archive(search))
-        if not self._candidates:
-            self._begin_anew()
-
     def _next(self, due: Due) -> list[Record]:
-        """The next candidates that are due. If the next one is not, none after it is."""
+        # If the next candidate is not due, none after it is.
         chosen: list[Record] = []
         while self._candidates and len(chosen) < SLICE:
             record = self._candidates[0]
@@ -97,7 +91,6 @@ class RunExpiry:
         self._not_before_s = asyncio.get_running_loop().time() + PAUSE_S
 
     async def _families(self, records: list[Record]) -> list[Record]:
-        """These runs, and those that their children asked for, in the snapshot."""
         found = due = records
         while due and len(found) < FAMILIES_MAX:
             children = [run_from(record).child for record in due]
@@ -106,7 +99,6 @@ class RunExpiry:
         return found
 
     async def _called(self, records: list[Record]) -> list[str]:
-        """The children among these that somebody had called or written to."""
         children = [run_from(record).child for record in records]
         rows = await self._world.threads.archive(partial(self._store.records, "agents", children)) if children else []
         return [row.key for row in rows if row.body and activation_from(row).called]

@@ -24,7 +24,6 @@ from perdure.actors.link.messages import (
     Observe,
     Prepare,
     Prepared,
-    Question,
     Reply,
     RetireHost,
     RunEnded,
@@ -135,7 +134,6 @@ class Intake:
             self._view.touched[run_id] = None
 
     def _host_hello(self, session: PeerSession, said: HostHello) -> Iterator[Stimulus]:
-        """A host begins a session. One that was given up meanwhile is told to leave; tenants of earlier lives are stopped."""
         self._wait_again(session, said.waits)
         session.is_host = True
         host = self._view.hosts.get(session.peer_id)
@@ -157,7 +155,7 @@ class Intake:
         yield HostUp(session.peer_id, [(agent, incarnation) for agent, incarnation in said.tenants], said.farewells)
 
     def _waits(self, session: PeerSession, run_id: str) -> None:
-        """Somebody still waits for this run. If it is unknown it was cleared, and will never end."""
+        # An unknown run was cleared, and will never end.
         if run_id in self._view.runs:
             self._sessions.wait(session, run_id)
             self._view.touched[run_id] = None
@@ -238,18 +236,14 @@ def _goes_with(first: Message, message: Message, limits: Limits) -> bool:
 
 
 def runs_of(message: Message) -> Sequence[str]:
-    """The runs that a message speaks of, so that they can be brought back into memory first."""
+    """The runs that a message speaks of. They are brought back into memory before it is taken in."""
     if type(message) in OF_ONE_RUN:
         return [cast("Request", message).run_id]
     match message:
         case ClientHello(waits) | HostHello(waits=waits) | Wait(waits):
             return waits
+        case Ask(_, Call(agent_id=agent, again=True)):
+            return [name_of(agent)]  # was it a child, when did it live?
         case Ask(_, question):
-            return _runs_of_question(question)
+            return runs_named(question)
     return ()
-
-
-def _runs_of_question(question: Question) -> Sequence[str]:
-    if isinstance(question, Call) and question.again:
-        return [name_of(question.agent_id)]  # was it a child, when did it live?
-    return runs_named(question)

@@ -97,7 +97,6 @@ class Heartbeat:
             await self._look(looked_s)
 
     def notice_lateness(self) -> None:
-        """Find out whether the loop of the supervisor itself stood still until now."""
         now_s = asyncio.get_running_loop().time()
         late_ms = (now_s - self._due_s) * 1000
         if self.lost(late_ms):
@@ -141,7 +140,6 @@ class Heartbeat:
         host.blocked = ""
 
     def _judge(self, host: HostView, pulse: Pulse | None) -> None:
-        """Hold one more look against a silent host, unless its event loop turns."""
         if pulse is not None and not pulse.step:
             self._is_well(host)
             return
@@ -154,7 +152,6 @@ class Heartbeat:
             self._tasks.start(self._end(host.host_id, _cause(host, silence, self._limits)))
 
     def _blocked(self, host: HostView, pulse: Pulse, silence: Silence) -> None:
-        """Tell once of each piece of work that blocks a loop for long; its agent is placed alone from now on."""
         where = f"{pulse.method} of {pulse.agent}" if pulse.agent else pulse.method
         host.room = 0
         host.blocked = f"its event loop stands in {where}"
@@ -162,7 +159,7 @@ class Heartbeat:
             return
         self._told = host.host_id, pulse.step
         if pulse.agent:
-            self._view.blocks(pulse.agent)
+            self._view.blocks(pulse.agent)  # it is placed alone from now on
         about = {"host_id": host.host_id, "about": [pulse.agent]}
         log.warning("host %s: %s\n%s", host.host_id, host.blocked, pulse.stack, extra=about)
         told = {"host_id": host.host_id, "method": pulse.method, "stack": pulse.stack}
@@ -170,7 +167,6 @@ class Heartbeat:
 
 
 def _cause(host: HostView, silence: Silence, limits: Limits) -> str:
-    """Why a host is ended, for whoever asks what became of its agents."""
     if silence.sign == COMING:
         return "it did not come up"
     if silence.sign == MUTE:
@@ -286,7 +282,6 @@ class Pool:
     # hosts that do not come up
 
     def _failed(self, host_id: str, spec: Plain, cause: str, *, is_lack: bool = False) -> None:
-        """A host has not come up. Those of its pool are tried ever more seldom, and the log has each cause once."""
         key, cause = pool_key(spec), cause.replace(host_id, "it").rstrip(".")
         before = self._view.troubles.get(key)
         starts, since_ms = (before.starts, before.since_at_ms) if before is not None else (0, self._publisher.now_ms())
@@ -302,7 +297,6 @@ class Pool:
         self._report(Unhosted(key))
 
     def _doubt(self, spec: Plain, trouble: PoolTrouble) -> None:
-        """Know why no host of a pool comes up, and log each cause once."""
         key = pool_key(spec)
         self._view.troubles[key] = trouble
         if trouble.is_plain and self._warned.get(key) != trouble.cause:
@@ -310,8 +304,8 @@ class Pool:
             log.warning("%s", trouble)
 
     def _tell_hindered(self) -> None:
-        """Tell whoever waits where no host comes up. Runs go on when one does. An agent that waits for a run goes on waiting, as its own
-        caller may, unless nothing but another node could help."""
+        # Runs go on when a host comes up. An agent that waits for a run goes on waiting, as its own caller may, unless
+        # nothing but another node could help.
         untold, self._untold = self._untold, {}
         for key in untold:
             trouble = hindrance(self._view, key)
@@ -324,7 +318,6 @@ class Pool:
                 self._refuse(run, kind(words), also_hosts=trouble.is_lack and not run.attempt)
 
     def _hindered(self, key: str, trouble: PoolTrouble) -> Iterator[Run]:
-        """The runs of a pool for which somebody waits, but for those that are about to fail."""
         at_fault = is_at_fault(self._view, key)
         for run_id in islice(self._sessions.waiters, LOOK_MAX):
             run = self._view.runs.get(run_id)
@@ -336,7 +329,7 @@ class Pool:
                 or pool_key(run.options.get("pool")) != key
             ):
                 continue
-            if not (at_fault and run.attempt == run.begun_after):
+            if not (at_fault and run.attempt == run.begun_after):  # such a run is about to fail
                 yield run
 
     def _refuse(self, run: Run, problem: HostUnavailable, *, also_hosts: bool) -> None:
@@ -351,7 +344,7 @@ class Pool:
             self._sessions.waiters.pop(run.run_id, None)
 
     def _is_wanted_anew(self, key: str, now_s: float) -> bool:
-        """Whether somebody has come to wait since the last failure: the cause may be mended."""
+        # Somebody has come to wait since the last failure, and the cause may be mended.
         if key not in self._view.troubles or now_s < self._failed_s.get(key, 0.0) + AGAIN_S:
             return False
         waits = any(
@@ -363,7 +356,6 @@ class Pool:
         return waits or self.awaits_call(key)
 
     async def _end(self, host_id: str, cause: str) -> None:
-        """Kill a host, and tell this cause when it is seen to be dead."""
         self._ended[host_id] = cause
         await self._fleet.kill(host_id)
 

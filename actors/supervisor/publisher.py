@@ -57,14 +57,13 @@ class Publisher:
             self._welcome_all()
 
     def unfollow(self, peer_id: str, topic: str) -> None:
-        """Send this peer no more of them."""
         followers = self.followers.get(topic, {})
         followers.pop(peer_id, None)
         if not followers and self.followers.pop(topic, None) is not None and not self.followers:
             self._welcome_all()
 
     def observe(self, peer_id: str, *, wanted: bool) -> None:
-        """Tell this peer of everything that happens, from now on, or no more. First it hears whose life this is."""
+        # An observer hears first whose life this is.
         if wanted:
             self.observers[peer_id] = None
             booted = (Channel.SUPERVISOR, EventType.SUPERVISOR_BOOTED, "", self.booted, self.now_ms())
@@ -74,7 +73,6 @@ class Publisher:
         self._welcome_all()
 
     def welcome(self, session: PeerSession) -> None:
-        """Tell a host whether anybody observes, and whether anybody follows runs."""
         if session.is_host:
             session.say(Observed(bool(self.observers), bool(self.followers)))
 
@@ -83,7 +81,6 @@ class Publisher:
             self.welcome(session)
 
     def drop(self, peer_id: str) -> None:
-        """Forget a follower that is gone."""
         if peer_id in self.observers:
             self.observe(peer_id, wanted=False)
         for topic in list(self.followers):
@@ -92,12 +89,10 @@ class Publisher:
     def happened(
         self, channel: str, type: str, agent: str, payload: Mapping[str, Plain], at_ms: int | None = None
     ) -> None:
-        """Tell those who observe. What nobody observes is forgotten."""
         if self.observers:
             self.pass_on(Happened(channel, type, agent, payload, self.now_ms() if at_ms is None else at_ms))
 
     def pass_on(self, said: Happened) -> None:
-        """Tell those who observe what a host has seen."""
         for peer_id in self.observers:
             self._say(peer_id, said)
 
@@ -150,7 +145,6 @@ class Publisher:
                 self._say(peer_id, RunEvent(frame))
 
     def _signal(self, row: FactRow) -> None:
-        """Progress of a child, to a parent that has an `on_progress` of its own and is awake."""
         run = self._view.runs.get(row.subject)
         if run is None or not run.options.get("on_progress"):
             return
@@ -166,7 +160,6 @@ class Publisher:
 
 
 def snapshot_of(row: FactRow) -> Fields:
-    """A progress or milestone fact as the parent's `on_progress` sees it."""
     fact: Any = decode(row.kind, row.body)
     if isinstance(fact, MilestoneReached):
         return {**unpack(fact.body), "milestone": fact.name, "sequence": fact.number, "at_ms": row.at_ms}

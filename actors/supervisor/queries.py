@@ -54,17 +54,14 @@ class Queries:
         self._open: list[tuple[PeerSession, str, Query]] = []
 
     def add(self, session: PeerSession, ref: str, query: Query) -> None:
-        """Take in a question."""
         self._open.append((session, ref, query))
 
     def answer_all(self) -> None:
-        """Begin to answer the questions that have come in."""
         queries, self._open = self._open, []
         for session, ref, query in queries:
             self._tasks.start(self._answer(session, ref, query))
 
     async def _answer(self, session: PeerSession, ref: str, query: Query) -> None:
-        """Answer a question. An error of ours is logged, and is the answer: it says nothing about the ledger."""
         try:
             answer = await self._answer_to(query)
         except PerdureError as problem:
@@ -72,6 +69,7 @@ class Queries:
         except OSError:
             raise  # the ledger's disk: this life ends, and the next one is asked again
         except Exception as problem:
+            # An error of ours says nothing about the ledger, so it is logged and is the answer; this life goes on.
             report_error(f"the question {type(query).__name__} failed", problem, asyncio.current_task())
             session.say(Reply(ref, ok=False, value=error_to_plain(problem)))
         else:

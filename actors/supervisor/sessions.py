@@ -58,7 +58,8 @@ class PeerSession:
             await asyncio.shield(self._commit)
 
     def say(self, message: FromSupervisor) -> None:
-        """Queue a message to the peer. One that cannot be sent harms nobody else: who waits for a reply is told, the log tells the rest."""
+        # A message that cannot be sent harms nothing else: a peer that waits for a reply is told, and the log tells the
+        # rest.
         try:
             body = body_of(message)
         except BadRequest as problem:
@@ -154,13 +155,11 @@ class Sessions:
         return taken
 
     def flush(self) -> None:
-        """Answer every held exchange for which there is something to say."""
         for session in self.by_peer.values():
             if session.link.has_unsent:
                 session.held.release()
 
     def wait(self, session: PeerSession, run_id: str) -> None:
-        """Tell this peer when the run has ended."""
         self.waiters.setdefault(run_id, {})[session.peer_id] = None
 
     def tell_ends(self, agent_type: str, run_ids: Sequence[str], runs: Mapping[str, Run]) -> None:
@@ -177,14 +176,12 @@ class Sessions:
                 session.say(RunsEnded(agent_type, theirs, outputs, summaries))
 
     def tell_end(self, run_id: str, outcome: Fields) -> None:
-        """Tell everybody who waits for this run how it ended."""
         for peer_id in self.waiters.pop(run_id, ()):
             session = self.by_peer.get(peer_id)
             if session is not None:
                 session.say(RunEnded(run_id, outcome))
 
     def let_go(self, agents: Iterable[Activation]) -> None:
-        """Tell hosts to let these agents go as soon as they are at rest."""
         by_host: dict[str, list[str]] = {}
         for each in agents:
             by_host.setdefault(each.host_id, []).append(each.agent_id)
@@ -194,7 +191,6 @@ class Sessions:
                 session.say(Passivate(theirs))
 
     def drop(self, peer_id: str) -> None:
-        """Forget a peer that is gone."""
         session = self.by_peer.pop(peer_id, None)
         if session is not None:
             session.held.release()

@@ -59,14 +59,13 @@ class SnapshotLoader:
             agents += [self._view.runs[key].child for key in self.remember(found)]
 
     async def _recall_runs(self, keys: Iterable[str]) -> bool:
-        """Bring those of these runs back that the snapshot has; whether there was one. New ids are not looked for on the disk."""
+        # New ids are not looked for on the disk.
         kept = self._store.known_among(keys)
         if kept:
             self.remember(await self._world.threads.commit(lambda: self._store.records("runs", kept)))
         return any(key in self._view.runs for key in kept)
 
     async def _recall_ways(self, arrived: list[Arrived]) -> None:
-        """Bring the runs back that lie on the ways of calls and mails (`ledger.addressing`)."""
         ways: list[str] = []
         for _port, _number, message in arrived:
             match message:
@@ -80,7 +79,7 @@ class SnapshotLoader:
                 return
 
     async def _recall_tells(self, arrived: list[Arrived]) -> None:
-        """Find out which mails were posted in an earlier life already, of those that were first told to one, or by one."""
+        # A mail that was first told to an earlier life, or by one, may have been posted already.
         self.posted.clear()
         for told in [each.message.question for each in arrived if isinstance(each.message, Ask)]:
             if not isinstance(told, Tell) or told.epoch == self._view.epoch:
@@ -89,7 +88,6 @@ class SnapshotLoader:
                 self.posted.add(told.mail_id)
 
     def remember(self, records: list[Record]) -> list[str]:
-        """Bring runs back into memory; returns which."""
         for record in records:
             if record.body:
                 self._view.recall(run_from(record))

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from perdure.actors.events.observability import Channel, EventType
 from perdure.actors.link.messages import REPORTS, Ask, Exists, Message, Refused, Reply, Report
@@ -40,6 +40,7 @@ from perdure.actors.tasks import Tasks
 from perdure.actors.telemetry.run_spans import RunSpans
 from perdure.ledger import (
     BATCH_MIN,
+    Activation,
     Adopt,
     AgentForgotten,
     BadRequest,
@@ -78,22 +79,18 @@ from perdure.ledger import (
 from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.policies import LedgerTime, Limits, snapshot_age_max_ms, turn_size_after, with_leap
 
-if TYPE_CHECKING:
-    from perdure.ledger import Activation, Fact, Store, View
-
-
 BRIEF_MAX: Final = 16  # facts that are encoded and written in less time than a thread takes to wake
 LOOK_MS: Final = 2_000  # until the clocks are looked at again, whatever the timers say
 PASSES: Final = 2  # of the loop after a turn: its answers leave, and peers are heard, before the next one
 CODE_WAIT_MS: Final = 10_000  # after a boot, for the first program to come with its code
 
 
-# The time of the ledger in one supervisor life, which follows the wall clock (`policies.ledger_time`).
 log = logging.getLogger("perdure.supervisor")
 
 
 class LedgerClock:
-    """It begins at the wall's time, never before the last fact."""
+    """The time of the ledger in one supervisor life. It begins at the wall's time, never before the last fact, and follows the wall clock
+    (`policies.ledger_time`)."""
 
     def __init__(self, clock: Clock, view: View) -> None:
         self._clock, self._view = clock, view
@@ -101,11 +98,9 @@ class LedgerClock:
         self._time = LedgerTime(self.began_ms, clock.steady_ms())
 
     def now_ms(self) -> int:
-        """The ledger's time."""
         return self._time.now_ms(self._clock.steady_ms())
 
     def follow(self) -> None:
-        """Leap, if the wall clock was set forward."""
         wall_ms = self._clock.now_ms()
         leap = self._time.leap(wall_ms, self._clock.steady_ms())
         if leap is not None:
@@ -114,7 +109,6 @@ class LedgerClock:
             log.info("the wall clock is %.1f s ahead: it was set, or the machine slept", leap.by_ms / 1000)
 
     def tick(self) -> Tick:
-        """Time passed, by the ledger and by the wall."""
         wall_ms = self._clock.now_ms()
         return Tick(self.now_ms() - wall_ms)
 
@@ -188,7 +182,6 @@ class Checkpoints:
         self._taken, self._suspended_until_s = 0, float("-inf")
 
     def committed(self, count: int) -> None:
-        """So many facts became durable."""
         self._facts += count
         self._unfollowed += count
         self._quiet_since_s = asyncio.get_running_loop().time()
@@ -198,19 +191,17 @@ class Checkpoints:
 
     @property
     def quiet(self) -> int | None:
-        """How many checkpoints this life has taken; None while one is under way."""
         return self._taken if self._at_rest.is_set() else None
 
     @property
     def suspended(self) -> int | None:
-        """How many checkpoints this life had taken, if none is taken now."""
         return self.quiet if asyncio.get_running_loop().time() < self._suspended_until_s else None
 
     async def suspend(self) -> int:
         """Let the snapshot be as it is for a while, once the checkpoint under way is done. Returns how many this life has taken."""
         self._suspended_until_s = asyncio.get_running_loop().time() + _SUSPENDED_S
         await self._at_rest.wait()
-        await self._world.threads.archive(_nothing)  # the archive may have begun to follow before
+        await self._world.threads.archive(lambda: None)  # the archive may have begun to follow before
         self._suspended_until_s = asyncio.get_running_loop().time() + _SUSPENDED_S
         return self._taken
 
@@ -223,7 +214,6 @@ class Checkpoints:
 
     @property
     def has_step(self) -> bool:
-        """Whether a step is to be taken between two turns."""
         return self._next is not None or self._may_begin or self._keeps_more
 
     @property
@@ -245,7 +235,6 @@ class Checkpoints:
             self._let_go()
 
     async def _prepare(self) -> None:
-        """Delete storages, then make rows until few are left for the cut. More runs change meanwhile, so each pass takes larger bites."""
         view = self._view
         due, self.forgetting = dict.fromkeys(self.forgetting), []
         deleted = [key for key in due if await self._delete(key)]
@@ -257,7 +246,7 @@ class Checkpoints:
             await self._bit_by_bit(prepare_rows, keys, bite)
             if len(keys) <= _FEW:
                 break
-            bite = min(2 * bite, _ROWS_AT_ONCE_MAX)
+            bite = min(2 * bite, _ROWS_AT_ONCE_MAX)  # more runs change the longer it takes
         await self._bit_by_bit(leave_out_passers, list(view.dirty_agents), bite)
         self._then(partial(self._cut, deleted))
 
@@ -294,8 +283,7 @@ class Checkpoints:
         self._tasks.start(self._write(write, finish))
 
     async def _delete(self, key: str) -> bool:
-        """Delete the storages of a cleared run's child, or of an agent that is to be deleted, and of its descendants. False if it is too
-        early."""
+        # False if it is too early.
         if key not in self._view.doomed and not self._view.may_be_forgotten(key):
             return False
         agent = key if key in self._view.doomed else self._view.runs[key].child
@@ -309,7 +297,6 @@ class Checkpoints:
         self._then(finish)
 
     async def _finish(self, forgotten: list[str], asleep: dict[str, Activation], gone: list[str]) -> None:
-        """The snapshot has it: forget what was cleared, and what it says of agents that sleep, and begin to let go of settled runs."""
         view = self._view
         self._at_rest.set()
         self._snapshot_loader.has_snapshot = True
@@ -323,16 +310,12 @@ class Checkpoints:
         self._wake()  # somebody may have asked for the next run of an id that is free now
 
     def _let_go(self) -> None:
-        """Let some settled runs beyond `retained_in_memory` leave memory. The others follow after later turns: none waits long."""
+        # The others follow after later turns, so no turn waits long.
         gone = self._view.let_go_of_oldest(self._limits.retained_in_memory, _LET_GO_AT_ONCE)
         self._snapshot_loader.has_archive = self._snapshot_loader.has_archive or gone > 0
         self._keeps_more = gone == _LET_GO_AT_ONCE
         if self._keeps_more:
             self._wake()
-
-
-def _nothing() -> None:
-    """Stands in the archive's line."""
 
 
 # ---------------------------------------------------------------- supervisor
@@ -361,7 +344,7 @@ class Supervisor:
         self._turn_size = limits.turn_max
 
     async def exchange(self, frame: bytes) -> bytes:
-        """A peer's door: opaque frame in, opaque frame out, held open while there is nothing to say."""
+        """Take a peer's frame and answer it. The call is held open while there is nothing to say."""
         await self._ready.wait()
         return await self.sessions.exchange(frame)
 
@@ -388,10 +371,9 @@ class Supervisor:
         self.run_spans.take_up(boot.rows)
         self.publisher = Publisher(self.view, self.sessions, self.now_ms)
         world, view, sessions = self.world, self.view, self.sessions
-        place = (world, self._tasks, self.now_ms, view, sessions, self.store, self.limits)
         self.drain = Drain(view, sessions)
         self.sweep_queue = SweepQueue(view)
-        self.effect_executor = EffectExecutor(self.world, self.view, self.sessions, self.store, self.limits)
+        self.effect_executor = EffectExecutor(world, view, sessions, self.store, self.limits)
         self.pool = Pool(world, self._tasks, self._fleet, view, sessions, self.limits, self.report, self.publisher)
         self.snapshot_loader = SnapshotLoader(world, view, self.store, has_snapshot=boot.meta is not None)
         self.checkpoints = Checkpoints(
@@ -407,8 +389,9 @@ class Supervisor:
         )  # fmt: skip
         self.changes = Changes(view)
         self.queries = Queries(
-            *place, findings=self.findings, drain=self.drain, backup_service=self.backup_service, changes=self.changes
-        )
+            world, self._tasks, self.now_ms, view, sessions, self.store, self.limits,
+            findings=self.findings, drain=self.drain, backup_service=self.backup_service, changes=self.changes,
+        )  # fmt: skip
         ways = CallRouter(view, self._agent_storages.exists)
         self.calls = Calls(view, sessions, ways)
         self.pool.refuse_calls, self.pool.awaits_call = self.calls.refuse_unhosted, self.calls.awaits
@@ -426,7 +409,6 @@ class Supervisor:
         self.sessions.arrived.set()
 
     def now_ms(self) -> int:
-        """The ledger's time."""
         return self.clock.now_ms()
 
     def report(self, stimulus: Stimulus) -> None:
@@ -447,7 +429,6 @@ class Supervisor:
             await self.backup_service.between_turns()
 
     async def _timed(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Take a turn, or a step between two, and know how long it took besides its commit."""
         began_s, done = asyncio.get_running_loop().time(), self.queries.work
         commit_ms = done.commit_ms
         await step()
@@ -455,7 +436,7 @@ class Supervisor:
         done.longest_turn_ms = max(done.longest_turn_ms, took_ms)
 
     async def _turn(self) -> None:
-        """One group: what is waiting, in each peer's order, as far as a short turn gets; the rest has the next turn."""
+        # What is waiting, in each peer's order, as far as a short turn gets. The rest has the next turn.
         self.pool.heartbeat.notice_lateness()
         arrived = self.sessions.take(self._turn_size)
         seen, self._stimuli = self._stimuli, []
@@ -479,18 +460,7 @@ class Supervisor:
             session.commit(number)
         await self._perform(touched)
         self.sessions.seq = self.view.seq
-        self.publisher.publish(rows)
-        self.changes.note(rows)
-        if self.world.telemetry.is_on:
-            self.run_spans.see(expand_rows(rows))
-        self.calls.hosts_changed()
-        self.calls.seen(touched)
-        if not self.drain.is_on:
-            self.calls.hand_over()
-        self.intake.tell_settled()
-        self.queries.answer_all()
-        if not self.drain.is_on:
-            self.pool.ensure()
+        self._after_commit(rows, touched)
         for session in {session.peer_id: session for session, _, _ in arrived}.values():
             session.committed()
         self.sessions.flush()
@@ -499,10 +469,25 @@ class Supervisor:
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000 - commit_ms
         self._turn_size = turn_size_after(self._turn_size, len(arrived), took_ms, self.limits)
 
+    def _after_commit(self, rows: list[Row], touched: list[str]) -> None:
+        """Let each part act on what is durable by now. The order matters where a comment says so."""
+        may_begin = not self.drain.is_on
+        self.publisher.publish(rows)
+        self.changes.note(rows)  # before questions are answered: one of them asks for the changes
+        if self.world.telemetry.is_on:
+            self.run_spans.see(expand_rows(rows))
+        self.calls.hosts_changed()  # before calls are handed over: what a lost host had, and may be repeated, goes with them
+        self.calls.seen(touched)
+        if may_begin:
+            self.calls.hand_over()
+        self.intake.tell_settled()  # behind the deliveries, which were effects: mail that is on its way is not forgotten
+        self.queries.answer_all()
+        if may_begin:
+            self.pool.ensure()
+
     def _receive(
         self, session: PeerSession, message: Message, at_ms: int, rows: list[Row], payloads: list[Payload]
     ) -> None:
-        """One message of a peer: a request, a report of a host, or one of those that only this life cares for."""
         if type(message) in REPORTS:
             self._decide(cast("Report", message), at_ms, rows, payloads)
         elif isinstance(message, Request):
@@ -549,7 +534,6 @@ class Supervisor:
                 session.answer(Exists(request.run_id, str(self.view.runs[request.run_id].status)))
 
     def _ask(self, session: PeerSession, ref: str, stimulus: Stimulus, at_ms: int, rows: list[Row]) -> None:
-        """A stimulus that its sender wants answered: with nothing, or with why it was refused."""
         if isinstance(stimulus, Tell) and stimulus.mail_id in self.snapshot_loader.posted:
             session.answer(Reply(ref, ok=True, value=None))
             return
@@ -591,7 +575,7 @@ class Supervisor:
         await self._append([record_fact(self.view, fact, self.now_ms()) for fact in facts], [])
 
     async def _perform(self, keys: list[str]) -> None:
-        """Do what is outstanding for these records. A child's first attempt has nothing to be compared with."""
+        # A child's first attempt has nothing to be compared with, so nothing is looked up for it.
         agents = self.view.agents
         await self.snapshot_loader.look_up_reports(key for key in keys if key in agents and not self.view.is_new(key))
         at_ms = self.now_ms()
@@ -604,7 +588,7 @@ class Supervisor:
         self.effect_executor.forget_payloads(keys)
 
     async def _timers(self) -> None:
-        """Turn the passing of time into ticks. A timer that is not the next one wakes nobody when it is armed."""
+        # A timer that is not the next one wakes nobody when it is armed.
         while True:
             self._sooner.clear()
             self.clock.follow()
@@ -622,7 +606,6 @@ class Supervisor:
                     await self._sooner.wait()
 
     async def _sweeps(self) -> None:
-        """Look at everything outstanding again, clean up, and take checkpoints in quiet moments."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(self.limits.sweep_ms, self.limits.checkpoint_idle_ms) / 1000)
@@ -645,7 +628,6 @@ class Supervisor:
 
 
 def _payload_of(kind: str, stimulus: Stimulus, limits: Limits) -> Payload | None:
-    """The large input or output behind a fact of this kind."""
     if kind == "RunRequested" and isinstance(stimulus, Request) and len(stimulus.input) > limits.inline_bytes_max:
         return Payload(stimulus.run_id, "input", stimulus.input)
     if kind == "RunCompleted" and isinstance(stimulus, Ended) and len(stimulus.output or b"") > limits.inline_bytes_max:

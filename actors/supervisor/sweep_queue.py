@@ -1,4 +1,4 @@
-"""Rounds: at what a sweep looks. That is what was outstanding lately, and some of the rest in turn.
+"""What a sweep looks at: what was outstanding lately, and some of the rest in turn.
 
 Nothing becomes outstanding for a record unless it is touched, and what is touched is looked at in the same turn. So a sweep has to look
 again only where something was left to do. Should we ever miss a touch, the record comes round in time, however many there are.
@@ -23,13 +23,12 @@ class SweepQueue:
         self._next = 0
 
     def seen(self, effects: Iterable[Effect]) -> None:
-        """This was outstanding at a look, and may still be at the next one."""
+        # What was outstanding may still be so at the next look.
         for effect in effects:
             for key in keys_of(effect):
                 self._left[key] = None
 
     def next_keys(self) -> Iterable[str]:
-        """The runs and agents at which this sweep looks."""
         left, self._left = self._left, {}
         left.update(dict.fromkeys(everything(self._view, self._next, ROUND_MAX)))
         self._next += ROUND_MAX
