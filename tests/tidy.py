@@ -33,7 +33,6 @@ DOORS = frozenset(
         "perdure.ledger.maintenance.restore_part",
         "perdure.ledger.maintenance.target",
         "perdure.ledger.maintenance.looking",
-        "perdure.actors.link.columns",
         "perdure.actors.link.messages",
         "perdure.actors.link.wire",
         "perdure.actors.sim_world.simulation",

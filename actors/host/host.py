@@ -21,7 +21,6 @@ from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.handlers import Letter
 from perdure.actors.life.host_services import HostServices
 from perdure.actors.life.results import RunInfo
-from perdure.actors.link.columns import Starts
 from perdure.actors.link.direct_calls import DirectCalls, DirectFrame, DirectReply, DirectRequest
 from perdure.actors.link.long_poll import Held
 from perdure.actors.link.messages import (
@@ -43,6 +42,7 @@ from perdure.actors.link.messages import (
     RetireHost,
     Signal,
     Start,
+    Starts,
     Stop,
     Wake,
 )

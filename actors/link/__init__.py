@@ -1,1 +1,1 @@
-"""How the supervisor and its peers talk: messages, their numbering and repetition, and who waits for an answer."""
+"""How the supervisor and its peers talk: messages, their numbering and repetition, and what waits for an answer."""

@@ -1,8 +1,8 @@
 """The caller's side of calls and of mail: what a client and an agent do alike to reach an agent.
 
-A *call* is made at most once, and answered; a *tell* takes effect exactly once, and is not answered. The supervisor decides by which way
-a message goes, and whether it may (`ledger.addressing`). A call from outside to somebody's child goes to the root of the family, and each
-ancestor asks its own `on_before_sub_agent` before it hands the call on.
+A *call* is made at most once, and answered; a *tell* takes effect exactly once, and is not answered. The supervisor decides by which way a
+message goes, and whether it may (`ledger.addressing`). A call from outside to another agent's child goes to the root of the family, and
+each ancestor asks its own `on_before_sub_agent` before it hands the call on.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class AgentCaller:
     Args:
         home: what a class asks of its host.
         ready: what is awaited before that is asked of a class.
-        sender: the agent that calls, or nothing for somebody outside. What it waits for ends with it when it is deleted.
+        sender: the agent that calls, or empty for a client. What it waits for ends with it when it is deleted.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class AgentCaller:
         self._home, self._ready, self._sender = home, ready, sender
 
     async def call(self, to: Address, method: str, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        """Call an exposed method, at most once. Raises `OutcomeUnknown` if nobody knows whether it took effect."""
+        """Call an exposed method, at most once. Raises `OutcomeUnknown` if it is unknown whether it took effect."""
         function = getattr(to.agent_class, method, None)
         afar = getattr(function, "__perdure_afar__", None)
         if afar is not None:
@@ -175,7 +175,7 @@ class AgentCaller:
         return TellContent(to.agent_id, method, body, self._home(to.agent_class), to.standalone)
 
     async def tell(self, mail_id: str, sender: str, letter: TellContent, *, is_new: bool) -> None:
-        """Have the mail posted; durable on return. `is_new` says that nobody can have posted it before."""
+        """Have the mail posted; durable on return. `is_new` says that it cannot have been posted before."""
         recipient, method, body, home, standalone = letter
         epoch = self.supervisor.peer.epoch if is_new else 0
         await self.supervisor.ask_when_free(Tell(mail_id, recipient, sender, method, body, home, epoch, standalone))

@@ -2,8 +2,8 @@
 
 Some methods are *asked at the host*: those that are asked again and again, for the next events of an answer or the next state, and those
 that begin a turn or take a webhook. Each may be repeated. Their answers tell the route of the agent: its host and its life there. The next
-question goes to that route, which takes two ways between processes instead of four, and nothing of the supervisor. Whoever finds nobody
-there, or learns nothing for whatever reason, asks the supervisor as ever, who wakes the agent and says what is wrong.
+question goes to that route, which takes two ways between processes instead of four, and nothing of the supervisor. A process that
+finds no agent there, or gets no answer for any other reason, asks the supervisor, which wakes the agent and says what is wrong.
 
 A route is known to the agent that asked, and not to others of its process: an ancestor may let one pass and refuse another.
 
@@ -72,7 +72,7 @@ class DirectFrame(NamedTuple):
 
 
 class DirectReply(NamedTuple):
-    """The answer to a question: what was answered. Without one the supervisor is to be asked: after None because nobody is here, or
+    """The answer to a question: what was answered. Without one the supervisor is to be asked: after None because the agent is not here, or
     something is wrong; after `NOT_NOW` because nothing new begins at this host for a while. Then the agent still lives here."""
 
     number: int
@@ -159,7 +159,7 @@ class _Line:
             self._in_flight += 1
             questions, self._unsent = self._unsent, []
             context = copy_context()
-            context.run(RANK.set, None)  # it is made for all who ask
+            context.run(RANK.set, None)  # it is made for all that ask
             frame = DirectFrame(self._asker, next(self._numbers), ())
             self._tasks.start(self._exchange(frame_of(frame, [body for _, body in questions], "questions")), context)
 
@@ -168,7 +168,7 @@ class _Line:
         try:
             answers = [DirectReply(*each) for each in unpack(await self._call(frame))]
         except HostUnavailable:
-            pass  # nobody knows which questions it had
+            pass  # it is unknown which questions it had
         finally:
             self._in_flight -= 1
             self._tell([DirectReply(number, None) for number in self._open] if answers is None else answers)

@@ -3,17 +3,20 @@
 On the wire a message is a list: the number of its kind in `TABLE`, then its fields; a stretch of one kind goes in columns (`wire`). So a
 supervisor and its peers must have the same table: each frame names it, and a supervisor refuses a peer that has another.
 
+What many runs that are alike have in common is said once: a batch of first attempts goes to its host as one `Starts`, and their ends to the
+peers that wait for them as one `RunsEnded`. Runs that are not alike have a `Start` and a `RunEnded` of their own, and both sides do with
+the members of a batch what they do with those.
+
 A stimulus (`ledger.stimulus`) is also the message that brings it. An `Ask` wraps a question, which is a message of its own: either a
 stimulus whose sender waits for its acceptance, or something that the supervisor answers without a new fact. One `Reply` answers each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
-from perdure.actors.link.columns import RunsEnded, Starts
 from perdure.actors.link.questions import Query, Steering
 from perdure.ledger import (
     Adopt,
@@ -96,7 +99,7 @@ class CallAnswered(NamedTuple):
 
 
 class CallCut(NamedTuple):
-    """A call has begun, or nobody knows whether it has, and will not be answered."""
+    """A call has begun, or it is unknown whether it has, and will not be answered."""
 
     ref: str
 
@@ -151,6 +154,16 @@ class Start(NamedTuple):
     options: Fields
     reported: int = 0
     after: int = 0
+
+
+class Starts(NamedTuple):
+    """Carry the first attempts at many runs of one type, with the same options: `Start` for each."""
+
+    agent_type: str
+    options: dict[str, object]
+    run_ids: list[str]
+    incarnations: list[int]
+    inputs: list[bytes]
 
 
 class Wake(NamedTuple):
@@ -243,6 +256,29 @@ class RunEnded(NamedTuple):
     outcome: Fields
 
 
+class RunsEnded(NamedTuple):
+    """Many runs of one type that were waited for have completed: `RunEnded` for each."""
+
+    agent_type: str
+    run_ids: list[str]
+    outputs: list[bytes | None]
+    summaries: list[str]
+
+    def outcomes(self) -> Iterator[tuple[str, dict[str, object]]]:
+        """Each run with its outcome."""
+        for run_id, output, summary in zip(self.run_ids, self.outputs, self.summaries, strict=True):
+            yield (
+                run_id,
+                {
+                    "status": "completed",
+                    "summary": summary,
+                    "error": "",
+                    "output": output,
+                    "agent_type": self.agent_type,
+                },
+            )
+
+
 class Refused(NamedTuple):
     """A request was refused. `content` is what it asked for: others may have asked for something else under the run's id."""
 
@@ -290,7 +326,7 @@ class Call(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """End the lives of an agent and its descendants, and tell whoever waits for their calls why."""
+    """End the lives of an agent and its descendants, and tell the callers that wait for them why."""
 
     agent_id: str
     reason: str

@@ -1,6 +1,6 @@
 """A peer of the supervisor: a host, or a client in the driver's process. Both speak by `exchange` alone.
 
-An exchange carries what the peer has to say and is answered with what the supervisor has to say; when nobody has anything to say, it is
+An exchange carries what the peer has to say and is answered with what the supervisor has to say; when neither has anything to say, it is
 held open. So one mechanism brings commands to hosts, results to parents, and news of a supervisor's death to both: the exchange fails.
 
 A peer that has heard something waits a moment before it listens again. What it has to say because of that, such as the end of an instant
@@ -88,7 +88,7 @@ class Peer:
         self._greeting = False  # until then nothing overtakes the hello: a call must not seem to have been made before
         self._rewound = False
         self._prompt = False
-        self._is_awaited = False  # whether somebody waits for what is to be said next
+        self._is_awaited = False  # whether something waits for what is to be said next
         self._listens = True  # a moment has passed since something was heard
         self._failures = 0
         self._wake = asyncio.Event()
@@ -118,13 +118,13 @@ class Peer:
         self._say(piece)
 
     def push_awaited(self, message: Message) -> None:
-        """Say something that somebody waits for: it goes with the next exchange, however much there is to do here."""
+        """Say something that is waited for: it goes with the next exchange, however much there is to do here."""
         self.push(message)
         self._is_awaited = True
         self._hurry.set()
 
     def push_later(self, message: Message) -> None:
-        """Say something that nobody waits for: it goes with what is said next, or after a short while."""
+        """Say something that is not waited for: it goes with what is said next, or after a short while."""
         piece = piece_of(message)
         self._join_batch()
         self._queue(piece)
@@ -192,7 +192,7 @@ class Peer:
                 await self._wake.wait()
 
     async def _gather(self) -> None:
-        # While there is much to do here, what is said within a moment goes together, unless somebody waits for it, or
+        # While there is much to do here, what is said within a moment goes together, unless it is waited for, or
         # until it is durable, or fills a frame. The exchange that is held open brings what the supervisor has to say
         # meanwhile.
         self._hurry.clear()
@@ -249,11 +249,11 @@ class Peer:
             self._hurry.set()
 
     def begin_anew(self, problem: LedgerError) -> None:
-        """Drop what was said and is not durable, tell whoever waits for that why, and greet again after a pause."""
+        """Drop what was said and is not durable, tell what waits for it why, and greet again after a pause."""
         for future in [*self._waiting, *(future for _, future in self._batch)]:
             if future is not None and not future.done():
                 future.set_exception(copy(problem))
-                future.exception()  # nobody may be left to hear of it
+                future.exception()  # nothing may be left to hear of it
         self._waiting.clear()
         self._batch.clear()
         self._batch_of.clear()

@@ -1,6 +1,6 @@
 """Every question that operators and agents ask of the ledger, in one table: its name, what is asked, and how it is answered.
 
-Whoever has the ledger answers: the supervisor while one serves it, else a command, from the files (`Books.is_served` is false then). The
+What has the ledger answers: the supervisor while one serves it, else a command, from the files (`Books.is_served` is false then). The
 runs that a question names are in memory by then (`runs_named`, `deleted_with`). A question that is called with the books is answered; what
 is read from the store, or by looking through all runs, comes as a `Later`, which the supervisor reads in a thread.
 """
@@ -15,7 +15,7 @@ from perdure import ledger
 from perdure.ledger import HARD, BadRequest, Cancel, Clear, First, Forget, Retry, UnknownRun
 from perdure.policies import Limits
 
-if TYPE_CHECKING:  # what answers is loaded by whoever answers: hosts and clients only ask
+if TYPE_CHECKING:  # what answers is loaded by what answers: hosts and clients only ask
     from perdure.ledger import Run, Store, View
 
 T_co = TypeVar("T_co", covariant=True)

@@ -10,7 +10,6 @@ from copy import copy
 from dataclasses import dataclass
 from functools import partial
 
-from perdure.actors.link.columns import RunsEnded
 from perdure.actors.link.direct_calls import DirectCalls
 from perdure.actors.link.messages import (
     Ask,
@@ -22,6 +21,7 @@ from perdure.actors.link.messages import (
     Refused,
     Reply,
     RunEnded,
+    RunsEnded,
     Wait,
 )
 from perdure.actors.link.peer import Peer, asked_again
@@ -117,7 +117,7 @@ class SupervisorClient:
         try:
             await durable
         except LedgerError:
-            return  # who waits was told
+            return  # those that wait were told
         for wish in wishes:
             run_id = wish.request.run_id
             status = self._exists.pop(run_id, None)

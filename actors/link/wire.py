@@ -365,7 +365,7 @@ def remote_error(kind: str, words: str, place: str = "", members: Sequence[list[
     parents = RemoteErrorGroup if held else RemoteError
     known = loaded_class(place) if place else getattr(builtins, kind, None)
     made = None
-    unfit = (RemoteError, StopIteration)  # the latter cannot be raised to who waits
+    unfit = (RemoteError, StopIteration)  # the latter cannot be raised in a coroutine that waits
     if isinstance(known, type) and issubclass(known, Exception) and not issubclass(known, unfit):
         made, _ = tried_now(lambda: _remote_kind(parents, cast("Any", known))(kind, words, place, held))
     return made if isinstance(made, RemoteError) else parents(kind, words, place, held)

@@ -37,7 +37,7 @@ class BackupService:
 
     Args:
         storages: the folder of the agents' storages; None in a world without files.
-        lost: tells that so many ms were lost in which nobody's silence counts.
+        lost: tells how many ms were lost; silences in them do not count.
         wake: lets the next turn begin.
     """
 

@@ -1,7 +1,7 @@
 """Calls of agents: made at most once, unless the method is repeatable.
 
 A call is remembered only while it is under way: here, and by the host that it was handed to. As long as that host lives it says what
-became of the call: answered, cut off, or come too late for the agent and so not begun. If it dies, the caller is told that nobody knows
+became of the call: answered, cut off, or come too late for the agent and so not begun. If it dies, the caller is told that it is unknown
 whether the call took effect, unless the method was declared repeatable. Work that must survive is a run.
 """
 
@@ -148,7 +148,7 @@ class Calls:
             del index[key]
 
     def cut_off(self, ref: str) -> None:
-        """A call had begun, or nobody knows whether it had, and will not be answered."""
+        """A call had begun, or it is unknown whether it had, and will not be answered."""
         call = self._calls.get(ref)
         if call is not None and is_cleared(self._view.runs, call.agent_id):  # no repetition may bring the child back
             self.answered(ref, False, error_to_plain(AgentUnreachable(call.agent_id, "its run was cleared")))

@@ -1,8 +1,8 @@
-"""Which runs have changed since a fact, so that whoever shows runs asks for those alone.
+"""Which runs have changed since a fact, so that a display of runs asks for those alone.
 
-Nothing is kept for those who ask: the number of a fact is all that they remember. It holds across lives of the supervisor, so whoever was
-away asks for what came after it, of whichever life. What happened too long ago, or in an earlier life, is told as a reset: read everything
-again.
+Nothing is kept for those that ask: the number of a fact is all that they remember. It holds across lives of the supervisor, so a client
+that was away asks for what came after it, of whichever life. What happened too long ago, or in an earlier life, is told as a reset: read
+everything again.
 """
 
 from __future__ import annotations

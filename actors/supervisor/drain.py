@@ -1,8 +1,8 @@
 """How a supervisor comes to rest before it is stopped on purpose: nothing new begins, and idle agents leave at once.
 
 What is at work goes on meanwhile, and what is cut off in the end goes on in its next attempt. Nothing of this is durable: the wish holds
-for a few seconds and is said again and again, so that a supervisor goes on as before if whoever wanted to stop it has changed his mind,
-or died.
+for a few seconds and is said again and again, so that a supervisor goes on as before if the one that wanted to stop it has changed its
+mind, or died.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Performing effects: what is outstanding becomes messages to hosts and to whoever waits.
+"""Performing effects: what is outstanding becomes messages to hosts and to the peers that wait.
 
 Nothing is remembered of it but pacing. A message to a host that is not there yet is not kept: the host's hello touches everybody who lives
 on it, and then the same effects are outstanding again.
@@ -12,8 +12,7 @@ from functools import partial
 from itertools import compress, takewhile
 from typing import Any
 
-from perdure.actors.link.columns import Starts
-from perdure.actors.link.messages import Deliver, Fields, MailForAgent, Prepare, Start, Stop, Wake
+from perdure.actors.link.messages import Deliver, Fields, MailForAgent, Prepare, Start, Starts, Stop, Wake
 from perdure.actors.ports import World
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.ledger import (

@@ -54,7 +54,7 @@ from perdure.policies import (
 #
 # A host that has spoken since the last look is well. Any other is asked for its pulse, which is told beside its event loop. So a host
 # that is merely slow is never ended, and one whose loop is blocked is known with the agent that blocks it. The supervisor watches itself
-# in the same way: when it was late, nobody else's silence until then counts, neither of hosts nor of children (`View.awake_at_ms`).
+# in the same way: when it was late, no silence until then counts, neither of hosts nor of children (`View.awake_at_ms`).
 
 
 class Heartbeat:
@@ -103,7 +103,7 @@ class Heartbeat:
             self._due_s = now_s
 
     def lost(self, late_ms: float) -> bool:
-        """The supervisor lost this time, to its loop or to the disk. Whether that is so much that nobody's silence until now counts."""
+        """The supervisor lost this time, to its loop or to the disk. Returns whether that is so much that no silence until now counts."""
         if not was_late(late_ms, self._limits):
             return False
         log.info("the supervisor was %.1f s late; nobody's silence until now counts", late_ms / 1000)
@@ -175,8 +175,8 @@ def _cause(host: HostView, silence: Silence, limits: Limits) -> str:
 
 
 COMING_MAX = 2
-AGAIN_S: Final = 2.0  # until hosts that do not come up are tried again for somebody who has come to wait since
-LOOK_MAX: Final = 1_000  # of those who wait for such hosts
+AGAIN_S: Final = 2.0  # until hosts that do not come up are tried again for what has come to wait since
+LOOK_MAX: Final = 1_000  # of what waits for such hosts
 WHILE_UNSERVED = "it ended while no supervisor served the directory"
 log = logging.getLogger("perdure.supervisor")
 
@@ -214,7 +214,7 @@ class Pool:
         self.awaits_call: Callable[[str], bool] = lambda _pool: False
         self._failed_s: dict[str, float] = {}  # when the last host of a pool failed to come up
         self._not_before_s: dict[str, float] = {}
-        self._untold: dict[str, None] = {}  # pools with a failure of which those who wait have not been told
+        self._untold: dict[str, None] = {}  # pools with a failure of which those that wait have not been told
         self._warned: dict[str, str] = {}
         self._idle_since_s: dict[str, float] = {}
         self._ended: dict[str, str] = {}  # why we ended a host
@@ -264,7 +264,7 @@ class Pool:
             self._failed(host_id, spec, str(problem), is_lack=isinstance(problem, NoSuchNode))
             self._lost(host_id, str(problem))
             return
-        if waits_for:  # such a node may be on its way, so nobody is refused
+        if waits_for:  # such a node may be on its way, so nothing is refused
             self._doubt(
                 spec, PoolTrouble(spec, f"{waits_for}; Ray waits for one", 0, self._publisher.now_ms(), is_lack=True)
             )
@@ -344,7 +344,7 @@ class Pool:
             self._sessions.waiters.pop(run.run_id, None)
 
     def _is_wanted_anew(self, key: str, now_s: float) -> bool:
-        # Somebody has come to wait since the last failure, and the cause may be mended.
+        # Something has come to wait since the last failure, and the cause may be mended.
         if key not in self._view.troubles or now_s < self._failed_s.get(key, 0.0) + AGAIN_S:
             return False
         waits = any(

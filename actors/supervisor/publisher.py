@@ -38,7 +38,7 @@ ENDS = {
 class Publisher:
     """Who follows what. Followers are remembered for this life only; they ask again after the next hello.
 
-    Hosts are asked to pass on what happens to their agents only while somebody observes, and may take their time with what nobody follows.
+    Hosts are asked to pass on what happens to their agents only while a client observes, and may take their time with what is not followed.
     """
 
     def __init__(self, view: View, sessions: Sessions, now_ms: Callable[[], int]) -> None:
@@ -97,7 +97,7 @@ class Publisher:
             self._say(peer_id, said)
 
     def measure(self, metrics: Metrics) -> None:
-        """Hand the numbers of this moment to whoever collects them."""
+        """Hand the numbers of this moment to what collects them."""
         view = self._view
         metrics.gauge("runs_live", view.live)
         metrics.gauge("runs_waiting", len(view.queues))
@@ -115,7 +115,7 @@ class Publisher:
         self._ended, self._recoveries = Counter(), 0
 
     def publish(self, rows: list[Row]) -> None:
-        """Tell whoever wants to know what these rows say. They are durable."""
+        """Tell followers, parents and observers what these rows say. They are durable."""
         for row in rows:
             if row.kind in ENDS:
                 self._ended[ENDS[row.kind]] += count_of([row])

@@ -1,4 +1,4 @@
-"""The supervisor's side of its conversations: one `PeerSession` per peer, and who waits for which run.
+"""The supervisor's side of its conversations: one `PeerSession` per peer, and which peers wait for which run.
 
 Nothing here is durable and nothing here decides. After a supervisor's death every peer says hello again, repeats what was not
 acknowledged, and names the runs that it waits for.
@@ -13,10 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, repeat
 from typing import NamedTuple
 
-from perdure.actors.link.columns import RunsEnded
 from perdure.actors.link.link import Link
 from perdure.actors.link.long_poll import Held
-from perdure.actors.link.messages import Fields, FromSupervisor, Message, Passivate, Reply, RunEnded
+from perdure.actors.link.messages import Fields, FromSupervisor, Message, Passivate, Reply, RunEnded, RunsEnded
 from perdure.actors.link.wire import SupervisorFrame, body_of, decode_all, error_to_plain, frame_of, peer_frame
 from perdure.ledger import Activation, BadRequest, Run, pack
 
@@ -138,7 +137,7 @@ class Sessions:
     def take(self, most: float) -> list[Arrived]:
         """The first messages that wait, at least one; what is left is announced again.
 
-        If not all are taken, each peer has the same share: who has one thing to ask does not wait behind one who has thousands.
+        If not all are taken, each peer has the same share: one with one question does not wait behind one with thousands.
         """
         count = max(1, min(most, sum(map(len, self.inbox.values()))))
         taken: list[Arrived] = []
@@ -163,7 +162,7 @@ class Sessions:
         self.waiters.setdefault(run_id, {})[session.peer_id] = None
 
     def tell_ends(self, agent_type: str, run_ids: Sequence[str], runs: Mapping[str, Run]) -> None:
-        """Tell everybody who waits for these runs of one type that they have completed."""
+        """Tell all peers that wait for these runs of one type that they have completed."""
         by_peer: dict[str, list[str]] = {}
         for run_id in run_ids:
             for peer_id in self.waiters.pop(run_id, ()):

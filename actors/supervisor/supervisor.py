@@ -4,7 +4,7 @@ Its turn has one order: take everything that has come in → decide and fold, fa
 answer.
 Nothing leaves before the facts behind it are durable, and nothing is remembered that the ledger does not say, but for pacing. A
 crash at any line is therefore a boot: the snapshot and the facts after it give the same view, the hosts say hello, and a sweep performs
-what is still outstanding. An error of a commit ends the life at once, because after it nobody can know what is on disk.
+what is still outstanding. An error of a commit ends the life at once, because after it the content of the disk is unknown.
 """
 
 from __future__ import annotations
@@ -122,13 +122,13 @@ class LedgerClock:
 #
 # A checkpoint has four steps, and turns go on during the first and the third:
 #
-# 1. The storages of what was cleared are deleted, on a thread (nobody wakes these agents again), and rows of runs are made a few at a
+# 1. The storages of what was cleared are deleted, on a thread (these agents are never woken again), and rows of runs are made a few at a
 #    time.
 # 2. Between two turns, the *cut* takes what is true: all facts behind it are durable.
 # 3. The store writes it on a thread.
 # 4. Between two turns, what was cleared leaves memory.
 #
-# Ended runs that nobody asks for are let go of afterwards, a few between each two turns.
+# Ended runs that are not asked for are let go of afterwards, a few between each two turns.
 
 
 _ROWS_AT_ONCE = 50  # made in half a millisecond; a turn goes on in between
@@ -264,13 +264,13 @@ class Checkpoints:
         agents = [AgentForgotten(key) for key in deleted if key in view.doomed]
         if agents:
             await self._append(agents)
-            self._wake()  # somebody may have called the next one of such a name
+            self._wake()  # the next agent of such a name may have been called
         forgotten = [key for key in deleted if view.may_be_forgotten(key)]
         children = [view.runs[run_id].child for run_id in forgotten]
         for run_id in forgotten:
             view.dirty_runs.pop(run_id, None)
             view.dirty_agents.pop(view.runs[run_id].child, None)
-            view.want_no_more(view.runs[run_id].child)  # its storage is gone, so nobody wakes it to tidy up
+            view.want_no_more(view.runs[run_id].child)  # its storage is gone, so it is not woken to tidy up
             for key in view.runs[run_id].mail_ids:  # a superseded mail must not come back by way of the snapshot
                 view.mail.pop(key, None)
         await self._snapshot_loader.look_up_reports(view.dirty_agents)
@@ -307,7 +307,7 @@ class Checkpoints:
         for run_id in forgotten:
             view.forget_run(run_id)
         self._let_go()
-        self._wake()  # somebody may have asked for the next run of an id that is free now
+        self._wake()  # the next run of an id that is free now may have been asked for
 
     def _let_go(self) -> None:
         # The others follow after later turns, so no turn waits long.
@@ -500,7 +500,7 @@ class Supervisor:
             for seen in self.intake.receive(session, message):
                 count = len(rows)
                 self._decide(seen, at_ms, rows, payloads)
-                if isinstance(seen, Adopt) and len(rows) > count:  # who is at rest wakes with what came
+                if isinstance(seen, Adopt) and len(rows) > count:  # an agent at rest wakes with what came
                     self.sessions.let_go(older_awake(self.view, None))
 
     def _receive_together(self, session: PeerSession, messages: list[Message], at_ms: int, rows: list[Row]) -> bool:
@@ -527,10 +527,10 @@ class Supervisor:
                 told = {"waiting": problem.waiting, "retry_after_ms": problem.retry_after_ms}
                 self.publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_OVERLOADED, "", told)
         else:
-            if request.wait:  # whoever waits is told the end
+            if request.wait:  # a peer that waits is told the end
                 self.sessions.wait(session, request.run_id)
                 self.view.touched[request.run_id] = None
-            elif len(rows) == count:  # whoever does not is told where a run that existed already stands (spec W-20)
+            elif len(rows) == count:  # one that does not is told where a run that existed already stands (spec W-20)
                 session.answer(Exists(request.run_id, str(self.view.runs[request.run_id].status)))
 
     def _ask(self, session: PeerSession, ref: str, stimulus: Stimulus, at_ms: int, rows: list[Row]) -> None:

@@ -1,4 +1,4 @@
-"""What `perdure doctor` says of the agents' storages: which are missing, damaged, older than the ledger, or nobody's.
+"""What `perdure doctor` says of the agents' storages: which are missing, damaged, older than the ledger, or of no agent.
 
 The folder is listed once. A storage that is a log is read in its place, and of a database the headers and DuckDB's log are. To learn whose
 it is and how far it has come, a copy is opened. No file is changed, and no agent is kept waiting, so agents may be at work meanwhile. What

@@ -32,7 +32,7 @@ def restore_backup(target: BackupTarget, data: Path, name: str = "", *, replace:
             part = stack.enter_context(part_of(data))
             taken = _taken(data, replace=replace)
             if is_begun(data / LEDGER):
-                stack.callback(Lock(data / LEDGER).release)  # nobody begins to use it meanwhile
+                stack.callback(Lock(data / LEDGER).release)  # no process begins to use it meanwhile
             of_format = (FORMAT_FILE, f"{LEDGER}/{FORMAT_FILE}")
             first, *others = sorted(manifest.entries.values(), key=lambda each: each.path not in of_format)
             _bring(target, first, part)

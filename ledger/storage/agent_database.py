@@ -29,6 +29,7 @@ _LANES_IDLE_MAX: Final = 4
 _GARBAGE_MAX: Final = 2048
 _GARBAGE_AT_REST_MAX: Final = 64  # what a storage may have when it is let go
 _COMMITS_MAX: Final = 1000  # between checkpoints; a log of 3,400 commits is replayed in 0.2 s
+_LOG_BYTES_MAX: Final = 16 << 20  # between checkpoints, too
 
 
 class AgentDatabase:
@@ -104,7 +105,7 @@ class AgentDatabase:
         self._commits += 1
         if len(records.garbage) >= _GARBAGE_MAX:
             self.sweep(records)
-        if altered or self._commits >= _COMMITS_MAX or self._disk.is_log_long(self._agent_id):
+        if altered or self._commits >= _COMMITS_MAX or self._disk.log_bytes(self._agent_id) >= _LOG_BYTES_MAX:
             self._commits = 0
             self.secure()
 

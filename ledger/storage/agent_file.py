@@ -2,7 +2,7 @@
 
 A storage is a log (`agent_log`) until its author uses SQL, and a database (`agent_database`) from then on. Both have the same name on the
 disk, so there is never a doubt which of them counts: the database takes the place of the log in one step, when everything that is
-committed is in it, under the same numbers. A death before that leaves the log and a staged file that nobody reads.
+committed is in it, under the same numbers. A death before that leaves the log and a staged file that is never read.
 """
 
 from __future__ import annotations
@@ -88,11 +88,10 @@ class AgentFile:
             return self.kept.load()
 
     def write(self, number: int, rows: list[Row], lane: SqlCursor | None) -> None:
-        # The first rows make a log.
         if self.kept is not None:
             self.kept.write(number, rows, lane)
             return
-        self._refuse_overtaken()
+        self._refuse_overtaken()  # the first rows make a log
         head = LogHead(self.agent_id, SCHEMA_VERSION, self.incarnation or 0, 1)
         content = log_of_rows(head, enumerate(rows, number))
         log = self._log(self.disk.create_log(self.agent_id, self._holder, content))
@@ -112,11 +111,10 @@ class AgentFile:
         return self.kept
 
     def tidy(self, records: Records, *, altered: bool) -> None:
-        # A log that has grown too long becomes a database.
         if isinstance(self.kept, AgentDatabase):
             self.kept.tidy(records, altered=altered)
         elif self.kept is not None and self.kept.tidy(records):
-            self.database(records)
+            self.database(records)  # the log has grown too long
 
     @contextmanager
     def durable(self) -> Iterator[None]:
@@ -137,7 +135,7 @@ class AgentFile:
 
     @contextmanager
     def empty(self) -> Iterator[SqlCursor]:
-        """A cursor in an empty database that is nobody's."""
+        """A cursor in an empty database of no agent."""
         with self._ending:
             self.check()
             lane = self.disk.lane(self.agent_id, None)

@@ -1,7 +1,7 @@
 """One exclusive lock for each agent among all processes of a directory, whether or not the agent has a file yet.
 
-DuckDB locks a database while it is attached. That is too late for whoever creates, deletes or replaces one: between a look and an act
-another process may come. So a process takes the agent's lock before its first look and keeps it until it has detached.
+DuckDB locks a database while it is attached. That is too late for a process that creates, deletes or replaces one: between a look and an
+act another process may come. So a process takes the agent's lock before its first look and keeps it until it has detached.
 
 A lock is one byte of a lock file, at an offset that is derived from the agent's id; so there are sixteen lock files in all, and none to
 delete with an agent. The locks belong to the open file, not to the process: two disks in one process exclude each other, and closing
@@ -33,7 +33,7 @@ class AgentLocks:
         _all.add(self)
 
     def take(self, agent_id: str) -> bool:
-        """Take the agent's lock. False if somebody else has it. Raises `OSError` if the lock file cannot be made."""
+        """Take the agent's lock. False if another process has it. Raises `OSError` if the lock file cannot be made."""
         number, offset = _place(agent_id)
         try:
             self._lock(number, offset, fcntl.F_WRLCK)
@@ -62,7 +62,7 @@ class AgentLocks:
 def holder_of(file: Path) -> str:
     """`process N` for the process that has a file open, by its lock on the file itself; "another process" if it has none just now.
 
-    Only for a file whose agent's lock somebody else has: closing a descriptor drops the locks of this process on that file.
+    Only for a file whose agent's lock another process has: closing a descriptor drops the locks of this process on that file.
     """
     try:
         descriptor = os.open(file, os.O_RDWR)

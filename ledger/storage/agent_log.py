@@ -2,10 +2,10 @@
 transactions together (`shared_log`).
 
 State and the outbox are in memory (`records`). Of any other row the place of its frame is known, which is read and verified again when
-somebody asks for the row.
+the row is asked for.
 
 A commit is acknowledged when its frame is synchronised, here or in the shared log, from which it is put back before anybody looks. So a
-death or a power cut leaves at most one frame that is not whole, at the end, and nobody was promised it: it is cut off, kept and told. A
+death or a power cut leaves at most one frame that is not whole, at the end, and it was never acknowledged: it is cut off, kept and told. A
 claim is not synchronised: only a power cut can take it back, and that ends the earlier life too. Nor is a rest. So whatever is written next
 takes the place of either: nothing that must be on the disk ever stands behind something that may not be. A life that finds a commit at the
 end writes it once more and synchronises it, because the life before may have died, or may have been refused by the disk, before it was on

@@ -115,9 +115,6 @@ class Disk(ABC):
     def log_bytes(self, agent_id: str) -> int:
         return 0
 
-    def is_log_long(self, agent_id: str) -> bool:
-        return False
-
     @abstractmethod
     def erase(self, agent_id: str, holder: object) -> None:
         """Delete the storage if there is one. It must not be attached."""
@@ -132,7 +129,7 @@ class Disk(ABC):
 
     @abstractmethod
     def stage(self, agent_id: str, holder: object, *, blank: bool = False) -> str:
-        """Begin a database that nobody sees yet, and hold the agent. With `blank` our tables are in it. Returns its name."""
+        """Begin a database that is not seen yet, and hold the agent. With `blank` our tables are in it. Returns its name."""
 
     @abstractmethod
     def publish(self, agent_id: str, database: str, *, over: bool = False) -> None:
@@ -155,7 +152,7 @@ class Disk(ABC):
         """The agent forgets these mails, whose rows had these numbers."""
 
     def lane(self, agent_id: str, database: str | None) -> SqlCursor:
-        """A new cursor in this database; without one, in an empty database that is nobody's."""
+        """A new cursor in this database; without one, in an empty database of no agent."""
         with self._lock:
             return SqlCursor(agent_id, self._root().cursor(), database)
 

@@ -35,8 +35,9 @@ from perdure.ledger.storage.this_machine import settle_file_system
 from perdure.ledger.whole_files import synchronise, write_whole
 
 LEFT = "left-"  # begins the name of a log whose file is gone
-_LOG_BYTES_MAX = 16 << 20  # of a storage that is open
-_LOG_KEPT_MAX = 32 << 10  # of one that is closed: to read it costs less than the synchronisations of a checkpoint
+_LOG_KEPT_MAX = (
+    32 << 10
+)  # bytes of the log of a storage that is closed: to read it costs less than the synchronisations of a checkpoint
 
 
 class FileDisk(Disk):
@@ -153,9 +154,6 @@ class FileDisk(Disk):
         finally:
             cursor.close()
 
-    def is_log_long(self, agent_id: str) -> bool:
-        return self.log_bytes(agent_id) >= _LOG_BYTES_MAX
-
     def log_bytes(self, agent_id: str) -> int:
         try:
             return log_of(self.path_of(agent_id)).stat().st_size
@@ -208,7 +206,7 @@ class FileDisk(Disk):
             return database
 
     def publish(self, agent_id: str, database: str, *, over: bool = False) -> None:
-        # Nobody may have the name yet; with `over`, only the log whose place it takes.
+        # Nothing may have the name yet; with `over`, only the log whose place it takes.
         path = self.path_of(agent_id)
         staged = staged_at(path)
         with self._lock:
@@ -333,7 +331,7 @@ class FileDisk(Disk):
         self._folders.add(str(folder))
 
     def _unlink(self, agent_id: str, path: Path) -> None:
-        # The database first: a log without a database is nobody's, a database without its log would be an older agent.
+        # The database first: a log without a database belongs to no agent, a database without its log would be an older agent.
         try:
             path.unlink(missing_ok=True)
             for left in (*path.parent.glob(f"{path.name}.*"), *path.parent.glob(f"{LEFT}{path.name}*")):

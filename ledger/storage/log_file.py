@@ -28,7 +28,7 @@ class LogFile(ABC):
     """An open log. `name` is what a person is told of it: where it lies."""
 
     lost: Callable[[Exception], StorageError]
-    """What to do when a commit that this log waits with could be made durable nowhere. Set by whoever commits."""
+    """What to do when a commit that this log waits with could be made durable nowhere. Set by what commits."""
 
     def __init__(self, agent_id: str, name: str) -> None:
         self.agent_id, self.name = agent_id, name
@@ -66,7 +66,7 @@ class LogFile(ABC):
     def _close(self) -> None: ...
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Nobody shuts it within this block, and nobody begins it afterwards."""
+        """The log is not shut within this block. Raises `StaleIncarnation` if it is shut already."""
         with self._lock:
             if self._shut:
                 raise StaleIncarnation(self.agent_id, OVER)
@@ -74,7 +74,8 @@ class LogFile(ABC):
 
 
 class FileLog(LogFile):
-    """A log in a file that is open already. The file is locked besides its agent, as DuckDB does it, so the kernel can name who has it.
+    """A log in a file that is open already. The file is locked besides its agent, as DuckDB does it, so the kernel can name the process
+    that has it.
 
     Args:
         place: its path below the folder of all storages.
@@ -166,7 +167,7 @@ class FileLog(LogFile):
 
 
 class MemoryLog(LogFile):
-    """A log in memory, which outlives whoever has it open."""
+    """A log in memory, which outlives the process that has it open."""
 
     def __init__(self, agent_id: str, body: bytearray) -> None:
         super().__init__(agent_id, "its log")

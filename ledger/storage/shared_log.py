@@ -2,7 +2,7 @@
 
 An agent's commit is a frame of its own log. By itself it is written there and synchronised. When several agents of a process commit
 together, each frame is written to its agent's log and *not* synchronised, and one entry with all of them is written to a log that these
-agents share, and synchronised. Nobody is told of any of these commits before.
+agents share, and synchronised. None of these commits is acknowledged before.
 
 What each death leaves:
 
@@ -11,8 +11,8 @@ What each death leaves:
   (`after_power_cut`).
 
 The shared log is two segments of a fixed size. When one is full, the other one is used, and beside it the file system is synchronised, all
-agents' logs with it: then the full one is not needed any more and is free again. Commits that come while none is free, or that the
-shared log cannot take, are synchronised one by one, as if nobody shared. Segments that a dead process has left go in the same way when the
+agents' logs with it: then the full one is not needed any more and is free again. Commits that come while none is free, or that the shared
+log cannot take, are synchronised one by one, as without a shared log. Segments that a dead process has left go in the same way when the
 next process of this boot begins its own; those of an earlier boot when they were redone.
 
 A disk that has refused to synchronise anything of this has perhaps lost what was written before, and tells it once, or not at all (Linux

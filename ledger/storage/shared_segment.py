@@ -3,8 +3,8 @@
 It is a head (magic, the boot of the machine in which it was begun, digest) and entries. One entry holds the pieces of all commits that
 became durable together. Each piece says which one of how many it is, of which entry, in which generation, and is sealed by a digest; so a
 damaged byte takes one piece, and what is missing before another one is seen. At its end an entry says whose pieces were in the entry
-before, so whoever has lost one is known, unless both are damaged. A segment is written anew from its beginning when it is not needed any
-more; what is left behind the new entries is of an earlier generation.
+before, so an agent that has lost one is known, unless both are damaged. A segment is written anew from its beginning when it is not needed
+any more; what is left behind the new entries is of an earlier generation.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _boot_in(head: bytes) -> str:
 
 class Contents(NamedTuple):
     """The pieces of a segment's last generation, in their order. `sure` are those of entries that were whole on the disk before a later one
-    was begun; `last` are those of an entry that is not whole, if it is the last: it may have been promised to nobody. `lost` tells whose
+    was begun; `last` are those of an entry that is not whole, if it is the last: it may not have been acknowledged. `lost` tells whose
     pieces were in entries before the last, and are not there; `problem` says what is missing."""
 
     sure: list[LogPiece]

@@ -2,7 +2,7 @@
 
 A fan-out asks for thousands of runs that differ in their ids and inputs alone. A *batch* stands for as many facts of one kind as it has
 runs, with consecutive numbers, in the order of its columns. So it is decided, folded and written once, to the journal and to DuckDB.
-A boot folds it as a whole, too. Whoever else reads facts reads its members, each as if it had been written by itself: followers of
+A boot folds it as a whole, too. Every other reader of facts reads its members, each as if it had been written by itself: followers of
 events, spans, and an examination.
 A run that is forgotten leaves an empty place, so that the others keep their numbers (`without`).
 
@@ -127,7 +127,7 @@ def _members(row: BatchRow, subjects: Collection[str] | None) -> Iterator[FactRo
 
 
 def without(row: BatchRow, places: Collection[int]) -> BatchRow | None:
-    """The batch without the runs at these places, which are empty from now on. None if nobody is left."""
+    """The batch without the runs at these places, which are empty from now on. None if no run is left."""
     batch = batch_of(row)
     columns = {name: column for name, column in batch._asdict().items() if isinstance(column, list)}
     for column in columns.values():

@@ -62,11 +62,12 @@ from perdure.ledger.store.duckdb_tables import (
     newest_runs,
     payload_of,
     read,
+    read_counts,
     replace,
     runs_of,
     settled_before,
+    write_counts,
 )
-from perdure.ledger.store.ended_counts import read_counts, write_counts
 from perdure.ledger.store.journal import SEGMENT, Journal
 from perdure.ledger.store.journal_scan import commits, has_everything, has_segments
 from perdure.ledger.store.key_filter import KeyFilter, filter_after, new_keys, read_filter
@@ -415,7 +416,7 @@ class Readers:
 
     @contextmanager
     def reading(self, con: duckdb.DuckDBPyConnection) -> Iterator[duckdb.DuckDBPyConnection]:
-        """One that nobody else uses meanwhile. `con` is the one that writes. Raises `BadRequest` if what is asked needs too much memory."""
+        """A connection for this block alone. `con` is the one that writes. Raises `BadRequest` if what is asked needs too much memory."""
         with self._changed:
             if self._idle:
                 reader = self._idle.pop()

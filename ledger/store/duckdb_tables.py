@@ -15,7 +15,7 @@ import duckdb
 from perdure.ledger.status import HARD
 from perdure.ledger.store.batch_table import batches_after, forget_members, members_between
 from perdure.ledger.store.batches import changed_by, expand_rows, is_whole
-from perdure.ledger.store.duckdb_file import INDEXED_MAX, transact
+from perdure.ledger.store.duckdb_file import INDEXED_MAX, get, put, transact
 from perdure.ledger.store.memory_store import TABLES, boot_order
 from perdure.ledger.store.seals import FACT, PAYLOAD, Commit, reweigh
 from perdure.ledger.store.store import BatchRow, FactRow, First, Record, Row, Wanted
@@ -29,6 +29,7 @@ _SCAN_FROM = 10_000  # keys above which one look at the whole table is quicker t
 _NAMES = ("run_id", "agent_type", "parent")  # in which words are looked for
 END = 2**62  # beyond the number of every fact, and every time
 _SLICE = 4_000  # records that are replaced in one transaction
+_ENDED = "ended"  # in the table `meta`: the snapshot, the number of its runs, and the counts
 _INSERT_PAYLOADS = """INSERT INTO payloads (seq, run_id, part, body)
     SELECT unnest($1::BIGINT[]), unnest($2::VARCHAR[]), unnest($3::VARCHAR[]), unnest($4::BLOB[])"""
 
@@ -205,15 +206,6 @@ def _first(con: duckdb.DuckDBPyConnection, condition: str, order: str, parameter
     return transact(con, found)  # of one moment
 
 
-def runs_in(con: duckdb.DuckDBPyConnection) -> int:
-    ((count,),) = con.execute("SELECT count(*) FROM runs").fetchall()
-    return int(count)
-
-
-def count_ended(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
-    return dict(con.execute("SELECT status, count(*) FROM runs WHERE NOT live GROUP BY status").fetchall())
-
-
 def read(con: duckdb.DuckDBPyConnection, table: str, condition: str, parameters: list[object]) -> list[Record]:
     query = f"SELECT live, body, {', '.join(COLUMNS[table])} FROM {table} WHERE {condition}"
     rows = con.execute(query, parameters).fetchall()
@@ -276,3 +268,24 @@ def rows_after(con: duckdb.DuckDBPyConnection, seq: int) -> list[Row]:
     for batch in batches_after(con, seq):
         rows += [batch] if is_whole(batch) else expand_rows([batch])
     return sorted(rows, key=itemgetter(0))
+
+
+# ---------------------------------------------------------------- how many ended runs of each status the snapshot has
+# The store counts rows as they come and go, and keeps the counts beside the snapshot that they speak of, so that a start does not look at
+# every row. Counts that speak of another snapshot are not used: the rows are counted anew.
+
+
+def read_counts(con: duckdb.DuckDBPyConnection, snapshot_seq: int) -> Counter[str]:
+    kept = get(con, _ENDED)
+    if kept is None or kept[:2] != [snapshot_seq, _runs_in(con)]:
+        return Counter(dict(con.execute("SELECT status, count(*) FROM runs WHERE NOT live GROUP BY status").fetchall()))
+    return Counter(kept[2])
+
+
+def write_counts(con: duckdb.DuckDBPyConnection, snapshot_seq: int, counts: Counter[str]) -> None:
+    put(con, _ENDED, [snapshot_seq, _runs_in(con), dict(+counts)])
+
+
+def _runs_in(con: duckdb.DuckDBPyConnection) -> int:
+    ((count,),) = con.execute("SELECT count(*) FROM runs").fetchall()
+    return int(count)

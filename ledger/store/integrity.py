@@ -1,4 +1,4 @@
-"""What `perdure doctor` does with a ledger that nobody uses: examine everything, and repair what can be repaired.
+"""What `perdure doctor` does with a ledger that is not in use: examine everything, and repair what can be repaired.
 
 `examine` changes nothing. It checks each proof that the ledger keeps: the weights of everything up to the last checkpoint, the journal's
 chain after it, and that records and facts agree. `repair` gives up what cannot be proven: it keeps copies of every file, cuts the facts

@@ -7,7 +7,7 @@ disk and not two. Beside each stands `ledger.mirror.N`, the same bytes, written 
 What each step survives:
 
 - A commit is written with one call and synchronised before the next one begins. So a death or a power cut leaves at most one frame that is
-  not whole, at the end, and nobody was promised it.
+  not whole, at the end, and it was never acknowledged.
 - A segment is synchronised with its name before its first frame is.
 - Segments are dropped when the database has everything in them in its own file. Old ones that come back after a power cut are passed over.
 """

@@ -8,7 +8,7 @@ DuckDB checks every block of its file, but not whether a row is missing. So fact
   digests modulo 2^128, so a forgotten run is taken out by subtraction and what remains can still be verified in full. A chain could not
   do that: one row gone breaks it for ever. Only `perdure doctor` weighs everything again, so a boot costs nothing for what is retained.
 
-Both find accidents and bugs. Neither protects against somebody who can write to the file, because the digests have no secret.
+Both find accidents and bugs. Neither protects against an attacker who can write to the file, because the digests have no secret.
 """
 
 from __future__ import annotations

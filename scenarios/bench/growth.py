@@ -20,8 +20,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from perdure.actors.link.columns import Starts
-from perdure.actors.link.messages import Call, Deliver, Start, Wake
+from perdure.actors.link.messages import Call, Deliver, Start, Starts, Wake
 from perdure.actors.link.wire import messages_in
 from perdure.actors.supervisor.call_router import CallRouter
 from perdure.actors.supervisor.calls import Calls

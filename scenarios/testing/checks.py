@@ -27,8 +27,7 @@ from dataclasses import fields
 from typing import Any
 
 from perdure.actors import Host, Supervisor
-from perdure.actors.link.columns import RunsEnded, Starts
-from perdure.actors.link.messages import Deliver, Message, RunEnded, Start, Wake
+from perdure.actors.link.messages import Deliver, Message, RunEnded, RunsEnded, Start, Starts, Wake
 from perdure.actors.link.wire import SupervisorFrame, decode_all
 from perdure.ledger import (
     Activation,

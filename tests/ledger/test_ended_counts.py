@@ -7,7 +7,7 @@ from pathlib import Path
 
 from perdure.ledger.store.duckdb_file import connect, get
 from perdure.ledger.store.duckdb_store import DuckDBStore
-from perdure.ledger.store.ended_counts import read_counts
+from perdure.ledger.store.duckdb_tables import read_counts
 from tests.ledger.wrecks import fact, run
 
 ENDED = [run("a", 1, 1, live=False, status="completed"), run("b", 2, 2, live=False, status="error")]

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from perdure.actors import Client, Supervisor
-from perdure.actors.link.columns import RunsEnded, Starts
-from perdure.actors.link.messages import Deliver, Message, RunEnded, Start, Wake
+from perdure.actors.link.messages import Deliver, Message, RunEnded, RunsEnded, Start, Starts, Wake
 from perdure.ledger import FactRow, View
 from perdure.ledger.codec import encode
 from perdure.ledger.facts import AgentActivated, AttemptStarted, ProgressReported, RunAborted, RunCompleted

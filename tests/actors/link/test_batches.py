@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from perdure.actors import KillPoint
-from perdure.actors.link.columns import Starts
+from perdure.actors.link.messages import Starts
 from perdure.actors.link.wire import messages_in
 from perdure.ledger import Payload, Request, Row, StartBatch, Status, agent_id, outstanding
 from perdure.ledger.store.batches import BATCHES
