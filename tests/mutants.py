@@ -297,7 +297,7 @@ MUTANTS = (
            "test_a_late_hello_to_an_earlier_life_is_refused_and_so_is_what_comes_without_one"),
     Mutant("actors.supervisor.supervisor:Supervisor._ask", "never", "posted",
            "test_a_tell_that_is_repeated_to_a_later_life_is_posted_once"),
-    Mutant("actors.supervisor.supervisor:Checkpoints._prepare", "removed call", "settle",
+    Mutant("actors.supervisor.checkpoints:Checkpoints._prepare", "removed call", "settle",
            "test_what_was_cleared_is_gone_from_the_disk_by_one_synchronisation_for_many_before_anything_says_so"),
     Mutant("actors.supervisor.supervisor:Supervisor._turn", "exchanged", "arrived commit",
            "test_what_is_asked_is_answered_when_it_is_durable_and_not_before"),

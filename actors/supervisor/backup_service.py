@@ -11,25 +11,14 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.link.questions import Keep
 from perdure.actors.ports import World
+from perdure.actors.supervisor.checkpoints import Checkpoints
 from perdure.ledger import BadRequest, LedgerError, StorageError, Store, View, standing_of
 from perdure.ledger.maintenance.cut import STAGE, read_known, stage_cut
 from perdure.ledger.storage.agent_storages import stored_below
-
-
-class Snapshots(Protocol):
-    """The part that takes checkpoints (`actors.supervisor.supervisor`)."""
-
-    @property
-    def suspended(self) -> int | None:
-        """How many were taken, if none is taken now."""
-
-    async def suspend(self) -> int:
-        """Take none for a while. Returns how many were taken."""
 
 
 class BackupService:
@@ -46,7 +35,7 @@ class BackupService:
         world: World,
         view: View,
         store: Store,
-        checkpoints: Snapshots,
+        checkpoints: Checkpoints,
         storages: Path | None,
         *,
         lost: Callable[[float], object],

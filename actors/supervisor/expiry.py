@@ -10,9 +10,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from perdure.actors.ports import World
+from perdure.actors.supervisor.checkpoints import Checkpoints
 from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
 from perdure.ledger import HARD, ExpireRuns, Record, Stimulus, Store, View, activation_from, counts, run_from
 from perdure.policies import Due, Limits, is_retention_on, retention_due
@@ -25,19 +26,11 @@ FAMILIES_MAX: Final = 10_000
 _BEGINNING: Final = (-1, "")
 
 
-class QuietSnapshots(Protocol):
-    """The part that takes checkpoints."""
-
-    @property
-    def quiet(self) -> int | None:
-        """How many were taken; None while one is under way."""
-
-
 class RunExpiry:
     """Of one supervisor life."""
 
     def __init__(
-        self, world: World, view: View, store: Store, limits: Limits, snapshot_loader: SnapshotLoader, checkpoints: QuietSnapshots,
+        self, world: World, view: View, store: Store, limits: Limits, snapshot_loader: SnapshotLoader, checkpoints: Checkpoints,
         now_ms: Callable[[], int], report: Callable[[Stimulus], None],
     ) -> None:  # fmt: skip
         self._world, self._view, self._store, self._limits = world, view, store, limits

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Final, cast
 
 from perdure.actors.link.messages import (
     Abort,
@@ -30,7 +29,6 @@ from perdure.actors.link.messages import (
     Stop,
     Wait,
 )
-from perdure.actors.link.questions import runs_named
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.supervisor.call_router import CallRouter
 from perdure.actors.supervisor.calls import Calls
@@ -41,30 +39,22 @@ from perdure.ledger import (
     Adopt,
     AgentUnreachable,
     Cancel,
-    Chunk,
     Clear,
     Ended,
     Forget,
     HostUp,
-    Milestone,
-    Progress,
     Request,
     Retry,
     Stimulus,
     StopLives,
     Tell,
-    Unstarted,
-    Up,
     View,
     are_alike,
     is_plain_end,
     is_plain_request,
-    name_of,
     type_of,
 )
 from perdure.policies import Limits, is_behind, room_after
-
-OF_ONE_RUN: Final = frozenset({Request, Up, Progress, Milestone, Chunk, Ended, Unstarted})
 
 
 class Intake:
@@ -233,17 +223,3 @@ def _goes_with(first: Message, message: Message, limits: Limits) -> bool:
     if isinstance(message, Ended):
         return type(first) is Ended and is_plain_end(message, limits)
     return isinstance(message, Request) and isinstance(first, Request) and are_alike(first, message, limits)
-
-
-def runs_of(message: Message) -> Sequence[str]:
-    """The runs that a message speaks of. They are brought back into memory before it is taken in."""
-    if type(message) in OF_ONE_RUN:
-        return [cast("Request", message).run_id]
-    match message:
-        case ClientHello(waits) | HostHello(waits=waits) | Wait(waits):
-            return waits
-        case Ask(_, Call(agent_id=agent, again=True)):
-            return [name_of(agent)]  # was it a child, when did it live?
-        case Ask(_, question):
-            return runs_named(question)
-    return ()

@@ -3,26 +3,34 @@ sleeping agents had reported."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
-from perdure.actors.link.messages import Ask, Call
-from perdure.actors.link.questions import deleted_with
+from perdure.actors.link.messages import Ask, Call, ClientHello, HostHello, Message, Wait
+from perdure.actors.link.questions import deleted_with, runs_named
 from perdure.actors.ports import World
-from perdure.actors.supervisor.intake import runs_of
 from perdure.actors.supervisor.sessions import Arrived
 from perdure.ledger import (
+    Chunk,
+    Ended,
+    Milestone,
+    Progress,
     Record,
+    Request,
     Store,
     Tell,
+    Unstarted,
+    Up,
     View,
     activation_from,
+    name_of,
     named_on_the_way,
     run_from,
 )
 
 FAMILY_MAX: Final = 100_000
+_OF_ONE_RUN: Final = frozenset({Request, Up, Progress, Milestone, Chunk, Ended, Unstarted})
 
 
 class SnapshotLoader:
@@ -46,7 +54,7 @@ class SnapshotLoader:
             return
         keys: dict[str, None] = {}
         for _port, _number, message in arrived:
-            for key in runs_of(message):
+            for key in _runs_of(message):
                 if key not in self._view.runs:
                     keys[key] = None
         if keys:
@@ -105,3 +113,17 @@ class SnapshotLoader:
                 activation.reported, activation.called = kept.reported or 0, activation.called or kept.called
         for activation in unknown.values():
             activation.reported = activation.reported or 0
+
+
+def _runs_of(message: Message) -> Sequence[str]:
+    """The runs that a message speaks of. They are brought back into memory before it is taken in."""
+    if type(message) in _OF_ONE_RUN:
+        return [cast("Request", message).run_id]
+    match message:
+        case ClientHello(waits) | HostHello(waits=waits) | Wait(waits):
+            return waits
+        case Ask(_, Call(agent_id=agent, again=True)):
+            return [name_of(agent)]  # was it a child, when did it live?
+        case Ask(_, question):
+            return runs_named(question)
+    return ()

@@ -26,6 +26,7 @@ from perdure.actors.supervisor.backup_service import BackupService
 from perdure.actors.supervisor.call_router import CallRouter
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.changes import Changes
+from perdure.actors.supervisor.checkpoints import Checkpoints
 from perdure.actors.supervisor.drain import Drain
 from perdure.actors.supervisor.effect_executor import EffectExecutor
 from perdure.actors.supervisor.expiry import RunExpiry
@@ -40,9 +41,7 @@ from perdure.actors.tasks import Tasks
 from perdure.actors.telemetry.run_spans import RunSpans
 from perdure.ledger import (
     BATCH_MIN,
-    Activation,
     Adopt,
-    AgentForgotten,
     BadRequest,
     Ended,
     Fact,
@@ -62,28 +61,22 @@ from perdure.ledger import (
     assign_hosts,
     count_of,
     decide,
-    dirty_records,
     end_together,
     everything,
     expand_rows,
-    leave_out_passers,
-    meta_of,
     older_awake,
     outstanding,
-    prepare_rows,
     record_fact,
     request_together,
     restore,
-    rows_to_make,
 )
 from perdure.ledger.storage.agent_storages import AgentStorages
-from perdure.policies import LedgerTime, Limits, snapshot_age_max_ms, turn_size_after, with_leap
+from perdure.policies import LedgerTime, Limits, turn_size_after, with_leap
 
 BRIEF_MAX: Final = 16  # facts that are encoded and written in less time than a thread takes to wake
 LOOK_MS: Final = 2_000  # until the clocks are looked at again, whatever the timers say
 PASSES: Final = 2  # of the loop after a turn: its answers leave, and peers are heard, before the next one
 CODE_WAIT_MS: Final = 10_000  # after a boot, for the first program to come with its code
-
 
 log = logging.getLogger("perdure.supervisor")
 
@@ -115,210 +108,6 @@ class LedgerClock:
     def due_ms(self) -> float:
         """The ledger's time when the next timer or alarm is due; infinity if there is none."""
         return min(self._view.timers.next_at_ms, self._view.alarms.next_at_ms + self.tick().behind_ms)
-
-
-# ---------------------------------------------------------------- checkpoints
-# Checkpoints: the snapshot follows the facts, and cleared runs go, without a turn waiting for it.
-#
-# A checkpoint has four steps, and turns go on during the first and the third:
-#
-# 1. The storages of what was cleared are deleted, on a thread (these agents are never woken again), and rows of runs are made a few at a
-#    time.
-# 2. Between two turns, the *cut* takes what is true: all facts behind it are durable.
-# 3. The store writes it on a thread.
-# 4. Between two turns, what was cleared leaves memory.
-#
-# Ended runs that are not asked for are let go of afterwards, a few between each two turns.
-
-
-_ROWS_AT_ONCE = 50  # made in half a millisecond; a turn goes on in between
-_ROWS_AT_ONCE_MAX = 1_600  # more than a turn has messages, by default
-_LET_GO_AT_ONCE = 500  # runs that leave memory, in some two milliseconds
-_FEW = 500  # rows that the cut makes itself
-_PASSES_MAX = 12  # each finds what has changed since the one before
-_SUSPENDED_S = 30.0  # for so long the wish of a backup holds
-_FOLLOWS_FROM = 1_000  # facts that the archive lacks before it follows; fewer wait for a question or a checkpoint
-
-
-class Checkpoints:
-    """The checkpoints of one life of the supervisor.
-
-    Args:
-        behind: how many facts of earlier lives came after the snapshot.
-        append: makes facts durable together.
-        wake: lets the next turn begin.
-    """
-
-    def __init__(
-        self,
-        world: World,
-        tasks: Tasks,
-        view: View,
-        store: Store,
-        agent_storages: AgentStorages,
-        limits: Limits,
-        snapshot_loader: SnapshotLoader,
-        *,
-        behind: int,
-        append: Callable[[Sequence[Fact]], Awaitable[None]],
-        wake: Callable[[], None],
-    ) -> None:
-        self.forgetting: list[str] = []  # runs that were cleared, and agents that were deleted
-        self._world, self._tasks, self._view, self._store, self._agent_storages = (
-            world,
-            tasks,
-            view,
-            store,
-            agent_storages,
-        )
-        self._limits, self._snapshot_loader, self._append, self._wake = limits, snapshot_loader, append, wake
-        self._facts, self._unfollowed = behind, 0
-        self._quiet_since_s = 0.0
-        self._begun_s, self._age_max_s = asyncio.get_running_loop().time(), snapshot_age_max_ms(limits) / 1000
-        self._due, self._keeps_more = behind > limits.checkpoint_facts, False
-        self._next: Callable[[], Awaitable[None]] | None = None  # the step that waits for the end of a turn
-        self._at_rest = asyncio.Event()  # no checkpoint is under way
-        self._at_rest.set()
-        self._taken, self._suspended_until_s = 0, float("-inf")
-
-    def committed(self, count: int) -> None:
-        self._facts += count
-        self._unfollowed += count
-        self._quiet_since_s = asyncio.get_running_loop().time()
-        if self._unfollowed >= _FOLLOWS_FROM and self.suspended is None:
-            self._unfollowed = 0
-            self._tasks.start(self._world.threads.archive(self._store.follow))
-
-    @property
-    def quiet(self) -> int | None:
-        return self._taken if self._at_rest.is_set() else None
-
-    @property
-    def suspended(self) -> int | None:
-        return self.quiet if asyncio.get_running_loop().time() < self._suspended_until_s else None
-
-    async def suspend(self) -> int:
-        """Let the snapshot be as it is for a while, once the checkpoint under way is done. Returns how many this life has taken."""
-        self._suspended_until_s = asyncio.get_running_loop().time() + _SUSPENDED_S
-        await self._at_rest.wait()
-        await self._world.threads.archive(lambda: None)  # the archive may have begun to follow before
-        self._suspended_until_s = asyncio.get_running_loop().time() + _SUSPENDED_S
-        return self._taken
-
-    def sweep(self, now_s: float) -> None:
-        """Whether a checkpoint is due: in a quiet moment, when there is something to delete, after many facts, or when the last one is too
-        old for what retention has to clear."""
-        quiet = now_s - self._quiet_since_s >= self._limits.checkpoint_idle_ms / 1000
-        old = now_s - self._begun_s >= self._age_max_s
-        self._due = bool(self.forgetting) or self._facts > (0 if quiet or old else self._limits.checkpoint_facts)
-
-    @property
-    def has_step(self) -> bool:
-        return self._next is not None or self._may_begin or self._keeps_more
-
-    @property
-    def _may_begin(self) -> bool:
-        return self._due and self._at_rest.is_set() and self.suspended is None
-
-    async def between_turns(self) -> None:
-        """Take the next step, if one is due."""
-        if self._next is not None:
-            step, self._next = self._next, None
-            await step()
-        elif self._may_begin:
-            self._due = False
-            self._at_rest.clear()
-            self._taken += 1
-            self._begun_s = asyncio.get_running_loop().time()
-            self._tasks.start(self._prepare())
-        elif self._keeps_more:
-            self._let_go()
-
-    async def _prepare(self) -> None:
-        view = self._view
-        due, self.forgetting = dict.fromkeys(self.forgetting), []
-        deleted = [key for key in due if await self._delete(key)]
-        if deleted:  # no fact may say so before
-            await self._world.threads.archive(self._agent_storages.disk.settle)
-        bite = _ROWS_AT_ONCE
-        for _ in range(_PASSES_MAX):
-            keys = rows_to_make(view)
-            await self._bit_by_bit(prepare_rows, keys, bite)
-            if len(keys) <= _FEW:
-                break
-            bite = min(2 * bite, _ROWS_AT_ONCE_MAX)  # more runs change the longer it takes
-        await self._bit_by_bit(leave_out_passers, list(view.dirty_agents), bite)
-        self._then(partial(self._cut, deleted))
-
-    def _then(self, step: Callable[[], Awaitable[None]]) -> None:
-        self._next = step
-        self._wake()
-
-    async def _bit_by_bit(self, step: Callable[[View, list[str]], None], keys: list[str], bite: int) -> None:
-        for first in range(0, len(keys), bite):
-            step(self._view, keys[first : first + bite])
-            await asyncio.sleep(0)
-
-    async def _cut(self, deleted: list[str]) -> None:
-        view = self._view
-        agents = [AgentForgotten(key) for key in deleted if key in view.doomed]
-        if agents:
-            await self._append(agents)
-            self._wake()  # the next agent of such a name may have been called
-        forgotten = [key for key in deleted if view.may_be_forgotten(key)]
-        children = [view.runs[run_id].child for run_id in forgotten]
-        for run_id in forgotten:
-            view.dirty_runs.pop(run_id, None)
-            view.dirty_agents.pop(view.runs[run_id].child, None)
-            view.want_no_more(view.runs[run_id].child)  # its storage is gone, so it is not woken to tidy up
-            for key in view.runs[run_id].mail_ids:  # a superseded mail must not come back by way of the snapshot
-                view.mail.pop(key, None)
-        await self._snapshot_loader.look_up_reports(view.dirty_agents)
-        meta, upto_seq, records = meta_of(view), view.seq, dirty_records(view)
-        finish = partial(self._finish, forgotten, dict(view.asleep), list(view.deleted))
-        view.dirty_runs, view.dirty_agents, view.dirty_mail = {}, {}, {}
-        self._facts = 0
-        self._world.faults.at(KillPoint.BEFORE_CHECKPOINT)
-        write = partial(self._store.checkpoint, meta, upto_seq, records, [*forgotten, *children])
-        self._tasks.start(self._write(write, finish))
-
-    async def _delete(self, key: str) -> bool:
-        # False if it is too early.
-        if key not in self._view.doomed and not self._view.may_be_forgotten(key):
-            return False
-        agent = key if key in self._view.doomed else self._view.runs[key].child
-        await self._world.threads.archive(partial(self._agent_storages.forget_family, agent, settle=False))
-        self._world.faults.at(KillPoint.MID_CLEAR, agent)
-        return True
-
-    async def _write(self, write: Callable[[], None], finish: Callable[[], Awaitable[None]]) -> None:
-        await self._world.threads.archive(write)
-        self._world.faults.at(KillPoint.AFTER_CHECKPOINT)
-        self._then(finish)
-
-    async def _finish(self, forgotten: list[str], asleep: dict[str, Activation], gone: list[str]) -> None:
-        view = self._view
-        self._at_rest.set()
-        self._snapshot_loader.has_snapshot = True
-        for agent in [key for key, kept in asleep.items() if view.asleep.get(key) is kept]:
-            del view.asleep[agent]
-        for agent in gone:
-            del view.deleted[agent]
-        for run_id in forgotten:
-            view.forget_run(run_id)
-        self._let_go()
-        self._wake()  # the next run of an id that is free now may have been asked for
-
-    def _let_go(self) -> None:
-        # The others follow after later turns, so no turn waits long.
-        gone = self._view.let_go_of_oldest(self._limits.retained_in_memory, _LET_GO_AT_ONCE)
-        self._snapshot_loader.has_archive = self._snapshot_loader.has_archive or gone > 0
-        self._keeps_more = gone == _LET_GO_AT_ONCE
-        if self._keeps_more:
-            self._wake()
-
-
-# ---------------------------------------------------------------- supervisor
 
 
 class Supervisor:

@@ -8,25 +8,15 @@ from typing import Any, Protocol
 
 from perdure.ledger.errors import BadRequest
 from perdure.ledger.storage.records import STATE, Records
+from perdure.ledger.storage.transaction import Transaction
 from perdure.ledger.values import pack_value, unpack_value
-
-
-class StateTransaction(Protocol):
-    """What the mapping asks of a transaction."""
-
-    def put(self, kind: str, key: str, body: bytes | None) -> None:
-        """Collect a new body, or None to delete the key."""
-
-    def read_state(self, key: str) -> bytes | None: ...
-    def state_keys(self) -> list[str]: ...
-    def then(self, job: Callable[[], None]) -> None: ...
 
 
 class StateStorage(Protocol):
     """What the mapping asks of a storage."""
 
-    def current(self) -> StateTransaction | None: ...
-    def transaction(self) -> AbstractContextManager[StateTransaction]: ...
+    def current(self) -> Transaction | None: ...
+    def transaction(self) -> AbstractContextManager[Transaction]: ...
     def records(self) -> Records: ...
 
 
@@ -135,7 +125,7 @@ class State(MutableMapping[str, Any]):
                     after[key] = unpack_value(body)
             self._validate(after)
 
-    def _put(self, transaction: StateTransaction, key: str, body: bytes | None) -> None:
+    def _put(self, transaction: Transaction, key: str, body: bytes | None) -> None:
         transaction.put(STATE, key, body)
         if self._changed is not None:
             transaction.then(self._changed)
