@@ -91,18 +91,16 @@ class AnswerReader:
 
     @property
     def has_calls(self) -> bool:
-        """Whether a tool was called, ours or one of the provider's own."""
         return len(self.calls) > 0 or self._is_hosted
 
     def finish(self, reason: str) -> Iterator[Event]:
-        """The answer is over, for this reason."""
         for prose in self._prose.values():
             if prose.is_open:
                 yield from prose.ended(None)
         yield from self.calls.ended(reason)
 
     def refused(self, words: str) -> Iterator[Event]:
-        """The provider refused to answer, in these words. People read them as the answer."""
+        # People read these words as the answer.
         prose = _Prose("text", len(self._prose) + len(self.calls))
         yield from prose.grew(words)
         yield from prose.ended(None)
@@ -159,7 +157,7 @@ class AnswerReader:
             yield from _hosted_call(part, canonical)
 
     def _describe(self, index: int, part: lib.ToolCallPart, canonical: str | None) -> None:
-        """Record the metadata of a call. An id that other providers may not take is recorded with its provider."""
+        # An id that other providers may not take is recorded with its provider.
         metadata = provider_metadata(part, canonical)
         if metadata is None and self.provider and not _PLAIN_ID.fullmatch(part.tool_call_id or "-"):
             metadata = {"perdure": {"provider": self.provider}}
@@ -167,7 +165,6 @@ class AnswerReader:
             self.calls.described(index, metadata)
 
     def _sources(self, citation: lib.Citation) -> Iterator[Event]:
-        """The pages that the answer cites, each once."""
         for source in citation.sources:
             url = getattr(source, "url", None)
             if isinstance(url, str) and url not in self._cited:
@@ -180,7 +177,6 @@ class AnswerReader:
 
 @cache
 def _weighty(kind: Any) -> tuple[str, ...]:
-    """The fields that make a piece of an answer long."""
     return tuple(each.name for each in fields(kind) if each.name in _WEIGHTY)
 
 
@@ -205,7 +201,6 @@ def provider_metadata(part: lib.ModelResponsePart, canonical: str | None) -> Pro
 
 
 def _json(value: object) -> Json:
-    """A provider's details, if they are JSON, else None."""
     try:
         return cast("Json", all_mended(json.loads(json.dumps(value))))
     except (TypeError, ValueError, RecursionError):
@@ -213,7 +208,6 @@ def _json(value: object) -> Json:
 
 
 def _hosted_call(part: lib.NativeToolCallPart, canonical: str | None) -> Iterator[Event]:
-    """A finished call of the provider's own tool, such as its web search."""
     about = provider_metadata(part, canonical)
     call: Event = {"type": "tool-input-available", "toolCallId": part.tool_call_id, "toolName": part.tool_name}
     event: Event = {**call, "input": all_mended(part.args_as_dict()), "providerExecuted": True}

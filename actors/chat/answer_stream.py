@@ -53,12 +53,10 @@ class EagerReading(Generator[object, None, T | None]):
         self._in_a_row = 1
 
     def next(self) -> EagerReading[T]:
-        """Begin to read the next event."""
         self._step = anext(self._events, None).__await__()
         return self
 
     def __await__(self) -> Generator[object, None, T | None]:
-        """What a task steps through. Its value is the event."""
         return self
 
     def __next__(self) -> object:
@@ -71,11 +69,10 @@ class EagerReading(Generator[object, None, T | None]):
         return awaited
 
     def send(self, _value: None) -> object:
-        """The same: a task sends nothing."""
+        # A task sends nothing.
         return next(self)
 
     def throw(self, problem: Any, *_more: object) -> object:
-        """The task was cancelled, or what it waited for failed."""
         return self._step.throw(problem)
 
 
@@ -159,7 +156,6 @@ def _refuse_overrun_call(reader: AnswerReader) -> None:
 
 
 async def _cut_tail(stream: StreamedResponse, watchdog: Watchdog, tail_s: float) -> None:
-    """End a stream whose provider has given the reason of the end, but keeps the connection open."""
     while reason_of_end(stream, is_over=False) is None:  # noqa: ASYNC110 - the library tells nobody when the reason comes
         await asyncio.sleep(LOOK_S)
     await asyncio.sleep(tail_s)

@@ -31,7 +31,6 @@ def put_off(call_id: str, run_id: str, end: ToolEnd) -> Event:
 
 
 def is_approved(part: Part | None) -> bool:
-    """Whether a person has allowed this call."""
     return part is not None and part.get("approval", {}).get("approved") is True
 
 
@@ -42,12 +41,11 @@ def run_ids(request_id: str, call_id: str) -> tuple[str, str]:
 
 
 def first_run_id(request_id: str, call_id: str) -> str:
-    """The id of the first run of a call. It is the call's idempotency key too."""
+    # It is the call's idempotency key too.
     return run_ids(request_id, call_id)[0]
 
 
 def call_run_id(request_id: str, call_id: str, part: Part | None) -> str:
-    """The id of the run that a call has now. `part` is what is known of the call."""
     first, second = run_ids(request_id, call_id)
     was_asked_by_run = part is not None and part.get("approval", {}).get("id") == _id_of(first)
     return second if was_asked_by_run else first

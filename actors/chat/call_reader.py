@@ -118,7 +118,6 @@ class CallReader:
             yield {"type": "tool-input-delta", "toolCallId": call.call_id, "inputTextDelta": piece}
 
     def described(self, part: int, metadata: ProviderMetadata) -> None:
-        """The metadata that the provider wants back with this call: its signature, its own id."""
         self._calls[part].metadata = metadata
 
     def next_began(self, part: int) -> Iterator[Event]:
@@ -129,7 +128,6 @@ class CallReader:
                 yield from self._settled(call, only_right=True)
 
     def ended(self, reason: str) -> Iterator[Event]:
-        """The answer is over, for this reason."""
         for call in self._calls.values():
             if call.is_settled:
                 continue
@@ -144,7 +142,6 @@ class CallReader:
             yield {"type": "tool-input-start", "toolCallId": call.call_id, "toolName": speakable(call.name)}
 
     def _settled(self, call: _Call, *, only_right: bool = False) -> Iterator[Event]:
-        """Give the call out, or say why not."""
         tool = self._tools.get(call.name)
         try:
             given = call.given if call.given is not None and not call.text else self._arguments(call, tool)
@@ -168,7 +165,7 @@ class CallReader:
         yield event
 
     def _arguments(self, call: _Call, tool: ToolSpec | None) -> JsonObject:
-        """The parsed arguments. Some providers send nothing for a tool that needs nothing."""
+        # Some providers send nothing for a tool that needs nothing.
         call.pieces.append(call.joiner.rest())
         text = call.text
         if not text.strip():
@@ -179,7 +176,7 @@ class CallReader:
         return arguments_in(text)
 
     def _failed(self, call: _Call, why: str, given: object = None) -> Iterator[Event]:
-        """Refuse the call, without the provider's metadata: the provider has kept another call under that id."""
+        # Without the provider's metadata, because the provider has kept another call under that id.
         yield from self._shown(call)
         call.is_settled = True
         raw = mended(call.text)
@@ -193,7 +190,6 @@ class CallReader:
         }
 
     def _own_id(self, call_id: str) -> str:
-        """The id if it can name this call, else one that is derived from it."""
         found, turn = "" if call_id.startswith(_MADE_UP) else call_id, 0
         call_id = found
         while found in self._taken or not _ID.fullmatch(found):
@@ -239,5 +235,5 @@ def _refuse_constant(name: str) -> None:
 
 
 def speakable(name: str) -> str:
-    """The name of a tool in letters that every provider takes. Models make names up, and one bad name would spoil all further requests."""
+    # Models make names up, and one that a provider refuses would spoil all further requests.
     return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "unnamed"

@@ -131,17 +131,14 @@ async def ask_and_follow(
 
 
 async def continue_and_follow(caller: Caller, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
-    """Ask for the continuation of the newest answer, and follow it."""
     return await ask_and_follow("continue", caller, None, callback, **options)
 
 
 async def regenerate_and_follow(caller: Caller, callback: object = None, **options: Unpack[TurnOptions]) -> TurnResult:
-    """Ask for another answer in place of one, and follow it."""
     return await ask_and_follow("regenerate", caller, None, callback, **options)
 
 
 async def submit(caller: Caller, messages: Messages, **options: Unpack[TurnOptions]) -> dict[str, Any]:
-    """Ask for a turn, and do not follow it."""
     request_id = options.pop("request_id", None)
     if request_id is None and not options.get("idempotency_key"):
         request_id = caller.token()
@@ -163,7 +160,6 @@ class CallbackRunner:
         self._teller: asyncio.Task[None] | None = None
 
     def tell(self, name: str, *args: object) -> None:
-        """Have a method of the callback called, if it has it."""
         if callable(getattr(self._callback, name, None)):
             self._calls.append((name, args))
             if self._teller is None or self._teller.done():
@@ -185,7 +181,6 @@ class CallbackRunner:
                 self._teller = awaited(self._tell_all())
 
     async def close(self) -> None:
-        """Stop telling."""
         if self._teller is not None:
             self._teller.cancel()
             await asyncio.wait([self._teller])
@@ -320,7 +315,6 @@ class _Follower:
         return told
 
     def _heard(self, told: TurnPage) -> tuple[TurnResult, Interrupted] | None:
-        """Tell the callback of events, up to an interruption of an attempt that it has seen."""
         for event in told["events"]:
             self._first += 1
             if event.get("type") == "data-interrupted" and event["data"]["attempt"] >= self._attached:
@@ -375,5 +369,4 @@ _COMING = {"scheduled": "another attempt follows", "exhausted": "no further atte
 
 
 def _result_of(told: Mapping[str, Any]) -> TurnResult:
-    """The result in an answer of the agent."""
     return TurnResult(**{name: told[name] for name in TurnResult.__dataclass_fields__ if name in told})

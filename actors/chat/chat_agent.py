@@ -68,19 +68,6 @@ NOTICE_CHARS_MAX: Final = 8_000
 """Of a structured result in the message that tells a chat of the end of a detached run."""
 
 
-def notice_of_end(run: RunInfo, result: RunResult) -> str:
-    """The message that tells of the end of a run."""
-    detail = _shown_result(result) if result.ok else result.error
-    what = f"The background run {run.run_id} ({_shown_name(run)}) {_ENDS.get(result.status, result.status)}."
-    return f"{what}\n\n{detail}" if detail else what
-
-
-def notice_of_milestone(run: RunInfo, milestone: MilestoneInfo) -> str:
-    """The message that tells of a milestone."""
-    what = f"The background run {run.run_id} ({_shown_name(run)}) reached {milestone.name}."
-    return f"{what} {milestone.message}" if milestone.message else what
-
-
 _ENDS: dict[str, str] = {
     Status.COMPLETED: "has completed",
     Status.ERROR: "has failed",
@@ -90,7 +77,6 @@ _ENDS: dict[str, str] = {
 
 
 def _shown_result(result: RunResult) -> str:
-    """The summary of a run, and its output if that is more: what the model knows of the result."""
     output = result.output_or(None)
     if output is None or isinstance(output, str):
         return result.summary or output or ""
@@ -240,11 +226,14 @@ class ChatAgent(Agent, Generic[Answer]):
 
     async def format_detached_completion(self, run: RunInfo, result: RunResult) -> str:
         """The message that tells this chat of the end of a detached run; an empty one is not sent."""
-        return notice_of_end(run, result)
+        detail = _shown_result(result) if result.ok else result.error
+        what = f"The background run {run.run_id} ({_shown_name(run)}) {_ENDS.get(result.status, result.status)}."
+        return f"{what}\n\n{detail}" if detail else what
 
     async def format_detached_milestone(self, run: RunInfo, milestone: MilestoneInfo) -> str:
         """The message that tells this chat of a milestone; an empty one is not sent."""
-        return notice_of_milestone(run, milestone)
+        what = f"The background run {run.run_id} ({_shown_name(run)}) reached {milestone.name}."
+        return f"{what} {milestone.message}" if milestone.message else what
 
     @property
     def library_agent(self) -> LibraryAgent[Any, Any] | None:
@@ -253,12 +242,10 @@ class ChatAgent(Agent, Generic[Answer]):
 
     @classmethod
     def _perdure_toolsets(cls) -> Sequence[Any]:
-        """The toolsets of pydantic-ai, for a process that knows the class alone."""
         return cls.toolsets
 
     @classmethod
     def _perdure_deps(cls) -> object:
-        """What the tools of these toolsets get as `ctx.deps`."""
         return None
 
     # asking for turns
@@ -320,23 +307,19 @@ class ChatAgent(Agent, Generic[Answer]):
 
     @watching
     async def _perdure_feed(self, first: int, hold_s: float) -> Any:
-        """The events of the feed from a number on."""
         return await self._perdure_conversation.feed.page(first, hold_s)
 
     @watching
     async def _perdure_standing(self, request_id: str = "") -> Any:
-        """How the conversation stands, for who follows the feed from here on."""
         return self._perdure_conversation.standing(request_id)
 
     @exposed(repeatable=True)
     async def _perdure_replace_messages(self, messages: Messages) -> None:
-        """Make this the transcript; messages of turns under way stay."""
         new_id = self._perdure.dice.token
         self._perdure_conversation.replace_messages(as_messages(messages, new_id=new_id))
 
     @begun_at_host
     async def _perdure_accept_turn(self, trigger: str, messages: Json, request_id: Json, options: Json) -> Json:
-        """Make a turn durable, or find it. What `submit_messages` does."""
         given = cast("Mapping[str, Any]", options)
         return cast("Json", self._perdure_conversation.accept_request(trigger, messages, request_id, given))
 
@@ -469,7 +452,6 @@ class ChatAgent(Agent, Generic[Answer]):
         return self.get_agent_tool_output(result, run)
 
     async def _perdure_notify(self, run: RunInfo, result: RunResult) -> None:
-        """A detached run with `notify` has ended: a message of the user tells so, once, and the model answers."""
         self._perdure_conversation.notify(run, await self.format_detached_completion(run, result))
 
     async def _perdure_react(self, run: RunInfo, milestone: MilestoneInfo) -> None:
@@ -482,7 +464,6 @@ class ChatAgent(Agent, Generic[Answer]):
 
     @property
     def _perdure_conversation(self) -> Conversation:
-        """The conversation, in this life of the agent."""
         restart = self._perdure_restart_conversation
         return self._perdure.part(Conversation, lambda: Conversation(self, self._perdure, restart))
 
@@ -491,6 +472,5 @@ class ChatAgent(Agent, Generic[Answer]):
         self._perdure_conversation.turns.wake()
 
     def _perdure_restart_conversation(self) -> None:
-        """Begin the conversation again from what is durable."""
         self._perdure.drop_part(Conversation)
         self._perdure_woken()

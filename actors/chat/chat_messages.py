@@ -159,7 +159,6 @@ def _refuse_larger(field: str, size: int, bytes_max: int) -> None:
 
 
 def checked_data(field: str, value: object, bytes_max: int = RESULT_BYTES_MAX) -> Any:
-    """A copy of a client's plain data. Raises `BadRequest` or `TooLarge`."""
     data = checked(field, value)
     _refuse_larger(field, _size(data), bytes_max)
     return data
@@ -171,7 +170,12 @@ def for_storage(message: Message, bytes_max: int = MESSAGE_BYTES_MAX) -> Message
     Raises:
         TooLarge: its id and metadata alone are over the limit.
     """
-    kept = [part for part in message["parts"] if not _is_empty_thought(part)]
+    # reasoning without words may have metadata, which may hold encrypted ones
+    kept = [
+        part
+        for part in message["parts"]
+        if part["type"] != "reasoning" or part.get("text") or part.get("providerMetadata")
+    ]
     if len(kept) < len(message["parts"]):
         message = {**message, "parts": kept}
     if _size(message) <= bytes_max:
@@ -186,7 +190,6 @@ def for_storage(message: Message, bytes_max: int = MESSAGE_BYTES_MAX) -> Message
 
 
 def is_current(message: Message) -> bool:
-    """Whether no other message has replaced it."""
     return REPLACED_BY not in message.get("metadata", {})
 
 
@@ -195,13 +198,7 @@ def shortened_result(value: T) -> T | str:
     return _short(value, RESULT_BYTES_MAX)
 
 
-def _is_empty_thought(part: Part) -> bool:
-    """Whether the part is reasoning without words and without metadata, which may hold encrypted ones."""
-    return part["type"] == "reasoning" and not part.get("text") and not part.get("providerMetadata")
-
-
 def _without_middle(message: Message, bytes_max: int) -> Message:
-    """The first and the last parts that fit, with a note between them."""
     room = bytes_max - _size({**message, "parts": []}) - 1024
     if room < 0:
         raise TooLarge("metadata", f"the message without its parts is over the limit of {bytes_max} bytes")
@@ -252,14 +249,14 @@ def _shorter_data(part: Part, keep: int) -> Part:
 
 
 def _shorter_reasoning(part: Part, keep: int) -> Part:
-    """The signature is dropped too, because the provider signed the whole text."""
+    # The signature goes too, because the provider signed the whole text.
     if part["type"] != "reasoning" or len(part["text"].encode()) <= keep:
         return part
     return {**without(part, "providerMetadata"), "text": _clipped(part["text"], keep)}
 
 
 def _shorter_input(part: Part, keep: int) -> Part:
-    """The input becomes another object, because providers want an object."""
+    # Another object, because providers want an object.
     if "toolCallId" not in part or _size(part.get("input")) <= keep:
         return part
     return {**part, "input": {"leftOut": _clipped(json.dumps(part["input"], ensure_ascii=False), keep)}}

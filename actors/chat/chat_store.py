@@ -96,39 +96,31 @@ class ChatStore:
     # reading
 
     def messages(self) -> list[tuple[int, Message]]:
-        """The transcript, with the position of each message."""
         return [(int(key), message) for key, message in self._messages.all().items()]
 
     def turn(self, request_id: str) -> Turn | None:
-        """A turn by its request id."""
         return self._turns.get(request_id)
 
     def turns(self) -> list[Turn]:
-        """All turns, in the order of their acceptance."""
         return sorted(self._turns.all().values(), key=attrgetter("number"))
 
     def open_turns(self) -> list[Turn]:
-        """The turns that have not ended, in order."""
         return sorted(self._turns.some(self._open.all()).values(), key=attrgetter("number"))
 
     def request_of(self, key: str) -> str | None:
-        """The request that was accepted under this idempotency key."""
         return self._keys.get(key)
 
     def events(self, request_id: str, first: int = 0) -> list[Event]:
-        """The durable events of a stream from a number on."""
         found: list[Event] = []
         for start, events in self._chunks.all(f"{request_id}\0").values():
             found += events[max(0, first - start) :]
         return found
 
     def calls(self, request_id: str) -> dict[str, InlineCall]:
-        """The inline calls of a turn, by call id."""
         prefix = f"{request_id}\0"
         return {key.removeprefix(prefix): call for key, call in self._calls.all(prefix).items()}
 
     def guard(self) -> list[LossRow]:
-        """The rows of the repeat guard."""
         return self._guard.get("") or []
 
     def summary(self) -> TranscriptSummary | None:
@@ -172,12 +164,10 @@ class ChatStore:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a follower of the feed waits for the next change."""
         return bool(self._watchers)
 
     @contextmanager
     def watched(self) -> Iterator[asyncio.Future[None]]:
-        """A future that ends with the next change."""
         watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._watchers[watcher] = None
         try:
@@ -187,7 +177,7 @@ class ChatStore:
 
     @contextmanager
     def _changing(self) -> Iterator[Transaction]:
-        """A transaction, or the open one, of whose commit the followers of the feed hear."""
+        # The open transaction, or one of its own; the followers of the feed hear of its commit.
         with self._life.storage.transaction() as transaction:
             yield transaction
             transaction.then(lambda: self._life.on_loop(self._changed))
@@ -201,7 +191,6 @@ class ChatStore:
     # writing
 
     def keep_guard(self, rows: list[LossRow]) -> None:
-        """Replace the rows of the repeat guard; durable on return."""
         with self._life.storage.transaction() as transaction:
             if rows:
                 self._guard.put(transaction, "", rows)
@@ -255,18 +244,17 @@ class ChatStore:
                 self._keys.put(transaction, turn.idempotency_key, turn.request_id)
 
     def _put_accepted(self, transaction: Transaction, turn: Turn, placed: Sequence[tuple[int, Message | None]]) -> None:
-        """`placed` has the messages of a turn that is accepted and begun in one commit."""
+        # `placed` has the messages of a turn that is accepted and begun in one commit.
         new = [each for _, each in placed if each is not None and each["role"] != "assistant" and is_current(each)]
         asked = turn.messages or (new if turn.attempt else [])
         self._feed.put(transaction, f"{ACCEPTED}\0{turn.request_id}", [each["id"] for each in asked])
 
     def forget_summary(self) -> None:
-        """Drop the summary; durable on return."""
         with self._life.storage.transaction() as transaction:
             self._summary.drop(transaction, "")
 
     def _keep_summary_true(self, transaction: Transaction, position: int, message: Message | None, own_id: str) -> None:
-        """A summary is dropped with the change of a message that it covers. The answer that a turn writes itself only grows."""
+        # The answer that a turn writes itself only grows, so its own writing does not drop the summary.
         key = f"{position:010d}"
         if not self._messages.stands(key):
             return
@@ -302,7 +290,6 @@ class ChatStore:
             transaction.then(then)
 
     def drop(self, request_ids: Iterable[str]) -> None:
-        """Delete ended turns with their streams and calls, at once."""
         with self._life.storage.transaction() as transaction:
             for turn in filter(None, map(self.turn, request_ids)):
                 self._drop(transaction, turn)

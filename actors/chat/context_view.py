@@ -25,11 +25,9 @@ class ContextView:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the model is sent the whole conversation."""
         return self._store.summary() is None
 
     def uncovered(self, messages: list[Message]) -> list[Message]:
-        """The messages of these that the model is sent, whole."""
         current, summary = [each for each in messages if is_current(each)], self._store.summary()
         if summary is None:
             return current
@@ -37,7 +35,6 @@ class ContextView:
         return [each for each in current if each["id"] in kept or position(each["id"]) > after]
 
     def shown(self, messages: list[Message]) -> list[Message]:
-        """These messages as they are sent: the summary first."""
         summary = self._store.summary()
         if summary is None:
             return messages
@@ -54,7 +51,6 @@ class ContextView:
             self._store.forget_summary()
 
     def covered_steps(self, message: Message) -> int:
-        """How many steps of a message the summary covers."""
         summary = self._store.summary()
         return 0 if summary is None or message["id"] != summary["within"] else summary["steps"]
 

@@ -110,7 +110,6 @@ class Conversation:
         )
 
     def _check_roles(self, messages: Sequence[Message]) -> None:
-        """A message that replaces another one must have the same role."""
         for at, each in enumerate(messages):
             known = self.state.transcript.get(each["id"])
             if known is not None and known["role"] != each["role"]:
@@ -128,7 +127,6 @@ class Conversation:
                 raise ConflictingRequest(f"messages[{at}].id", words)
 
     def _check_replaced(self, trigger: str, options: Mapping[str, object]) -> None:
-        """`instead_of` names a message of the user, or for `regenerate` an answer."""
         instead_of, keep = options.get("instead_of"), options.get("keep", False)
         if not isinstance(keep, bool):
             raise BadRequest("keep", f"{keep!r:.200} is neither True nor False")
@@ -150,10 +148,7 @@ class Conversation:
             if each in busy:
                 raise BadRequest(f"message_ids[{at}]", f"{each} belongs to a turn under way; cancel that first")
         found = [each for each in dict.fromkeys(message_ids) if each in self.state.transcript]
-        gone = [(self.state.transcript.position(each), None) for each in found]
-        self.state.store.write(
-            messages=gone, then=lambda: self.tenant.on_loop(lambda: self.state.transcript.remove(found))
-        )
+        self._write([], found)
         return len(found)
 
     def replace_messages(self, messages: Sequence[Message]) -> None:
@@ -165,20 +160,22 @@ class Conversation:
         changed = [
             each for each in messages if each["id"] not in busy and each != self.state.transcript.get(each["id"])
         ]
-        placed = self.state.transcript.placed(changed)
-        removed = [(self.state.transcript.position(each), None) for each in gone]
+        self._write(changed, gone)
+
+    def _write(self, messages: Sequence[Message], gone: Sequence[str]) -> None:
+        transcript = self.state.transcript
+        placed = transcript.placed(list(messages))
+        removed = [(transcript.position(each), None) for each in gone]
 
         def then() -> None:
-            self.state.transcript.remove(gone)
-            for position, each in placed:
-                self.state.transcript.put(position, each)
-                self.turns.history.changed(each["id"])
+            transcript.remove(gone)
+            transcript.put(placed)
+            self.turns.history.changed(each["id"] for each in messages)
 
         if removed or placed:
             self.state.store.write(messages=[*removed, *placed], then=lambda: self.tenant.on_loop(then))
 
     def _busy(self) -> set[str]:
-        """The messages of the turns that are under way."""
         return {each for turn in self.state.open.values() for each in (turn.message_id, turn.user_message_id)}
 
     def standing(self, request_id: str) -> dict[str, object]:
@@ -265,7 +262,6 @@ class Conversation:
         self.turns.accept(turn)
 
     def narrate(self, run: RunInfo, text: str) -> None:
-        """Add a line of the assistant without a turn, as part of the handler's transaction."""
         if text.strip():
             message_id = f"narrate-{digest_of(run.delivery_id.encode())}"
             self.add([_told_by(run, message_id, "assistant", text)])
@@ -273,15 +269,8 @@ class Conversation:
     def add(self, messages: Sequence[Message]) -> int:
         """Add messages, or replace those of the same id. While a turn is being played they come before its answer."""
         self._check_roles(messages)
-        placed = self.state.transcript.placed(list(messages))
-
-        def then() -> None:
-            for position, each in placed:
-                self.state.transcript.put(position, each)
-                self.turns.history.changed(each["id"])
-
-        self.state.store.write(messages=placed, then=lambda: self.tenant.on_loop(then))
-        return len(placed)
+        self._write(messages, [])
+        return len(messages)
 
     # waiting, looking, forgetting
 
@@ -296,7 +285,6 @@ class Conversation:
         return True
 
     async def _any_end(self) -> None:
-        """Wait until some open turn has ended."""
         waiting = [awaited(self.turns.ended(request_id)) for request_id in self.state.open]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -308,7 +296,6 @@ class Conversation:
                 each.cancel()
 
     def messages(self, limit: int | None, before: str | None) -> list[Message]:
-        """The newest messages, or the newest of those before one."""
         transcript = self.state.transcript
         if before is not None and before not in transcript:
             raise BadRequest("before", f"{before!r:.200} is not the id of a message")
@@ -316,7 +303,6 @@ class Conversation:
         return found if limit is None else found[-_limit(limit, MESSAGES_MAX) :]
 
     def inspect(self, request_id: str) -> dict[str, object] | None:
-        """What is known of a turn."""
         turn = self.turns.views.find(request_id)
         return None if turn is None else self._told(turn)
 
@@ -328,7 +314,7 @@ class Conversation:
         return {**told, "incident": turn.incident, "cancelled": turn.cancelled}
 
     def list(self, status: object, limit: int) -> list[dict[str, object]]:
-        """The newest turns of some statuses, in order."""
+        """The newest turns of these statuses, in the order of their acceptance."""
         wanted, most = _statuses(status), _limit(limit, LISTED_MAX)
         found = {turn.request_id: turn for turn in self.state.store.turns()} | self.state.open
         chosen = [turn for turn in found.values() if wanted is None or turn.status in wanted]
@@ -350,7 +336,6 @@ class Conversation:
         return len(found[:most])
 
     async def clear(self) -> None:
-        """Cancel all turns and delete the conversation."""
         while self.state.open:
             for request_id in list(self.state.open):
                 await self.turns.cancel(request_id, "the conversation was cleared")
@@ -367,32 +352,26 @@ class LocalCaller:
         self.threads = conversation.tenant.threads
 
     def token(self) -> str:
-        """A new identifier."""
         return self._conversation.state.tenant.dice.token()
 
     async def call(self, method: str, *args: object, **kwargs: object) -> object:
-        """Call a method of the agent."""
         return await getattr(self._conversation.agent, method)(*args, **kwargs)
 
     @property
     def idle_s(self) -> float:
-        """After how long without work the agent is put to sleep."""
         return self._conversation.tenant.limits.idle_ms / 1000
 
     async def is_awake(self) -> bool:
-        """It is: it asks itself."""
         return True
 
 
 def _told_by(run: RunInfo, message_id: str, role: Role, text: str) -> Message:
-    """A message about a run, which its metadata names."""
     source = run.source or "detached-agent-tool"
     metadata: JsonObject = {"source": source, "runId": run.run_id, "agentType": run.agent_type}
     return {"id": message_id, "role": role, "parts": [{"type": "text", "text": text}], "metadata": metadata}
 
 
 def _statuses(given: object) -> frozenset[str] | None:
-    """The chosen statuses; None for all of them."""
     return None if given is None else check_words("status", given, TurnStatus)
 
 

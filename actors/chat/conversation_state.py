@@ -118,7 +118,6 @@ class ConversationState:
         self._model: tuple[object, Model] | None = None
 
     def release(self, turn: Turn) -> Stream | None:
-        """Forget a turn that has ended, and return its stream."""
         request_id = turn.request_id
         self.open.pop(request_id, None)
         self.runs.pop(request_id, None)
@@ -159,8 +158,7 @@ class ConversationState:
                 {**each, "metadata": {**each.get("metadata", {}), REPLACED_BY: turn.message_id}} for each in gone
             ]
             placed = self.transcript.placed(marked)
-            for position, each in placed:
-                self.transcript.put(position, each)
+            self.transcript.put(placed)
             stream.beside(messages=placed)
         elif gone:
             stream.beside(messages=[(self.transcript.position(each["id"]), None) for each in gone])
@@ -169,8 +167,7 @@ class ConversationState:
     def add_now(self, stream: Stream, messages: list[Message]) -> None:
         """Add messages to the transcript; they are durable with the next flush of the stream."""
         placed = self.transcript.placed(messages)
-        for position, each in placed:
-            self.transcript.put(position, each)
+        self.transcript.put(placed)
         stream.beside(messages=placed)
         if any(each["role"] == "user" for each in messages):
             self.lost_calls.user_spoke()
@@ -178,13 +175,11 @@ class ConversationState:
     # tools and model
 
     def toolset(self) -> Toolset:
-        """The agent's own tools."""
         if self._toolset is None:
             self._toolset = Toolset.of(self.agent)
         return self._toolset
 
     def client_tools(self, turn: Turn) -> list[Tool]:
-        """The tools that the turn's client brought with it."""
         return client_tools(turn.options.get("client_tools", ()))
 
     async def model(self) -> Model:
@@ -197,7 +192,6 @@ class ConversationState:
         return self._model[1]
 
     def watchdog(self, turn: Turn | None) -> Watchdog:
-        """The limits of a request that begins now, of a turn perhaps."""
         first = self.agent.chat_first_token_timeout_ms
         asked: TurnSettings = {} if turn is None else turn.options
         between = float(asked.get("chat_stream_stall_timeout_ms", self.agent.chat_stream_stall_timeout_ms))
@@ -212,6 +206,5 @@ class ConversationState:
             loaded.add(library)
 
     def emit(self, name: str, turn: Turn, payload: Mapping[str, object], *, channel: str = "chat") -> None:
-        """Tell those who observe the channel what happened to the turn."""
         told = {"requestId": turn.request_id, **payload}
         emit(channel, name, agent=self.tenant.agent_id, payload=told, at_ms=self.tenant.now_ms())

@@ -64,7 +64,7 @@ def to_model(
 
 
 def _steps(parts: list[Part]) -> Iterator[list[Part]]:
-    """The steps of a message. One that a client made may lack the marks between them; then a text after a call begins the next."""
+    # A message that a client made may lack the marks between its steps; then a text after a call begins the next one.
     is_marked = any(part["type"] == "step-start" for part in parts)
     step: list[Part] = []
     for part in parts:
@@ -106,7 +106,6 @@ class HistoryWriter:
         return self.history
 
     def write(self, message: Message) -> None:
-        """Add a message of the transcript."""
         if message["role"] != "assistant":
             self._say(message)
             return
@@ -115,7 +114,6 @@ class HistoryWriter:
             has_begun = self._answer(step, goes_on=has_begun) or has_begun
 
     def _say(self, message: Message) -> None:
-        """Add a message of a person or the system."""
         content: list[lib.UserContent] = []
         for part in message["parts"]:
             if part["type"] == "text" and part["text"].strip():
@@ -183,7 +181,7 @@ class HistoryWriter:
         return self._lib.TextPart(part["text"], **_told(part, "providerMetadata", "id"))
 
     def _hosted(self, part: Part) -> list[lib.ModelResponsePart]:
-        """A call that the provider executed itself. The library sends it to this provider only."""
+        # The library sends such a call to this provider only.
         told = _told(part, "callProviderMetadata", "id")
         name, call_id = str(part.get("toolName")), part["toolCallId"]
         call = self._lib.NativeToolCallPart(name, normalized_input(part.get("input")), call_id, **told)
@@ -237,7 +235,6 @@ def result_of(part: Part) -> tuple[object, Outcome]:
 
 
 def _is_sendable(part: Part) -> bool:
-    """Whether the part is sent: no call whose arguments broke off, and no thought without a signature."""
     if "toolCallId" in part:
         is_over = "output" in part or not part.get("providerExecuted")
         return part.get("state") != "input-streaming" and is_over
@@ -249,7 +246,7 @@ def _is_sendable(part: Part) -> bool:
 
 
 def _with_what_it_led_to(parts: list[Part]) -> Iterator[Part]:
-    """The parts without thoughts that nothing follows: providers refuse them. OpenAI also wants the very item that followed."""
+    # Providers refuse a thought that nothing follows. OpenAI also wants the very item that followed.
     for at, part in enumerate(parts):
         if part["type"] == "reasoning":
             follows = next((each for each in parts[at + 1 :] if each["type"] != "reasoning"), None)
@@ -260,7 +257,6 @@ def _with_what_it_led_to(parts: list[Part]) -> Iterator[Part]:
 
 
 def _about(part: Part, *names: str) -> JsonObject:
-    """The metadata that we keep for the part's provider."""
     for name in names:
         metadata = part.get(name)
         ours = metadata.get("perdure") if isinstance(metadata, dict) else None
@@ -270,7 +266,6 @@ def _about(part: Part, *names: str) -> JsonObject:
 
 
 def _told(part: Part, name: str, *fields: str) -> dict[str, Any]:
-    """The same as arguments of the library's part."""
     about = _about(part, name)
     if not about.get("provider"):
         return {}
@@ -279,7 +274,6 @@ def _told(part: Part, name: str, *fields: str) -> dict[str, Any]:
 
 
 def _binary(url: str, kind: str) -> lib.BinaryContent:
-    """The content of a data URL. Raises `ValueError` for one that is broken."""
     from pydantic_ai import messages as lib  # noqa: PLC0415 - as above
 
     head, comma, body = url.removeprefix("data:").partition(",")
@@ -322,5 +316,4 @@ def assert_paired(history: Sequence[lib.ModelMessage], before: AbstractSet[str] 
 
 
 def called_ids(history: Iterable[lib.ModelMessage]) -> set[str]:
-    """The ids of the calls in these messages."""
     return {part.tool_call_id for each in history for part in each.parts if part.part_kind == "tool-call"}

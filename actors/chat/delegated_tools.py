@@ -113,7 +113,6 @@ def client_tool(
 
 
 def client_tools(given: object) -> list[Tool]:
-    """The tools of a request's own client."""
     if isinstance(given, str) or not isinstance(given, list | tuple):
         raise BadRequest("client_tools", f"{given!r:.200} is not a list of tools")
     found = []

@@ -77,6 +77,6 @@ def _join(joined: list[Event], run: list[str]) -> None:
 
 
 def _same_text(left: Event, right: Event) -> bool:
-    """Whether both are deltas of one text that have nothing else to say. It is asked for each delta of a long answer."""
+    # Asked for each delta of a long answer, so it compares no more than it must.
     plain = left.keys() == _PLAIN == right.keys()
     return plain and bool(left["type"] == right["type"] and left["id"] == right["id"])

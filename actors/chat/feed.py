@@ -148,7 +148,6 @@ class Feed:
         return found or self._read(first)
 
     def _read(self, first: int) -> list[FeedEvent]:
-        """As many events as one answer should carry, and at least one if there is any."""
         rows = self._state.store.rows_from(first // PER_ROW, ROWS_MAX)
         return batch([event for each in rows for event in self._numbered(*each) if event["number"] >= first])
 
@@ -158,7 +157,6 @@ class Feed:
             yield event
 
     def _told(self, kind: str, key: str, value: Any) -> Iterator[FeedEvent]:
-        """The events of a row, without their numbers."""
         if kind == MESSAGE:
             yield {"number": 0, "type": "message", "position": int(key), "message": value}
         elif kind == CHUNKS:

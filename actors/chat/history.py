@@ -6,6 +6,7 @@ became of it. Repairs are durable and happen once. A call that waits for a perso
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from perdure.actors.chat.context_view import ContextView
@@ -46,12 +47,10 @@ class History:
         return default_repair(part) if problem is not None else new
 
     def request_messages(self, live: LiveTurn) -> list[Message]:
-        """The messages of the next request. Every call in them has its result."""
         before, own = self.before(live), self.view.trimmed(live.stream.message)
         return [*before, own] if own["parts"] else before
 
     def before(self, live: LiveTurn) -> list[Message]:
-        """The messages before the answer of this turn, as they are sent."""
         self.view.check(live.stream.message)
         before = self.view.uncovered(self._state.transcript.before(live.turn.message_id))
         if self._mend(before, live.turn):
@@ -63,12 +62,10 @@ class History:
         return set() if self.view.is_whole else self.call_ids(live)
 
     def call_ids(self, live: LiveTurn) -> set[str]:
-        """The ids of all calls of the conversation."""
         parts = [*live.stream.parts, *(part for each in self._state.transcript.messages for part in each["parts"])]
         return {part["toolCallId"] for part in parts if "toolCallId" in part}
 
     def last_word(self, live: LiveTurn) -> str:
-        """What is said to the model after an answer of its own, which it is to continue."""
         if not live.turn.continues or any(part["type"] != "step-start" for part in live.stream.own_parts):
             return CONTINUE
         continued = self._state.transcript.get(live.turn.continues)
@@ -83,11 +80,13 @@ class History:
         return list((self._state.transcript.get(message["id"]) or message)["parts"])
 
     def _mend(self, messages: list[Message], turn: Turn, spared: AbstractSet[str] = frozenset()) -> bool:
-        """Repair what an interruption left behind. Durable before the request is sent. Returns whether anything was changed."""
+        # Repaired and durable before the request is sent.
         fresh = [each for each in messages if each["id"] not in self._legal]
         if not fresh:
             return False
-        waiting = self._waiting_calls() | spared
+        begun = [turn for turn in self._state.open.values() if turn.attempt]  # their own turns settle these calls
+        open_parts = [part for turn in begun for part in self._state.stream_of(turn).parts if _is_open(part)]
+        waiting = spared | {part["toolCallId"] for part in open_parts}
         repaired = repair_transcript(
             fresh, should_repair=lambda part: part["toolCallId"] not in waiting, repair_part=self.repaired_part
         )
@@ -95,8 +94,7 @@ class History:
         if changed:
             placed = self._state.transcript.placed(changed)
             self._state.store.write(messages=placed)
-            for position, each in placed:
-                self._state.transcript.put(position, each)
+            self._state.transcript.put(placed)
             payload = {
                 "removedToolCalls": repaired.removed_tool_calls,
                 "normalizedInputs": repaired.normalized_inputs,
@@ -107,19 +105,13 @@ class History:
         self._legal |= {each["id"]: None for each in repaired.messages if each["id"] not in held}
         return bool(changed)
 
-    def _waiting_calls(self) -> set[str]:
-        """The calls of open turns: their own turns settle them."""
-        begun = [turn for turn in self._state.open.values() if turn.attempt]
-        return {part["toolCallId"] for turn in begun for part in self._state.stream_of(turn).parts if _is_open(part)}
-
     def forget(self) -> None:
-        """The conversation was cleared."""
         self._legal.clear()
         self.kept = KeptHistory()
 
-    def changed(self, message_id: str) -> None:
-        """A message was replaced."""
-        self._legal.pop(message_id, None)
+    def changed(self, message_ids: Iterable[str]) -> None:
+        for each in message_ids:
+            self._legal.pop(each, None)
 
     def final_message(self, stream: Stream, *, is_over: bool) -> Message | None:
         """The assistant's message of a turn that has ended, or waits; None if it is empty."""
@@ -144,7 +136,7 @@ def _is_open(part: Part) -> bool:
 
 
 def _closed(part: Part) -> Part:
-    """A part of a turn that is over: an unfinished text is done, and an allowed call that has not begun never will."""
+    # An unfinished text is done, and an allowed call that has not begun never will.
     if part.get("state") == "streaming":
         return {**without(part, "id"), "state": "done"}
     if part.get("state") == ToolState.APPROVAL_RESPONDED:

@@ -41,8 +41,7 @@ class KeptHistory:
         self._call_ids: set[str] = set()  # of the calls in them, each of which has its result
 
     def count_new(self, messages: Sequence[Message]) -> int:
-        """How many of these messages would have to be written."""
-        return len(messages) - len(self._messages) if self._begins(messages) else len(messages)
+        return len(messages) - len(self._messages) if _begins(self._messages, messages) else len(messages)
 
     def prepared(
         self,
@@ -60,7 +59,7 @@ class KeptHistory:
         known = self._untouched if self._model is model and _begins(self._untouched, history) else []
         shown = [*known[:1], *history[len(known) :]]
         made = model.prepare_messages(shown, parameters)
-        if not _is_same(made, shown):
+        if len(made) != len(shown) or not all(map(is_, made, shown)):
             made = model.prepare_messages(history, parameters) if known else made
             assert_paired(made)
             return made
@@ -70,13 +69,10 @@ class KeptHistory:
         self._settle(history)
         return history
 
-    def _begins(self, messages: Sequence[Message]) -> bool:
-        return _begins(self._messages, messages)
-
     def _written(self, messages: Sequence[Message], provider: str) -> HistoryWriter:
         """All of these messages but the last, written."""
         writer = self._writer
-        if writer is None or writer.provider != provider or not self._begins(messages):
+        if writer is None or writer.provider != provider or not _begins(self._messages, messages):
             writer, self._messages = HistoryWriter(provider), []
         self._writer = None  # until it is whole again
         for message in islice(messages, len(self._messages), max(0, len(messages) - 1)):
@@ -86,8 +82,7 @@ class KeptHistory:
         return writer
 
     def _settle(self, history: list[ModelMessage]) -> None:
-        """Remember the older messages of a history that the library left as it is. The rest begins with an answer, lest a result be cut off
-        from its call."""
+        # The rest begins with an answer, lest a result be cut off from its call.
         end = max(0, len(history) - RECENT)
         while end > len(self._untouched) and history[end].kind != "response":
             end -= 1
@@ -97,9 +92,4 @@ class KeptHistory:
 
 
 def _begins(first: Sequence[object], whole: Sequence[object]) -> bool:
-    """Whether a sequence begins with these very objects, and goes on."""
     return len(first) < len(whole) and all(map(is_, first, whole))
-
-
-def _is_same(left: Sequence[object], right: Sequence[object]) -> bool:
-    return len(left) == len(right) and all(map(is_, left, right))

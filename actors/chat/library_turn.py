@@ -116,7 +116,9 @@ class LibraryTurn:
             return TurnOutcome(TurnEvent.FAILED, in_words(problem), "library")
         if problem is not None:
             raise problem
-        self._write_output(result)
+        if result != last_text(self._live.stream.own_parts):
+            shown = to_jsonable_python(result, by_alias=True, fallback=str)
+            self._live.stream.add({"type": OUTPUT, "id": "output", "data": shown})
         return TurnOutcome(TurnEvent.COMPLETED, reason=self._live.stream.remark)
 
     async def _run(self) -> object:
@@ -140,24 +142,20 @@ class LibraryTurn:
         return result.output
 
     def _over(self, outcome: TurnOutcome) -> TurnOver:
-        """The turn is over, or waits for a person, in the midst of the library's loop."""
         self._outcome = outcome
         return TurnOver(outcome.event)
 
     # requests
 
     def _history(self) -> list[ModelMessage]:
-        """The conversation that the library begins with."""
         base = [part for step in self._base_steps()[self._told.covered_steps :] for part in step]
         own: list[Message] = [{**self._live.stream.message, "parts": base}] if base else []
         return to_model([*self._told.before, *own], provider=self._model.system)
 
     def _base_steps(self) -> list[list[Part]]:
-        """The steps of the answer that this turn continues."""
         return steps_of(self._live.stream.parts[: self._live.turn.base])
 
     def _uncovered(self, messages: Sequence[ModelMessage]) -> list[ModelMessage]:
-        """A request of the library without the answers of this turn that a summary covers, and what came of their calls."""
         left = self._told.covered_steps - len(self._base_steps())
         steps = accumulate(answer.steps for answer in self._answers())
         covered, is_covered = sum(each <= left for each in steps), False
@@ -184,8 +182,9 @@ class LibraryTurn:
             if known and known[0].is_whole:
                 return self._response(known[0], number)
             history = self._uncovered(messages)
-            if known:
-                history += self._so_far(known[0])
+            if known:  # it broke off: what was said of it, and the word that it goes on
+                so_far: Message = {"id": "", "role": "assistant", "parts": known[0].parts}
+                history += to_model([_ASKED, so_far], last_word=CONTINUE)[1:]
             outcome = await self._ask(self._sent(history, settings, parameters))
             if outcome is not None:
                 raise self._over(outcome)
@@ -194,7 +193,6 @@ class LibraryTurn:
     def _sent(
         self, history: list[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
     ) -> Callable[[Watchdog], AsyncGenerator[Event | Finished]]:
-        """What sends one request."""
         own = {part["toolCallId"] for part in self._live.stream.parts if is_tool_part(part)}
         taken = own | self._told.call_ids
         return lambda watchdog: stream_request(
@@ -211,10 +209,6 @@ class LibraryTurn:
                 found.append(_Answer(parts, end))
         return found
 
-    def _so_far(self, answer: _Answer) -> list[ModelMessage]:
-        """What was said of an answer that broke off, and the word that it goes on."""
-        return to_model([_ASKED, {"id": "", "role": "assistant", "parts": answer.parts}], last_word=CONTINUE)[1:]
-
     def _response(self, answer: _Answer, number: int) -> ModelResponse:
         """An answer in the library's form. It keeps its number wherever the library puts it."""
         from pydantic_ai.messages import ModelResponse  # noqa: PLC0415 - as above
@@ -225,7 +219,8 @@ class LibraryTurn:
         parts = [part for each in made if isinstance(each, ModelResponse) for part in each.parts]
         name, provider = self._model.model_name, self._model.system
         response = ModelResponse(parts=parts, model_name=name, provider_name=provider, metadata={NUMBER: number})
-        ours = [part["toolCallId"] for part in answer.parts if _is_called(part)]
+        called = [part for part in answer.parts if is_tool_part(part) and not part.get("providerExecuted")]
+        ours = [part["toolCallId"] for part in called if part.get("state") != "input-streaming"]
         self._ids |= dict(zip((call.tool_call_id for call in response.tool_calls), ours, strict=True))
         end: Event = answer.end or {"type": "finish-step"}
         counts: dict[str, Any] = end.get("usage") or {}
@@ -271,16 +266,7 @@ class LibraryTurn:
                 self._live.stream.add({"type": "tool-output-error", "toolCallId": call_id, "errorText": words})
 
     def refused(self, toolset: AbstractToolset[Any], problem: Exception) -> None:
-        """A toolset cannot be opened, so this turn goes on without its tools."""
         self._tenant.trouble(f"opening the toolset {toolset.label}", problem)
-
-    # the end
-
-    def _write_output(self, output: object) -> None:
-        """Write what the library returned, if it is not the last text."""
-        if output != last_text(self._live.stream.own_parts):
-            shown = to_jsonable_python(output, by_alias=True, fallback=str)
-            self._live.stream.add({"type": OUTPUT, "id": "output", "data": shown})
 
 
 class TurnOver(Exception):
@@ -294,12 +280,7 @@ _COUNTS = frozenset({"input_tokens", "output_tokens", "cache_read_tokens", "cach
 _REASONS = frozenset({"stop", "length", "content_filter", "tool_call", "error"})
 
 
-def _is_called(part: Part) -> bool:
-    return is_tool_part(part) and not part.get("providerExecuted") and part.get("state") != "input-streaming"
-
-
 def _steps(parts: list[Part]) -> Iterator[list[Part]]:
-    """The parts of each step."""
     step: list[Part] | None = None
     for part in parts:
         if part["type"] == "step-start":
@@ -313,7 +294,6 @@ def _steps(parts: list[Part]) -> Iterator[list[Part]]:
 
 
 def _recorded(model: Model, turn: LibraryTurn) -> Model:
-    """The model, whose requests are the turn's."""
     from pydantic_ai.models import CompletedStreamedResponse  # noqa: PLC0415 - as above
     from pydantic_ai.models.wrapper import WrapperModel  # noqa: PLC0415 - as above
 
@@ -377,12 +357,11 @@ def _wrapped(toolset: AbstractToolset[Any], turn: LibraryTurn, at: int | None) -
 
 
 def _called_by_us(definition: ToolDefinition) -> ToolDefinition:
-    """A tool that waits for a person or for the client is one like any other to the library: the turn does the waiting."""
+    # To the library such a tool is like any other: the turn waits for the person or the client.
     return replace(definition, kind="function") if definition.kind in ("external", "unapproved") else definition
 
 
 def _of_client(tools: Sequence[Tool]) -> AbstractToolset[Any]:
-    """The tools that the turn's client brought."""
     from pydantic_ai import ToolDefinition  # noqa: PLC0415 - as above
     from pydantic_ai.toolsets import ExternalToolset  # noqa: PLC0415 - as above
 

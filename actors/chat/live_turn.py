@@ -22,11 +22,12 @@ from typing import Any
 from perdure.actors.chat.approvals import approval_request, call_run_id, first_run_id, is_approved, put_off
 from perdure.actors.chat.chat_messages import shortened_result
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.lost_calls import aborted, died, evidence_of, never_ran, timed_out, told_of
+from perdure.actors.chat.lost_calls import aborted, died, evidence_of, never_ran, timed_out
 from perdure.actors.chat.tool_run import DEFERRED, TIMED_OUT, UNAPPROVED, RepeatableToolRun, ToolEnd, ToolRun, execute
 from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool, Toolset
 from perdure.actors.chat.toolsets import listed
+from perdure.actors.chat.transcript import told_of
 from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import in_words, result_of, text_of, tried
 from perdure.actors.life.activity import CALL
@@ -68,22 +69,18 @@ class LiveTurn:
         return self._state.toolset().plus(self.client_tools())
 
     def client_tools(self) -> list[Tool]:
-        """The tools that the client of this turn brought."""
         return self._state.client_tools(self.turn)
 
     def add_tool(self, tool: Tool) -> None:
-        """Take a tool that came up while the turn is played."""
         if tool.name not in self.tools:
             self.__dict__["tools"] = self.tools.plus([tool])
 
     async def open_toolsets(self) -> None:
-        """Learn the tools of the agent's toolsets of pydantic-ai."""
         if self._agent.toolsets:
             found = await listed(type(self._agent), self._tenant.code_dir, self._tenant.trouble)
             self.__dict__["tools"] = self.tools.plus(found)
 
     def is_settled(self, call_id: str) -> bool:
-        """Whether a call has its result, or needs none."""
         part = self._part(call_id)
         return part is None or is_settled(part)
 
@@ -111,7 +108,6 @@ class LiveTurn:
         return next((each for each in reversed(parts) if each.get("toolCallId") == call_id), None)
 
     def stage(self, part: Part) -> CallStage:
-        """How far a call has come."""
         state = part.get("state")
         if is_settled(part):
             return CallStage.DEAD if told_of(part).get("outcome") == "unknown" else CallStage.FINISHED
@@ -137,12 +133,11 @@ class LiveTurn:
                 task.result()
 
     def awaits_person(self) -> bool:
-        """Whether a call waits for its client, for an approval, or for a result from elsewhere."""
         return bool(self.waiting(self.stream.parts))
 
     def waiting(self, parts: list[Part]) -> list[Part]:
-        """Those of these parts that are such calls."""
-        return waiting_calls(parts, frozenset(tool.name for tool in self.tools if tool.kind == "client"))
+        """Those of these calls that wait for their client, for an approval, or for a result from elsewhere."""
+        return waiting_calls(parts, self.tools.client_names)
 
     async def drain(self, limit_ms: float | None = None) -> None:
         """Wait for the calls under way, at most for so long. A lost connection to the provider is no reason to stop a tool."""
@@ -153,14 +148,13 @@ class LiveTurn:
             await self._wait(waiting)
 
     def abandon(self) -> None:
-        """Stop waiting for the calls, because the storage failed. Whoever takes the turn up asks for their runs again."""
+        # The storage failed. Whoever takes the turn up asks for the runs of these calls again.
         self._is_abandoned = True
         for task in self._tasks.values():
             task.add_done_callback(lambda task: None if task.cancelled() else task.exception())
             task.cancel()
 
     async def _wait(self, tasks: list[asyncio.Task[None]]) -> None:
-        """Wait for all. If it takes long, the stream says for what."""
         _, pending = await asyncio.wait(tasks, timeout=STATUS_AFTER_S)
         if pending:
             names = sorted(call_id for call_id, task in self._tasks.items() if task in pending)
@@ -186,7 +180,7 @@ class LiveTurn:
                 await self._stop(part, reason)
 
     async def _stop(self, part: Part, reason: str) -> None:
-        """Stop one call. If its run has completed, its result counts."""
+        # If its run has completed, its result counts.
         call_id, tool = part["toolCallId"], self._tool(part)
         began = await self._began(part, tool)
         is_run = call_id not in deferred_ids(self.stream.parts)
@@ -209,7 +203,6 @@ class LiveTurn:
         return tool.kind != "client" and await self._tenant.dispatch.inspect(self.run_id(call_id)) is not None
 
     async def runs(self) -> list[dict[str, Any]]:
-        """What the ledger knows of the unsettled calls that are runs."""
         found = []
         for part in self.stream.parts:
             tool = None if not is_tool_part(part) or is_settled(part) else self._tool(part)
@@ -220,7 +213,6 @@ class LiveTurn:
     # one call
 
     def run_id(self, call_id: str) -> str:
-        """The id of the run of a call: the same in every life of the turn."""
         return call_run_id(self.turn.request_id, call_id, self._part(call_id))
 
     def _tool(self, part: Part) -> Tool | None:
@@ -228,7 +220,6 @@ class LiveTurn:
         return self.tools.get(name) if name in self.tools else None
 
     def _begin(self, part: Part) -> asyncio.Task[None] | None:
-        """Begin a call, or find it under way; None if a person is to act first."""
         call_id, tool = part["toolCallId"], self._tool(part)
         if call_id in self._tasks:
             return self._tasks[call_id]
@@ -374,7 +365,7 @@ class LiveTurn:
         self._record_end(said, evidence)
 
     def _record_end(self, event: Event, evidence: OurMetadata | None) -> None:
-        """A settled call is durable at once, whatever happens to the connection (spec §4.11)."""
+        # Durable at once, whatever happens to the connection (spec §4.11).
         if evidence is not None:
             event["providerMetadata"] = {"perdure": evidence}
         self.stream.add(event)
@@ -386,7 +377,7 @@ class LiveTurn:
         self.stream.flush()
 
     async def _died(self, part: Part, tool: Tool, result: RunResult | None, context: ToolContext | None = None) -> None:
-        """A call began and nobody knows how it ended. A probe may know; else the model is told the evidence."""
+        # A probe may know how it ended; else the model is told the evidence.
         call_id = part["toolCallId"]
         context = context or self._context(call_id, self.run_id(call_id))
         probed, problem = await tried(result_of(lambda: tool.probed(part.get("input"), context, self._agent)))

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from perdure.actors.chat.chat_store import ChatStore
 from perdure.actors.chat.tools import Tool
-from perdure.actors.chat.transcript import Transcript
+from perdure.actors.chat.transcript import Transcript, told_of
 from perdure.actors.life.results import RunResult
 from perdure.ledger import HARD, Status
 from perdure.policies import (
@@ -37,11 +37,6 @@ NO_EFFECT = (
     "The call of {tool} died before it could answer, and a check of what it touches shows that it took no effect. Issue it again if it is "
     "still needed."
 )
-
-
-def told_of(part: Part) -> OurMetadata:
-    """Our metadata of a call's result; empty without any."""
-    return (part.get("resultProviderMetadata") or {}).get("perdure") or {}
 
 
 def evidence_of(part: Part, run_id: str, result: RunResult | None, at_ms: int) -> OurMetadata:
@@ -82,7 +77,6 @@ def aborted(part: Part, *, began: bool, is_question: bool = False) -> str:
 
 
 def never_ran(part: Part, why: str) -> str:
-    """What the model is told later of a call that had not begun when its turn ended."""
     return caution(NoResult.NEVER_RAN, CallEvidence(tool=tool_name(part), call_id=part["toolCallId"], ended_by=why))
 
 
@@ -126,7 +120,6 @@ class LostCalls:
         return stop_text(loss)
 
     def settled(self, part: Part, tool: Tool) -> None:
-        """A call is settled."""
         if told_of(part).get("outcome") == "unknown":
             self._keep(self._guard.lost(tool.name, part.get("input"), part["toolCallId"]))
         else:
@@ -134,19 +127,15 @@ class LostCalls:
             self._keep(self._guard.settled(part["toolCallId"], tool.effect, succeeded=succeeded))
 
     def found(self, call_id: str) -> None:
-        """The run of a lost call has ended."""
         self._keep(self._guard.settled(call_id, "once", succeeded=True))
 
     def approved(self, tool: Tool, given: object) -> None:
-        """A person has allowed this very call."""
         self._keep(self._guard.approved(tool.name, given))
 
     def forget(self) -> None:
-        """The conversation was forgotten; it is read again when it is asked for."""
         self._known = None
 
     def user_spoke(self) -> None:
-        """A message of the user has come."""
         self._keep(self._guard.user_spoke())
 
 

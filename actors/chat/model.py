@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import traceback
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from perdure.actors.chat.answer_reader import ANSWER_BYTES_MAX, AnswerReader
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 LONG_MESSAGES, BREATH_S = 500, 0.02
 
 
-async def stream_model(
+def stream_model(
     model: object,
     messages: Sequence[Message],
     *,
@@ -50,7 +51,7 @@ async def stream_model(
     kept: KeptHistory | None = None,
     taken_ids: Iterable[str] = (),
 ) -> AsyncGenerator[Event | Finished]:
-    """Ask a model and yield its answer as chunks of a UI message stream, then `Finished`. Closing the iterator closes the socket.
+    """The answer of a model as chunks of a UI message stream, then `Finished`. Closing the iterator closes the socket.
 
     Chunks are those of one step, without `start`, `finish` and the marks of steps. `tool-input-available` comes for calls that are
     proven whole and may be executed; every other call ends in `tool-input-error`.
@@ -76,15 +77,21 @@ async def stream_model(
     reader = AnswerReader(tools, taken_ids=taken | {*taken_ids}, bytes_max=bytes_max)
 
     async def opened() -> _Opened:
-        how = (_parameters(tools, instructions), settings, last_word, kept or KeptHistory())
-        return await _asked(resolve_model(model), messages, *how)
+        found, history, parameters = resolve_model(model), kept or KeptHistory(), _parameters(tools, instructions)
+        prepare = partial(history.prepared, messages, found, parameters, last_word)
+        if history.count_new(messages) < LONG_MESSAGES:
+            prepared = prepare()
+        else:
+            # On a thread, because 10,000 messages take a fifth of a second; a moment later, so that followers hear first that the turn has
+            # begun.
+            await asyncio.sleep(BREATH_S)
+            prepared = await asyncio.to_thread(prepare)
+        return _send(found, prepared, settings, parameters)
 
-    async with contextlib.aclosing(_answer(opened, reader, watchdog or Watchdog(), tail_s)) as chunks:
-        async for chunk in chunks:
-            yield chunk
+    return _answer(opened, reader, watchdog or Watchdog(), tail_s)
 
 
-async def stream_request(
+def stream_request(
     model: Model,
     history: list[ModelMessage],
     settings: Mapping[str, object] | None,
@@ -107,10 +114,7 @@ async def stream_request(
         assert_paired(prepared)
         return _send(model, prepared, settings, parameters)
 
-    reader = AnswerReader(tools, taken_ids=taken_ids)
-    async with contextlib.aclosing(_answer(opened, reader, watchdog, TAIL_S)) as chunks:
-        async for chunk in chunks:
-            yield chunk
+    return _answer(opened, AnswerReader(tools, taken_ids=taken_ids), watchdog, TAIL_S)
 
 
 async def _answer(
@@ -134,32 +138,9 @@ async def _answer(
 
 
 def _has_begun(problem: BaseException) -> bool:
-    """Whether the answer had begun: the library reads the first event, whatever it is, while it opens the stream."""
+    # The library reads the first event, whatever it is, while it opens the stream.
     frames = traceback.walk_tb(problem.__traceback__)
     return any(frame.f_code.co_name == "_process_streamed_response" for frame, _ in frames)
-
-
-_How = tuple["ModelRequestParameters", dict[str, object] | None, str, KeptHistory]
-
-
-async def _asked(model: Model, messages: Sequence[Message], *how: *_How) -> _Opened:
-    """Open the stream. What is new of a long conversation is converted on a thread, because 10,000 messages take a fifth of a second, and a
-    moment later, so that followers hear first that the turn has begun."""
-    if how[-1].count_new(messages) < LONG_MESSAGES:
-        return _open(model, messages, *how)
-    await asyncio.sleep(BREATH_S)
-    return await asyncio.to_thread(_open, model, messages, *how)
-
-
-def _open(
-    model: Model,
-    messages: Sequence[Message],
-    parameters: ModelRequestParameters,
-    settings: dict[str, object] | None,
-    last_word: str,
-    kept: KeptHistory,
-) -> _Opened:
-    return _send(model, kept.prepared(messages, model, parameters, last_word), settings, parameters)
 
 
 def _send(
@@ -168,7 +149,6 @@ def _send(
     settings: Mapping[str, object] | None,
     parameters: ModelRequestParameters,
 ) -> _Opened:
-    """Open the stream of a request whose history is prepared and legal."""
     from pydantic_ai.direct import model_request_stream  # noqa: PLC0415 - as above
     from pydantic_ai.settings import ModelSettings  # noqa: PLC0415 - as above
 

@@ -141,7 +141,6 @@ def _provider(name: str, key: str | None, client: httpx2.AsyncClient) -> Provide
 
 
 def _what_is_missing(problem: Exception) -> str:
-    """The missing variable or package, out of the message of the provider's library."""
     said = " ".join(str(problem).split())
     variables = dict.fromkeys(re.findall(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b", said))
     if variables:
@@ -153,7 +152,7 @@ def _what_is_missing(problem: Exception) -> str:
 
 
 def _http_client() -> httpx2.AsyncClient:
-    """One client for all providers that take it. It bounds an answer before any library gathers it in memory."""
+    # One client for all providers that take it. It bounds an answer before any library gathers it in memory.
     import httpx2  # noqa: PLC0415 - as above
     from pydantic_ai.models import get_user_agent  # noqa: PLC0415 - as above
 

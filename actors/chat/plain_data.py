@@ -104,6 +104,5 @@ class TextJoiner:
         return mended(text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass"))
 
     def rest(self) -> str:
-        """The rest, at the end of the text."""
         half, self._half = self._half, ""
         return mended(half)

@@ -33,7 +33,7 @@ from perdure.actors.chat.turn_spans import Source
 from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.actors.code.author_call import result_of, tried
 from perdure.actors.ports import Faults, KillPoint
-from perdure.policies import FAILURES_MAX, Event, Failure, FailureKind, Part, TurnEvent
+from perdure.policies import Event, Failure, FailureKind, Part, TurnEvent
 
 if TYPE_CHECKING:
     from pydantic_ai import Agent as LibraryAgent
@@ -70,39 +70,27 @@ class Play:
         return await abort(self.live) if outcome is None or outcome.event is TurnEvent.PARKED else outcome
 
     def cancel(self) -> None:
-        """Stop at once; `turn.cancelled` says why."""
         if self._task is not None:
             self._task.cancel()
 
     async def run(self) -> TurnOutcome:
-        """Play the turn to its end."""
-        if self._agent.library_agent is None:
-            await self.live.open_toolsets()
+        """Play the turn to its end, or until it waits for a person."""
+        live, library = self.live, self._agent.library_agent
+        if library is not None:
+            return await self._by_library(library)
+        await live.open_toolsets()
         while True:
-            try:
-                return await self._steps()
-            except Stalled as problem:
-                outcome = await self._recovery.stalled(self.live, problem.waited_ms)
-                if outcome is not None:
-                    return outcome
-
-    async def _steps(self) -> TurnOutcome:
-        live = self.live
-        if self._agent.library_agent is not None:
-            return await self._by_library(self._agent.library_agent)
-        for _ in range(self._agent.max_steps + FAILURES_MAX):
             live.stream.mend()
             if await live.settle():
                 return TurnOutcome(TurnEvent.PARKED)
             if live.stream.is_answered:
                 return TurnOutcome(TurnEvent.COMPLETED, reason=live.stream.remark)
             if live.stream.steps_taken >= self._agent.max_steps:
-                break
-            failure = await self._request()
-            outcome = None if failure is None else await self._recovery.failed(live, failure)
+                words = f"The turn took more than {self._agent.max_steps} steps."
+                return TurnOutcome(TurnEvent.FAILED, words, "max_steps")
+            outcome = await self._request()
             if outcome is not None:
                 return outcome
-        return TurnOutcome(TurnEvent.FAILED, f"The turn took more than {self._agent.max_steps} steps.", "max_steps")
 
     async def _by_library(self, library: LibraryAgent[Any, Any]) -> TurnOutcome:
         """The same, decided by an agent of pydantic-ai."""
@@ -110,33 +98,26 @@ class Play:
             model, before = await self._state.model(), self._history.before(self.live)
             covered = self._history.view.covered_steps(self.live.stream.message)
             told = ModelHistory(before, covered, self._history.call_ids(self.live))
-            ask = partial(self._asked, model)
+            ask = partial(self._request_of_library, model)
             outcome = await LibraryTurn(library, self._agent, self._tenant, self.live, told, model, ask).play()
             if outcome is not SHORTER:
                 return outcome
 
-    async def _asked(self, model: Model, source: Source) -> TurnOutcome | None:
-        """Take the answer of one request, and recover. Returns an outcome if the turn is over."""
+    async def _request_of_library(self, model: Model, source: Source) -> TurnOutcome | None:
         if await self._recovery.compaction.ahead(self.live):
             return SHORTER
         said = partial(self._history.request_messages, self.live)
         compactions = self.live.turn.compactions
-        try:
-            failure = await self._take(
-                self._spans.observed(self.live.stream, model, None, said, source), lambda _: None
-            )
-        except Stalled as problem:
-            return await self._recovery.stalled(self.live, problem.waited_ms)
-        outcome = None if failure is None else await self._recovery.failed(self.live, failure)
+        observed = self._spans.observed(self.live.stream, model, None, said, source)
+        outcome = await self._answered(observed, lambda _: None)
         return SHORTER if outcome is None and self.live.turn.compactions > compactions else outcome
 
-    # one request
+    # one request: sent, taken in, and recovered; an outcome if the turn is over
 
-    async def _request(self) -> Failure | None:
-        """Send one request and take in its answer. Returns its failure, or None."""
+    async def _request(self) -> TurnOutcome | None:
         model, problem = await tried(self._state.model())
         if isinstance(problem, ModelFailed):
-            return problem.failure
+            return await self._recovery.failed(self.live, problem.failure)
         if model is None or problem is not None:
             raise AssertionError("there is neither a model nor a reason") if problem is None else problem
         await self._recovery.compaction.ahead(self.live)
@@ -151,7 +132,14 @@ class Play:
             return stream_model(model, messages, tools=specs, watchdog=watchdog, kept=self._history.kept, **how)
 
         source = self._spans.observed(self.live.stream, model, settings, lambda: messages, sent)
-        return await self._take(source, self.live.announced)
+        return await self._answered(source, self.live.announced)
+
+    async def _answered(self, source: Source, announced: Callable[[str], object]) -> TurnOutcome | None:
+        try:
+            failure = await self._take(source, announced)
+        except Stalled as problem:
+            return await self._recovery.stalled(self.live, problem.waited_ms)
+        return None if failure is None else await self._recovery.failed(self.live, failure)
 
     async def _take(self, source: Source, announced: Callable[[str], object]) -> Failure | None:
         """Write an answer into the stream. Returns the failure of its request, or None."""

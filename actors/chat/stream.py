@@ -85,7 +85,6 @@ class Stream:
 
     @property
     def parts(self) -> list[Part]:
-        """The parts of the message so far."""
         pending, self._folded = self.events[self._folded :], len(self.events)
         for event in merged(pending):
             self._parts = apply_chunk(self._parts, event)
@@ -104,17 +103,14 @@ class Stream:
 
     @property
     def message(self) -> Message:
-        """The assistant's message so far."""
         return {"id": self.turn.message_id, "role": "assistant", "parts": self.parts}
 
     def begin_with(self, parts: list[Part]) -> None:
-        """Continue an existing message."""
         self._parts = parts
 
     # writing
 
     def beside(self, **documents: Unpack[Beside]) -> None:
-        """Write these with the next flush."""
         self._beside = _both(self._beside, documents)
 
     def add(self, event: Event) -> None:
@@ -147,17 +143,11 @@ class Stream:
             self._due = loop.call_at(at_s, self._flush_after, 1, context=self._context)
 
     def _flush_after(self, turns: int) -> None:
-        """Flush after some turns of the loop, so that what is there already goes with it: often the end of the answer."""
+        # What is there already goes with it then: often the end of the answer.
         self._due = self._life.services.writes.soon(self.flush, self._fail, self._context, turns)
 
-    def _flush_due(self) -> None:
-        try:
-            self.flush()
-        except StorageError as problem:
-            self._fail(problem)
-
     def _fail(self, problem: StorageError) -> None:
-        """The next `add` raises it."""
+        # The next `add` raises it.
         self._problem = problem
 
     def flush(self, **beside: Unpack[Beside]) -> None:
@@ -171,7 +161,6 @@ class Stream:
         self._store.write(self.turn, segment=segment, told=partial(self._told, pending), **beside)
 
     def _told(self, pending: list[Event]) -> None:
-        """These events are durable."""
         self._flushed_s = asyncio.get_running_loop().time()
         if pending:
             self._on_durable(pending)
@@ -180,7 +169,6 @@ class Stream:
             self._tell(follower)
 
     def hasten(self) -> None:
-        """Flush soon what is pending, because somebody waits for it."""
         if len(self.events) > self.turn.events:
             self._flush_at(asyncio.get_running_loop().time())
 
@@ -197,11 +185,14 @@ class Stream:
             await self._hear(hold_s)
         if self.turn.events - first > PRESSURE and not self.turn.is_over:
             await asyncio.sleep(PRESSURE_S)
-            self._flush_due()
+            try:
+                self.flush()
+            except StorageError as problem:
+                self._fail(problem)
         return batch(self.events[first : self.turn.events])
 
     async def _hear(self, hold_s: float) -> None:
-        """Wait until more is durable, or so long. A timer by itself takes half of what `asyncio.timeout` does."""
+        # A timer by itself takes half of what `asyncio.timeout` does.
         loop = asyncio.get_running_loop()
         follower: asyncio.Future[None] = loop.create_future()
         self._followers[follower] = None
@@ -222,12 +213,10 @@ class Stream:
 
     @property
     def last_step(self) -> list[Part]:
-        """The parts of the last step."""
         return self.parts[_step_base(self.parts) + 1 :]
 
     @property
     def is_broken(self) -> bool:
-        """Whether the last step broke off."""
         boundary = last_boundary(self.events)
         return boundary is not None and boundary["type"] == "start-step"
 
@@ -254,7 +243,6 @@ class Stream:
 
     @property
     def finish_reason(self) -> str:
-        """Why the provider ended the last answer; empty if none has ended."""
         boundary = last_boundary(self.events)
         reason = "" if boundary is None else boundary.get("finishReason", "")
         return "" if reason == BROKEN else reason
@@ -309,12 +297,10 @@ class Stream:
 
 
 def _step_base(parts: list[Part]) -> int:
-    """The index at which the last step begins; -1 without one."""
     return max((index for index, part in enumerate(parts) if part["type"] == "step-start"), default=-1)
 
 
 def _kept(step: list[Part], *, replay: bool) -> int:
-    """How many parts of a broken step stay."""
     calls = [index for index, part in enumerate(step) if is_tool_part(part) and part.get("state") != "input-streaming"]
     if replay:
         return calls[-1] + 1 if calls else 0
@@ -331,7 +317,6 @@ def _is_void(part: Part) -> bool:
 
 
 def _both(first: Beside, second: Beside) -> Beside:
-    """What two would write at once. Lists of messages or calls are joined."""
     both: Beside = {**first, **second}
     if "messages" in first and "messages" in second:
         both["messages"] = [*first["messages"], *second["messages"]]

@@ -122,7 +122,6 @@ class Compaction:
     # shortening
 
     async def _shorten(self, live: LiveTurn, reason: str) -> bool:
-        """Summarise the older part. Returns whether that was done."""
         live.stream.add({"type": "data-status", "transient": True, "data": {"compacting": reason}})
         live.stream.flush()
         summary = None
@@ -146,7 +145,6 @@ class Compaction:
         return summary is not None
 
     def _cut(self, live: LiveTurn) -> _Cut | None:
-        """What is to be summarised; None if nothing can be left out."""
         before, own = self._history.before(live), self._history.view.trimmed(live.stream.message)
         steps = steps_of(own["parts"])
         steps = steps[:-1] if live.stream.is_broken else steps
@@ -204,7 +202,6 @@ class Compaction:
         raise AssertionError("the last try returns or raises")
 
     async def _answer(self, said: str) -> tuple[str, Failure | None]:
-        """The text of one answer, or the failure of its request."""
         model, live = await self._state.model(), self._live
         settings = await result_of(self._state.agent.get_model_settings)
         asked: list[Message] = [{"id": SUMMARY_ID, "role": "user", "parts": [{"type": "text", "text": said}]}]

@@ -7,7 +7,6 @@ that the process died during the call, and the outcome is unknown.
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any, ClassVar, Final, NotRequired, TypedDict
 
 from perdure.actors.agent.agent import Agent
@@ -55,7 +54,8 @@ class ToolRun(Agent):
             asked_to_stop=lambda: run.is_cancelled,
             approved=call.get("approved", False),
         )
-        tool, problem = tried_now(lambda: _found(call["tool"], self._perdure.code_dir))
+        find = find_library_tool if is_library_tool(call["tool"]) else find_tool
+        tool, problem = tried_now(lambda: find(call["tool"], self._perdure.code_dir))
         if tool is None or problem is not None:
             return {
                 "ok": False,
@@ -67,10 +67,6 @@ class ToolRun(Agent):
     def get_agent_tool_summary(self, end: JsonObject, run: RunContext) -> str:
         """What `perdure ps` shows of a call that is over."""
         return "" if end["ok"] else str(end["error"])
-
-
-def _found(reference: str, code_dir: Path | None) -> Tool:
-    return find_library_tool(reference, code_dir) if is_library_tool(reference) else find_tool(reference, code_dir)
 
 
 class RepeatableToolRun(ToolRun):

@@ -92,7 +92,6 @@ class ToolInput:
             raise _refusal(problem) from problem
 
     def arguments(self, given: object) -> dict[str, object]:
-        """The given arguments by the function's parameters. The function's own defaults hold for the others."""
         model = self.checked(given)
         fields = type(model).model_fields
         return {
@@ -102,7 +101,6 @@ class ToolInput:
         }
 
     def plain(self, given: object) -> Any:
-        """Checked, and as plain data again."""
         return self._adapter.dump_python(self.checked(given), mode="json", by_alias=True)
 
 
@@ -134,7 +132,7 @@ def intake_of(function: Callable[..., object], agent_class: type | None = None, 
 
 
 def _field(name: str, default: object) -> object:
-    """A field with an alias, so that a parameter may have any name. The model sees a default that JSON can write."""
+    # An alias lets a parameter have any name. The model sees a default that JSON can write.
     if default is inspect.Parameter.empty:
         return Field(alias=name)
     return Field(default, alias=name) if _is_json(default) else Field(default_factory=lambda: default, alias=name)
@@ -151,7 +149,6 @@ def _is_json(value: object) -> bool:
 
 
 def context_name(function: Callable[..., object]) -> str | None:
-    """The name of the parameter for the `ToolContext`, if there is one."""
     return _context_in(written(function, is_method=False))
 
 
@@ -195,7 +192,6 @@ def intake_of_schema(schema: JsonObject) -> ToolInput:
 
 
 def is_object(annotation: object) -> bool:
-    """Whether JSON writes values of this type as objects."""
     if annotation is Any:
         return False
     try:
@@ -211,7 +207,6 @@ def _plainly(annotation: Any) -> TypeAdapter[Any]:
 
 
 def _object(schema: JsonObject, texts: dict[str, str]) -> JsonObject:
-    """The schema with an object at the top, as providers want it, and with the descriptions of the docstring."""
     top = {name: value for name, value in _at_top(schema).items() if name != "title"}
     known = cast("dict[str, JsonObject]", top.get("properties", {}))
     properties = {name: {"description": texts[name], **each} if name in texts else each for name, each in known.items()}
@@ -219,14 +214,14 @@ def _object(schema: JsonObject, texts: dict[str, str]) -> JsonObject:
 
 
 def _at_top(schema: JsonObject) -> JsonObject:
-    """The schema without a reference at the top, which recursive types have."""
+    # Recursive types have a reference at the top.
     name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
     definitions = cast("dict[str, JsonObject]", schema.get("$defs", {}))
     return {**definitions[name], "$defs": dict(definitions)} if name in definitions else schema
 
 
 def _refusal(problem: ValidationError) -> BadToolInput:
-    """The first problems, so that the model can correct all of them at once."""
+    # Several problems are told at once, so that the model can correct all of them.
     errors = problem.errors(include_url=False)
     places = [".".join(str(step) for step in each["loc"]) or "input" for each in errors]
     told = [f"{place}: {each['msg']}" for place, each in zip(places, errors, strict=True)][:_PROBLEMS_MAX]

@@ -102,7 +102,6 @@ class Tool:
         return ToolSpec(self.name, told or "", self.intake.schema)
 
     def reference(self, code_dir: Path | None = None) -> str:
-        """The name by which another process finds the function of this tool (`find_tool`). Raises `BadRequest`."""
         if self.kind != "function":
             raise BadRequest("tool", f"{self.name} is {_WHO[self.kind]}, so there is no function to be found elsewhere")
         if self.found_as:
@@ -120,7 +119,6 @@ class Tool:
         return functools.partial(self.function, **arguments, **({wants: context} if wants else {}))
 
     def agent_input(self, given: object) -> Json:
-        """The input of the child agent, as plain data. Raises `BadToolInput`."""
         plain = self.intake.plain(given)
         return cast("Json", plain[self.wrapped_as] if self.wrapped_as is not None else plain)
 
@@ -244,14 +242,12 @@ def tool(function: F | None = None, **options: Unpack[ToolOptions]) -> F | Calla
 
 
 def options_of(thing: object) -> ToolOptions | None:
-    """The options that `@tool` gave to a function or method; None if it is not marked."""
     options = getattr(thing, "__perdure_tool__", None)
     return cast("ToolOptions", options) if isinstance(options, dict) else None
 
 
 @functools.lru_cache(maxsize=256)
 def _marked(agent_class: Hashable) -> tuple[str, ...]:
-    """The names of the methods that are marked with `@tool`, those of the oldest class first."""
     names = {name: None for each in reversed(cast("type", agent_class).__mro__) for name in vars(each)}
     return tuple(name for name in names if options_of(getattr(agent_class, name, None)) is not None)
 
@@ -284,7 +280,6 @@ def function_tool(function: Callable[..., object]) -> Tool:
 
 
 def find_tool(reference: str, code_dir: Path | None = None) -> Tool:
-    """The tool of the function that another process named so. Raises `UnknownTool`, which says what went wrong."""
     return function_tool(load_function(reference, code_dir))
 
 
@@ -312,18 +307,15 @@ class Toolset:
 
     @classmethod
     def of(cls, agent: object) -> Toolset:
-        """The tools of an agent: what its `tools()` returns, and its methods that are marked with `@tool`."""
         returned = agent.tools() if hasattr(agent, "tools") else ()
         if isinstance(returned, str) or not isinstance(returned, Iterable):
             raise BadRequest("tools", f"{type(agent).__name__}.tools() returned {returned!r:.200}, not a list of tools")
         return cls([*returned, *(getattr(agent, name) for name in _marked(cast("Hashable", type(agent))))])
 
     def plus(self, tools: Iterable[object]) -> Toolset:
-        """These tools and more."""
         return Toolset([*self._tools.values(), *tools])
 
     def get(self, name: str) -> Tool:
-        """The tool of this name. Raises `UnknownTool`, which lists the names."""
         if name not in self._tools:
             known = ", ".join(self._tools) or "none"
             raise UnknownTool("tool", f"there is no tool {name!r:.200}; the tools are: {known}")
@@ -338,6 +330,10 @@ class Toolset:
             except BadRequest as problem:
                 raise BadRequest("tools", f"{each.name}: {problem}") from problem
         return found
+
+    @property
+    def client_names(self) -> frozenset[str]:
+        return frozenset(each.name for each in self if each.kind == "client")
 
     def __iter__(self) -> Iterator[Tool]:
         return iter(self._tools.values())
@@ -360,14 +356,12 @@ def _as_tool(thing: object) -> Tool:
 
 
 def check_name(field: str, name: object) -> str:
-    """The name, if every provider takes it. Raises `BadRequest`."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise BadRequest(field, f"{name!r:.200} is not the name of a tool: 1 to 64 of a-z, A-Z, 0-9, _ and -")
     return name
 
 
 def check_description(description: object) -> str:
-    """The description, unless it is blank. Raises `BadRequest`."""
     if not isinstance(description, str) or not description.strip():
         raise BadRequest("description", "is missing; it is all that the model knows of the tool")
     return description

@@ -11,7 +11,6 @@ may say so itself, by `metadata={"effect": "idempotent"}`.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
 from perdure.actors.chat.plain_data import checked
 from perdure.actors.chat.tool_schema import ToolContext, intake_of_schema
-from perdure.actors.chat.tools import Effect, Kind, Tool
-from perdure.actors.code.author_call import tried
+from perdure.actors.chat.tools import Effect, Tool
+from perdure.actors.code.author_call import result_of, tried
 from perdure.actors.code.naming import load_type, type_name
 from perdure.ledger import BadRequest, UnknownTool
 from perdure.policies import JsonObject
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     Toolsets = Sequence[AbstractToolset[Any]]
 
 LIBRARY = "library"
-_KINDS: dict[str, Kind] = {"external": "client"}
 
 
 class HasDeps(Protocol):
@@ -71,7 +69,6 @@ class ResultLater(Exception):
 
 
 def checked_toolsets(given: object) -> Toolsets:
-    """The toolsets that a class names. Raises `BadRequest` for what is none."""
     from pydantic_ai.toolsets import AbstractToolset  # noqa: PLC0415 - loaded where a chat has toolsets
 
     if isinstance(given, str) or not isinstance(given, Sequence):
@@ -106,7 +103,7 @@ def library_tool(agent_class: type, at: int, definition: ToolDefinition, code_di
     return Tool(
         name=definition.name,
         description=definition.description or "",
-        kind=_KINDS.get(definition.kind, "function"),
+        kind="client" if definition.kind == "external" else "function",
         intake=intake_of_schema(checked("parameters", definition.parameters_json_schema)),
         effect=effect_of(definition.metadata),
         timeout_ms=None if definition.timeout is None else definition.timeout * 1000,
@@ -117,7 +114,6 @@ def library_tool(agent_class: type, at: int, definition: ToolDefinition, code_di
 
 
 def effect_of(metadata: Mapping[str, Any] | None) -> Effect:
-    """What may happen to a call after a death, by what the tool's author or its server says of it."""
     told = metadata or {}
     if told.get("effect") in get_args(Effect):
         return cast("Effect", told["effect"])
@@ -128,7 +124,6 @@ def effect_of(metadata: Mapping[str, Any] | None) -> Effect:
 
 
 def is_library_tool(reference: str) -> bool:
-    """Whether a tool is found in a toolset of the library."""
     return reference.startswith(f"{LIBRARY}#")
 
 
@@ -152,7 +147,6 @@ def find_library_tool(reference: str, code_dir: Path | None) -> Tool:
 async def _call(
     agent_class: type[HasToolsets], at: int, name: str, given: dict[str, Any], context: ToolContext | None
 ) -> object:
-    """Open the toolset, check the arguments, call the tool."""
     from pydantic_ai.exceptions import ApprovalRequired, CallDeferred, ModelRetry, ToolFailed  # noqa: PLC0415 - loaded where a chat has toolsets
 
     toolset = checked_toolsets(agent_class._perdure_toolsets())[at]  # noqa: SLF001 - the runtime's own
@@ -176,15 +170,14 @@ async def _call(
 
 
 async def deps_of(author: HasDeps | type[HasDeps]) -> object:
-    """What the tools of a class get as `ctx.deps`, made now."""
-    deps = author._perdure_deps()  # noqa: SLF001 - the runtime's own
-    return await deps if inspect.isawaitable(deps) else deps
+    # They are made now, in the process that needs them.
+    return await result_of(author._perdure_deps)  # noqa: SLF001 - the runtime's own
 
 
 async def _context(
     agent_class: type[HasToolsets], name: str | None = None, call: ToolContext | None = None
 ) -> RunContext[Any]:
-    """What the library tells a tool of its run. The conversation is not with it: the call may be in another process."""
+    # The conversation is not in it: the call may be in another process.
     from pydantic_ai import RunContext  # noqa: PLC0415 - loaded where a chat has toolsets
     from pydantic_ai.models.test import TestModel  # noqa: PLC0415 - stands for the model, which is not asked here
     from pydantic_ai.usage import RunUsage  # noqa: PLC0415 - as above
@@ -197,7 +190,7 @@ async def _context(
 
 
 def with_owners(context: RunContext[Any], toolset: AbstractToolset[Any]) -> RunContext[Any]:
-    """The context, with the capabilities that bring the tools of this toolset, without which the library does not tell of them."""
+    # Without the capabilities that bring its tools the library does not tell of them.
     owners: list[Any] = []
     toolset.apply(lambda each: owners.append(getattr(each, "capability", None)))
     known = list(context.capabilities.values())

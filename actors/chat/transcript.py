@@ -6,7 +6,11 @@ from collections.abc import Iterable
 
 from perdure.actors.chat.chat_messages import for_storage, is_current
 from perdure.actors.chat.chat_store import ChatStore
-from perdure.policies import Message, OurMetadata
+from perdure.policies import Message, OurMetadata, Part
+
+
+def told_of(part: Part) -> OurMetadata:
+    return (part.get("resultProviderMetadata") or {}).get("perdure") or {}
 
 
 class Transcript:
@@ -21,8 +25,7 @@ class Transcript:
         self._positions: dict[str, int] = {}
         self._last = 0
         self._messages: dict[str, Message] = {}
-        for position, message in store.messages():
-            self.put(position, message)
+        self.put(store.messages())
 
     @property
     def messages(self) -> list[Message]:
@@ -36,12 +39,10 @@ class Transcript:
 
     @property
     def newest_user_id(self) -> str:
-        """The id of the newest message of the user that has not been replaced; empty if there is none."""
         found = (each for each in reversed(self._messages.values()) if each["role"] == "user" and is_current(each))
         return next((each["id"] for each in found), "")
 
     def get(self, message_id: str) -> Message | None:
-        """A message by its id."""
         return self._messages.get(message_id)
 
     def __contains__(self, message_id: str) -> bool:
@@ -54,19 +55,22 @@ class Transcript:
             self._last = max(self._last, self._positions[message["id"]])
         return [(self._positions[message["id"]], for_storage(message)) for message in messages]
 
-    def put(self, position: int, message: Message) -> None:
-        """Add a message that is durable."""
-        newest = next(reversed(self._messages), None)
-        is_late = message["id"] not in self._messages and newest is not None and position < self._positions[newest]
-        self._positions[message["id"]] = position
-        self._last = max(self._last, position)
-        self._messages[message["id"]] = message
-        if is_late:
+    def put(self, placed: Iterable[tuple[int, Message]]) -> None:
+        """Add messages that are durable, or are so with the next flush of their turn, each at its position."""
+        has_late = False
+        for position, message in placed:
+            newest = next(reversed(self._messages), None)
+            is_new = message["id"] not in self._messages
+            has_late |= is_new and newest is not None and position < self._positions[newest]
+            self._positions[message["id"]] = position
+            self._last = max(self._last, position)
+            self._messages[message["id"]] = message
+            for part in message["parts"]:
+                told = told_of(part)
+                if "toolCallId" in part and told.get("outcome") == "unknown" and "runId" in told:
+                    self.uncertain[part["toolCallId"]] = told
+        if has_late:
             self._messages = dict(sorted(self._messages.items(), key=lambda each: self._positions[each[0]]))
-        for part in message["parts"]:
-            told = (part.get("resultProviderMetadata") or {}).get("perdure") or {}
-            if "toolCallId" in part and told.get("outcome") == "unknown" and "runId" in told:
-                self.uncertain[part["toolCallId"]] = told
 
     def since(self, message_id: str) -> list[Message]:
         """This message and all that follow it, without those that were replaced before."""
@@ -75,7 +79,6 @@ class Transcript:
         return [self._messages[each] for each in found if is_current(self._messages[each])]
 
     def position(self, message_id: str) -> int:
-        """The position of a message."""
         return self._positions[message_id]
 
     def remove(self, message_ids: Iterable[str]) -> None:
@@ -85,16 +88,13 @@ class Transcript:
             self._positions.pop(each, None)
 
     def positions(self) -> list[int]:
-        """All positions in use."""
         return list(self._positions.values())
 
     def clear(self) -> None:
-        """Forget everything."""
         self._positions.clear()
         self.uncertain.clear()
         self._messages.clear()
 
     def before(self, message_id: str) -> list[Message]:
-        """The messages before this one; all of them if it is not there."""
         found = self.messages
         return found[: list(self._messages).index(message_id)] if message_id in self._messages else found

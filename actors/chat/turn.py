@@ -117,7 +117,6 @@ class Turn(StoredRow):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended, for ever."""
         return self.status in TURN_ENDED
 
     def apply(self, event: TurnEvent) -> bool:
@@ -142,7 +141,6 @@ class Turn(StoredRow):
 
     @property
     def shown(self) -> ActiveTurn:
-        """The turn for its author's code."""
         return ActiveTurn(
             request_id=self.request_id,
             trigger=self.trigger,
@@ -154,7 +152,6 @@ class Turn(StoredRow):
 
     @property
     def own_message_ids(self) -> list[str]:
-        """The ids of its messages that are derived from its own id."""
         given = [str(each["id"]) for each in self.messages]
         return [self.message_id, *(each for each in given if each.startswith(f"{self.request_id}-"))]
 
@@ -302,4 +299,8 @@ class TurnResult:
 def last_text(parts: Sequence[Part]) -> str:
     """The text of the last step."""
     begins = max((at for at, part in enumerate(parts) if part["type"] == "step-start"), default=-1)
-    return "".join(part["text"] for part in parts[begins + 1 :] if part["type"] == "text")
+    return text_in(parts[begins + 1 :])
+
+
+def text_in(parts: Sequence[Part]) -> str:
+    return "".join(part["text"] for part in parts if part["type"] == "text")

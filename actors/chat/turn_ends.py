@@ -30,7 +30,6 @@ class TurnOutcome(NamedTuple):
 
     @property
     def last_event(self) -> Event:
-        """The last event of the turn's stream."""
         if self.event is TurnEvent.COMPLETED:
             return {"type": "finish"}
         if self.event is TurnEvent.ABORTED:

@@ -44,7 +44,6 @@ class ModelFailed(PerdureError):
 
 
 def too_long(bytes_max: int) -> ModelFailed:
-    """The failure of an answer that is too long. It is not repeated."""
     words = f"the answer has more than {bytes_max} bytes, so it was broken off"
     return ModelFailed(Failure(FailureKind.UNKNOWN, words, is_transient=False, code="answer_too_long"))
 
@@ -115,7 +114,6 @@ def _status(problem: BaseException, response: object) -> int | None:
 
 
 def _code(problem: BaseException, response: object) -> str | None:
-    """An errno's name, an SSL reason, or the code of an API."""
     if isinstance(problem, ssl.SSLError) and problem.reason:
         return problem.reason
     if isinstance(problem, socket.gaierror):
@@ -132,5 +130,5 @@ def _code(problem: BaseException, response: object) -> str | None:
 
 
 def _aws(response: object) -> Mapping[str, object]:
-    """The response of botocore, which is a plain mapping."""
+    # botocore's response is a plain mapping.
     return response if isinstance(response, Mapping) else {}

@@ -12,7 +12,6 @@ however they end. The end of a turn is one commit of its row, its message and it
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Callable, Iterable
 
 from perdure.actors.chat.conversation_state import ConversationState
@@ -21,9 +20,9 @@ from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.lost_calls import late_results
 from perdure.actors.chat.stream import Stream
 from perdure.actors.chat.summaries import Compaction
-from perdure.actors.chat.turn import ChatRecoveryContext, Turn
+from perdure.actors.chat.turn import ChatRecoveryContext, Turn, text_in
 from perdure.actors.chat.turn_ends import TurnOutcome
-from perdure.actors.code.author_call import in_words, kind_of, raised_by, tried
+from perdure.actors.code.author_call import in_words, kind_of, raised_by, result_of, tried
 from perdure.ledger import pack, unpack
 from perdure.policies import (
     TERMINAL_MESSAGE,
@@ -256,7 +255,6 @@ class TurnRecovery:
         self._state.emit(f"chat:recovery:{last}", turn, {**base, "reason": incident.reason or None})
 
     async def _asked(self, live: LiveTurn, incident: Incident, cause: str) -> TurnOutcome | None:
-        """Ask the author what becomes of the partial answer, and tell the followers. Returns an outcome if the turn is to end."""
         turn, stream = live.turn, live.stream
         parts = stream.said
         context = ChatRecoveryContext(
@@ -267,7 +265,7 @@ class TurnRecovery:
             stream_id=turn.request_id if parts else "",
             request_id=turn.request_id,
             recovery_root_request_id=incident.root_id,
-            partial_text=_text_of(parts),
+            partial_text=text_in(parts),
             partial_parts=unpack(pack(parts)),
             recovery_data=turn.stashed,
             messages=unpack(pack(self._state.transcript.messages)),
@@ -280,7 +278,9 @@ class TurnRecovery:
         wishes = answer if isinstance(answer, dict) else {}
         goes_on = wishes.get("continue") is not False or isinstance(wishes.get("answer"), str)
         self._interrupt(live, incident, cause, "scheduled" if goes_on else "exhausted")
-        if not keeps_partial(persist=wishes.get("persist"), has_settled_tools=_has_calls(parts)):
+        # dropped, a call that may have begun would be made again under another id, and happen twice
+        has_calls = any(is_tool_part(part) and part.get("state") != "input-streaming" for part in parts)
+        if not keeps_partial(persist=wishes.get("persist"), has_settled_tools=has_calls):
             stream.retract(turn.base, step=True)
         whole = wishes.get("answer")
         if whole is not None and not isinstance(whole, str):
@@ -307,12 +307,11 @@ class TurnRecovery:
             "recovery": 0 if incident is None else incident.attempt,
             "max_recoveries": 0 if incident is None else incident.max_attempts,
             "message_id": turn.message_id,
-            "text": _text_of(live.stream.own_parts),
+            "text": text_in(live.stream.own_parts),
         }
         live.stream.add({"type": "data-interrupted", "transient": True, "data": told})
 
     async def _exhausted(self, live: LiveTurn, incident: Incident, config: ChatRecovery, cause: str) -> TurnOutcome:
-        """The budget is used up: what was said stays, the author is told, and the turn ends."""
         turn = live.turn
         if config.on_exhausted is not None:
             parts, begun_ms = live.stream.said, turn.started_at_ms
@@ -328,12 +327,7 @@ class TurnRecovery:
 
     async def _heard(self, name: str, hook: Callable[..., object], context: object) -> object:
         """Call an author's hook. Returns None, and reports the error, if it raises."""
-
-        async def called() -> object:
-            answer = hook(context)
-            return await answer if inspect.isawaitable(answer) else answer
-
-        answer, problem = await tried(called())
+        answer, problem = await tried(result_of(lambda: hook(context)))
         if problem is not None:
             self._state.tenant.trouble(name, problem)
         return answer
@@ -341,7 +335,6 @@ class TurnRecovery:
     # the author's code
 
     async def raised(self, live: LiveTurn, problem: Exception) -> TurnOutcome | None:
-        """Something raised that is no failure of the model: the turn ends, and what it has done stays."""
         await live.drain()
         if isinstance(problem, MemoryError):
             return await self._interrupted(live, OUT_OF_MEMORY)
@@ -350,7 +343,6 @@ class TurnRecovery:
 
 
 async def abort(live: LiveTurn) -> TurnOutcome:
-    """End a cancelled turn: stop its tools, and settle each call with what is known of it."""
     await live.stop_calls(live.turn.cancelled or "")
     live.stream.mend()
     return TurnOutcome(TurnEvent.ABORTED, f"The turn was cancelled: {live.turn.cancelled}", "cancelled")
@@ -385,12 +377,3 @@ def _base(incident: Incident) -> dict[str, object]:
         "maxAttempts": incident.max_attempts,
         "recoveryKind": str(incident.kind),
     }
-
-
-def _has_calls(parts: list[Part]) -> bool:
-    """Whether there is a call that may have begun. Dropped, it would be made again under another id, and happen twice."""
-    return any(is_tool_part(part) and part.get("state") != "input-streaming" for part in parts)
-
-
-def _text_of(parts: list[Part]) -> str:
-    return "".join(part["text"] for part in parts if part["type"] == "text")

@@ -67,7 +67,6 @@ class ModelRequest:
     error: str = ""
 
     def heard(self, item: Event | Finished, turn: Turn) -> None:
-        """A piece of the answer came. With the last one the request is over, before its end becomes durable."""
         if isinstance(item, Finished):
             self.end, turn.asked_at_ms = item, 0
 
@@ -81,7 +80,6 @@ class TurnSpans:
 
     @property
     def are_told(self) -> bool:
-        """Whether telemetry is on."""
         return self._telemetry.is_on
 
     # a turn
@@ -107,13 +105,11 @@ class TurnSpans:
             self._telemetry.enter(self.place(turn))
 
     def broke_off(self, turn: Turn, begun_ms: int, cause: str) -> None:
-        """The attempt before the present one was cut off."""
         if self.are_told:
             self._attempt(turn, 1, begun_ms, "interrupted", cause)
             self.enter(turn)
 
     def ended(self, turn: Turn) -> None:
-        """A turn has ended. It is durable."""
         if self.are_told:
             error = "" if turn.status in (TurnStatus.COMPLETED, TurnStatus.SKIPPED) else turn.reason or str(turn.status)
             self._attempt(turn, 0, turn.attempt_at_ms or turn.accepted_at_ms, str(turn.status), error)
@@ -170,7 +166,6 @@ class TurnSpans:
 
     @contextmanager
     def _watched(self, stream: Stream, asked: ModelRequest, said: Said) -> Iterator[None]:
-        """Tell of a request when the block is left, however it is."""
         stream.turn.asked_at_ms = begun_ms = self._tenant.now_ms()
         shown = _shown(spoken_content(said())) if self._telemetry.tells_content else ""
         error = "cancelled"
@@ -214,7 +209,7 @@ class TurnSpans:
                 metrics.observe(MODEL_TOKENS, count, {**tags, "gen_ai.token.type": kind})
 
     def lost_request(self, turn: Turn) -> None:
-        """An earlier life died while a request to a model was under way."""
+        # An earlier life died while the request was under way.
         if self.are_told and turn.asked_at_ms:
             lives_before = int(bool(turn.run_id and self._run_of(turn.request_id)))
             self._tell_request(turn, turn.asked_at_ms, self._tenant.now_ms(), {}, LOST, lives_before)
@@ -247,7 +242,6 @@ class TurnSpans:
             self._tool(turn, part, attempt, begun_ms, "" if end["ok"] else end["kind"], end.get("output"))
 
     def lost_tool(self, turn: Turn, part: Part, attempt: int, begun_ms: int) -> None:
-        """An inline call died with an earlier life of the turn."""
         if self.are_told:
             self._tool(turn, part, attempt, begun_ms, LOST)
 
@@ -289,7 +283,6 @@ def _of_model(model: Model, settings: Mapping[str, object]) -> dict[str, Attribu
 
 
 def _counted(usage: Mapping[str, int]) -> dict[str, int]:
-    """The counts of tokens by the conventions' names."""
     names = {
         "input_tokens": "input_tokens",
         "output_tokens": "output_tokens",

@@ -21,7 +21,7 @@ from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.play import Play
 from perdure.actors.chat.summaries import Compaction
-from perdure.actors.chat.turn import Turn, TurnResult
+from perdure.actors.chat.turn import Turn, TurnResult, text_in
 from perdure.actors.chat.turn_ends import ResponseHook, TurnOutcome, reported
 from perdure.actors.chat.turn_recovery import TurnRecovery, abort
 from perdure.actors.code.author_call import tried, tried_now
@@ -106,11 +106,9 @@ class ClientAnswers:
         return True
 
     def waited_for(self, turn: Turn) -> list[str]:
-        """The ids of the calls of an open turn that wait for a client's result or an approval."""
         return [str(part["toolCallId"]) for part in self._waiting_calls(turn)]
 
     def words(self) -> list[str]:
-        """Which turns wait for whom, and what answers each call, for people."""
         agent, parked = self._state.tenant.agent_id, TurnStatus.PARKED
         return [
             f"turn {turn.request_id} of {agent} waits for a person: {'; '.join(map(_words, self._waiting_calls(turn)))}"
@@ -119,7 +117,6 @@ class ClientAnswers:
         ]
 
     def are_waited_for(self) -> bool:
-        """Whether a call waits for a client's result or an approval (spec §7), in an open turn or in the newest message."""
         return bool(self.imported()) or any(map(self._waiting_calls, self._state.open.values()))
 
     def imported(self) -> list[Part]:
@@ -129,8 +126,7 @@ class ClientAnswers:
             return []
         if any(turn.message_id == leaf["id"] or turn.trigger == "continue" for turn in self._state.open.values()):
             return []
-        names = frozenset(tool.name for tool in self._state.toolset() if tool.kind == "client")
-        return waiting_calls(leaf["parts"], names)
+        return waiting_calls(leaf["parts"], self._state.toolset().client_names)
 
     async def answered_by(self, turn: Turn) -> None:
         """A person has sent a message. It answers the questions of parked turns that the author's repair makes a part of the talk (seed
@@ -158,17 +154,14 @@ class ClientAnswers:
         return any(part["state"] != "approval-responded" and part["toolCallId"] not in elsewhere for part in waiting)
 
     def _waiting_calls(self, turn: Turn) -> list[Part]:
-        """The calls of a turn that wait for the client."""
         if turn.request_id not in self._state.open:
             return []
-        own = [tool for tool in self._state.toolset() if tool.kind == "client"]
-        names = frozenset(tool.name for tool in (*own, *self._state.client_tools(turn)))
-        return waiting_calls(self._state.stream_of(turn).parts, names)
+        brought = {tool.name for tool in self._state.client_tools(turn)}
+        return waiting_calls(self._state.stream_of(turn).parts, self._state.toolset().client_names | brought)
 
     # deadlines
 
     def watch(self, turn: Turn) -> None:
-        """Watch the deadline of a parked turn."""
         if math.isfinite(self._left_ms(turn)):
             self._watched[turn.request_id] = turn
             asyncio.get_running_loop().call_soon(self._look)
@@ -231,7 +224,7 @@ class TurnViews:
         self._recent: dict[str, tuple[Turn, list[Event]]] = {}
 
     def remember(self, turn: Turn, events: list[Event]) -> None:
-        """Keep the events of a turn that has ended: its followers ask for the end in a moment."""
+        # Its followers ask for the end in a moment.
         if len(events) <= RECENT_EVENTS_MAX:
             self._recent[turn.request_id] = turn, events
         while len(self._recent) > RECENT_MAX:
@@ -249,28 +242,23 @@ class TurnViews:
         return by_key or by_id
 
     def find(self, request_id: str) -> Turn | None:
-        """A turn by its id, whether it has ended or not."""
         recent, _ = self._recent.get(request_id, (None, ()))
         return self._state.open.get(request_id) or recent or self._state.store.turn(request_id)
 
     def found(self, request_id: str) -> Turn:
-        """The same. Raises `BadRequest` if there is none."""
         turn = self.find(request_id)
         if turn is None:
             raise BadRequest("request_id", f"no turn has the id {request_id}")
         return turn
 
     def forget(self) -> None:
-        """Turns were deleted."""
         self._recent.clear()
 
     def result_of(self, turn: Turn) -> TurnResult:
-        """A turn as its caller sees it."""
         stream = self._state.streams.get(turn.request_id)
         message = stream.message if stream is not None else self._state.transcript.get(turn.message_id)
         parts = message["parts"] if message is not None else []
-        text = "".join(part["text"] for part in parts if part["type"] == "text")
-        return _result(turn, text, message if parts else None)
+        return _result(turn, text_in(parts), message if parts else None)
 
     async def follow(
         self, request_id: str, first: int, hold_s: float = HOLD_S, *, awaits_people: bool = True
@@ -301,7 +289,7 @@ class TurnViews:
         return await self.follow(request_id, 0, 0.0)
 
     def told(self, turn: Turn, events: list[Event], after: int) -> dict[str, object]:
-        """The answer to a follower. Of a turn that is under way its events are enough."""
+        # Of a turn that is under way its events are enough.
         is_at_rest = turn.is_over or turn.status is TurnStatus.PARKED
         shown = self.result_of(turn) if is_at_rest else _result(turn)
         return {**vars(shown), "events": events, "next": after, "attempt": turn.attempt}
@@ -335,7 +323,6 @@ _LAST = {TurnStatus.COMPLETED: "finish", TurnStatus.ABORTED: "abort"}
 
 
 def _events_of(part: Part, part_id: str) -> list[Event]:
-    """The events that make this part."""
     kind = part["type"]
     if kind in ("text", "reasoning"):
         delta: Event = {"type": f"{kind}-delta", "id": part_id, "delta": part.get("text", "")}
@@ -412,7 +399,7 @@ class Turns:
         return turn
 
     def _begin_at_once(self, turn: Turn) -> None:
-        """Accept and begin a turn in one commit, because nothing is open and nothing has to be looked up first."""
+        # Nothing is open and nothing has to be looked up first, so acceptance and beginning are one commit.
         try:
             self._recovery.open(turn, self.state.stream_of(turn), [])
         except StorageError as problem:
@@ -421,7 +408,7 @@ class Turns:
         self._begin(turn)
 
     def _resume_run(self, turn: Turn, run: RunContext) -> None:
-        """A new attempt at a run takes up its turn. The events of a run begin anew with the attempt, so all are sent again."""
+        # The events of a run begin anew with each attempt, so all are sent again.
         stream = self.state.streams.get(turn.request_id)
         events = self.state.store.events(turn.request_id) if stream is None else stream.events[: turn.events]
         if not turn.is_over:
@@ -437,7 +424,6 @@ class Turns:
         self.kick()
 
     def wake(self) -> None:
-        """Take up the open turns of an earlier life."""
         for turn in self.state.store.open_turns():
             self.state.open.setdefault(turn.request_id, turn)
             self._number = max(self._number, turn.number)
@@ -447,7 +433,7 @@ class Turns:
     # messages of people that come while a turn is open (`policies.overlap`)
 
     def _seen(self, turn: Turn) -> OpenTurn:
-        """The turn as the policy sees it. One that an earlier life or attempt began is recovering, and in nobody's way (W-38)."""
+        # A turn that an earlier life or attempt began is recovering, and in nobody's way (W-38).
         is_recovering = turn.status is TurnStatus.RUNNING and (
             turn.attempt > 1 or turn.request_id not in self.state.ours
         )
@@ -460,7 +446,6 @@ class Turns:
         return turn.trigger == "chat" and overlaps(self._all_seen())
 
     def drops(self, turn: Turn) -> bool:
-        """Whether a message that comes now is refused."""
         policy = Overlap.of(self.state.agent.message_concurrency)
         return is_dropped(policy, is_overlapping=self._is_overlapping(turn)) and self.views.known(turn) is None
 
@@ -482,7 +467,6 @@ class Turns:
     # playing
 
     def kick(self) -> None:
-        """Play accepted turns."""
         if self._drain is None and self._next() is not None and not self._tenant.is_leaving:
             self._drain = self._tenant.spawn(self._play_all())
 
@@ -556,20 +540,17 @@ class Turns:
         return None if outcome is None else await reported(self.state, play.live.turn, outcome)
 
     async def _played(self, play: Play) -> TurnOutcome:
-        is_new = play.live.turn.status is TurnStatus.ACCEPTED
-        if is_new:
-            await self._cancel_replaced(play.live.turn)
-            await self.answers.answered_by(play.live.turn)
-        if is_new and (superseded := await self._superseded(play.live)) is not None:
-            return superseded
+        turn = play.live.turn
+        if turn.status is TurnStatus.ACCEPTED:
+            replaced = {each["id"] for each in self.state.transcript.since(turn.options.get("instead_of", ""))}
+            for parked in [each for each in self.state.open.values() if each.message_id in replaced]:
+                await self.cancel(parked.request_id, "its message was replaced")
+            await self.answers.answered_by(turn)
+            superseded = await self._superseded(play.live)
+            if superseded is not None:
+                return superseded
         early = await self._recovery.begin(play.live)
         return await play.run() if early is None else early
-
-    async def _cancel_replaced(self, turn: Turn) -> None:
-        """Cancel the turns that wait for a person in messages whose place this turn takes."""
-        replaced = {each["id"] for each in self.state.transcript.since(turn.options.get("instead_of", ""))}
-        for parked in [each for each in self.state.open.values() if each.message_id in replaced]:
-            await self.cancel(parked.request_id, "its message was replaced")
 
     # ending
 
@@ -579,8 +560,7 @@ class Turns:
             if not counts:
                 return
             told, placed = self._commit_end(turn, outcome)
-        for position, each in placed:
-            self.state.transcript.put(position, each)
+        self.state.transcript.put(placed)
         for name, payload in told:
             self.state.emit(name, turn, payload)
         self.answers.watch(turn)
@@ -620,7 +600,6 @@ class Turns:
                 waiter.set_result(turn)
 
     async def ended(self, request_id: str) -> Turn:
-        """Wait for the end of a turn."""
         turn = self.views.found(request_id)
         if turn.is_over:
             return turn

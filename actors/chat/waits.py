@@ -43,13 +43,11 @@ class Waits:
                 task.uncancel()
 
     def cut(self) -> None:
-        """End the wait that is under way."""
         if self._task is not None and not self._is_cut:
             self._is_cut = True
             self._task.cancel()
 
     def close(self) -> None:
-        """No more waits follow."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -48,13 +48,10 @@ class Watchdog:
             raise Stalled(self._limit_ms) from problem
 
     def heard(self) -> None:
-        """An event came, and has been dealt with."""
         self._limit_ms, self._since_s = self._between_ms, asyncio.get_running_loop().time()
 
     def cut(self) -> None:
-        """Stop waiting now."""
         self._waits.cut()
 
     def close(self) -> None:
-        """The request is over."""
         self._waits.close()

@@ -188,6 +188,41 @@ def test_the_repeat_of_a_lost_call_that_a_person_has_allowed_is_made_once_whatev
     visit(Gunner, story, Script(questions=(asked,), again=("OUTCOME UNKNOWN",), again_max=1))
 
 
+@tool(timeout_ms=1_000)
+async def hang(what: str) -> str:
+    """Hang, so that the outcome is not known."""
+    Outside.effects["hang", what] += 1
+    await asyncio.sleep(60)
+    return "done"
+
+
+class Hanger(Adder):
+    """Calls what hangs."""
+
+    def tools(self) -> list[Any]:
+        """It."""
+        return [hang]
+
+
+def test_a_call_that_was_refused_is_made_again_after_a_message_of_the_user_only() -> None:
+    """The continuation of an answer is no consent."""
+    note = {"role": "system", "parts": [{"type": "text", "text": "Be brief."}]}
+    hangs = ScriptedCall(name="hang", arguments={"what": "it"})
+
+    async def story(room: Room) -> None:
+        await room.do("chat", "go")
+        result = await room.do("continue_last_turn")
+        assert [words[:7] for _, words in outcomes(result.message)] == ["OUTCOME", "NOT RUN", "NOT RUN"]
+        assert Outside.effects["hang", "it"] == 1
+        await room.do("chat", "once more")
+        assert Outside.effects["hang", "it"] == 2
+        await room.do("chat", [note, "and again"])
+        assert Outside.effects["hang", "it"] == 3
+
+    asked = [calls(asks, hangs) for asks in ("go", "Continue your last message", "once more", "and again")]
+    visit(Hanger, story, Script(questions=tuple(asked), again=("OUTCOME UNKNOWN",), again_max=1))
+
+
 @pytest.mark.shows(chat_recovery="C-0994")
 def test_a_question_that_is_answered_while_the_model_speaks_is_not_waited_for() -> None:
     """The turn goes on at the end of the answer, and was never put aside (C-0994)."""
