@@ -143,7 +143,9 @@ def _end(stream: StreamedResponse, reader: AnswerReader) -> Iterator[Event | Fin
     if reason == "tool_call" and not reader.has_calls:
         raise ModelFailed(stream_ended("the provider announced a call of a tool, and sent none that has a name"))
     yield from reader.finish(reason)
-    yield from reader.refused(_refusal(stream))
+    # the library keeps the words of a refusal beside the answer
+    refusal = (stream.provider_details or {}).get("refusal") or getattr(stream, "_refusal_text", "")
+    yield from reader.refused(refusal if isinstance(refusal, str) else "")
     if reason in ENDING:  # providers name the end of an answer with calls in different ways
         reason = "tool_call" if len(reader.calls) else "stop"
     yield Finished(reason, _usage(stream.usage), stream.provider_response_id)
@@ -185,12 +187,6 @@ def reason_of_end(stream: StreamedResponse, *, is_over: bool) -> str | None:
     if reason is None and is_over and stream.provider_url is None:
         return "stop"
     return reason
-
-
-def _refusal(stream: StreamedResponse) -> str:
-    """The words by which the provider refused to answer, which the library keeps beside the answer."""
-    told = (stream.provider_details or {}).get("refusal") or getattr(stream, "_refusal_text", "")
-    return told if isinstance(told, str) else ""
 
 
 def _usage(usage: RequestUsage) -> dict[str, int]:

@@ -165,10 +165,9 @@ class CallReader:
         yield event
 
     def _arguments(self, call: _Call, tool: ToolSpec | None) -> JsonObject:
-        # Some providers send nothing for a tool that needs nothing.
         call.pieces.append(call.joiner.rest())
         text = call.text
-        if not text.strip():
+        if not text.strip():  # some providers send nothing for a tool that needs nothing
             wanted = tool.parameters.get("required") if tool is not None else None
             if isinstance(wanted, list) and wanted:
                 raise BadArguments(f"none came, and these are required: {', '.join(map(str, wanted))}")

@@ -142,6 +142,7 @@ class ChatStore:
             return []
         told: tuple[Documents[Any], ...] = (self._feed, self._messages, self._chunks, self._turns)
         with self._life.storage.committing:
+            # the row of an open turn is written again and again; it is told once the turn has ended
             found = [
                 (version, at, key)
                 for at, documents in enumerate(told)

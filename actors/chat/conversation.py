@@ -99,6 +99,7 @@ class Conversation:
             0,
             trigger,
             f"{request_id}-answer",
+            # the same content is the same turn, whether chat, save or submit asks for it
             digest=digest_of(
                 pack([trigger if trigger == "regenerate" else trigger == "continue", added, metadata, told])
             ),

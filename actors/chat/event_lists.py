@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from perdure.actors.events.message_parts import RETRACT
 from perdure.ledger import pack
@@ -12,7 +12,7 @@ from perdure.policies import Event
 BATCH_EVENTS_MAX, BATCH_BYTES_MAX = 5_000, 1_000_000
 UTF8_MOST = 4  # bytes of one character
 _PLAIN = frozenset({"type", "id", "delta"})  # what a delta has that says nothing else
-Numbered = TypeVar("Numbered", bound=Mapping[str, Any])
+Numbered = TypeVar("Numbered", bound=Mapping[str, object])
 
 
 def last_boundary(events: list[Event]) -> Event | None:

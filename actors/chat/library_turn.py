@@ -129,10 +129,12 @@ class LibraryTurn:
         given = self._live.client_tools()
         if given:
             toolsets.append(_wrapped(_of_client(given), self, None))
+        base = [part for step in self._base_steps()[self._told.covered_steps :] for part in step]
+        own: list[Message] = [{**self._live.stream.message, "parts": base}] if base else []
         with self._library.override(model=_recorded(self._model, self), toolsets=toolsets, tools=[]):
             result = await self._library.run(
                 None,
-                message_history=self._history(),
+                message_history=to_model([*self._told.before, *own], provider=self._model.system),
                 deps=await deps_of(self._author),
                 usage_limits=UsageLimits(request_limit=self._author.max_steps),
                 capabilities=[ReinjectSystemPrompt()],
@@ -146,11 +148,6 @@ class LibraryTurn:
         return TurnOver(outcome.event)
 
     # requests
-
-    def _history(self) -> list[ModelMessage]:
-        base = [part for step in self._base_steps()[self._told.covered_steps :] for part in step]
-        own: list[Message] = [{**self._live.stream.message, "parts": base}] if base else []
-        return to_model([*self._told.before, *own], provider=self._model.system)
 
     def _base_steps(self) -> list[list[Part]]:
         return steps_of(self._live.stream.parts[: self._live.turn.base])

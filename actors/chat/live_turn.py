@@ -322,7 +322,7 @@ class LiveTurn:
         if known is not None and tool.effect == "once":
             await self._died(part, tool, None, context)
             return
-        if tool.effect != "pure":
+        if tool.effect != "pure":  # a later life must know that the call has begun
             self.stream.flush(calls=[(call_id, {"attempt": context.attempt, "at_ms": self._state.tenant.now_ms()})])
         with spans.tool(self.turn, part, context.attempt) as ended:
             limit_ms = tool.limit_ms(self._agent.tool_timeout_ms)

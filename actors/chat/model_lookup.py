@@ -91,6 +91,7 @@ def load_library(model: object) -> None:
 
 
 def _load_provider(provider: str) -> None:
+    # a provider without a module of its own is asked in OpenAI's protocol
     for name in (provider.partition("-")[0], "openai"):
         if name.isidentifier():
             with contextlib.suppress(ImportError):

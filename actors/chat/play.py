@@ -124,12 +124,19 @@ class Play:
         messages, specs = self._history.request_messages(self.live), self.live.tools.specs()
         instructions = await result_of(self._agent.get_instructions)
         settings = await result_of(self._agent.get_model_settings)
-        last_word, taken_ids = self._history.last_word(self.live), self._history.hidden_call_ids(self.live)
 
         def sent(watchdog: Watchdog) -> AsyncGenerator[Event | Finished]:
-            how: dict[str, Any] = {"instructions": instructions, "settings": settings, "last_word": last_word}
-            how["taken_ids"] = taken_ids
-            return stream_model(model, messages, tools=specs, watchdog=watchdog, kept=self._history.kept, **how)
+            return stream_model(
+                model,
+                messages,
+                tools=specs,
+                instructions=instructions,
+                settings=settings,
+                last_word=self._history.last_word(self.live),
+                watchdog=watchdog,
+                kept=self._history.kept,
+                taken_ids=self._history.hidden_call_ids(self.live),
+            )
 
         source = self._spans.observed(self.live.stream, model, settings, lambda: messages, sent)
         return await self._answered(source, self.live.announced)

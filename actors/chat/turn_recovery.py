@@ -155,7 +155,7 @@ class TurnRecovery:
         stream.add({"type": "start", "messageId": turn.message_id})
         if "answer" in turn.options:
             stream.add(turn.options["answer"])
-        if not turn.run_id:
+        if not turn.run_id:  # the turn of a run is durable by the ledger's record of the run
             stream.flush()
         self._state.emit("chat:turn:start", turn, {"trigger": turn.trigger, "continuation": bool(turn.continues)})
 
@@ -189,7 +189,7 @@ class TurnRecovery:
         turn.attempt, turn.was_entered = turn.attempt + 1, False
         self._state.ours.add(turn.request_id)
         if declined is None:
-            stream.flush()
+            stream.flush()  # the attempt counts, however it ends
         self._state.spans.broke_off(turn, begun_ms, cause)
         if declined is not None:
             return declined

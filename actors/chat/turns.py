@@ -271,6 +271,7 @@ class TurnViews:
         if not turn.is_over:
             hold_s = hold_s if awaits_people or turn.status is not TurnStatus.PARKED else 0.0
             events = await self._state.stream_of(turn).next_events(first, hold_s)
+            # it may have been cleared while this waited
             return self.find(request_id) or turn, events, first + len(events)
         known = self._recent.get(request_id)
         events = self._state.store.events(request_id, first) if known is None else known[1][first:]
@@ -384,6 +385,7 @@ class Turns:
             return known
         self.state.spans.accepted(turn, run)
         turn.is_overlapping = self._is_overlapping(turn)
+        # the clock puts it behind the ended turns of earlier lives, which are not read here
         self._number = turn.number = max(self._number + 1, self.state.tenant.now_ms())
         turn.accepted_at_ms = self.state.tenant.now_ms()
         if any(each in self.state.transcript for each in turn.own_message_ids):
@@ -517,6 +519,7 @@ class Turns:
         if problem is not None:
             live.abandon()
             raise problem
+        # answered while it was being put aside, it is simply played on
         was_answered = outcome is not None and outcome.event is TurnEvent.PARKED and not live.awaits_person()
         if run is not None:
             run.flush()
@@ -615,7 +618,7 @@ class Turns:
         turn.cancelled = reason
         if self.playing is not None and self.playing.live.turn is turn:
             self.state.stream_of(turn).flush(then=self.playing.cancel)
-        elif not turn.attempt:
+        elif not turn.attempt:  # it never began, so there is nothing to stop
             await self.end(turn, TurnOutcome(TurnEvent.ABORTED, f"The turn was cancelled: {reason}", "cancelled"))
         else:
             self.state.store.write(turn)
