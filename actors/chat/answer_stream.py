@@ -89,7 +89,7 @@ class Finished:
 
 
 async def read_answer(
-    stream: StreamedResponse, reader: AnswerReader, watchdog: Watchdog, tail_s: float = TAIL_S
+    stream: StreamedResponse, reader: AnswerReader, watchdog: Watchdog, tail_s: float
 ) -> AsyncGenerator[Event | Finished]:
     """The chunks of an answer, and its end. Raises `ModelFailed` or `Stalled`."""
     reader.provider = stream.provider_name

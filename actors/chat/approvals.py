@@ -35,7 +35,7 @@ def is_approved(part: Part | None) -> bool:
 
 
 def run_ids(request_id: str, call_id: str) -> tuple[str, str]:
-    """The ids of the run of a call, and of the second one, which is approved: the same in every life of its turn."""
+    # The second one is approved. Both ids are the same in every life of the turn.
     first, second = (derived_run_id(request_id, "tool", call_id, number) for number in range(2))
     return first, second
 

@@ -300,7 +300,6 @@ class _Follower:
         await self._runner.finish("on_interrupted", info)
 
     async def _asked(self) -> TurnPage | None:
-        """What the agent tells; None if it has forgotten the turn."""
         try:
             asked, how = (self._request_id, self._first), {"awaits_people": self._awaits_people}
             told: TurnPage = await self._caller.call("_perdure_follow_turn", *asked, **how)

@@ -54,9 +54,7 @@ _TEXTS_OF = {
 }
 
 
-def as_messages(
-    given: object, *, new_id: Callable[[], str], field: str = "messages", roles: Collection[str] = ROLES
-) -> list[Message]:
+def as_messages(given: object, *, new_id: Callable[[], str], roles: Collection[str] = ROLES) -> list[Message]:
     """Messages from a text (one message of the user), a message, or a list of either. The result is a copy.
 
     A message without an id gets one from `new_id`. Reserved metadata and unknown keys of a message are dropped; keys of parts are kept.
@@ -64,14 +62,14 @@ def as_messages(
     """
     if isinstance(given, list | tuple):
         if len(given) > MESSAGES_MAX:
-            raise TooLarge(field, f"has {len(given)} messages; the limit is {MESSAGES_MAX}")
-        found = [_message(f"{field}[{at}]", each, new_id, roles) for at, each in enumerate(given)]
+            raise TooLarge("messages", f"has {len(given)} messages; the limit is {MESSAGES_MAX}")
+        found = [_message(f"messages[{at}]", each, new_id, roles) for at, each in enumerate(given)]
     else:
-        found = [_message(field, given, new_id, roles)]
-    _refuse_repeated(field, "id", [message["id"] for message in found])
+        found = [_message("messages", given, new_id, roles)]
+    _refuse_repeated("id", [message["id"] for message in found])
     calls = [part["toolCallId"] for message in found for part in message["parts"] if "toolCallId" in part]
-    _refuse_repeated(field, "toolCallId", calls)
-    _refuse_larger(field, sum(map(_size, found)), INPUT_BYTES_MAX)
+    _refuse_repeated("toolCallId", calls)
+    _refuse_larger("messages", sum(map(_size, found)), INPUT_BYTES_MAX)
     return found
 
 
@@ -147,10 +145,10 @@ def _tool_part(field: str, kind: str, part: Part) -> Part:
     return {**part, "toolName": name}
 
 
-def _refuse_repeated(field: str, name: str, values: list[str]) -> None:
+def _refuse_repeated(name: str, values: list[str]) -> None:
     twice = next((value for value, times in Counter(values).items() if times > 1), None)
     if twice is not None:
-        raise BadRequest(field, f"the {name} {twice!r:.200} is there twice")
+        raise BadRequest("messages", f"the {name} {twice!r:.200} is there twice")
 
 
 def _refuse_larger(field: str, size: int, bytes_max: int) -> None:
@@ -222,7 +220,6 @@ def _size(value: object) -> int:
 
 
 def _clipped(text: str, keep: int) -> str:
-    """The beginning and the end of a text, about `keep` bytes together, with a note between them, if the text is longer."""
     encoded = text.encode()
     if len(encoded) <= keep:
         return text

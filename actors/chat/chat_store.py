@@ -154,7 +154,6 @@ class ChatStore:
         return [(version, told[at].kind, key, bodies[at][key]) for version, at, key in chosen]
 
     def asked_with(self, request_id: str) -> list[str]:
-        """The ids of the messages that a turn was accepted with."""
         found: list[str] | None = self._feed.get(f"{ACCEPTED}\0{request_id}") if self._life.has_storage else None
         return found or []
 
@@ -306,7 +305,6 @@ class ChatStore:
         self._turns.drop(transaction, turn.request_id)
 
     def prune_streams(self, kept: int = STREAMS_KEPT) -> None:
-        """Delete the streams of all but the newest turns. Their messages stay in the transcript."""
         owned: dict[str, list[str]] = {}
         for key in self._chunks.versions():
             owned.setdefault(key.partition("\0")[0], []).append(key)

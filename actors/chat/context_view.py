@@ -42,7 +42,7 @@ class ContextView:
         return [self._summary_message(summary), *(each for each in shown if each["parts"])]
 
     def check(self, own: Message) -> None:
-        """Drop a summary of words that are not there any more. `own` is the answer that is being given."""
+        # `own` is the answer that is being given.
         summary = self._store.summary()
         if summary is None or not summary["within"]:
             return

@@ -117,7 +117,7 @@ class Conversation:
                 raise BadRequest(f"messages[{at}].id", f"{each['id']} is a message of the {known['role']}")
 
     def _check_known(self, messages: Sequence[Message], request_id: str, options: Mapping[str, Any]) -> None:
-        """A message that comes with the id of another one is that one. Other content is a conflict, unless it takes its place."""
+        # A message that comes with the id of another one is that one.
         replaced = None if options.get("keep") else options.get("instead_of")
         for at, each in enumerate(messages):
             if each["id"] == replaced:
@@ -153,7 +153,6 @@ class Conversation:
         return len(found)
 
     def replace_messages(self, messages: Sequence[Message]) -> None:
-        """Make this the transcript, in one commit. Messages of turns that are under way stay as they are."""
         self._check_roles(messages)
         busy = self._busy()
         kept = {each["id"] for each in messages} | busy
@@ -254,7 +253,7 @@ class Conversation:
     # notifications
 
     def notify(self, run: RunInfo, text: str) -> None:
-        """Add a message of the user and a turn, as part of the handler's transaction: once, however often the mail comes."""
+        # Once, however often the mail comes.
         if not text.strip():
             return
         request_id = f"notify-{digest_of(run.delivery_id.encode())}"
@@ -268,7 +267,6 @@ class Conversation:
             self.add([_told_by(run, message_id, "assistant", text)])
 
     def add(self, messages: Sequence[Message]) -> int:
-        """Add messages, or replace those of the same id. While a turn is being played they come before its answer."""
         self._check_roles(messages)
         self._write(messages, [])
         return len(messages)

@@ -90,7 +90,6 @@ class HistoryWriter:
         self._ids: set[str] = set()
 
     def fork(self) -> HistoryWriter:
-        """A writer that goes on from here. This one stays as it is."""
         other = HistoryWriter(self.provider)
         other.history, other._ids = [*self.history], {*self._ids}
         return other

@@ -80,7 +80,6 @@ def _output_adapter(annotation: Any) -> TypeAdapter[Any]:
 
 
 def _child_input(agent_class: type[Agent], given: object) -> tuple[object, str | None]:
-    """The type of what the model sends, and its name if it is no object in JSON."""
     if given is None:
         is_chat = hasattr(agent_class, "format_agent_tool_input")
         if is_chat or not callable(getattr(agent_class, "run", None)):

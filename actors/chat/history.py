@@ -40,7 +40,6 @@ class History:
         self.view = ContextView(state.store, state.transcript)
 
     def repaired_part(self, part: Part) -> object:
-        """The author's repair; if it raises, the default one."""
         new, problem = tried_now(lambda: self._state.agent.repair_interrupted_tool_part(part))
         if problem is not None:
             self._state.tenant.trouble("repair_interrupted_tool_part", problem)
@@ -58,7 +57,7 @@ class History:
         return self.view.shown(before)
 
     def hidden_call_ids(self, live: LiveTurn) -> set[str]:
-        """The ids of calls that the model is not sent any more. A new call must not take one of them."""
+        # A new call must not take the id of one that the model is not sent any more.
         return set() if self.view.is_whole else self.call_ids(live)
 
     def call_ids(self, live: LiveTurn) -> set[str]:

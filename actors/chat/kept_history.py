@@ -70,7 +70,7 @@ class KeptHistory:
         return history
 
     def _written(self, messages: Sequence[Message], provider: str) -> HistoryWriter:
-        """All of these messages but the last, written."""
+        # The last message is not written, because an answer that is being played is another object for each request.
         writer = self._writer
         if writer is None or writer.provider != provider or not _begins(self._messages, messages):
             writer, self._messages = HistoryWriter(provider), []

@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
 
@@ -74,7 +75,7 @@ class _Answer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the library may go on with it: it ended by itself, or it broke off after whole calls."""
+        # It ended by itself, or it broke off after whole calls.
         if self.end is None:
             return False
         return self.end.get("finishReason") != BROKEN or any(is_tool_part(part) for part in self.parts)
@@ -182,22 +183,15 @@ class LibraryTurn:
             if known:  # it broke off: what was said of it, and the word that it goes on
                 so_far: Message = {"id": "", "role": "assistant", "parts": known[0].parts}
                 history += to_model([_ASKED, so_far], last_word=CONTINUE)[1:]
-            outcome = await self._ask(self._sent(history, settings, parameters))
+            own = {part["toolCallId"] for part in self._live.stream.parts if is_tool_part(part)}
+            taken = own | self._told.call_ids
+            outcome = await self._ask(partial(stream_request, self._model, history, settings, parameters, taken))
             if outcome is not None:
                 raise self._over(outcome)
             self._live.stream.mend()
 
-    def _sent(
-        self, history: list[ModelMessage], settings: ModelSettings | None, parameters: ModelRequestParameters
-    ) -> Callable[[Watchdog], AsyncGenerator[Event | Finished]]:
-        own = {part["toolCallId"] for part in self._live.stream.parts if is_tool_part(part)}
-        taken = own | self._told.call_ids
-        return lambda watchdog: stream_request(
-            self._model, history, settings, parameters, watchdog=watchdog, taken_ids=taken
-        )
-
     def _answers(self) -> list[_Answer]:
-        """The answers of this turn so far. One that broke off goes on in the next step."""
+        # An answer that broke off goes on in the next step.
         found: list[_Answer] = []
         for parts, end in zip(_steps(self._live.stream.own_parts), step_ends(self._live.stream.events), strict=True):
             if found and not found[-1].is_whole:
@@ -207,7 +201,6 @@ class LibraryTurn:
         return found
 
     def _response(self, answer: _Answer, number: int) -> ModelResponse:
-        """An answer in the library's form. It keeps its number wherever the library puts it."""
         from pydantic_ai.messages import ModelResponse  # noqa: PLC0415 - as above
         from pydantic_ai.usage import RequestUsage  # noqa: PLC0415 - as above
 
@@ -215,6 +208,7 @@ class LibraryTurn:
         made = to_model([_ASKED, said], provider=self._model.system)
         parts = [part for each in made if isinstance(each, ModelResponse) for part in each.parts]
         name, provider = self._model.model_name, self._model.system
+        # the answer keeps its number wherever the library puts it
         response = ModelResponse(parts=parts, model_name=name, provider_name=provider, metadata={NUMBER: number})
         called = [part for part in answer.parts if is_tool_part(part) and not part.get("providerExecuted")]
         ours = [part["toolCallId"] for part in called if part.get("state") != "input-streaming"]

@@ -65,7 +65,7 @@ class LiveTurn:
 
     @cached_property
     def tools(self) -> Toolset:
-        """The agent's tools, and those that the client of this turn brought. The author's code may raise."""
+        # The author's code may raise.
         return self._state.toolset().plus(self.client_tools())
 
     def client_tools(self) -> list[Tool]:
@@ -98,7 +98,7 @@ class LiveTurn:
             task.result()
 
     def announced(self, call_id: str) -> None:
-        """The arguments of a call are complete: begin it while the model still speaks, unless a person has to be asked first."""
+        # It begins while the model still speaks.
         part = self._part(call_id)
         if part is not None and part.get("state") == "input-available" and not part.get("providerExecuted"):
             self._begin(part)
@@ -140,7 +140,7 @@ class LiveTurn:
         return waiting_calls(parts, self.tools.client_names)
 
     async def drain(self, limit_ms: float | None = None) -> None:
-        """Wait for the calls under way, at most for so long. A lost connection to the provider is no reason to stop a tool."""
+        # A lost connection to the provider is no reason to stop a tool.
         waiting = [task for task in self._tasks.values() if not task.done()]
         if waiting and limit_ms is not None:
             await asyncio.wait(waiting, timeout=limit_ms / 1000)
@@ -162,14 +162,12 @@ class LiveTurn:
             await asyncio.wait(tasks)
 
     def give_up(self, why: str) -> None:
-        """The turn ends: settle each call that has not begun as one that never ran."""
         for part in self.stream.parts:
             if is_tool_part(part) and not is_settled(part) and part["toolCallId"] not in self._tasks:
                 words = never_ran(part, why)
                 self.stream.add({"type": "tool-output-error", "toolCallId": part["toolCallId"], "errorText": words})
 
     async def stop_calls(self, reason: str) -> None:
-        """The turn was cancelled: stop the tools, and settle each call with what is known of it."""
         for task in self._tasks.values():
             task.cancel()
         running = [task for task in self._tasks.values() if not task.done()]
@@ -194,7 +192,7 @@ class LiveTurn:
         self.stream.add({"type": "tool-output-error", "toolCallId": call_id, "errorText": words})
 
     async def _began(self, part: Part, tool: Tool | None) -> bool:
-        """Whether an unsettled call has begun, in this life of the turn or in an earlier one (B7, B9)."""
+        # In this life of the turn or in an earlier one (B7, B9).
         call_id = part["toolCallId"]
         if call_id in self._tasks or tool is None or part.get("state") == "approval-requested":
             return call_id in self._tasks
@@ -305,7 +303,6 @@ class LiveTurn:
     async def _run(
         self, child: type, given: object, call_id: str, *, display: JsonObject | None, detached: bool | Detached = False
     ) -> Any:
-        """Ask the ledger for the run of this call, whether it is known there or not."""
         options: RunOptions = {"run_id": self.run_id(call_id), "parent_tool_call_id": call_id, "display": display}
         if not detached:
             # `_stop` cancels it with the turn's reason; else a later life of the turn takes it up

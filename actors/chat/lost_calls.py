@@ -71,7 +71,6 @@ def died(part: Part, tool: Tool, evidence: OurMetadata, probed: object) -> str:
 
 
 def aborted(part: Part, *, began: bool, is_question: bool = False) -> str:
-    """What the model is told later of a cancelled call. A question is a call that waits for its client."""
     why = NoResult.UNANSWERED if is_question else NoResult.ABORTED if began else NoResult.ABORTED_BEFORE
     return caution(why, CallEvidence(tool=tool_name(part), call_id=part["toolCallId"]))
 

@@ -96,9 +96,8 @@ def stream_request(
     history: list[ModelMessage],
     settings: Mapping[str, object] | None,
     parameters: ModelRequestParameters,
-    *,
+    taken_ids: Iterable[str],
     watchdog: Watchdog,
-    taken_ids: Iterable[str] = (),
 ) -> AsyncGenerator[Event | Finished]:
     """The same for a request that an agent of pydantic-ai has made: its messages in the library's form, its tools and settings.
 
@@ -120,7 +119,6 @@ def stream_request(
 async def _answer(
     opened: Callable[[], Awaitable[_Opened]], reader: AnswerReader, watchdog: Watchdog, tail_s: float
 ) -> AsyncGenerator[Event | Finished]:
-    """The chunks of one answer, and its end. Every failure of the provider is `ModelFailed`."""
     try:
         async with contextlib.AsyncExitStack() as stack:
             stream = await watchdog.within(stack.enter_async_context(await opened()))

@@ -100,7 +100,7 @@ def _load_provider(provider: str) -> None:
 
 
 async def close_models() -> None:
-    """Close the connections of the running loop's models. A model that is asked again opens new ones."""
+    # A model that is asked again opens new connections.
     kept = _opened.pop(asyncio.get_running_loop(), None)
     if kept is not None:
         await kept.client.aclose()
@@ -121,7 +121,7 @@ def _found(name: str, key: str | None, client: httpx2.AsyncClient) -> Model:
 
 
 def _provider(name: str, key: str | None, client: httpx2.AsyncClient) -> Provider[Any]:
-    """The provider, with our client if it takes one of this kind. Its key is struck out of all that is written."""
+    # Its key is struck out of all that is written.
     from pydantic_ai.providers import infer_provider, infer_provider_class  # noqa: PLC0415 - as above
     from pydantic_ai.providers.gateway import gateway_provider  # noqa: PLC0415 - as above
 

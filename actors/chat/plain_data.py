@@ -56,7 +56,6 @@ def _named(key: object) -> str:
 
 
 def checked_text(field: str, value: object) -> str:
-    """The text, if every store and provider takes it. Raises `BadRequest`."""
     if not isinstance(value, str):
         raise BadRequest(field, f"{value!r:.200} is {type(value).__name__}, not a string")
     odd = _UNTAKABLE.search(value)

@@ -93,7 +93,6 @@ class Play:
                 return outcome
 
     async def _by_library(self, library: LibraryAgent[Any, Any]) -> TurnOutcome:
-        """The same, decided by an agent of pydantic-ai."""
         while True:
             model, before = await self._state.model(), self._history.before(self.live)
             covered = self._history.view.covered_steps(self.live.stream.message)

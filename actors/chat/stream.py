@@ -92,7 +92,6 @@ class Stream:
 
     @property
     def own_parts(self) -> list[Part]:
-        """The parts that this turn wrote, without those of an answer that it continues."""
         return self.parts[self.turn.base :]
 
     @property
@@ -151,7 +150,6 @@ class Stream:
         self._problem = problem
 
     def flush(self, **beside: Unpack[Beside]) -> None:
-        """Make all events durable, and in the same transaction what `ChatStore.write` is given beside them."""
         self.rest()
         pending = self.events[self.turn.events :]
         if not pending and not beside and not self._beside:
@@ -230,12 +228,11 @@ class Stream:
 
     @property
     def steps_taken(self) -> int:
-        """The steps of this turn, in all its lives. A step that broke off in its text goes on, and does not count yet."""
+        # A step that broke off in its text goes on, and does not count yet.
         return sum(part["type"] == "step-start" for part in self.own_parts) - self.is_broken
 
     @property
     def is_answered(self) -> bool:
-        """Whether the last step ended of itself and called no tool."""
         boundary = last_boundary(self.events)
         if boundary is None or boundary["type"] == "start-step" or boundary.get("finishReason") == BROKEN:
             return False

@@ -98,14 +98,13 @@ class Compaction:
         return shorter
 
     async def after_refusal(self, live: LiveTurn) -> bool:
-        """The provider says that the conversation is too long. Returns whether it is shorter now."""
         config = self._config
         if not config.reactive or live.turn.compactions >= config.max_retries:
             return False
         return await self._shorten(live, REACTIVE)
 
     def counted(self, usage: Mapping[str, int]) -> None:
-        """The provider has counted the tokens of the last request. Unless it was short, the estimate learns of it."""
+        # A short request teaches nothing: most of it may be tools and instructions.
         count = usage.get("input_tokens", 0)
         if count and self._asked >= LEARNS_FROM:
             self._ratio = min(4.0, max(0.5, count / self._asked))
@@ -172,7 +171,6 @@ class Compaction:
     # the summary
 
     async def _text(self, live: LiveTurn, covered: list[Message]) -> str:
-        """What the author's code makes of these messages; empty if that is nothing, or if it fails."""
         self._live = live
         hook = self._state.agent.summarize_messages
         text, problem = await tried(self._state.tenant.call(hook, unpack(pack(covered))))

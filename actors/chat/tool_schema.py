@@ -74,7 +74,6 @@ class ToolInput:
 
     @cached_property
     def schema(self) -> JsonObject:
-        """The JSON schema, whose type is always `object`. Raises `BadRequest` when a type has none."""
         try:
             schema = self._adapter.json_schema(schema_generator=_WithoutTitles)
         except PydanticUserError as problem:
@@ -185,7 +184,7 @@ def intake_of_type(annotation: object, *, wrapped_as: str | None) -> ToolInput:
 
 
 def intake_of_schema(schema: JsonObject) -> ToolInput:
-    """The input of a tool that brings its own JSON schema of type `object`; what the model sends is not checked against it."""
+    # What the model sends is not checked against this schema.
     intake = intake_of_type(dict[str, Any], wrapped_as=None)
     intake.schema = {"properties": {}, **schema, "type": "object"}
     return intake

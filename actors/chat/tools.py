@@ -110,7 +110,6 @@ class Tool:
         return function_name(self.function, code_dir)
 
     def bound(self, given: object, context: ToolContext | None = None) -> Callable[[], object]:
-        """The function with its arguments, ready to be called. Raises `BadToolInput`."""
         if self.call is not None:
             return functools.partial(self.call, given, context)
         assert self.function is not None
@@ -123,7 +122,6 @@ class Tool:
         return cast("Json", plain[self.wrapped_as] if self.wrapped_as is not None else plain)
 
     def encoded(self, value: object, bytes_max: int = OUTPUT_BYTES_MAX) -> Json:
-        """The result of the function, as plain data of JSON's types. Raises `BadToolOutput`."""
         try:
             plain: Json = all_mended(to_jsonable_python(value, by_alias=True))
             size = len(pack(plain))
@@ -160,7 +158,6 @@ class Tool:
         return told | {name: value for name, value in more.items() if value is not None}
 
     def limit_ms(self, otherwise: float | None) -> float | None:
-        """The time limit of a call, in milliseconds: the tool's own, or the one of its agent."""
         return otherwise if self.timeout_ms is None else self.timeout_ms
 
     def wants_approval(self, given: object, agent: object = None) -> object:
@@ -322,7 +319,6 @@ class Toolset:
         return self._tools[name]
 
     def specs(self) -> list[ToolSpec]:
-        """What a model is told of them. Raises `BadRequest`, which names the tool whose parameters have no schema."""
         found = []
         for each in self:
             try:

@@ -34,7 +34,6 @@ class Transcript:
 
     @property
     def leaf(self) -> Message | None:
-        """The newest message that has not been replaced."""
         return next((each for each in reversed(self._messages.values()) if is_current(each)), None)
 
     @property
@@ -82,7 +81,7 @@ class Transcript:
         return self._positions[message_id]
 
     def remove(self, message_ids: Iterable[str]) -> None:
-        """Forget messages that were deleted. Their positions are not given out again."""
+        # Their positions are not given out again.
         for each in message_ids:
             self._messages.pop(each, None)
             self._positions.pop(each, None)

@@ -130,7 +130,7 @@ class Turn(StoredRow):
 
     @contextmanager
     def applied(self, event: TurnEvent) -> Iterator[bool]:
-        """Apply an event while the block makes it durable. If the block fails, the status is restored."""
+        # If the block fails, the status is restored.
         before = self.status
         counts = self.apply(event)
         try:
@@ -156,7 +156,7 @@ class Turn(StoredRow):
         return [self.message_id, *(each for each in given if each.startswith(f"{self.request_id}-"))]
 
     def rename_messages(self) -> None:
-        """Give its messages new ids, because those of a deleted turn with the same id are still in the transcript."""
+        # The messages of a deleted turn with the same id are still in the transcript.
         stem, known = f"{self.request_id}-{self.number}-", self.own_message_ids
         self.message_id = f"{stem}answer"
         self.messages = [
@@ -297,7 +297,6 @@ class TurnResult:
 
 
 def last_text(parts: Sequence[Part]) -> str:
-    """The text of the last step."""
     begins = max((at for at, part in enumerate(parts) if part["type"] == "step-start"), default=-1)
     return text_in(parts[begins + 1 :])
 

@@ -73,7 +73,6 @@ def failure_of(
 
 
 def chain_of(problem: BaseException) -> Iterator[Raised]:
-    """An exception and those behind it, outermost first."""
     seen: set[int] = set()
     current: BaseException | None = problem
     while current is not None and id(current) not in seen and len(seen) < CHAIN_MAX:

@@ -101,7 +101,7 @@ class TurnRecovery:
     # the stream stalled, or the process died
 
     async def stalled(self, live: LiveTurn, waited_ms: float) -> TurnOutcome | None:
-        """The stream of a request said nothing for so long. A tool that is at work then goes on, whatever becomes of the turn."""
+        # A tool that is at work goes on, whatever becomes of the turn.
         self._state.emit("chat:stream:stalled", live.turn, {"timeoutMs": waited_ms})
         await live.drain(ChatRecovery.of(self._state.agent.chat_recovery).stable_timeout_ms)
         outcome = await self._interrupted(live, STALL)
@@ -238,7 +238,7 @@ class TurnRecovery:
         return [(f"chat:recovery:{status}", {**_base(incident), "reason": turn.reason or None}), finish]
 
     async def _credit_runs(self, live: LiveTurn) -> None:
-        """Count progress of this turn's runs since the turn's own last progress, once for each look (C-0571)."""
+        # Counted once for each look (C-0571).
         turn = live.turn
         signals = [told.get("signal_at_ms") or 0 for told in await live.runs()]
         if max(signals, default=0) > turn.progress_at_ms:
@@ -297,7 +297,7 @@ class TurnRecovery:
         return TurnOutcome(TurnEvent.FAILED, DECLINED, "continue_disabled", stage="recovery")
 
     def _interrupt(self, live: LiveTurn, incident: Incident | None, cause: str, outcome: str) -> None:
-        """Tell followers. `recovery` and `max_recoveries` are the `attempt` and `max_attempts` of the hooks."""
+        # `recovery` and `max_recoveries` are the `attempt` and `max_attempts` of the hooks.
         turn = live.turn
         told = {
             "attempt": turn.attempt,
@@ -326,7 +326,6 @@ class TurnRecovery:
         return TurnOutcome(TurnEvent.FAILED, words, incident.reason, stage="recovery")
 
     async def _heard(self, name: str, hook: Callable[..., object], context: object) -> object:
-        """Call an author's hook. Returns None, and reports the error, if it raises."""
         answer, problem = await tried(result_of(lambda: hook(context)))
         if problem is not None:
             self._state.tenant.trouble(name, problem)
@@ -349,7 +348,6 @@ async def abort(live: LiveTurn) -> TurnOutcome:
 
 
 def _facts(live: LiveTurn) -> AttemptFacts:
-    """What had happened in the step that broke."""
     parts = live.stream.parts
     step = live.stream.last_step if live.stream.is_broken else []
     return AttemptFacts(

@@ -85,7 +85,7 @@ class TurnSpans:
     # a turn
 
     def accepted(self, turn: Turn, run: RunContext | None) -> None:
-        """A turn was asked for, by a run perhaps; where it stands in a trace becomes durable with it."""
+        # Where the turn stands in a trace becomes durable with it.
         if self.are_told and run is not None:
             turn.trace = run.above.text
 
@@ -188,7 +188,7 @@ class TurnSpans:
         told = _of_model(asked.model, asked.settings)
         if end is not None:
             told |= {"gen_ai.response.finish_reasons": [end.reason], "gen_ai.response.id": end.response_id or ""}
-            told |= {f"gen_ai.usage.{name}": count for name, count in _counted(end.usage).items()}
+            told |= {f"gen_ai.usage.{name}": end.usage[ours] for ours, name in _COUNTS.items() if ours in end.usage}
         if self._telemetry.tells_content:
             said: Message = {"id": "", "role": "assistant", "parts": asked.answer()}
             told |= {"gen_ai.input.messages": shown, "gen_ai.output.messages": _shown(spoken_content([said]))}
@@ -203,8 +203,9 @@ class TurnSpans:
             "gen_ai.request.model": asked.model.model_name,
         }
         metrics.observe(MODEL_REQUEST_MS, took_ms, {**tags, "error.type": asked.error})
-        for kind in ("input", "output") if asked.end is not None else ():
-            count = asked.end.usage.get(f"{kind}_tokens", 0) if asked.end is not None else 0
+        usage = {} if asked.end is None else asked.end.usage
+        for kind in ("input", "output"):
+            count = usage.get(f"{kind}_tokens", 0)
             if count:
                 metrics.observe(MODEL_TOKENS, count, {**tags, "gen_ai.token.type": kind})
 
@@ -266,6 +267,13 @@ class TurnSpans:
         )
 
 
+_COUNTS: Final = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read_tokens": "cache_read.input_tokens",
+    "cache_write_tokens": "cache_creation.input_tokens",
+}
+"""Of tokens, by the names that the conventions have for ours."""
 _SETTINGS: Final = ("temperature", "max_tokens", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
 
 
@@ -280,16 +288,6 @@ def _of_model(model: Model, settings: Mapping[str, object]) -> dict[str, Attribu
         told["server.address"] = place.hostname
         told |= {"server.port": place.port} if place.port else {}
     return told
-
-
-def _counted(usage: Mapping[str, int]) -> dict[str, int]:
-    names = {
-        "input_tokens": "input_tokens",
-        "output_tokens": "output_tokens",
-        "cache_read_tokens": "cache_read.input_tokens",
-        "cache_write_tokens": "cache_creation.input_tokens",
-    }
-    return {name: usage[ours] for ours, name in names.items() if ours in usage}
 
 
 def _shown(value: object) -> str:

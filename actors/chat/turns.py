@@ -167,7 +167,7 @@ class ClientAnswers:
             asyncio.get_running_loop().call_soon(self._look)
 
     def _look(self) -> None:
-        """End the turns whose deadline has come, by the wall clock of this moment."""
+        # By the wall clock of this moment, which may have been set since the alarm was.
         if self._state.tenant.is_leaving:
             return
         for key, turn in list(self._watched.items()):
@@ -231,7 +231,6 @@ class TurnViews:
             del self._recent[next(iter(self._recent))]
 
     def known(self, turn: Turn) -> Turn | None:
-        """The turn that was accepted under the id or the key of this one, if any."""
         by_id, key = self.find(turn.request_id), turn.idempotency_key
         if not key:
             return by_id
@@ -493,7 +492,7 @@ class Turns:
         self._drain = None
 
     def _fail(self, turn: Turn, problem: Exception) -> None:
-        """The storage failed. Nothing acknowledged is lost: waiters get the error, and the conversation begins again in a while."""
+        # Nothing acknowledged is lost: waiters get the error, and the conversation begins again in a while.
         if self._tenant.is_leaving:
             return
         self._tenant.trouble(f"turn {turn.request_id}", problem)
@@ -626,7 +625,7 @@ class Turns:
         return True
 
     async def close(self, turn: Turn, ending: Callable[[LiveTurn], Awaitable[TurnOutcome]]) -> None:
-        """End a turn that had begun and is not being played. Nobody plays it meanwhile."""
+        # Nobody plays it meanwhile.
         self._closing.add(turn.request_id)
         try:
             await self.end(turn, await ending(LiveTurn(self.state, turn)))
