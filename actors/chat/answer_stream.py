@@ -158,7 +158,7 @@ def _refuse_overrun_call(reader: AnswerReader) -> None:
 
 
 async def _cut_tail(stream: StreamedResponse, watchdog: Watchdog, tail_s: float) -> None:
-    while reason_of_end(stream, is_over=False) is None:  # noqa: ASYNC110 - the library tells nobody when the reason comes
+    while reason_of_end(stream, is_over=False) is None:  # noqa: ASYNC110 - the library has no event for the reason
         await asyncio.sleep(LOOK_S)
     await asyncio.sleep(tail_s)
     with contextlib.suppress(NotImplementedError):

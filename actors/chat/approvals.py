@@ -1,6 +1,6 @@
 """Approvals of calls, and the run that a call has.
 
-An approval's id says who asks: the call itself before it begins, or the run of it that finds out that it needs one. A run that asks did
+An approval's id names the asker: the call itself before it begins, or the run of it that finds out that it needs one. A run that asks did
 nothing else, and is over. What is approved is a second run, under an id of its own, which is told so.
 
 A run may also defer its call. Then the call waits for a result that comes from elsewhere, and has no second run.

@@ -96,7 +96,7 @@ class TurnOptions(TypedDict, total=False):
         chat_stream_stall_timeout_ms: in place of the class's.
         instead_of: the id of a message of the user that this one replaces, with all that follows it. For `regenerate`, of an answer.
         keep: whether what is replaced stays in the transcript, marked by `replacedBy` in its metadata and unseen by the model.
-        follow: with True the end of the turn is waited for, whatever interrupts it and whoever must answer first; with False only that of
+        follow: with True the end of the turn is waited for, through interruptions and the answers of people; with False only that of
             the attempt that the callback sees. By default it depends on whether there is a callback: without one interruptions are waited
             through, and a turn that waits for a person is returned as `parked`.
     """

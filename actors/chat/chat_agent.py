@@ -131,7 +131,7 @@ class ChatAgent(Agent, Generic[Answer]):
         chat_recovery: the budgets of recovery after a death or a stall; with False such a turn ends.
         context_overflow: what becomes of a conversation that has grown too long for the model; with False the turn ends.
         chat_stream_stall_timeout_ms: after which a silent stream counts as broken; 0 never. A turn may set its own. By default 90 s.
-        chat_first_token_timeout_ms: the same for the first event of an answer, before which a model may think. None takes the former, or
+        chat_first_token_timeout_ms: the limit of the first event of an answer, before which a model may think. None takes the former, or
             ten minutes if that is the default.
         tool_timeout_ms: the time limit of a tool without its own, by default ten minutes; None for ever. Child agents have none.
         stands_alone: whether a call from outside may create a chat of this class. False for chats that are only children of runs.
@@ -302,7 +302,7 @@ class ChatAgent(Agent, Generic[Answer]):
     def feed(self, first: int = 0) -> AsyncGenerator[FeedEvent, None]:
         """Everything that happens in this conversation, whoever has begun it, from a number on: for `for` or `async for`, without an end.
 
-        First what is durable, then live, across deaths. A slow consumer holds nobody up. See `FeedEvent`."""
+        First what is durable, then live, across deaths. A slow consumer delays no other. See `FeedEvent`."""
         return follow_feed(self._perdure_conversation.local_caller, first)
 
     @watching

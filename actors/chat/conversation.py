@@ -179,7 +179,7 @@ class Conversation:
         return {each for turn in self.state.open.values() for each in (turn.message_id, turn.user_message_id)}
 
     def standing(self, request_id: str) -> dict[str, object]:
-        """How the conversation stands, for who follows its feed from here on: the number to go on from, the ids and roles of all messages,
+        """How the conversation stands, for a follower of its feed: the number to go on from, the ids and roles of all messages,
         the open turns, the newest ended one and how long ago that was, the turn of a request, and one to be resumed, or None for each."""
         store, known = self.state.store, self.turns.views.find(request_id) if request_id else None
         ended = max(store.turns(), key=lambda turn: (turn.is_over, turn.ended_at_ms), default=None)

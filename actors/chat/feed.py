@@ -105,7 +105,7 @@ class FeedCleared(_Numbered):
 FeedEvent: TypeAlias = (
     TurnAccepted | TurnBegun | TurnStreamed | TurnEnded | MessageWritten | MessageDeleted | FeedCleared
 )
-"""Something that happened in a conversation. Its `number` rises, with gaps. Who goes on after it asks from `number + 1` on."""
+"""Something that happened in a conversation. Its `number` rises, with gaps. A follower goes on from `number + 1`."""
 
 
 class FeedPage(TypedDict):

@@ -1,13 +1,13 @@
 """Following the feed of a conversation from wherever the caller is.
 
 The follower asks the agent for the events from a number on, again and again, and each answer is held open for some seconds while there is
-nothing new. It asks for more only when its consumer has taken what came, so a slow consumer holds nobody up and costs no memory.
+nothing new. It asks for more only when its consumer has taken what came, so a slow consumer delays no other and costs no memory.
 
-An agent is not kept awake for ever by who watches it. When nothing was said for a minute and no turn is under way, the follower asks the
+A follower does not keep its agent awake for ever. When nothing was said for a minute and no turn is under way, the follower asks the
 supervisor each second whether the agent is awake, and lets it sleep. It looks again
 
     when the agent has slept and woken    at once, because somebody else has woken it
-    when it has not slept for so long     as before, because somebody else keeps it awake
+    when it has not slept in that time    as before, because somebody else keeps it awake
     when it has slept through a pause     briefly, in case something was written between the last look and the sleep. The pause doubles
                                           from ten seconds to ten minutes
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydantic_ai.models import Model, ModelRequestParameters
 
 LONG: Final = 40
-"""From so many messages on a history is worth its memory."""
+"""The number of messages from which a history is worth its memory."""
 RECENT: Final = 20
 """The newest messages, which are prepared with each request: what the library does to these may depend on the end."""
 

@@ -1,4 +1,4 @@
-"""A turn while it is played: its row, its stream, and its tool calls, which begin once and are settled by whoever lives.
+"""A turn while it is played: its row, its stream, and its tool calls, which begin once and are settled by the life that sees them end.
 
 A call is durable (its `tool-input-available` event) before it begins. Then, by kind of tool:
 
@@ -61,7 +61,7 @@ class LiveTurn:
         self._state, self._agent, self._tenant = state, state.agent, state.tenant
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._is_abandoned = False
-        self._for_client: set[str] = set()  # the client's calls that nobody has to allow
+        self._for_client: set[str] = set()  # the client's calls that need no approval, or have it
 
     @cached_property
     def tools(self) -> Toolset:
@@ -227,7 +227,7 @@ class LiveTurn:
         return task
 
     def _is_for_client(self, part: Part, tool: Tool | None) -> bool:
-        """Whether an answer is all that is missing, the client's or one from elsewhere: nobody has to allow the call any more."""
+        """Whether an answer is all that is missing, the client's or one from elsewhere: no approval is missing."""
         if tool is None or tool.kind != "client":
             return part["toolCallId"] in deferred_ids(self.stream.parts)
         was_asked = part.get("state") == "approval-responded" or part["toolCallId"] in self._for_client

@@ -7,8 +7,8 @@
                 (pause, budget)
 
 The only state is the turn's row and its events, so a lost connection, a stall and a death come back to the same loop. A kill at any line
-costs the events that were not durable, which nobody had seen. A tool call is durable before it begins, under an id derived from the call
-(`live_turn`), so it begins once however often this loop is entered.
+costs the events that were not durable, which no follower had seen. A tool call is durable before it begins, under an id derived from the
+call (`live_turn`), so it begins once however often this loop is entered.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
                     └─ there is none: the conversation stays as it is
 
 The summary counts from its commit on, for this turn and all later ones. A process that dies before it leaves the conversation as it was,
-and the next life comes here again. The request for the summary belongs to the turn: who cancels the turn cancels it.
+and the next life comes here again. The request for the summary belongs to the turn: a cancel of the turn cancels it.
 """
 
 from __future__ import annotations

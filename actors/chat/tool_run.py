@@ -86,7 +86,7 @@ async def execute(life: Life, tool: Tool, given: object, context: ToolContext, t
     except asyncio.CancelledError:
         if life.is_leaving or context.asked_to_stop():
             raise
-        value, problem = None, self_cancelled()  # nobody else has cancelled it
+        value, problem = None, self_cancelled()  # the tool cancelled itself
     except TimeoutError:
         words = f"The call did not return within {timeout_ms:g} ms and was stopped; what it had done by then stands."
         return {"ok": False, "kind": TIMED_OUT, "error": words}

@@ -69,9 +69,9 @@ class Turn(StoredRow):
         incident: its interruptions, for `policies.chat_recovery`.
         is_overlapping: whether it came while another turn was open.
         finish_reason: why the provider ended the last answer.
-        trace: the place in a trace of whoever asked for it; empty if the request carried none.
+        trace: the place in a trace of its request; empty if the request carried none.
         attempt_at_ms: when the present attempt began.
-        asked_at_ms: when the request to the model was sent that is under way; 0 if there is none, and while nobody traces turns.
+        asked_at_ms: when the request to the model was sent that is under way; 0 if there is none, and while turns are not traced.
         cancelled: the reason of its cancellation, or None.
     """
 
@@ -166,7 +166,7 @@ class Turn(StoredRow):
 
 
 class TurnTold(TypedDict):
-    """A turn as its agent tells it to whoever asks (`inspect_turn`, `list_turns`): these fields of its row, and more."""
+    """A turn as its agent tells of it (`inspect_turn`, `list_turns`): these fields of its row, and more."""
 
     request_id: str
     status: str
@@ -181,7 +181,7 @@ class TurnTold(TypedDict):
 
 
 class TurnStanding(TurnTold):
-    """The same for who follows the feed of the conversation: with the messages that it has not written yet, and the ids of those it came
+    """The same for a follower of the feed: with the messages that it has not written yet, and the ids of those it came
     with."""
 
     waiting: list[Message]
@@ -192,7 +192,7 @@ class TurnStanding(TurnTold):
 
 
 class TurnPage(TypedDict):
-    """An answer to who follows a turn: how far it is, as `TurnResult` has it, and events with the number after them."""
+    """An answer to the follower of a turn: how far it is, as `TurnResult` has it, and events with the number after them."""
 
     request_id: str
     status: str

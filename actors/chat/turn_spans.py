@@ -149,8 +149,8 @@ class TurnSpans:
         *,
         answer: Callable[[], list[Part]] | None = None,
     ) -> Source:
-        """The same request, told of when it is over. While nobody traces, this is the request itself. `answer` is what came, if that is not
-        the last step of the stream."""
+        """The same request, told of when it is over. While nothing is traced, this is the request itself. `answer` is what came, if that is
+        not the last step of the stream."""
         if not self.are_told:
             return source
         asked = ModelRequest(model, settings or {}, answer or (lambda: stream.last_step))

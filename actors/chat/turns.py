@@ -60,8 +60,8 @@ FATAL = (StaleIncarnation, StorageError)
 # ---------------------------------------------------------------- client answers
 # The answers of clients and people to tool calls, and how long a turn waits for them.
 #
-# A turn waits for ever, or for `ChatRecovery.parked_deadline_ms` (spec W-28). A parked turn keeps nobody awake. Its deadline acts on time
-# if the agent is awake, and else when it next wakes, before anybody can look at the turn or answer it.
+# A turn waits for ever, or for `ChatRecovery.parked_deadline_ms` (spec W-28). A parked turn does not keep its agent awake. Its deadline
+# acts on time if the agent is awake, and else when it next wakes, before anybody can look at the turn or answer it.
 
 
 Ending = Callable[[LiveTurn], Awaitable[TurnOutcome]]
@@ -96,10 +96,10 @@ class ClientAnswers:
             return False
         stream = self._state.stream_of(turn)
         stream.add(event)
-        self._state.add_now(stream, [stream.message])  # who loads the conversation now is not asked again
+        self._state.add_now(stream, [stream.message])  # a client that loads the conversation now does not ask again
         if not self._waiting_calls(turn) and turn.apply(TurnEvent.ANSWERED):
             turn.parked_at_ms = 0
-            # This is no interruption, because nothing was under way, and whoever answers wants the turn, whatever was said since.
+            # This is no interruption, because nothing was under way, and an answer wants the turn, whatever was said since.
             self._state.ours.add(turn.request_id)
             turn.user_message_id = self._state.transcript.newest_user_id
         stream.flush(then=self._play)
@@ -434,7 +434,7 @@ class Turns:
     # messages of people that come while a turn is open (`policies.overlap`)
 
     def _seen(self, turn: Turn) -> OpenTurn:
-        # A turn that an earlier life or attempt began is recovering, and in nobody's way (W-38).
+        # A turn that an earlier life or attempt began is recovering, and in the way of no message (W-38).
         is_recovering = turn.status is TurnStatus.RUNNING and (
             turn.attempt > 1 or turn.request_id not in self.state.ours
         )
