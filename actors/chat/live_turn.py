@@ -179,7 +179,7 @@ class LiveTurn:
 
     async def _stop(self, part: Part, reason: str) -> None:
         # If its run has completed, its result counts.
-        call_id, tool = part["toolCallId"], self._tool(part)
+        call_id, tool = part["toolCallId"], self.tools.get(tool_name(part))
         began = await self._began(part, tool)
         is_run = call_id not in deferred_ids(self.stream.parts)
         if began and is_run and tool is not None and tool.kind in ("function", "agent"):
@@ -203,7 +203,7 @@ class LiveTurn:
     async def runs(self) -> list[dict[str, Any]]:
         found = []
         for part in self.stream.parts:
-            tool = None if not is_tool_part(part) or is_settled(part) else self._tool(part)
+            tool = None if not is_tool_part(part) or is_settled(part) else self.tools.get(tool_name(part))
             if tool is not None and tool.kind in ("function", "agent"):
                 found.append(await self._tenant.dispatch.inspect(self.run_id(part["toolCallId"])))
         return [told for told in found if told is not None]
@@ -213,12 +213,8 @@ class LiveTurn:
     def run_id(self, call_id: str) -> str:
         return call_run_id(self.turn.request_id, call_id, self._part(call_id))
 
-    def _tool(self, part: Part) -> Tool | None:
-        name = tool_name(part)
-        return self.tools.get(name) if name in self.tools else None
-
     def _begin(self, part: Part) -> asyncio.Task[None] | None:
-        call_id, tool = part["toolCallId"], self._tool(part)
+        call_id, tool = part["toolCallId"], self.tools.get(tool_name(part))
         if call_id in self._tasks:
             return self._tasks[call_id]
         if part.get("state") in ("approval-requested", "input-streaming") or self._is_for_client(part, tool):
@@ -368,7 +364,7 @@ class LiveTurn:
         self.stream.add(event)
         self.turn.failures = 0
         part = self._part(event["toolCallId"])
-        tool = None if part is None else self._tool(part)
+        tool = None if part is None else self.tools.get(tool_name(part))
         if part is not None and tool is not None:
             self._state.lost_calls.settled(part, tool)
         self.stream.flush()

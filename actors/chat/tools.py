@@ -38,7 +38,7 @@ from perdure.actors.code.author_call import is_async, overrides, tried_now
 from perdure.actors.code.naming import function_name, load_function
 from perdure.actors.code.written import signature_of
 from perdure.actors.life.results import Detached, RunResult
-from perdure.ledger import BadRequest, PerdureError, UnknownTool, check_bool, check_number, check_word, pack
+from perdure.ledger import BadRequest, PerdureError, check_bool, check_number, check_word, pack
 from perdure.policies import Json, JsonObject
 
 Effect = Literal["once", "idempotent", "pure"]
@@ -312,11 +312,8 @@ class Toolset:
     def plus(self, tools: Iterable[object]) -> Toolset:
         return Toolset([*self._tools.values(), *tools])
 
-    def get(self, name: str) -> Tool:
-        if name not in self._tools:
-            known = ", ".join(self._tools) or "none"
-            raise UnknownTool("tool", f"there is no tool {name!r:.200}; the tools are: {known}")
-        return self._tools[name]
+    def get(self, name: str) -> Tool | None:
+        return self._tools.get(name)
 
     def specs(self) -> list[ToolSpec]:
         found = []

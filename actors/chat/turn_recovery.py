@@ -361,10 +361,9 @@ def _facts(live: LiveTurn) -> AttemptFacts:
 def _calls(live: LiveTurn, parts: Iterable[Part]) -> Iterable[CallFacts]:
     for part in parts:
         if is_tool_part(part):
-            name = tool_name(part)
-            effect = live.tools.get(name).effect if name in live.tools else "once"
-            hosted = bool(part.get("providerExecuted"))
-            yield CallFacts(part["toolCallId"], name, live.stage(part), effect, hosted)
+            tool, hosted = live.tools.get(tool_name(part)), bool(part.get("providerExecuted"))
+            effect = "once" if tool is None else tool.effect
+            yield CallFacts(part["toolCallId"], tool_name(part), live.stage(part), effect, hosted)
 
 
 def _base(incident: Incident) -> dict[str, object]:
