@@ -56,6 +56,7 @@ from perdure.policies import (
 AGAIN_S = 5.0
 BURST_MAX = 100  # events of one reply; its row names them all, and is written with each
 FIBER = "perdure:reply"
+# The body raises only if the class no longer has the messenger, which another attempt would not change.
 RETRY = FiberRetry(attempts_max=1_000, first_ms=10, most_ms=1_000, on_error=False)
 
 
@@ -123,7 +124,6 @@ class Posts:
             await self._take_away(index)
 
     async def _repeated(self, request: Callable[[], Awaitable[Next]]) -> Next:
-        """Repeat a request, after the pause that each failure set, until it is done or to be parked."""
         time_s = asyncio.get_running_loop().time
         return await until(_ENDS.__contains__, request, lambda: max(0.0, self._quiet_until_s - time_s()))
 
@@ -173,8 +173,7 @@ class Posts:
         return Next.DONE if what is Next.DONE else Next.AGAIN
 
     async def _take_away(self, index: int) -> None:
-        """Delete a message beyond the end of the text. An earlier attempt had a longer one."""
-        message_id = self.rows[index].message_id
+        message_id = self.rows[index].message_id  # an earlier attempt had a longer text
         if message_id:
             await self._repeated(partial(self._delete, message_id))  # one that cannot be deleted stays
         del self.rows[index]
@@ -221,7 +220,6 @@ class Posts:
 
 
 def _word(problem: Exception | None) -> str:
-    """What went wrong with a request, in a word."""
     if isinstance(problem, ProviderTrouble):
         return str(problem.trouble)
     return "" if problem is None else type(problem).__name__
@@ -236,7 +234,7 @@ def _word(problem: Exception | None) -> str:
 # each of its messages is acknowledged.
 
 
-TYPING_S = 4.0
+TYPING_S = 4.0  # Telegram shows the indicator for five
 HOLD_S = 10.0
 
 
@@ -248,7 +246,6 @@ class StreamedAnswer:
         self.is_recovering = False
 
     def take(self, events: list[Event]) -> None:
-        """Add the next events of the stream."""
         for event in merged(events):
             self._parts = apply_chunk(self._parts, event)
             kind = event.get("type", "")
@@ -259,7 +256,6 @@ class StreamedAnswer:
 
     @property
     def said(self) -> str:
-        """The answer so far."""
         return spoken(self._parts)
 
 
@@ -272,8 +268,7 @@ class ReplyDelivery:
         self._posts = Posts(replies, reply, messenger)
 
     @property
-    def _turns(self) -> Turns:
-        """The turns of the agent. After a failure of its storage they are other objects."""
+    def _turns(self) -> Turns:  # after a failure of the storage they are other objects
         return self._agent._perdure_conversation.turns
 
     async def run(self) -> None:
@@ -306,11 +301,10 @@ class ReplyDelivery:
         return shown.outcome, "" if turn is None else turn.error
 
     def _ask(self) -> None:
-        """Ask for the turn. From this commit on, the reply takes in no more events."""
         reply, replies = self._reply, self._replies
         messages = [user_message(each, self._messenger.speaker) for each in replies.events(reply)]
         request_id = f"{reply.kind}-{reply.reply_id}"
-        with replies.tenant.outbox.transact():
+        with replies.tenant.outbox.transact():  # from this commit on, the reply takes in no more events
             metadata = {"messenger": {"id": reply.messenger_id, "thread": reply.thread_id, "reply": reply.reply_id}}
             self._agent._perdure_conversation.accept_request("submission", messages, request_id, {"metadata": metadata})
             replies.move(reply, ReplyEvent.ASKED, request_id=request_id, started_at_ms=replies.tenant.now_ms())
@@ -341,7 +335,6 @@ class ReplyDelivery:
             await self._pause(turn)
 
     async def _pause(self, turn: Turn) -> None:
-        """Wait until the next edit is allowed, or until the turn ends."""
         ended = awaited(self._turns.ended(turn.request_id))
         await asyncio.wait([ended], timeout=self._posts.pace_s)
         if ended.done() and not ended.cancelled() and ended.exception() is not None:
@@ -386,7 +379,6 @@ class Deliveries:
         self._number: int | None = None
 
     def messenger(self, messenger_id: str) -> Messenger:
-        """One messenger. Raises `BadRequest` if the class has none of that id."""
         found = self.messengers.get(messenger_id)
         if found is None:
             known = ", ".join(self.messengers) or "(none)"
@@ -422,7 +414,6 @@ class Deliveries:
         return row
 
     def _joinable(self, event: MessengerEvent) -> ReplyRow | None:
-        """The reply that this event joins: the newest of its thread, if it waits."""
         mine = [each for each in self._replies.open.values() if each.is_of(event.messenger_id, event.thread_id)]
         newest = max(mine, key=lambda each: each.number, default=None)
         if newest is None or newest.next(ReplyEvent.JOINED) is None or len(newest.heard) >= BURST_MAX:
@@ -461,7 +452,6 @@ class Deliveries:
     # delivering
 
     def wake(self) -> None:
-        """Go on with the replies that an earlier life left open."""
         for row in self._replies.all():
             if not row.is_open:
                 continue
@@ -506,7 +496,6 @@ class Deliveries:
             await self.deliver(reply_id)
 
     def give_up(self, reply_id: str, attempts: int) -> None:
-        """Park a reply whose delivery ended the process too often."""
         reply = self._replies.open.get(reply_id)
         if reply is not None:
             self._replies.park(reply, f"the process died {attempts} times while it was delivered")
@@ -529,7 +518,7 @@ class Deliveries:
         if reply is None or reply.cancelled is not None:
             return False
         self._replies.change(reply, cancelled=reason)
-        self._replies.look()
+        self._replies.wake_waiters()
         if reply.request_id:
             await self._agent._perdure_conversation.turns.cancel(reply.request_id, reason)
         return True

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from perdure.actors import Client, KillPoint, Messenger, MessengerEvent
+from perdure.actors.events.observability import subscribe
 from perdure.actors.messenger.messenger_agent import _MESSENGERS
 from perdure.policies import Delivery
 from perdure.scenarios.provider.faults import Pace
@@ -191,10 +192,12 @@ def test_a_reply_that_was_parked_before_the_model_was_asked_asks_it_when_it_is_t
     assert (row["outcome"], Board.thread()) == ("answered", [answer_to("short")])
 
 
-def test_a_reply_of_a_messenger_that_its_class_has_no_more_is_parked_with_the_reason(
+def test_a_reply_of_a_messenger_that_its_class_has_no_more_is_tried_once_and_parked_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """And delivered once the messenger is there again."""
+    fibers: list[str] = []
+    forget = subscribe("fiber", lambda event: fibers.append(event.type))
 
     async def story(chat: Chat) -> list[dict[str, Any]]:
         await chat.hear("a story please")
@@ -208,9 +211,13 @@ def test_a_reply_of_a_messenger_that_its_class_has_no_more_is_parked_with_the_re
             (row,) = await chat.rows()
             assert (row["status"], "'paper' is none of (none)" in row["problem"]) == ("parked", True)
             await asyncio.sleep(30)
+            assert fibers.count("fiber:run:failed") == 1, "a messenger does not come back by trying again"
         assert await chat.do("retry_delivery", row["reply_id"]) is True
         return await chat.rest()
 
     Board.begin()
-    (row,), _ = visit(story, pace=Pace(first_ms=1_000))
+    try:
+        (row,), _ = visit(story, pace=Pace(first_ms=1_000))
+    finally:
+        forget()
     assert (row["outcome"], Board.thread()) == ("answered", [TOLD])
