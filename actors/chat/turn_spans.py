@@ -8,7 +8,6 @@ the row that was written last says so.
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
@@ -24,11 +23,10 @@ from perdure.actors.chat.watchdog import Stalled, Watchdog
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.telemetry.instruments import MODEL_REQUEST_MS, MODEL_TOKENS
-from perdure.actors.telemetry.span_names import LOST, class_of
+from perdure.actors.telemetry.span_names import LOST, about_tool, class_of, content_of_call, content_text
 from perdure.ledger import type_of
 from perdure.policies import (
     CHAT,
-    CONTENT_MAX,
     EXECUTE_TOOL,
     INVOKE_AGENT,
     OPERATION,
@@ -100,7 +98,6 @@ class TurnSpans:
         return self._telemetry.above(turn.trace, "turn", self._tenant.agent_id, turn.request_id)
 
     def enter(self, turn: Turn) -> None:
-        """What is done from now on in this task is done for the present attempt at the turn."""
         if self.are_told:
             self._telemetry.enter(self.place(turn))
 
@@ -167,7 +164,7 @@ class TurnSpans:
     @contextmanager
     def _watched(self, stream: Stream, asked: ModelRequest, said: Said) -> Iterator[None]:
         stream.turn.asked_at_ms = begun_ms = self._tenant.now_ms()
-        shown = _shown(spoken_content(said())) if self._telemetry.tells_content else ""
+        shown = content_text(spoken_content(said())) if self._telemetry.tells_content else ""
         error = "cancelled"
         try:
             yield
@@ -191,7 +188,7 @@ class TurnSpans:
             told |= {f"gen_ai.usage.{name}": end.usage[ours] for ours, name in _COUNTS.items() if ours in end.usage}
         if self._telemetry.tells_content:
             said: Message = {"id": "", "role": "assistant", "parts": asked.answer()}
-            told |= {"gen_ai.input.messages": shown, "gen_ai.output.messages": _shown(spoken_content([said]))}
+            told |= {"gen_ai.input.messages": shown, "gen_ai.output.messages": content_text(spoken_content([said]))}
         self._tell_request(turn, begun_ms, now_ms, told, asked.error)
         self._measure(asked, now_ms - begun_ms)
 
@@ -251,15 +248,8 @@ class TurnSpans:
 
     def _tool(self, turn: Turn, part: Part, attempt: int, begun_ms: int, error: str, output: object = None) -> None:
         name, above = tool_name(part), self.place(turn, int(error == LOST))
-        told = {
-            **self._agent(EXECUTE_TOOL),
-            "gen_ai.tool.name": name,
-            "gen_ai.tool.type": "function",
-            "gen_ai.tool.call.id": part["toolCallId"],
-            "perdure.tool.attempt": attempt,
-        }
-        content = {"arguments": part.get("input"), "result": output} if self._telemetry.tells_content else {}
-        told |= {f"gen_ai.tool.call.{name}": _shown(value) for name, value in content.items() if value is not None}
+        told = self._agent(EXECUTE_TOOL) | about_tool(name, part["toolCallId"]) | {"perdure.tool.attempt": attempt}
+        told |= content_of_call(part.get("input"), output) if self._telemetry.tells_content else {}
         links = (self._tool_place(turn, part, attempt - 1),) if attempt > 1 else ()
         context, now_ms = self._tool_place(turn, part, attempt), self._tenant.now_ms()
         self._telemetry.tell(
@@ -288,7 +278,3 @@ def _of_model(model: Model, settings: Mapping[str, object]) -> dict[str, Attribu
         told["server.address"] = place.hostname
         told |= {"server.port": place.port} if place.port else {}
     return told
-
-
-def _shown(value: object) -> str:
-    return json.dumps(value, default=str, ensure_ascii=False)[:CONTENT_MAX]

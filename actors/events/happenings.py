@@ -11,15 +11,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.events.observability import EventType
-from perdure.ledger import (
-    FactRow,
-    MailFailed,
-    Run,
-    RunInterrupted,
-    RunRequested,
-    View,
-    decode,
-)
+from perdure.ledger import FactRow, MailFailed, Run, View, decode
 from perdure.policies import JsonObject
 
 MAIL_FAILED: Final = "MailFailed"
@@ -77,16 +69,14 @@ def _ended(status: str, error: Callable[[Any], str]) -> Payload:
     }
 
 
-def _gave_up(fact: RunInterrupted, _run: Run, _at_ms: int) -> JsonObject:
-    return {"reason": fact.reason, "child_still_running": fact.child_still_running, "error": fact.error}
-
-
-def _dispatched(_fact: RunRequested, run: Run, _at_ms: int) -> JsonObject:
-    return {"detached": not run.is_awaited, "parent_tool_call_id": run.options.get("tool_call")}
-
-
 _TOLD: dict[str, tuple[EventType, Payload]] = {
-    "RunRequested": (EventType.AGENT_TOOL_DISPATCHED, _dispatched),
+    "RunRequested": (
+        EventType.AGENT_TOOL_DISPATCHED,
+        lambda _fact, run, _: {
+            "detached": not run.is_awaited,
+            "parent_tool_call_id": run.options.get("tool_call"),
+        },
+    ),
     "AttemptStarted": (EventType.AGENT_TOOL_ATTEMPT, lambda fact, *_: {"host_id": fact.host_id}),
     "RunStarted": (EventType.AGENT_TOOL_STARTED, lambda _fact, run, _: {"host_id": run.host_id}),
     "AttemptLost": (EventType.AGENT_TOOL_RECOVERY_ROW, _ended("", attrgetter("cause"))),
@@ -94,7 +84,14 @@ _TOLD: dict[str, tuple[EventType, Payload]] = {
     "RunCompleted": (EventType.AGENT_TOOL_FINISHED, _ended("completed", lambda _: "")),
     "RunFailed": (EventType.AGENT_TOOL_FINISHED, _ended("error", attrgetter("error"))),
     "RunAborted": (EventType.AGENT_TOOL_CANCELLED, lambda fact, *_: {"error": fact.reason}),
-    "RunInterrupted": (EventType.AGENT_TOOL_GAVE_UP, _gave_up),
+    "RunInterrupted": (
+        EventType.AGENT_TOOL_GAVE_UP,
+        lambda fact, *_: {
+            "reason": fact.reason,
+            "child_still_running": fact.child_still_running,
+            "error": fact.error,
+        },
+    ),
     "MilestoneReached": (
         EventType.AGENT_TOOL_MILESTONE,
         lambda fact, *_: {"name": fact.name, "milestone_sequence": fact.number},

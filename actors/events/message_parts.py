@@ -28,7 +28,6 @@ BROKEN = "interrupted"
 
 
 def chunk_of(body: object) -> Chunk | None:
-    """The chunk in the body of a frame: the chunk itself, or its JSON text; None if it is neither."""
     if isinstance(body, str):
         try:
             body = json.loads(body)
@@ -50,7 +49,6 @@ def apply_chunk(parts: list[Part], chunk: Chunk) -> list[Part]:
 
 
 def normalized_input(raw: object) -> JsonObject:
-    """A tool's input as an object: itself, the object in its JSON text, or an empty one."""
     if isinstance(raw, dict):
         return raw
     if isinstance(raw, str) and raw.lstrip().startswith("{"):
@@ -64,12 +62,10 @@ def _replaced(parts: list[Part], index: int, part: Part) -> list[Part]:
 
 
 def _kept(chunk: Chunk, *names: str) -> dict[str, object]:
-    """Those of the chunk's fields that are there."""
     return {name: chunk[name] for name in names if chunk.get(name) is not None}
 
 
 def _part(fields: Mapping[str, object]) -> Part:
-    """A part with the values of a chunk, unchecked."""
     return cast("Part", fields)
 
 
@@ -77,7 +73,6 @@ def _part(fields: Mapping[str, object]) -> Part:
 
 
 def _prose_of(chunk: Chunk) -> str:
-    """`text` or `reasoning`: the type of the part that a `text-…` or `reasoning-…` chunk is about."""
     return str(chunk["type"]).partition("-")[0]
 
 
@@ -96,8 +91,7 @@ def _streaming(parts: list[Part], kind: str, part_id: object) -> int | None:
 
 
 def _with_metadata(part: Part, chunk: Chunk) -> Part:
-    """The part with the chunk's provider metadata. Signatures may come with a delta or with the end."""
-    metadata = chunk.get("providerMetadata")
+    metadata = chunk.get("providerMetadata")  # signatures may come with a delta or with the end
     if not isinstance(metadata, Mapping):
         return part
     return _part({**part, "providerMetadata": {**part.get("providerMetadata", {}), **metadata}})
@@ -135,7 +129,7 @@ def _prose_ended(parts: list[Part], chunk: Chunk) -> list[Part]:
 
 
 def _step_finished(parts: list[Part], chunk: Chunk) -> list[Part]:
-    """Close every text that still streams. The next step may use its id again."""
+    # Every text that still streams is closed, because the next step may use its id again.
     is_open = [part["type"] in ("text", "reasoning") and part.get("state") == "streaming" for part in parts]
     closed = [_done(part) if still_open else part for part, still_open in zip(parts, is_open, strict=True)]
     if chunk.get("finishReason") == BROKEN:
@@ -159,8 +153,6 @@ def _unbound(part: Part) -> Part:
 
 
 def _whole(*names: str) -> Callable[[list[Part], Chunk], list[Part]]:
-    """The step for a chunk that is a whole part, with these fields."""
-
     def step(parts: list[Part], chunk: Chunk) -> list[Part]:
         return [*parts, _part({"type": chunk["type"], **_kept(chunk, *names, "providerMetadata")})]
 
@@ -168,7 +160,6 @@ def _whole(*names: str) -> Callable[[list[Part], Chunk], list[Part]]:
 
 
 def _data(parts: list[Part], chunk: Chunk) -> list[Part]:
-    """Add an author's data part, or replace the one with the same type and id. A transient one is not kept."""
     if chunk.get("transient"):
         return parts
     part = _part({"type": chunk["type"], **_kept(chunk, "id"), "data": chunk.get("data")})
@@ -181,7 +172,6 @@ def _data(parts: list[Part], chunk: Chunk) -> list[Part]:
 
 
 def _retracted(parts: list[Part], chunk: Chunk) -> list[Part]:
-    """Withdraw the parts of an abandoned step: only the first parts stay."""
     data = chunk.get("data")
     kept = data.get("parts") if isinstance(data, Mapping) else None
     return parts[:kept] if isinstance(kept, int) and 0 <= kept < len(parts) else parts
@@ -227,7 +217,6 @@ def _is_name(value: object) -> TypeGuard[str]:
 
 
 def _call(parts: list[Part], chunk: Chunk) -> list[Part]:
-    """Move a call by the table, with the fields of the chunk that belong to its new state."""
     kind, index = str(chunk["type"]), _find_call(parts, chunk)
     part = None if index is None else parts[index]
     state = _MOVES[kind].get(None if part is None else part.get("state", _IA))
@@ -248,7 +237,6 @@ def _find_call(parts: list[Part], chunk: Chunk) -> int | None:
 
 
 def _new_call(chunk: Chunk) -> Part | None:
-    """A new call, or None if the chunk does not name the call and its tool."""
     call_id, name = chunk.get("toolCallId"), chunk.get("toolName")
     if not _is_name(call_id) or not _is_name(name):
         return None
@@ -266,12 +254,10 @@ def _metadata_as(name: str, chunk: Chunk) -> dict[str, object]:
 
 
 def _moved(part: Part, state: str, fields: Mapping[str, object]) -> Part:
-    """The part in another state, without the raw text of its input."""
     return _part({**without(part, "inputText"), "state": state, **fields})
 
 
 def _input_grew(part: Part, _state: str, chunk: Chunk) -> Part | None:
-    """Add to the raw text of the input, and parse as much of it as possible."""
     delta = chunk.get("inputTextDelta")
     if not isinstance(delta, str):
         return None

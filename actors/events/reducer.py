@@ -122,8 +122,7 @@ _REQUIRED: dict[str, set[str]] = {
 
 
 def _is(value: object, types: tuple[type, ...]) -> bool:
-    """Whether the value is of a type. True, False and NaN are no numbers."""
-    if isinstance(value, bool):
+    if isinstance(value, bool):  # which Python counts among the ints
         return bool in types or object in types
     return isinstance(value, types) and not (isinstance(value, float) and not isfinite(value))
 
@@ -268,7 +267,6 @@ class _Track:
 
 
 def _reduce(run: RunState | None, frame: EventFrame) -> RunState | None:
-    """The run after a frame, which may leave it as it was."""
     event = frame.event
     if event["kind"] == "started":
         return _started(run, frame, event)
@@ -279,8 +277,7 @@ def _reduce(run: RunState | None, frame: EventFrame) -> RunState | None:
 
 
 def _started(run: RunState | None, frame: EventFrame, event: FoldedEvent) -> RunState:
-    """A new run. A second `started` renews the description of a running one, and leaves an ended one (case 24)."""
-    if run is not None and run.status != "running":
+    if run is not None and run.status != "running":  # a second `started` renews a running one only (case 24)
         return run
     return replace(
         run or RunState(run_id=frame.run_id, agent_type="", order=0),
@@ -313,18 +310,17 @@ def _chunk(run: RunState, event: FoldedEvent) -> RunState:
 
 
 def _signal(event: FoldedEvent, *names: str) -> ProgressSignal:
-    """Those of these fields that are known, and what every signal may say."""
     wanted = ("at_ms", "fraction", "message", "phase", *names)
     return cast("ProgressSignal", {name: value for name, value in event.items() if name in wanted})
 
 
 def _milestone(run: RunState, event: FoldedEvent) -> RunState:
-    """Keep it among the milestones, once. It is the latest progress too unless that is newer (spec §9.5)."""
     number = event["milestone_sequence"]
     if any(known["milestone_sequence"] == number for known in run.milestones):
         return run
     mark = _signal(event, "name", "milestone_sequence", "data")
     milestones = sorted([*run.milestones, mark], key=lambda known: known["milestone_sequence"])
+    # A milestone is the latest progress too, unless that is newer (spec §9.5).
     if run.progress is not None and run.progress["at_ms"] > event["at_ms"]:
         return replace(run, milestones=milestones)
     return replace(run, milestones=milestones, progress={**_signal(event), "milestone": event["name"]})

@@ -102,7 +102,6 @@ class CallbackRow(StoredRow):
 
     @property
     def is_recurring(self) -> bool:
-        """Whether it has another tick after this one."""
         return self.kind in (RowKind.CRON, RowKind.INTERVAL)
 
     @property
@@ -116,12 +115,10 @@ class CallbackRow(StoredRow):
         return None if status is None else replace(self, status=status, **changes)
 
     def afresh(self, tick_ms: int, due_at_ms: int) -> CallbackRow:
-        """The row at an occurrence that was not tried yet."""
         row = replace(self, tick_ms=tick_ms, due_at_ms=due_at_ms)
         return replace(row, attempt=0, began_at_ms=0, missed=0, losses=0, error="")
 
     def refuse_conflict(self, asked: CallbackRow, fields: Sequence[str], remedy: str) -> None:
-        """Raise `ConflictingRequest` if the request differs in one of these fields."""
         for name in fields:
             if getattr(self, name) != getattr(asked, name):
                 field = {"kind": "when", "cron": "when", "interval_ms": "interval_s"}.get(name, name)
@@ -196,7 +193,6 @@ class Rows(RememberedDocuments[CallbackRow]):
         return self.write(add)
 
     def keep(self, transaction: Transaction, row: CallbackRow) -> CallbackRow:
-        """Write a row."""
         self.depend_on(transaction, row.id)
         self.put(transaction, row.id, row)
         transaction.then(lambda: self._life.on_loop(lambda: self._changed(row)))

@@ -120,7 +120,6 @@ class Callbacks:
         self._seal(transaction)
 
     async def whole_async(self, transaction: Transaction) -> None:
-        """Do the whole call of an async callback."""
         for method, args, activity in self._steps(transaction):
             with at_work(activity):
                 await outcome(method(*args))
@@ -154,7 +153,6 @@ class Callbacks:
         return [(traced, (unpack_value(row.payload), occurrence), Activity(origin=delivery_id))]
 
     def _called(self, row: CallbackRow) -> CallbackRow:
-        """The row at the occurrence that is called."""
         tick_ms = self._firing.tick_ms
         return row if tick_ms is None else replace(row, tick_ms=tick_ms)
 

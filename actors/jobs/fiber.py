@@ -76,12 +76,11 @@ class Fiber:
 
     @property
     def is_open(self) -> bool:
-        """Whether it goes on by itself."""
         return not self.is_settled
 
     @property
     def state(self) -> FiberState:
-        """The state in the table. A `running` row of an earlier life lost its process."""
+        # Interrupted, but not settled: its recovery hook was asked.
         is_recovering = self.status == FiberStatus.INTERRUPTED and self.is_open
         return FiberState.RECOVERING if is_recovering else FiberState(self.status)
 
@@ -97,7 +96,6 @@ class Fiber:
         return self.but(status=state.status, settled_at_ms=0 if state in FIBER_OPEN_STATES else now_ms, **changes)
 
     def interruption(self, *, has_hook: bool, cause: str = "") -> Interruption:
-        """What the policy wants to know of it."""
         return Interruption(
             is_waiting=self.status == FiberStatus.PENDING,
             is_managed=self.is_managed,
@@ -110,18 +108,15 @@ class Fiber:
         )
 
     def but(self, **changes: object) -> Fiber:
-        """The row with these changes. `dataclasses.replace` takes ten times as long."""
-        row = object.__new__(Fiber)
+        row = object.__new__(Fiber)  # `dataclasses.replace` takes ten times as long
         row.__dict__.update(self.__dict__, **changes)
         return row
 
     def body(self) -> bytes:
-        """The stored row: its values in the order of the fields."""
         return pack(_VALUES(self))
 
     @classmethod
     def load(cls, body: bytes) -> Fiber:
-        """Read a stored row."""
         values = unpack(body)
         values[_STATUS] = FiberStatus(values[_STATUS])
         return cls(*values)

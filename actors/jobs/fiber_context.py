@@ -25,7 +25,6 @@ class Cancelled(asyncio.Event):
         self._life = life
 
     def wait(self) -> Pending[Literal[True]]:
-        """Wait until it is set."""
         return self._life.bridge(super().wait())
 
 
@@ -121,14 +120,13 @@ class FiberContext(RemembersSteps):
             raise FiberStopped(self.id, step_name(name))
 
     def _keep_step(self, name: str, body: bytes, transaction: Transaction) -> bool:
-        """Keep a finished step, if the row names this attempt. A step is progress, so `idle_attempts` restarts at 0."""
         fiber = self._store.find(self.id)
         if fiber is None or not self.holds(fiber):
             return False
         assert self._steps is not None
         self._store.save_step(transaction, self.id, name, body)
         transaction.then(partial(self._steps.__setitem__, name, body))
-        if fiber.idle_attempts:
+        if fiber.idle_attempts:  # a step is progress
             self._store.put(transaction, fiber.but(idle_attempts=0))
         return True
 

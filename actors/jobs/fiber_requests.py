@@ -93,7 +93,6 @@ class FiberRequests:
         return FiberRequest(fiber, body if input is not None else None)
 
     def from_plain(self, given: Mapping[str, Any]) -> FiberRequest:
-        """One request of many."""
         asked = dict(given)
         for field in ("name", "fn_name"):
             if field not in asked:
@@ -197,8 +196,7 @@ class FiberWaiters:
         self._life, self._store, self._at_work, self._give_place = life, store, at_work, give_place
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
 
-    def tell(self, fiber_id: str) -> None:
-        """The fiber is over."""
+    def wake(self, fiber_id: str) -> None:
         for waiter in self._waiting.pop(fiber_id, ()):
             if not waiter.done():
                 waiter.set_result(None)

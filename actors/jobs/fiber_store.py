@@ -84,7 +84,6 @@ class FiberStore:
                 self._own = None
 
     def next_number(self) -> int:
-        """The place of a new fiber among the others."""
         self._number = max(self._number + 1, self._life.now_ms())
         return self._number
 
@@ -103,7 +102,6 @@ class FiberStore:
         return fiber
 
     def put_new(self, transaction: Transaction, fiber: Fiber, body: bytes | None = None) -> Fiber:
-        """Accept a fiber, with the input of its body."""
         if fiber.idempotency_key:
             self._keys.put(transaction, fiber.idempotency_key, fiber.fiber_id)
         if body is not None:
@@ -135,7 +133,7 @@ class FiberStore:
             self._step_names.pop(fiber_id, None)
 
     def _committed(self, fiber: Fiber, *, is_own: bool) -> None:
-        """Memory trusts what was committed here, with nobody in between."""
+        # A transaction of its own was committed under the storage's lock, so nobody wrote the row in between.
         if is_own:
             self.rows.remember(fiber.fiber_id, fiber)
         else:
@@ -169,12 +167,10 @@ class FiberStore:
         self.put(transaction, moved)
 
     def tell(self, name: str, fiber: Fiber, payload: Mapping[str, object]) -> None:
-        """Emit an event of a fiber."""
         told = {"fiber_id": fiber.fiber_id, "fiber_name": fiber.name, "managed": fiber.is_managed, **payload}
         emit(Channel.FIBER, name, agent=self._life.agent_id, payload=told, at_ms=self._life.now_ms())
 
     def tell_after(self, transaction: Transaction, name: str, fiber: Fiber, payload: Mapping[str, object]) -> None:
-        """Emit an event of a fiber after the commit."""
         transaction.then(partial(self.tell, name, fiber, payload))
 
     # reading
@@ -191,16 +187,13 @@ class FiberStore:
         return self._open.version(fiber_id) > 0
 
     def open_ids(self) -> list[str]:
-        """The fibers that are not settled."""
         return self._open.keys()
 
     def inspect(self, fiber_id: str) -> FiberInspection | None:
-        """A managed fiber as its author may see it."""
         fiber = self.find(fiber_id)
         return None if fiber is None or not fiber.is_managed else self.inspected(fiber)
 
     def inspected(self, fiber: Fiber, *, accepted: bool = False) -> FiberInspection:
-        """A fiber as its author may see it."""
         snapshot = None if accepted and not fiber.attempt else self.stashed(fiber.fiber_id)[1]
         return fiber.shown(self._life.incarnation, snapshot, accepted=accepted)
 
@@ -224,19 +217,17 @@ class FiberStore:
         self._inputs_at_hand |= self._inputs.some(small)
 
     def stashed(self, fiber_id: str) -> tuple[int, Json]:
-        """How often a fiber stashed, and what last."""
+        """How many times the fiber stashed, and the latest value."""
         times, value = self._stashes.get(fiber_id) or (0, None)
         return times, taken_out(value)
 
     def stash(self, transaction: Transaction, fiber_id: str, value: Json) -> None:
-        """Replace the stashed value."""
         self._stashes.put(transaction, fiber_id, [self.stashed(fiber_id)[0] + 1, Kept(pack_value("snapshot", value))])
 
     # steps
 
     def _names_of_steps(self, fiber_id: str) -> set[str]:
-        """The finished steps of a fiber. A life reads all keys once."""
-        if self._step_names is None:
+        if self._step_names is None:  # a life reads all keys once
             self._step_names = {}
             for key in self._steps.versions():
                 owner, _, name = key.partition("\0")
@@ -244,7 +235,6 @@ class FiberStore:
         return self._step_names.get(fiber_id, set())
 
     def steps(self, fiber_id: str) -> dict[str, bytes]:
-        """The results of the finished steps of a fiber."""
         found = self._steps.some(_step_key(fiber_id, name) for name in self._names_of_steps(fiber_id))
         return {key.partition("\0")[2]: body for key, body in found.items()}
 
@@ -254,7 +244,6 @@ class FiberStore:
         return None if transaction is None else transaction.own((FIBER_STEP, _step_key(fiber_id, name)))
 
     def save_step(self, transaction: Transaction, fiber_id: str, name: str, body: bytes) -> None:
-        """Keep the result of a step."""
         names = self._names_of_steps(fiber_id)
         self._steps.put(transaction, _step_key(fiber_id, name), body)
         assert self._step_names is not None

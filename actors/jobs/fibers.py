@@ -102,8 +102,7 @@ class FiberAgenda:
         self.look_soon()
 
     def look_soon(self) -> None:
-        """Begin what is due in the next turn of the loop. Nothing is due before the agent is up."""
-        if not self._is_looking and self._life.is_up:
+        if not self._is_looking and self._life.is_up:  # nothing is due before the agent is up
             self._is_looking = True
             self._alarms.owe(PART, owes=True)  # a run that ends in this turn must not take the agent away
             asyncio.get_running_loop().call_soon(self._look)
@@ -142,7 +141,6 @@ class FiberAgenda:
             raise problem
 
     def _done(self, lane: FiberLane, fiber_id: str, task: asyncio.Task[None]) -> None:
-        """The work on a fiber has ended. A fiber that is still open is due again, after an error of the storage some seconds later."""
         lane.places += 1
         self._attended.pop(fiber_id, None)
         has_failed = not task.cancelled() and task.exception() is not None
@@ -151,6 +149,7 @@ class FiberAgenda:
         self._life.touch()
         fiber, _ = tried_now(lambda: self._store.find(fiber_id) if self._store.is_open(fiber_id) else None)
         if fiber is not None:
+            # What fails here is the storage: an author's error is the fiber's, and ends the attempt.
             self.add(fiber, after_ms=STORAGE_RETRY_MS if has_failed else 0)
         self.look_soon()
 
@@ -188,7 +187,6 @@ class FiberRecoveries:
             await self._together(lambda transaction: self._decide(transaction, fiber, verdict))
 
     def _decide(self, transaction: Transaction, seen: Fiber, verdict: Enter | Settle | Drop) -> None:
-        """Apply a verdict, unless the fiber has changed since."""
         if self._store.find(seen.fiber_id) == seen:
             moved = seen.but(recoveries=0, is_recovering=isinstance(verdict, Enter))
             self._store.move(transaction, moved, verdict)
@@ -196,7 +194,6 @@ class FiberRecoveries:
                 transaction.then(partial(self._lost, seen, verdict.why))
 
     def _lost(self, fiber: Fiber, why: str) -> None:
-        """An unmanaged fiber is over, and no hook took it up. It leaves a line in the log."""
         self._store.tell("fiber:recovery:skipped", fiber, {"error": why})
         self._life.trouble(f"fiber {fiber.name!r}", RuntimeError(why))
 
@@ -264,7 +261,6 @@ class FiberRecoveries:
     def _answered(
         self, transaction: Transaction, context: FiberRecovery, result: FiberResult | None, problem: Exception | None
     ) -> None:
-        """Apply the hook's verdict, if this call still counts. A hook that failed is called again after a pause."""
         fiber = self._store.find(context.id)
         if fiber is None or not context.holds(fiber):
             return
@@ -301,7 +297,6 @@ class Fibers:
     # fibers of earlier lives, and rows that have become durable
 
     def woken(self) -> None:
-        """Take up what earlier lives left open."""
         open_ids = self.store.open_ids()
         if open_ids:
             self._life.spawn(self._take_up(open_ids))
@@ -309,14 +304,13 @@ class Fibers:
         self._agenda.look_soon()  # for what `on_start` began
 
     async def _take_up(self, open_ids: list[str]) -> None:
-        """Read the rows in pieces, so that callers of the agent need not wait."""
         for first in range(0, len(open_ids), READ_AT_ONCE):
             found = self.store.rows.some(open_ids[first : first + READ_AT_ONCE]).values()
             self.store.fetch_inputs(row for row in found if row.status == FiberStatus.PENDING or row.retry is not None)
             for fiber in found:
                 if fiber.life != self._life.incarnation:
                     self._agenda.add(fiber)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # callers of the agent need not wait for all
 
     def _moved(self, fiber: Fiber) -> None:
         """A row has become durable: begin the fiber, or stop its code and wake its waiters."""
@@ -330,7 +324,7 @@ class Fibers:
         context = self._at_work.get(fiber.fiber_id)
         if context is not None:
             context.stop()
-        self.waiters.tell(fiber.fiber_id)
+        self.waiters.wake(fiber.fiber_id)
 
     def cancel(self, fiber_id: str, reason: str | None) -> bool:
         """End an open fiber as aborted. Returns whether there was one."""
@@ -372,7 +366,6 @@ class Fibers:
     # a body
 
     async def _enter(self, fiber_id: str) -> None:
-        """Make one attempt, from the row that announces it to the row that says how it ended."""
         entered = await self._together(lambda transaction: self._claim(transaction, fiber_id))
         if entered is None:
             return
@@ -404,7 +397,6 @@ class Fibers:
         return None if entered is None else self.store.put(transaction, entered)
 
     async def _within(self, context: FiberContext, fiber: Fiber) -> tuple[FiberResult | None, Exception | None]:
-        """Call the author's method. Returns its result or its error."""
         method = getattr(self._life.agent, fiber.fn_name, None)
         if not callable(method):
             name = type(self._life.agent).__name__
@@ -443,7 +435,6 @@ class Fibers:
     def _conclude(
         self, transaction: Transaction, context: FiberContext, result: FiberResult | None, problem: Exception | None
     ) -> None:
-        """Record how an attempt ended, if the fiber is still in its hands."""
         fiber = self.store.find(context.id)
         if fiber is None or not context.holds(fiber):
             return
@@ -500,11 +491,10 @@ class Fibers:
         return result
 
     def _forget(self, fiber: Fiber, error: str | None) -> None:
-        """Delete the row of a fiber that is over. Its result counts even if that fails."""
         self._at_work.pop(fiber.fiber_id).finished()
         if self._life.is_leaving:
             return
         self.store.spans.ended(fiber, error)
         _, problem = tried_now(lambda: self.store.change(lambda transaction: self.store.drop(transaction, fiber)))
-        if problem is not None:
+        if problem is not None:  # the result counts all the same
             self._life.trouble(f"forgetting fiber {fiber.name!r}", problem)

@@ -51,7 +51,6 @@ class FiberSpans:
         return self._telemetry.above(fiber.trace, "fiber", self._life.agent_id, fiber.fiber_id, str(fiber.number))
 
     def enter(self, fiber: Fiber) -> None:
-        """What is done from now on in this task is done for the present attempt."""
         if self._telemetry.is_on:
             self._telemetry.enter(self.place(fiber))
 

@@ -45,30 +45,20 @@ class CallbackQueue:
 
     def woken(self) -> None:
         """Read all items: after waking, and after the storage failed."""
-        self._line, self._aside = [], []
-        for row in self.rows.in_order():
-            self._place(row)
-        heapify(self._line)
+        self._line = []
+        self._aside = [(row.ready_at_ms, row.id) for row in self.rows.in_order() if row.ready_at_ms is not None]
         heapify(self._aside)
         self._go_on()
-
-    def _place(self, row: CallbackRow) -> None:
-        if row.ready_at_ms is not None and row.ready_at_ms <= self._life.now_ms():
-            heappush(self._line, (row.number, row.id))
-        else:
-            self._put_aside(row)
 
     def _put_aside(self, row: CallbackRow) -> None:
         if row.ready_at_ms is not None:
             heappush(self._aside, (row.ready_at_ms, row.id))
 
     def _changed(self, row: CallbackRow) -> None:
-        if row.ready_at_ms is not None:
-            self._put_aside(row)
-            self._go_on()
+        self._put_aside(row)
+        self._go_on()
 
     def _go_on(self) -> None:
-        """Drain the queue now, or set the alarm for its next item."""
         if self._drain is None and not self._life.is_leaving:
             at_ms = 0 if self._line else self._aside[0][0] if self._aside else None
             if at_ms is not None and at_ms <= self._life.now_ms():
@@ -100,7 +90,6 @@ class CallbackQueue:
                 self._put_aside(row)
 
     async def _do(self, group: list[CallbackRow]) -> None:
-        """Call one item, or several with quick callbacks."""
         if len(group) > 1 and await called_together(self._life, self._outbox, self, group, self._turn):
             return
         for row in group:
@@ -127,12 +116,10 @@ class CallbackQueue:
     # what an item does
 
     def firing(self, row: CallbackRow, now_ms: int) -> Firing:
-        """The occurrence that is called now."""
         return Firing(row.tick_ms, 0)
 
     def moved(self, row: CallbackRow, done: Firing, began_at_ms: int, ended_at_ms: int) -> CallbackRow | None:
-        """None: an item that was done is deleted."""
-        return None
+        return None  # an item that was done is deleted
 
     def note(self, transaction: Transaction, row: CallbackRow, done: CallbackRow | None, entry: list[object]) -> None:
         """Write the item, or delete it. It has no history. An item that took its id meanwhile stays."""
@@ -162,7 +149,6 @@ class CallbackQueue:
         return self.rows.write(drop)
 
     def drop_one(self, row_id: str) -> bool:
-        """Delete one item. Returns whether there was one."""
         return self.rows.write(lambda transaction: self._drop(transaction, row_id))
 
     def _drop(self, transaction: Transaction, row_id: str) -> bool:

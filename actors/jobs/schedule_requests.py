@@ -74,14 +74,12 @@ def timed(
 def every(
     life: Life, interval_s: object, callback: object, payload: object, now_ms: int, told: CallbackOptions
 ) -> CallbackRow:
-    """The row for `Agent.schedule_every`."""
     length_ms = checked(lambda: interval_ms(interval_s, life.limits))
     row = _recurring(_row(life, RowKind.INTERVAL, callback, payload, now_ms, told), told, length_ms)
     return _first(life, replace(row, interval_ms=length_ms, first_ms=now_ms + length_ms), now_ms)
 
 
 def queued(life: Life, callback: object, payload: object, now_ms: int, told: CallbackOptions) -> CallbackRow:
-    """The row for `Agent.queue`."""
     row = _row(life, RowKind.QUEUED, callback, payload, now_ms, told)
     return replace(row, id=row.id or life.dice.token())
 
@@ -109,7 +107,6 @@ def _row(
 
 
 def _recurring(row: CallbackRow, told: CallbackOptions, jitter_ms_max: int) -> CallbackRow:
-    """The row with the options of recurring schedules."""
     catch_up = check_word("catch_up", told["catch_up"], CatchUp)
     if told["overlap"] == "allow":
         words = "a schedule does not overlap itself; start a fiber or a run from the callback, and these may overlap"
@@ -142,17 +139,14 @@ def _id(life: Life, told: CallbackOptions) -> str:
 
 
 def pattern_of(row: CallbackRow) -> Pattern:
-    """The ticks of a recurring schedule."""
     return Cron(row.cron, zone_of(row.time_zone)) if row.kind is RowKind.CRON else Every(row.interval_ms, row.first_ms)
 
 
 def at_tick(row: CallbackRow, tick_ms: int, roll: Callable[[], float]) -> CallbackRow:
-    """The row, waiting for this tick."""
     return row.afresh(tick_ms, tick_ms + (int(roll() * row.jitter_ms) if row.jitter_ms else 0))
 
 
 def zone_of(name: object) -> tzinfo:
-    """A time zone by its name in the tz database."""
     if not isinstance(name, str) or not 0 < len(name) <= ZONE_CHARS_MAX:
         raise BadRequest("time_zone", f"{name!r:.200} is not the name of a time zone, such as 'Europe/Berlin'")
     return _zone(name)
@@ -172,7 +166,6 @@ def _zone(name: str) -> tzinfo:
 
 
 def _retry(life: Life, given: object) -> list[float | None]:
-    """The retries of one callback, if they fit those of the agent's class and of the runtime."""
     chosen = as_retries(given)
     checked(lambda: chosen.over(_default_retries(life)))
     return [chosen.attempts_max, chosen.first_ms, chosen.most_ms]

@@ -85,14 +85,11 @@ class Schedules:
             self._alarms.set(PART, self._reminders[0][0] if self._reminders else None, self._ring)
 
     async def _run(self, rows: list[CallbackRow]) -> None:
-        if len(rows) > 1:
-            are_done, problem = await tried(self._call_together(rows))
-            if problem is None and not are_done:
-                for row in rows:
-                    self._life.spawn(self._run([row]))
-                return
-        else:
-            _, problem = await tried(self._call(rows[0].id))
+        is_done, problem = await tried(self._call(rows))
+        if problem is None and not is_done:
+            for row in rows:
+                self._life.spawn(self._run([row]))
+            return
         row_ids = [row.id for row in rows]
         self._running.difference_update(row_ids)
         self._life.touch()
@@ -107,27 +104,25 @@ class Schedules:
         self._begin_due()
         self._forget_oldest()
 
-    async def _call_together(self, rows: list[CallbackRow]) -> bool:
+    async def _call(self, rows: list[CallbackRow]) -> bool:
+        """Call the callbacks of these rows. False if several were called together, and that rolled back."""
         await self._ready()
-        return await called_together(self._life, self._outbox, self, rows, self._turn)
-
-    async def _call(self, row_id: str) -> None:
-        await self._ready()
-        calling = Callbacks(self._life, self._outbox, self, row_id)
+        if len(rows) > 1:
+            return await called_together(self._life, self._outbox, self, rows, self._turn)
+        calling = Callbacks(self._life, self._outbox, self, rows[0].id)
         async with self._suspects if calling.is_suspect else nullcontext():
             await calling.call(self._turn)
+        return True
 
     # what a row does
 
     def firing(self, row: CallbackRow, now_ms: int) -> Firing:
-        """The occurrence that is called now."""
         if not row.is_recurring:
             return Firing(row.tick_ms, 0)
         grace_ms, most = self._life.limits.schedule_grace_ms + row.jitter_ms, self._life.limits.schedule_catch_up_max
         return firing(pattern_of(row), row.tick_ms, now_ms, row.catch_up, grace_ms=grace_ms, most=most)
 
     def moved(self, row: CallbackRow, done: Firing, began_at_ms: int, ended_at_ms: int) -> CallbackRow | None:
-        """The row at its next tick."""
         if not row.is_recurring:
             return None
         done_ms = row.tick_ms if done.tick_ms is None else done.tick_ms
@@ -151,10 +146,10 @@ class Schedules:
             self._histories.put(transaction, row_id, kept)
 
     def _forget_oldest(self) -> None:
-        """Use a transaction of its own, so that callbacks do not conflict with it."""
         known, most = self._histories.keys(), self._life.limits.schedule_histories_max
         if len(known) < most + HISTORIES_OVER:
             return
+        # A transaction of its own, so that callbacks do not conflict with it.
         with self._life.storage.transaction() as transaction:
             for row_id in known[: len(known) - most]:
                 self._histories.drop(transaction, row_id)

@@ -156,13 +156,11 @@ class Messenger:
         return event.kind in self.respond_to or (not is_addressed and "subscribed-thread" in self.respond_to)
 
     def agent_name(self, event: MessengerEvent) -> str:
-        """The name of the agent that an event is for."""
         given = None if self.conversation is None else self.conversation(event)
         return conversation_name(self.id, event.thread_id) if given is None else given
 
     @property
     def webhook_path(self) -> str:
-        """The path of its webhooks."""
         return self.path or f"/messengers/{self.id}/webhook"
 
     def verified(self, webhook: Webhook) -> bool | WebhookReply:

@@ -180,8 +180,7 @@ class ChatState(Agent):
     # documents that may expire: `[expires_at_ms, value]`, and for lists `[[value, expires_at_ms], …]`
 
     def _perdure_woken(self) -> None:
-        """The agent has come up: delete what expired meanwhile."""
-        documents = self._documents
+        documents = self._documents  # what expired meanwhile is deleted
         with self.transaction(), self._perdure.storage.transaction() as transaction:
             for key, value in documents.all().items():
                 kind = key.partition("\0")[0]
@@ -197,7 +196,6 @@ class ChatState(Agent):
         return until_ms is None or until_ms > self._perdure.now_ms()
 
     def _until_ms(self, ttl_ms: float | None, *, may_be_none: bool = True) -> float | None:
-        """When something expires that is kept from now on."""
         if ttl_ms is None and may_be_none:
             return None
         return self._perdure.now_ms() + check_number("ttl_ms", ttl_ms, unit="milliseconds", is_finite=True, above=True)

@@ -92,14 +92,12 @@ class WebhookEndpoint:
         self._handles, self._body_max, self._accept_s = handles, body_max, accept_timeout_s
 
     async def prepare(self) -> None:
-        """Let the adapter prepare, if it can. A failure is only logged."""
         job = getattr(self.messenger.adapter, "prepare", None)
         _, problem = (None, None) if job is None else await tried(job())
-        if problem is not None:
+        if problem is not None:  # webhooks are accepted all the same
             log.warning("messenger %s could not prepare: %s", self.messenger.id, in_words(problem))
 
     async def close(self) -> None:
-        """Close the adapter."""
         job = getattr(self.messenger.adapter, "close", None)
         if job is not None:
             await tried(job())

@@ -152,7 +152,6 @@ class MessengerAgent(ChatAgent):
     # ours
 
     async def _perdure_deliver_reply(self, fiber: FiberContext, input: dict[str, str]) -> FiberResult:
-        """The body of the fiber that delivers a reply."""
         try:
             reply = await self._perdure_deliveries.deliver(input["reply"])
         except asyncio.CancelledError:
@@ -166,19 +165,16 @@ class MessengerAgent(ChatAgent):
         return FiberResult(end, reply.problem or None, metadata={**(fiber.metadata or {}), **about})
 
     async def _perdure_recover_reply(self, fiber: FiberRecovery) -> FiberResult | str:
-        """Enter the delivery again after a death. After `DEATHS_MAX` deaths the reply is parked."""
-        if fiber.attempt < DEATHS_MAX:
+        if fiber.attempt < DEATHS_MAX:  # else the delivery may be what kills the process
             return "retry"
         self._perdure_deliveries.give_up(str((fiber.input or {}).get("reply")), fiber.attempt)
         return FiberResult("error", f"the process died {fiber.attempt} times")
 
     @property
     def _perdure_deliveries(self) -> Deliveries:
-        """The replies, in this life of the agent."""
         return self._perdure.part(Deliveries, lambda: Deliveries(self, self._perdure, messengers_of(type(self))))
 
     def _perdure_woken(self) -> None:
-        """The agent has come up: go on with the turns and replies of an earlier life."""
         super()._perdure_woken()
         self._perdure_deliveries.wake()
 

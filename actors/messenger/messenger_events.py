@@ -58,7 +58,6 @@ class Attachment(Frozen):
 
     @property
     def line(self) -> str:
-        """Its line for the model."""
         size = "" if self.size is None else f"{self.size} bytes"
         more = ", ".join(filter(None, (self.media_type, size)))
         return f"- {self.kind}{f': {self.name}' if self.name else ''}{f' ({more})' if more else ''}"
@@ -128,7 +127,6 @@ def user_text(event: MessengerEvent, speaker: Speaker = "author") -> str:
 
 
 def user_message(event: MessengerEvent, speaker: Speaker = "author") -> Message:
-    """The message of the user in the transcript. Its id is derived from the event."""
     text = user_text(event, speaker)
     return {
         "id": short(f"{event.messenger_id}:{event.thread_id}:{event.dedupe_key}"),
@@ -153,7 +151,6 @@ def conversation_name(messenger_id: str, thread_id: str) -> str:
 
 
 def short(name: str) -> str:
-    """The name, or if it is too long, its beginning and a digest of the whole."""
     if len(name) <= NAME_MAX:
         return name
     return f"{name[:_KEPT]}~{blake2b(name.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"

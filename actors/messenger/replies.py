@@ -71,7 +71,6 @@ class ReplySpans:
 
     @contextmanager
     def within(self, reply: ReplyRow) -> Iterator[None]:
-        """What is asked for in the block is asked for by the reply."""
         if not self._telemetry.is_on:
             yield
             return
@@ -79,7 +78,6 @@ class ReplySpans:
             yield
 
     def ended(self, reply: ReplyRow) -> None:
-        """A reply is settled or parked. It is durable."""
         if not self._telemetry.is_on:
             return
         error = "" if reply.outcome == DeliveryOutcome.ANSWERED else reply.outcome or str(reply.status)
@@ -91,7 +89,6 @@ class ReplySpans:
         self._telemetry.tell(EndedSpan(name, self._place(reply), above, *times, told, links, error))
 
     def asked(self, reply: ReplyRow, what: str, begun_ms: int, error: str) -> None:
-        """A request to the provider is over; `error` is what went wrong, in a word."""
         if not self._telemetry.is_on:
             return
         self._requests += 1
@@ -155,11 +152,9 @@ class Replies:
     # documents
 
     def heard(self, event: MessengerEvent) -> AcceptedEvent | None:
-        """The row of an event, if it was accepted."""
         return self._heard.get(heard_key(event))
 
     def events(self, reply: ReplyRow) -> list[MessengerEvent]:
-        """The events of a reply, in the order of their acceptance."""
         rows = self._heard.some(reply.heard)
         return [MessengerEvent.model_validate(rows[key]["event"]) for key in reply.heard if key in rows]
 
@@ -168,11 +163,9 @@ class Replies:
         return list(self._rows.all().values())
 
     def get(self, reply_id: str) -> ReplyRow | None:
-        """One stored reply, or None."""
         return self._rows.get(reply_id)
 
     def posts(self, reply: ReplyRow) -> dict[int, PostRow]:
-        """The visible messages of a reply, by their place."""
         return {row.index: row for row in self._posts.all(f"{reply.reply_id}\0").values()}
 
     def keep(self, reply: ReplyRow, event: MessengerEvent | None = None) -> None:
@@ -184,17 +177,14 @@ class Replies:
                 self._heard.put(transaction, heard_key(event), row)
 
     def keep_post(self, reply: ReplyRow, post: PostRow) -> None:
-        """Make the state of one message durable."""
         with self.tenant.storage.transaction() as transaction:
             self._posts.put(transaction, _post_key(reply, post.index), post)
 
     def forget_post(self, reply: ReplyRow, index: int) -> None:
-        """Delete the row of a message."""
         with self.tenant.storage.transaction() as transaction:
             self._posts.drop(transaction, _post_key(reply, index))
 
     def _prune(self, kept: int) -> None:
-        """Delete the oldest settled replies beyond `kept`, with their events and posts."""
         known = len(self._rows.keys())
         if known <= kept + kept // 10:
             return
@@ -214,7 +204,7 @@ class Replies:
         known.heard, known.ready_at_ms = row.heard, row.ready_at_ms
         left_ms = min(max(0, row.ready_at_ms - self.tenant.now_ms()), burst_ms)
         self._over_s[row.reply_id] = asyncio.get_running_loop().time() + left_ms / 1000
-        self.look()
+        self.wake_waiters()
 
     async def place_of(self, reply: ReplyRow) -> None:
         """Wait until this reply is the first of its thread, and its burst is over."""
@@ -230,8 +220,7 @@ class Replies:
             await asyncio.wait([waiter], timeout=left_s if is_first else None)
             self._waiters.discard(waiter)
 
-    def look(self) -> None:
-        """Wake the replies that wait for their place."""
+    def wake_waiters(self) -> None:
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
@@ -241,7 +230,7 @@ class Replies:
         """Let the replies behind this one pass while its turn waits for a person."""
         if is_aside is not (reply.reply_id in self._aside):
             (self._aside.add if is_aside else self._aside.discard)(reply.reply_id)
-            self.look()
+            self.wake_waiters()
 
     # ends
 
@@ -259,7 +248,6 @@ class Replies:
         return status is not None
 
     def settle(self, reply: ReplyRow, outcome: DeliveryOutcome, problem: str, kept_max: int) -> None:
-        """Settle a reply, and delete the oldest settled ones beyond `kept_max`."""
         ended: ReplyFields = {"outcome": str(outcome), "problem": problem, "settled_at_ms": self.tenant.now_ms()}
         if self.move(reply, ReplyEvent.SETTLED, **ended):
             self.spans.ended(reply)
@@ -280,16 +268,14 @@ class Replies:
         self.open.pop(reply.reply_id, None)
         self._aside.discard(reply.reply_id)
         self._over_s.pop(reply.reply_id, None)
-        self.look()
+        self.wake_waiters()
 
     def tell(self, name: str, reply: ReplyRow, payload: Mapping[str, object]) -> None:
-        """Emit an event of the channel."""
         told = {"replyId": reply.reply_id, "messengerId": reply.messenger_id, "threadId": reply.thread_id, **payload}
         emit(Channel.MESSENGER, name, agent=self.tenant.agent_id, payload=told, at_ms=self.tenant.now_ms())
 
 
 def heard_key(event: MessengerEvent) -> str:
-    """The key under which an event is stored."""
     return f"{event.messenger_id}\0{event.dedupe_key}"
 
 

@@ -51,7 +51,6 @@ class ReplyRow(StoredRow):
 
     @property
     def is_open(self) -> bool:
-        """Whether it goes on by itself."""
         return self.status in REPLY_OPEN
 
     def next(self, event: ReplyEvent) -> ReplyStatus | None:
@@ -59,7 +58,6 @@ class ReplyRow(StoredRow):
         return REPLY_TRANSITIONS.next(self.status, event, f"reply {self.reply_id}")
 
     def is_of(self, messenger_id: str, thread_id: str) -> bool:
-        """Whether it belongs to that thread."""
         return (self.messenger_id, self.thread_id) == (messenger_id, thread_id)
 
 

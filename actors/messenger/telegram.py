@@ -141,7 +141,6 @@ class User(_Read):
 
     @property
     def person(self) -> Person:
-        """Their `Person`."""
         full = f"{self.first_name} {self.last_name}".strip()
         return Person(id=str(self.id), user_name=self.username, full_name=full, is_bot=self.is_bot)
 
@@ -205,19 +204,16 @@ class TelegramMessage(_Read):
 
     @property
     def thread_id(self) -> str:
-        """The thread: a chat, or a topic of one."""
         topic = f":{self.message_thread_id}" if self.is_topic_message and self.message_thread_id else ""
         return f"telegram:{self.chat.id}{topic}"
 
     @property
     def words(self) -> str:
-        """What was written."""
         return self.text or self.caption
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:
-        """The attachments; of a photo only the largest size."""
-        found = [_attachment("photo", self.photo[-1])] if self.photo else []
+        found = [_attachment("photo", self.photo[-1])] if self.photo else []  # the largest size comes last
         found += [_attachment(name, file) for name in FILES if (file := getattr(self, name)) is not None]
         if self.location is not None:
             place = f"{self.location.latitude:.6f}, {self.location.longitude:.6f}"
@@ -349,18 +345,15 @@ class TelegramWire(BaseRequest):
 
     @property
     def read_timeout(self) -> float | None:
-        """In seconds."""
         return self._inner.read_timeout
 
     async def initialize(self) -> None:
         """Do nothing."""
 
     async def shutdown(self) -> None:
-        """Close the connections."""
         await self._inner.shutdown()
 
     async def do_request(self, *args: Any, **kwargs: Any) -> tuple[int, bytes]:
-        """Make one request."""
         status, body = await self._inner.do_request(*args, **kwargs)
         if status == TOO_MANY:
             raise Flood(_pause_s(body))
@@ -418,27 +411,22 @@ class Telegram:
     # coming in
 
     def verify(self, webhook: Webhook) -> bool:
-        """Compare the secret in the header with ours, in constant time."""
         given = webhook.headers.get(SECRET_HEADER, "")
         return self._secret is not None and hmac.compare_digest(given.encode(errors="replace"), self._secret.encode())
 
     def parse(self, messenger_id: str, webhook: Webhook) -> list[MessengerEvent]:
-        """The events of an update."""
         return events_of(webhook.body, messenger_id, self.bot_id, self.user_name)
 
     async def prepare(self) -> None:
-        """Ask Telegram for the bot's name, if it was not given."""
         if not self.user_name:
             self.user_name = (await self._asked(self._bot.get_me)).username or ""
 
     # going out
 
     def limits(self, thread_id: str) -> TextLimits:
-        """The limits of a chat. A group is edited less often."""
         return TextLimits(self._text_max, Counting.UTF16, self._every_ms[thread_id.startswith("telegram:-")])
 
     async def post(self, thread_id: str, text: str) -> str:
-        """Send a message."""
         chat_id, topic = _place(thread_id)
         shown, entities = _entities(text)
         options: dict[str, Any] = {"message_thread_id": topic, "link_preview_options": _NO_PREVIEW}
@@ -446,18 +434,15 @@ class Telegram:
         return str(sent.message_id)
 
     async def edit(self, thread_id: str, message_id: str, text: str) -> None:
-        """Change a message."""
         place = _place(thread_id)[0], int(message_id)
         shown, entities = _entities(text)
         options: dict[str, Any] = {"entities": entities, "link_preview_options": _NO_PREVIEW}
         await self._asked(lambda: self._bot.edit_message_text(shown, *place, **options))
 
     async def delete(self, thread_id: str, message_id: str) -> None:
-        """Delete a message."""
         await self._asked(lambda: self._bot.delete_message(_place(thread_id)[0], int(message_id)))
 
     async def typing(self, thread_id: str) -> None:
-        """Show the typing indicator, for five seconds."""
         chat_id, topic = _place(thread_id)
         await self._asked(lambda: self._bot.send_chat_action(chat_id, "typing", message_thread_id=topic))
 
@@ -475,8 +460,7 @@ class Telegram:
             await bot.request.shutdown()
 
     @property
-    def _bot(self) -> Bot:
-        """The library's client; connections belong to the loop that opened them."""
+    def _bot(self) -> Bot:  # connections belong to the loop that opened them
         loop = asyncio.get_running_loop()
         found = self._bots.get(loop)
         if found is None:
@@ -503,11 +487,10 @@ def _network() -> BaseRequest:
 
 
 def _told(problem: TelegramError) -> ProviderTrouble:
-    """Our error for the library's. The library's bad requests are network errors, too."""
     said = problem.message
     if isinstance(problem, Flood):
         return ProviderBusy(said, problem.retry_after_s * 1000)
-    if isinstance(problem, BadTelegram):
+    if isinstance(problem, BadTelegram):  # for the library one of its network errors, so it comes first
         lower = said.lower()
         if "message is not modified" in lower:
             return MessageUnchanged(said)
@@ -527,7 +510,6 @@ def _pause_s(body: bytes) -> float:
 
 
 def _place(thread_id: str) -> tuple[int, int | None]:
-    """Chat and topic of a thread."""
     _, chat, *topic = thread_id.split(":")
     return int(chat), int(topic[0]) if topic else None
 

@@ -104,7 +104,6 @@ class OtlpTelemetry(Telemetry):
 
     @contextmanager
     def entered(self, context: TraceContext) -> Iterator[None]:
-        """The same for a block."""
         token = otel_context.attach(trace.set_span_in_context(NonRecordingSpan(_place(context))))
         try:
             with super().entered(context):
@@ -133,22 +132,22 @@ class OtlpMetrics:
         self._made: dict[str, Any] = {}
 
     def count(self, name: str, value: float = 1, tags: Tags | None = None) -> None:
-        """Add to a counter."""
         self._with(name, lambda it: self._meter.create_counter(it.name, it.unit, it.description).add, value, tags)
 
     def observe(self, name: str, value: float, tags: Tags | None = None) -> None:
-        """Add to a histogram."""
-        self._with(name, self._histogram, value, tags)
+        self._with(
+            name,
+            lambda it: (
+                self._meter.create_histogram(
+                    it.name, it.unit, it.description, explicit_bucket_boundaries_advisory=it.bounds
+                ).record
+            ),
+            value,
+            tags,
+        )
 
     def gauge(self, name: str, value: float, tags: Tags | None = None) -> None:
-        """Set a gauge."""
         self._with(name, lambda it: self._meter.create_gauge(it.name, it.unit, it.description).set, value, tags)
-
-    def _histogram(self, it: Instrument) -> Callable[..., None]:
-        made = self._meter.create_histogram(
-            it.name, it.unit, it.description, explicit_bucket_boundaries_advisory=list(it.bounds)
-        )
-        return made.record
 
     def _with(
         self, name: str, make: Callable[[Instrument], Callable[..., None]], value: float, tags: Tags | None
@@ -162,7 +161,7 @@ class OtlpMetrics:
 
 
 def _who(name: str) -> dict[str, str]:
-    """The resource of this process. What its environment says of it comes first."""
+    # What the environment says of the process comes first.
     named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
     who = {"service.instance.id": name, "perdure.role": name if name == "supervisor" else "host"}
     return who if named else {"service.name": "perdure", **who}
@@ -191,12 +190,10 @@ class _Ids(RandomIdGenerator):
         return _Given(self._here, context)
 
     def generate_trace_id(self) -> int:
-        """The id of a trace."""
         context: TraceContext | None = getattr(self._here, "context", None)
         return super().generate_trace_id() if context is None else int(context.trace_id, 16)
 
     def generate_span_id(self) -> int:
-        """The id of a span."""
         context: TraceContext | None = getattr(self._here, "context", None)
         return super().generate_span_id() if context is None else int(context.span_id, 16)
 
@@ -220,7 +217,6 @@ class _Complaints:
         self._said_s, self._lost = -SAYS_S, 0
 
     def heard(self, count: int, *, is_taken: bool) -> None:
-        """A batch was taken, or not."""
         if is_taken and self._lost:
             log.info("the collector of telemetry takes %s again; %d were lost", self._what, self._lost)
             self._lost, self._said_s = 0, -SAYS_S
@@ -233,22 +229,17 @@ class _Complaints:
 
 
 class _Spans(OTLPSpanExporter):
-    """Sends spans."""
-
     def __init__(self) -> None:
         super().__init__()
         self._complaints = _Complaints("spans")
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send a batch, or give it up after the time limit of the environment."""
         result = super().export(spans)
         self._complaints.heard(len(spans), is_taken=result is SpanExportResult.SUCCESS)
         return result
 
 
 class _Metrics(OTLPMetricExporter):
-    """Sends metrics."""
-
     def __init__(self) -> None:
         super().__init__()
         self._complaints = _Complaints("metrics")
@@ -256,7 +247,6 @@ class _Metrics(OTLPMetricExporter):
     def export(
         self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: Any
     ) -> MetricExportResult:
-        """The same for the state of all metrics."""
         result = super().export(metrics_data, timeout_millis, **kwargs)
         self._complaints.heard(1, is_taken=result is MetricExportResult.SUCCESS)
         return result

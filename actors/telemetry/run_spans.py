@@ -12,11 +12,10 @@ not have been told of them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Final, NamedTuple
 
-from perdure.actors.telemetry.span_names import class_of, is_function, over_attempts
+from perdure.actors.telemetry.span_names import about_tool, class_of, content_of_call, is_function, over_attempts
 from perdure.actors.telemetry.telemetry import CARRIED, CARRIED_TOOL, Telemetry
 from perdure.ledger import (
     AttemptLost,
@@ -25,19 +24,16 @@ from perdure.ledger import (
     Row,
     Run,
     RunCompleted,
-    RunFailed,
     RunInterrupted,
     RunParked,
     Status,
     View,
     decode,
     expand_rows,
-    said,
     shown,
     taken_out,
 )
 from perdure.policies import (
-    CONTENT_MAX,
     EXECUTE_TOOL,
     INVOKE_AGENT,
     OPERATION,
@@ -95,41 +91,30 @@ class RunSpans:
     def _begins(self, run: Run, fact: AttemptStarted, at_ms: int) -> None:
         self._last[run.run_id] = _Begun(fact.attempt, at_ms, fact.host_id)
 
-    def _is_lost(self, run: Run, fact: AttemptLost, at_ms: int) -> None:
+    def _breaks_off(self, run: Run, fact: AttemptLost | RunParked, at_ms: int, status: str, error: str) -> None:
         if self._of(run).attempt == fact.attempt:
-            self._attempt(run, at_ms, "lost", "host_lost")
-
-    def _is_parked(self, run: Run, fact: RunParked, at_ms: int) -> None:
-        if self._of(run).attempt == fact.attempt:
-            self._attempt(run, at_ms, "parked", "unfit")
+            self._attempt(run, at_ms, status, error)
 
     def _completes(self, run: Run, fact: RunCompleted, at_ms: int) -> None:
         error = "tool_error" if is_function(run.agent_type) and fact.summary else ""
         self._ends(run, at_ms, Status.COMPLETED, error, fact.output)
-
-    def _fails(self, run: Run, fact: RunFailed, at_ms: int) -> None:
-        self._ends(run, at_ms, Status.ERROR, error_type(fact.error, "failed"))
-
-    def _is_aborted(self, run: Run, _fact: object, at_ms: int) -> None:
-        self._ends(run, at_ms, Status.ABORTED, "cancelled")
 
     def _is_given_up(self, run: Run, fact: RunInterrupted, at_ms: int) -> None:
         begun = self._of(run)
         self._ends(run, at_ms, Status.INTERRUPTED, fact.reason)
         self._last[run.run_id] = begun._replace(at_ms=at_ms, is_late=True)
 
-    def _is_forgotten(self, run: Run, _fact: object, _at_ms: int) -> None:
-        self._last.pop(run.run_id, None)
-
-    STEPS: ClassVar[dict[str, Callable[[RunSpans, Run, Any, int], None]]] = {
+    STEPS: ClassVar[dict[str, Callable[[RunSpans, Run, Any, int], object]]] = {
         "AttemptStarted": _begins,
-        "AttemptLost": _is_lost,
+        "AttemptLost": lambda self, run, fact, at_ms: self._breaks_off(run, fact, at_ms, "lost", "host_lost"),
         "RunCompleted": _completes,
-        "RunFailed": _fails,
-        "RunAborted": _is_aborted,
+        "RunFailed": lambda self, run, fact, at_ms: self._ends(
+            run, at_ms, Status.ERROR, error_type(fact.error, "failed")
+        ),
+        "RunAborted": lambda self, run, _, at_ms: self._ends(run, at_ms, Status.ABORTED, "cancelled"),
         "RunInterrupted": _is_given_up,
-        "RunParked": _is_parked,
-        "RunCleared": _is_forgotten,
+        "RunParked": lambda self, run, fact, at_ms: self._breaks_off(run, fact, at_ms, "parked", "unfit"),
+        "RunCleared": lambda self, run, *_: self._last.pop(run.run_id, None),
     }
 
     # the spans
@@ -142,7 +127,7 @@ class RunSpans:
         is_first = not (self._of(run).is_late or run.retries)
         self._attempt(run, at_ms, status, error, output)
         self._last.pop(run.run_id, None)
-        if is_first and _has_call(run):
+        if is_first and run.options.get("tool_call") and not is_function(run.agent_type):
             above = self._above(run)
             name = str(run.options.get(CARRIED_TOOL) or class_of(run.agent_type))
             told = {**self._about(run, EXECUTE_TOOL, name), **self._content(run, output)}
@@ -164,9 +149,9 @@ class RunSpans:
             context, links = within(above, "late", run.run_id, begun.attempt), (context,)
         elif begun.attempt > 1:
             links = (run_span(above, run.run_id, begun.attempt - 1),)
-        operation, name = (
-            (EXECUTE_TOOL, _tool_of(run)) if is_function(run.agent_type) else (INVOKE_AGENT, class_of(run.agent_type))
-        )
+        operation, name = INVOKE_AGENT, class_of(run.agent_type)
+        if is_function(run.agent_type):
+            operation, name = EXECUTE_TOOL, str((taken_out(run.options.get("display")) or {}).get("name") or "tool")
         told = self._about(run, operation, name)
         told |= {"perdure.run.attempt": begun.attempt, "perdure.run.status": str(status)}
         told |= {"perdure.host.id": begun.host_id} if begun.host_id else {}
@@ -182,11 +167,8 @@ class RunSpans:
     def _about(self, run: Run, operation: str, name: str) -> dict[str, Attribute]:
         told: dict[str, Attribute] = {OPERATION: operation, "perdure.run.id": run.run_id}
         if operation == INVOKE_AGENT:
-            told |= {PROVIDER: OURS, "gen_ai.agent.name": name, "gen_ai.agent.id": run.child}
-        else:
-            told |= {"gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
-            told |= {"gen_ai.tool.call.id": run.options["tool_call"]} if run.options.get("tool_call") else {}
-        return told
+            return told | {PROVIDER: OURS, "gen_ai.agent.name": name, "gen_ai.agent.id": run.child}
+        return told | about_tool(name, run.options.get("tool_call"))
 
     def _content(self, run: Run, output: bytes | None) -> dict[str, Attribute]:
         """The arguments and the result of a tool, if they are to be told and stand in the record."""
@@ -197,30 +179,12 @@ class RunSpans:
         if is_function(run.agent_type):
             given = given.get("input") if isinstance(given, dict) else None
             came = came.get("output", came.get("error")) if isinstance(came, dict) else None
-        told = {"gen_ai.tool.call.arguments": given, "gen_ai.tool.call.result": came}
-        return {name: _shown(value) for name, value in told.items() if value is not None}
+        return content_of_call(given, came)
 
 
 def _in_record(run: Run) -> _Begun:
-    """The last attempt as the record of the run has it."""
     if not run.attempt:
         return _Begun(0, run.requested_at_ms)
     is_late = run.status is Status.INTERRUPTED
     is_over = bool(run.parked) or (0 < run.placed_at_ms <= run.lost_at_ms)
     return _Begun(run.attempt, run.ended_at_ms if is_late else run.placed_at_ms, run.host_id, is_late, is_over)
-
-
-def _has_call(run: Run) -> bool:
-    """Whether a model's call of a tool asked for the run of an agent."""
-    return bool(run.options.get("tool_call")) and not is_function(run.agent_type)
-
-
-def _tool_of(run: Run) -> str:
-    return str((taken_out(run.options.get("display")) or {}).get("name") or "tool")
-
-
-def _shown(value: object) -> str:
-    try:
-        return json.dumps(value, default=str, ensure_ascii=False)[:CONTENT_MAX]
-    except (TypeError, ValueError):  # keys that JSON does not know
-        return said(value, CONTENT_MAX)

@@ -30,7 +30,6 @@ class TelemetrySettings:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is exported."""
         return not self.unfit and (self.traces or self.metrics)
 
     @classmethod

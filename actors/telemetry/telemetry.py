@@ -57,7 +57,6 @@ class Telemetry:
 
     @contextmanager
     def entered(self, context: TraceContext) -> Iterator[None]:
-        """Inside the block, what is done belongs to this span."""
         token = TRACE.set(context)
         try:
             yield
