@@ -61,7 +61,7 @@ class EndedSpan(NamedTuple):
 
 def context_of(text: object) -> TraceContext | None:
     found = _TRACEPARENT.fullmatch(text) if isinstance(text, str) else None
-    if found is None or not int(found[1], 16):
+    if found is None or not int(found[1], 16):  # the W3C calls a trace of zeros invalid
         return None
     return TraceContext(found[1], "" if found[2] == NO_SPAN else found[2], bool(int(found[3], 16) & 1))
 

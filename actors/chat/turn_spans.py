@@ -65,6 +65,7 @@ class ModelRequest:
     error: str = ""
 
     def heard(self, item: Event | Finished, turn: Turn) -> None:
+        """A piece of the answer came. With the last one the request is over, before its end becomes durable."""
         if isinstance(item, Finished):
             self.end, turn.asked_at_ms = item, 0
 
@@ -76,15 +77,11 @@ class TurnSpans:
         self._tenant, self._run_of = tenant, run_of
         self._telemetry = tenant.services.world.telemetry
 
-    @property
-    def are_told(self) -> bool:
-        return self._telemetry.is_on
-
     # a turn
 
     def accepted(self, turn: Turn, run: RunContext | None) -> None:
-        # Where the turn stands in a trace becomes durable with it.
-        if self.are_told and run is not None:
+        """A turn was asked for, by a run perhaps; where it stands in a trace becomes durable with it."""
+        if self._telemetry.is_on and run is not None:
             turn.trace = run.above.text
 
     def place(self, turn: Turn, before: int = 0) -> TraceContext:
@@ -98,16 +95,17 @@ class TurnSpans:
         return self._telemetry.above(turn.trace, "turn", self._tenant.agent_id, turn.request_id)
 
     def enter(self, turn: Turn) -> None:
-        if self.are_told:
+        if self._telemetry.is_on:
             self._telemetry.enter(self.place(turn))
 
     def broke_off(self, turn: Turn, begun_ms: int, cause: str) -> None:
-        if self.are_told:
+        if self._telemetry.is_on:
             self._attempt(turn, 1, begun_ms, "interrupted", cause)
             self.enter(turn)
 
     def ended(self, turn: Turn) -> None:
-        if self.are_told:
+        """A turn has ended. It is durable."""
+        if self._telemetry.is_on:
             error = "" if turn.status in (TurnStatus.COMPLETED, TurnStatus.SKIPPED) else turn.reason or str(turn.status)
             self._attempt(turn, 0, turn.attempt_at_ms or turn.accepted_at_ms, str(turn.status), error)
 
@@ -146,9 +144,9 @@ class TurnSpans:
         *,
         answer: Callable[[], list[Part]] | None = None,
     ) -> Source:
-        """The same request, told of when it is over. While nothing is traced, this is the request itself. `answer` is what came, if that is
-        not the last step of the stream."""
-        if not self.are_told:
+        """The same request, told of when it is over. While nobody traces, this is the request itself. `answer` is what came, if that is not
+        the last step of the stream."""
+        if not self._telemetry.is_on:
             return source
         asked = ModelRequest(model, settings or {}, answer or (lambda: stream.last_step))
 
@@ -185,7 +183,7 @@ class TurnSpans:
         told = _of_model(asked.model, asked.settings)
         if end is not None:
             told |= {"gen_ai.response.finish_reasons": [end.reason], "gen_ai.response.id": end.response_id or ""}
-            told |= {f"gen_ai.usage.{name}": end.usage[ours] for ours, name in _COUNTS.items() if ours in end.usage}
+            told |= {f"gen_ai.usage.{name}": end.usage[ours] for ours, name in _USAGE.items() if ours in end.usage}
         if self._telemetry.tells_content:
             said: Message = {"id": "", "role": "assistant", "parts": asked.answer()}
             told |= {"gen_ai.input.messages": shown, "gen_ai.output.messages": content_text(spoken_content([said]))}
@@ -200,15 +198,14 @@ class TurnSpans:
             "gen_ai.request.model": asked.model.model_name,
         }
         metrics.observe(MODEL_REQUEST_MS, took_ms, {**tags, "error.type": asked.error})
-        usage = {} if asked.end is None else asked.end.usage
+        usage = asked.end.usage if asked.end is not None else {}
         for kind in ("input", "output"):
-            count = usage.get(f"{kind}_tokens", 0)
-            if count:
+            if count := usage.get(f"{kind}_tokens"):
                 metrics.observe(MODEL_TOKENS, count, {**tags, "gen_ai.token.type": kind})
 
     def lost_request(self, turn: Turn) -> None:
-        # An earlier life died while the request was under way.
-        if self.are_told and turn.asked_at_ms:
+        if self._telemetry.is_on and turn.asked_at_ms:
+            # A run that is here is at its next attempt already. A turn counts up later.
             lives_before = int(bool(turn.run_id and self._run_of(turn.request_id)))
             self._tell_request(turn, turn.asked_at_ms, self._tenant.now_ms(), {}, LOST, lives_before)
         turn.asked_at_ms = 0
@@ -228,7 +225,7 @@ class TurnSpans:
     @contextmanager
     def tool(self, turn: Turn, part: Part, attempt: int) -> Iterator[Callable[[ToolEnd], None]]:
         """What is done in the block is done for an inline call. What this gives is told its end; without one it was cancelled."""
-        if not self.are_told:
+        if not self._telemetry.is_on:
             yield lambda _end: None
             return
         self._telemetry.enter(self._tool_place(turn, part, attempt))
@@ -240,7 +237,7 @@ class TurnSpans:
             self._tool(turn, part, attempt, begun_ms, "" if end["ok"] else end["kind"], end.get("output"))
 
     def lost_tool(self, turn: Turn, part: Part, attempt: int, begun_ms: int) -> None:
-        if self.are_told:
+        if self._telemetry.is_on:
             self._tool(turn, part, attempt, begun_ms, LOST)
 
     def _tool_place(self, turn: Turn, part: Part, attempt: int) -> TraceContext:
@@ -257,13 +254,13 @@ class TurnSpans:
         )
 
 
-_COUNTS: Final = {
+_USAGE: Final = {
     "input_tokens": "input_tokens",
     "output_tokens": "output_tokens",
     "cache_read_tokens": "cache_read.input_tokens",
     "cache_write_tokens": "cache_creation.input_tokens",
 }
-"""Of tokens, by the names that the conventions have for ours."""
+"""What pydantic-ai counts, by the conventions' names."""
 _SETTINGS: Final = ("temperature", "max_tokens", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
 
 

@@ -161,7 +161,7 @@ class Rows(RememberedDocuments[CallbackRow]):
         with self._life.storage.committing:
             if not self._number:
                 self._number = max((row.number for row in self.in_order()), default=0)
-            self._number = max(self._number + 1, self._life.now_ms())
+            self._number = max(self._number + 1, self._life.now_ms())  # the clock may have been set back
             return self._number
 
     def write(self, job: Callable[[Transaction], T]) -> T:
@@ -187,7 +187,7 @@ class Rows(RememberedDocuments[CallbackRow]):
                 return found(transaction, known)
             if (count := len(self.keys())) >= most:
                 raise BadRequest(self.domain, f"this agent has {count} entries, which is the limit")
-            self.tell(transaction, "create", asked)
+            self.emit_after(transaction, "create", asked)
             return self.keep(transaction, replace(asked, number=self.number()))
 
         return self.write(add)
@@ -211,7 +211,7 @@ class Rows(RememberedDocuments[CallbackRow]):
 
         return self.write(renew)
 
-    def tell(
+    def emit_after(
         self, transaction: Transaction, what: str, row: CallbackRow, payload: Mapping[str, object] | None = None
     ) -> None:
         """Emit an event after the commit, such as `schedule:create` or `queue:error`."""

@@ -40,6 +40,9 @@ ERROR_CHARS_MAX = 500  # of an error in a history
 TOGETHER_TIMEOUT_MS = 1_000  # of one transaction of several
 LATE_MS = 10_000  # so long overdue, a row may have ended the lives that were to call it
 
+Turn = AbstractAsyncContextManager[None] | None
+"""A lock that tries share which may meet: those that were overtaken go on one after the other."""
+
 
 class RowsOwner(Protocol):
     """What schedules and the queue do with their rows."""
@@ -69,7 +72,7 @@ class Callbacks:
         self._firing = Firing(None, 0)
         self._began_at_ms = self._called_at_ms = 0
 
-    async def call(self, turn: AbstractAsyncContextManager[None], *, marks: bool = True) -> None:
+    async def call(self, turn: Turn = None, *, marks: bool = True) -> None:
         """Call it. Raises only errors of the storage."""
         row = self._rows.get(self._id)
         is_late = row is not None and self._life.now_ms() - row.due_at_ms > LATE_MS
@@ -107,7 +110,7 @@ class Callbacks:
         entry = [row.tick_ms, now_ms, now_ms, row.attempt + 1, row.missed, PastOutcome.PARKED, error]
         self._book.note(transaction, row, row.after(CallbackEvent.PARKED, error=error, losses=0), entry)
         self._spans.tried(transaction, row, row.due_at_ms, PastOutcome.PARKED, LOST)
-        self._rows.tell(transaction, "error", row, {"error": error, "attempts": row.attempt})
+        self._rows.emit_after(transaction, "error", row, {"error": error, "attempts": row.attempt})
         return True
 
     # in the transaction
@@ -162,18 +165,17 @@ class Callbacks:
             return
         self._life.services.paces.note(self._life.agent_id, row.callback, now_ms - self._called_at_ms)
         now_there = self._rows.get(row.id)
-        if now_there == self._moved:
+        if now_there == self._moved:  # the callback left its row alone: where it stands now depends on when it ended
             now_there = self._book.moved(row, self._firing, self._began_at_ms, now_ms)
         was_called = self._firing.tick_ms is not None
-        self._rows.tell(transaction, "execute" if was_called else "skip", row, {"missed": self._firing.missed})
+        self._rows.emit_after(transaction, "execute" if was_called else "skip", row, {"missed": self._firing.missed})
         came_to = PastOutcome.COMPLETED if was_called else PastOutcome.SKIPPED
         if was_called:
             self._spans.tried(transaction, self._called(row), self._called_at_ms, came_to)
         self._book.note(transaction, row, now_there, self._entry(row, came_to, "", now_ms))
 
     def _entry(self, row: CallbackRow, outcome: PastOutcome, error: str, now_ms: int) -> list[object]:
-        tick_ms = row.tick_ms if self._firing.tick_ms is None else self._firing.tick_ms
-        times = [tick_ms, self._began_at_ms, now_ms]
+        times = [self._called(row).tick_ms, self._began_at_ms, now_ms]
         return [*times, row.attempt + 1, self._firing.missed, outcome, error[:ERROR_CHARS_MAX]]
 
     # after a failure
@@ -185,11 +187,11 @@ class Callbacks:
             return False  # cancelled or changed meanwhile
         retries = retries_of(self._life, tried)
         attempts_max, first_ms, most_ms = retries.attempts_max or 1, retries.first_ms or 1, retries.most_ms or 1
-        tick_ms = tried.tick_ms if self._firing.tick_ms is None else self._firing.tick_ms
         failed = replace(
-            tried, tick_ms=tick_ms, missed=self._firing.missed, attempt=tried.attempt + 1,
+            self._called(tried), missed=self._firing.missed, attempt=tried.attempt + 1,
             began_at_ms=self._began_at_ms, losses=0, error=error[: self._life.limits.error_chars_max],
         )  # fmt: skip
+        # No losses: what recorded its failure did not end its process.
         left: CallbackRow | None
         if is_gone or (failed.attempt >= attempts_max and not tried.is_recurring):
             came_to, left = PastOutcome.PARKED, failed.after(CallbackEvent.PARKED)
@@ -204,7 +206,7 @@ class Callbacks:
         self._book.note(transaction, tried, left, self._entry(tried, came_to, failed.error, now_ms))
         is_last = is_gone or failed.attempt >= attempts_max
         told = {"error": error, "attempts": failed.attempt}
-        self._rows.tell(transaction, "error" if is_last else "retry", tried, told)
+        self._rows.emit_after(transaction, "error" if is_last else "retry", tried, told)
         return came_to is PastOutcome.PARKED
 
 
@@ -229,7 +231,7 @@ def rounds(
 
 
 async def called_together(
-    life: Life, outbox: Outbox, book: RowsOwner, rows: Sequence[CallbackRow], turn: AbstractAsyncContextManager[None]
+    life: Life, outbox: Outbox, book: RowsOwner, rows: Sequence[CallbackRow], turn: Turn = None
 ) -> bool:
     """Call the callbacks of these rows in one transaction. False if it rolled back; then each is to be called by itself."""
     callings = [Callbacks(life, outbox, book, row.id) for row in rows]

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from perdure.actors.code.author_call import tried
-from perdure.actors.jobs.fiber import Fiber, FiberPage
+from perdure.actors.jobs.fiber import FiberPage
 from perdure.actors.jobs.fiber_store import FiberStore, GroupCommit
 from perdure.actors.jobs.schedule_requests import instant
 from perdure.actors.life.documents import Documents
@@ -28,7 +28,6 @@ CARE_MS = 86_400_000
 
 class _Entry(NamedTuple):
     version: int
-    fiber_id: str
     number: int
     name: str
     status: FiberStatus
@@ -60,6 +59,7 @@ class FiberRecords:
             for fiber_id, entry in self._entries.items()
             if entry.is_managed and self._status(entry) in statuses and name in (None, entry.name)
         )
+        # One more than is shown tells whether there is another page.
         here = [each for each in reversed(found) if before is None or each < before][: limit + 1]
         rows = self._store.rows.some(each[1] for each in here[:limit])
         shown = tuple(self._store.inspected(rows[fiber_id]) for _, fiber_id in here[:limit] if fiber_id in rows)
@@ -113,10 +113,21 @@ class FiberRecords:
             return
         stored = self._store.rows
         with self._life.storage.committing:
-            found = [_entry(stored.version(fiber_id), row) for fiber_id, row in stored.some(fiber_ids).items()]
+            found = {
+                fiber_id: _Entry(
+                    stored.version(fiber_id),
+                    row.number,
+                    row.name,
+                    row.status,
+                    row.life,
+                    row.settled_at_ms,
+                    row.is_managed,
+                )
+                for fiber_id, row in stored.some(fiber_ids).items()
+            }
         for fiber_id in fiber_ids:
             self._entries.pop(fiber_id, None)
-        self._entries |= {entry.fiber_id: entry for entry in found}
+        self._entries |= found
 
     # retention
 
@@ -160,18 +171,17 @@ class FiberRecords:
         for first in range(0, len(stale), READ_AT_ONCE):
             self._read(stale[first : first + READ_AT_ONCE])
             await asyncio.sleep(0)
-        over = [entry for entry in self._entries.values() if entry.settled_at_ms]
-        settled = [SettledFiber(entry.fiber_id, entry.status, entry.settled_at_ms) for entry in over]
+        settled = [
+            SettledFiber(fiber_id, entry.status, entry.settled_at_ms)
+            for fiber_id, entry in self._entries.items()
+            if entry.settled_at_ms
+        ]
         old = outlived(settled, self._life.now_ms(), self._life.limits)
         for first in range(0, len(old), READ_AT_ONCE):
             self._drop(old[first : first + READ_AT_ONCE], FIBER_CLEANED)
             await asyncio.sleep(0)
         self._settled = len(settled) - len(old)
         await self._together(self._care_later)
-
-
-def _entry(version: int, row: Fiber) -> _Entry:
-    return _Entry(version, row.fiber_id, row.number, row.name, row.status, row.life, row.settled_at_ms, row.is_managed)
 
 
 def _place(cursor: str | None) -> tuple[int, str] | None:

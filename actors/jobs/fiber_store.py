@@ -88,7 +88,7 @@ class FiberStore:
         return self._number
 
     def put(self, transaction: Transaction, fiber: Fiber) -> Fiber:
-        """Write the row. The input and the steps are deleted when the fiber is over for good."""
+        """Write the row."""
         fiber_id = fiber.fiber_id
         self.spans.moves(transaction, self.rows.get, fiber_id, fiber)
         self.rows.put(transaction, fiber_id, fiber)
@@ -96,6 +96,7 @@ class FiberStore:
             self._open.drop(transaction, fiber_id)
         elif not self._open.stands(fiber_id):
             self._open.put(transaction, fiber_id, b"")
+        # A person may let an interrupted fiber be entered again, so it keeps its input and its steps.
         if fiber.is_settled and fiber.status != FiberStatus.INTERRUPTED:
             self._drop_work(transaction, fiber_id)
         transaction.then(partial(self._committed, fiber, is_own=transaction is self._own))
@@ -166,12 +167,12 @@ class FiberStore:
             moved = moved.but(metadata=Kept(pack_value("metadata", result.metadata)))
         self.put(transaction, moved)
 
-    def tell(self, name: str, fiber: Fiber, payload: Mapping[str, object]) -> None:
+    def emit(self, name: str, fiber: Fiber, payload: Mapping[str, object]) -> None:
         told = {"fiber_id": fiber.fiber_id, "fiber_name": fiber.name, "managed": fiber.is_managed, **payload}
         emit(Channel.FIBER, name, agent=self._life.agent_id, payload=told, at_ms=self._life.now_ms())
 
-    def tell_after(self, transaction: Transaction, name: str, fiber: Fiber, payload: Mapping[str, object]) -> None:
-        transaction.then(partial(self.tell, name, fiber, payload))
+    def emit_after(self, transaction: Transaction, name: str, fiber: Fiber, payload: Mapping[str, object]) -> None:
+        transaction.then(partial(self.emit, name, fiber, payload))
 
     # reading
 

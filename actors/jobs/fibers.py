@@ -3,7 +3,7 @@
     start ─► row (pending) ─► `_enter`: row (running, attempt + 1) ─► the body ─► row (settled, or pending again)
 
 The row is the truth. Memory knows only who is at work. The next life of the agent takes up every open fiber, oldest first, after it has
-come up: a pending fiber is entered, a running one is recovered (`fiber_recovery`). What died before its commit did not happen. What died
+come up: a pending fiber is entered, a running one is recovered (`FiberRecoveries`). What died before its commit did not happen. What died
 after it is not done again. A death between the end of a body and its commit is recovered like any other.
 
 A transition needs a row in the hands of this life and this attempt, or this recovery. A body that goes on after its fiber was cancelled,
@@ -46,7 +46,7 @@ from perdure.policies import (
     take_up,
 )
 
-READ_AT_ONCE = 100
+READ_AT_ONCE = 100  # rows between two turns of the loop
 
 
 # ---------------------------------------------------------------- fiber agenda
@@ -176,8 +176,8 @@ class FiberRecoveries:
             return
         if not fiber.is_recovering:
             told = {"reason": "interrupted", "elapsed_ms": self._life.now_ms() - fiber.created_at_ms}
-            self._store.tell("fiber:run:interrupted", fiber, told)
-            self._store.tell("fiber:recovery:detected", fiber, told)
+            self._store.emit("fiber:run:interrupted", fiber, told)
+            self._store.emit("fiber:recovery:detected", fiber, told)
         has_hook = bool(fiber.on_recovered) or self._life.overrides("on_fiber_recovered")
         found = fiber.interruption(has_hook=has_hook, cause=self._life.lost_by)
         verdict = take_up(found, self._life.limits, self._life.dice.roll())
@@ -194,7 +194,7 @@ class FiberRecoveries:
                 transaction.then(partial(self._lost, seen, verdict.why))
 
     def _lost(self, fiber: Fiber, why: str) -> None:
-        self._store.tell("fiber:recovery:skipped", fiber, {"error": why})
+        self._store.emit("fiber:recovery:skipped", fiber, {"error": why})
         self._life.trouble(f"fiber {fiber.name!r}", RuntimeError(why))
 
     # the author's hook
@@ -205,7 +205,7 @@ class FiberRecoveries:
             return
         context = FiberRecovery(self._life, self._store, asked)
         self._store.spans.enter(asked)
-        self._store.tell("fiber:recovery:attempt", asked, {"recoveries": asked.recoveries})
+        self._store.emit("fiber:recovery:attempt", asked, {"recoveries": asked.recoveries})
         result, problem = await self._called(context, asked)
         self._at_work.pop(context.id, None)
         if self._life.is_leaving:
@@ -269,12 +269,12 @@ class FiberRecoveries:
             verdict = after_hook(result, fiber.interruption(has_hook=True), limits, roll)
             self._store.move(transaction, fiber.but(recoveries=0, error=None), verdict, result)
             status = verdict.status if isinstance(verdict, Settle) else type(verdict).__name__.lower()
-            self._store.tell_after(transaction, "fiber:recovery:handled", fiber, {"status": status})
+            self._store.emit_after(transaction, "fiber:recovery:handled", fiber, {"status": status})
             return
         error = f"its recovery hook failed: {in_words(problem)}"[: limits.error_chars_max]
         due_at_ms = self._life.now_ms() + recovery_pause_after(fiber.recoveries, limits, roll)
         self._store.put(transaction, fiber.but(error=error, due_at_ms=due_at_ms))
-        self._store.tell_after(transaction, "fiber:recovery:failed", fiber, {"error": error, "reason": "handler_error"})
+        self._store.emit_after(transaction, "fiber:recovery:failed", fiber, {"error": error, "reason": "handler_error"})
 
 
 # ---------------------------------------------------------------- fibers
@@ -338,7 +338,7 @@ class Fibers:
             moved = fiber.after(FiberEvent.CANCELLED, now_ms, due_at_ms=0, is_recovering=False, error=error)
             if moved is not None:
                 self.store.put(transaction, moved)
-                self.store.tell_after(transaction, "fiber:run:cancelled", moved, {"error": reason})
+                self.store.emit_after(transaction, "fiber:run:cancelled", moved, {"error": reason})
             return moved is not None
 
         return self.store.change(abort)
@@ -370,7 +370,7 @@ class Fibers:
         if entered is None:
             return
         self._life.faults.at(KillPoint.BEFORE_RUN, f"fiber {fiber_id}")
-        self.store.tell("fiber:run:started", entered, {"attempt": entered.attempt})
+        self.store.emit("fiber:run:started", entered, {"attempt": entered.attempt})
         context = FiberContext(self._life, self.store, entered)
         result, problem = await self._within(context, entered)
         if self._life.is_leaving:
@@ -445,11 +445,11 @@ class Fibers:
             error = in_words(problem)
             verdict = after_error(found, error, limits, self._life.dice.roll())
             self.store.move(transaction, fiber.but(error=error[: limits.error_chars_max]), verdict)
-            self.store.tell_after(transaction, "fiber:run:failed", fiber, {**elapsed, "error": error})
+            self.store.emit_after(transaction, "fiber:run:failed", fiber, {**elapsed, "error": error})
         else:
             given = result or FiberResult("completed")
             self.store.move(transaction, fiber, after_hook(given, found, limits, self._life.dice.roll()), given)
-            self.store.tell_after(transaction, "fiber:run:completed", fiber, {**elapsed, "status": given.status})
+            self.store.emit_after(transaction, "fiber:run:completed", fiber, {**elapsed, "status": given.status})
 
     # unmanaged fibers
 
@@ -473,7 +473,7 @@ class Fibers:
             trace=carried_text(),
         )
         self.store.change(lambda transaction: self.store.put(transaction, fiber))
-        self.store.tell("fiber:run:started", fiber, {"attempt": 1})
+        self.store.emit("fiber:run:started", fiber, {"attempt": 1})
         context = self._at_work[fiber.fiber_id] = FiberContext(self._life, self.store, fiber)
         CURRENT.set(context)
         self.store.spans.enter(fiber)
@@ -485,9 +485,9 @@ class Fibers:
         self._forget(fiber, None if problem is None else in_words(problem))
         elapsed = {"elapsed_ms": self._life.now_ms() - now_ms}
         if problem is not None:
-            self.store.tell("fiber:run:failed", fiber, {**elapsed, "error": in_words(problem)})
+            self.store.emit("fiber:run:failed", fiber, {**elapsed, "error": in_words(problem)})
             raise problem
-        self.store.tell("fiber:run:completed", fiber, elapsed)
+        self.store.emit("fiber:run:completed", fiber, elapsed)
         return result
 
     def _forget(self, fiber: Fiber, error: str | None) -> None:

@@ -37,7 +37,6 @@ class CallbackQueue:
         self.storage_retry = StorageRetry(life, alarms, PART, self.woken)
         self._line: list[tuple[int, str]] = []  # ready, by number
         self._aside: list[tuple[int, str]] = []  # for later, by instant
-        self._turn = asyncio.Lock()
         self._drain: asyncio.Task[None] | None = None
         self._is_first = True  # in this life: what ended the one before may have been the same item
 
@@ -79,6 +78,7 @@ class CallbackQueue:
         """Call items in groups. The first item of a life is called alone, because it may be what ended the last life."""
         await self._ready()
         while few := list(islice(iter(self._next, None), 1 if self._is_first else TOGETHER_MAX)):
+            # However late, an item is no suspect: it waited for its turn. Only the first of a life is, and that one is alone.
             for group in rounds(self._life, few, self._life.now_ms(), math.inf):
                 await self._do(group)
                 self._give_back(group)
@@ -90,10 +90,10 @@ class CallbackQueue:
                 self._put_aside(row)
 
     async def _do(self, group: list[CallbackRow]) -> None:
-        if len(group) > 1 and await called_together(self._life, self._outbox, self, group, self._turn):
+        if len(group) > 1 and await called_together(self._life, self._outbox, self, group):
             return
         for row in group:
-            await Callbacks(self._life, self._outbox, self, row.id).call(self._turn, marks=self._is_first)
+            await Callbacks(self._life, self._outbox, self, row.id).call(marks=self._is_first)
             self._is_first = False
 
     def _next(self) -> CallbackRow | None:

@@ -27,7 +27,7 @@ from perdure.actors.life.outbox import Outbox
 from perdure.ledger.storage.agent_storages import SCHEDULE, SCHEDULE_HISTORY, Transaction
 from perdure.policies import CallbackEvent, CallbackStatus, Firing, firing, next_tick
 
-HISTORIES_OVER = 100
+HISTORIES_OVER = 100  # slack, so that not every deletion brings another transaction
 PART = "schedules"
 CONTENT = ("callback", "payload", "retry", "catch_up", "overlap", "jitter_ms")
 
@@ -42,7 +42,8 @@ class Schedules:
         self.storage_retry = StorageRetry(life, alarms, PART, self.woken)
         self._reminders: list[tuple[int, int, str]] = []
         self._running: set[str] = set()
-        self._turn, self._suspects = asyncio.Lock(), asyncio.Lock()
+        self._turn = asyncio.Lock()
+        self._suspects = asyncio.Lock()  # one at a time, so that none is blamed for what another did
 
     # the clock
 
@@ -81,7 +82,7 @@ class Schedules:
             heappop(self._reminders)
         for group in rounds(self._life, due, now_ms):
             self._life.spawn(self._run(group))
-        if len(self._running) < most:
+        if len(self._running) < most:  # else the next end looks again
             self._alarms.set(PART, self._reminders[0][0] if self._reminders else None, self._ring)
 
     async def _run(self, rows: list[CallbackRow]) -> None:
@@ -179,7 +180,7 @@ class Schedules:
             if row is not None:
                 self.rows.drop(transaction, row_id)
                 self._leave_behind(transaction, row.id, row.history)
-                self.rows.tell(transaction, "cancel", row)
+                self.rows.emit_after(transaction, "cancel", row)
             return row is not None
 
         return self.rows.write(drop)

@@ -1,6 +1,6 @@
 """The interface of a messenger's adapter, its errors, and the declaration of a messenger.
 
-An adapter keeps no state that must survive, and retries nothing. The agent decides, records and repeats what is sent (`delivery`). The
+An adapter keeps no state that must survive, and retries nothing. The agent decides, records and repeats what is sent (`deliveries`). The
 adapter says of each failed request which kind of failure it was, because that decides what may be repeated.
 """
 

@@ -24,8 +24,7 @@ from perdure.actors.events.message_parts import apply_chunk
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.messenger.adapter import Messenger, ProviderRefused, ProviderSilent, ProviderTrouble
 from perdure.actors.messenger.messenger_events import MessengerEvent, user_message
-from perdure.actors.messenger.replies import Replies, digest, heard_key
-from perdure.actors.messenger.reply_rows import PostRow, ReplyRow
+from perdure.actors.messenger.replies import PostRow, Replies, ReplyRow, digest, heard_key
 from perdure.actors.ports import KillPoint
 from perdure.actors.retries import until
 from perdure.actors.tasks import awaited
@@ -135,7 +134,7 @@ class Posts:
                 self._reply.problem = "a message was sent, and nobody knows whether it arrived; the policy leaves it"
                 return Next.PARK
             row.is_sent, row.is_repeated = False, self._policy.unknown == "edit-or-apologise"
-            self._replies.tell("messenger:post:unknown", self._reply, {"index": index})
+            self._replies.emit("messenger:post:unknown", self._reply, {"index": index})
         if row.is_repeated:
             text = f"{self._policy.repeated_text}\n\n{text}"
         wanted = digest(text)
@@ -156,7 +155,7 @@ class Posts:
             return Next.AGAIN if what is Next.REPEAT else what
         row.message_id, row.acknowledged, row.is_sent = str(message_id), row.intended, False
         self._replies.keep_post(self._reply, row)
-        self._replies.tell("messenger:posted", self._reply, {"index": row.index, "messageId": row.message_id})
+        self._replies.emit("messenger:posted", self._reply, {"index": row.index, "messageId": row.message_id})
         return Next.DONE
 
     async def _edit(self, row: PostRow, text: str) -> Next:
@@ -195,7 +194,8 @@ class Posts:
         except TimeoutError:
             answer, problem = None, ProviderSilent(f"no reply within {CALL_S:.0f} s")
         self._replies.tenant.faults.at(KillPoint.AFTER_EFFECT, f"messenger {what}")
-        self._replies.spans.asked(self._reply, what, begun_ms, _word(problem))
+        error = str(problem.trouble) if isinstance(problem, ProviderTrouble) else type(problem).__name__
+        self._replies.spans.asked(self._reply, what, begun_ms, "" if problem is None else error)
         if problem is None:
             self._reply.tries = self._reply.busy = 0  # they count what fails in a row
         if problem is None or isinstance(problem, ProviderTrouble):
@@ -215,14 +215,8 @@ class Posts:
         pause = pause_ms(self._policy, reply.tries, trouble.retry_after_ms, self._replies.tenant.dice.roll())
         self._quiet_until_s = asyncio.get_running_loop().time() + pause / 1000
         told = {"trouble": str(trouble.trouble), "error": str(trouble), "pauseMs": pause}
-        self._replies.tell("messenger:post:failed", reply, told)
+        self._replies.emit("messenger:post:failed", reply, told)
         return what
-
-
-def _word(problem: Exception | None) -> str:
-    if isinstance(problem, ProviderTrouble):
-        return str(problem.trouble)
-    return "" if problem is None else type(problem).__name__
 
 
 # ---------------------------------------------------------------- delivery
@@ -230,8 +224,8 @@ def _word(problem: Exception | None) -> str:
 #
 # It may be entered again at any line. The commit that makes the reply `running` asks for the turn, so a later life finds the turn under
 # the same id, and follows its stream from the first event. An interrupted turn goes on by itself (`actors.chat.turn_recovery`); meanwhile
-# the message says that it is being recovered. `posts` records what has been shown, so the same messages are edited. A reply settles when
-# each of its messages is acknowledged.
+# the message says that it is being recovered. The rows of the posts say what has been shown, so the same messages are edited. A reply
+# settles when each of its messages is acknowledged.
 
 
 TYPING_S = 4.0  # Telegram shows the indicator for five
@@ -308,7 +302,7 @@ class ReplyDelivery:
             metadata = {"messenger": {"id": reply.messenger_id, "thread": reply.thread_id, "reply": reply.reply_id}}
             self._agent._perdure_conversation.accept_request("submission", messages, request_id, {"metadata": metadata})
             replies.move(reply, ReplyEvent.ASKED, request_id=request_id, started_at_ms=replies.tenant.now_ms())
-        replies.tell("messenger:turn", reply, {"requestId": request_id, "messages": len(messages)})
+        replies.emit("messenger:turn", reply, {"requestId": request_id, "messages": len(messages)})
 
     # following
 
@@ -400,7 +394,7 @@ class Deliveries:
         ready_ms = ready_at_ms(policy, reply.opened_at_ms, now_ms)
         row = replace(reply, heard=[*reply.heard, heard_key(event)], ready_at_ms=ready_ms)
         self._keep(row, event)
-        self._replies.tell("messenger:accepted", row, {"key": event.key, "joined": len(row.heard) > 1})
+        self._replies.emit("messenger:accepted", row, {"key": event.key, "joined": len(row.heard) > 1})
         return {"accepted": True, "reply": row.reply_id}
 
     def notice(self, messenger_id: str, thread_id: str, text: str, kind: str) -> ReplyRow:
@@ -464,7 +458,7 @@ class Deliveries:
         """Deliver a reply to its end, and return it. The body of the reply's fiber, however often it is entered."""
         reply = self._replies.open.get(reply_id)
         if reply is None:
-            return self._replies.get(reply_id)
+            return self._replies.rows.get(reply_id)
         await until(bool, partial(self._try, reply), lambda: AGAIN_S)
         return reply
 
@@ -502,7 +496,7 @@ class Deliveries:
 
     def retry(self, reply_id: str) -> bool:
         """Try a parked reply again. Returns whether there was one."""
-        row = self._replies.get(reply_id)
+        row = self._replies.rows.get(reply_id)
         if row is None:
             return False
         status = row.next(ReplyEvent.RETRIED_AFTERWARDS if row.request_id else ReplyEvent.RETRIED)

@@ -122,6 +122,7 @@ class WebhookEndpoint:
     async def _body(self, request: Request) -> bytes | None:
         """The body; None if it is too long, and empty if the client hung up before its end."""
         said = request.headers.get("content-length", "")
+        # A header of thousands of digits is more than `int` reads.
         if said.isascii() and said.isdigit() and int(said[:20]) > self._body_max:
             return None
         found = bytearray()

@@ -9,7 +9,7 @@
 
     app = messenger_app(runtime, Bot)          # any ASGI server
 
-Inbox, burst, turn and outbox lie in one storage, so each step is one commit (`deliveries`, `delivery`, `posts`).
+Inbox, burst, turn and outbox lie in one storage, so each step is one commit (`deliveries`).
 """
 
 from __future__ import annotations

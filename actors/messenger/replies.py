@@ -21,18 +21,19 @@ import asyncio
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TypedDict, Unpack
 
 from perdure.actors.events.observability import Channel, emit
 from perdure.actors.host.tenant import Tenant
-from perdure.actors.life.documents import Documents
+from perdure.actors.life.documents import Documents, StoredRow
 from perdure.actors.messenger.messenger_events import MessengerEvent
-from perdure.actors.messenger.reply_rows import PostRow, ReplyRow
 from perdure.actors.telemetry.telemetry import TRACE
 from perdure.ledger import digest_of
 from perdure.ledger.storage.agent_storages import HEARD, POST, REPLY
 from perdure.policies import (
+    REPLY_OPEN,
+    REPLY_TRANSITIONS,
     Attribute,
     DeliveryOutcome,
     EndedSpan,
@@ -44,6 +45,79 @@ from perdure.policies import (
 )
 
 log = logging.getLogger("perdure.messenger")
+
+
+@dataclass
+class ReplyRow(StoredRow):
+    """One answer. Instants are milliseconds since the epoch.
+
+    Attributes:
+        number: its place in the conversation.
+        key: the first event's key.
+        heard: the keys of its events' rows.
+        words: the text of a notice, which is posted without a turn; None for an answer.
+        fiber_id: the fiber that delivers it.
+        cancelled: the reason of its cancellation, or None.
+        tries, busy: failed requests to the provider in a row.
+    """
+
+    number: int
+    messenger_id: str
+    thread_id: str
+    key: str
+    heard: list[str] = field(default_factory=list)
+    kind: str = "reply"
+    words: str | None = None
+    status: ReplyStatus = ReplyStatus.WAITING
+    outcome: str = ""
+    problem: str = ""
+    request_id: str = ""
+    fiber_id: str = ""
+    cancelled: str | None = None
+    tries: int = 0
+    busy: int = 0
+    round: int = 0
+    opened_at_ms: int = 0
+    ready_at_ms: int = 0
+    started_at_ms: int = 0
+    settled_at_ms: int = 0
+    trace: str = ""
+
+    @property
+    def reply_id(self) -> str:
+        """Its name for people, and the key of its row."""
+        return f"{self.number:010d}"
+
+    @property
+    def is_open(self) -> bool:
+        return self.status in REPLY_OPEN
+
+    def next(self, event: ReplyEvent) -> ReplyStatus | None:
+        """The status after an event; None if the event is ignored. Raises `IllegalTransition`."""
+        return REPLY_TRANSITIONS.next(self.status, event, f"reply {self.reply_id}")
+
+    def is_of(self, messenger_id: str, thread_id: str) -> bool:
+        return (self.messenger_id, self.thread_id) == (messenger_id, thread_id)
+
+
+@dataclass
+class PostRow(StoredRow):
+    """One visible message.
+
+    Attributes:
+        message_id: its id at the provider; empty while none is known.
+        intended: the digest of the text that it shall have.
+        acknowledged: the digest of the text that the provider has confirmed.
+        is_sent: whether a post was sent whose response is not recorded here.
+        is_repeated: whether it may be there twice, and says so.
+    """
+
+    index: int
+    message_id: str = ""
+    intended: str = ""
+    acknowledged: str = ""
+    is_sent: bool = False
+    is_repeated: bool = False
 
 
 # The spans of replies: one from the acceptance of a reply to its end, whichever lives brought it there, and one for each request to the
@@ -78,6 +152,7 @@ class ReplySpans:
             yield
 
     def ended(self, reply: ReplyRow) -> None:
+        """A reply is settled or parked. It is durable."""
         if not self._telemetry.is_on:
             return
         error = "" if reply.outcome == DeliveryOutcome.ANSWERED else reply.outcome or str(reply.status)
@@ -135,6 +210,7 @@ class Replies:
 
     Attributes:
         open: those that are not over.
+        rows: those that are stored, by their ids.
         spans: tells of them where telemetry is on.
     """
 
@@ -146,7 +222,7 @@ class Replies:
         self._over_s: dict[str, float] = {}  # when the burst of a reply is over, by the clock that nobody sets
         self._waiters: set[asyncio.Future[None]] = set()
         self._heard: Documents[AcceptedEvent] = Documents(tenant, HEARD)
-        self._rows = Documents(tenant, REPLY, ReplyRow.load, ReplyRow.body)
+        self.rows = Documents(tenant, REPLY, ReplyRow.load, ReplyRow.body)
         self._posts = Documents(tenant, POST, PostRow.load, PostRow.body)
 
     # documents
@@ -160,10 +236,7 @@ class Replies:
 
     def all(self) -> list[ReplyRow]:
         """All stored replies, oldest first."""
-        return list(self._rows.all().values())
-
-    def get(self, reply_id: str) -> ReplyRow | None:
-        return self._rows.get(reply_id)
+        return list(self.rows.all().values())
 
     def posts(self, reply: ReplyRow) -> dict[int, PostRow]:
         return {row.index: row for row in self._posts.all(f"{reply.reply_id}\0").values()}
@@ -171,7 +244,7 @@ class Replies:
     def keep(self, reply: ReplyRow, event: MessengerEvent | None = None) -> None:
         """Make a reply durable, and an event that joined it: now, or with the open transaction."""
         with self.tenant.storage.transaction() as transaction:
-            self._rows.put(transaction, reply.reply_id, reply)
+            self.rows.put(transaction, reply.reply_id, reply)
             if event is not None:
                 row = AcceptedEvent(event=event.model_dump(mode="json"), reply=reply.reply_id)
                 self._heard.put(transaction, heard_key(event), row)
@@ -185,8 +258,8 @@ class Replies:
             self._posts.drop(transaction, _post_key(reply, index))
 
     def _prune(self, kept: int) -> None:
-        known = len(self._rows.keys())
-        if known <= kept + kept // 10:
+        known = len(self.rows.keys())
+        if known <= kept + kept // 10:  # some slack, so that not every end brings a deletion
             return
         with self.tenant.storage.transaction() as transaction:
             for reply in [each for each in self.all() if each.status == ReplyStatus.SETTLED][: known - kept]:
@@ -194,7 +267,7 @@ class Replies:
                     self._posts.drop(transaction, _post_key(reply, index))
                 for key in reply.heard:
                     self._heard.drop(transaction, key)
-                self._rows.drop(transaction, reply.reply_id)
+                self.rows.drop(transaction, reply.reply_id)
 
     # order
 
@@ -251,7 +324,7 @@ class Replies:
         ended: ReplyFields = {"outcome": str(outcome), "problem": problem, "settled_at_ms": self.tenant.now_ms()}
         if self.move(reply, ReplyEvent.SETTLED, **ended):
             self.spans.ended(reply)
-            self.tell("messenger:settled", reply, {"outcome": reply.outcome, "error": problem or None})
+            self.emit("messenger:settled", reply, {"outcome": reply.outcome, "error": problem or None})
             self._prune(kept_max)
         self._leave(reply)
 
@@ -261,7 +334,7 @@ class Replies:
             words = "reply %s to thread %s was parked: %s; its answer is kept, and retry_delivery(%r) tries again"
             log.warning(words, reply.reply_id, reply.thread_id, problem, reply.reply_id)
             self.spans.ended(reply)
-            self.tell("messenger:parked", reply, {"error": problem})
+            self.emit("messenger:parked", reply, {"error": problem})
         self._leave(reply)
 
     def _leave(self, reply: ReplyRow) -> None:
@@ -270,7 +343,7 @@ class Replies:
         self._over_s.pop(reply.reply_id, None)
         self.wake_waiters()
 
-    def tell(self, name: str, reply: ReplyRow, payload: Mapping[str, object]) -> None:
+    def emit(self, name: str, reply: ReplyRow, payload: Mapping[str, object]) -> None:
         told = {"replyId": reply.reply_id, "messengerId": reply.messenger_id, "threadId": reply.thread_id, **payload}
         emit(Channel.MESSENGER, name, agent=self.tenant.agent_id, payload=told, at_ms=self.tenant.now_ms())
 

@@ -90,7 +90,7 @@ class OtlpTelemetry(Telemetry):
             )
         if span.error:
             begun.set_status(Status(StatusCode.ERROR))
-        begun.end(max(span.start_ms, span.end_ms) * 1_000_000)
+        begun.end(max(span.start_ms, span.end_ms) * 1_000_000)  # the clock may have been set back in between
 
     def samples(self, trace_id: str) -> bool:
         """What the sampler of the environment (`OTEL_TRACES_SAMPLER`) says of a trace that begins here."""
@@ -185,9 +185,14 @@ class _Ids(RandomIdGenerator):
     def __init__(self) -> None:
         self._here = threading.local()
 
-    def given(self, context: TraceContext) -> _Given:
-        """While this is entered, the next span of this thread has these ids."""
-        return _Given(self._here, context)
+    @contextmanager
+    def given(self, context: TraceContext) -> Iterator[None]:
+        """Inside the block, the next span of this thread has these ids."""
+        self._here.context = context
+        try:
+            yield
+        finally:
+            self._here.context = None
 
     def generate_trace_id(self) -> int:
         context: TraceContext | None = getattr(self._here, "context", None)
@@ -196,17 +201,6 @@ class _Ids(RandomIdGenerator):
     def generate_span_id(self) -> int:
         context: TraceContext | None = getattr(self._here, "context", None)
         return super().generate_span_id() if context is None else int(context.span_id, 16)
-
-
-class _Given:
-    def __init__(self, here: threading.local, context: TraceContext) -> None:
-        self._here, self._context = here, context
-
-    def __enter__(self) -> None:
-        self._here.context = self._context
-
-    def __exit__(self, *_: object) -> None:
-        self._here.context = None
 
 
 class _Complaints:

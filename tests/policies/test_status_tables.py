@@ -10,7 +10,7 @@ import pytest
 
 from perdure.actors.jobs.callback_rows import CallbackRow, RowKind
 from perdure.actors.jobs.fiber import Fiber
-from perdure.actors.messenger.reply_rows import ReplyRow
+from perdure.actors.messenger.replies import ReplyRow
 from perdure.ledger import pack, unpack
 from perdure.policies import (
     CALLBACK_DUE,
