@@ -268,10 +268,6 @@ def _input_grew(part: Part, _state: str, chunk: Chunk) -> Part | None:
     return grown
 
 
-def _input_arrived(part: Part, state: str, chunk: Chunk) -> Part:
-    return _moved(part, state, {"input": normalized_input(chunk.get("input")), **_about_call(chunk)})
-
-
 def _input_failed(part: Part, state: str, chunk: Chunk) -> Part:
     given = {"input": normalized_input(chunk.get("input")), "errorText": str(chunk.get("errorText", ""))}
     return _moved(part, state, {**given, **_about_call(chunk)})
@@ -307,7 +303,9 @@ def _raised(part: Part, state: str, chunk: Chunk) -> Part:
 _TAKES: dict[str, Callable[[Part, str, Chunk], Part | None]] = {
     "tool-input-start": lambda part, _, chunk: _part({**part, **_about_call(chunk)}),
     "tool-input-delta": _input_grew,
-    "tool-input-available": _input_arrived,
+    "tool-input-available": lambda part, state, chunk: _moved(
+        part, state, {"input": normalized_input(chunk.get("input")), **_about_call(chunk)}
+    ),
     "tool-input-error": _input_failed,
     "tool-approval-request": _approval_requested,
     "tool-approval-response": _approval_answered,

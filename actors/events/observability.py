@@ -117,7 +117,6 @@ class Channels:
     def emit(
         self, channel: str, type: str, *, agent: str = "", payload: Mapping[str, object] | None = None, at_ms: int
     ) -> None:
-        """Pass an event about an agent to the channel's subscribers."""
         self._check(channel)
         for subscriber in self._subscribers[channel]:  # a tuple: subscriptions made or ended meanwhile do not change it
             event = ObservedEvent(str(type), type_of(agent), name_of(agent), dict(payload or {}), at_ms)

@@ -332,11 +332,6 @@ def _standing(run: RunState, status: Shown, **told: object) -> RunState:
     return replace(run, status=status, **(blank | told))
 
 
-def _interrupted(run: RunState, event: FoldedEvent) -> RunState:
-    told = {name: event.get(name) for name in ("error", "reason", "child_still_running")}
-    return _standing(run, "interrupted", **told)
-
-
 _STEPS: dict[str, Callable[[RunState, FoldedEvent], RunState]] = {
     "attempt": _attempt,
     "chunk": _chunk,
@@ -346,5 +341,7 @@ _STEPS: dict[str, Callable[[RunState, FoldedEvent], RunState]] = {
     "error": lambda run, event: _standing(run, "error", error=event["error"]),
     "retried": lambda run, _event: _standing(run, "running"),
     "aborted": lambda run, event: _standing(run, "aborted", error=event.get("reason")),
-    "interrupted": _interrupted,
+    "interrupted": lambda run, event: _standing(
+        run, "interrupted", **{name: event.get(name) for name in ("error", "reason", "child_still_running")}
+    ),
 }

@@ -80,21 +80,12 @@ class CallbackQueue:
         while few := list(islice(iter(self._next, None), 1 if self._is_first else TOGETHER_MAX)):
             # However late, an item is no suspect: it waited for its turn. Only the first of a life is, and that one is alone.
             for group in rounds(self._life, few, self._life.now_ms(), math.inf):
-                await self._do(group)
-                self._give_back(group)
-
-    def _give_back(self, taken: list[CallbackRow]) -> None:
-        """Put aside what nothing was done with, because it was not due any more."""
-        for row in taken:
-            if self.rows.get(row.id) == row:
-                self._put_aside(row)
-
-    async def _do(self, group: list[CallbackRow]) -> None:
-        if len(group) > 1 and await called_together(self._life, self._outbox, self, group):
-            return
-        for row in group:
-            await Callbacks(self._life, self._outbox, self, row.id).call(marks=self._is_first)
-            self._is_first = False
+                is_done = len(group) > 1 and await called_together(self._life, self._outbox, self, group)
+                for row in () if is_done else group:
+                    await Callbacks(self._life, self._outbox, self, row.id).call(marks=self._is_first)
+                    self._is_first = False
+                for row in [each for each in group if self.rows.get(each.id) == each]:
+                    self._put_aside(row)  # nothing was done with it, because it was not due any more
 
     def _next(self) -> CallbackRow | None:
         """The first item that is due. An item that waited aside returns to its old place."""

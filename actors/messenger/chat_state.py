@@ -190,7 +190,7 @@ class ChatState(Agent):
 
     @property
     def _documents(self) -> Documents[Any]:
-        return Documents(self._perdure, SHELF, body=_packed)
+        return Documents(self._perdure, SHELF, body=lambda value: plain("value", value, LIST_BYTES_MAX))
 
     def _lives(self, until_ms: float | None) -> bool:
         return until_ms is None or until_ms > self._perdure.now_ms()
@@ -236,10 +236,6 @@ class ChatState(Agent):
 
 def _key(kind: str, key: str) -> str:
     return f"{kind}\0{check_id('key', key, 1024)}"
-
-
-def _packed(value: object) -> bytes:
-    return plain("value", value, LIST_BYTES_MAX)
 
 
 def _value(value: Json) -> Json:
