@@ -191,6 +191,7 @@ if TYPE_CHECKING:
         OPERATION,
         OURS,
         PROVIDER,
+        AttemptSpans,
         Attribute,
         EndedSpan,
         TraceContext,
@@ -200,7 +201,6 @@ if TYPE_CHECKING:
         run_span,
         spoken_content,
         trace_of,
-        turn_span,
         within,
     )
     from perdure.policies.state_tables import Cell, IllegalTransition, Transitions

@@ -86,8 +86,27 @@ def call_span(above: TraceContext, run_id: str) -> TraceContext:
     return within(above, "call", run_id)
 
 
-def turn_span(above: TraceContext, agent: str, request_id: str, attempt: int) -> TraceContext:
-    return within(above, "turn", agent, request_id, attempt)
+class AttemptSpans(NamedTuple):
+    """The spans of the attempts at something of these ids. Each but the `first` has a link to the one before."""
+
+    above: TraceContext
+    ids: tuple[str, ...]
+    first: int = 1
+
+    def place(self, attempt: int) -> TraceContext:
+        return within(self.above, *self.ids, attempt)
+
+    def ended(
+        self,
+        attempt: int,
+        name: str,
+        times: tuple[int, int],
+        attributes: Mapping[str, Attribute],
+        error: str = "",
+        *links: TraceContext,
+    ) -> EndedSpan:
+        before = (self.place(attempt - 1),) if attempt > self.first else ()
+        return EndedSpan(name, self.place(attempt), self.above.span_id, *times, attributes, (*before, *links), error)
 
 
 def error_type(text: str, otherwise: str) -> str:

@@ -32,6 +32,7 @@ from perdure.policies import (
     OPERATION,
     OURS,
     PROVIDER,
+    AttemptSpans,
     Attribute,
     EndedSpan,
     Event,
@@ -42,7 +43,6 @@ from perdure.policies import (
     run_span,
     spoken_content,
     tool_name,
-    turn_span,
     within,
 )
 
@@ -86,13 +86,13 @@ class TurnSpans:
 
     def place(self, turn: Turn, before: int = 0) -> TraceContext:
         """The span of the present attempt at a turn, or of that of the run if the turn is one's; `before` counts attempts backwards."""
-        above, run = self._above(turn), self._run_of(turn.request_id)
+        attempts, run = self._attempts(turn), self._run_of(turn.request_id)
         if turn.run_id:
-            return run_span(above, turn.run_id, (turn.attempt if run is None else run.attempt) - before)
-        return turn_span(above, self._tenant.agent_id, turn.request_id, turn.attempt - before)
+            return run_span(attempts.above, turn.run_id, (turn.attempt if run is None else run.attempt) - before)
+        return attempts.place(turn.attempt - before)
 
-    def _above(self, turn: Turn) -> TraceContext:
-        return self._telemetry.above(turn.trace, "turn", self._tenant.agent_id, turn.request_id)
+    def _attempts(self, turn: Turn) -> AttemptSpans:
+        return self._telemetry.attempts(turn.trace, "turn", self._tenant.agent_id, turn.request_id)
 
     def enter(self, turn: Turn) -> None:
         if self._telemetry.is_on:
@@ -123,11 +123,8 @@ class TurnSpans:
             "perdure.turn.attempt": attempt,
             "perdure.turn.status": status,
         }
-        links = (self.place(turn, before + 1),) if attempt > 1 else ()
-        place, times = self.place(turn, before), (begun_ms, self._tenant.now_ms())
-        self._telemetry.tell(
-            EndedSpan(f"{INVOKE_AGENT} {name}", place, self._above(turn).span_id, *times, told, links, error)
-        )
+        times = begun_ms, self._tenant.now_ms()
+        self._telemetry.tell(self._attempts(turn).ended(attempt, f"{INVOKE_AGENT} {name}", times, told, error))
 
     def _agent(self, operation: str) -> dict[str, Attribute]:
         return {OPERATION: operation, "gen_ai.conversation.id": self._tenant.agent_id}
@@ -228,7 +225,7 @@ class TurnSpans:
         if not self._telemetry.is_on:
             yield lambda _end: None
             return
-        self._telemetry.enter(self._tool_place(turn, part, attempt))
+        self._telemetry.enter(self._calls(turn, part).place(attempt))
         begun_ms, ends = self._tenant.now_ms(), list[ToolEnd]()
         try:
             yield ends.append
@@ -240,18 +237,16 @@ class TurnSpans:
         if self._telemetry.is_on:
             self._tool(turn, part, attempt, begun_ms, LOST)
 
-    def _tool_place(self, turn: Turn, part: Part, attempt: int) -> TraceContext:
-        return within(self.place(turn), "tool", self._tenant.agent_id, turn.request_id, part["toolCallId"], attempt)
+    def _calls(self, turn: Turn, part: Part, before: int = 0) -> AttemptSpans:
+        about = "tool", self._tenant.agent_id, turn.request_id, part["toolCallId"]
+        return AttemptSpans(self.place(turn, before), about)
 
     def _tool(self, turn: Turn, part: Part, attempt: int, begun_ms: int, error: str, output: object = None) -> None:
-        name, above = tool_name(part), self.place(turn, int(error == LOST))
+        name, times = tool_name(part), (begun_ms, self._tenant.now_ms())
         told = self._agent(EXECUTE_TOOL) | about_tool(name, part["toolCallId"]) | {"perdure.tool.attempt": attempt}
         told |= content_of_call(part.get("input"), output) if self._telemetry.tells_content else {}
-        links = (self._tool_place(turn, part, attempt - 1),) if attempt > 1 else ()
-        context, now_ms = self._tool_place(turn, part, attempt), self._tenant.now_ms()
-        self._telemetry.tell(
-            EndedSpan(f"{EXECUTE_TOOL} {name}", context, above.span_id, begun_ms, now_ms, told, links, error)
-        )
+        calls = self._calls(turn, part, int(error == LOST))
+        self._telemetry.tell(calls.ended(attempt, f"{EXECUTE_TOOL} {name}", times, told, error))
 
 
 _USAGE: Final = {

@@ -22,16 +22,7 @@ from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.life.life import Life
 from perdure.actors.telemetry.span_names import LOST
 from perdure.ledger.storage.agent_storages import Transaction
-from perdure.policies import (
-    Attribute,
-    EndedSpan,
-    FiberStatus,
-    PastOutcome,
-    TraceContext,
-    context_of,
-    error_type,
-    within,
-)
+from perdure.policies import AttemptSpans, Attribute, FiberStatus, PastOutcome, context_of, error_type
 
 _ERRORS: Final = {FiberStatus.ABORTED: "cancelled", FiberStatus.INTERRUPTED: "interrupted"}
 
@@ -42,17 +33,12 @@ class FiberSpans:
     def __init__(self, life: Life) -> None:
         self._life, self._telemetry = life, life.services.world.telemetry
 
-    def place(self, fiber: Fiber, before: int = 0) -> TraceContext:
-        """The span of the present attempt; `before` counts attempts backwards."""
-        about = self._life.agent_id, fiber.fiber_id, fiber.number
-        return within(self._above(fiber), "fiber", *about, fiber.attempt - before)
-
-    def _above(self, fiber: Fiber) -> TraceContext:
-        return self._telemetry.above(fiber.trace, "fiber", self._life.agent_id, fiber.fiber_id, str(fiber.number))
+    def _attempts(self, fiber: Fiber) -> AttemptSpans:
+        return self._telemetry.attempts(fiber.trace, "fiber", self._life.agent_id, fiber.fiber_id, str(fiber.number))
 
     def enter(self, fiber: Fiber) -> None:
         if self._telemetry.is_on:
-            self._telemetry.enter(self.place(fiber))
+            self._telemetry.enter(self._attempts(fiber).place(fiber.attempt))
 
     def moves(
         self, transaction: Transaction, find: Callable[[str], Fiber | None], fiber_id: str, after: Fiber | None
@@ -88,10 +74,7 @@ class FiberSpans:
             "perdure.fiber.status": status,
         }
         times = fiber.entered_at_ms or fiber.created_at_ms, at_ms
-        links = (self.place(fiber, 1),) if fiber.attempt > 1 else ()
-        self._telemetry.tell(
-            EndedSpan(f"fiber {fiber.name}", self.place(fiber), self._above(fiber).span_id, *times, told, links, error)
-        )
+        self._telemetry.tell(self._attempts(fiber).ended(fiber.attempt, f"fiber {fiber.name}", times, told, error))
 
 
 def _end(after: Fiber) -> tuple[str, str]:
@@ -113,7 +96,7 @@ class CallbackSpans:
         """The same method. What it asks for is below the span of this try of the row's occurrence."""
         if not self._telemetry.is_on:
             return method
-        place, telemetry = self._place(row, row.attempt + 1), self._telemetry
+        place, telemetry = self._tries(row).place(row.attempt + 1), self._telemetry
 
         async def called_async(*args: object) -> object:
             with telemetry.entered(place):
@@ -133,7 +116,7 @@ class CallbackSpans:
             transaction.then(partial(self._tell, row, (begun_ms, self._life.now_ms()), str(outcome), error))
 
     def _tell(self, row: CallbackRow, times: tuple[int, int], outcome: str, error: str) -> None:
-        attempt = row.attempt + 1
+        attempt, name = row.attempt + 1, f"{self._domain} {row.callback}"
         told: dict[str, Attribute] = {
             "perdure.agent.id": self._life.agent_id,
             f"perdure.{self._domain}.id": row.id,
@@ -142,16 +125,9 @@ class CallbackSpans:
             f"perdure.{self._domain}.outcome": outcome,
         }
         cause = context_of(row.trace) if row.is_recurring else None
-        links = [self._place(row, attempt - 1)] if attempt > 1 else []
-        links += [] if cause is None else [cause]
-        above, place = self._above(row).span_id, self._place(row, attempt)
-        self._telemetry.tell(
-            EndedSpan(f"{self._domain} {row.callback}", place, above, *times, told, tuple(links), error)
-        )
+        links = () if cause is None else (cause,)
+        self._telemetry.tell(self._tries(row).ended(attempt, name, times, told, error, *links))
 
-    def _place(self, row: CallbackRow, attempt: int) -> TraceContext:
-        return within(self._above(row), self._domain, self._life.agent_id, row.delivery_id, attempt)
-
-    def _above(self, row: CallbackRow) -> TraceContext:
+    def _tries(self, row: CallbackRow) -> AttemptSpans:
         carried = "" if row.is_recurring else row.trace
-        return self._telemetry.above(carried, self._domain, self._life.agent_id, row.delivery_id)
+        return self._telemetry.attempts(carried, self._domain, self._life.agent_id, row.delivery_id)

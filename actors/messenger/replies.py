@@ -34,13 +34,13 @@ from perdure.ledger.storage.agent_storages import HEARD, POST, REPLY
 from perdure.policies import (
     REPLY_OPEN,
     REPLY_TRANSITIONS,
+    AttemptSpans,
     Attribute,
     DeliveryOutcome,
     EndedSpan,
     JsonObject,
     ReplyEvent,
     ReplyStatus,
-    TraceContext,
     within,
 )
 
@@ -137,18 +137,16 @@ class ReplySpans:
         self._tenant, self._telemetry = tenant, tenant.services.world.telemetry
         self._requests = 0
 
-    def _place(self, reply: ReplyRow, before: int = 0) -> TraceContext:
-        return within(self._above(reply), "reply", self._tenant.agent_id, reply.reply_id, reply.round - before)
-
-    def _above(self, reply: ReplyRow) -> TraceContext:
-        return self._telemetry.above(reply.trace, "reply", self._tenant.agent_id, reply.reply_id)
+    def _rounds(self, reply: ReplyRow) -> AttemptSpans:
+        rounds = self._telemetry.attempts(reply.trace, "reply", self._tenant.agent_id, reply.reply_id)
+        return rounds._replace(first=0)
 
     @contextmanager
     def within(self, reply: ReplyRow) -> Iterator[None]:
         if not self._telemetry.is_on:
             yield
             return
-        with self._telemetry.entered(self._place(reply)):
+        with self._telemetry.entered(self._rounds(reply).place(reply.round)):
             yield
 
     def ended(self, reply: ReplyRow) -> None:
@@ -159,15 +157,14 @@ class ReplySpans:
         told = self._about(reply) | {"perdure.reply.status": reply.outcome or str(reply.status)}
         told |= {"perdure.reply.messages": len(reply.heard)}
         times = reply.ready_at_ms if reply.round else reply.opened_at_ms, reply.settled_at_ms
-        links = (self._place(reply, 1),) if reply.round else ()
-        name, above = f"reply {reply.messenger_id}", self._above(reply).span_id
-        self._telemetry.tell(EndedSpan(name, self._place(reply), above, *times, told, links, error))
+        name = f"reply {reply.messenger_id}"
+        self._telemetry.tell(self._rounds(reply).ended(reply.round, name, times, told, error))
 
     def asked(self, reply: ReplyRow, what: str, begun_ms: int, error: str) -> None:
         if not self._telemetry.is_on:
             return
         self._requests += 1
-        above = TRACE.get() or self._place(reply)
+        above = TRACE.get() or self._rounds(reply).place(reply.round)
         place = within(above, what, self._tenant.agent_id, reply.reply_id, begun_ms, self._requests)
         times = begun_ms, self._tenant.now_ms()
         name = f"{what} {reply.messenger_id}"

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from perdure.policies import EndedSpan, TraceContext, context_of, trace_of
+from perdure.policies import AttemptSpans, EndedSpan, TraceContext, context_of, trace_of
 
 TRACE: Final[ContextVar[TraceContext | None]] = ContextVar("perdure_trace", default=None)
 """The span to which the code that runs here belongs. It is set only where telemetry is on."""
@@ -73,6 +73,10 @@ class Telemetry:
             return known
         trace_id = trace_of(*ids)
         return TraceContext(trace_id, sampled=self.samples(trace_id))
+
+    def attempts(self, carried: object, *ids: str) -> AttemptSpans:
+        """The spans of the attempts at something that was asked for in the context `carried`."""
+        return AttemptSpans(self.above(carried, *ids), ids)
 
 
 OFF: Final = Telemetry()
