@@ -271,6 +271,7 @@ def _reduce(run: RunState | None, frame: EventFrame) -> RunState | None:
     if event["kind"] == "started":
         return _started(run, frame, event)
     step = _STEPS.get(event["kind"])
+    # Nothing but a retry moves a hard end.
     if run is None or step is None or (run.status in HARD and event["kind"] != "retried"):
         return run
     return step(run, event)
@@ -301,7 +302,7 @@ def _attempt(run: RunState, event: FoldedEvent) -> RunState:
 
 
 def _chunk(run: RunState, event: FoldedEvent) -> RunState:
-    body, parts = chunk_of(event["body"]), run.parts
+    body, parts = chunk_of(event["body"]), run.parts  # several chunks may share one frame
     several = body.get("chunks") if body is not None and body.get("type") == "chunks" else [body]
     for each in several if isinstance(several, list) else ():
         chunk = chunk_of(each)

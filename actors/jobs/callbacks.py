@@ -224,7 +224,7 @@ def rounds(
         is_plain = not row.attempt and not row.losses and now_ms - row.due_at_ms <= late_ms
         if is_plain and callable(method) and life.services.paces.is_quick(life.agent_id, row.callback):
             return "async" if is_async(method) else "sync"
-        return row.number
+        return row.number  # a group of its own
 
     for _, group in groupby(rows, kind):
         yield list(group)

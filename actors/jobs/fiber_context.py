@@ -51,7 +51,7 @@ class FiberContext(RemembersSteps):
         self.cancelled = Cancelled(life)
         self.is_managed = fiber.is_managed
         self._life, self._store = life, store
-        self._steps: dict[str, bytes] | None = None if self.attempt > 1 else {}
+        self._steps: dict[str, bytes] | None = None if self.attempt > 1 else {}  # the first attempt finds none
         self._task: asyncio.Task[object] | None = None
 
     @property
@@ -72,7 +72,7 @@ class FiberContext(RemembersSteps):
         Returns False, and changes nothing, if the fiber is over or another attempt is at it.
         """
         body = plain("data", data, self._life.limits.stash_bytes_max)
-        return self._store.change(partial(self._keep, unpack_value(body)))
+        return self._store.change(partial(self._keep, unpack_value(body)))  # a copy, as a later life will read it
 
     def _keep(self, value: Json, transaction: Transaction) -> bool:
         is_held = self.holds(self._store.find(self.id))

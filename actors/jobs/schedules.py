@@ -120,6 +120,7 @@ class Schedules:
     def firing(self, row: CallbackRow, now_ms: int) -> Firing:
         if not row.is_recurring:
             return Firing(row.tick_ms, 0)
+        # Within its jitter a tick is not late.
         grace_ms, most = self._life.limits.schedule_grace_ms + row.jitter_ms, self._life.limits.schedule_catch_up_max
         return firing(pattern_of(row), row.tick_ms, now_ms, row.catch_up, grace_ms=grace_ms, most=most)
 

@@ -149,7 +149,7 @@ class Posts:
         message_id, trouble = await self._asked("post", lambda: self._adapter.post(self._reply.thread_id, text))
         if trouble is not None:
             what = self._after(trouble, is_edit=False)
-            if trouble.trouble is not ProviderSilent.trouble:
+            if trouble.trouble is not ProviderSilent.trouble:  # it certainly did not arrive
                 row.is_sent = False
                 self._replies.keep_post(self._reply, row)
             return Next.AGAIN if what is Next.REPEAT else what
@@ -164,7 +164,7 @@ class Posts:
         what = Next.DONE if trouble is None else self._after(trouble, is_edit=True)
         if what is Next.DONE:
             row.acknowledged = row.intended
-        elif what is Next.ANEW:
+        elif what is Next.ANEW:  # the message is gone, so another one is posted
             row.message_id = row.acknowledged = ""
         else:
             return what
@@ -415,7 +415,7 @@ class Deliveries:
         return newest if newest.words is None and newest.cancelled is None else None
 
     def _next_number(self) -> int:
-        if self._number is None:
+        if self._number is None:  # only this life counts them
             self._number = max((each.number for each in self._replies.all()), default=0)
         self._number += 1
         return self._number
@@ -468,7 +468,7 @@ class Deliveries:
             return True
         delivery = ReplyDelivery(self._agent, self._replies, reply, self.messenger(reply.messenger_id))
         _, problem = await tried(delivery.run())
-        if problem is None or self._tenant.is_leaving:
+        if problem is None or self._tenant.is_leaving:  # the next life goes on with it
             return True
         self._tenant.trouble(f"delivering reply {reply.reply_id}", problem)
         return False

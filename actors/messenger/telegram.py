@@ -465,12 +465,13 @@ class Telegram:
         found = self._bots.get(loop)
         if found is None:
             wire = TelegramWire(_network() if self._wire is None else self._wire())
+            # Without a wire for updates the library would open connections of its own for them.
             found = self._bots[loop] = Bot(self._token, self._base_url, request=wire, get_updates_request=wire)
         return found
 
     async def _asked(self, request: Callable[[], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
-        at_s = max(loop.time(), self._next_s.get(loop, 0.0))
+        at_s = max(loop.time(), self._next_s.get(loop, 0.0))  # all threads share the rate of the bot
         if at_s > loop.time() + BATCH_S:
             raise ProviderBusy("too many requests of this process are waiting", (at_s - loop.time()) * 1000)
         self._next_s[loop] = at_s + self._apart_s

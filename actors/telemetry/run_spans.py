@@ -131,6 +131,7 @@ class RunSpans:
             above = self._above(run)
             name = str(run.options.get(CARRIED_TOOL) or class_of(run.agent_type))
             told = {**self._about(run, EXECUTE_TOOL, name), **self._content(run, output)}
+            # A call that detaches the run is over at once.
             ended_ms = run.requested_at_ms if run.options.get("detached") else at_ms
             times = run.requested_at_ms, ended_ms
             span = EndedSpan(f"{EXECUTE_TOOL} {name}", call_span(above, run.run_id), above.span_id, *times, told)
@@ -139,7 +140,7 @@ class RunSpans:
     def _attempt(self, run: Run, at_ms: int, status: str, error: str, output: bytes | None = None) -> None:
         """Tell of an attempt that is over. A run that ends before it was placed anywhere has an attempt 0."""
         begun = self._of(run)
-        if begun.is_over:
+        if begun.is_over:  # it was told when the attempt was lost or parked
             return
         self._last[run.run_id] = begun._replace(is_over=True)
         above = over_attempts(self._above(run), run.run_id, run.agent_type, run.options.get("tool_call"))
