@@ -54,7 +54,6 @@ class EventStream(Generic[T]):
         self._begin = begin
 
     def __iter__(self) -> Iterator[T]:
-        """The events. This thread blocks meanwhile."""
         stream, submit, is_open = self._begin()
         reading = _Reading(stream)
         try:
@@ -65,7 +64,6 @@ class EventStream(Generic[T]):
                 wait_for(submit(reading.leave()))
 
     async def __aiter__(self) -> AsyncGenerator[T, None]:
-        """The events. Other tasks of this loop go on."""
         stream, submit, is_open = self._begin()
         reading = _Reading(stream)
         try:

@@ -36,7 +36,6 @@ class GatewayBus:
         self._some.set()
 
     def on(self, topic: str, listener: Listener) -> None:
-        """Have a function called with what the others tell of a topic."""
         self._listeners[topic] = listener
 
     async def news(self) -> list[Announcement]:
@@ -48,7 +47,6 @@ class GatewayBus:
         return found
 
     async def hear(self, news: list[Announcement]) -> None:
-        """Take what another process tells."""
         for topic, words in news:
             if topic in self._listeners:
                 await self._listeners[topic](*words)

@@ -98,8 +98,7 @@ class LoopTurns(Protocol):
     """Whose turn it is on the event loop of a host."""
 
     @property
-    def is_free(self) -> bool:
-        """Whether no agent waits for a turn."""
+    def is_free(self) -> bool: ...
 
     @property
     def waited_ms(self) -> int:
@@ -116,14 +115,11 @@ class NoTurns:
 class Vitals(Protocol):
     """What a process knows of its own body."""
 
-    def pid(self) -> int:
-        """Its number on its machine."""
+    def pid(self) -> int: ...
 
-    def node(self) -> str:
-        """The name of its machine."""
+    def node(self) -> str: ...
 
-    def rss_mb(self) -> int:
-        """The memory it holds, in megabytes."""
+    def rss_mb(self) -> int: ...
 
 
 class Transport(Protocol):

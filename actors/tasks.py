@@ -45,20 +45,16 @@ class Unanswered(Coroutine[Any, Any, T]):
         return self._job.__await__()
 
     def send(self, value: Any) -> Any:
-        """As a coroutine's."""
         return self._job.send(value)
 
     def throw(self, *error: Any) -> Any:
-        """As a coroutine's."""
         return self._job.throw(*error)
 
     def close(self) -> None:
-        """As a coroutine's."""
         self._job.close()
 
 
 def awaited(job: Pending[T]) -> asyncio.Task[T]:
-    """Start a task that its caller keeps, and awaits or cancels."""
     return asyncio.get_running_loop().create_task(job)
 
 
@@ -138,7 +134,6 @@ def thrown(error: BaseException | type[BaseException]) -> BaseException | type[B
 
 
 def current_task() -> asyncio.Task[object] | None:
-    """The task that runs here, on whichever thread."""
     try:
         return asyncio.current_task()
     except RuntimeError:
@@ -178,8 +173,7 @@ def agent_of(task: asyncio.Task[object] | None) -> str:
     return name.removeprefix(AGENT) if name.startswith(AGENT) else ""
 
 
-def _unheard(_problem: BaseException) -> None:
-    """What a life that is over does about an error."""
+def _unheard(_problem: BaseException) -> None: ...
 
 
 class Tasks:
@@ -199,14 +193,12 @@ class Tasks:
         self._is_stopping = False
 
     def start(self, job: Pending[T], context: Context | None = None) -> asyncio.Task[T]:
-        """Start a task that nobody awaits. Its unexpected error ends the life."""
         task = asyncio.get_running_loop().create_task(job, context=self._owned(context), name=self._life)
         self._running[task] = None
         task.add_done_callback(self._over)
         return task
 
     def start_awaited(self, job: Pending[T], context: Context | None = None) -> asyncio.Task[T]:
-        """Start a task that somebody awaits. Its error is theirs."""
         task = asyncio.get_running_loop().create_task(job, context=self._owned(context), name=self._life)
         self._running[task] = None
         task.add_done_callback(self._running.pop)
@@ -234,7 +226,6 @@ class Tasks:
 
     @contextmanager
     def joined(self) -> Iterator[None]:
-        """The current task belongs to this life meanwhile."""
         task = asyncio.current_task()
         assert task is not None, "only tasks can join a life"
         self._running[task] = None
@@ -244,17 +235,14 @@ class Tasks:
             del self._running[task]
 
     def others(self) -> list[asyncio.Task[object]]:
-        """The tasks of this life that are not done, without the current one."""
         mine = asyncio.current_task()
         return [task for task in self._running if task is not mine and not task.done()]
 
     @property
     def has_others(self) -> bool:
-        """Whether any task of this life is under way besides the current one, which is one of them."""
         return len(self._running) > 1 and bool(self.others())
 
     def __bool__(self) -> bool:
-        """Whether any task is under way."""
         return bool(self._running)
 
     # the end of the life
@@ -265,16 +253,13 @@ class Tasks:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the life was ended, and only has to put its tasks away."""
         return self._end is not None and self._end.done()
 
     def finish(self, why: str) -> None:
-        """End the life."""
         if not self._ending().done():
             self._ending().set_result(why)
 
     def fail(self, problem: BaseException) -> None:
-        """End the life by an error."""
         if not self._ending().done():
             self._ending().set_exception(BaseExceptionGroup(f"{self._life} failed", [problem]))
             self._ending().exception()  # a life that is cancelled before it comes to `over` has no use for it
@@ -285,7 +270,6 @@ class Tasks:
         return self._end
 
     def cancel(self) -> list[asyncio.Task[object]]:
-        """Cancel the tasks, but for the current one, and return them."""
         self._is_stopping = True
         tasks = self.others()
         for task in tasks:
@@ -293,7 +277,6 @@ class Tasks:
         return tasks
 
     async def stop(self) -> None:
-        """Cancel the tasks and await them."""
         tasks = self.cancel()
         if tasks:
             await asyncio.wait(tasks)

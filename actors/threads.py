@@ -51,12 +51,10 @@ class Crew:
 
     @property
     def left_behind(self) -> int:
-        """How many jobs go on that nobody waits for any more."""
         return self._left_behind
 
     @property
     def jobs(self) -> int:
-        """How many jobs run, or stand in line."""
         return self._running + len(self._line)
 
     async def run(self, work: Callable[[], T]) -> T:
@@ -108,7 +106,6 @@ class Crew:
     # with the lock held
 
     def _go_on(self) -> None:
-        """Give the free slots to who is next. Those that were at work before come first: then what was begun comes to an end."""
         while self._running < self._slots and (self._returning or self._line):
             if self._returning:
                 slot, turn = self._returning.popleft()
@@ -149,7 +146,6 @@ class Crew:
                 self._go_on()
 
     def _work(self, jobs: SimpleQueue[_Job | None]) -> None:
-        """The life of a thread."""
         while (job := jobs.get()) is not None:
             job.perform()
             with self._lock:
@@ -178,14 +174,11 @@ _SLOT: Final[ContextVar[_Slot | None]] = ContextVar("perdure_slot", default=None
 
 
 class _Job(NamedTuple):
-    """A piece of work on its way through a thread."""
-
     slot: _Slot
     future: Future[Any]
     work: Callable[[], object]
 
     def perform(self) -> None:
-        """Do it, unless it was cancelled while it stood in line."""
         if not self.future.set_running_or_notify_cancel():
             return
         try:
@@ -201,7 +194,6 @@ class _Job(NamedTuple):
             self.future.set_result(result)
 
     def refuse(self, problem: RuntimeError) -> None:
-        """It cannot be done."""
         if self.future.set_running_or_notify_cancel():
             self.future.set_exception(problem)
 
@@ -275,6 +267,5 @@ def inherit_contexts() -> None:
 
 
 def _within(thread: threading.Thread, context: Context, run: Callable[[], None]) -> None:
-    """What a thread does, in this context."""
     del thread.run  # it holds the thread in a circle
     context.run(run)

@@ -223,32 +223,26 @@ class Agent:
 
     @watching
     async def _perdure_state(self) -> dict[str, Any]:
-        """The state, for watchers."""
         return self._perdure.state_watch.present()
 
     @watching
     async def _perdure_watch_state(self, version: Any, edition: Any, hold_s: float) -> Any:
-        """The state, as soon as something has changed since this version and edition."""
         return await self._perdure.state_watch.page(version, edition, hold_s)
 
     @exposed(repeatable=True)
     async def _perdure_set_state(self, state: Json) -> Any:
-        """Replace the state; `validate_state` is asked. Returns its edition."""
         return self._perdure.state_watch.replace(state)
 
     @exposed
     async def _perdure_begin_stream(self, method: str, arguments: bytes) -> str:
-        """Open the generator of an exposed method."""
         return self._perdure.call_streams.begin(method, arguments)
 
     @exposed
     async def _perdure_next_of_stream(self, stream_id: str) -> Any:
-        """The next values of it."""
         return await self._perdure.call_streams.next(stream_id)
 
     @exposed
     async def _perdure_end_stream(self, stream_id: str) -> None:
-        """Close it."""
         await self._perdure.call_streams.end(stream_id)
 
     # agents as tools

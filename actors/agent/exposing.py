@@ -112,7 +112,6 @@ def verb(method: M) -> M:
 
 
 def steering(method: Callable[Concatenate[Any, P], Pending[R]]) -> Exposed[P, Pending[R], R]:
-    """Expose a verb that may be repeated."""
     return exposed(repeatable=True)(verb(method))
 
 

@@ -172,7 +172,6 @@ class OwnStorage(_Group):
 
 
 def shown_schedule(tenant: Tenant, row: CallbackRow) -> Schedule:
-    """A schedule as its author sees it."""
     return Schedule(
         **_shown(tenant, row),
         schedule_id=row.id,
@@ -188,7 +187,6 @@ def shown_schedule(tenant: Tenant, row: CallbackRow) -> Schedule:
 
 
 def shown_item(tenant: Tenant, row: CallbackRow) -> QueuedItem:
-    """A queued item as its author sees it."""
     return QueuedItem(**_shown(tenant, row), item_id=row.id, queued_at_ms=row.created_at_ms)
 
 

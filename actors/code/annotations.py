@@ -44,11 +44,9 @@ class AnnotationPlace(NamedTuple):
 
     @property
     def module(self) -> Names:
-        """The names of the module."""
         return cast("Names", getattr(self.function, "__globals__", {}))
 
     def names(self) -> Names:
-        """The names that come before those of the module."""
         code, cells = getattr(self.function, "__code__", None), getattr(self.function, "__closure__", None) or ()
         around = {} if code is None else dict(zip(code.co_freevars, map(content, cells), strict=False))
         found = {name: value for name, value in around.items() if value is not _EMPTY}
@@ -73,7 +71,6 @@ _EMPTY = object()
 
 
 def content(cell: CellType) -> object:
-    """What a cell of a closure holds; `_EMPTY` if it holds nothing yet."""
     try:
         return cell.cell_contents
     except ValueError:  # what it is for has not been assigned yet
@@ -81,7 +78,7 @@ def content(cell: CellType) -> object:
 
 
 def _of_class(definer: type, module: Mapping[str, object]) -> Names:
-    """The types among the names of a class. A method that is called `list` is not what `list[int]` means."""
+    # A method that is called `list` is not what `list[int]` means, so only the types count.
     own = {definer.__name__: definer} if definer.__name__ not in module else {}
     return own | _parameters_of_type(definer) | {name: each for name, each in vars(definer).items() if _is_type(each)}
 
@@ -95,7 +92,6 @@ def _parameters_of_type(thing: object) -> Names:
 
 
 def _evaluated(annotation: object, module: Names, names: Names, *, imports: bool = True) -> object:
-    """An annotation without text in it. Names that are missing are added to `names`."""
     while True:
         try:
             alone = SimpleNamespace(__annotations__={"it": annotation})
@@ -107,7 +103,7 @@ def _evaluated(annotation: object, module: Names, names: Names, *, imports: bool
 
 
 def _for_checkers(name: str, module: Names, missing: NameError) -> object:
-    """What a module calls so under `if TYPE_CHECKING:`, where running code has nothing."""
+    # What a module calls so under `if TYPE_CHECKING:`, where running code has nothing.
     found: Names = {}
     for statement in _statements_for_checkers(_text(module)):
         match statement:
@@ -126,7 +122,6 @@ def _for_checkers(name: str, module: Names, missing: NameError) -> object:
 
 
 def _imported(statement: ast.Import | ast.ImportFrom, wanted: list[ast.alias], module: Names) -> Names:
-    """What a part of an author's import statement binds."""
     alone = copy(statement)
     alone.names = wanted
     about = {each: module.get(each) for each in ("__name__", "__package__")}
@@ -137,7 +132,6 @@ def _imported(statement: ast.Import | ast.ImportFrom, wanted: list[ast.alias], m
 
 
 def _text(module: Names) -> str:
-    """The text of a module, or all that was typed."""
     known = sys.modules.get(str(module.get("__name__")))
     try:
         return inspect.getsource(known) if known is not None else ""
@@ -146,7 +140,6 @@ def _text(module: Names) -> str:
 
 
 def _statements_for_checkers(text: str) -> Iterator[ast.stmt]:
-    """The statements that only type checkers read, wherever they stand."""
     for node in ast.walk(_parsed(text)):
         if isinstance(node, ast.If) and ast.unparse(node.test).rpartition(".")[2] == "TYPE_CHECKING":
             yield from node.body
@@ -165,7 +158,7 @@ def _parsed(text: str) -> ast.Module:
 
 @cache
 def _given(agent_class: type) -> dict[type, dict[object, object]]:
-    """What a class names for the type variables of its ancestors, by ancestor: what is passed through several generations, at its end."""
+    # What is passed through several generations stands here as it is at the end.
     found: dict[type, dict[object, object]] = {}
     for each in agent_class.__mro__:
         module = vars(sys.modules[each.__module__]) if each.__module__ in sys.modules else {}
@@ -194,7 +187,7 @@ def _has_text(annotation: object) -> bool:
 
 
 def _filled(annotation: Any, given: Mapping[object, object], *, is_open: bool) -> object:
-    """An annotation whose type variables stand for types. With `is_open`, one that has no type given stands for anything."""
+    # With `is_open`, a variable that has no type given stands for anything.
     if isinstance(annotation, TypeVar):
         if annotation in given:
             return given[annotation]
@@ -207,12 +200,11 @@ def _filled(annotation: Any, given: Mapping[object, object], *, is_open: bool) -
 
 
 def _arguments_of_model(annotation: type) -> object:
-    """Those of a generic model of pydantic, which is a class with its arguments too."""
+    # A generic model of pydantic is a class that has arguments too.
     return getattr(annotation, "__pydantic_generic_metadata__", {}).get("args", ())
 
 
 def _otherwise(variable: TypeVar) -> object:
-    """What a type variable stands for that nobody names a type for."""
     module = vars(sys.modules[variable.__module__]) if variable.__module__ in sys.modules else {}
     has_default = getattr(variable, "has_default", bool)()
     if has_default:

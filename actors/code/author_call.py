@@ -35,7 +35,6 @@ async def tried(job: Awaitable[T]) -> tuple[T | None, Exception | None]:
 
 
 async def result_of(make: Callable[[], T | Awaitable[T]]) -> T:
-    """The result of an author's code, awaited if it has to be. Its errors are raised."""
     value = make()
     return cast("T", await value) if inspect.isawaitable(value) else value
 
@@ -78,12 +77,10 @@ def own(problem: BaseException, name: str) -> Any:
 
 
 def set_cause(problem: BaseException, cause: BaseException) -> None:
-    """Say what an error was raised from."""
     vars(BaseException)["__cause__"].__set__(problem, cause)
 
 
 def behind(problem: BaseException) -> BaseException | None:
-    """What an error was raised from, or while."""
     cause: BaseException | None = own(problem, "__cause__")
     if cause is None and not own(problem, "__suppress_context__"):
         cause = own(problem, "__context__")
@@ -91,17 +88,14 @@ def behind(problem: BaseException) -> BaseException | None:
 
 
 def raised_by(problem: BaseException) -> BaseException:
-    """What the code raised."""
     return problem.raised if isinstance(problem, NotAnException) else problem
 
 
 def kind_of(problem: BaseException) -> str:
-    """The name of an error's class."""
     return _name_of(type(problem))
 
 
 def members_of(problem: BaseException) -> Sequence[BaseException]:
-    """The errors that a group holds."""
     held = vars(BaseExceptionGroup)["exceptions"].__get__(problem) if isinstance(problem, BaseExceptionGroup) else ()
     return cast("Sequence[BaseException]", held)
 
@@ -149,7 +143,6 @@ def _in_words(problem: BaseException, parts_max: int) -> str:
 
 
 def words_of(problem: BaseException, parts_max: int = PARTS_MAX) -> str:
-    """What an error says, and what those say that it holds."""
     words = text_of(problem)
     if isinstance(problem, MemoryError) and not words:
         return _out_of_memory()
@@ -160,7 +153,6 @@ def words_of(problem: BaseException, parts_max: int = PARTS_MAX) -> str:
 
 
 def _out_of_memory() -> str:
-    """What bounds the memory of this process."""
     most = resource.getrlimit(resource.RLIMIT_AS)[0]
     own_bound = (
         "it has no limit of its own (RLIMIT_AS)" if most == resource.RLIM_INFINITY else f"RLIMIT_AS is {most >> 20} MB"
@@ -178,7 +170,7 @@ def traced(problem: BaseException, chars_max: int) -> str:
 
 
 def _unfolded(problem: BaseException, seen: set[int]) -> TracebackException:
-    """A traceback with those of the errors behind it. Python's own way has no end where theirs is far."""
+    # Python's own way (`TracebackException`) recurses to the end of a chain of errors, which may be far.
     seen.add(id(problem))
     told = TracebackException(type(problem), problem, own(problem, "__traceback__"), compact=True, _seen=set())
     theirs = [frame for frame in told.stack if not frame.filename.startswith(_OURS)]
@@ -197,7 +189,6 @@ def _is_enough(problem: BaseException, seen: set[int]) -> bool:
 
 
 def without_middle(text: str, chars_max: int) -> str:
-    """The text; one that is too long loses its middle."""
     half = chars_max // 2
     return text if len(text) <= chars_max else f"{text[:half]}\n  …\n{text[-half:]}"
 
@@ -235,6 +226,5 @@ def name_of_method(agent: object, field: str, given: object) -> str:
 
 
 def overrides(agent_class: type, name: str) -> bool:
-    """Whether an author's class has its own version of a hook."""
     method = getattr(agent_class, name)
     return getattr(method, "__perdure_hook__", None) is not method  # what wraps the hook has its mark too

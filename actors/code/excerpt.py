@@ -18,8 +18,6 @@ log = logging.getLogger("perdure.code")
 
 
 class _Piece(NamedTuple):
-    """A statement of the top level with its text, and which text it is of."""
-
     node: ast.stmt
     text: str
     part: int = 0
@@ -40,7 +38,6 @@ class SourceText:
         self._program = Program([piece.node for piece in self._pieces], [piece.part for piece in self._pieces])
 
     def defines(self, name: str) -> bool:
-        """Whether a statement of the top level binds this name, as far as can be seen."""
         deeds = map(self._program.deeds, range(len(self._pieces)))
         return any(name in each.binds or ANYTHING in each.binds | each.changes for each in deeds)
 
@@ -51,7 +48,6 @@ class SourceText:
         )
 
     def has_main_block(self) -> bool:
-        """Whether what starts the program stands under `if __name__ == "__main__":`."""
         return any(map(is_main_block, self._program.nodes))
 
     def excerpt(self, name: str) -> str:
@@ -77,7 +73,6 @@ class SourceText:
         return "".join(f"{text}\n" for text in [*ordered, *(piece.text for piece in kept if piece.text not in first)])
 
     def definitions(self, names: Iterable[str] = ()) -> list[int]:
-        """The places of the statements that all classes of a script need, and these names."""
         classes = [node.name for node in self._program.nodes if isinstance(node, ast.ClassDef)]
         return sorted(self._program.needed([*classes, *names], is_script=True).kept)
 
@@ -111,7 +106,6 @@ class SourceText:
         return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]}…"
 
     def nodes(self, places: Iterable[int]) -> ast.Module:
-        """Statements as a module, on their lines."""
         wanted = {*places}
         return ast.Module(
             [node for at, node in enumerate(self._program.nodes) if at in wanted or (wanted and is_future(node))], []
@@ -119,7 +113,6 @@ class SourceText:
 
     @property
     def size(self) -> int:
-        """How many statements there are."""
         return len(self._pieces)
 
 
@@ -132,7 +125,6 @@ def _advice(*, is_script: bool) -> str:
 
 
 def _may_come_first(piece: _Piece, meanings: Mapping[str, set[str]]) -> bool:
-    """Whether it is an import of names without another meaning, and there is no import of `*`."""
     if not is_import(piece.node) or "*" in meanings:
         return False
     names = (alias.asname or alias.name.partition(".")[0] for alias in getattr(piece.node, "names", ()))
@@ -140,12 +132,11 @@ def _may_come_first(piece: _Piece, meanings: Mapping[str, set[str]]) -> bool:
 
 
 def _whole(text: str | bytes, part: int) -> Iterator[_Piece]:
-    """The statements of a script, which keep their places."""
     yield from (_Piece(node, "", part) for node in ast.parse(text).body)
 
 
 def _pieces(text: str | bytes, part: int) -> Iterator[_Piece]:
-    """The statements of a text. An import of several names is split, so that a class depends on needed names only."""
+    # An import of several names is split, so that a class depends on needed names only.
     typed = text.decode() if isinstance(text, bytes) else text
     with contextlib.suppress(SyntaxError):
         lines = typed.splitlines(keepends=True)

@@ -18,7 +18,6 @@ def spec_on_path(top: str) -> ModuleSpec | None:
 
 
 def root_of(module: ModuleType) -> Path | None:
-    """The directory from which a new process would import this module, or None."""
     top, *inner = module.__name__.split(".")
     spec, file = spec_on_path(top), file_of(module)
     if spec is None:
@@ -51,12 +50,10 @@ def refuse_archive(module: ModuleType, qualname: str, field: str) -> None:
 
 
 def is_importable(script: Path) -> bool:
-    """Whether `import` of a script's name would find this script."""
     spec = spec_on_path(script.stem) if script.stem.isidentifier() else None
     return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == script
 
 
 def file_of(module: ModuleType) -> Path | None:
-    """The file of a module, if there is one."""
     file = getattr(module, "__file__", None)
     return Path(file).resolve() if file and Path(file).is_file() else None

@@ -35,7 +35,6 @@ class KnownType(NamedTuple):
 
     @property
     def class_name(self) -> str:
-        """The name of the class within its module."""
         return self.place.rpartition(":")[2]
 
 
@@ -69,7 +68,6 @@ def claimed(cls: type) -> str:
 
 
 def claimant(name: str) -> type | None:
-    """The class of this process that has this name of its own."""
     return _claims.get(name)
 
 
@@ -79,19 +77,16 @@ def _place_of(cls: type) -> str:
 
 
 def known_types(code_dir: Path | None) -> list[KnownType]:
-    """All types of a directory, the newest last."""
     lines = [] if code_dir is None else lines_of(code_dir / TYPES)
     return [known for known in map(_known, lines) if known is not None]
 
 
 def damaged_lines(code_dir: Path) -> list[int]:
-    """The numbers of the lines that say nothing of a type any more. Raises `OSError`."""
     lines = numbered_lines(code_dir / TYPES)
     return [number for number, line in lines.items() if line is None or (line and _known(line) is None)]
 
 
 def _known(line: str) -> KnownType | None:
-    """What a line says; None if it is not as it was written."""
     match line.split("\t"):
         case [name, place, digest] if digest == _digest(name, place):
             return KnownType(name, place)
@@ -150,6 +145,5 @@ def by_type(rows: Sequence[Mapping[str, Any]], code_dir: Path, only: str | None 
 
 
 def _at_rest(name: str, code: Mapping[str, Any]) -> dict[str, Any]:
-    """A type of which no agent is awake and no run is live, with its newest code."""
     nothing: dict[str, Any] = {key: [] if isinstance(value, list) else 0 for key, value in code.items()}
     return {**nothing, "agent_type": name, "newest": code["newest"], "since_at_ms": code["since_at_ms"]}

@@ -61,16 +61,13 @@ class Effects:
     awaits: bool = False
 
     def later(self) -> set[str]:
-        """What its functions read when they are called."""
         return set[str]().union(*(body.reads | body.later() for body in self.bodies.values()))
 
     def all_hints(self) -> set[str]:
-        """The texts in it that may be names."""
         return self.hints.union(*(body.all_hints() for body in self.bodies.values()))
 
 
 def effects_of(node: ast.stmt) -> Effects:
-    """What a top-level statement does."""
     effects = Effects(binds=set(bound_in([node])))
     _Reader(effects, []).visit(node)
     return effects
@@ -87,21 +84,17 @@ class _Scope:
 
 
 class _Reader(ast.NodeVisitor):
-    """Reads one statement; for a function that it defines there is another reader."""
-
     def __init__(self, effects: Effects, scopes: Sequence[_Scope], of: str = "") -> None:
         self._effects, self._scopes, self._of = effects, scopes, of
 
     # ------------------------------------------------------------------ names
 
     def _scope_of(self, name: str) -> _Scope | None:
-        """The scope that has the name; None for the module's."""
         inner = self._scopes[-1:]
         visible = [scope for scope in self._scopes if not scope.is_class or scope in inner]
         return next((scope for scope in reversed(visible) if name in scope.names), None)
 
     def _holds(self, node: ast.AST | None, *, through_calls: bool = True) -> set[str]:
-        """The names whose objects may be, or be in, what this gives."""
         if isinstance(node, ast.Name):
             scope = self._scope_of(node.id)
             if scope is None:
@@ -120,7 +113,7 @@ class _Reader(ast.NodeVisitor):
         return set[str]().union(*parts)
 
     def _collected(self, node: Comprehension, *, through_calls: bool) -> set[str]:
-        """A comprehension holds what it iterates over if its elements are, or are in, what the loop gives."""
+        # It holds what it iterates over if its elements are, or are in, what the loop gives.
         each = node.value if isinstance(node, ast.DictComp) else node.elt
         names = {name for loop in node.generators for name in bound_in([loop.target])}
         held = self._holds(each, through_calls=through_calls)
@@ -133,7 +126,6 @@ class _Reader(ast.NodeVisitor):
         return set[str]().union(*(self._holds(each) for each in (*node.args, *(each.value for each in node.keywords))))
 
     def _bind(self, target: ast.AST | None, value: ast.AST | None) -> None:
-        """Note what the names of a target share with a value."""
         if isinstance(target, ast.Attribute | ast.Subscript):
             names = self._holds(target.value)
         else:
@@ -164,7 +156,6 @@ class _Reader(ast.NodeVisitor):
         self.visit_Return(node)
 
     def _gives(self, value: ast.AST | None) -> None:
-        """What a call of the function may hold."""
         if self._of and (held := self._holds(value) - {ARGUMENT, SELF}):
             self._effects.derives.setdefault(self._of, set()).update(held)
 
@@ -301,7 +292,7 @@ class _Reader(ast.NodeVisitor):
     def _body(
         self, name: str, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda, body: Sequence[ast.AST]
     ) -> None:
-        """What a function does when it is called. One inside a function is taken for called with it."""
+        # A function inside a function is taken for called with it.
         every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
         parameters = {each.arg for each in every if each is not None}
         ours = {name for part in body for name in declared(part, ast.Global)}
@@ -337,7 +328,7 @@ class _Reader(ast.NodeVisitor):
             self._take_class(node.name, effects)
 
     def _take_class(self, name: str, found: Effects) -> None:
-        """The body of a class is executed at once, and its methods when somebody has one of them."""
+        # The body of a class is executed at once, and its methods when somebody has one of them.
         mine = self._effects
         for group in ("reads", "hints", "changes", "bases"):
             getattr(mine, group).update(getattr(found, group))

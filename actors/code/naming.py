@@ -70,12 +70,10 @@ def type_name(cls: type, code_dir: Path | None = None) -> str:
 
 
 def place_name(cls: type, code_dir: Path | None = None) -> str:
-    """The name that is made of the place of a class's code, whatever the class calls itself."""
     return _name(cls, code_dir, FIELD)
 
 
 def function_name(function: FunctionType, code_dir: Path | None = None) -> str:
-    """Name a function of a module in the same way."""
     if not isinstance(function, FunctionType):
         raise BadRequest(TOOL_FIELD, f"{function!r} is not a function")
     return _name(function, code_dir, TOOL_FIELD)
@@ -109,7 +107,6 @@ def _name(thing: Named, code_dir: Path | None, field: str) -> str:
 
 
 def _not_there(module: ModuleType | None, thing: Named) -> str:
-    """Why a class is not found under its own name."""
     what = f"{thing.__module__}.{thing.__qualname__}"
     if module is not None and _lookup(module, thing.__qualname__) is not None:
         return f"{what} is not this {_kind(thing)} (was it defined again since?)"
@@ -171,7 +168,6 @@ def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: s
 
 
 def cell_file(digest: str, code_dir: Path) -> Path:
-    """Where the text of a notebook's class lies."""
     return code_dir / f"{digest}.py"
 
 
@@ -216,7 +212,7 @@ def load_type(name: str, code_dir: Path | None = None) -> type:
 
 
 def _load_claimed(name: str, code_dir: Path | None) -> type | None:
-    """The class that gives itself this name: from where its code was last, or before that. None if the name says where it is."""
+    # Newest place first, but before that the places that are pinned. None if the name says where it is.
     for place in sorted(places_of(name, code_dir), key=lambda place: not _is_pinned(place)):
         with contextlib.suppress(UnknownAgentType):
             found = _load(place, code_dir, functools.partial(UnknownAgentType, FIELD))
@@ -286,8 +282,6 @@ def refuse_while_loading() -> None:
 
 
 class _Loading:
-    """Turns what an author's module raises during its import into an unknown name, with the cause."""
-
     def __init__(self, name: str, unknown: Unknown) -> None:
         self._name, self._unknown = name, unknown
         self._token = _loading.set(True)
@@ -311,7 +305,7 @@ def _module(name: str, code_dir: Path | None) -> ModuleType:
 
 
 def _script(place: str, top: str, unknown: Unknown) -> ModuleType:
-    """The module of a script: as it was sent to this process, or from its own path. What starts the program is not executed."""
+    # What starts the program is not executed.
     name = f"perdure_script_{_digest(place)}"
     loaded = sys.modules.get(name)
     if loaded is not None and hasattr(loaded, top):

@@ -12,7 +12,6 @@ TOP: Final = "code"  # Ray strips the one folder at the top of a package
 
 
 def package_file(name: str, code_dir: Path) -> Path:
-    """Where a package lies."""
     return code_dir / f"{name}.zip"
 
 
@@ -30,7 +29,6 @@ def package_uris(name: str, code_dir: Path) -> list[str]:
 
 
 def digest_of(contents: dict[str, bytes]) -> str:
-    """The name of a package with these contents, which are sorted by their paths."""
     digest = hashlib.blake2b(digest_size=10)
     for path, content in contents.items():
         digest.update(f"{path}\0{len(content)}\0".encode() + content)

@@ -28,15 +28,12 @@ _NAMES: Final = {module: name for name, module in PLACES.items()}
 
 
 def permanent(module: str) -> str:
-    """The durable name of a module: its own, unless it is one of ours."""
     return _NAMES.get(module, module)
 
 
 def module_of(name: str) -> str:
-    """The module of a durable name."""
     return PLACES.get(name, name)
 
 
 def is_ours(module: str) -> bool:
-    """Whether a module stands in the table."""
     return module in _NAMES

@@ -44,7 +44,6 @@ class PinnedCode(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """A module that is in the package; None for any other."""
         inner = self.folder.joinpath(*fullname.split("."))
         copy = next((each for each in (inner / INIT, inner.with_suffix(".py")) if each.is_file()), None)
         if copy is None:
@@ -106,7 +105,6 @@ def sent(folder: Path, package: str, code_dir: Path) -> None:
 
 
 def places_of(package: str, code_dir: Path) -> dict[str, str]:
-    """Where the author has what is in a package; nothing if that was not noted."""
     noted = noted_places(places_file(package, code_dir))
     if noted is None:
         log.warning("where the code of package %s was written is not known: its note cannot be read", package)
@@ -137,7 +135,6 @@ def unpacked(package: Path) -> Path:
 
 
 def _bring(copy: Path, content: bytes) -> None:
-    """Have this content in the file, in one step, because other hosts may read it."""
     with suppress(FileNotFoundError):
         if copy.read_bytes() == content:
             return

@@ -89,7 +89,6 @@ _UNCHANGING: Final = (
 
 
 def can_change(value: object) -> bool:
-    """Whether an object can become another without being bound anew."""
     if isinstance(value, tuple):
         return any(map(can_change, value))
     return not isinstance(value, _UNCHANGING)
@@ -107,25 +106,20 @@ class Foreign:
         self._imports, self._modules = imports, modules
 
     def whole(self, path: str) -> str:
-        """A path by which another program would import it."""
         top, dot, rest = path.partition(".")
         return self._imports.get(top, top) + dot + rest
 
     def starts(self, call: CallSite) -> bool:
-        """Whether it begins the work of a program, or asks for what only the program's own process has."""
         path = self.whole(call.path)
         return path in STARTS or self.is_runtime(path) or call.name in _STARTING_METHODS
 
     def is_runtime(self, origin: str) -> bool:
-        """Whether this is `Runtime`, or what stands for it in tests."""
         return origin.rpartition(".")[2] in RUNTIMES
 
     def is_process_wide(self, call: CallSite) -> bool:
-        """Whether it sets something of the whole process."""
         return self.whole(call.path) in _PROCESS_WIDE
 
     def collects(self, call: CallSite) -> bool:
-        """Whether the object of which it is a method keeps what it is given."""
         return _COLLECTS.match(call.name) is not None
 
     def changed(self, call: CallSite) -> set[str]:
@@ -176,8 +170,6 @@ class Loss(NamedTuple):
 
 @dataclass
 class _Deeds:
-    """What a statement does, with the functions that it calls."""
-
     reads: set[str] = field(default_factory=set)
     binds: set[str] = field(default_factory=set)
     changes: set[str] = field(default_factory=set)
@@ -218,7 +210,7 @@ class Program:
     # ------------------------------------------------------------------ what statements do
 
     def _in_order(self) -> list[_Deeds]:
-        """The deeds of all statements. What a starting one binds makes those that read it starting ones."""
+        # What a starting statement binds makes those that read it starting ones.
         found: list[_Deeds] = []
         started = set[str]()
         for bodies in self._bodies.values():
@@ -233,7 +225,6 @@ class Program:
         return found
 
     def _join(self, effects: Effects, *, far: bool) -> None:
-        """Note which names may hold one object, and what each holds."""
         held = [effects.shares]
         if far:
             kept = {name: {*call.given} for call in effects.calls if self._foreign.collects(call) for name in call.on}
@@ -248,7 +239,6 @@ class Program:
 
     @cached_property
     def _holding(self) -> set[str]:
-        """The names of the program that hold data, or give it."""
         giving = {name for name, bodies in self._bodies.items() for body in bodies if _gives(name, body)}
         return self._bound - self._imported - (self._bodies.keys() - giving)
 
@@ -271,11 +261,10 @@ class Program:
         return deeds
 
     def _set_outside(self, executed: Iterable[Effects]) -> set[str]:
-        """Imported objects of which something is set."""
         return self._imported.intersection(*[set[str]().union(*(each.changes for each in executed))])
 
     def _note(self, call: CallSite, deeds: _Deeds, of_the_runtime: set[str]) -> None:
-        """What a call changes. What a runtime does, it does elsewhere."""
+        # What a runtime does, it does elsewhere.
         known = list(self._called(call))
         if known:
             mine = {call.name} & self._bound  # what it keeps: in a closure, or in a default
@@ -293,7 +282,6 @@ class Program:
             deeds.doubts[name] = deeds.doubts.get(name, False) or call.alone
 
     def _executed(self, effects: Effects, started: set[str]) -> list[Effects]:
-        """A statement, and the bodies of all functions that it calls."""
         found = [effects]
         for each in found:  # grows while it is walked
             bodies = [body for call in each.calls for body in self._called(call, effects)]
@@ -321,7 +309,6 @@ class Program:
                 yield from (body for each in effects.bases - {base} for body in self._made_by(each))
 
     def _alters(self, what: str, bodies: Iterable[Effects]) -> bool:
-        """Whether one of these functions changes what it is given."""
         seen = list[Effects]()
         waiting = deque(bodies)
         while waiting:
@@ -336,13 +323,11 @@ class Program:
         return False
 
     def _acting(self, names: Iterable[str]) -> set[str]:
-        """The functions and classes that these names are or hold, with the bases of classes."""
         return _reached(self._bases, _reached(self._inside, names) & self._bodies.keys())
 
     # ------------------------------------------------------------------ what a class needs
 
     def needed(self, names: Iterable[str], *, is_script: bool) -> Needs:
-        """The statements that these names need. Of a script, also those that set something of the whole process."""
         needs = Needs(self, names)
         always = [at for at, node in enumerate(self.nodes) if self._is_always_needed(at, node, is_script=is_script)]
         if needs.kept:
@@ -357,7 +342,6 @@ class Program:
         return is_future(node) or (not deeds.starts and (everything or (is_script and deeds.is_process_wide)))
 
     def touches(self, at: int, name: str) -> bool:
-        """Whether a statement binds a name, or changes its object."""
         deeds = self._deeds[at]
         graph = self._near if deeds.starts else self._far
         if not deeds.starts and name not in self._bound and ANYTHING in deeds.changes:
@@ -365,11 +349,9 @@ class Program:
         return name in deeds.binds or (bool(deeds.changes) and name in _reached(graph, deeds.changes))
 
     def deeds(self, at: int) -> _Deeds:
-        """What a statement does."""
         return self._deeds[at]
 
     def begins_between(self, first: int, last: int) -> bool:
-        """Whether the same text begins its work between these statements."""
         return any(self._deeds[at].starts and self._parts[at] == self._parts[last] for at in range(first + 1, last))
 
 
@@ -389,7 +371,6 @@ class Needs:
         self.settle()
 
     def settle(self) -> None:
-        """Follow all names to what they need."""
         while self._waiting:
             name, before = self._waiting.pop()
             if (name, before) not in self._asked:
@@ -397,7 +378,6 @@ class Needs:
                 self._look(name, before)
 
     def keep(self, at: int) -> None:
-        """Keep a statement, and ask for what it needs."""
         if at in self.kept:
             return
         self.kept.add(at)
@@ -408,11 +388,11 @@ class Needs:
             self._hinted(name)
 
     def _earlier(self, name: str, at: int) -> bool:
-        """Whether what a name was before counts: not if it is just bound anew."""
+        # What a name was before does not count if it is just bound anew.
         return name in self._program.deeds(at).reads or name not in surely_bound(self._program.nodes[at])
 
     def _look(self, name: str, before: int) -> None:
-        """Go back to where the name was last bound whatever happens, and keep all that touches it on the way."""
+        # Go back to where the name was last bound whatever happens, and keep all that touches it on the way.
         is_found = False
         touching: list[int] = []
         for at in range(before - 1, -1, -1):
@@ -446,7 +426,7 @@ class Needs:
         return any(name in self._program.effects[at].binds for at in range(before, self._end))
 
     def _hinted(self, name: str) -> None:
-        """A text that may be a name keeps a definition, and asks for nothing else."""
+        # A text that may be a name keeps a definition, and asks for nothing else.
         for at in range(self._end - 1, -1, -1):
             if name in self._program.effects[at].binds and not self._program.deeds(at).starts:
                 if is_definition(self._program.nodes[at]):
@@ -472,7 +452,6 @@ def _can_differ(loss: Loss, values: Mapping[str, object]) -> bool:
 
 
 def _gives(name: str, body: Effects) -> bool:
-    """Whether a function gives something that the module holds."""
     return name in body.derives or any(name in inner.derives for inner in body.bodies.values())
 
 
@@ -484,7 +463,6 @@ def _connect(graph: dict[str, set[str]], held: Mapping[str, set[str]], known: se
 
 
 def _reached(graph: Mapping[str, set[str]], names: Iterable[str]) -> set[str]:
-    """These names, and all to which the graph leads from them."""
     found, waiting = set[str](), set(names)
     while waiting:
         name = waiting.pop()

@@ -90,7 +90,6 @@ class Admitted:
         return any(each.is_unsure for each in self._classes.values())
 
     def _admit(self, kind: type) -> dict[str, Any]:
-        """Admit objects of a class; what its fields are annotated with."""
         if is_typeddict(kind):
             return _hints(kind)
         way = _way_of(kind)
@@ -118,7 +117,6 @@ class Admitted:
         return None
 
     def make(self, fields: list[Any]) -> object:
-        """See `perdure.ledger.values.Objects`."""
         name, *kept = fields
         return self._classes[name].make(*kept) if name else kept[0]
 
@@ -180,7 +178,7 @@ def _restore(
     extra: dict[str, Any] | None,
     private: dict[str, Any] | None,
 ) -> None:
-    """As pydantic's own `__setstate__` does."""
+    # As pydantic's own `__setstate__` does.
     put = object.__setattr__
     put(made, "__dict__", fields)
     put(made, "__pydantic_fields_set__", given)
@@ -269,12 +267,12 @@ class _Foreign:
 
 
 def _has_own_way(kind: Any) -> bool:
-    """Whether the class decides itself what a new object of it is."""
+    # Such a class decides itself what a new object of it is.
     return kind.__new__ is not object.__new__
 
 
 def _way_of(kind: Any) -> _Way | None:
-    """How objects of a class travel; None for plain data, for types that the ledger knows, and for what never travels."""
+    # None for plain data, for types that the ledger knows, and for what never travels.
     ways: tuple[tuple[Callable[[Any], bool], Callable[[Any], _Way]], ...] = (
         (lambda each: issubclass(each, BaseModel), _Model),
         (dataclasses.is_dataclass, _Dataclass),
@@ -307,7 +305,6 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 
 def _within(hint: Any) -> Iterator[Any]:
-    """What an annotation is made of."""
     if isinstance(hint, TypeVar):
         yield from (hint.__bound__, *hint.__constraints__)
     elif isinstance(hint, TypeAliasType | getattr(typing, "TypeAliasType", TypeAliasType)):
@@ -321,7 +318,7 @@ def _within(hint: Any) -> Iterator[Any]:
 
 
 def _named_in(schema: object) -> Iterator[type]:
-    """The classes in pydantic's own description of a type, where it has found all that was only named."""
+    # Here pydantic has found all that annotations only named.
     waiting: list[Any] = [schema]
     for each in waiting:  # grows while it is walked
         if isinstance(each, dict):
@@ -336,7 +333,7 @@ def _named_in(schema: object) -> Iterator[type]:
 
 
 def _text(hint: Any) -> str:
-    """An annotation in a form that is the same in every process."""
+    # It goes into fingerprints, so it is the same in every process.
     arguments = get_args(hint)
     origin = get_origin(hint)
     if origin is typing.Annotated:
@@ -397,7 +394,7 @@ class Shape:
             return self._checked_as_json(field, value, problem)
 
     def _checked_as_json(self, field: str, value: object, problem: Exception) -> object:
-        """JSON writes a date as text, and a strict model takes it only where it knows that this is JSON."""
+        # JSON writes a date as text, and a strict model takes it only where it knows that this is JSON.
         assert self.adapter is not None
         try:
             return self.adapter.validate_json(json.dumps(value), by_alias=True, by_name=True)
@@ -430,7 +427,6 @@ def _read(field: str, body: bytes, admitted: Admitted | None = None) -> object:
 
 
 def _travels_as_it_is(value: object, bytes_max: int) -> bool:
-    """Whether a value is small, and would be read as it is written."""
     if bytes_max < _SHORT_BYTES:
         return False
     if type(value) is str:
@@ -439,7 +435,6 @@ def _travels_as_it_is(value: object, bytes_max: int) -> bool:
 
 
 def in_short(value: object) -> str:
-    """A value as a short text: JSON, where it has any."""
     if type(value) is int or value is None:
         return preview_of(value) or ""
     try:
@@ -449,7 +444,6 @@ def in_short(value: object) -> str:
 
 
 def _words(problem: Exception) -> str:
-    """A validation problem in one line."""
     if isinstance(problem, ValidationError):
         first = problem.errors()[0]
         place = ".".join(map(str, first["loc"]))

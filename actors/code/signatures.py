@@ -82,12 +82,10 @@ def shapes_of(
 
 
 def gives_bit_by_bit(method: Callable[..., object]) -> bool:
-    """Whether a call of the method gives a generator."""
     return inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method)
 
 
 def _given_by(generator: object) -> object:
-    """The type of the values of a generator of this type."""
     return next(iter(get_args(generator)), Any)
 
 
@@ -144,13 +142,11 @@ class Entered(NamedTuple):
         return self.takes.encode("input", value, bytes_max)
 
     def decode(self, body: bytes) -> object:
-        """The input that was encoded, or its default."""
         if body == NOTHING and self.default is not EMPTY:
             return self.default
         return self.takes.decode("input", body)
 
     def arguments(self, value: object, context: object) -> Arguments:
-        """What the method is called with."""
         _, _, takes, asks, _, _, by_place, by_name = self
         args = [value if name == takes else context if name == asks else default for name, default in by_place]
         return Arguments(args, {name: value if name == takes else context for name in by_name} if by_name else {})
@@ -173,7 +169,6 @@ def check_run(agent_class: Any) -> None:
 
 
 def _roles_in_run(of: Written, run: Callable[..., object], *, imports: bool = True) -> tuple[str, str]:
-    """Which parameter takes the input and which the context, by their names."""
     if gives_bit_by_bit(run):
         raise BadRequest(
             "run", f"{of.label} is a generator; it returns its output, and `run.emit` tells of pieces on the way"

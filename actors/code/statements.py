@@ -27,7 +27,6 @@ def surely_bound(node: ast.stmt) -> set[str]:
 
 
 def is_definition(node: ast.stmt) -> bool:
-    """Whether a statement only gives names to something."""
     kinds = (
         ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
     )
@@ -40,29 +39,24 @@ def is_plain_import(node: ast.stmt) -> bool:
 
 
 def is_dotted_import(node: ast.stmt) -> bool:
-    """Whether it binds a package by importing a part of it."""
     return is_plain_import(node) and any("." in alias.name for alias in getattr(node, "names", ()))
 
 
 def is_import(node: ast.stmt) -> bool:
-    """Whether it imports anything."""
     return isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def is_future(node: ast.stmt) -> bool:
-    """Whether it is of `__future__`."""
     return isinstance(node, ast.ImportFrom) and node.module == "__future__"
 
 
 def is_main_block(node: ast.stmt) -> bool:
-    """Whether this is `if __name__ == "__main__":`."""
     return isinstance(node, ast.If) and "__name__" in {
         part.id for part in ast.walk(node.test) if isinstance(part, ast.Name)
     }
 
 
 def is_text(node: ast.stmt) -> bool:
-    """Whether it is a text alone, which at the beginning documents the module."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
@@ -78,7 +72,6 @@ def imports(nodes: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 
 def imported_modules(nodes: Iterable[ast.stmt]) -> Iterator[str]:
-    """Those of them that are modules."""
     for node in (part for top in nodes for part in _outside_functions(top) if isinstance(part, ast.Import)):
         yield from (alias.asname or alias.name.partition(".")[0] for alias in node.names)
 
@@ -115,7 +108,6 @@ def bound_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def dotted(node: ast.AST) -> str:
-    """The path of `a.b.c`; empty for anything else."""
     if isinstance(node, ast.Name):
         return node.id
     before = dotted(node.value) if isinstance(node, ast.Attribute) else ""
@@ -123,7 +115,6 @@ def dotted(node: ast.AST) -> str:
 
 
 def declared(node: ast.AST, kind: type[ast.Global | ast.Nonlocal]) -> Iterator[str]:
-    """The names that a function declares to be the module's, or those of a function around it."""
     if isinstance(node, kind):
         yield from node.names
     elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):

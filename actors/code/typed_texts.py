@@ -61,7 +61,6 @@ def _as_python(transform: Callable[[str], str], cell: str) -> str:
 
 
 def _input() -> Iterator[str]:
-    """What standard input was, if it is a file."""
     if stat.S_ISREG(os.fstat(0).st_mode):
         yield os.pread(0, os.fstat(0).st_size, 0).decode()
 

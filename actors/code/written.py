@@ -51,7 +51,6 @@ class HintSource(NamedTuple):
     def of(
         cls, function: Callable[..., object], definer: type | None, agent_class: type | None, *, receives: bool
     ) -> HintSource:
-        """What a function says, without its receiver."""
         signature = signature_of(function)
         first = next(iter(signature.parameters.values()), None)
         if receives and first is not None and first.kind in BY_PLACE:
@@ -60,7 +59,6 @@ class HintSource(NamedTuple):
 
     @property
     def takes_anything(self) -> bool:
-        """Whether it has `*args` or `**kwargs`."""
         return any(each.kind in ANY_NUMBER for each in self.signature.parameters.values())
 
     def annotation(self, name: str, place: int, taken: Mapping[str, object]) -> object:
@@ -133,7 +131,6 @@ class Written:
 
 
 def _contexts_in(hint: object) -> set[str]:
-    """The names of what the runtime gives that stand in a type."""
     inner = [_contexts_in(each) for each in get_args(hint)]
     return {getattr(hint, "__perdure_context__", "")}.union(*inner)
 
@@ -162,7 +159,7 @@ def _unchecked(problem: Exception | None) -> str:
 
 
 def _complete(hint: object) -> Shape:
-    """The shape of a type, in which nothing is left to be resolved."""
+    # A type that was written before its parts is resolved now.
     shape = Shape(hint)
     adapter = getattr(shape, "adapter", None)
     if adapter is not None and not adapter.pydantic_complete:
@@ -211,7 +208,6 @@ def _written(function: Callable[..., object], agent_class: type | None, name: st
 
 
 def _innermost(function: Any) -> Any:
-    """The function behind all that Python itself looks through."""
     while True:
         if isinstance(function, partial | partialmethod):
             inner = function.func
@@ -227,7 +223,6 @@ def _innermost(function: Any) -> Any:
 
 
 def _hidden(function: object, qualname: str, wrappers_max: int) -> Iterator[FunctionType]:
-    """The method that stands in a decorator's closure, where the wrapper does not say what it wraps (`functools.wraps`)."""
     for cell in getattr(function, "__closure__", None) or ():
         inner = content(cell)
         if isinstance(inner, FunctionType) and inner.__qualname__ == qualname:

@@ -84,7 +84,6 @@ class DirectEndpoint:
         self._askers: dict[str, _Asker] = {}
 
     async def look(self, frame: bytes) -> bytes:
-        """Take in the questions of a call, and hold it until there is an answer to any of the asker's, or it calls again."""
         name, call, questions = DirectFrame(*unpack(frame))
         now_s = asyncio.get_running_loop().time()
         asker = self._askers.setdefault(name, _Asker())
@@ -104,8 +103,6 @@ class DirectEndpoint:
 
 
 class _Asker:
-    """A process that asks."""
-
     def __init__(self) -> None:
         self.calls: deque[int] = deque(maxlen=SEEN_MAX)
         self.seen_s = 0.0
@@ -113,12 +110,10 @@ class _Asker:
         self.held = Held()
 
     def tell(self, number: int, value: bytes | None) -> None:
-        """There is an answer to the question of this number."""
         self.told.append(DirectReply(number, value))
         self.held.release()
 
     def take(self) -> list[DirectReply]:
-        """All answers that there are."""
         told, self.told = self.told, []
         return told
 
@@ -139,7 +134,6 @@ class EventForwarder:
         self._leave: list[Callable[[], None]] = []
 
     def want(self, wanted: bool) -> None:
-        """Begin or end to pass things on."""
         for leave in self._leave:
             leave()
         self._leave = [subscribe(channel, self._teller(channel)) for channel in Channel] if wanted else []
@@ -209,7 +203,7 @@ class Host:
                 await asyncio.wait(left, timeout=GOODBYE_S)
 
     def _hello(self, again: bool) -> HostHello:
-        """Who this is, who lives here or is just saying goodbye, and what is waited for. Whether anybody observes will be said anew."""
+        # Whether anybody observes will be said anew by the supervisor that is greeted.
         self._watched(Observed(observed=False, followed=False))
         for message in self.supervisor.ask_again() if again else ():
             if self._loop is not None:
@@ -249,13 +243,12 @@ class Host:
         self._tasks.start(self._load(said.types))
 
     async def _load(self, types: list[str]) -> None:
-        """Import the code of agents that may come to live here. What goes wrong is told to the run that needs it."""
         for each in types:
             await tried(self.world.threads.run(partial(_load_ahead, each, self.services.code_dir)))
         self.peer.push(Prepared())
 
     def _passivate(self, wish: Passivate) -> None:
-        """Let those go at once that have nothing to do, and those that are named as soon as they have nothing to do."""
+        # Let those go at once that have nothing to do, and those that are named as soon as they have nothing to do.
         self.services.begin_nothing(wish.begin_nothing_s)
         meant = list(self.tenants) if wish.agents is None else wish.agents
         for tenant in [self.tenants[agent] for agent in meant if agent in self.tenants]:
@@ -267,7 +260,7 @@ class Host:
         self._tasks.finish("retired")
 
     def _open(self, agent_id: str, incarnation: int, reported: int) -> Tenant | None:
-        """The tenant of this life, opened if it is new. An older life that is still here is over."""
+        # An older life that is still here is over.
         tenant = self.tenants.get(agent_id)
         if tenant is not None and tenant.incarnation == incarnation:
             return tenant
@@ -287,7 +280,6 @@ class Host:
         return tenant
 
     def _starts(self, said: Starts) -> None:
-        """Each by itself: one may be known here, or be over."""
         for run_id, incarnation, body in zip(said.run_ids, said.incarnations, said.inputs, strict=True):
             agent = agent_id(said.agent_type, run_id)
             self._start(Start(agent, incarnation, run_id, 1, body, collect=False, options=said.options))
@@ -308,7 +300,7 @@ class Host:
             tenant.spawn(tenant.wake())
 
     def _current(self, agent_id: str, incarnation: int) -> Tenant | None:
-        """This life, if it is here. Mail and calls open no life of their own: the wake-up does, and comes before them."""
+        # Mail and calls open no life of their own: the wake-up does, and comes before them.
         tenant = self.tenants.get(agent_id)
         return tenant if tenant is not None and tenant.incarnation == incarnation else None
 
@@ -335,7 +327,7 @@ class Host:
             self._tasks.start(tenant.stop())
 
     def _call(self, said: MakeCall) -> None:
-        """Make a call, once. With `lost` another life of the agent, perhaps on another host, may have begun it before."""
+        # With `lost` another life of the agent, perhaps on another host, may have begun it before.
         ref, calls = said.ref, self.services.calls
         handed, tenant = calls.find(ref), self._current(said.agent_id, said.incarnation)
         if handed is not None and handed.answer is not None:
@@ -352,7 +344,6 @@ class Host:
             task.add_done_callback(partial(self._call_over, ref, tenant))
 
     async def look(self, frame: bytes) -> bytes:
-        """Answer questions that a process asks this host itself (`actors.link.direct_calls`)."""
         return await self.endpoint.look(frame)
 
     def _see(self, asked: DirectRequest, tell: Tell) -> None:
@@ -432,7 +423,7 @@ class Host:
         return clock.now_ms() - clock.steady_ms()
 
     def _notice_clock(self, before_ms: int) -> int:
-        """Have the alarms of all agents looked at again if the wall clock was set. Returns how far it is off the steady one."""
+        # Have the alarms of all agents looked at again if the wall clock was set. Returns how far it is off the steady one.
         off_ms = self._wall_off_ms()
         if abs(off_ms - before_ms) < LEAP_MS:
             return before_ms

@@ -83,42 +83,34 @@ class Tenant(Life):
 
     @cached_once
     def outbox(self) -> Outbox:
-        """The agent's transactions, and what they leave to be said."""
         return Outbox(self)
 
     @cached_once
     def alarms(self) -> AlarmClock:
-        """When the agent must be awake again."""
         return AlarmClock(self)
 
     @cached_once
     def mail(self) -> Mailbox:
-        """What has come for the agent."""
         return Mailbox(self, self.outbox, self.ready)
 
     @cached_once
     def dispatch(self) -> Dispatch:
-        """Asks for runs on behalf of the agent."""
         return Dispatch(self, self.outbox)
 
     @cached_once
     def family(self) -> Family:
-        """The agent's relatives."""
         return Family(self, self.outbox, self.dispatch)
 
     @cached_once
     def fibers(self) -> Fibers:
-        """The agent's own durable jobs."""
         return Fibers(self, self.alarms)
 
     @cached_once
     def schedules(self) -> Schedules:
-        """What is called at its time."""
         return Schedules(self, self.outbox, self.alarms, self.ready)
 
     @cached_once
     def callback_queue(self) -> CallbackQueue:
-        """What is called one after the other."""
         return CallbackQueue(self, self.outbox, self.alarms, self.ready)
 
     # coming up
@@ -136,7 +128,7 @@ class Tenant(Life):
         await asyncio.shield(self._up)
 
     def _constructed_for_start(self) -> bool:
-        """Make the author's object; whether more is to be done before it can work."""
+        # Make the author's object; whether more is to be done before it can work.
         agent_class = load_type(type_of(self.agent_id), self.code_dir)
         self.agent = agent_class()
         vars(self.agent)["_perdure"] = self  # the one attribute of ours
@@ -148,12 +140,10 @@ class Tenant(Life):
 
     @cached_once
     def state_watch(self) -> StateWatch:
-        """Who is told of changes of the state."""
         return StateWatch(self)
 
     @cached_once
     def call_streams(self) -> CallStreams:
-        """What exposed methods give bit by bit."""
         return CallStreams(self)
 
     def _watch_over(self, state: State) -> None:
@@ -180,7 +170,6 @@ class Tenant(Life):
         self.storage.records()
 
     def _take_up_jobs(self) -> None:
-        """Wake the parts whose rows an earlier life left, and those that `on_start` has used already."""
         records = self.storage.records()
         for part, kind in JOBS:
             if self._has(part) or records.keys(kind):
@@ -204,7 +193,6 @@ class Tenant(Life):
     def begin_run(
         self, run_id: str, attempt: int, body: bytes, options: dict[str, Any], *, collect: bool, after: int = 0
     ) -> None:
-        """Begin one attempt."""
         self._runs[run_id] = None
         self._is_first_life = attempt == 1
         asked = (options.get("tool_call"), options.get(CARRIED, ""), options.get("behalf", ()))
@@ -228,7 +216,7 @@ class Tenant(Life):
             self._leave_with(Ended(*said[:5], True, *said[6:]))
 
     def _leave_with(self, farewell: Report) -> None:
-        """Leave with the last word: everything is durable, or becomes so with it. Nothing reaches this life any more meanwhile."""
+        # Everything is durable, or becomes so with the last word. Nothing reaches this life any more meanwhile.
         self.is_leaving = True
         self._gone(self)
         if self.is_storage_open and self.services.is_crowded:
@@ -249,22 +237,18 @@ class Tenant(Life):
         self.push(farewell)
 
     def clock_was_set(self) -> None:
-        """The wall clock of the host's machine was set."""
         if self._has("alarms"):
             self.alarms.clock_was_set()
 
     @property
     def _has_other_work(self) -> bool:
-        """Whether anything but the current task is under way."""
         return self._has_mail or self.tasks.has_others or (self._has("alarms") and self.alarms.is_owing)
 
     @property
     def _has_mail(self) -> bool:
-        """Whether mail waits, or is being handled."""
         return self._has("mail") and not self.mail.is_empty
 
     def _has(self, part: str) -> bool:
-        """Whether a part was ever looked at, in this life."""
         return part in vars(self)
 
     # calls and signals
@@ -339,7 +323,6 @@ class Tenant(Life):
         self.on_loop(self.callback_queue.storage_retry.look)
 
     def fork(self, name: str) -> None:
-        """Copy this agent's storage for another agent of its class."""
         self.storage.checkpoint()
         target = agent_id(type_of(self.agent_id), check_id("name", name, self.limits.id_max))
         self.services.agent_storages.fork(self.agent_id, target)
@@ -352,7 +335,6 @@ class Tenant(Life):
         return not (self.tasks or self._vigils or self.is_leaving or self._has_mail) and self.is_up
 
     def leave(self) -> None:
-        """Leave the host cleanly: everything durable, nothing in memory."""
         self.faults.at(KillPoint.MID_PASSIVATION, self.agent_id)
         self._leave_with(Released(self.agent_id, self.incarnation))
 
@@ -367,7 +349,6 @@ class Tenant(Life):
             self.services.tasks.start(self.stop())
 
     def abandon(self) -> list[asyncio.Task[object]]:
-        """Cancel everything, because the host ends; returns what is to be awaited."""
         self.is_leaving = True
         return self.tasks.cancel()
 

@@ -30,7 +30,6 @@ class Activity:
     )  # several threads may ask: each step of a count is taken once
 
     def derive(self, agent_type: str, digest: str) -> str:
-        """The id for the next run that is asked for with this content."""
         key = f"{agent_type}|{digest}"
         occurrences = self.asked.get(key) or self.asked.setdefault(key, count())
         return derived_run_id(self.origin, agent_type, digest, next(occurrences))

@@ -73,7 +73,6 @@ class AlarmClock:
 
     @property
     def is_owing(self) -> bool:
-        """Whether a part has work under way."""
         return bool(self._owed)
 
     def come_back(self) -> None:
@@ -97,7 +96,6 @@ class AlarmClock:
         return self._life.has_storage and any(map(self._life.storage.records().keys, JOBS))
 
     def say(self) -> None:
-        """Tell the ledger the earliest instant, if it does not know it."""
         self._is_saying = False
         at_ms = self._next_ms()
         if at_ms != self._told_ms:
@@ -126,7 +124,6 @@ class AlarmClock:
             self._arm()
 
     def _ring(self) -> None:
-        """Ring whose time has come. Each says then when it is to be rung next."""
         self._timer = None
         if self._life.is_leaving:
             return
@@ -150,17 +147,14 @@ class StorageRetry:
         self._life, self._alarms, self._part, self._woken = life, alarms, part, woken
 
     def look(self) -> None:
-        """Look at all rows, for whoever cannot do anything about a storage that fails."""
         self.safely(self._woken)
 
     def safely(self, job: Callable[[], None]) -> None:
-        """Do this; if the storage fails, the rows are looked at later."""
         _, problem = tried_now(job)
         if problem is not None:
             self.failed(problem)
 
     def failed(self, problem: Exception) -> None:
-        """The storage failed."""
         if not self._life.is_leaving:
             self._life.trouble(self._part, problem)
             self._alarms.set(self._part, self._life.now_ms() + STORAGE_RETRY_MS, self._again)

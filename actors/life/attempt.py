@@ -70,13 +70,11 @@ async def carry(
 
 
 async def _kept(life: Life, run_id: str) -> StoredOutcome | None:
-    """The result that an earlier attempt committed before it was lost."""
     kept = await life.written(lambda: life.storage.result(run_id)) if life.has_storage else None
     return None if kept is None else StoredOutcome(*unpack(kept))
 
 
 async def _in_the_way(life: Life, ready: Ready, run: RunContext) -> Unstarted | None:
-    """Bring the agent up; what stands in the way is an outcome of the attempt."""
     _, problem = await tried(ready())
     if problem is not None:
         return _stopped_by(life, run, problem)
@@ -101,7 +99,7 @@ def _cause(problem: Exception) -> str:
 
 
 async def _enter(life: Life, run: RunContext, body: bytes) -> Ended | Unstarted | None:
-    """Enter `run` with the input that was stored with the request. One that does not fit the code any more is no failure of the run."""
+    # Enter `run` with the input that was stored with the request. One that does not fit the code any more is no failure of the run.
     value, problem = tried_now(partial(run_shapes(type(life.agent)).decode, body))
     if problem is not None:
         said = f"its stored input does not fit what `run` of {type(life.agent).__name__} takes now: {in_words(problem)}"
@@ -136,7 +134,7 @@ async def _run(life: Life, run: RunContext, value: object) -> Ended | Unstarted 
 
 
 async def _keep(life: Life, run_id: str, outcome: StoredOutcome) -> None:
-    """Commit the result, so that a death from here on costs nothing. A chat remembers it by its turn, if it may be asked again."""
+    # Once it is durable, a death costs nothing. A chat remembers its result by its turn, if it may be asked again.
     if life.agent._perdure_recalls_results and life.agent.attempts_max != 1:
         return
     if life.storage.exists:
@@ -146,7 +144,6 @@ async def _keep(life: Life, run_id: str, outcome: StoredOutcome) -> None:
 
 
 async def _execute(life: Life, run: RunContext, value: object) -> StoredOutcome:
-    """What the author's `run` came to."""
     try:
         done, problem = await tried(_work(life, run, value))
     except asyncio.CancelledError:
@@ -181,7 +178,6 @@ async def _summary(agent: Any, outcome: object, run: RunContext) -> str:
 
 
 def _ended(life: Life, run: RunContext, outcome: StoredOutcome) -> Ended:
-    """The end is about to be reported; that the attempt began need not be said any more."""
     life.faults.at(KillPoint.BEFORE_REPORT, run.run_id)
     life.services.ended(run.run_id)
     return Ended(run.run_id, life.incarnation, *outcome[:3], trace=outcome.trace)

@@ -17,7 +17,6 @@ class cached_once(Generic[T]):  # noqa: N801 - it stands where `property` would
         self._make, self.__doc__ = make, make.__doc__
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Remember under which name."""
         self._name = name
 
     @overload

@@ -59,13 +59,11 @@ class CallStreams:
         return await opened.page()
 
     async def end(self, stream_id: str) -> None:
-        """Close a generator. One that is not open is passed over."""
         opened = self._open.get(stream_id)
         if opened is not None:
             await opened.close()
 
     async def _watch(self, stream_id: str, opened: _Open) -> None:
-        """Put a generator away when it is over, or when nobody has asked for long."""
         try:
             await opened.left()
         finally:
@@ -110,7 +108,6 @@ class _Open:
         return await anext(generator, _OVER)
 
     async def left(self) -> None:
-        """Wait until the generator is closed, or nobody has asked for it in a while."""
         while not self._is_closed:
             self._asked.clear()
             try:
@@ -120,7 +117,6 @@ class _Open:
                 return
 
     async def close(self) -> None:
-        """Stop the generator where it is; its `finally` runs."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -25,43 +25,37 @@ Output = TypeVar("Output")
 class AsksNothing(Protocol[Output_co]):
     """`def run(self) -> Output`."""
 
-    def run(self, /) -> Output_co:
-        """Do the work."""
+    def run(self, /) -> Output_co: ...
 
 
 class AsyncAsksNothing(Protocol[Output_co]):
     """`async def run(self) -> Output`."""
 
-    def run(self, /) -> Pending[Output_co]:
-        """Do the work."""
+    def run(self, /) -> Pending[Output_co]: ...
 
 
 class TakesInput(Protocol[Input_contra, Output_co]):
     """`def run(self, input: Input) -> Output`."""
 
-    def run(self, input: Input_contra, /) -> Output_co:
-        """Do the work."""
+    def run(self, input: Input_contra, /) -> Output_co: ...
 
 
 class AsyncTakesInput(Protocol[Input_contra, Output_co]):
     """`async def run(self, input: Input) -> Output`."""
 
-    def run(self, input: Input_contra, /) -> Pending[Output_co]:
-        """Do the work."""
+    def run(self, input: Input_contra, /) -> Pending[Output_co]: ...
 
 
 class TakesContext(Protocol[Input_contra, Output_co]):
     """`def run(self, input: Input, run: RunContext) -> Output`."""
 
-    def run(self, input: Input_contra, run: RunContext, /) -> Output_co:
-        """Do the work."""
+    def run(self, input: Input_contra, run: RunContext, /) -> Output_co: ...
 
 
 class AsyncTakesContext(Protocol[Input_contra, Output_co]):
     """`async def run(self, input: Input, run: RunContext) -> Output`."""
 
-    def run(self, input: Input_contra, run: RunContext, /) -> Pending[Output_co]:
-        """Do the work."""
+    def run(self, input: Input_contra, run: RunContext, /) -> Pending[Output_co]: ...
 
 
 Child: TypeAlias = type[TakesInput[Input, Output]] | type[TakesContext[Input, Output]]

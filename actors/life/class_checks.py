@@ -22,7 +22,6 @@ Checks = Mapping[str, Callable[[str, Any], object]]
 
 
 def check_made(agent_class: Any) -> None:
-    """Raise `BadRequest` for bad values of class attributes, and for a `run` that could not be entered."""
     for attribute, check in agent_class._perdure_bounds.items():  # noqa: SLF001 - the runtime's part of the class
         value = getattr(agent_class, attribute, None)
         if value is not None and not hasattr(type(value), "__get__"):  # a property is of the objects
@@ -52,7 +51,6 @@ def _check(agent_class: Any) -> None:
 
 
 def as_retries(given: object) -> Retries:
-    """The retries of callbacks that an author wrote."""
     if given is None or isinstance(given, Retries):
         return given or Retries()
     if not isinstance(given, dict):

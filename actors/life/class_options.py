@@ -96,7 +96,6 @@ def pool_spec(agent_class: type[Placed], package: str = "") -> list[Json] | None
 
 
 def as_text(environment: object) -> str:
-    """A `runtime_env` as it is sent. Raises `BadRequest` for one that cannot be."""
     try:
         if isinstance(environment, dict):
             return json.dumps(environment, sort_keys=True)

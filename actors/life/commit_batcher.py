@@ -18,16 +18,13 @@ class DueWrite:
         self._is_cancelled = False
 
     def cancel(self) -> None:
-        """It is not due any more."""
         self._is_cancelled = True
 
     def do(self) -> None:
-        """Write it, unless it was cancelled."""
         if not self._is_cancelled:
             self.tried(lambda: self._context.run(self._write))
 
     def tried(self, step: Callable[[], None]) -> None:
-        """Do a step of it."""
         try:
             step()
         except StorageError as problem:
@@ -53,7 +50,6 @@ class CommitBatcher:
         return due
 
     def _next(self) -> None:
-        """The loop has come round."""
         self._turn += 1
         due = self._due.pop(self._turn, None)
         if self._due:

@@ -59,7 +59,6 @@ class Dispatch:
     def run(
         self, agent_class: type, input: object, *, detached: bool | Detached = False, **options: Unpack[RunOptions]
     ) -> Pending[RunResult | RunHandle] | RunHandle:
-        """One run; see `Agent.run_agent_tool`."""
         entry = self._requests.one(agent_class, input, detached=detached, **options)
         if self._life.transaction is not None:
             return self._post([entry])[0]
@@ -68,14 +67,12 @@ class Dispatch:
     def run_many(
         self, requests: Sequence[Wanted], *, detached: bool | Detached
     ) -> Pending[Sequence[RunResult | RunHandle]] | RunHandles:
-        """Many runs; see `Agent.run_agent_tools`."""
         asked = self._requests.many(requests, detached)
         if self._life.transaction is not None:
             return self._post(asked)
         return self._life.bridge(self._many(asked))
 
     def _post(self, asked: list[RequestedRun]) -> RunHandles:
-        """Ask for runs as part of the open transaction."""
         self._refuse_waiting(asked)
         if any("on_limit" in entry.request.options for entry in asked):
             raise BadRequest(
@@ -106,7 +103,7 @@ class Dispatch:
         return done if any(entry.request.wait for entry in asked) else RunHandles(cast("list[RunHandle]", done))
 
     async def _end(self, entry: RequestedRun, future: asyncio.Future[Plain]) -> RunResult | RunHandle:
-        """The end of one of many. That the limit was reached is its end, and not that of the others."""
+        # That the limit was reached is the end of this one, and not that of the others.
         try:
             return self._told(entry, await future)
         except AdmissionRefused as refusal:
@@ -143,7 +140,6 @@ class Dispatch:
             raise
 
     def as_completed(self, requests: Sequence[Wanted]) -> Followed[RunResult]:
-        """Results in the order of completion; see `Agent.as_completed`."""
         asked = self._requests.many(requests, detached=False)
         self._refuse_waiting(asked)
         return self._life.bridge_stream(partial(self._as_completed, asked))
@@ -159,7 +155,7 @@ class Dispatch:
             yield cast("RunResult", await self._end(entry, future))
 
     async def _ask_for(self, asked: list[RequestedRun]) -> list[asyncio.Future[Plain]]:
-        """Ask for runs, after the author's hook was told of those that are new. What it raises refuses all of them."""
+        # Ask for runs, after the author's hook was told of those that are new. What it raises refuses all of them.
         requests = [entry.request for entry in asked]
         if self._life.overrides("on_agent_tool_start"):
             known = await self._life.ask(WhichExist([request.run_id for request in requests]))
@@ -173,7 +169,7 @@ class Dispatch:
         return futures
 
     async def _tell_of_start(self, request: Request) -> None:
-        """Call the hook once for a run, however many ask for it at the same time; they share what it comes to."""
+        # However many ask for a run at the same time, the hook is called once, and they share what it comes to.
         run_id, options = request.run_id, request.options
         if run_id not in self._starting:
             info = RunInfo(
@@ -191,16 +187,13 @@ class Dispatch:
         await self._starting[run_id]
 
     def _refused(self, run_id: str, told: asyncio.Future[object]) -> None:
-        """If the hook raised, whoever asks next is the first one again."""
         if told.cancelled() or told.exception() is not None:
             del self._starting[run_id]
 
     def _known(self, run_id: str, _answer: asyncio.Future[object]) -> None:
-        """From now on the supervisor says that the run is no new one."""
         self._starting.pop(run_id, None)
 
     async def inspect(self, run_id: str) -> Fields | None:
-        """What is known of a run of this agent."""
         told = await self._life.ask(Inspect(check_id("run_id", run_id, self._life.limits.id_max)))
         if told is None or told["parent"] != self._life.agent_id:
             return None
@@ -213,7 +206,6 @@ class Dispatch:
         return told is not None and told["agent_type"] == wanted and told["attempt"] > 0
 
     async def clear(self, statuses: list[str] | None, before_ms: float | None) -> int:
-        """Clear this agent's runs, a batch at a time."""
         cleared = 0
         while True:
             found = await self._life.ask(ListRuns(self._life.agent_id, statuses, before_ms, CLEARED_AT_ONCE))
@@ -228,7 +220,6 @@ def _has_result(future: asyncio.Future[Plain]) -> bool:
 
 
 def _noted(answer: asyncio.Future[Plain]) -> None:
-    """A run that is not known any more need not be cancelled."""
     if not answer.cancelled():
         answer.exception()
 

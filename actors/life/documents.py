@@ -51,7 +51,6 @@ class Documents(Generic[T]):
         return {key: self._load(body) for key, body in self._life.storage.bodies(self.kind, wanted).items()}
 
     def all(self, prefix: str = "") -> dict[str, T]:
-        """The documents whose keys begin so, in the order of their keys."""
         if self._is_empty:
             return {}
         return {key: self._load(body) for key, body in self._life.storage.documents(self.kind, prefix).items()}
@@ -61,7 +60,6 @@ class Documents(Generic[T]):
         return self._life.storage.records().keys(self.kind) if self._life.has_storage else []
 
     def version(self, key: str) -> int:
-        """The number of the commit that wrote the document; 0 if no committed one stands."""
         return self._life.storage.records().version((self.kind, key)) if self._life.has_storage else 0
 
     def versions(self) -> dict[str, int]:
@@ -69,7 +67,6 @@ class Documents(Generic[T]):
         return self._life.storage.records().versions(self.kind) if self._life.has_storage else {}
 
     def stands(self, key: str) -> bool:
-        """Whether there is such a document, as the current transaction sees it."""
         transaction = self._life.transaction
         if transaction is not None and transaction.has_put((self.kind, key)):
             return transaction.own((self.kind, key)) is not None
@@ -82,11 +79,9 @@ class Documents(Generic[T]):
     # writing
 
     def put(self, transaction: Transaction, key: str, value: T) -> None:
-        """Write a document."""
         transaction.put(self.kind, key, self._body(value))
 
     def drop(self, transaction: Transaction, key: str) -> None:
-        """Delete a document; one that does not exist is passed over."""
         if self.stands(key):
             transaction.put(self.kind, key, None)
 
@@ -115,7 +110,6 @@ class RememberedDocuments(Documents[T]):
         self._known: dict[str, tuple[int, T]] = {}
 
     def get(self, key: str) -> T | None:
-        """A document as the current transaction sees it, or None."""
         transaction = self._life.transaction
         if transaction is not None and transaction.has_put((self.kind, key)):
             own = transaction.own((self.kind, key))
@@ -136,7 +130,6 @@ class RememberedDocuments(Documents[T]):
         return value
 
     def some(self, keys: Iterable[str]) -> dict[str, T]:
-        """Those of these documents that exist, read with one statement, and at hand from then on."""
         if self._is_empty:
             return {}
         with self._life.storage.committing:
@@ -147,14 +140,12 @@ class RememberedDocuments(Documents[T]):
         return found
 
     def remember(self, key: str, value: T) -> None:
-        """Keep in memory what is known to be committed under the present version."""
         if self._keeps(value):
             self._known[key] = (self.version(key), value)
         else:
             self.forget(key)
 
     def forget(self, key: str) -> None:
-        """Read the document anew when it is asked for next."""
         self._known.pop(key, None)
 
 
@@ -162,13 +153,11 @@ class StoredRow:
     """A dataclass that is a document: a map of its fields, without those that have their defaults."""
 
     def body(self) -> bytes:
-        """The row as it is stored."""
         defaults = _layout(cast("Hashable", type(self))).defaults
         return pack({name: value for name, value in vars(self).items() if value != defaults[name]})
 
     @classmethod
     def load(cls, body: bytes) -> Self:
-        """The row as it was stored."""
         known = unpack(body)
         for name, word in _layout(cast("Hashable", cls)).words:
             if name in known:
@@ -186,7 +175,7 @@ _NEEDED = object()
 
 @lru_cache(maxsize=64)
 def _layout(row: type) -> _Layout:
-    """The default of each field, which for one that has none equals nothing, and the fields that hold a word of an enum."""
+    # The default of a field that has none equals nothing.
     defaults = {
         each.name: each.default_factory()
         if each.default_factory is not MISSING

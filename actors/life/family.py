@@ -63,7 +63,6 @@ class NothingToAwait:
     """What is given where there is nothing to wait for; it may be awaited all the same."""
 
     def __await__(self) -> Iterator[None]:
-        """Nothing."""
         return iter(())
 
 
@@ -118,15 +117,12 @@ class Family:
                 transaction.put(SUB_AGENT, _key(agent_type, name), pack(created_at_ms))
 
     def has(self, agent_type: str, name: str) -> bool:
-        """Whether it is on record."""
         return self._has_records and self._life.storage.document(SUB_AGENT, _key(agent_type, name)) is not None
 
     async def is_child(self, agent_type: str, name: str) -> bool:
-        """Whether it is on record here, or the child of a run that was started here."""
         return self.has(agent_type, name) or await self._dispatch.has(agent_type, name)
 
     async def _enter(self, child: str) -> None:
-        """Put a child on record that is called for the first time, unless it is that of a run."""
         if child not in self._open:
             return
         agent_type, name = path_of(child)[-1]
@@ -141,7 +137,6 @@ class Family:
         return self._life.has_storage or self._life.transaction is not None
 
     def children(self, agent_class: type | str | None = None) -> list[SubAgentInfo]:
-        """Those on record, in the order of their creation; optionally of one class."""
         if not self._has_records:
             return []
         rows = self._life.storage.documents(SUB_AGENT)
@@ -152,7 +147,6 @@ class Family:
         return sorted(known, key=lambda each: (each.created_at_ms, each.agent_type, each.name))
 
     async def abort(self, agent_class: type, name: str, reason: str) -> None:
-        """End the lives of a sub-agent and its descendants."""
         await self._life.ask(Abort(self._address(agent_class, name).agent_id, check_text("reason", reason)))
 
     def delete(self, agent_class: type, name: str) -> None:
@@ -179,7 +173,6 @@ class Family:
     # the parent
 
     def parent(self) -> Handle | None:
-        """A handle of the parent."""
         parent = parent_of(self._life.agent_id)
         if not parent:
             return None
@@ -211,7 +204,7 @@ class Family:
                 yield event
 
     def _missing(self, to: Address) -> BadRequest | None:
-        """Why the agent of a handle cannot be reached: what was deleted does not come back by a handle from before."""
+        # What was deleted does not come back by a handle from before.
         is_known = to.agent_id in self._open or to.agent_id in self._of_runs
         if is_known or parent_of(to.agent_id) != self._life.agent_id or self.has(*path_of(to.agent_id)[-1]):
             return None
@@ -253,7 +246,7 @@ class Family:
         return None
 
     async def _through(self, way: list[list[str]], method: str, body: bytes, repeatable: bool) -> bytes:
-        """Hand a call from outside on to a child, if the author lets it pass."""
+        # Hand a call from outside on to a child, if the author lets it pass.
         (agent_type, name), *rest = way
         check_id("name", name, self._life.limits.id_max)
         agent = self._life.agent

@@ -22,11 +22,9 @@ class Method:
         self._handle, self._name = handle, name
 
     def __call__(self, *args: object, **kwargs: object) -> Any:
-        """Call it, and get its answer."""
         return self._handle._call(self._handle._to, self._name, args, kwargs)  # noqa: SLF001 - the two are one thing
 
     def tell(self, *args: object, **kwargs: object) -> object:
-        """Have it called exactly once; see `tell`."""
         return self._handle._tell(self._handle._to, self._name, args, kwargs)  # noqa: SLF001 - the two are one thing
 
 
@@ -61,5 +59,4 @@ def tell(method: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Awai
 
 
 def address_of(handle: object) -> Address | None:
-    """The address of the agent for which a handle stands, or None if it is none."""
     return cast("Address", vars(handle)["_to"]) if isinstance(handle, Handle) else None

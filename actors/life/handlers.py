@@ -70,7 +70,6 @@ async def handle(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[lis
 
 
 async def _attempt(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[str, bool] | None:
-    """One transaction over these mails. Returns what went wrong, if anything."""
     ids = [letter.mail_id for letter in letters]
     piece = WorkPiece(
         ids[0],
@@ -84,7 +83,7 @@ async def _attempt(life: Life, outbox: Outbox, letters: list[Letter]) -> tuple[s
 
 
 def _steps(life: Life, letter: Letter) -> list[Step]:
-    """The methods that a mail calls, with their arguments: the agent's own hook first, then the named handler."""
+    # The agent's own hook first, then the named handler.
     agent = life.agent
     if letter.slot == Slot.TELL:
         return [_refused(agent, letter) if letter.handler == REFUSED else _told(agent, letter)]
@@ -119,7 +118,7 @@ def _method(agent: object, name: str) -> Callable[..., object]:
 
 
 def _refused(agent: object, letter: Letter) -> Step:
-    """A run that a transaction asked for does not exist, because its id is taken by other content."""
+    # A run that a transaction asked for does not exist, because its id is taken by other content.
     name, run_id, agent_type, tool_call, why = unpack(letter.content["body"])
     about = RunInfo(
         run_id=run_id,
@@ -135,7 +134,6 @@ def _refused(agent: object, letter: Letter) -> Step:
 
 
 def _told(agent: object, letter: Letter) -> Step:
-    """What somebody told the agent (`tell(handle.method, …)`)."""
     try:
         arguments, _ = exposed_call(type(agent), letter.handler, letter.content["body"])
     except (BadRequest, TypeError) as problem:

@@ -47,13 +47,11 @@ class Paces:
         self._pace_ms: dict[tuple[str, str], float] = {}
 
     def note(self, agent_id: str, callback: str, took_ms: int) -> None:
-        """One call was done."""
         key = type_of(agent_id), callback
         pace_ms = self._pace_ms.get(key, took_ms)
         self._pace_ms[key] = pace_ms + (took_ms - pace_ms) * NEWEST_SHARE
 
     def is_quick(self, agent_id: str, callback: str) -> bool:
-        """Whether it was called here before, and has been quick of late."""
         return self._pace_ms.get((type_of(agent_id), callback), QUICK_MS) < QUICK_MS
 
 
@@ -105,7 +103,6 @@ class HostServices:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def open(self) -> None:
-        """From now on the host serves, on the loop that runs this."""
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -119,7 +116,6 @@ class HostServices:
 
     @property
     def begins_nothing(self) -> bool:
-        """Whether new turns and webhooks are left to the supervisor now."""
         return asyncio.get_running_loop().time() < self._begins_from_s
 
     # what is said to the supervisor
@@ -152,17 +148,14 @@ class HostServices:
             self.peer.push(said)
 
     def ended(self, run_id: str) -> None:
-        """An attempt is over; that it began need not be said any more."""
         self._ups.pop(run_id, None)
 
     def report_failure(self, area: str, agent_id: str, doing: str, problem: BaseException, run_id: str = "") -> None:
-        """Code of an author, or a storage, failed: write its traceback to the log of this area."""
         told = traced(problem, self.limits.error_chars_max)
         about = {"agent_id": agent_id, "run_id": run_id}
         authors_log.getChild(area).warning("agent %s failed in %s:\n%s", agent_id, text_of(doing), told, extra=about)
 
     def report_finding(self, agent_id: str, finding: str) -> None:
-        """Something was wrong with a storage, and was mended."""
         log.warning("storage of %s: %s", agent_id, finding)
 
     # the loop, and the threads beside it
@@ -181,7 +174,6 @@ class HostServices:
         return beside().run(asyncio.run_coroutine_threadsafe, job, self._loop)
 
     def on_loop(self, job: Callable[[], None]) -> None:
-        """Do something on the loop, from whichever thread."""
         if self.is_on_loop:
             job()
         elif self._loop is not None:

@@ -84,16 +84,13 @@ class Life:
 
     @property
     def name(self) -> str:
-        """The agent's own name, without those of its ancestors."""
         return path_of(self.agent_id)[-1][1]
 
     @property
     def dice(self) -> Dice:
-        """The host's dice."""
         return self.services.world.dice
 
     def now_ms(self) -> int:
-        """Wall time, in milliseconds since the epoch."""
         return self.services.world.clock.now_ms()
 
     # what it keeps
@@ -117,7 +114,6 @@ class Life:
 
     @property
     def is_storage_open(self) -> bool:
-        """Whether this life has looked at its storage."""
         return self._storage is not None
 
     @property
@@ -131,7 +127,6 @@ class Life:
 
     @property
     def transaction(self) -> Transaction | None:
-        """The transaction in which the current code runs, if it runs in one."""
         return None if self._storage is None else bound_to(self._storage)
 
     @property
@@ -159,29 +154,24 @@ class Life:
     # what a kind of agent adds to it
 
     def part(self, kind: type[Part], make: Callable[[], Part]) -> Part:
-        """The part of this kind, such as a chat's conversation; made when it is first asked for."""
         if kind not in self._parts:
             self._parts[kind] = make()
         found: Part = self._parts[kind]
         return found
 
     def drop_part(self, kind: type) -> None:
-        """Forget the part of this kind; whoever asks for it next gets a new one."""
         self._parts.pop(kind, None)
 
     # its runs
 
     @property
     def is_of_run(self) -> bool:
-        """Whether the agent is the child of a run."""
         return bool(self._runs)
 
     def carries(self, run_id: str) -> bool:
-        """Whether this life has been given the run."""
         return run_id in self._runs
 
     def steps(self, run_id: str) -> dict[str, bytes]:
-        """The steps that this run remembers."""
         if run_id not in self._steps:
             self._steps[run_id] = self.storage.steps(run_id) if self.has_storage else {}
         return self._steps[run_id]
@@ -189,7 +179,6 @@ class Life:
     # the author's code
 
     def overrides(self, hook: str) -> bool:
-        """Whether the author's class has its own version of a hook."""
         return overrides(type(self.agent), hook)
 
     @overload
@@ -253,17 +242,14 @@ class Life:
         self.services.peer.report(said if isinstance(said, InboxKept) else self._with_sequence(said))
 
     async def durable(self, stimulus: Report) -> None:
-        """Say something to the supervisor and wait until it is durable."""
         await self.services.peer.durable(self._with_sequence(stimulus))
 
     def _with_sequence(self, stimulus: Report) -> Report:
-        """What is said of durable work says how far the storage has come."""
         if self._storage is None or not isinstance(stimulus, _OF_DURABLE_WORK):
             return stimulus
         return stimulus._replace(sequence=self._storage.sequence)
 
     async def ask(self, question: Question) -> Plain:
-        """Ask the supervisor a question."""
         return await self.services.supervisor.ask(question)
 
     # its tasks, the loop, and the threads beside it
@@ -273,7 +259,6 @@ class Life:
         return self.tasks.start(job, self._apart(rank))
 
     def spawn_awaited(self, job: Pending[T]) -> asyncio.Task[T]:
-        """The same for a task that somebody awaits: its error is theirs."""
         return self.tasks.start_awaited(job, self._apart(Rank.WORK))
 
     def _apart(self, rank: Rank) -> Context:
@@ -282,7 +267,6 @@ class Life:
         return context
 
     def on_loop(self, job: Callable[[], None]) -> None:
-        """Do something on the host's loop, from whichever thread."""
         self.services.on_loop(job)
 
     def bridge(self, job: Pending[T]) -> Pending[T]:
@@ -323,7 +307,7 @@ class Life:
         return called
 
     async def _for_thread(self, job: Pending[T]) -> T:
-        """What a thread waits for is a task of this life, and ends with it."""
+        # What a thread waits for is a task of this life, and ends with it.
         try:
             with self.tasks.joined():
                 if not self.is_leaving:
@@ -351,12 +335,10 @@ class Life:
         return cast("Pending[None]", self.services.from_thread(_nothing()).result())
 
     def touch(self) -> None:
-        """Something was done; the idle time begins anew."""
         self.idle_since_s = asyncio.get_running_loop().time()
 
     @contextmanager
     def kept_awake(self) -> Iterator[None]:
-        """No sleep meanwhile."""
         vigil = object()
         self._vigils.add(vigil)  # on whichever thread
         try:

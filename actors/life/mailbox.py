@@ -25,11 +25,9 @@ class Mailbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits, and nothing is being handled."""
         return not (self._letters or self._handling)
 
     def deliver(self, letters: list[Letter]) -> None:
-        """Take mail in."""
         for letter in letters:
             self._letters.setdefault(letter.mail_id, letter)
         if not self._handling and self._letters:
@@ -80,7 +78,6 @@ class Mailbox:
             self._weigh_inbox(len(done))
 
     def _weigh_inbox(self, handled: int) -> None:
-        """Ask what of a long inbox may be forgotten."""
         life = self._life
         if not life.has_storage:
             return

@@ -114,7 +114,6 @@ async def _call(life: Life, transaction: Transaction, piece: WorkPiece) -> None:
 
 
 def _call_all(transaction: Transaction, steps: list[Step]) -> None:
-    """Sync methods, all on one thread."""
     with transaction.active():
         for method, args, activity in steps:
             with at_work(activity):
@@ -122,7 +121,6 @@ def _call_all(transaction: Transaction, steps: list[Step]) -> None:
 
 
 async def _call_each(transaction: Transaction, steps: list[Step]) -> None:
-    """Methods of which some are async, in order on the loop."""
     for method, args, activity in steps:
         with transaction.active(), at_work(activity):
             await outcome(method(*args))
@@ -130,7 +128,6 @@ async def _call_each(transaction: Transaction, steps: list[Step]) -> None:
 
 @contextmanager
 def at_work(activity: Activity) -> Iterator[None]:
-    """Inside, the current code works for this."""
     token = ACTIVITY.set(activity)
     try:
         yield
@@ -139,6 +136,5 @@ def at_work(activity: Activity) -> Iterator[None]:
 
 
 async def outcome(given: object) -> None:
-    """Wait for what a method gave, if it has to be waited for."""
     if inspect.isawaitable(given):
         await given

@@ -35,7 +35,6 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is left to be said."""
         return not self._life.has_storage or not self._life.storage.outbox()
 
     @contextmanager
@@ -48,7 +47,6 @@ class Outbox:
             self._life.on_loop(self.flush)
 
     async def commit(self, transaction: Transaction) -> None:
-        """Commit, then say what the transaction left to be said."""
         await self._life.written(transaction.commit)
         self.flush()
 
@@ -63,11 +61,9 @@ class Outbox:
         transaction.add_outbox(body)
 
     def post_tell(self, transaction: Transaction, mail_id: str, letter: TellContent) -> None:
-        """Have an agent told something, as part of a transaction."""
         transaction.add_outbox(pack(["tell", mail_id, self._life.agent_id, letter]))
 
     def post_forget(self, transaction: Transaction, agent_id: str) -> None:
-        """Have an agent deleted, as part of a transaction."""
         transaction.add_outbox(pack(["forget", agent_id]))
 
     def flush(self) -> None:
@@ -93,7 +89,6 @@ class Outbox:
         self._is_known = True
 
     def _wish(self, kind: str, fields: list[Plain]) -> Tell | Forget:
-        """What a row asks for."""
         if kind == "forget":
             return Forget(*fields)
         mail_id, sender, letter = fields
@@ -104,7 +99,6 @@ class Outbox:
         return Tell(mail_id, recipient, sender, method, body, home, epoch, standalone)
 
     def _ask(self, number: int, wish: Tell | Forget) -> None:
-        """Have an agent told something, or deleted: asked for before anything that the agent asks for from now on."""
         supervisor = self._life.services.supervisor
         answer = supervisor.question(wish)
         self._life.spawn(self._done(number, wish, answer))
@@ -121,7 +115,7 @@ class Outbox:
             life.storage.forget_outbox([number])
 
     async def _refused(self, number: int, request: Request, refusal: BadRequest) -> None:
-        """A run was refused, and its transaction is over. A death here finds the row, and tells the handler under the same id."""
+        # Its transaction is over. A death here finds the row, and tells the handler under the same id.
         life, options = self._life, request.options
         handler = options.get("on_finish") or options.get("on_give_up")
         problem: Exception | None = refusal
@@ -135,7 +129,7 @@ class Outbox:
             life.trouble(f"asking for run {request.run_id!r}", problem)
 
     async def _say(self, rows: list[tuple[int, Request]]) -> None:
-        """Ask until each was accepted, or refused for good. Just now the supervisor may have too much to do."""
+        # Just now the supervisor may have too much to do, so whatever it puts off is asked for again.
         life = self._life
         while rows:
             asked = life.services.supervisor.begin_many([request for _, request in rows])
@@ -156,7 +150,7 @@ class Outbox:
 
 
 async def _answers(asked: list[asyncio.Future[Plain]]) -> list[BaseException | None]:
-    """Why each was refused, if it was. Thousands are answered together, so mostly there is one to wait for."""
+    # Thousands are answered together, so mostly there is one to wait for.
     try:
         for each in asked:
             if not each.done():

@@ -178,7 +178,6 @@ class RunContext(RemembersSteps):
 def _signal(
     fraction: float | None, message: str | None, phase: str | None, data: object, bytes_max: int, *, keep_data: bool
 ) -> bytes:
-    """The well-typed fields of a signal. Live-only data travels too, marked so that nobody keeps it."""
     told: dict[str, object] = {}
     if fraction is not None:
         told["fraction"] = check_number("fraction", fraction, 0, 1)

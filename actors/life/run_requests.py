@@ -102,7 +102,6 @@ class RunRequests:
         on_cancel: str | None = None,
         **options: Any,
     ) -> RequestedRun:
-        """The request for one run; see `Agent.run_agent_tool`."""
         if on_cancel is not None:
             check_word("on_cancel", on_cancel, ("cancel", "leave"))
         if on_cancel is not None and detached:
@@ -123,7 +122,6 @@ class RunRequests:
         input_preview: Json = None,
         on_limit: str = "queue",
     ) -> Request:
-        """The request for a run, checked: what is wrong with it is said before anything is written."""
         kind = self._kind(agent_class, detached, parent_tool_call_id)
         check_whole("display_order", display_order, least=-_ORDER_MAX, most=_ORDER_MAX)
         options: dict[str, Any] = {}
@@ -143,7 +141,6 @@ class RunRequests:
         return self._request(kind, input, options, run_id)
 
     def _kind(self, agent_class: type, detached: bool | Detached, tool_call: str | None = None) -> ClassRequest:
-        """What is the same for all runs of a class that are asked for here and now."""
         life, takes = self._life, input_shape(agent_class)
         agent_type = type_name(agent_class, life.code_dir)
         options = class_options(cast("type[Runs]", agent_class), life.agent, life.services.package) | carried_by_run()
@@ -161,7 +158,6 @@ class RunRequests:
     def _request(
         self, kind: ClassRequest, input: object, more: JsonObject | None = None, run_id: str | None = None
     ) -> Request:
-        """The request for one of them, with options of its own."""
         life = self._life
         activity = kind.activity or Activity(life.agent_id)
         body = encoded(kind.takes, input, life.limits.input_bytes_max)
@@ -182,7 +178,6 @@ class RunRequests:
         )
 
     def _detached_options(self, detached: Detached) -> JsonObject:
-        """The options of a detached run, checked against this agent; of a batch they are checked once."""
         if self._checked is None or self._checked[0] is not detached:
             self._checked = (detached, self._check(detached))
         return self._checked[1]
@@ -219,7 +214,6 @@ class RunRequests:
 
 
 def input_shape(agent_class: type) -> Entered:
-    """What `run` of this class takes."""
     if not isinstance(agent_class, type) or not callable(getattr(agent_class, "run", None)):
         name = getattr(agent_class, "__name__", repr(agent_class))
         raise UnknownAgentType("agent_class", f"{name} is not an agent class with a `run` method")
@@ -228,7 +222,6 @@ def input_shape(agent_class: type) -> Entered:
 
 
 def encoded(takes: Entered, value: object, bytes_max: int) -> bytes:
-    """The input of a run, checked against what `run` of its class takes."""
     return takes.encode(value, bytes_max)
 
 

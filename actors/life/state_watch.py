@@ -38,7 +38,6 @@ class StateWatch:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def begin(self, state: State) -> None:
-        """From now on, as far as the author has the hooks."""
         life = self._life
         validate = life.agent.validate_state if life.overrides("validate_state") else None
         state.watch(validate, self._changed)
@@ -75,7 +74,6 @@ class StateWatch:
         return dict(self._life.storage.state) if self._life.has_storage else {}
 
     def _packed(self, state: dict[str, object]) -> bytes:
-        """The state as it goes into an answer. Raises `TooLarge` if it does not fit."""
         body, most = pack_value("state", state), self._life.limits.output_bytes_max - PAGE_BYTES
         if len(body) > most:
             raise TooLarge(
@@ -103,7 +101,6 @@ class StateWatch:
         self._life.on_loop(self._soon)
 
     def _soon(self) -> None:
-        """Changes of one turn of the loop are told as one."""
         for each in self._waiting:
             if not each.done():
                 each.set_result(None)
@@ -114,7 +111,6 @@ class StateWatch:
             self._life.spawn(self._tell())
 
     async def _tell(self) -> None:
-        """Tell the author's hook; what it raises changes nothing."""
         self._telling = False
         life = self._life
         _, problem = await tried(life.call(life.agent.on_state_changed, dict(life.storage.state)))

@@ -35,7 +35,6 @@ class _Called(NamedTuple):
     job: tuple[object, ...]
 
     def repeats(self, job: tuple[object, ...]) -> bool:
-        """Whether this is the job of that call."""
         return len(job) == len(self.job) and all(map(_is_same, job, self.job))
 
 
@@ -89,7 +88,6 @@ class RemembersSteps:
         return value
 
     def _call(self, name: str, job: Callable[[], object]) -> _Called:
-        """Which occurrence of the name this call is."""
         made_of = _made_of(job)
         with self._lock:
             undone = self._undone.get(name, {})
@@ -101,7 +99,6 @@ class RemembersSteps:
 
     @contextmanager
     def _noted(self, name: str, called: _Called) -> Iterator[None]:
-        """Note a call that comes to nothing."""
         try:
             yield
         except BaseException:
@@ -109,7 +106,7 @@ class RemembersSteps:
             raise
 
     def _finish(self, name: str, called: _Called, body: bytes) -> None:
-        """Remember what a call came to, unless its transaction comes to nothing."""
+        # A transaction that comes to nothing makes the call undone again.
         self._remember(called.key, body)
         transaction = self._life.transaction
         if transaction is not None:
@@ -124,7 +121,6 @@ class RemembersSteps:
             self._undone.setdefault(name, {})[called.key] = called
 
     def _remembered(self, name: str) -> bytes | None:
-        """The body of a finished step."""
         raise NotImplementedError
 
     def _remember(self, name: str, body: bytes) -> None:
@@ -133,12 +129,11 @@ class RemembersSteps:
 
 
 def step_name(key: str) -> str:
-    """The name that a step's key is made of."""
     return key.partition("\0")[0]
 
 
 def _made_of(job: Any) -> tuple[object, ...]:
-    """What tells one job from another: its code, and what is bound to it now."""
+    # What tells one job from another: its code, and what is bound to it now.
     if isinstance(job, partial):
         return (*_made_of(job.func), *job.args, *job.keywords, *job.keywords.values())
     function = getattr(job, "__func__", job)
@@ -157,14 +152,14 @@ async def _given(value: T) -> T:
 
 
 def _awaits(frame: FrameType | None) -> bool:
-    """Whether the caller of this frame's function awaits what it returns, in the same expression."""
+    # Whether the caller of this frame's function awaits what it returns, in the same expression.
     caller = None if frame is None else frame.f_back
     return caller is not None and caller.f_lasti in _awaited_calls(caller.f_code)
 
 
 @lru_cache(maxsize=1024)
 def _awaited_calls(code: CodeType) -> frozenset[int]:
-    """Where in this code a call is that is awaited at once, its inline caches included."""
+    # The inline caches of a call count as its place too.
     pairs = pairwise(dis.get_instructions(code))
     awaited = (range(each.offset, then.offset) for each, then in pairs if then.opname == "GET_AWAITABLE")
     return frozenset(chain.from_iterable(awaited))
