@@ -11,8 +11,6 @@ from perdure.actors.tasks import Pending
 from perdure.actors.threads import awaitable, wait_for
 
 T = TypeVar("T")
-
-
 T_co = TypeVar("T_co", covariant=True)
 
 

@@ -1,6 +1,6 @@
-"""What the processes of one gateway tell each other: they share a port, and nobody chooses which of them a connection comes to.
+"""Announcements between the processes of one gateway. They share a port, and the kernel chooses which of them a connection comes to.
 
-Nothing of it is durable. What must not be lost stands in the ledger.
+Announcements are not durable. What must not be lost stands in the ledger.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 NEWS_MAX: Final = 1_000
-"""How much waits to be fetched. Where nobody fetches it, because there is one process alone, the oldest is forgotten."""
+"""How many announcements wait to be fetched. A gateway of one process fetches none, so the oldest are dropped."""
 Listener = Callable[..., Awaitable[None]]
 
 
@@ -23,27 +23,26 @@ class Announcement(NamedTuple):
 
 
 class GatewayBus:
-    """The other processes, as one of them sees them."""
+    """One process's way to the others."""
 
     def __init__(self) -> None:
         self._listeners: dict[str, Listener] = {}
-        self._told: deque[Announcement] = deque(maxlen=NEWS_MAX)
-        self._some = asyncio.Event()
+        self._outgoing: deque[Announcement] = deque(maxlen=NEWS_MAX)
+        self._has_news = asyncio.Event()
 
     def tell(self, topic: str, *words: str) -> None:
-        """Tell the others something. It returns at once, and whether anybody hears it is not known."""
-        self._told.append(Announcement(topic, words))
-        self._some.set()
+        """Announce something to the others, without waiting, and without knowing whether it arrives."""
+        self._outgoing.append(Announcement(topic, words))
+        self._has_news.set()
 
     def on(self, topic: str, listener: Listener) -> None:
         self._listeners[topic] = listener
 
     async def news(self) -> list[Announcement]:
-        """Wait until there is something to tell, and take it. Whoever keeps the processes carries it to the others."""
-        await self._some.wait()
-        self._some.clear()
-        found = list(self._told)
-        self._told.clear()
+        """Wait for announcements of this process, and take them. The parent of the processes passes them on."""
+        await self._has_news.wait()
+        self._has_news.clear()
+        found, self._outgoing = list(self._outgoing), deque(maxlen=NEWS_MAX)
         return found
 
     async def hear(self, news: list[Announcement]) -> None:

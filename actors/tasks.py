@@ -136,7 +136,7 @@ def thrown(error: BaseException | type[BaseException]) -> BaseException | type[B
 def current_task() -> asyncio.Task[object] | None:
     try:
         return asyncio.current_task()
-    except RuntimeError:
+    except RuntimeError:  # this thread has no loop
         return None
 
 
@@ -173,9 +173,6 @@ def agent_of(task: asyncio.Task[object] | None) -> str:
     return name.removeprefix(AGENT) if name.startswith(AGENT) else ""
 
 
-def _unheard(_problem: BaseException) -> None: ...
-
-
 class Tasks:
     """The tasks of one life.
 
@@ -206,7 +203,7 @@ class Tasks:
 
     def go_unheard(self) -> None:
         """The life is over: an unexpected error of a task is logged, and ends nothing any more."""
-        self._on_failure = _unheard
+        self._on_failure = lambda _: None
 
     def _owned(self, context: Context | None) -> Context | None:
         if self._agent:

@@ -107,7 +107,7 @@ class Crew:
 
     def _go_on(self) -> None:
         while self._running < self._slots and (self._returning or self._line):
-            if self._returning:
+            if self._returning:  # first those that were at work before: what was begun comes to an end
                 slot, turn = self._returning.popleft()
                 self._give(slot)
                 turn.set()
@@ -129,7 +129,8 @@ class Crew:
             try:
                 threading.Thread(target=self._work, args=(jobs,), name=self._name, daemon=True).start()
             except RuntimeError as problem:  # the system gives no more threads
-                job.refuse(problem)
+                if job.future.set_running_or_notify_cancel():
+                    job.future.set_exception(problem)
                 return
             self._resting.append(jobs)
         self._give(job.slot)
@@ -193,10 +194,6 @@ class _Job(NamedTuple):
         else:
             self.future.set_result(result)
 
-    def refuse(self, problem: RuntimeError) -> None:
-        if self.future.set_running_or_notify_cancel():
-            self.future.set_exception(problem)
-
 
 @contextmanager
 def lent() -> Iterator[None]:
@@ -223,9 +220,9 @@ def awaitable(future: Future[T]) -> asyncio.Future[T]:
     """The same for code of an event loop, which awaits it. Cancelling it cancels what is waited for."""
     lending = ExitStack()
     lending.enter_context(lent())
-    told = asyncio.wrap_future(future)
-    told.add_done_callback(lambda _: lending.close())
-    return told
+    waiting = asyncio.wrap_future(future)
+    waiting.add_done_callback(lambda _: lending.close())
+    return waiting
 
 
 def beside() -> Context:

@@ -38,14 +38,12 @@ class SourceText:
         self._program = Program([piece.node for piece in self._pieces], [piece.part for piece in self._pieces])
 
     def defines(self, name: str) -> bool:
-        deeds = map(self._program.deeds, range(len(self._pieces)))
-        return any(name in each.binds or ANYTHING in each.binds | each.changes for each in deeds)
+        return any(name in each.binds or ANYTHING in each.binds | each.changes for each in self._program.deeds)
 
     def starts(self) -> bool:
         """Whether a statement of the top level starts the program, outside of `if __name__ == "__main__":`."""
-        return any(
-            self._program.deeds(at).starts and not is_main_block(piece.node) for at, piece in enumerate(self._pieces)
-        )
+        deeds_and_nodes = zip(self._program.deeds, self._program.nodes, strict=True)
+        return any(deeds.starts and not is_main_block(node) for deeds, node in deeds_and_nodes)
 
     def has_main_block(self) -> bool:
         return any(map(is_main_block, self._program.nodes))
@@ -63,7 +61,7 @@ class SourceText:
             piece = self._pieces[at]
             for bound in self._program.effects[at].binds:
                 meanings.setdefault(bound, set()).add("import" if is_plain_import(piece.node) else piece.text)
-        is_set_up = any(self._program.deeds(at).is_process_wide for at in needs.kept)
+        is_set_up = any(self._program.deeds[at].is_process_wide for at in needs.kept)
         first = {
             piece.text
             for piece in kept
@@ -86,7 +84,7 @@ class SourceText:
         if self.has_main_block():
             ours = [loss for loss in sure if is_main_block(self._program.nodes[loss.at])]
             sure, perhaps = [loss for loss in ours if loss.name == name and loss.is_sure], ours
-        advice = "" if self.has_main_block() else f"; {_advice(is_script=self._is_script)}"
+        advice = "" if self.has_main_block() else f"; {_ADVICE_FOR_SCRIPTS if self._is_script else _ADVICE}"
         if sure:
             raise BadRequest(field, f"{wanted} cannot be handed over: {self._words(sure, where)}{advice}")
         if perhaps:
@@ -111,17 +109,14 @@ class SourceText:
             [node for at, node in enumerate(self._program.nodes) if at in wanted or (wanted and is_future(node))], []
         )
 
-    @property
-    def size(self) -> int:
+    def __len__(self) -> int:
         return len(self._pieces)
 
 
-def _advice(*, is_script: bool) -> str:
-    if is_script:
-        return (
-            'put what starts the program under `if __name__ == "__main__":`, and hosts execute everything else as it is'
-        )
-    return "put the class, and all that it needs, into a module"
+_ADVICE: Final = "put the class, and all that it needs, into a module"
+_ADVICE_FOR_SCRIPTS: Final = (
+    'put what starts the program under `if __name__ == "__main__":`, and hosts execute everything else as it is'
+)
 
 
 def _may_come_first(piece: _Piece, meanings: Mapping[str, set[str]]) -> bool:

@@ -18,6 +18,7 @@ def spec_on_path(top: str) -> ModuleSpec | None:
 
 
 def root_of(module: ModuleType) -> Path | None:
+    """The directory from which a new process would import this module, or None."""
     top, *inner = module.__name__.split(".")
     spec, file = spec_on_path(top), file_of(module)
     if spec is None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from hashlib import blake2b
 from operator import itemgetter
 from pathlib import Path
@@ -102,7 +101,6 @@ def places_of(name: str, code_dir: Path | None) -> list[str]:
     return [known.place for known in reversed(known_types(code_dir)) if known.name == name != known.place]
 
 
-@lru_cache(maxsize=4096)
 def remember_type(name: str, place: str, code_dir: Path) -> None:
     """Write a type down that a program uses, and warn if one of the same class name is known under another."""
     known, this = known_types(code_dir), KnownType(name, place)

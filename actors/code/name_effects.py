@@ -4,6 +4,8 @@ It is read from the text, and nothing is executed. Scopes are Python's: a local 
 bound to what another name holds *shares* it: what changes one may change the other.
 """
 
+# ruff: noqa: N815 - the names of visitors are those of `ast`
+
 from __future__ import annotations
 
 import ast
@@ -149,11 +151,8 @@ class _Reader(ast.NodeVisitor):
         self._gives(node.value)
         self.generic_visit(node)
 
-    def visit_Yield(self, node: ast.Yield) -> None:
-        self.visit_Return(node)
-
-    def visit_YieldFrom(self, node: ast.YieldFrom) -> None:
-        self.visit_Return(node)
+    visit_Yield = visit_Return
+    visit_YieldFrom = visit_Return
 
     def _gives(self, value: ast.AST | None) -> None:
         if self._of and (held := self._holds(value) - {ARGUMENT, SELF}):
@@ -200,8 +199,7 @@ class _Reader(ast.NodeVisitor):
                 self.visit(part)
         self._bind(node.target, node.value)
 
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
-        self.visit_AnnAssign(node)
+    visit_NamedExpr = visit_AnnAssign
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self.visit(node.value)
@@ -218,8 +216,7 @@ class _Reader(ast.NodeVisitor):
         for part in (node.target, *node.body, *node.orelse):
             self.visit(part)
 
-    def visit_AsyncFor(self, node: ast.AsyncFor) -> None:
-        self.visit_For(node)
+    visit_AsyncFor = visit_For
 
     def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
         for item in node.items:
@@ -230,8 +227,7 @@ class _Reader(ast.NodeVisitor):
         self._awaited(isinstance(node, ast.AsyncWith))
         self.generic_visit(node)
 
-    def visit_AsyncWith(self, node: ast.AsyncWith) -> None:
-        self.visit_With(node)
+    visit_AsyncWith = visit_With
 
     def visit_Match(self, node: ast.Match) -> None:
         for case in node.cases:
@@ -281,8 +277,7 @@ class _Reader(ast.NodeVisitor):
                 self.visit(part)
         self._body(node.name, node, node.body)
 
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        self.visit_FunctionDef(node)
+    visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
         self.visit(node.args)
@@ -344,14 +339,9 @@ class _Reader(ast.NodeVisitor):
             self._awaited(bool(each.is_async))
         inner.generic_visit(node)
 
-    def visit_SetComp(self, node: ast.SetComp) -> None:
-        self.visit_ListComp(node)
-
-    def visit_DictComp(self, node: ast.DictComp) -> None:
-        self.visit_ListComp(node)
-
-    def visit_GeneratorExp(self, node: ast.GeneratorExp) -> None:
-        self.visit_ListComp(node)
+    visit_SetComp = visit_ListComp
+    visit_DictComp = visit_ListComp
+    visit_GeneratorExp = visit_ListComp
 
 
 def _makes_new(node: ast.Call) -> bool:

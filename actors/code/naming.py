@@ -62,6 +62,12 @@ def type_name(cls: type, code_dir: Path | None = None) -> str:
     """Name a class. Text from a prompt is written to `code_dir`. Raises `BadRequest` if no other process could find it."""
     if not isinstance(cls, type):
         raise BadRequest(FIELD, f"{cls!r} is not a class")
+    return remembered_name(cls, code_dir)
+
+
+@functools.lru_cache(maxsize=4096)
+def remembered_name(cls: type, code_dir: Path | None) -> str:
+    """Name a class, and write its type down in the directory: once in a process."""
     place = place_name(cls, code_dir)
     name = claimed(cls) or place
     if code_dir is not None and not is_ours(cls.__module__):
@@ -212,7 +218,7 @@ def load_type(name: str, code_dir: Path | None = None) -> type:
 
 
 def _load_claimed(name: str, code_dir: Path | None) -> type | None:
-    # Newest place first, but before that the places that are pinned. None if the name says where it is.
+    # None if the name itself says where the code is. Of the places where it was, the pinned ones come first, then the newest.
     for place in sorted(places_of(name, code_dir), key=lambda place: not _is_pinned(place)):
         with contextlib.suppress(UnknownAgentType):
             found = _load(place, code_dir, functools.partial(UnknownAgentType, FIELD))
@@ -320,7 +326,7 @@ def _script(place: str, top: str, unknown: Unknown) -> ModuleType:
     text = file.read_bytes()
     keep_text(file, place)
     source = SourceText([text], is_script=True)
-    wanted = range(source.size) if source.has_main_block() else source.definitions([top])
+    wanted = range(len(source)) if source.has_main_block() else source.definitions([top])
     done = _executed.setdefault(name, set()) if loaded is not None else set()
     code = compile(source.nodes(sorted({*wanted} - done)), place, "exec", dont_inherit=True)
     module = _execute(name, f"script:{place}", origin, code)

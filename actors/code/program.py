@@ -205,7 +205,7 @@ class Program:
         self._near: dict[str, set[str]] = {}
         self._far: dict[str, set[str]] = {}
         self._inside: dict[str, set[str]] = {}  # what each name may hold
-        self._deeds = self._in_order()
+        self.deeds = self._in_order()
 
     # ------------------------------------------------------------------ what statements do
 
@@ -257,11 +257,9 @@ class Program:
             for call in each.calls:
                 self._note(call, deeds, of_the_runtime)
         deeds.changes -= {ARGUMENT, SELF}
-        deeds.is_process_wide |= bool(deeds.changes & (OF_THE_PROCESS | self._set_outside(executed)))
+        set_outside = self._imported & set[str]().union(*(each.changes for each in executed))
+        deeds.is_process_wide |= bool(deeds.changes & (OF_THE_PROCESS | set_outside))
         return deeds
-
-    def _set_outside(self, executed: Iterable[Effects]) -> set[str]:
-        return self._imported.intersection(*[set[str]().union(*(each.changes for each in executed))])
 
     def _note(self, call: CallSite, deeds: _Deeds, of_the_runtime: set[str]) -> None:
         # What a runtime does, it does elsewhere.
@@ -285,9 +283,11 @@ class Program:
         found = [effects]
         for each in found:  # grows while it is walked
             bodies = [body for call in each.calls for body in self._called(call, effects)]
-            bodies += [body for call in each.calls for name in call.given - started for body in self._functions(name)]
+            given = set[str]().union(*(call.given for call in each.calls)) - started
+            bodies += [body for name in given for body in self._bodies.get(name, ()) if not body.bodies]
             bodies += [body for base in each.bases for body in self._made_by(base)]
-            found += [body for body in _once(bodies) if all(body is not other for other in found)]
+            once = {id(body): body for body in bodies}.values()
+            found += [body for body in once if all(body is not other for other in found)]
         return found
 
     def _called(self, call: CallSite, within: Effects | None = None) -> Iterator[Effects]:
@@ -297,9 +297,6 @@ class Program:
             for body in self._bodies.get(name, ()):
                 yield body
                 yield from body.bodies.values()
-
-    def _functions(self, name: str) -> Iterator[Effects]:
-        yield from (body for body in self._bodies.get(name, ()) if not body.bodies)
 
     def _made_by(self, base: str) -> Iterator[Effects]:
         for body in self._bodies.get(base, ()):
@@ -337,22 +334,19 @@ class Program:
         return needs
 
     def _is_always_needed(self, at: int, node: ast.stmt, *, is_script: bool) -> bool:
-        deeds = self._deeds[at]
+        deeds = self.deeds[at]
         everything = ANYTHING in deeds.binds or ANYTHING in deeds.changes
         return is_future(node) or (not deeds.starts and (everything or (is_script and deeds.is_process_wide)))
 
     def touches(self, at: int, name: str) -> bool:
-        deeds = self._deeds[at]
+        deeds = self.deeds[at]
         graph = self._near if deeds.starts else self._far
         if not deeds.starts and name not in self._bound and ANYTHING in deeds.changes:
             return not hasattr(builtins, name)
         return name in deeds.binds or (bool(deeds.changes) and name in _reached(graph, deeds.changes))
 
-    def deeds(self, at: int) -> _Deeds:
-        return self._deeds[at]
-
     def begins_between(self, first: int, last: int) -> bool:
-        return any(self._deeds[at].starts and self._parts[at] == self._parts[last] for at in range(first + 1, last))
+        return any(self.deeds[at].starts and self._parts[at] == self._parts[last] for at in range(first + 1, last))
 
 
 class Needs:
@@ -381,15 +375,12 @@ class Needs:
         if at in self.kept:
             return
         self.kept.add(at)
-        effects, deeds = self._program.effects[at], self._program.deeds(at)
-        self._waiting += [(name, at) for name in deeds.reads | deeds.binds | deeds.changes if self._earlier(name, at)]
+        effects, deeds = self._program.effects[at], self._program.deeds[at]
+        anew = surely_bound(self._program.nodes[at]) - deeds.reads  # what these names were before does not count
+        self._waiting += [(name, at) for name in (deeds.reads | deeds.binds | deeds.changes) - anew]
         self._waiting += [(name, self._end) for name in effects.later()]
         for name in effects.all_hints():
             self._hinted(name)
-
-    def _earlier(self, name: str, at: int) -> bool:
-        # What a name was before does not count if it is just bound anew.
-        return name in self._program.deeds(at).reads or name not in surely_bound(self._program.nodes[at])
 
     def _look(self, name: str, before: int) -> None:
         # Go back to where the name was last bound whatever happens, and keep all that touches it on the way.
@@ -397,38 +388,32 @@ class Needs:
         touching: list[int] = []
         for at in range(before - 1, -1, -1):
             if not self._program.touches(at, name):
-                self._doubt(name, at)
+                alone = self._program.deeds[at].doubts.get(name)
+                if alone is not None:
+                    self.losses.append(Loss(at, name, How.UNSEEN, alone))
                 continue
             is_found = True
-            if self._program.deeds(at).starts:
-                self.losses.append(Loss(at, name, How.STARTS, name in self._program.deeds(at).binds))
+            if self._program.deeds[at].starts:
+                self.losses.append(Loss(at, name, How.STARTS, name in self._program.deeds[at].binds))
                 continue
             touching.append(at)
-            if name in surely_bound(self._program.nodes[at]) and name not in self._program.deeds(at).reads:
+            if name in surely_bound(self._program.nodes[at]) and name not in self._program.deeds[at].reads:
                 break
         for at in touching:
             self._keep_touching(name, at, before)
-        if not is_found and before < self._end and self._bound_later(name, before):
+        if not is_found and any(name in effects.binds for effects in self._program.effects[before:]):
             self._waiting.append((name, self._end))
 
     def _keep_touching(self, name: str, at: int, before: int) -> None:
         self.keep(at)
         was_there = any(self._program.touches(earlier, name) for earlier in range(at))
         if before == self._end and was_there and self._program.begins_between(self._begun, at):
-            self.losses.append(Loss(at, name, How.LATER, name in self._program.deeds(at).binds))
-
-    def _doubt(self, name: str, at: int) -> None:
-        alone = self._program.deeds(at).doubts.get(name)
-        if alone is not None:
-            self.losses.append(Loss(at, name, How.UNSEEN, alone))
-
-    def _bound_later(self, name: str, before: int) -> bool:
-        return any(name in self._program.effects[at].binds for at in range(before, self._end))
+            self.losses.append(Loss(at, name, How.LATER, name in self._program.deeds[at].binds))
 
     def _hinted(self, name: str) -> None:
         # A text that may be a name keeps a definition, and asks for nothing else.
         for at in range(self._end - 1, -1, -1):
-            if name in self._program.effects[at].binds and not self._program.deeds(at).starts:
+            if name in self._program.effects[at].binds and not self._program.deeds[at].starts:
                 if is_definition(self._program.nodes[at]):
                     self.keep(at)
                 return
@@ -469,7 +454,3 @@ def _reached(graph: Mapping[str, set[str]], names: Iterable[str]) -> set[str]:
         found.add(name)
         waiting |= graph.get(name, set()) - found
     return found
-
-
-def _once(bodies: Iterable[Effects]) -> Iterator[Effects]:
-    yield from {id(body): body for body in bodies}.values()

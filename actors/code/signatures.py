@@ -7,9 +7,9 @@ runtime gives. Only a parameter that asks for the context gets it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple, cast, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from perdure.actors.code.schema import Shape
 from perdure.actors.code.written import ANY_NUMBER, BY_PLACE, EMPTY, Written, written
@@ -45,7 +45,9 @@ def _call(method: Callable[..., object], agent_class: type | None, name: str) ->
     kinds = {each: parameter.kind for each, parameter in of.parameters.items()}
     shapes = {each: of.shape(each, of.hint(each)) for each in kinds}
     returned = of.hint("return")
-    gives = of.shape("return", _given_by(returned) if gives_bit_by_bit(method) else returned)
+    if gives_bit_by_bit(method):
+        returned = next(iter(get_args(returned)), Any)
+    gives = of.shape("return", returned)
     return _Call(of.signature, shapes, gives, len(kinds) if all(kind in BY_PLACE for kind in kinds.values()) else -1)
 
 
@@ -83,10 +85,6 @@ def shapes_of(
 
 def gives_bit_by_bit(method: Callable[..., object]) -> bool:
     return inspect.isasyncgenfunction(method) or inspect.isgeneratorfunction(method)
-
-
-def _given_by(generator: object) -> object:
-    return next(iter(get_args(generator)), Any)
 
 
 def exposed_call(agent_class: type, method_name: str, body: bytes) -> tuple[Arguments, Shape]:
@@ -204,12 +202,6 @@ def _shown(of: Written) -> str:
     return f"{of.label}{str(of.signature).partition(' ->')[0]}"
 
 
-def fiber_shape(agent_class: type, name: str) -> Entered:
-    """What the body of a fiber takes: the fiber first, or where a parameter is annotated `FiberContext`; then the input."""
-    return _fiber_shape(cast("Hashable", agent_class), name)
-
-
-@lru_cache(maxsize=4096)
 def _fiber_shape(agent_class: Any, name: str) -> Entered:
     method = getattr(agent_class, name)
     of = written(method, agent_class, name)
@@ -229,6 +221,10 @@ def _fiber_shape(agent_class: Any, name: str) -> Entered:
     if wanting:
         raise BadRequest("fn_name", f"{_shown(of)} is called with the fiber and the input; nobody gives `{wanting[0]}`")
     return _entered(of, others[0] if others else "", context, Shape(Any))
+
+
+fiber_shape: Final[Callable[[type, str], Entered]] = lru_cache(maxsize=4096)(_fiber_shape)
+"""What the body of a fiber takes: the fiber first, or where a parameter is annotated `FiberContext`; then the input."""
 
 
 def _entered(of: Written, input_name: str, context: str, gives: Shape) -> Entered:

@@ -60,30 +60,28 @@ GOODBYE_S = 1.0  # for the agents' code to end, when the host does
 
 
 # ---------------------------------------------------------------- endpoint
-# The questions that other processes ask a host itself (`actors.link.direct_calls`): taken together, and answered together.
 
 
 LEFT_AFTER_S: Final = 60.0
 SEEN_MAX: Final = 100
 """How many calls are remembered, so that one that comes twice is passed over."""
-
-
-Tell = Callable[[bytes | None], None]
+Answer = Callable[[bytes | None], None]
 """Takes the answer to a question; None if the asker is to ask the supervisor."""
 
 
 class DirectEndpoint:
-    """Takes questions for one host.
+    """Takes the questions that other processes ask a host itself (`actors.link.direct_calls`): many of them together.
 
     Args:
-        begin: begins to answer one, and has the answer told once.
+        begin: begins to answer one, and gives the answer once.
     """
 
-    def __init__(self, begin: Callable[[DirectRequest, Tell], None]) -> None:
+    def __init__(self, begin: Callable[[DirectRequest, Answer], None]) -> None:
         self._begin = begin
         self._askers: dict[str, _Asker] = {}
 
     async def look(self, frame: bytes) -> bytes:
+        """Take in the questions of a call, and hold it until there is an answer to any of the asker's, or it calls again."""
         name, call, questions = DirectFrame(*unpack(frame))
         now_s = asyncio.get_running_loop().time()
         asker = self._askers.setdefault(name, _Asker())
@@ -92,10 +90,10 @@ class DirectEndpoint:
         asker.calls.append(call)
         asker.seen_s = now_s
         for number, look in questions:
-            self._begin(DirectRequest(*look), partial(asker.tell, number))
+            self._begin(DirectRequest(*look), partial(asker.answer, number))
         if call == max(asker.calls):
             asker.held.release()
-            if not asker.told:
+            if not asker.answers:
                 await asker.held.hold()
         for each in [each for each, one in self._askers.items() if now_s - one.seen_s > LEFT_AFTER_S]:
             del self._askers[each]
@@ -106,16 +104,16 @@ class _Asker:
     def __init__(self) -> None:
         self.calls: deque[int] = deque(maxlen=SEEN_MAX)
         self.seen_s = 0.0
-        self.told: list[DirectReply] = []
+        self.answers: list[DirectReply] = []
         self.held = Held()
 
-    def tell(self, number: int, value: bytes | None) -> None:
-        self.told.append(DirectReply(number, value))
+    def answer(self, number: int, value: bytes | None) -> None:
+        self.answers.append(DirectReply(number, value))
         self.held.release()
 
     def take(self) -> list[DirectReply]:
-        told, self.told = self.told, []
-        return told
+        answers, self.answers = self.answers, []
+        return answers
 
 
 # What happens to the agents of a host, on its way to those who observe: emitted in the host's process, passed on by the supervisor.
@@ -185,7 +183,7 @@ class Host:
         self.peer.is_busy = lambda: world.threads.writes_waiting > 0 or not world.turns.is_free
         self._left: dict[str, int] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.endpoint = DirectEndpoint(self._see)
+        self.look = DirectEndpoint(self._see).look
         self.relay = EventForwarder(self.tenants, lambda said: self.services.on_loop(lambda: self.peer.push(said)))
 
     async def serve(self) -> str:
@@ -243,6 +241,7 @@ class Host:
         self._tasks.start(self._load(said.types))
 
     async def _load(self, types: list[str]) -> None:
+        # what goes wrong is told to the run that needs the code
         for each in types:
             await tried(self.world.threads.run(partial(_load_ahead, each, self.services.code_dir)))
         self.peer.push(Prepared())
@@ -343,17 +342,14 @@ class Host:
             task = tenant.spawn(tenant.answer(ref, said.method, said.body, said.trace), Rank.CALL)
             task.add_done_callback(partial(self._call_over, ref, tenant))
 
-    async def look(self, frame: bytes) -> bytes:
-        return await self.endpoint.look(frame)
-
-    def _see(self, asked: DirectRequest, tell: Tell) -> None:
+    def _see(self, asked: DirectRequest, answer: Answer) -> None:
         tenant = self._current(asked.agent_id, asked.incarnation)
         if tenant is None or tenant.is_leaving:
-            tell(None)
+            answer(None)
             return
         task = tenant.spawn(tenant.look(asked.method, asked.body, asked.trace), Rank.CALL)
         task.add_done_callback(
-            lambda done: tell(None if done.cancelled() or done.exception() is not None else done.result())
+            lambda done: answer(None if done.cancelled() or done.exception() is not None else done.result())
         )
 
     def _call_over(self, ref: str, tenant: Tenant, task: asyncio.Task[object]) -> None:
@@ -419,8 +415,7 @@ class Host:
             )
 
     def _wall_off_ms(self) -> int:
-        clock = self.world.clock
-        return clock.now_ms() - clock.steady_ms()
+        return self.world.clock.now_ms() - self.world.clock.steady_ms()
 
     def _notice_clock(self, before_ms: int) -> int:
         # Have the alarms of all agents looked at again if the wall clock was set. Returns how far it is off the steady one.

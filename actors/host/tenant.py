@@ -132,7 +132,7 @@ class Tenant(Life):
         agent_class = load_type(type_of(self.agent_id), self.code_dir)
         self.agent = agent_class()
         vars(self.agent)["_perdure"] = self  # the one attribute of ours
-        fresh = self._is_first_life and not self.is_storage_open
+        fresh = self._is_first_life and self._storage is None
         self.watch_state(self._watch_over)
         return (
             self.overrides("on_start") or self.agent.__perdure_version__ > FIRST or not (fresh or not self.has_storage)
@@ -167,7 +167,7 @@ class Tenant(Life):
             self.agent._perdure_woken()
 
     def _read_storage(self) -> None:
-        self.storage.records()
+        self.storage.records()  # the property opens it, beside the loop
 
     def _take_up_jobs(self) -> None:
         records = self.storage.records()
@@ -207,19 +207,21 @@ class Tenant(Life):
         if isinstance(said, Unstarted):
             self.alarms.owe("start", owes=has_left_work and said.cause == COLLECTED_NOTHING)
             self._leave_with(said)
-        elif said is not None and (self._has_other_work or has_left_work):
+        elif said is not None:
+            owes = self._has("alarms") and self.alarms.is_owing
+            if not (has_left_work or self._has_mail or self.tasks.has_others or owes):
+                self._leave_with(Ended(*said[:5], True, *said[6:]))
+                return
             self.push(said)
             self.touch()
             if has_left_work:
                 self.spawn(self.wake())
-        elif said is not None:
-            self._leave_with(Ended(*said[:5], True, *said[6:]))
 
     def _leave_with(self, farewell: Report) -> None:
         # Everything is durable, or becomes so with the last word. Nothing reaches this life any more meanwhile.
         self.is_leaving = True
         self._gone(self)
-        if self.is_storage_open and self.services.is_crowded:
+        if self._storage is not None and self.services.is_crowded:
             self.services.leaving.add((self.agent_id, self.incarnation))
             self.services.tasks.start(self._close_and_say(farewell))
         else:
@@ -241,15 +243,11 @@ class Tenant(Life):
             self.alarms.clock_was_set()
 
     @property
-    def _has_other_work(self) -> bool:
-        return self._has_mail or self.tasks.has_others or (self._has("alarms") and self.alarms.is_owing)
-
-    @property
     def _has_mail(self) -> bool:
         return self._has("mail") and not self.mail.is_empty
 
     def _has(self, part: str) -> bool:
-        return part in vars(self)
+        return part in vars(self)  # a `cached_once` that was looked at
 
     # calls and signals
 
@@ -305,13 +303,11 @@ class Tenant(Life):
         """Tell the author's `on_progress`; what it raises stops nothing (spec W-54)."""
         if "live_data" in snapshot:
             snapshot["data"] = snapshot.pop("live_data")
-        _, problem = await tried(self._signal(info, snapshot))
+        _, problem = await tried(self.ready())
+        if problem is None:
+            _, problem = await tried(self.call(self.agent.on_progress, info, snapshot))
         if problem is not None:
             self.trouble("on_progress", problem)
-
-    async def _signal(self, info: RunInfo, snapshot: JsonObject) -> None:
-        await self.ready()
-        await self.call(self.agent.on_progress, info, snapshot)
 
     # another storage
 

@@ -25,9 +25,8 @@ class Activity:
     run_id: str = ""
     run: RunContext | None = None
     is_repeated: bool = False
-    asked: dict[str, count[int]] = field(
-        default_factory=dict
-    )  # several threads may ask: each step of a count is taken once
+    # several threads may ask: each step of a count is taken once
+    asked: dict[str, count[int]] = field(default_factory=dict)
 
     def derive(self, agent_type: str, digest: str) -> str:
         key = f"{agent_type}|{digest}"

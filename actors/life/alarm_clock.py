@@ -26,7 +26,7 @@ STORAGE_RETRY_MS = 5_000
 JOBS = (FIBER_OPEN, SCHEDULE, QUEUED)
 
 
-class _Wish(NamedTuple):
+class _Timer(NamedTuple):
     at_ms: int
     ring: Callable[[], None]
     wakes: bool
@@ -37,10 +37,10 @@ class AlarmClock:
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        self._wishes: dict[str, _Wish] = {}
+        self._timers: dict[str, _Timer] = {}
         self._owed: set[str] = set()
-        self._told_ms = 0  # what the ledger has heard from this life
-        self._timer: asyncio.TimerHandle | None = None
+        self._reported_ms = 0  # what this life has said to the ledger
+        self._handle: asyncio.TimerHandle | None = None
         self._is_saying = False
         self._rests_until_ms = 0
 
@@ -56,11 +56,11 @@ class AlarmClock:
         if self._life.is_leaving:
             return  # whoever wakes next looks at the rows
         if at_ms is None:
-            self._wishes.pop(part, None)
+            self._timers.pop(part, None)
         else:
-            self._wishes[part] = _Wish(at_ms, ring, wakes)
+            self._timers[part] = _Timer(at_ms, ring, wakes)
         self._arm()
-        if not self._is_saying and self._next_ms() != self._told_ms:
+        if not self._is_saying and self._next_ms() != self._reported_ms:
             self._is_saying = True
             asyncio.get_running_loop().call_soon(self.say)
 
@@ -98,8 +98,8 @@ class AlarmClock:
     def say(self) -> None:
         self._is_saying = False
         at_ms = self._next_ms()
-        if at_ms != self._told_ms:
-            self._told_ms = at_ms
+        if at_ms != self._reported_ms:
+            self._reported_ms = at_ms
             agent = self._life.agent  # a life that never came up does not know; the ledger may
             home = None if agent is None else pool_spec(type(agent), self._life.services.package)
             self._life.push(Alarm(self._life.agent_id, self._life.incarnation, at_ms, home))
@@ -107,16 +107,16 @@ class AlarmClock:
     def _next_ms(self) -> int:
         if self._owed and self._life.is_leaving:
             return max(1, self._life.now_ms(), self._rests_until_ms)
-        first_ms = min((wish.at_ms for wish in self._wishes.values() if wish.wakes), default=None)
+        first_ms = min((timer.at_ms for timer in self._timers.values() if timer.wakes), default=None)
         return 0 if first_ms is None else max(1, first_ms, self._rests_until_ms)
 
     def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._wishes:
-            left_s = (min(wish.at_ms for wish in self._wishes.values()) - self._life.now_ms()) / 1000
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, left_s), self._ring)
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        if self._timers:
+            left_s = (min(timer.at_ms for timer in self._timers.values()) - self._life.now_ms()) / 1000
+            self._handle = asyncio.get_running_loop().call_later(max(0.0, left_s), self._ring)
 
     def clock_was_set(self) -> None:
         """The wall clock says something else than the time that has passed: the next instant comes sooner, or later."""
@@ -124,14 +124,13 @@ class AlarmClock:
             self._arm()
 
     def _ring(self) -> None:
-        self._timer = None
+        self._handle = None
         if self._life.is_leaving:
             return
         now_ms = self._life.now_ms()
-        due = [part for part, wish in self._wishes.items() if wish.at_ms <= now_ms]
-        rung = [self._wishes.pop(part) for part in due]
-        for wish in rung:
-            wish.ring()
+        due = [part for part, timer in self._timers.items() if timer.at_ms <= now_ms]
+        for timer in [self._timers.pop(part) for part in due]:
+            timer.ring()  # each part sets its next timer then
         self._arm()
 
 

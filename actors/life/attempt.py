@@ -11,7 +11,7 @@ import asyncio
 import inspect
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from perdure.actors.code.author_call import in_words, sendable, traced, tried, tried_now
 from perdure.actors.code.signatures import run_shapes
@@ -64,9 +64,19 @@ async def carry(
     if kept is not None and (kept.error is None or kept.attempt > after or not after):
         return _ended(life, run, kept)
     if collect:
-        lost = "its child was lost in every attempt that it may have, and left no result"
-        return _unstarted(life, run, COLLECTED_NOTHING, lost)
-    return await _in_the_way(life, ready, run) or await _enter(life, run, body)
+        why = "its child was lost in every attempt that it may have, and left no result"
+        return Unstarted(run.run_id, life.incarnation, COLLECTED_NOTHING, why)
+    _, problem = await tried(ready())
+    if problem is not None:
+        return _stopped_by(life, run, problem)
+    agent_class = type(life.agent)
+    if not callable(getattr(life.agent, "run", None)):
+        return Unstarted(run.run_id, life.incarnation, NOT_RUNNABLE, f"{agent_class.__name__} has no `run` method")
+    value, problem = tried_now(partial(run_shapes(agent_class).decode, body))
+    if problem is not None:  # newer code takes something else: no failure of the run
+        why = f"its stored input does not fit what `run` of {agent_class.__name__} takes now: {in_words(problem)}"
+        return Unstarted(run.run_id, life.incarnation, UNFIT, why)
+    return await _run(life, run, value)
 
 
 async def _kept(life: Life, run_id: str) -> StoredOutcome | None:
@@ -74,20 +84,10 @@ async def _kept(life: Life, run_id: str) -> StoredOutcome | None:
     return None if kept is None else StoredOutcome(*unpack(kept))
 
 
-async def _in_the_way(life: Life, ready: Ready, run: RunContext) -> Unstarted | None:
-    _, problem = await tried(ready())
-    if problem is not None:
-        return _stopped_by(life, run, problem)
-    if not callable(getattr(life.agent, "run", None)):
-        return _unstarted(life, run, NOT_RUNNABLE, f"{type(life.agent).__name__} has no `run` method")
-    return None
-
-
 def _stopped_by(life: Life, run: RunContext, problem: Exception) -> Unstarted:
-    """The agent did not come up: its code cannot be imported, its `on_start` or `migrate` raised, or its storage is lost, which may also be
-    found out while it works."""
+    # its code cannot be imported, its `on_start` or `migrate` raised, or its storage is lost, which may be found out while it works
     life.log("run", f"coming up for attempt {run.attempt} at run {run.run_id}", problem, run.run_id)
-    return _unstarted(life, run, _cause(problem), in_words(problem))
+    return Unstarted(run.run_id, life.incarnation, _cause(problem), in_words(problem))
 
 
 def _cause(problem: Exception) -> str:
@@ -96,15 +96,6 @@ def _cause(problem: Exception) -> str:
     if isinstance(problem, MigrationFailed | StorageTooNew):
         return UNFIT
     return STORAGE_LOST if isinstance(problem, StorageLost) else START_FAILED
-
-
-async def _enter(life: Life, run: RunContext, body: bytes) -> Ended | Unstarted | None:
-    # Enter `run` with the input that was stored with the request. One that does not fit the code any more is no failure of the run.
-    value, problem = tried_now(partial(run_shapes(type(life.agent)).decode, body))
-    if problem is not None:
-        said = f"its stored input does not fit what `run` of {type(life.agent).__name__} takes now: {in_words(problem)}"
-        return _unstarted(life, run, UNFIT, said)
-    return await _run(life, run, value)
 
 
 async def _run(life: Life, run: RunContext, value: object) -> Ended | Unstarted | None:
@@ -150,38 +141,26 @@ async def _execute(life: Life, run: RunContext, value: object) -> StoredOutcome:
         if life.is_leaving:
             raise
         done, problem = None, self_cancelled()
-    if done is not None:
-        return done
     if problem is None:
-        return StoredOutcome(None, "", "no outcome")
+        assert done is not None
+        return done
     life.log("run", f"attempt {run.attempt} at run {run.run_id}", problem, run.run_id)
     most = life.limits.error_chars_max
     return StoredOutcome(None, "", in_words(problem, most), traced(problem, most))
 
 
 async def _work(life: Life, run: RunContext, value: object) -> StoredOutcome:
-    entered = run_shapes(type(life.agent))
+    agent = life.agent
+    entered = run_shapes(type(agent))
     arguments = entered.arguments(value, run)
-    outcome = await life.call(life.agent.run, *arguments.args, **arguments.kwargs)
-    return StoredOutcome(
-        entered.gives.encode("output", outcome, life.limits.output_bytes_max),
-        await _summary(life.agent, outcome, run),
-        None,
-    )
-
-
-async def _summary(agent: Any, outcome: object, run: RunContext) -> str:
-    given = agent.get_agent_tool_summary(outcome, run)
-    if type(given) is not str:
-        given = str(await given if inspect.isawaitable(given) else given)
-    return sendable(given)
+    output = await life.call(agent.run, *arguments.args, **arguments.kwargs)
+    body = entered.gives.encode("output", output, life.limits.output_bytes_max)
+    summary = agent.get_agent_tool_summary(output, run)
+    if type(summary) is not str:
+        summary = str(await summary if inspect.isawaitable(summary) else summary)
+    return StoredOutcome(body, sendable(summary), None)
 
 
 def _ended(life: Life, run: RunContext, outcome: StoredOutcome) -> Ended:
     life.faults.at(KillPoint.BEFORE_REPORT, run.run_id)
-    life.services.ended(run.run_id)
     return Ended(run.run_id, life.incarnation, *outcome[:3], trace=outcome.trace)
-
-
-def _unstarted(life: Life, run: RunContext, cause: str, error: str) -> Unstarted:
-    return Unstarted(run.run_id, life.incarnation, cause, error)

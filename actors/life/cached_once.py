@@ -14,7 +14,7 @@ class cached_once(Generic[T]):  # noqa: N801 - it stands where `property` would
     """Like `functools.cached_property`, which has had no lock since Python 3.12: two threads would make two."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:
-        self._make, self.__doc__ = make, make.__doc__
+        self._make = make
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name

@@ -124,15 +124,12 @@ class _Open:
         if self._upcoming is not None:
             self._upcoming.cancel()
             await asyncio.wait({self._upcoming})
-        with suppress(ValueError):  # a thread is in the midst of it, and leaves it there
-            await self._closed_generator()
-
-    async def _closed_generator(self) -> None:
         generator = self._generator
-        if isinstance(generator, Generator):
-            await self._life.threads.run(generator.close)
-        else:
-            await generator.aclose()
+        with suppress(ValueError):  # a thread is in the midst of it, and leaves it there
+            if isinstance(generator, Generator):
+                await self._life.threads.run(generator.close)
+            else:
+                await generator.aclose()
 
 
 _OVER: Final = object()

@@ -11,7 +11,7 @@ from perdure.ledger.storage.agent_storages import CommitPart, Disk
 
 
 class DueWrite:
-    """A write that is due. `failed` is told why it could not be made durable."""
+    """A write that is due. `failed` is called with the reason if it cannot be made durable."""
 
     def __init__(self, write: Callable[[], None], failed: Callable[[StorageError], None], context: Context) -> None:
         self._write, self._failed, self._context = write, failed, context
@@ -42,7 +42,7 @@ class CommitBatcher:
     def soon(
         self, write: Callable[[], None], failed: Callable[[StorageError], None], context: Context, turns: int
     ) -> DueWrite:
-        """Write after so many turns of the loop. What it has to tell when it is durable it says to `Transaction.then`."""
+        """Write after so many turns of the loop. What follows when it is durable is registered by `Transaction.then`."""
         if not self._due:
             asyncio.get_running_loop().call_soon(self._next, context=context.copy())
         due = DueWrite(write, failed, context)

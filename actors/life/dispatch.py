@@ -91,13 +91,13 @@ class Dispatch:
     async def _one(self, entry: RequestedRun) -> RunResult | RunHandle:
         (future,) = await self._ask_for([entry])
         with self._waiting([entry]):
-            return self._told(entry, await future)
+            return self._outcome(entry, await future)
 
     async def _many(self, asked: list[RequestedRun]) -> Sequence[RunResult | RunHandle]:
         futures = await self._ask_for(asked)
         with self._waiting(asked):
             done = [
-                self._told(entry, future.result()) if _has_result(future) else await self._end(entry, future)
+                self._outcome(entry, future.result()) if _has_result(future) else await self._end(entry, future)
                 for entry, future in zip(asked, futures, strict=True)
             ]
         return done if any(entry.request.wait for entry in asked) else RunHandles(cast("list[RunHandle]", done))
@@ -105,7 +105,7 @@ class Dispatch:
     async def _end(self, entry: RequestedRun, future: asyncio.Future[Plain]) -> RunResult | RunHandle:
         # That the limit was reached is the end of this one, and not that of the others.
         try:
-            return self._told(entry, await future)
+            return self._outcome(entry, await future)
         except AdmissionRefused as refusal:
             request = entry.request
             if not request.wait:
@@ -118,7 +118,7 @@ class Dispatch:
                 reason=REFUSED_BY_LIMIT,
             )
 
-    def _told(self, entry: RequestedRun, outcome: Plain) -> RunResult | RunHandle:
+    def _outcome(self, entry: RequestedRun, outcome: Plain) -> RunResult | RunHandle:
         request = entry.request
         if request.wait:
             return result_of(entry.agent_class, request.run_id, outcome)
@@ -135,8 +135,8 @@ class Dispatch:
             is_repeated = self._life.is_leaving or activity is None or activity.is_repeated
             for entry in () if is_repeated else asked:
                 if entry.request.wait and not entry.is_left:
-                    wish = Cancel(entry.request.run_id, self._life.agent_id, NOT_AWAITED)
-                    self._life.services.supervisor.question(wish).add_done_callback(_noted)
+                    cancel = Cancel(entry.request.run_id, self._life.agent_id, NOT_AWAITED)
+                    self._life.services.supervisor.question(cancel).add_done_callback(_noted)
             raise
 
     def as_completed(self, requests: Sequence[Wanted]) -> Followed[RunResult]:
@@ -186,24 +186,22 @@ class Dispatch:
             self._starting[run_id].add_done_callback(partial(self._refused, run_id))
         await self._starting[run_id]
 
-    def _refused(self, run_id: str, told: asyncio.Future[object]) -> None:
-        if told.cancelled() or told.exception() is not None:
+    def _refused(self, run_id: str, hook: asyncio.Future[object]) -> None:
+        if hook.cancelled() or hook.exception() is not None:  # then whoever asks next is the first one again
             del self._starting[run_id]
 
     def _known(self, run_id: str, _answer: asyncio.Future[object]) -> None:
-        self._starting.pop(run_id, None)
+        self._starting.pop(run_id, None)  # from now on the supervisor says that the run is no new one
 
     async def inspect(self, run_id: str) -> Fields | None:
-        told = await self._life.ask(Inspect(check_id("run_id", run_id, self._life.limits.id_max)))
-        if told is None or told["parent"] != self._life.agent_id:
-            return None
-        return cast("Fields", told)
+        run = await self._life.ask(Inspect(check_id("run_id", run_id, self._life.limits.id_max)))
+        return cast("Fields", run) if run is not None and run["parent"] == self._life.agent_id else None
 
     async def has(self, agent_class: type | str, run_id: str) -> bool:
         """Whether a run of this class under this id ever had a place."""
-        told = await self.inspect(run_id)
+        run = await self.inspect(run_id)
         wanted = agent_class if isinstance(agent_class, str) else type_name(agent_class, self._life.code_dir)
-        return told is not None and told["agent_type"] == wanted and told["attempt"] > 0
+        return run is not None and run["agent_type"] == wanted and run["attempt"] > 0
 
     async def clear(self, statuses: list[str] | None, before_ms: float | None) -> int:
         cleared = 0
@@ -221,7 +219,7 @@ def _has_result(future: asyncio.Future[Plain]) -> bool:
 
 def _noted(answer: asyncio.Future[Plain]) -> None:
     if not answer.cancelled():
-        answer.exception()
+        answer.exception()  # a run that is not known any more need not be cancelled
 
 
 def _note(

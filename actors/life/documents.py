@@ -110,23 +110,20 @@ class RememberedDocuments(Documents[T]):
         self._known: dict[str, tuple[int, T]] = {}
 
     def get(self, key: str) -> T | None:
+        """A document as the current transaction sees it, or None."""
         transaction = self._life.transaction
         if transaction is not None and transaction.has_put((self.kind, key)):
-            own = transaction.own((self.kind, key))
-            return None if own is None else self._load(own)
+            return super().get(key)
         version, known = self.version(key), self._known.get(key)
         if known is not None and known[0] == version:
             return known[1]
         body = self._life.storage.bodies(self.kind, [key]).get(key) if version else None
-        if body is None:
+        value = None if body is None else self._load(body)
+        if value is not None and self._keeps(value):
+            # if it was written in between, the version does not fit, and it is read anew
+            self._known[key] = (version, value)
+        else:
             self._known.pop(key, None)
-            return None
-        value = self._load(body)
-        if self._keeps(value):
-            self._known[key] = (
-                version,
-                value,
-            )  # if it was written in between, the version does not fit, and it is read anew
         return value
 
     def some(self, keys: Iterable[str]) -> dict[str, T]:

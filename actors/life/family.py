@@ -71,9 +71,8 @@ class Family:
 
     def __init__(self, life: Life, outbox: Outbox, dispatch: Dispatch) -> None:
         self._life, self._outbox, self._dispatch = life, outbox, dispatch
-        self._open: set[str] = (
-            set()
-        )  # addresses that were asked for, and not yet called: sub-agents, or children of runs
+        # addresses that were asked for, and not yet called: sub-agents, or children of runs
+        self._open: set[str] = set()
         self._of_runs: set[str] = set()
         home = partial(pool_spec, package=life.services.package)
         self._caller = AgentCaller(
@@ -228,9 +227,9 @@ class Family:
         else:
             mail_id = activity.derive(f"tell {to.agent_id} {method}", digest_of(letter[2]))
             is_new = activity.run.attempt == 1
-        return life.bridge(self._told(mail_id, letter, is_new=is_new))
+        return life.bridge(self._tell_now(mail_id, letter, is_new=is_new))
 
-    async def _told(self, mail_id: str, letter: TellContent, *, is_new: bool) -> None:
+    async def _tell_now(self, mail_id: str, letter: TellContent, *, is_new: bool) -> None:
         await self._enter(letter.recipient)
         await self._caller.tell(mail_id, self._life.agent_id, letter, is_new=is_new)
 
@@ -263,8 +262,8 @@ class Family:
         home = pool_spec(agent_class, self._life.services.package)
         if rest:
             method, body = THROUGH, pack([rest, method, body, repeatable])
-        told = await self._caller.send(child, method, body, home, standalone_of(agent_class), repeatable=repeatable)
-        return split_route(told)[0]
+        reply = await self._caller.send(child, method, body, home, standalone_of(agent_class), repeatable=repeatable)
+        return split_route(reply)[0]
 
 
 FORGET = "\0forget"  # answered before the agent has come up: it may be coming up with the help of the one who asks

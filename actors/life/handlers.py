@@ -86,7 +86,7 @@ def _steps(life: Life, letter: Letter) -> list[Step]:
     # The agent's own hook first, then the named handler.
     agent = life.agent
     if letter.slot == Slot.TELL:
-        return [_refused(agent, letter) if letter.handler == REFUSED else _told(agent, letter)]
+        return [_step_of_refusal(agent, letter) if letter.handler == REFUSED else _step_of_tell(agent, letter)]
     run = RunInfo.told(letter.run, letter.mail_id)
     activity = Activity(origin=letter.mail_id)
     calls: list[Step] = []
@@ -98,15 +98,15 @@ def _steps(life: Life, letter: Letter) -> list[Step]:
             for key, value in letter.content.items()
             if key in ("data", "fraction", "message", "phase", "at_ms")
         }
-        told: MilestoneInfo | RunResult = MilestoneInfo(
+        about: MilestoneInfo | RunResult = MilestoneInfo(
             name=letter.content["milestone"], sequence=letter.content["number"], **content
         )
     else:
-        told = _result(letter, life)
+        about = _result(letter, life)
         if life.overrides("on_agent_tool_finish"):
-            calls.append((agent.on_agent_tool_finish, (run, told), activity))
+            calls.append((agent.on_agent_tool_finish, (run, about), activity))
     if letter.handler:
-        calls.append((_method(agent, letter.handler), (run, told), activity))
+        calls.append((_method(agent, letter.handler), (run, about), activity))
     return calls
 
 
@@ -117,7 +117,7 @@ def _method(agent: object, name: str) -> Callable[..., object]:
     return cast("Callable[..., object]", method)
 
 
-def _refused(agent: object, letter: Letter) -> Step:
+def _step_of_refusal(agent: object, letter: Letter) -> Step:
     # A run that a transaction asked for does not exist, because its id is taken by other content.
     name, run_id, agent_type, tool_call, why = unpack(letter.content["body"])
     about = RunInfo(
@@ -133,7 +133,7 @@ def _refused(agent: object, letter: Letter) -> Step:
     return _method(agent, name), (about, result), Activity(origin=letter.mail_id)
 
 
-def _told(agent: object, letter: Letter) -> Step:
+def _step_of_tell(agent: object, letter: Letter) -> Step:
     try:
         arguments, _ = exposed_call(type(agent), letter.handler, letter.content["body"])
     except (BadRequest, TypeError) as problem:

@@ -29,13 +29,12 @@ from perdure.policies import Limits
 T = TypeVar("T")
 MOMENT_S = 0.025
 log = logging.getLogger("perdure.host")
-authors_log = logging.getLogger(
-    "perdure.agents"
-)  # what authors' code raises; hosts print it, other programs ask for it
+# What authors' code raises. Hosts print it; other programs ask for it.
+authors_log = logging.getLogger("perdure.agents")
 authors_log.addHandler(logging.NullHandler())
 
 
-# How long the callbacks of schedules and of the queue have taken on one host: those that are known to be quick are called together.
+# Callbacks of schedules and of the queue that are known to be quick are called together.
 QUICK_MS = 5
 NEWEST_SHARE = 0.25  # of the latest call in what is taken for the pace
 
@@ -52,7 +51,7 @@ class Paces:
         self._pace_ms[key] = pace_ms + (took_ms - pace_ms) * NEWEST_SHARE
 
     def is_quick(self, agent_id: str, callback: str) -> bool:
-        return self._pace_ms.get((type_of(agent_id), callback), QUICK_MS) < QUICK_MS
+        return self._pace_ms.get((type_of(agent_id), callback), QUICK_MS) < QUICK_MS  # unknown ones are not quick
 
 
 class HostServices:
@@ -151,9 +150,9 @@ class HostServices:
         self._ups.pop(run_id, None)
 
     def report_failure(self, area: str, agent_id: str, doing: str, problem: BaseException, run_id: str = "") -> None:
-        told = traced(problem, self.limits.error_chars_max)
+        trace = traced(problem, self.limits.error_chars_max)
         about = {"agent_id": agent_id, "run_id": run_id}
-        authors_log.getChild(area).warning("agent %s failed in %s:\n%s", agent_id, text_of(doing), told, extra=about)
+        authors_log.getChild(area).warning("agent %s failed in %s:\n%s", agent_id, text_of(doing), trace, extra=about)
 
     def report_finding(self, agent_id: str, finding: str) -> None:
         log.warning("storage of %s: %s", agent_id, finding)

@@ -245,6 +245,7 @@ class Life:
         await self.services.peer.durable(self._with_sequence(stimulus))
 
     def _with_sequence(self, stimulus: Report) -> Report:
+        # what is said of durable work says how far the storage has come
         if self._storage is None or not isinstance(stimulus, _OF_DURABLE_WORK):
             return stimulus
         return stimulus._replace(sequence=self._storage.sequence)

@@ -71,7 +71,7 @@ class Outbox:
         fresh = [(number, body) for number, body in self._life.storage.outbox() if number > self._sent]
         posted, self._posted = self._posted, {}
         requests: list[tuple[int, Request]] = []
-        wishes: list[tuple[int, Tell | Forget]] = []
+        messages: list[tuple[int, Tell | Forget]] = []
         for number, body in fresh:
             self._sent = number
             if body in posted:
@@ -81,33 +81,29 @@ class Outbox:
             if kind == "Request":
                 requests.append((number, Request(*fields)))
             else:
-                wishes.append((number, self._wish(kind, fields)))
+                messages.append((number, self._message_of(kind, fields)))
         if requests:
             self._life.spawn(self._say(requests))
-        for number, wish in wishes:
-            self._ask(number, wish)
+        for number, message in messages:
+            # asked for at once: before anything that the agent asks for from now on
+            answer = self._life.services.supervisor.question(message)
+            self._life.spawn(self._done(number, message, answer))
         self._is_known = True
 
-    def _wish(self, kind: str, fields: list[Plain]) -> Tell | Forget:
+    def _message_of(self, kind: str, fields: list[Plain]) -> Tell | Forget:
         if kind == "forget":
             return Forget(*fields)
         mail_id, sender, letter = fields
         recipient, method, body, home, standalone = TellContent(*letter)
-        epoch = (
-            self._life.services.peer.epoch if self._is_known else 0
-        )  # an earlier life may have had it posted already
+        # an earlier life may have had it posted already, so what was found is said without an epoch
+        epoch = self._life.services.peer.epoch if self._is_known else 0
         return Tell(mail_id, recipient, sender, method, body, home, epoch, standalone)
 
-    def _ask(self, number: int, wish: Tell | Forget) -> None:
-        supervisor = self._life.services.supervisor
-        answer = supervisor.question(wish)
-        self._life.spawn(self._done(number, wish, answer))
-
-    async def _done(self, number: int, wish: Tell | Forget, answer: asyncio.Future[Plain]) -> None:
+    async def _done(self, number: int, message: Tell | Forget, answer: asyncio.Future[Plain]) -> None:
         life = self._life
-        _, problem = await tried(life.services.supervisor.answer_when_free(answer, wish))
+        _, problem = await tried(life.services.supervisor.answer_when_free(answer, message))
         if isinstance(problem, BadRequest):
-            what = f"telling {wish.recipient}" if isinstance(wish, Tell) else f"deleting {wish.agent_id}"
+            what = f"telling {message.recipient}" if isinstance(message, Tell) else f"deleting {message.agent_id}"
             life.trouble(what, problem)
         elif problem is not None:
             raise problem
@@ -120,10 +116,10 @@ class Outbox:
         handler = options.get("on_finish") or options.get("on_give_up")
         problem: Exception | None = refusal
         if handler and isinstance(refusal, ConflictingRequest):
-            told = [handler, request.run_id, request.agent_type, options.get("tool_call"), str(refusal)]
+            body = [handler, request.run_id, request.agent_type, options.get("tool_call"), str(refusal)]
             home = pool_spec(type(life.agent), life.services.package)
             mail_id = digest_of(f"refused {life.agent_id} {number} {request.run_id}".encode())
-            mail = Tell(mail_id, life.agent_id, life.agent_id, REFUSED, pack(told), home, 0)
+            mail = Tell(mail_id, life.agent_id, life.agent_id, REFUSED, pack(body), home, 0)
             _, problem = await tried(life.services.supervisor.ask_when_free(mail))
         if problem is not None:
             life.trouble(f"asking for run {request.run_id!r}", problem)
@@ -132,8 +128,7 @@ class Outbox:
         # Just now the supervisor may have too much to do, so whatever it puts off is asked for again.
         life = self._life
         while rows:
-            asked = life.services.supervisor.begin_many([request for _, request in rows])
-            answers = await _answers(asked)
+            answers = await _answers(life.services.supervisor.begin_many([request for _, request in rows]))
             done, left, pause_ms = [], [], 0
             for (number, request), answer in zip(rows, answers, strict=True):
                 if isinstance(answer, Overloaded):

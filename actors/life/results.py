@@ -213,8 +213,8 @@ def run_result(
 ) -> RunResult[Output]:
     """The end of a run from what the ledger tells of it."""
     if status == "completed":
-        told = {"run_id": run_id, "agent_type": agent_type, "output": output, "summary": summary, "status": status}
-        return _filled(RunCompleted, told)
+        values = {"run_id": run_id, "agent_type": agent_type, "output": output, "summary": summary, "status": status}
+        return _filled(RunCompleted, values)
     return RunFailed(
         run_id=run_id,
         agent_type=agent_type,
@@ -302,20 +302,20 @@ class Detached:
 
     def options(self, agent: object) -> JsonObject:
         """The options as plain data, checked against the parent; only what was given."""
-        told: JsonObject = {"detached": True}
+        options: JsonObject = {"detached": True}
         for name in ("on_finish", "on_give_up", "on_milestone"):
             if getattr(self, name) is not None:
-                told[name] = name_of_method(agent, name, getattr(self, name))
+                options[name] = name_of_method(agent, name, getattr(self, name))
         for name in ("max_budget_ms", "no_progress_budget_ms"):
             value = getattr(self, name)
             if value is not None:
-                told[name] = check_ms(name, value)
+                options[name] = check_ms(name, value)
         if self.on_milestones:
-            told["milestones"] = self._milestones()
+            options["milestones"] = self._milestones()
         if self._is_notified():
-            told["notify"] = True
-            told["source"] = cast("Json", self.notify.get("source")) if isinstance(self.notify, Mapping) else None
-        return told
+            options["notify"] = True
+            options["source"] = cast("Json", self.notify.get("source")) if isinstance(self.notify, Mapping) else None
+        return options
 
     def _is_notified(self) -> bool:
         given = self.notify

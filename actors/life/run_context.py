@@ -178,12 +178,13 @@ class RunContext(RemembersSteps):
 def _signal(
     fraction: float | None, message: str | None, phase: str | None, data: object, bytes_max: int, *, keep_data: bool
 ) -> bytes:
-    told: dict[str, object] = {}
+    signal: dict[str, object] = {}
     if fraction is not None:
-        told["fraction"] = check_number("fraction", fraction, 0, 1)
+        signal["fraction"] = check_number("fraction", fraction, 0, 1)
     for field, value in (("message", message), ("phase", phase)):
         if value is not None:
-            told[field] = check_text(field, value)
+            signal[field] = check_text(field, value)
     if data is not None:
-        told["data" if keep_data else "live_data"] = Kept(pack_value("data", data, bytes_max))
-    return pack(told)
+        # live-only data travels too, marked so that nothing keeps it
+        signal["data" if keep_data else "live_data"] = Kept(pack_value("data", data, bytes_max))
+    return pack(signal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, cast
 
 from perdure.actors.code.naming import type_name
@@ -34,8 +35,6 @@ from perdure.policies import Json, JsonObject, Limits
 
 PLAIN = Detached()
 BEHALF_MAX: Final = 8  # agents whose tool call a run is done for
-
-
 _PAIR: Final = ("agent_class", "input")
 _ARGUMENTS: Final = {"input", "detached", *RunOptions.__annotations__}
 _ORDER_MAX: Final = (1 << 53) - 1  # what the page can count to
@@ -160,7 +159,7 @@ class RunRequests:
     ) -> Request:
         life = self._life
         activity = kind.activity or Activity(life.agent_id)
-        body = encoded(kind.takes, input, life.limits.input_bytes_max)
+        body = kind.takes.encode(input, life.limits.input_bytes_max)
         digest, options = digest_of(unchecked(body)[1]), kind.options
         shown = preview(body, life.limits)
         if shown or more:
@@ -178,6 +177,7 @@ class RunRequests:
         )
 
     def _detached_options(self, detached: Detached) -> JsonObject:
+        # of a batch they are checked once
         if self._checked is None or self._checked[0] is not detached:
             self._checked = (detached, self._check(detached))
         return self._checked[1]
@@ -214,15 +214,17 @@ class RunRequests:
 
 
 def input_shape(agent_class: type) -> Entered:
-    if not isinstance(agent_class, type) or not callable(getattr(agent_class, "run", None)):
-        name = getattr(agent_class, "__name__", repr(agent_class))
-        raise UnknownAgentType("agent_class", f"{name} is not an agent class with a `run` method")
+    """What `run` of this class takes. Raises `BadRequest` for whatever is wrong with the class."""
+    if isinstance(agent_class, type) and callable(getattr(agent_class, "run", None)):
+        return _checked_shape(agent_class)
+    name = getattr(agent_class, "__name__", repr(agent_class))
+    raise UnknownAgentType("agent_class", f"{name} is not an agent class with a `run` method")
+
+
+@lru_cache(maxsize=4096)
+def _checked_shape(agent_class: type) -> Entered:
     check_class(agent_class)
     return run_shapes(agent_class)
-
-
-def encoded(takes: Entered, value: object, bytes_max: int) -> bytes:
-    return takes.encode(value, bytes_max)
 
 
 def preview(body: bytes, limits: Limits) -> JsonObject:

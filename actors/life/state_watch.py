@@ -29,11 +29,11 @@ class StatePage(TypedDict):
 
 
 class StateWatch:
-    """Asks and tells one life of an agent about its state."""
+    """Calls the hooks for the state of one life of an agent, and answers those who watch it from outside."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        self._telling = False
+        self._is_notifying = False
         self._changes = 0
         self._waiting: set[asyncio.Future[None]] = set()
 
@@ -98,20 +98,21 @@ class StateWatch:
 
     def _changed(self) -> None:
         self._changes += 1
-        self._life.on_loop(self._soon)
+        self._life.on_loop(self._notify_soon)
 
-    def _soon(self) -> None:
+    def _notify_soon(self) -> None:
+        # changes of one turn of the loop are reported as one
         for each in self._waiting:
             if not each.done():
                 each.set_result(None)
         if not self._life.overrides("on_state_changed"):
             return
-        if not self._telling and not self._life.is_leaving:
-            self._telling = True
-            self._life.spawn(self._tell())
+        if not self._is_notifying and not self._life.is_leaving:
+            self._is_notifying = True
+            self._life.spawn(self._notify())
 
-    async def _tell(self) -> None:
-        self._telling = False
+    async def _notify(self) -> None:
+        self._is_notifying = False
         life = self._life
         _, problem = await tried(life.call(life.agent.on_state_changed, dict(life.storage.state)))
         if problem is not None:

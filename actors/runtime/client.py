@@ -18,7 +18,7 @@ from perdure.actors.life.class_options import class_options, pool_spec
 from perdure.actors.life.dispatch import result_of
 from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.life.results import RunHandle, RunResult
-from perdure.actors.life.run_requests import encoded, input_shape, preview
+from perdure.actors.life.run_requests import input_shape, preview
 from perdure.actors.link.caller import Address, AgentCaller
 from perdure.actors.link.direct_calls import DirectCalls
 from perdure.actors.link.messages import (
@@ -201,7 +201,7 @@ class Client:
 
     def request(self, agent_class: type[Agent], input: object, run_id: str | None, *, wait: bool) -> Request:
         """The request for a run without a parent, of a class that is `ready`."""
-        body = encoded(input_shape(agent_class), input, self.limits.input_bytes_max)
+        body = input_shape(agent_class).encode(input, self.limits.input_bytes_max)
         run_id = check_id("run_id", self.world.dice.token() if run_id is None else run_id, self.limits.id_max)
         return Request(
             run_id,

@@ -326,7 +326,6 @@ def live_by_names(directory: Path, say: Say) -> None:
 def _name(code: Path, n: int) -> None:
     text = _text(n)
     keep_whole(cell_file(_digest(text), code), text.encode())
-    remember_type.cache_clear()
     remember_type(f"m:T{n}", f"cell:{_digest(text)}:T", code)
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from perdure.actors import Agent, LogFiles, WantedLogs, exposed, findings_in, read_record
-from perdure.actors.code.known_types import known_types, remember_type
-from perdure.actors.code.naming import load_type, type_name
+from perdure.actors.code.known_types import known_types
+from perdure.actors.code.naming import load_type, remembered_name, type_name
 from perdure.actors.code.packages import package_file
 from perdure.actors.code.pinned import places_of, unpacked
 from perdure.actors.ray_world.cluster_record import begin_directory, check_directory, startup_lock, write_record
@@ -124,7 +124,7 @@ class Place:
             assert agent_storages.open(agent, 10_000, self.come[agent]).state["word"] == "kept"
 
     def name(self) -> None:
-        remember_type.cache_clear()
+        remembered_name.cache_clear()
         assert type_name(Keeper, self.code) == f"{Keeper.__module__}:Keeper"
 
     def load(self) -> None:

@@ -142,13 +142,11 @@ def test_a_damaged_line_is_passed_over_and_named_and_written_again(tmp_path: Pat
         (tmp_path / TYPES).write_bytes(whole[:place] + harm + whole[place + 1 :])
         assert known_types(tmp_path) in ([second], [first, second])  # the latter if the byte was the same
         assert bool(damaged_lines(tmp_path)) == (known_types(tmp_path) == [second])
-        remember_type.cache_clear()
         remember_type(*first, tmp_path)
         assert set(known_types(tmp_path)) == {first, second}
 
 
 def test_a_line_that_was_torn_is_written_again(tmp_path: Path) -> None:
-    remember_type.cache_clear()
     remember_type("name:one", "desk:One", tmp_path)
     with (tmp_path / TYPES).open("ab") as file:
         file.write(b"\nname:two\tdesk:Two\t0123")
