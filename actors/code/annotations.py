@@ -192,16 +192,13 @@ def _filled(annotation: Any, given: Mapping[object, object], *, is_open: bool) -
         if annotation in given:
             return given[annotation]
         return Any if is_open else _otherwise(annotation)
-    is_plain_class = isinstance(annotation, type) and not _arguments_of_model(annotation)
+    # a generic model of pydantic is a class that has arguments too
+    has_arguments = getattr(annotation, "__pydantic_generic_metadata__", {}).get("args")
+    is_plain_class = isinstance(annotation, type) and not has_arguments
     variables = () if is_plain_class else getattr(annotation, "__parameters__", ())
     if not variables or not all(isinstance(each, TypeVar) for each in variables):
         return annotation
     return annotation[tuple(_filled(each, given, is_open=is_open) for each in variables)]
-
-
-def _arguments_of_model(annotation: type) -> object:
-    # A generic model of pydantic is a class that has arguments too.
-    return getattr(annotation, "__pydantic_generic_metadata__", {}).get("args", ())
 
 
 def _otherwise(variable: TypeVar) -> object:

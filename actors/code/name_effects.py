@@ -106,7 +106,8 @@ class _Reader(ast.NodeVisitor):
         if isinstance(node, ast.Call):
             if dotted(node.func) in _MODULE_ITSELF and not node.args:
                 return {ANYTHING}
-            return self._given(node) | self._holds(node.func) if through_calls and not _makes_new(node) else set()
+            makes_new = isinstance(node.func, ast.Name) and node.func.id in _NEW_VALUES
+            return self._given(node) | self._holds(node.func) if through_calls and not makes_new else set()
         if isinstance(node, ast.Attribute) and dotted(node) in OF_THE_PROCESS:
             return {dotted(node)}
         if isinstance(node, Comprehension):
@@ -342,7 +343,3 @@ class _Reader(ast.NodeVisitor):
     visit_SetComp = visit_ListComp
     visit_DictComp = visit_ListComp
     visit_GeneratorExp = visit_ListComp
-
-
-def _makes_new(node: ast.Call) -> bool:
-    return isinstance(node.func, ast.Name) and node.func.id in _NEW_VALUES

@@ -293,7 +293,8 @@ class Program:
     def _called(self, call: CallSite, within: Effects | None = None) -> Iterator[Effects]:
         if within is not None and call.name in within.bodies and call.name not in self._bound:
             yield within.bodies[call.name]  # a lambda
-        for name in self._acting(call.on or {call.name}):
+        held = _reached(self._inside, call.on or {call.name}) & self._bodies.keys()
+        for name in _reached(self._bases, held):  # the methods of a class may be those of its bases
             for body in self._bodies.get(name, ()):
                 yield body
                 yield from body.bodies.values()
@@ -318,9 +319,6 @@ class Program:
                 return True
             waiting.extend(each for call in inner for each in self._called(call))
         return False
-
-    def _acting(self, names: Iterable[str]) -> set[str]:
-        return _reached(self._bases, _reached(self._inside, names) & self._bodies.keys())
 
     # ------------------------------------------------------------------ what a class needs
 

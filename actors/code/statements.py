@@ -15,7 +15,8 @@ def surely_bound(node: ast.stmt) -> set[str]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
     if isinstance(node, ast.Import | ast.ImportFrom):
-        return set() if is_dotted_import(node) else {alias.asname or alias.name for alias in node.names}
+        binds_package = is_plain_import(node) and any("." in alias.name for alias in node.names)
+        return set() if binds_package else {alias.asname or alias.name for alias in node.names}
     if isinstance(node, ast.Assign):
         targets: list[ast.expr] = list(node.targets)
     elif isinstance(node, ast.AnnAssign):
@@ -36,10 +37,6 @@ def is_definition(node: ast.stmt) -> bool:
 def is_plain_import(node: ast.stmt) -> bool:
     """Whether this is `import a.b`, which adds to what `import a.c` bound."""
     return isinstance(node, ast.Import) and not any(alias.asname for alias in node.names)
-
-
-def is_dotted_import(node: ast.stmt) -> bool:
-    return is_plain_import(node) and any("." in alias.name for alias in getattr(node, "names", ()))
 
 
 def is_import(node: ast.stmt) -> bool:

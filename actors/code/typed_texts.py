@@ -31,7 +31,8 @@ def typed_texts() -> list[str]:
         texts += _command()
     elif sys.argv[:1] in (["-"], [""]):
         with contextlib.suppress(OSError):  # it is closed
-            texts += _input()
+            if stat.S_ISREG(os.fstat(0).st_mode):
+                texts.append(os.pread(0, os.fstat(0).st_size, 0).decode())
     return texts
 
 
@@ -45,24 +46,16 @@ def not_in_text(main: ModuleType, file: Path | None) -> str:
     place = getattr(main, "__file__", None) or "<"
     if not place.startswith("<"):
         return f"is of the file {place}, which is not there any more; put it back, or into another"
-    if _is_command_through_pipe():
+    is_interactive = sys.flags.interactive or hasattr(sys, "ps1")
+    if sys.argv[:1] in (["-"], [""]) and not is_interactive:
         return "came through standard input, which does not keep its text; put it into a file"
     return "is not in the text that was typed at a prompt, or the prompt does not keep its text; put it into a file"
-
-
-def _is_command_through_pipe() -> bool:
-    return sys.argv[:1] in (["-"], [""]) and not sys.flags.interactive and not hasattr(sys, "ps1")
 
 
 def _as_python(transform: Callable[[str], str], cell: str) -> str:
     with contextlib.suppress(SyntaxError):
         return transform(cell)
     return ""
-
-
-def _input() -> Iterator[str]:
-    if stat.S_ISREG(os.fstat(0).st_mode):
-        yield os.pread(0, os.fstat(0).st_size, 0).decode()
 
 
 def _command() -> Iterator[str]:

@@ -57,10 +57,6 @@ class HintSource(NamedTuple):
             signature = signature.replace(parameters=list(signature.parameters.values())[1:])
         return cls(signature, AnnotationPlace(_innermost(function), definer, agent_class))
 
-    @property
-    def takes_anything(self) -> bool:
-        return any(each.kind in ANY_NUMBER for each in self.signature.parameters.values())
-
     def annotation(self, name: str, place: int, taken: Mapping[str, object]) -> object:
         """The annotation of a parameter of this name, or else at this place, unless the parameter there is another one of `taken`."""
         named = self.signature.parameters.get(name)
@@ -195,10 +191,10 @@ def _written(function: Callable[..., object], agent_class: type | None, name: st
         return Written(label, [HintSource.of(function, None, None, receives=receives)])
     sources = [HintSource.of(function, definers[0], agent_class, receives=receives)]
     hidden = next(_hidden(sources[0].place.function, f"{definers[0].__qualname__}.{name}", WRAPPERS_MAX), None)
-    if hidden is not None:  # a wrapper that takes anything hands it on
-        sources.insert(
-            0 if sources[0].takes_anything else 1, HintSource.of(hidden, definers[0], agent_class, receives=receives)
-        )
+    if hidden is not None:
+        takes_anything = any(each.kind in ANY_NUMBER for each in sources[0].signature.parameters.values())
+        source = HintSource.of(hidden, definers[0], agent_class, receives=receives)
+        sources.insert(0 if takes_anything else 1, source)  # a wrapper that takes anything hands it on
     for base in definers[1:]:
         inherited = getattr(base, name)
         if callable(inherited):

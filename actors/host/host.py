@@ -230,9 +230,6 @@ class Host:
         else:
             self.supervisor.receive(message)
 
-    def _ping(self, _: Ping) -> None:
-        """The next exchange is the answer, and it is on its way already."""
-
     def _watched(self, said: Observed) -> None:
         self.relay.want(said.observed)
         self.services.is_followed = said.followed
@@ -380,7 +377,7 @@ class Host:
         Prepare: _prepare,
         Passivate: _passivate,
         RetireHost: _retire,
-        Ping: _ping,
+        Ping: lambda *_: None,  # the next exchange is the answer, and it is on its way already
     }
 
     def forget(self, tenant: Tenant) -> None:

@@ -33,7 +33,6 @@ from perdure.actors.life.migration import FIRST, bring_up_to_date
 from perdure.actors.life.outbox import Outbox
 from perdure.actors.life.results import RunInfo
 from perdure.actors.life.run_context import RunContext
-from perdure.actors.life.start_hook import call_on_start
 from perdure.actors.life.state_watch import StateWatch
 from perdure.actors.link.direct_calls import BEGINS, NOT_NOW, DirectRoute, append_route, method_key
 from perdure.actors.link.messages import Report
@@ -47,6 +46,7 @@ from perdure.ledger import (
     Ended,
     PerdureError,
     Released,
+    StartTimedOut,
     Unstarted,
     agent_id,
     check_id,
@@ -133,7 +133,9 @@ class Tenant(Life):
         self.agent = agent_class()
         vars(self.agent)["_perdure"] = self  # the one attribute of ours
         fresh = self._is_first_life and self._storage is None
-        self.watch_state(self._watch_over)
+        self._watch = self._watch_over
+        if self._storage is not None:
+            self._watch_over(self._storage.state)
         return (
             self.overrides("on_start") or self.agent.__perdure_version__ > FIRST or not (fresh or not self.has_storage)
         )
@@ -160,11 +162,26 @@ class Tenant(Life):
         if self.has_storage:
             self.outbox.flush()
         if self.overrides("on_start"):
-            await call_on_start(self)
+            await self._call_on_start()
         self.is_up = True
         if self.has_storage:
             self._take_up_jobs()
             self.agent._perdure_woken()
+
+    async def _call_on_start(self) -> None:
+        # Everything of a life waits for `on_start`. So one that waits for somebody who waits for this agent (a child that calls its parent
+        # back) would hold up all of them for ever. Sync code cannot be cancelled; its storage and the runtime are closed to it, and as
+        # long as its thread goes on its host counts as worn.
+        ACTIVITY.set(Activity(f"{self.agent_id}/{self.incarnation}"))
+        timeout_ms = self.limits.on_start_timeout_ms
+        bound = asyncio.timeout(timeout_ms / 1000)
+        try:
+            async with bound:
+                await self.call(self.agent.on_start)
+        except TimeoutError:
+            if not bound.expired():
+                raise  # its own
+            raise StartTimedOut(self.agent_id, timeout_ms) from None
 
     def _read_storage(self) -> None:
         self.storage.records()  # the property opens it, beside the loop

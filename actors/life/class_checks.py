@@ -69,11 +69,6 @@ def _check_retries(field: str, value: object) -> None:
         raise BadRequest(field, str(problem)) from None
 
 
-def _check_limit(field: str, value: object) -> None:
-    if value != math.inf:
-        count(field, value)
-
-
 def _check_resources(field: str, value: object) -> None:
     if not isinstance(value, Mapping):
         raise BadRequest(field, f"{value!r:.200} is no mapping of names to amounts")
@@ -85,7 +80,7 @@ def _check_resources(field: str, value: object) -> None:
 
 BOUNDS: Final[Checks] = {
     "attempts_max": count,
-    "max_concurrent_agent_tools": _check_limit,
+    "max_concurrent_agent_tools": lambda field, value: None if value == math.inf else count(field, value),
     "agent_tool_reattach_no_progress_timeout_ms": check_ms,
     "agent_tool_reattach_max_window_ms": check_ms,
     "detached_max_budget_ms": check_ms,

@@ -67,7 +67,7 @@ class Life:
         self.lost_by = ""
         self._storage: Storage | None = None
         self._reported = reported  # what the storage must have
-        self._watch: Callable[[State], None] | None = None
+        self._watch: Callable[[State], None] | None = None  # is given the state whenever the storage is opened
         self._parts: dict[type, Any] = {}
         self._steps: dict[str, dict[str, bytes]] = {}
         self._runs: dict[str, None] = {}
@@ -105,12 +105,6 @@ class Life:
             if self._watch is not None:
                 self._watch(self._storage.state)
         return self._storage
-
-    def watch_state(self, watch: Callable[[State], None]) -> None:
-        """Have this given the storage's state, whenever the storage is opened, and now if it is open."""
-        self._watch = watch
-        if self._storage is not None:
-            watch(self._storage.state)
 
     @property
     def is_storage_open(self) -> bool:
@@ -206,15 +200,12 @@ class Life:
         It is done to its end: who is cancelled meanwhile hears of that afterwards. Without a rank, what a call waits for goes first,
         and whoever has no storage yet comes last.
         """
-        if self.services.is_crowded and self.transaction is None:
-            return await self.threads.write(job, self._rank if rank is None else rank)
-        return job()
-
-    @property
-    def _rank(self) -> Rank:
-        if RANK.get() is Rank.CALL:
-            return Rank.CALL
-        return Rank.WORK if self._storage is not None and self._storage.exists else Rank.OPENING
+        if not self.services.is_crowded or self.transaction is not None:
+            return job()
+        if rank is None:
+            is_opening = self._storage is None or not self._storage.exists
+            rank = Rank.CALL if RANK.get() is Rank.CALL else Rank.OPENING if is_opening else Rank.WORK
+        return await self.threads.write(job, rank)
 
     def trouble(self, doing: str, problem: Exception) -> None:
         """Something failed where no caller, run or mail carries the error. The log and the author are told."""

@@ -108,7 +108,9 @@ async def _call(life: Life, transaction: Transaction, piece: WorkPiece) -> None:
     with transaction.active():
         steps = piece.steps(transaction)
     if any(is_async(method) for method, _, _ in steps):
-        await _call_each(transaction, steps)
+        for method, args, activity in steps:
+            with transaction.active(), at_work(activity):
+                await outcome(method(*args))
     elif steps:
         await life.threads.run(partial(staying, lambda: _call_all(transaction, steps)))
 
@@ -118,12 +120,6 @@ def _call_all(transaction: Transaction, steps: list[Step]) -> None:
         for method, args, activity in steps:
             with at_work(activity):
                 method(*args)
-
-
-async def _call_each(transaction: Transaction, steps: list[Step]) -> None:
-    for method, args, activity in steps:
-        with transaction.active(), at_work(activity):
-            await outcome(method(*args))
 
 
 @contextmanager

@@ -146,7 +146,10 @@ class RunRequests:
         if not isinstance(detached, bool | Detached):
             raise BadRequest("detached", f"{detached!r:.200} is neither a bool nor a `Detached`")
         if detached:
-            options.update(self._detached_options(detached if isinstance(detached, Detached) else PLAIN))
+            wanted = detached if isinstance(detached, Detached) else PLAIN
+            if self._checked is None or self._checked[0] is not wanted:  # of a batch it is checked once
+                self._checked = wanted, self._check(wanted)
+            options.update(self._checked[1])
         activity = ACTIVITY.get()
         run = activity.run if activity is not None else None
         behalf = ([life.agent_id] if tool_call else []) + list(run.behalf if run is not None else ())
@@ -175,12 +178,6 @@ class RunRequests:
             life.incarnation,
             kind.wait,
         )
-
-    def _detached_options(self, detached: Detached) -> JsonObject:
-        # of a batch they are checked once
-        if self._checked is None or self._checked[0] is not detached:
-            self._checked = (detached, self._check(detached))
-        return self._checked[1]
 
     def _check(self, detached: Detached) -> JsonObject:
         agent = self._life.agent
