@@ -42,7 +42,7 @@ class KillPoint(StrEnum):
 
 
 class Faults(Protocol):
-    """Where death may strike. Production code calls `at` at each kill point; in production nothing happens there."""
+    """Kills on purpose. Production code calls `at` at each kill point; in production nothing happens there."""
 
     def at(self, point: KillPoint, detail: str = "") -> None: ...
 
@@ -74,7 +74,7 @@ class Threads(Protocol):
         """Run `job` on a shared thread with the caller's context variables. One that has begun cannot be stopped, only left behind."""
 
     async def write(self, job: Callable[[], T], rank: Rank) -> T:
-        """Run `job` on a thread for the storages of agents, when its turn comes. Who is cancelled waits for its end."""
+        """Run `job` on a thread for the storages of agents, when its turn comes. A caller that is cancelled waits for its end."""
 
     async def commit(self, job: Callable[[], T], *, is_brief: bool = False) -> T:
         """Run `job` on the one thread that makes the ledger durable, in call order. A brief one may be run at once, by the loop itself."""
@@ -106,7 +106,7 @@ class LoopTurns(Protocol):
 
 
 class NoTurns:
-    """A loop on which nobody computes for long."""
+    """A loop that no code occupies for long."""
 
     is_free = True
     waited_ms = 0

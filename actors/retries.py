@@ -1,8 +1,8 @@
 """Retries inside one process, by tenacity: on the clock of the running loop, with pauses that the caller draws.
 
 What has to survive the process is not counted here. The tries of a post, of a callback and of a fiber are counted in durable rows, and
-`policies` decides after each of them what follows; this module does it again if that was decided. Storage conflicts need no pause: whoever
-was overtaken sees at once what the other one did.
+`policies` decides after each of them what follows; this module does it again if that was decided. A storage conflict needs no pause: the
+one that was overtaken sees at once what the other did.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def despite_more_conflicts(transaction: Callable[[], Awaitable[Exception |
 
 
 async def _no_pause(_seconds: float) -> None:
-    """Nobody else gets a turn of the loop in between."""
+    """No other task gets a turn of the loop in between."""
 
 
 def _last_answer(state: RetryCallState) -> object:

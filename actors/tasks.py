@@ -2,9 +2,9 @@
 
 A *life* is that of a supervisor, a host, a client, or an agent. Each has one `Tasks`, and every task belongs to one of them:
 
-    start           nobody awaits the task. An unexpected error is logged with its traceback and ends the life; so does, in a life of an
+    start           the task is not awaited. An unexpected error is logged with its traceback and ends the life; so does, in a life of an
                     agent, a cancellation that was not that of the life
-    start_awaited   somebody awaits the task, and its error is raised there
+    start_awaited   the task is awaited, and its error is raised there
 
 When a life ends, its tasks are cancelled and awaited. A task outside of any life (`awaited`) is awaited or cancelled by the code that
 started it.
@@ -84,7 +84,7 @@ def as_failure(raised: BaseException, *, was_awaited: bool = False) -> Exception
     a coroutine from the inside, with a new `GeneratorExit` for each; only one that code raised by itself comes with that code's frames.
     """
     match raised:
-        case StopIteration():  # to who waits it would mean something else
+        case StopIteration():  # where it is awaited it would mean something else
             return NotAnException(raised)
         case Exception():
             return raised
@@ -92,7 +92,7 @@ def as_failure(raised: BaseException, *, was_awaited: bool = False) -> Exception
             return None
         case BaseExceptionGroup() if any(isinstance(each, Killed) for each in raised.exceptions):
             return None
-        case SystemExit():  # in a host it would end the event loop of all who live there
+        case SystemExit():  # in a host it would end the event loop of all agents there
             left = f"the code called sys.exit({shortened(raised.code)}); an agent ends by returning or raising"
             return _instead(RuntimeError(left), raised)
         case asyncio.CancelledError() if was_awaited and (task := current_task()) is not None:
@@ -115,7 +115,7 @@ def failure_or_itself(raised: BaseException, *, was_awaited: bool = False) -> Ba
 
 
 def self_cancelled() -> RuntimeError:
-    """The error of code that cancelled the task in which it ran, for which nobody else had asked. The task, if it is this one, goes on."""
+    """The error of code that cancelled the task in which it ran, though the runtime had not. The task, if it is this one, goes on."""
     task = current_task()
     while task is not None and task.cancelling():
         task.uncancel()
@@ -141,7 +141,7 @@ def current_task() -> asyncio.Task[object] | None:
 
 
 async def to_the_end(future: asyncio.Future[T]) -> T:
-    """Wait for something that takes effect also without that. Who is cancelled meanwhile hears so at the end, unless it failed."""
+    """Wait for something that takes effect also without that. A cancellation is raised at its end, unless it failed."""
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
@@ -168,7 +168,7 @@ OWNER: Final[ContextVar[str]] = ContextVar("perdure_owner", default="")
 
 
 def agent_of(task: asyncio.Task[object] | None) -> str:
-    """The agent to whose life a task belongs; empty if it is nobody's. A task that it started by itself is nobody's."""
+    """The agent to whose life a task belongs; empty if it belongs to none, like a task that the author's code started."""
     name = task.get_name() if task is not None else ""
     return name.removeprefix(AGENT) if name.startswith(AGENT) else ""
 

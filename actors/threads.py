@@ -1,11 +1,11 @@
-"""Worker threads for sync code, of which only so many run at once. One that waits for the runtime does not count.
+"""Worker threads for sync code, of which a bounded number runs at once. One that waits for the runtime does not count.
 
 A sync parent that waits for its children keeps its thread, and its children need threads too. So what is bounded is not how many threads
-there are but how many *run*: each job holds a slot, whoever waits for the runtime lends its slot to the next in line, and takes one again
-before it goes on. Nested fan-outs of sync code therefore cannot deadlock, however deep and wide they are (design §4).
+there are but how many *run*: each job holds a slot, lends it to the next in line while it waits for the runtime, and takes one again before
+it goes on. Nested fan-outs of sync code therefore cannot deadlock, however deep and wide they are (design §4).
 
 The code of a job may have threads and event loops of its own, and any of them may wait for the runtime; the job then has no slot until none
-of them does. They know whose they are by their context, which `inherit_contexts` has them take over from who started them.
+of them does. They know whose they are by their context, which `inherit_contexts` has them take over from the thread that started them.
 
 A thread cannot be stopped. One whose job was given up is *left behind*: it keeps no slot, lest it starve the others, and it is counted,
 so that its process can be replaced.
@@ -37,7 +37,7 @@ class Crew:
     """The threads of one process, and the line of jobs for them.
 
     Args:
-        slots: how many jobs run at the same time. So many threads stay when there is nothing to do.
+        slots: how many jobs run at the same time, and how many threads stay when there is nothing to do.
     """
 
     def __init__(self, slots: int, name: str) -> None:
@@ -69,7 +69,7 @@ class Crew:
         return done
 
     async def finish(self, work: Callable[[], T], rank: Rank) -> T:
-        """The same for work that takes effect even if it is given up: so it is awaited all the same."""
+        """`run` for work that takes effect even if it is given up, so that it is awaited to its end."""
         return await to_the_end(asyncio.wrap_future(self._line_up(work, rank).future))
 
     def _line_up(self, work: Callable[[], object], rank: Rank) -> _Job:
@@ -83,7 +83,7 @@ class Crew:
 
     @contextmanager
     def lent(self, slot: _Slot) -> Iterator[None]:
-        """Inside, one of the threads and loops of this job waits; somebody else may have its slot meanwhile."""
+        """Inside, one of the threads and loops of this job waits, and another job may have its slot."""
         with self._lock:
             slot.waits += 1
             self._take(slot)
@@ -185,7 +185,7 @@ class _Job(NamedTuple):
         try:
             result = self.work()
         except (StopIteration, CancelledError, asyncio.CancelledError) as problem:
-            # to who waits they would mean something else
+            # where the job is awaited they would mean something else
             failure = RuntimeError(f"sync code raised {type(problem).__name__}")
             failure.__cause__ = problem
             self.future.set_exception(failure)
@@ -207,7 +207,7 @@ def lent() -> Iterator[None]:
 
 
 def wait_for(future: Future[T]) -> T:
-    """Wait for something of the runtime, on whichever thread. Who is interrupted there (`KeyboardInterrupt`) has no more use for it."""
+    """Wait for something of the runtime, on whichever thread. If the wait is interrupted (`KeyboardInterrupt`), the job is cancelled."""
     try:
         with lent():
             return future.result()
@@ -217,7 +217,7 @@ def wait_for(future: Future[T]) -> T:
 
 
 def awaitable(future: Future[T]) -> asyncio.Future[T]:
-    """The same for code of an event loop, which awaits it. Cancelling it cancels what is waited for."""
+    """`wait_for` for code of an event loop. Cancelling it cancels what is waited for."""
     lending = ExitStack()
     lending.enter_context(lent())
     waiting = asyncio.wrap_future(future)
@@ -246,7 +246,7 @@ def has_loop() -> bool:
 
 
 def inherit_contexts() -> None:
-    """From now on threads that code of this process starts, and what it gives to a pool of threads, have the context of who did so: they
+    """From now on threads that code of this process starts, and what it gives to a pool of threads, have the context of that code: they
     work for the same agent and run, and in the same transaction. Python itself does that for `asyncio.to_thread` alone."""
     start, submit = threading.Thread.start, ThreadPoolExecutor.submit
 
@@ -257,7 +257,7 @@ def inherit_contexts() -> None:
 
     def submitted(self: ThreadPoolExecutor, job: Callable[..., T], /, *args: object, **kwargs: object) -> Future[T]:
         within = partial(copy_context().run, job)
-        return Context().run(submit, self, within, *args, **kwargs)  # a thread that this starts is nobody's
+        return Context().run(submit, self, within, *args, **kwargs)  # a thread that this starts works for no agent
 
     threading.Thread.start = started  # type: ignore[method-assign]
     ThreadPoolExecutor.submit = submitted  # type: ignore[method-assign, assignment]

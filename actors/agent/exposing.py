@@ -116,7 +116,7 @@ def steering(method: Callable[Concatenate[Any, P], Pending[R]]) -> Exposed[P, Pe
 
 
 def watching(method: M) -> M:
-    """Expose a method that changes nothing. Who knows where the agent lives asks the host there (`actors.link.direct_calls`)."""
+    """Expose a method that changes nothing. A caller that knows the host of the agent asks it there (`actors.link.direct_calls`)."""
     return _asked_at_host(method, WATCHES)
 
 

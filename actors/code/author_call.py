@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar, cast
 from perdure.actors.tasks import NotAnException, as_failure, failure_or_itself
 from perdure.ledger import BadRequest, PerdureError
 
-_OURS: Final = str(Path(__file__).parents[1])  # `actors`: who only calls an author's code is not where it failed
+_OURS: Final = str(Path(__file__).parents[1])  # `actors`: an author's code did not fail where it was only called
 
 T = TypeVar("T")
 Method = TypeVar("Method", bound=Callable[..., object])
@@ -48,7 +48,7 @@ def staying(job: Callable[[], T]) -> T:
 
 
 def tried_now(job: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """The same as `tried` for sync code."""
+    """`tried` for sync code."""
     try:
         return job(), None
     except BaseException as raised:
@@ -62,11 +62,11 @@ def tried_now(job: Callable[[], T]) -> tuple[T | None, Exception | None]:
 
 
 WORDS_MAX: Final = 4_000
-"""Characters of an error's words, where nobody says another bound."""
+"""Characters of an error's words, where there is no other bound."""
 PARTS_MAX: Final = 5
-"""So many causes are told of one error, and so many errors of a group."""
+"""The causes that are named of one error, and the errors that are named of a group."""
 TRACED_MAX: Final = 20
-"""Of so many errors that stand behind one another, or in groups, there are tracebacks."""
+"""The errors behind one another, or in groups, that get a traceback."""
 
 _name_of: Final[Callable[[type], str]] = vars(type)["__name__"].__get__
 

@@ -78,7 +78,7 @@ class SourceText:
         """See that hosts will have what a class needs as the program has it: warn of what may be another, and raise `BadRequest` if
         something is.
 
-        Under `if __name__ == "__main__":` nobody expects what a host should have, so that is only warned of.
+        Under `if __name__ == "__main__":` stands what hosts are not meant to have, so that is only warned of.
         """
         sure, perhaps = self._program.needed([name], is_script=self._is_script).losses_of(values)
         if self.has_main_block():

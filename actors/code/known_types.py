@@ -3,7 +3,7 @@ as it was written is passed over, and written again when its type is used.
 
 A type's durable name is what its agents' addresses and storages are made of. It is the name that its class gives itself
 (`class Counter(Agent, name="counter")`), or else made of the place of its code. A class that is moved without a name of its own is another
-type, with other agents; that is told, because nobody means it.
+type, with other agents; that is warned of, because it is never meant.
 """
 
 from __future__ import annotations

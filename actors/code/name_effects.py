@@ -35,7 +35,7 @@ _LAMBDA: Final = "<lambda>"
 
 class CallSite(NamedTuple):
     """A call: the function's or method's last name, its whole path if it is one of names, whose method it is, and what it is given.
-    `alone` says that nobody uses its result."""
+    `alone` says that its result is not used."""
 
     name: str
     path: str
@@ -57,7 +57,7 @@ class Effects:
     calls: list[CallSite] = field(default_factory=list)
     shares: dict[str, set[str]] = field(default_factory=dict)
     derives: dict[str, set[str]] = field(default_factory=dict)
-    """The same for what calls return: it may hold what they were given."""
+    """What names share with what calls return: that may hold what they were given."""
     bases: set[str] = field(default_factory=set)
     bodies: dict[str, Effects] = field(default_factory=dict)
     awaits: bool = False
@@ -324,7 +324,7 @@ class _Reader(ast.NodeVisitor):
             self._take_class(node.name, effects)
 
     def _take_class(self, name: str, found: Effects) -> None:
-        # The body of a class is executed at once, and its methods when somebody has one of them.
+        # The body of a class is executed at once, and its methods when one of its objects is used.
         mine = self._effects
         for group in ("reads", "hints", "changes", "bases"):
             getattr(mine, group).update(getattr(found, group))

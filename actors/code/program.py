@@ -5,7 +5,7 @@ a loop, a `with`, a call of one of the program's functions, or `PRICES["tea"] = 
 name in the body of a function means what it is at the end.
 
 A statement that *starts* the program (it uses a `Runtime`, runs a loop, or asks for what only the program's own process has, such as its
-arguments) is executed nowhere else. If a class needs what such a statement does, that is a `Loss`. So is a call that nobody can see into,
+arguments) is executed nowhere else. If a class needs what such a statement does, that is a `Loss`. So is a call that cannot be seen into,
 with an object that the class needs.
 """
 

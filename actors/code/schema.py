@@ -2,7 +2,7 @@
 objects are made again, it is also decoded and compared there.
 
 What has no annotation is plain data and Python's own types of values (`ledger.values`). With an annotation, pydantic checks what is handed
-over, once: whoever gets it is given that very value, objects of the classes that the annotation names included. What would arrive otherwise
+over, once: that very value arrives, objects of the classes that the annotation names included. What would arrive otherwise
 is a `BadRequest` that names the field, before anything is durable.
 """
 
@@ -59,7 +59,7 @@ _PLAIN = (None, type(None), bool, int, float, str, bytes, list, dict, Any)
 #
 # An object is made of what was kept of it without its `__init__` or a validator: it was checked where it was handed over, and a check that
 # changes a value must not be made twice. That holds as long as the classes have the fields that they had then (`fingerprint`). If they have
-# others, what was kept is given to pydantic as a dictionary, as if somebody handed it over now.
+# others, what was kept is given to pydantic as a dictionary, as if it were handed over now.
 
 
 _NEVER = (SecretStr, SecretBytes, Secret)
@@ -371,7 +371,7 @@ class Shape:
         return checked_value(admitted.fingerprint, body)
 
     def kept(self, field: str, value: object, bytes_max: int) -> object:
-        """The same within a message: a short plain value as it is, any other one encoded."""
+        """A checked value for a message: a short plain one as it is, any other one encoded."""
         if self.adapter is None and _travels_as_it_is(value, bytes_max):
             return self._plainly(field, value)
         return Kept(self.encode(field, value, bytes_max))

@@ -117,7 +117,7 @@ class Entered(NamedTuple):
 
     Args:
         input: the name of the parameter for the input; empty if it takes none.
-        context: the same for the context.
+        context: the name of the parameter for the context; empty if it takes none.
         hint: the type of the input.
         default: what the input is if none is given (`None`); `EMPTY` if it has to be given.
         by_place: the parameters that are given by their places, with their defaults.

@@ -81,7 +81,7 @@ class Written:
         self._places = {name: at for at, (name, each) in enumerate(self.parameters.items()) if each.kind in BY_PLACE}
 
     def said(self, name: str) -> tuple[object, AnnotationPlace]:
-        """The annotation of a parameter, or of the result (`return`), as it was written first; `EMPTY` if nobody annotated it."""
+        """The annotation of a parameter, or of the result (`return`), as it was written first; `EMPTY` if there is none."""
         for source in self._sources:
             found = source.signature.return_annotation
             if name != "return":

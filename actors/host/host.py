@@ -2,7 +2,7 @@
 
 It does what the supervisor says and reports what comes of it. Every command names the incarnation that it means, and a command for
 another life is dropped. When the supervisor has been gone for too long the host ends itself: its agents' storages are then free for
-whoever is told to go on.
+the hosts that go on.
 """
 
 from __future__ import annotations
@@ -116,14 +116,13 @@ class _Asker:
         return answers
 
 
-# What happens to the agents of a host, on its way to those who observe: emitted in the host's process, passed on by the supervisor.
 class EventForwarder:
-    """Passes on the events of its own agents, as long as the supervisor says that somebody observes.
+    """Passes on the events of its own agents to the supervisor, as long as that has observers.
 
     Several hosts of a simulation live in one process, so what belongs to another host's agent is left to that one.
 
     Args:
-        agents: the addresses of those who live here.
+        agents: the addresses of those that live here.
         say: tells the supervisor, from whichever thread.
     """
 
@@ -201,7 +200,7 @@ class Host:
                 await asyncio.wait(left, timeout=GOODBYE_S)
 
     def _hello(self, again: bool) -> HostHello:
-        # Whether anybody observes will be said anew by the supervisor that is greeted.
+        # the supervisor that is greeted says anew whether there are observers
         self._watched(Observed(observed=False, followed=False))
         for message in self.supervisor.ask_again() if again else ():
             if self._loop is not None:
@@ -388,7 +387,7 @@ class Host:
         tenant.has_place = False
 
     async def _tidy(self) -> None:
-        """Let idle agents go, tell how this host is, and end it when nobody leads it any more."""
+        """Let idle agents go, tell how this host is, and end it when the supervisor has been gone for too long."""
         loop, pause_s = asyncio.get_running_loop(), min(self.limits.idle_ms, self.limits.heartbeat_ms) / 1000
         off_ms = self._wall_off_ms()
         while True:

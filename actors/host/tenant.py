@@ -157,7 +157,7 @@ class Tenant(Life):
             self.services.loaded.add(type_of(self.agent_id))
             self._constructed_for_start()
         if self.has_storage:
-            await self.written(self._read_storage, Rank.CALL)  # somebody may wait for an answer
+            await self.written(self._read_storage, Rank.CALL)  # a caller may be waiting
         await bring_up_to_date(self, self.outbox)
         if self.has_storage:
             self.outbox.flush()
@@ -169,9 +169,9 @@ class Tenant(Life):
             self.agent._perdure_woken()
 
     async def _call_on_start(self) -> None:
-        # Everything of a life waits for `on_start`. So one that waits for somebody who waits for this agent (a child that calls its parent
-        # back) would hold up all of them for ever. Sync code cannot be cancelled; its storage and the runtime are closed to it, and as
-        # long as its thread goes on its host counts as worn.
+        # Everything of a life waits for `on_start`. So one that waits for another agent that waits for this one (a child that calls its
+        # parent back) would hold up all of them for ever. Sync code cannot be cancelled; its storage and the runtime are closed to it, and
+        # as long as its thread goes on its host counts as worn.
         ACTIVITY.set(Activity(f"{self.agent_id}/{self.incarnation}"))
         timeout_ms = self.limits.on_start_timeout_ms
         bound = asyncio.timeout(timeout_ms / 1000)

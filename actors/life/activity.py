@@ -1,7 +1,7 @@
 """What the current code is doing, and for whom: a context variable that follows tasks and worker threads.
 
-A run asked for without an id gets one derived from here: the origin (a run, a mail, a call), what is asked, and for which time. So code
-that is entered again after a death asks for the same runs.
+A run that is requested without an id gets one derived from here: of the origin (a run, a mail, a call), the request, and how often it was
+made. So code that is entered again after a death requests the same runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ACTIVITY: ContextVar[Activity | None] = ContextVar("perdure_activity", default=N
 
 
 class Whose(NamedTuple):
-    """Whose code runs: the agent's address, the run that it is in, and the piece of work. Empty where it is nobody's. `behalf` are the
+    """Whose code runs: the agent's address, the run that it is in, and the piece of work. Empty in code of no agent. `behalf` are the
     agents on whose tool calls' behalf it runs."""
 
     agent: str = ""

@@ -54,7 +54,7 @@ class AlarmClock:
 
     def _set(self, part: str, at_ms: int | None, ring: Callable[[], None], *, wakes: bool = True) -> None:
         if self._life.is_leaving:
-            return  # whoever wakes next looks at the rows
+            return  # the next life looks at the rows
         if at_ms is None:
             self._timers.pop(part, None)
         else:
@@ -135,7 +135,7 @@ class AlarmClock:
 
 
 class StorageRetry:
-    """What is done when the storage fails under work that nobody waits for: nothing is lost, and the rows are looked at again in a while.
+    """Handles a storage that fails under background work: nothing is lost, and the rows are looked at again in a while.
 
     Args:
         part: the name of the part of the agent that works by these rows, among those that its alarm is set for.

@@ -1,7 +1,7 @@
-"""What an exposed generator gives to a caller elsewhere, bit by bit.
+"""Exposed generators, whose values a caller elsewhere fetches page by page.
 
-The caller opens the generator and asks for its next values, again and again. The generator goes on only when it is asked, so it is at most
-one page ahead of its caller. One that nobody asks is closed, because its caller has gone. An open one keeps the agent awake.
+A generator goes on only when the next page is requested, so it is at most one page ahead of its caller. One that is not asked for long is
+closed, because its caller has gone. An open one keeps the agent awake.
 """
 
 from __future__ import annotations

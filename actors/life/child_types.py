@@ -68,8 +68,8 @@ class RunOptions(TypedDict, total=False):
     Attributes:
         run_id: names the run. The same id with the same content is the same run; without one it is derived from where and what is asked.
         parent_tool_call_id: the model's tool call that the run belongs to.
-        display_order: its place among the runs of that call, for whoever shows them.
-        display: anything for whoever shows the run: `name`, `icon`, ….
+        display_order: its place among the runs of that call when they are shown.
+        display: anything for the view of the run: `name`, `icon`, ….
         input_preview: shown in place of the first 500 characters of the input.
         on_limit: what happens above `max_concurrent_agent_tools`: `queue` or `reject`.
         on_cancel: what becomes of the run when the code that waits for it is cancelled, by `asyncio.timeout` for example: by default

@@ -126,8 +126,8 @@ class Dispatch:
 
     @contextmanager
     def _waiting(self, asked: list[RequestedRun]) -> Iterator[None]:
-        """While somebody waits for these runs. If the author's code is cancelled, they are too, unless they are left to go on. Code that
-        will be entered again, by the next life perhaps, will ask for them again, so they go on."""
+        # If the author's code is cancelled while it waits for these runs, they are too, unless they are left to go on. Code that will be
+        # entered again, by the next life perhaps, will request them again, so they go on.
         try:
             yield
         except asyncio.CancelledError:
@@ -187,7 +187,7 @@ class Dispatch:
         await self._starting[run_id]
 
     def _refused(self, run_id: str, hook: asyncio.Future[object]) -> None:
-        if hook.cancelled() or hook.exception() is not None:  # then whoever asks next is the first one again
+        if hook.cancelled() or hook.exception() is not None:  # then the next request is the first one again
             del self._starting[run_id]
 
     def _known(self, run_id: str, _answer: asyncio.Future[object]) -> None:

@@ -5,7 +5,7 @@ written before the child is first reached. Its storage, runs, alarms and mail en
 the ledger, where the tombstone stands before anything is deleted, and no parent is needed to see it through. Children of a name that is
 still being deleted begin when it is free.
 
-A child knows its parent from its own address; nobody is asked.
+A child knows its parent from its own address.
 
 The child of a run of this agent is reached like a sub-agent, by the run's id, and is none: it is on record in the ledger. So a name of a
 class that can be the child of a run is looked up there first, at the first call, before the name is put on record here.
@@ -266,7 +266,7 @@ class Family:
         return split_route(reply)[0]
 
 
-FORGET = "\0forget"  # answered before the agent has come up: it may be coming up with the help of the one who asks
+FORGET = "\0forget"  # answered before the agent has come up: it may be coming up with the help of its caller
 
 
 async def _refused(problem: BadRequest) -> None:

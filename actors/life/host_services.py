@@ -1,6 +1,6 @@
 """The services of a host: what it offers to the lives of agents on it, and what these share in memory.
 
-A life knows no more of its host than this. Who else lives there, and what the supervisor says, is the host's own business.
+A life knows no more of its host than this: neither the other lives there, nor what the supervisor says.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class HostServices:
         code_dir: where classes of notebooks lie, if there are any.
         package: what the code of the agents here came in, if it is not installed; their children need it too.
         loaded: the types whose code was imported here; of the host, so that a simulation is the same each time.
-        libraries: the providers of models whose libraries were.
+        libraries: the providers of models whose libraries were imported here.
         paces: how long callbacks have taken here.
         calls: the calls that were handed to this host.
-        is_followed: whether anybody follows runs, here or elsewhere.
-        agents: those who live here.
+        is_followed: whether runs are followed, here or elsewhere.
+        agents: those that live here.
         leaving: the lives whose storages are being closed, as agent and incarnation; they have yet to say goodbye.
     """
 
@@ -110,7 +110,7 @@ class HostServices:
         return len(self.agents) > self.limits.inline_agents_max or self.world.threads.writes_waiting > 0
 
     def begin_nothing(self, for_s: float) -> None:
-        """For so many seconds from now, or longer if that was said before, the host leaves new turns and webhooks to the supervisor."""
+        """Leave new turns and webhooks to the supervisor for `for_s` seconds, or longer if that was said before."""
         self._begins_from_s = max(self._begins_from_s, asyncio.get_running_loop().time() + for_s)
 
     @property

@@ -43,7 +43,7 @@ class Life:
         agent: the author's object, or None until it was made. Of a life that is over it is there as long as the author's code has it.
         is_up: whether `on_start` has returned.
         is_leaving: whether it was told to stop, or is over.
-        has_place: whether its host counts it among those who live there; an older life that is only being ended is not.
+        has_place: whether its host counts it among its tenants; an older life that is only being ended is not.
         idle_since_s: when it was last seen at work, by the clock of the loop.
         lost_by: how the agent's last life was lost, if it was.
     """
@@ -197,8 +197,8 @@ class Life:
     async def written(self, job: Callable[[], T], rank: Rank | None = None) -> T:
         """Do work on the storage: beside the loop if the host is crowded; here otherwise, which costs less, and in an open transaction.
 
-        It is done to its end: who is cancelled meanwhile hears of that afterwards. Without a rank, what a call waits for goes first,
-        and whoever has no storage yet comes last.
+        It is done to its end, and a cancellation is raised after that. Without a rank, what a call waits for goes first, and an agent
+        without a storage comes last.
         """
         if not self.services.is_crowded or self.transaction is not None:
             return job()
@@ -265,8 +265,8 @@ class Life:
         """The way of every verb that waits to the host's loop: in its code just the coroutine; in sync code the result, for which the
         thread waits; in the code of another loop a coroutine for that one. Its type is that of async code.
 
-        The job works in the context of the code that asks. Who waits here lends the slot of its thread. Raises `StaleIncarnation` as soon
-        as this life is over.
+        The job works in the context of its caller. A thread that waits here lends its slot. Raises `StaleIncarnation` as soon as this
+        life is over.
         """
         if self.services.is_on_loop:
             return job
@@ -281,7 +281,7 @@ class Life:
         return self.services.from_thread(self._for_thread(job))
 
     def bridge_stream(self, begin: Callable[[], AsyncGenerator[T, None]]) -> Followed[T]:
-        """The same for what is followed: in the code of a loop an async generator, in sync code something for a `for`."""
+        """`bridge` for what is followed: in the code of a loop an async generator, in sync code something for a `for`."""
         if self.services.is_on_loop:
             return cast("Followed[T]", begin())
         stream = EventStream(lambda: EventSource(begin(), self._begun, lambda: not self.is_leaving))

@@ -42,8 +42,8 @@ class Mailbox:
             self._say_failed(self._letters, f"the agent could not come up: {in_words(problem)}", park=is_lost)
 
     def failed(self, problem: BaseException) -> None:
-        """The life ends by an error that nobody expected: that counts for the mail that was being handled, so that it pauses, and is parked
-        in the end."""
+        """The life ends by an unexpected error: that counts for the mail that was being handled, so that it pauses, and is parked in the
+        end."""
         self._say_failed([letter.mail_id for letter in self._at_work], in_words(problem), park=False)
 
     def _say_failed(self, mail_ids: Iterable[str], why: str, *, park: bool) -> None:
@@ -89,5 +89,5 @@ class Mailbox:
     def settled(self, mail_ids: list[str]) -> None:
         """The ledger will not send these to this life any more, and what it had sent it before has come in by now."""
         if not self._life.is_leaving:
-            with suppress(StorageError):  # then they come back with the next life, and nobody asks for them
+            with suppress(StorageError):  # then they stay in the inbox, which costs only room
                 self._life.storage.forget_inbox([each for each in mail_ids if each not in self._letters])

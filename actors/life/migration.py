@@ -2,8 +2,8 @@
 
 The version stands in the storage. A life of a newer class calls `migrate` first of all, in one transaction that also writes the new
 version: killed before its commit, nothing happened, and the next life calls it again; killed after it, it is done. If it raises, everything
-stays as it was, and the agent does not come up: whoever calls it is told, its mail is parked in the end, and a run that it carries is
-parked. An older class than the storage's is refused, because it does not know what it would find.
+stays as it was, and the agent does not come up: callers get the error, its mail is parked in the end, and a run that it carries is parked.
+An older class than the storage's is refused, because it does not know what it would find.
 """
 
 from __future__ import annotations

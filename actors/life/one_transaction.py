@@ -49,7 +49,7 @@ async def done_in_one(
 ) -> Exception | None:
     """Do a piece of work, again while others get in its way. Returns what went wrong for good, if anything.
 
-    Pieces that may meet each other share a lock, `turn`: whoever was overtaken goes on in it, one after the other, lest a batch in which
+    Pieces that may meet each other share a lock, `turn`: those that were overtaken go on in it, one after the other, lest a batch in which
     each try has only one winner use up all its tries. Raises `StaleIncarnation` when this life is over.
     """
     problem = await _once(life, outbox, piece)

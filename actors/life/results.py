@@ -139,7 +139,7 @@ class RunFailed(PerdureError):
     @property
     def output(self) -> NoReturn:
         """There is none: raises this failure. `output_or` gives something else instead."""
-        failed = replace(self)  # one that is kept keeps no frames of who asked
+        failed = replace(self)  # one that is kept keeps no frames of its readers
         if self.trace:
             failed.add_note(f"Where it was raised:\n{self.trace}")
         raise failed

@@ -41,7 +41,7 @@ _ORDER_MAX: Final = (1 << 53) - 1  # what the page can count to
 
 
 class RequestedRun(NamedTuple):
-    """What is asked for, of which class, and whether it goes on if nobody waits for it any more."""
+    """A request, the class, and whether the run goes on when the wait for it is cancelled."""
 
     agent_class: type
     request: Request
@@ -53,7 +53,7 @@ Wanted = tuple[type, object] | dict[str, Any]
 
 
 class ClassRequest(NamedTuple):
-    """What the runs of one class that are asked for together have in common. Their requests share `options`, which nobody changes."""
+    """What the runs of one class that are asked for together have in common. Their requests share `options`, which is never changed."""
 
     takes: Entered
     agent_type: str
@@ -225,5 +225,5 @@ def _checked_shape(agent_class: type) -> Entered:
 
 
 def preview(body: bytes, limits: Limits) -> JsonObject:
-    """The option that shows an input which is too large to stand in its fact; it is cut here, so that nobody else has to read it."""
+    """The option that shows an input which is too large to stand in its fact; it is cut here, so that the supervisor need not read it."""
     return {"preview": preview_of(shown(body))} if len(body) > limits.inline_bytes_max else {}

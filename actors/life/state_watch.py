@@ -1,7 +1,7 @@
-"""An author's say in an agent's `state`: a change can be refused before it is written, and is told of when it is durable.
+"""The hooks for an agent's `state` (`validate_state` before a change, `on_state_changed` after it), and watching it from outside.
 
-Others watch the state from outside: each asks for the state that differs from what it has seen, and is answered when there is one. Only a
-state that fits into an answer can be watched, so a larger one is not taken from outside either.
+A watcher asks for a state that differs from what it has seen, and is answered when there is one. Only a state that fits into an answer can
+be watched, so a larger one is not taken from outside either.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class StatePage(TypedDict):
 
 
 class StateWatch:
-    """Calls the hooks for the state of one life of an agent, and answers those who watch it from outside."""
+    """Calls the hooks for the state of one life of an agent, and answers watchers from outside."""
 
     def __init__(self, life: Life) -> None:
         self._life = life
