@@ -263,6 +263,29 @@ class Watcher(Agent):
         return kinds(found)
 
 
+class SelfWatcher(Adder):
+    """Follows its own chat."""
+
+    @exposed
+    async def heard_after(self, quiet_s: float) -> float:
+        """How long it takes to hear of a turn, in seconds, after a time in which nothing was said."""
+        loop = asyncio.get_running_loop()
+        async with aclosing(self.feed()) as feed:
+            hearing = asyncio.ensure_future(anext(feed))
+            await asyncio.sleep(quiet_s)
+            asked_at_s = loop.time()
+            await self.submit_messages("words", request_id="asked")
+            await hearing
+            return loop.time() - asked_at_s
+
+
+def test_an_agent_that_follows_its_own_chat_is_awake_and_hears_at_once_after_a_long_silence() -> None:
+    async def story(room: Room) -> None:
+        assert await room.client.call(SelfWatcher, "somebody", "heard_after", (1_000.0,), {}) < 15
+
+    visit(Adder, story, timeout_ms=7_200_000)
+
+
 def test_an_agent_watches_its_sub_agent() -> None:
     """The handle of a sub-agent has a feed too."""
 
