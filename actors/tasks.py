@@ -123,13 +123,13 @@ def self_cancelled() -> RuntimeError:
 
 
 def contained(raised: BaseException) -> BaseException:
-    """What a task may end with: `KeyboardInterrupt` and `SystemExit` of one task would end the event loop of all."""
+    # `KeyboardInterrupt` and `SystemExit` of one task would end the event loop of all.
     is_bound_up = isinstance(raised, KeyboardInterrupt | SystemExit) and RANK.get() is not None
     return failure_or_itself(raised) if is_bound_up else raised
 
 
 def thrown(error: BaseException | type[BaseException]) -> BaseException | type[BaseException]:
-    """What a task is told of what it waited for. By a `GeneratorExit` Python would close all of its coroutines, and none could catch it."""
+    # By a `GeneratorExit` Python would close all coroutines of the task, and none could catch it.
     return NotAnException(error) if isinstance(error, GeneratorExit) else error
 
 
@@ -153,7 +153,7 @@ async def to_the_end(future: asyncio.Future[T]) -> T:
 
 
 def report_error(what: str, problem: BaseException, task: asyncio.Task[object] | None) -> None:
-    """Log an unexpected error with its traceback. A simulation counts it as a finding."""
+    # A simulation counts what comes here as a finding.
     asyncio.get_running_loop().call_exception_handler({"message": what, "exception": problem, "task": task})
 
 
@@ -202,7 +202,7 @@ class Tasks:
         return task
 
     def go_unheard(self) -> None:
-        """The life is over: an unexpected error of a task is logged, and ends nothing any more."""
+        # From now on an unexpected error of a task is logged, and ends nothing any more.
         self._on_failure = lambda _: None
 
     def _owned(self, context: Context | None) -> Context | None:

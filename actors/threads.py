@@ -226,7 +226,7 @@ def awaitable(future: Future[T]) -> asyncio.Future[T]:
 
 
 def beside() -> Context:
-    """This context without the job, for what another loop does on its behalf."""
+    # Another loop works on behalf of this job, and has no slot of it to lend.
     context = copy_context()
     context.run(_SLOT.set, None)
     return context

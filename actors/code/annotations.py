@@ -178,7 +178,7 @@ def _given(agent_class: type) -> dict[type, dict[object, object]]:
 
 
 def is_of_perdure(definer: type) -> bool:
-    """Whether a class is the runtime's own: what is left open there may be anything."""
+    # What a class of the runtime leaves open may be anything.
     return definer.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 

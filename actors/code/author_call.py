@@ -48,7 +48,6 @@ def staying(job: Callable[[], T]) -> T:
 
 
 def tried_now(job: Callable[[], T]) -> tuple[T | None, Exception | None]:
-    """`tried` for sync code."""
     try:
         return job(), None
     except BaseException as raised:
@@ -72,7 +71,7 @@ _name_of: Final[Callable[[type], str]] = vars(type)["__name__"].__get__
 
 
 def own(problem: BaseException, name: str) -> Any:
-    """An attribute that each exception has, whatever its class makes of the name."""
+    # an author's class may make anything of the name
     return vars(BaseException)[name].__get__(problem)
 
 
@@ -111,7 +110,7 @@ def text_of(value: object, chars_max: int = WORDS_MAX) -> str:
 
 
 def sendable(text: str) -> str:
-    """A text with halves of surrogate pairs escaped: no other process could have them."""
+    # no other process could decode halves of surrogate pairs
     if type(text) is str and text.isascii():
         return text
     return str.encode(text, errors="backslashreplace").decode()
@@ -198,7 +197,7 @@ VERB: Final = "__perdure_verb__"
 
 
 def is_async(method: Callable[..., object]) -> bool:
-    """Whether calling the method gives a coroutine. Only methods are remembered: what else is called may hold a whole agent."""
+    # Only methods are remembered: what else is called may hold a whole agent.
     function = getattr(method, "__func__", None)
     return inspect.iscoroutinefunction(method) if function is None else _is_async(function)
 

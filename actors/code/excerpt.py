@@ -41,7 +41,7 @@ class SourceText:
         return any(name in each.binds or ANYTHING in each.binds | each.changes for each in self._program.deeds)
 
     def starts(self) -> bool:
-        """Whether a statement of the top level starts the program, outside of `if __name__ == "__main__":`."""
+        # What stands under `if __name__ == "__main__":` does not count: hosts do not execute it.
         deeds_and_nodes = zip(self._program.deeds, self._program.nodes, strict=True)
         return any(deeds.starts and not is_main_block(node) for deeds, node in deeds_and_nodes)
 

@@ -33,7 +33,7 @@ def root_of(module: ModuleType) -> Path | None:
 
 
 def is_installed(place: Path) -> bool:
-    """Whether a file or folder is installed for this Python, so that every machine of a cluster has it."""
+    # What is installed for this Python is on every machine of a cluster.
     homes = (sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib"))
     return any(place.is_relative_to(Path(home).resolve()) for home in homes)
 

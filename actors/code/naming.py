@@ -178,7 +178,6 @@ def cell_file(digest: str, code_dir: Path) -> Path:
 
 
 def is_cell_whole(file: Path) -> bool:
-    """Whether this file has the text of the class that it is named after. Raises `OSError`."""
     return hashlib.blake2b(file.read_bytes(), digest_size=_DIGEST).hexdigest() == file.stem
 
 
@@ -266,14 +265,12 @@ def _load(name: str, code_dir: Path | None, unknown: Unknown) -> object:
 
 
 def prefer_sent(folder: Path, package: str, code_dir: Path) -> None:
-    """Look for code in this folder first, which this package was unpacked into."""
     sent(folder, package, code_dir)
     _sent.insert(0, folder)
     sys.path[:] = [str(folder), *(place for place in sys.path if place != str(folder))]
 
 
 def prefer_pinned(package: str, code_dir: Path) -> None:
-    """Take all code that is in this package from there, whatever has become of the files that it was made from."""
     pinned = pin(package, code_dir)
     _sent.insert(0, pinned.folder)
     _origin_of.append(pinned.origin_of)

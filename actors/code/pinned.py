@@ -81,7 +81,7 @@ class _Loader(SourceFileLoader):
 
 
 def keep_text(copy: Path, author: str) -> None:
-    """Let tracebacks show the lines that are executed here, whatever has become of the author's file since."""
+    # Tracebacks show the lines that are executed here, whatever has become of the author's file since.
     with suppress(OSError, SyntaxError, UnicodeDecodeError), tokenize.open(copy) as file:
         lines = file.readlines()
         linecache.cache[author] = (sum(map(len, lines)), None, lines, author)
@@ -124,7 +124,7 @@ def noted_places(note: Path) -> dict[str, str] | None:
 
 
 def unpacked(package: Path) -> Path:
-    """The folder with what is in a package. It is compared each time, and what differs is written anew, so nothing is synchronised here."""
+    # The folder is compared each time, and what differs is written anew, so nothing is synchronised here.
     folder, contents = package.with_suffix(""), packed_in(package)
     if digest_of(contents) != package.stem:
         what = f"the code of its agents is gone or damaged: {package}"

@@ -86,7 +86,7 @@ class Admitted:
 
     @cached_property
     def is_unsure(self) -> bool:
-        """Whether a class has a say in how its objects are made, so that what is made again has to be compared."""
+        # Such a class has a say in how its objects are made, so what is made again has to be compared.
         return any(each.is_unsure for each in self._classes.values())
 
     def _admit(self, kind: type) -> dict[str, Any]:

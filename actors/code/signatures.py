@@ -134,7 +134,7 @@ class Entered(NamedTuple):
     by_name: tuple[str, ...]
 
     def encode(self, value: object, bytes_max: int) -> bytes:
-        """Check and encode an input. None is no input, where there is a default."""
+        # None is no input, where there is a default.
         if value is None and self.default is not EMPTY:
             return NOTHING
         return self.takes.encode("input", value, bytes_max)

@@ -35,7 +35,7 @@ def is_definition(node: ast.stmt) -> bool:
 
 
 def is_plain_import(node: ast.stmt) -> bool:
-    """Whether this is `import a.b`, which adds to what `import a.c` bound."""
+    # `import a.b` adds to what `import a.c` bound.
     return isinstance(node, ast.Import) and not any(alias.asname for alias in node.names)
 
 

@@ -380,7 +380,7 @@ class Host:
     }
 
     def forget(self, tenant: Tenant) -> None:
-        """A tenant has left. Its life is never opened again, though a command for it may still be under way."""
+        # The life is never opened again, though a command for it may still be under way.
         self._left[tenant.agent_id] = max(tenant.incarnation, self._left.get(tenant.agent_id, 0))
         if self.tenants.get(tenant.agent_id) is tenant:
             del self.tenants[tenant.agent_id]

@@ -286,7 +286,7 @@ class Tenant(Life):
             self.services.world.telemetry.enter(place)
 
     async def look(self, method_name: str, body: bytes, trace: str = "") -> bytes | None:
-        """Answer a question that came to the host itself. What goes wrong is told by the supervisor's way, which is taken next."""
+        # What goes wrong is told by the supervisor's way, which the caller takes next.
         self._enter(trace)
         reply, problem = await tried(self._asked_here(method_name, body))
         self.touch()
@@ -344,7 +344,7 @@ class Tenant(Life):
 
     @property
     def may_sleep(self) -> bool:
-        """Whether nothing is under way, and the agent is up: one that is coming up has work to do."""
+        # An agent that is coming up has work to do.
         return not (self.tasks or self._vigils or self.is_leaving or self._has_mail) and self.is_up
 
     def leave(self) -> None:

@@ -119,7 +119,7 @@ class AlarmClock:
             self._handle = asyncio.get_running_loop().call_later(max(0.0, left_s), self._ring)
 
     def clock_was_set(self) -> None:
-        """The wall clock says something else than the time that has passed: the next instant comes sooner, or later."""
+        # the next instant comes sooner now, or later
         if not self._life.is_leaving:
             self._arm()
 

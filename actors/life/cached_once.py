@@ -26,7 +26,6 @@ class cached_once(Generic[T]):  # noqa: N801 - it stands where `property` would
     def __get__(self, whole: object, owner: type) -> T: ...
 
     def __get__(self, whole: object, owner: type) -> cached_once[T] | T:
-        """The part; from then on it is an attribute, and this is not asked any more."""
         if whole is None:
             return self
         kept = vars(whole)

@@ -80,7 +80,7 @@ def _class_options(agent_class: type[Runs], kind: type[Placed] | None, limit: fl
 
 
 def count(field: str, value: object) -> int:
-    """A whole number of at least 1; 4.0 is one, since infinity is allowed where this is asked for, and that is a float."""
+    # 4.0 is a whole number: infinity is allowed where this is asked for, so authors write floats.
     return check_whole(field, int(value) if isinstance(value, float) and value.is_integer() else value)
 
 

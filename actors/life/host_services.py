@@ -106,7 +106,7 @@ class HostServices:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether writes on the loop would hold up others: many agents live here, or the loop would wait for locks of writes beside it."""
+        # Then writes on the loop would hold up other agents, or the loop would wait for locks of writes beside it.
         return len(self.agents) > self.limits.inline_agents_max or self.world.threads.writes_waiting > 0
 
     def begin_nothing(self, for_s: float) -> None:
@@ -129,7 +129,7 @@ class HostServices:
         self.calls.answer(ref, ok, value)
 
     def soon_up(self, said: Up) -> None:
-        """Say that an attempt is at work, unless it ends in a moment: then its end says so."""
+        # Instant attempts end before the timer rings, and their end says that they were at work.
         if not self._is_saying_soon:  # one timer serves all: instant runs end before it
             self._is_saying_soon = True
             asyncio.get_running_loop().call_later(MOMENT_S, self._say_ups)

@@ -97,7 +97,7 @@ class Life:
 
     @property
     def storage(self) -> Storage:
-        """The agent's storage, opened when it is first looked at: an instant child never does."""
+        # Opened when it is first looked at: an instant child never does, and so costs no file.
         if self._storage is None:
             self._storage = self.services.agent_storages.open(self.agent_id, self.incarnation, self._reported)
             if self._storage.file.finding:
@@ -129,7 +129,6 @@ class Life:
         return self._storage is not None and self._storage.file.ended
 
     def reopen(self) -> None:
-        """Open the storage again, after an error of the disk ended the handle."""
         if self._storage is not None:
             self._storage.close()
             self._storage = None
@@ -229,7 +228,7 @@ class Life:
             self.push(stimulus._replace(output=None, summary="", error=in_words(problem), trace=""))
 
     def push_of_mail(self, said: Handled | InboxKept) -> None:
-        """Say what became of mail. That need not wait for the many runs that its handlers ask for: a row of the outbox stands for each."""
+        # It need not wait for the many runs that handlers request, as other reports do: a row of the outbox stands for each.
         self.services.peer.report(said if isinstance(said, InboxKept) else self._with_sequence(said))
 
     async def durable(self, stimulus: Report) -> None:
@@ -319,7 +318,7 @@ class Life:
         return look() if self.services.is_on_loop else cast("T", self.bridge(now()))
 
     def done(self) -> Pending[None]:
-        """Nothing to wait for. A thread waits for the loop's turn even so, lest it run away from it; for that it lends no slot."""
+        # A thread waits for the loop's turn even so, lest it run away from the loop. For that it lends no slot.
         if self.services.is_on_loop:
             return _nothing()
         if has_loop():

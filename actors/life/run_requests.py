@@ -225,5 +225,5 @@ def _checked_shape(agent_class: type) -> Entered:
 
 
 def preview(body: bytes, limits: Limits) -> JsonObject:
-    """The option that shows an input which is too large to stand in its fact; it is cut here, so that the supervisor need not read it."""
+    # An input that is too large to stand in its fact is cut here, so that the supervisor need not read it.
     return {"preview": preview_of(shown(body))} if len(body) > limits.inline_bytes_max else {}

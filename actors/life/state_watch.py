@@ -65,7 +65,6 @@ class StateWatch:
         return self._life.incarnation, self._changes
 
     def present(self) -> dict[str, object]:
-        """The state now. Raises `TooLarge` if it does not fit into an answer."""
         state = self._state()
         self._packed(state)
         return state

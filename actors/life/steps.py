@@ -124,7 +124,6 @@ class RemembersSteps:
         raise NotImplementedError
 
     def _remember(self, name: str, body: bytes) -> None:
-        """Keep the body of a step; durable on return."""
         raise NotImplementedError
 
 
