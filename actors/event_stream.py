@@ -76,7 +76,7 @@ class _Reading(Generic[T]):
     """One iteration, on the client's loop. A cancelled wait there ends later, and `leave` waits for it."""
 
     def __init__(self, stream: AsyncGenerator[T, None]) -> None:
-        self._stream, self._turn = stream, asyncio.Lock()
+        self._stream, self._turn = stream, asyncio.Lock()  # a generator that is still running cannot be closed
 
     async def next(self) -> T | object:
         async with self._turn:

@@ -178,7 +178,7 @@ class Fleet(Protocol):
         """Wait until the host has died and say why."""
 
     async def pulse(self, host_id: str) -> Pulse | None:
-        """How a host is, whatever its event loop is at; soon told. None if its process neither answers nor computes."""
+        """How a host is, soon, whatever occupies its event loop. None if its process neither answers nor computes."""
 
     async def kill(self, host_id: str) -> None:
         """End a host at once. Idempotent."""

@@ -582,12 +582,12 @@ class Agent:
         Raises `BadRequest`, with the field; then nothing was written.
         """
         tenant = self._perdure
-        told: CallbackOptions = {
+        options: CallbackOptions = {
             "key": key, "retry": retry, "schedule_id": schedule_id, "time_zone": time_zone,
             "catch_up": catch_up, "overlap": overlap, "jitter_ms": jitter_ms,
         }  # fmt: skip
         schedules = tenant.schedules
-        return shown_schedule(tenant, schedules.add(timed(tenant, when, callback, payload, tenant.now_ms(), told)))
+        return shown_schedule(tenant, schedules.add(timed(tenant, when, callback, payload, tenant.now_ms(), options)))
 
     def schedule_every(
         self,
@@ -607,13 +607,13 @@ class Agent:
         The same interval, callback and payload are the same schedule, as for cron texts.
         """
         tenant = self._perdure
-        told: CallbackOptions = {
+        options: CallbackOptions = {
             "key": key, "retry": retry, "schedule_id": schedule_id,
             "catch_up": catch_up, "overlap": overlap, "jitter_ms": jitter_ms,
         }  # fmt: skip
         schedules = tenant.schedules
         return shown_schedule(
-            tenant, schedules.add(every(tenant, interval_s, callback, payload, tenant.now_ms(), told))
+            tenant, schedules.add(every(tenant, interval_s, callback, payload, tenant.now_ms(), options))
         )
 
     def queue(
@@ -630,9 +630,9 @@ class Agent:
         a `ConflictingRequest`.
         """
         tenant = self._perdure
-        told: CallbackOptions = {"key": key, "retry": retry}
+        options: CallbackOptions = {"key": key, "retry": retry}
         line = tenant.callback_queue
-        return shown_item(tenant, line.add(queued(tenant, callback, payload, tenant.now_ms(), told)))
+        return shown_item(tenant, line.add(queued(tenant, callback, payload, tenant.now_ms(), options)))
 
     # relatives, and its own life
 

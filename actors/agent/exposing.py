@@ -103,8 +103,8 @@ def verb(method: M) -> M:
         job = partial(function, self, *args, **kwargs)
         if not is_called:
             return self._perdure.bridge_stream(job)
-        said = self._perdure.bridge(job())
-        return Unanswered(said) if iscoroutine(said) else said
+        answer = self._perdure.bridge(job())
+        return Unanswered(answer) if iscoroutine(answer) else answer
 
     is_called = iscoroutinefunction(function)
     setattr(called, VERB, is_called)

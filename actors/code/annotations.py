@@ -92,7 +92,7 @@ def _parameters_of_type(thing: object) -> Names:
 
 
 def _evaluated(annotation: object, module: Names, names: Names, *, imports: bool = True) -> object:
-    while True:
+    while True:  # each round adds one name that is missing
         try:
             alone = SimpleNamespace(__annotations__={"it": annotation})
             return get_type_hints(alone, module, names, include_extras=True)["it"]
@@ -122,7 +122,7 @@ def _for_checkers(name: str, module: Names, missing: NameError) -> object:
 
 
 def _imported(statement: ast.Import | ast.ImportFrom, wanted: list[ast.alias], module: Names) -> Names:
-    alone = copy(statement)
+    alone = copy(statement)  # the statement itself is part of a tree that is cached
     alone.names = wanted
     about = {each: module.get(each) for each in ("__name__", "__package__")}
     found: Names = {}

@@ -67,6 +67,7 @@ PARTS_MAX: Final = 5
 TRACED_MAX: Final = 20
 """The errors behind one another, or in groups, that get a traceback."""
 
+# Like `own`: a metaclass may make anything of `__name__`.
 _name_of: Final[Callable[[type], str]] = vars(type)["__name__"].__get__
 
 
@@ -133,12 +134,12 @@ def in_words(problem: BaseException, chars_max: int = WORDS_MAX) -> str:
 
 def _in_words(problem: BaseException, parts_max: int) -> str:
     words = words_of(problem, parts_max)
-    told = f"{kind_of(problem)}: {words}" if words else kind_of(problem)
+    text = f"{kind_of(problem)}: {words}" if words else kind_of(problem)
     cause: BaseException | None = own(problem, "__cause__")
-    is_told = cause is None or isinstance(problem, PerdureError) or not parts_max
-    if is_told or isinstance(cause, SystemExit | asyncio.CancelledError):
-        return told
-    return f"{told} (caused by {_in_words(raised_by(cast('BaseException', cause)), parts_max - 1)})"
+    is_whole = cause is None or isinstance(problem, PerdureError) or not parts_max
+    if is_whole or isinstance(cause, SystemExit | asyncio.CancelledError):
+        return text
+    return f"{text} (caused by {_in_words(raised_by(cast('BaseException', cause)), parts_max - 1)})"
 
 
 def words_of(problem: BaseException, parts_max: int = PARTS_MAX) -> str:
@@ -146,9 +147,9 @@ def words_of(problem: BaseException, parts_max: int = PARTS_MAX) -> str:
     if isinstance(problem, MemoryError) and not words:
         return _out_of_memory()
     members = members_of(problem) if parts_max and not isinstance(problem, PerdureError) else ()
-    told = [_in_words(raised_by(each), parts_max - 1) for each in members[:PARTS_MAX]]
+    parts = [_in_words(raised_by(each), parts_max - 1) for each in members[:PARTS_MAX]]
     more = [f"and {len(members) - PARTS_MAX} more"] if len(members) > PARTS_MAX else []
-    return _cut(f"{words}: {'; '.join(told + more)}", WORDS_MAX) if told else words
+    return _cut(f"{words}: {'; '.join(parts + more)}", WORDS_MAX) if parts else words
 
 
 def _out_of_memory() -> str:
@@ -164,23 +165,23 @@ def traced(problem: BaseException, chars_max: int) -> str:
     apart is told in words alone."""
     raised = raised_by(problem)
     whole, _ = tried_now(lambda: "".join(_unfolded(raised, set()).format()))
-    told = in_words(raised) if whole is None else without_middle(whole.rstrip(), chars_max)
-    return _fit(told, max(chars_max, len(told)))
+    text = in_words(raised) if whole is None else without_middle(whole.rstrip(), chars_max)
+    return _fit(text, max(chars_max, len(text)))
 
 
 def _unfolded(problem: BaseException, seen: set[int]) -> TracebackException:
     # Python's own way (`TracebackException`) recurses to the end of a chain of errors, which may be far.
     seen.add(id(problem))
-    told = TracebackException(type(problem), problem, own(problem, "__traceback__"), compact=True, _seen=set())
-    theirs = [frame for frame in told.stack if not frame.filename.startswith(_OURS)]
-    told.stack = StackSummary.from_list(theirs) if theirs else told.stack
+    trace = TracebackException(type(problem), problem, own(problem, "__traceback__"), compact=True, _seen=set())
+    theirs = [frame for frame in trace.stack if not frame.filename.startswith(_OURS)]
+    trace.stack = StackSummary.from_list(theirs) if theirs else trace.stack
     cause: BaseException | None = own(problem, "__cause__")
-    told.__cause__ = None if cause is None or _is_enough(cause, seen) else _unfolded(raised_by(cause), seen)
+    trace.__cause__ = None if cause is None or _is_enough(cause, seen) else _unfolded(raised_by(cause), seen)
     context = None if cause is not None else behind(problem)
-    told.__context__ = None if context is None or _is_enough(context, seen) else _unfolded(raised_by(context), seen)
+    trace.__context__ = None if context is None or _is_enough(context, seen) else _unfolded(raised_by(context), seen)
     members = members_of(problem)
-    told.exceptions = [_unfolded(each, seen) for each in members if not _is_enough(each, seen)] or None
-    return told
+    trace.exceptions = [_unfolded(each, seen) for each in members if not _is_enough(each, seen)] or None
+    return trace
 
 
 def _is_enough(problem: BaseException, seen: set[int]) -> bool:

@@ -23,7 +23,7 @@ NAMED: Final = "name:"
 log = logging.getLogger("perdure.code")
 
 _claims: dict[str, type] = {}  # the classes of this process that have a name of their own
-_told: set[str] = set()  # what this process has warned of
+_warned: set[str] = set()  # what this process has warned of
 
 
 class KnownType(NamedTuple):
@@ -107,8 +107,8 @@ def remember_type(name: str, place: str, code_dir: Path) -> None:
     if this not in known or places_of(name, code_dir)[:1] not in ([], [place]):
         add_line(code_dir / TYPES, f"{name}\t{place}\t{_digest(name, place)}")
     for words in mistakable(code_dir, name):
-        if words not in _told:
-            _told.add(words)
+        if words not in _warned:
+            _warned.add(words)
             log.warning("%s", words)
 
 

@@ -370,6 +370,7 @@ class Needs:
                 self._look(name, before)
 
     def keep(self, at: int) -> None:
+        """Keep a statement, and ask for what it needs."""
         if at in self.kept:
             return
         self.kept.add(at)

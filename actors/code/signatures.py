@@ -156,6 +156,7 @@ def _run_shapes(agent_class: Any) -> Entered:
     return _entered(of, *roles, of.shape("return", of.hint("return")))
 
 
+# Assigned, not decorated: type checkers would lose the parameters of a function under `lru_cache`.
 run_shapes: Final[Callable[[type], Entered]] = lru_cache(maxsize=4096)(_run_shapes)
 """What the `run` of an agent takes and gives. Raises `BadRequest` if it could not be entered, or an annotation cannot be resolved."""
 

@@ -62,7 +62,7 @@ GOODBYE_S = 1.0  # for the agents' code to end, when the host does
 # ---------------------------------------------------------------- endpoint
 
 
-LEFT_AFTER_S: Final = 60.0
+LEFT_AFTER_S: Final = 60.0  # an asker that is silent for so long is forgotten
 SEEN_MAX: Final = 100
 """How many calls are remembered, so that one that comes twice is passed over."""
 Answer = Callable[[bytes | None], None]
@@ -180,7 +180,7 @@ class Host:
         self.tenants: dict[str, Tenant] = {}
         self.services.agents = self.tenants
         self.peer.is_busy = lambda: world.threads.writes_waiting > 0 or not world.turns.is_free
-        self._left: dict[str, int] = {}
+        self._left: dict[str, int] = {}  # the newest life of each agent that has left: commands for it may be under way
         self._loop: asyncio.AbstractEventLoop | None = None
         self.look = DirectEndpoint(self._see).look
         self.relay = EventForwarder(self.tenants, lambda said: self.services.on_loop(lambda: self.peer.push(said)))
@@ -242,12 +242,12 @@ class Host:
             await tried(self.world.threads.run(partial(_load_ahead, each, self.services.code_dir)))
         self.peer.push(Prepared())
 
-    def _passivate(self, wish: Passivate) -> None:
+    def _passivate(self, said: Passivate) -> None:
         # Let those go at once that have nothing to do, and those that are named as soon as they have nothing to do.
-        self.services.begin_nothing(wish.begin_nothing_s)
-        meant = list(self.tenants) if wish.agents is None else wish.agents
+        self.services.begin_nothing(said.begin_nothing_s)
+        meant = list(self.tenants) if said.agents is None else said.agents
         for tenant in [self.tenants[agent] for agent in meant if agent in self.tenants]:
-            tenant.leaves_at_rest |= wish.agents is not None
+            tenant.leaves_at_rest |= said.agents is not None
             if tenant.may_sleep:
                 tenant.leave()
 
@@ -361,7 +361,7 @@ class Host:
     def _signal(self, said: Signal) -> None:
         tenant = self._current(said.agent_id, said.incarnation)
         if tenant is not None:
-            tenant.spawn(tenant.signal(RunInfo.told(said.run), said.snapshot))
+            tenant.spawn(tenant.signal(RunInfo.from_ledger(said.run), said.snapshot))
 
     COMMANDS: ClassVar[dict[type[Message], Callable[..., None]]] = {
         Start: _start,
@@ -394,6 +394,7 @@ class Host:
             due_s = loop.time() + pause_s
             await asyncio.sleep(pause_s)
             off_ms = self._notice_clock(off_ms)
+            # code that holds the loop makes the sleep late; agents that wait for a turn of it are late, too
             late_ms = max(int((loop.time() - due_s) * 1000), self.world.turns.waited_ms)
             if self.peer.is_clear or len(self._left) > LEFT_KEPT:  # then every command for these lives has arrived
                 self._left.clear()

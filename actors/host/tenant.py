@@ -120,12 +120,14 @@ class Tenant(Life):
         if self.is_up:
             return
         if self._up is None:
+            # code that was imported here before needs no thread: an instant child is up at once, without a task
             if type_of(self.agent_id) in self.services.loaded and not self._constructed_for_start():
                 self.is_up = True
                 return
             self._up = self.tasks.start_awaited(self._come_up())
+            # asyncio would log an error that has no taker: all that waited for it may have been cancelled
             self._up.add_done_callback(lambda task: None if task.cancelled() else task.exception())
-        await asyncio.shield(self._up)
+        await asyncio.shield(self._up)  # of those that wait, one that is cancelled does not cancel it for the others
 
     def _constructed_for_start(self) -> bool:
         # Make the author's object; whether more is to be done before it can work.
@@ -219,17 +221,17 @@ class Tenant(Life):
     async def _carry(self, run: RunContext, body: bytes, after: int, *, collect: bool) -> None:
         """Carry an attempt and say what it came to; a child that has nothing else to do leaves in the same breath. One that only hands over
         what an earlier life had done comes up after that if the earlier life left other work too, or leaves that to the next one."""
-        said = await carry(self, self.ready, run, body, after, collect=collect)
-        has_left_work = said is not None and not self.is_up and self.alarms.finds_work()
-        if isinstance(said, Unstarted):
-            self.alarms.owe("start", owes=has_left_work and said.cause == COLLECTED_NOTHING)
-            self._leave_with(said)
-        elif said is not None:
+        report = await carry(self, self.ready, run, body, after, collect=collect)
+        has_left_work = report is not None and not self.is_up and self.alarms.finds_work()
+        if isinstance(report, Unstarted):
+            self.alarms.owe("start", owes=has_left_work and report.cause == COLLECTED_NOTHING)
+            self._leave_with(report)
+        elif report is not None:
             owes = self._has("alarms") and self.alarms.is_owing
             if not (has_left_work or self._has_mail or self.tasks.has_others or owes):
-                self._leave_with(Ended(*said[:5], True, *said[6:]))
+                self._leave_with(Ended(*report[:5], True, *report[6:]))
                 return
-            self.push(said)
+            self.push(report)
             self.touch()
             if has_left_work:
                 self.spawn(self.wake())
@@ -238,7 +240,7 @@ class Tenant(Life):
         # Everything is durable, or becomes so with the last word. Nothing reaches this life any more meanwhile.
         self.is_leaving = True
         self._gone(self)
-        if self._storage is not None and self.services.is_crowded:
+        if self._storage is not None and self.services.is_crowded:  # closing may write, which would hold up the loop
             self.services.leaving.add((self.agent_id, self.incarnation))
             self.services.tasks.start(self._close_and_say(farewell))
         else:

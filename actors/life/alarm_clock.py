@@ -21,7 +21,7 @@ from perdure.actors.life.life import Life
 from perdure.ledger import Alarm, StorageLost
 from perdure.ledger.storage.agent_storages import FIBER_OPEN, QUEUED, SCHEDULE
 
-COME_BACK_MS = 30_000
+COME_BACK_MS = 30_000  # until another life tries what this one could not
 STORAGE_RETRY_MS = 5_000
 JOBS = (FIBER_OPEN, SCHEDULE, QUEUED)
 

@@ -107,7 +107,7 @@ async def _run(life: Life, run: RunContext, value: object) -> Ended | Unstarted 
         telemetry.enter(run_span(run.above, run.run_id, run.attempt))
     life.faults.at(KillPoint.BEFORE_RUN, run.run_id)
     outcome = await _execute(life, run, value)
-    run.close()
+    run.close()  # before the end is reported: progress that came after it would be of no run
     if life.is_leaving and (outcome.error is not None or not life.has_place):
         return None  # it was told to stop; only a true result still counts (spec W-55), and only in the life that has the place
     problem: Exception | None = None

@@ -7,7 +7,7 @@ from threading import RLock
 from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
-_MAKING = RLock()
+_MAKING = RLock()  # not a plain lock: a part may look at other parts while it is made
 
 
 class cached_once(Generic[T]):  # noqa: N801 - it stands where `property` would

@@ -16,10 +16,10 @@ from perdure.actors.code.signatures import exposed_call, gives_bit_by_bit
 from perdure.actors.life.life import Life
 from perdure.ledger import BadRequest
 
-HOLD_S: Final = 10.0
-GATHER_S: Final = 0.02
+HOLD_S: Final = 10.0  # how long an answer is held open while there is no value
+GATHER_S: Final = 0.02  # how long it waits for each further one
 PAGE_MAX: Final = 64
-LEFT_AFTER_S: Final = 60.0
+LEFT_AFTER_S: Final = 60.0  # a generator that is not asked for so long is closed
 
 
 class Values(TypedDict):

@@ -47,6 +47,7 @@ def class_options(agent_class: type[Runs], parent: AsksForRuns | None, package: 
     return dict(_class_options(cast("Hashable", agent_class), kind, parent.max_concurrent_agent_tools, package))
 
 
+# Every request, alarm and call asks for them, and of a class they are always the same.
 @lru_cache(maxsize=1024)
 def _class_options(agent_class: type[Runs], kind: type[Placed] | None, limit: float, package: str) -> JsonObject:
     options: JsonObject = {}

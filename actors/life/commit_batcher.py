@@ -44,6 +44,7 @@ class CommitBatcher:
     ) -> DueWrite:
         """Write after so many turns of the loop. What follows when it is durable is registered by `Transaction.then`."""
         if not self._due:
+            # a copy, because the write enters its context by itself, and none can be entered twice
             asyncio.get_running_loop().call_soon(self._next, context=context.copy())
         due = DueWrite(write, failed, context)
         self._due.setdefault(self._turn + turns, []).append(due)

@@ -96,6 +96,7 @@ class Dispatch:
     async def _many(self, asked: list[RequestedRun]) -> Sequence[RunResult | RunHandle]:
         futures = await self._ask_for(asked)
         with self._waiting(asked):
+            # of thousands most have ended when the first ones are looked at; these need no coroutine each
             done = [
                 self._outcome(entry, future.result()) if _has_result(future) else await self._end(entry, future)
                 for entry, future in zip(asked, futures, strict=True)

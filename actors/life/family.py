@@ -48,7 +48,7 @@ from perdure.ledger import (
 )
 from perdure.ledger.storage.agent_storages import SUB_AGENT
 
-DEPTH_MAX = 32
+DEPTH_MAX = 32  # an address names all ancestors, so it grows with each
 
 
 class SubAgentInfo(NamedTuple):

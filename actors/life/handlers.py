@@ -87,7 +87,7 @@ def _steps(life: Life, letter: Letter) -> list[Step]:
     agent = life.agent
     if letter.slot == Slot.TELL:
         return [_step_of_refusal(agent, letter) if letter.handler == REFUSED else _step_of_tell(agent, letter)]
-    run = RunInfo.told(letter.run, letter.mail_id)
+    run = RunInfo.from_ledger(letter.run, letter.mail_id)
     activity = Activity(origin=letter.mail_id)
     calls: list[Step] = []
     if letter.slot == Slot.START:

@@ -27,7 +27,7 @@ from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.policies import Limits
 
 T = TypeVar("T")
-MOMENT_S = 0.025
+MOMENT_S = 0.025  # an attempt that ends within it is reported once, by its end
 log = logging.getLogger("perdure.host")
 # What authors' code raises. Hosts print it; other programs ask for it.
 authors_log = logging.getLogger("perdure.agents")
@@ -123,7 +123,7 @@ class HostServices:
         """Answer a call, and keep the answer for a supervisor that asks again."""
         try:
             self.peer.push_awaited(CallAnswered(ref, ok, value))
-        except BadRequest as problem:
+        except BadRequest as problem:  # the answer cannot be sent: the caller gets to know why
             ok, value = False, error_to_plain(problem)
             self.peer.push_awaited(CallAnswered(ref, ok, value))
         self.calls.answer(ref, ok, value)

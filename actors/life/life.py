@@ -11,7 +11,6 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from contextvars import Context
 from functools import partial
 from typing import Any, Final, TypeVar, cast, overload
 from weakref import ref
@@ -188,7 +187,7 @@ class Life:
                 return await method(*args, **kwargs)
             outcome = await self.threads.run(partial(staying, partial(method, *args, **kwargs)))
             return await outcome if inspect.isawaitable(outcome) else outcome
-        except Exception:
+        except Exception:  # the common case keeps its traceback as it is
             raise
         except BaseException as raised:
             raise failure_or_itself(raised, was_awaited=True)  # noqa: B904 - what stands for it has it as its cause
@@ -247,15 +246,14 @@ class Life:
 
     def spawn(self, job: Pending[T], rank: Rank = Rank.WORK) -> asyncio.Task[T]:
         """Start a task of this life, whose unexpected error ends the life. It is no part of a transaction that is open here."""
-        return self.tasks.start(job, self._apart(rank))
-
-    def spawn_awaited(self, job: Pending[T]) -> asyncio.Task[T]:
-        return self.tasks.start_awaited(job, self._apart(Rank.WORK))
-
-    def _apart(self, rank: Rank) -> Context:
         context = unbound()
         context.run(RANK.set, rank)
-        return context
+        return self.tasks.start(job, context)
+
+    def spawn_awaited(self, job: Pending[T]) -> asyncio.Task[T]:
+        context = unbound()
+        context.run(RANK.set, Rank.WORK)
+        return self.tasks.start_awaited(job, context)
 
     def on_loop(self, job: Callable[[], None]) -> None:
         self.services.on_loop(job)

@@ -54,7 +54,9 @@ class Outbox:
         """Ask for a detached run as part of the open transaction. The author's start hook is called by mail, once it is accepted."""
         transaction = self._life.transaction
         assert transaction is not None, "post is for open transactions"
-        if self._life.overrides("on_agent_tool_start"):
+        if self._life.overrides(
+            "on_agent_tool_start"
+        ):  # an option that costs mail, so only for those that have the hook
             request = request._replace(options={**request.options, "start_hook": True})
         body = pack(["Request", *request])
         self._posted[body] = request
@@ -151,7 +153,7 @@ async def _answers(asked: list[asyncio.Future[Plain]]) -> list[BaseException | N
             if not each.done():
                 await asyncio.wait({each})
     except asyncio.CancelledError:
-        for each in asked:
+        for each in asked:  # the rows stay, and the next life asks again
             each.cancel()
         raise
     return [None if each.cancelled() else each.exception() for each in asked]

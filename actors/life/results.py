@@ -83,8 +83,8 @@ class RunInfo:
     retries: int = 0
 
     @classmethod
-    def told(cls, known: Mapping[str, Any], delivery_id: str = "") -> RunInfo:
-        """What the ledger tells of a run. What it tells besides is for others."""
+    def from_ledger(cls, known: Mapping[str, Any], delivery_id: str = "") -> RunInfo:
+        """A run as the ledger describes it. What it says besides is for others."""
         fields = {key: value for key, value in known.items() if key in cls.__dataclass_fields__}
         return _filled(cls, {**_OF_INFO, **fields, "delivery_id": delivery_id})
 

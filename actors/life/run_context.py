@@ -27,7 +27,7 @@ from perdure.ledger import (
 from perdure.policies import TraceContext
 
 STASH = "\x00stash"
-PIECES_S = 0.002
+PIECES_S = 0.002  # pieces of a stream that come within it are reported together
 
 
 class RunContext(RemembersSteps):

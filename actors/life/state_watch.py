@@ -14,7 +14,7 @@ from perdure.actors.life.life import Life
 from perdure.ledger import TooLarge, digest_of, pack_value, unpack_value
 from perdure.ledger.storage.agent_storages import State
 
-HOLD_S: Final = 10.0
+HOLD_S: Final = 10.0  # at most, an answer is held open while there is no news
 PAGE_BYTES: Final = 256  # at most, of a page besides the state
 
 
