@@ -171,8 +171,10 @@ class RunContext(RemembersSteps):
     def close(self) -> None:
         """The attempt is over: send what was coalesced, and no signal after it. The end says that it was at work."""
         self._life.services.ended(self.run_id)
-        self.flush()
-        self._say_pieces()
+        if self._latest is not None:
+            self.flush()
+        if self._pieces:
+            self._say_pieces()
 
 
 def _signal(
