@@ -20,7 +20,7 @@ log = logging.getLogger("perdure.code")
 class _Piece(NamedTuple):
     node: ast.stmt
     text: str
-    part: int = 0
+    part: int
 
 
 class SourceText:

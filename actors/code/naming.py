@@ -114,10 +114,11 @@ def _name(thing: Named, code_dir: Path | None, field: str) -> str:
 
 def _not_there(module: ModuleType | None, thing: Named) -> str:
     what = f"{thing.__module__}.{thing.__qualname__}"
+    kind = "class" if isinstance(thing, type) else "function"
     if module is not None and _lookup(module, thing.__qualname__) is not None:
-        return f"{what} is not this {_kind(thing)} (was it defined again since?)"
+        return f"{what} is not this {kind} (was it defined again since?)"
     return (
-        f"there is no {what}, so no other process can find this {_kind(thing)}; bind it there to the name that it has, "
+        f"there is no {what}, so no other process can find this {kind}; bind it there to the name that it has, "
         f"or set its `__qualname__` to the name that it is bound to"
     )
 
@@ -137,10 +138,6 @@ def loaded_class(place: str) -> type | None:
     names = [origin, *(name for name, known in _origins.items() if known == origin), *(["__main__"] if runs_it else [])]
     found = (_lookup(sys.modules[name], qualname) for name in names if name in sys.modules)
     return next((each for each in found if isinstance(each, type)), None)
-
-
-def _kind(thing: object) -> str:
-    return "class" if isinstance(thing, type) else "function"
 
 
 def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: str) -> str:

@@ -187,9 +187,8 @@ class Program:
         parts: for each, which text it is of. What one text has begun is over when the next is executed.
     """
 
-    def __init__(self, nodes: Sequence[ast.stmt], parts: Sequence[int] | None = None) -> None:
-        self.nodes = nodes
-        self._parts = parts or [0] * len(nodes)
+    def __init__(self, nodes: Sequence[ast.stmt], parts: Sequence[int]) -> None:
+        self.nodes, self._parts = nodes, parts
         self.effects = [effects_of(node) for node in nodes]
         if nodes and is_text(nodes[0]):
             self.effects[0].binds.add(DOC)
@@ -239,7 +238,12 @@ class Program:
 
     @cached_property
     def _holding(self) -> set[str]:
-        giving = {name for name, bodies in self._bodies.items() for body in bodies if _gives(name, body)}
+        giving = {
+            name
+            for name, bodies in self._bodies.items()
+            for body in bodies
+            if any(name in each.derives for each in (body, *body.bodies.values()))
+        }
         return self._bound - self._imported - (self._bodies.keys() - giving)
 
     def _deeds_of(self, effects: Effects, started: set[str]) -> _Deeds:
@@ -433,10 +437,6 @@ def _can_differ(loss: Loss, values: Mapping[str, object]) -> bool:
 
 
 # ---------------------------------------------------------------- graphs
-
-
-def _gives(name: str, body: Effects) -> bool:
-    return name in body.derives or any(name in inner.derives for inner in body.bodies.values())
 
 
 def _connect(graph: dict[str, set[str]], held: Mapping[str, set[str]], known: set[str]) -> None:

@@ -112,7 +112,10 @@ class Written:
         if isinstance(problem, BadRequest):
             raise problem
         if found is None:
-            raise BadRequest(name, f"values of `{_text(hint)}` in {self.label} {_unchecked(problem)}") from problem
+            why = str(problem).strip().partition("\n")[0].partition(" Set `arbitrary_types_allowed")[0]
+            what = f"values of `{_text(hint)}` in {self.label} cannot be checked and sent ({why})"
+            advice = "take plain data, a dataclass, a TypedDict or a pydantic model, or no annotation"
+            raise BadRequest(name, f"{what}; {advice}") from problem
         return found
 
     def takes_context(self, name: str, kind: str, *, imports: bool = True) -> bool | None:
@@ -146,12 +149,6 @@ def _unresolved(problem: Exception) -> str:
     if isinstance(problem, ImportError):
         return f"cannot be resolved: it is imported for type checkers only, and cannot be imported now ({problem})"
     return f"cannot be resolved: {type(problem).__name__}: {problem}"
-
-
-def _unchecked(problem: Exception | None) -> str:
-    words = str(problem).strip().partition("\n")[0].partition(" Set `arbitrary_types_allowed")[0]
-    hint = "take plain data, a dataclass, a TypedDict or a pydantic model, or no annotation"
-    return f"cannot be checked and sent ({words}); {hint}"
 
 
 def _complete(hint: object) -> Shape:

@@ -74,7 +74,7 @@ class Tenant(Life):
         agent_id: str,
         incarnation: int,
         gone: Callable[[Tenant], None],
-        reported: int = 0,
+        reported: int,
     ) -> None:
         super().__init__(services, agent_id, incarnation, self._failed, reported)
         self._gone = gone

@@ -53,7 +53,7 @@ class Life:
         agent_id: str,
         incarnation: int,
         on_failure: Callable[[BaseException], None],
-        reported: int = 0,
+        reported: int,
     ) -> None:
         self.services, self.agent_id, self.incarnation = services, agent_id, incarnation
         self.limits, self.threads, self.faults = services.limits, services.world.threads, services.world.faults
