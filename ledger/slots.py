@@ -10,7 +10,7 @@ So one conditional verb is enough, *create*, which fails where an object is. A l
 is found by reading on to the first key that is missing.
 
 A *life* of the supervisor begins by reading to the first slot that is missing and creating it: its **fence**. It commits by creating the
-next slot, one at a time. The next slot of an earlier life that still runs is where the fence stands, so that life acknowledges nothing
+next slot, one at a time. The next slot of an earlier life that still runs is where the fence stands, so that life.acknowledges nothing
 any more. Each object names the one before it by its digest, so a slot that does not follow is found.
 
 The network delays, doubles and loses requests and answers, and a request may take effect after its sender has given it up or died.
@@ -27,7 +27,7 @@ Eight rules make that harmless. Without any one of them an acknowledged commit i
     delete what was read    a life deletes only slots that it has read or written: of others it does not know which are fences
     publish first           slots are deleted after the root that covers them stands
 
-Nothing here waits or sends. A procedure is a generator of requests; who drives it sends back each answer, or throws `Unanswered` in.
+Nothing here waits or sends. A procedure is a generator of requests; who drives it sends back each answer, or throws `NoAnswer` in.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ROOTS: Final = "root/"
 _DIGEST: Final = 16
 
 
-class Unanswered(Exception):
+class NoAnswer(Exception):
     """A request may have taken effect, may yet, or was lost."""
 
 
@@ -110,7 +110,7 @@ class Chain(NamedTuple):
     digest: bytes = b""
 
 
-class Entry(NamedTuple):
+class Slot(NamedTuple):
     """What a slot holds. A fence begins a new epoch; its body tells of the life.
 
     Attributes:
@@ -140,7 +140,7 @@ class Begun(NamedTuple):
     """What a life found: a snapshot, if there is one, and the entries after it, its own fence last, each with the chain up to it."""
 
     root: Root | None
-    entries: list[tuple[Entry, Chain]]
+    entries: list[tuple[Slot, Chain]]
 
 
 def slot_key(slot: int) -> str:
@@ -163,7 +163,7 @@ def claim(body: bytes) -> Procedure[bytes | None]:
     if there is None and (yield from _sure(Newest(""))):
         return None
     while there is None:
-        with suppress(Unanswered):
+        with suppress(NoAnswer):
             yield Create(IDENTITY, body)
         there = yield from _sure_get(IDENTITY)
     while there == body:  # so this is the first opening
@@ -171,12 +171,12 @@ def claim(body: bytes) -> Procedure[bytes | None]:
             if (yield Create(IDENTITY, body)):
                 raise NotCreatedOnce
             break
-        except Unanswered:
+        except NoAnswer:
             continue
     return there
 
 
-class Life:
+class JournalLife:
     """One life of the supervisor, as far as its journal goes.
 
     Args:
@@ -234,9 +234,9 @@ class Life:
             newest, self._root, at = _root_of(at, body), at, at + 1
         return newest
 
-    def _read(self) -> Procedure[tuple[list[tuple[Entry, Chain]], SlotDamaged | None]]:
+    def _read(self) -> Procedure[tuple[list[tuple[Slot, Chain]], SlotDamaged | None]]:
         """Read on to the first slot that is missing, or that does not follow: then the second says why."""
-        entries: list[tuple[Entry, Chain]] = []
+        entries: list[tuple[Slot, Chain]] = []
         while True:
             first = self.chain.slot + 1
             keys = [slot_key(slot) for slot in range(first, first + WINDOW)]
@@ -244,7 +244,7 @@ class Life:
                 if body is None:
                     return entries, None
                 try:
-                    entry = Entry(*_parts_of(key, body))
+                    entry = Slot(*_parts_of(key, body))
                 except SlotDamaged as damage:
                     return entries, damage
                 if (entry.slot, entry.before) != (self.chain.slot + 1, self.chain.digest):
@@ -252,7 +252,7 @@ class Life:
                 self._take(entry, body)
                 entries.append((entry, self.chain))
 
-    def _put_up_fence(self, about: bytes, entries: list[tuple[Entry, Chain]]) -> Procedure[bool]:
+    def _put_up_fence(self, about: bytes, entries: list[tuple[Slot, Chain]]) -> Procedure[bool]:
         entry = self._entry(is_fence=True, pieces=(), body=about)
         body = _framed(entry)
         if not (yield from self.create(slot_key(entry.slot), body)):
@@ -293,17 +293,17 @@ class Life:
         if keys:
             try:
                 yield Delete(keys)
-            except Unanswered:
+            except NoAnswer:
                 return
 
     def _may_go(self, slot: int) -> bool:
         return slot not in self._fences
 
-    def _entry(self, *, is_fence: bool, pieces: tuple[bytes, ...], body: bytes) -> Entry:
+    def _entry(self, *, is_fence: bool, pieces: tuple[bytes, ...], body: bytes) -> Slot:
         slot, epoch, digest = self.chain
-        return Entry(is_fence, slot + 1, epoch + is_fence, self.nonce, digest, pieces, body)
+        return Slot(is_fence, slot + 1, epoch + is_fence, self.nonce, digest, pieces, body)
 
-    def _take(self, entry: Entry, body: bytes) -> None:
+    def _take(self, entry: Slot, body: bytes) -> None:
         if entry.is_fence:
             self._fences.add(entry.slot)
         self.chain = Chain(entry.slot, entry.epoch, body[-_DIGEST:])
@@ -314,7 +314,7 @@ class Life:
             try:
                 if (yield Create(key, body)):
                     return True
-            except Unanswered:
+            except NoAnswer:
                 continue
             held = yield from _sure_get(key)
             if held is not None:
@@ -364,5 +364,5 @@ def _sure(request: Get | Newest) -> Procedure[Answer]:
     while True:
         try:
             return (yield request)
-        except Unanswered:
+        except NoAnswer:
             continue

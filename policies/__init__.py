@@ -133,6 +133,7 @@ if TYPE_CHECKING:
         FiberStatus,
     )
     from perdure.policies.json_types import Json, JsonObject
+    from perdure.policies.kill_targets import StrikeTarget, carriers, from_here, in_turns, victims
     from perdure.policies.ledger_time import LEAP_MS, Leap, LedgerTime, carried, with_leap
     from perdure.policies.limits import Limits
     from perdure.policies.liveness import COMING, MUTE, Silence, is_noteworthy, is_unbearable, silence_after, was_late
@@ -204,7 +205,6 @@ if TYPE_CHECKING:
         within,
     )
     from perdure.policies.state_tables import Cell, IllegalTransition, Transitions
-    from perdure.policies.strikes import StrikeTarget, carriers, from_here, in_turns, victims
     from perdure.policies.transport import classify, next_delay_ms, stalled, stream_ended
     from perdure.policies.turn_size import turn_size_after
     from perdure.policies.turn_status import TURN_ENDED, TurnEvent, TurnStatus, turn_cell

@@ -1,7 +1,7 @@
 """A bucket: the objects under a URL (`s3://…`, `gs://…`, `az://…`, or a directory), through obstore.
 
 The library's own retries are off, because an answer that was lost must not become "it exists": what an answer means is for the rules of
-`slots` to say. A request that may have taken effect is `Unanswered`. Only what no repetition mends is an error, and only at the opening:
+`slots` to say. A request that may have taken effect is `NoAnswer`. Only what no repetition mends is an error, and only at the opening:
 keys that expire while a supervisor is at work are renewed by somebody, and until then it waits.
 """
 
@@ -26,7 +26,7 @@ from obstore.exceptions import (
 from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
 
 from perdure.ledger.errors import BadRequest, LedgerError
-from perdure.ledger.slots import Answer, Create, Delete, Get, Newest, Request, Unanswered
+from perdure.ledger.slots import Answer, Create, Delete, Get, Newest, NoAnswer, Request
 
 T = TypeVar("T")
 
@@ -76,16 +76,16 @@ class Bucket:
             request = procedure.send(None)
             while True:
                 answer = self._patiently(request, tries_max)
-                request = procedure.throw(answer) if isinstance(answer, Unanswered) else procedure.send(answer)
+                request = procedure.throw(answer) if isinstance(answer, NoAnswer) else procedure.send(answer)
         except StopIteration as done:
             result: T = done.value
             return result
 
-    def _patiently(self, request: Request, tries_max: float) -> Answer | Unanswered:
+    def _patiently(self, request: Request, tries_max: float) -> Answer | NoAnswer:
         """Ask once, and wait after a failure, longer after each in a row."""
         try:
             answer = self._ask(request)
-        except Unanswered as silence:
+        except NoAnswer as silence:
             self._silent += 1
             is_final = tries_max != math.inf and isinstance(silence.__cause__, _REFUSALS)
             if is_final or self._silent >= tries_max:
@@ -104,7 +104,7 @@ class Bucket:
             return self._answer(request)
         except Exception as problem:
             self.trouble = f"{type(problem).__name__}: {problem}".replace("\n", " ")[:_WORDS_MAX]
-            raise Unanswered(self.trouble) from problem
+            raise NoAnswer(self.trouble) from problem
 
     def _answer(self, request: Request) -> Answer:
         match request:

@@ -29,12 +29,12 @@ from perdure.ledger.slots import (
     Chain,
     Delete,
     Fenced,
-    Life,
+    JournalLife,
+    NoAnswer,
     NotCreatedOnce,
     Procedure,
     Root,
     SlotDamaged,
-    Unanswered,
     claim,
     get,
 )
@@ -90,7 +90,7 @@ class BucketStore(DuckDBStore):
     ) -> None:
         super().__init__(path, fsync=False)
         self._bucket, self._about, self._now_s = bucket, about, now_s
-        self._life = Life(b"")
+        self._life = JournalLife(b"")
         self._snapshot: Snapshot | None = None
         self._chain = Chain()  # up to the last root
         self._chains: deque[tuple[int, Chain]] = deque()  # after each commit since then
@@ -99,7 +99,7 @@ class BucketStore(DuckDBStore):
 
     def _fill(self) -> None:
         self._check_prefix()
-        self._life = Life(secrets.token_bytes(8))
+        self._life = JournalLife(secrets.token_bytes(8))
         begun = self._asked(self._life.begin(self._about))
         commits = [(commit_in(entry.body), chain) for entry, chain in begun.entries if not entry.is_fence]
         self._chain = Chain() if begun.root is None else begun.root.chain
@@ -262,5 +262,5 @@ def _delete(keys: Sequence[str]) -> Procedure[None]:
     if keys:
         try:
             yield Delete(tuple(keys))
-        except Unanswered:
+        except NoAnswer:
             return  # garbage

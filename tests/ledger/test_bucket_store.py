@@ -11,7 +11,7 @@ import obstore
 import pytest
 
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError
-from perdure.ledger.slots import IDENTITY, Answer, Create, Request, Unanswered
+from perdure.ledger.slots import IDENTITY, Answer, Create, NoAnswer, Request
 from perdure.ledger.store.bucket import Bucket, BucketRefused
 from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.journal import SEGMENT
@@ -39,12 +39,12 @@ class Cloud(Bucket):
     def _answer(self, request: Request) -> Answer:
         self.asked += 1
         if self.die.random() < self.loss:
-            raise Unanswered("lost on the way there")
+            raise NoAnswer("lost on the way there")
         answer = super()._answer(request)
         if isinstance(request, Create) and self.overwrites:
             return True
         if self.die.random() < self.loss:
-            raise Unanswered("lost on the way back")
+            raise NoAnswer("lost on the way back")
         return answer
 
     def names(self, prefix: str = "") -> list[str]:

@@ -22,16 +22,16 @@ from perdure.ledger.slots import (
     Chain,
     Create,
     Delete,
-    Entry,
     Fenced,
     Get,
-    Life,
+    JournalLife,
     Newest,
+    NoAnswer,
     Procedure,
     Request,
     Root,
+    Slot,
     SlotDamaged,
-    Unanswered,
     slot_key,
 )
 
@@ -52,67 +52,67 @@ class Overwrites(NamedTuple):
     body: bytes
 
 
-class OverwritingLife(Life):
+class OverwritingLife(JournalLife):
     def create(self, key: str, body: bytes) -> Procedure[bool]:
         while True:
             try:
                 yield Overwrites(key, body)  # type: ignore[misc]
-            except Unanswered:
+            except NoAnswer:
                 continue
             return True
 
 
-class ChangingLife(Life):
+class ChangingLife(JournalLife):
     def create(self, key: str, body: bytes) -> Procedure[bool]:
         try:
             if (yield Create(key, body)):
                 return True
-        except Unanswered:
+        except NoAnswer:
             if key.startswith("journal"):
-                entry = Entry(*slots._parts_of(key, body))  # noqa: SLF001 - another body, as if it were encoded again
+                entry = Slot(*slots._parts_of(key, body))  # noqa: SLF001 - another body, as if it were encoded again
                 body = slots._framed(entry._replace(body=entry.body + b"again"))  # noqa: SLF001
         return (yield from super().create(key, body))
 
 
-class TrustingLife(Life):
+class TrustingLife(JournalLife):
     def create(self, key: str, body: bytes) -> Procedure[bool]:
         while True:
             try:
                 yield Create(key, body)
-            except Unanswered:
+            except NoAnswer:
                 continue
             return True
 
 
-class TidyLife(Life):
+class TidyLife(JournalLife):
     def _may_go(self, slot: int) -> bool:
         return slot > 0
 
 
-class LifeWithoutFirstLook(Life):
+class LifeWithoutFirstLook(JournalLife):
     def _has_news(self, known: int) -> bool:
         return known < 0
 
 
-class LifeWithoutSecondLook(Life):
+class LifeWithoutSecondLook(JournalLife):
     def _is_passed(self, newest: Root | None) -> bool:
         return False
 
 
-class GreedyLife(Life):
+class GreedyLife(JournalLife):
     def _go_on_from(self, found: Root | None) -> None:
         super()._go_on_from(found)
         self._collected = 0
 
 
-class HastyLife(Life):
+class HastyLife(JournalLife):
     def publish(self, chain: Chain, about: bytes) -> Procedure[bool]:
         self._covered = chain.slot
         yield from self.collect()
         return (yield from super().publish(chain, about))
 
 
-BREAKERS: dict[str, type[Life]] = {
+BREAKERS: dict[str, type[JournalLife]] = {
     "create only": OverwritingLife,
     "the same body": ChangingLife,
     "read back": TrustingLife,
@@ -179,7 +179,7 @@ class Process:
     """One life, and what it waits for."""
 
     number: int
-    life: Life
+    life: JournalLife
     work: Work
     waits_for: int = 0
     has_begun: bool = False
@@ -191,7 +191,7 @@ class Process:
 class Play:
     """One play of a seed."""
 
-    def __init__(self, seed: int, kind: type[Life]) -> None:
+    def __init__(self, seed: int, kind: type[JournalLife]) -> None:
         self.die, self.kind, self.bucket = random.Random(seed), kind, Bucket()
         self.net: list[Asked] = []
         self.processes: list[Process] = []
@@ -234,9 +234,9 @@ class Play:
                     f"life {process.number} has acknowledged {commit}, which the later life {each.number} does not know"
                 )
 
-    def go_on(self, process: Process, answer: Answer | Unanswered) -> None:
+    def go_on(self, process: Process, answer: Answer | NoAnswer) -> None:
         try:
-            asked = process.work.throw(answer) if isinstance(answer, Unanswered) else process.work.send(answer)
+            asked = process.work.throw(answer) if isinstance(answer, NoAnswer) else process.work.send(answer)
         except StopIteration:
             process.is_over = "done"
         except Fenced:
@@ -283,7 +283,7 @@ class Play:
         elif what == "answer":
             self.go_on(whom, whom.answers.pop(whom.waits_for))
         elif what == "give up":
-            self.go_on(whom, Unanswered())
+            self.go_on(whom, NoAnswer())
         elif what == "kill":
             whom.is_over = "killed"
             whom.work.close()
@@ -298,7 +298,7 @@ class Play:
                 continue
             waiting = [each for each in self.processes if not each.is_over]
             if waiting:  # for an answer that was lost
-                self.go_on(self.die.choice(waiting), Unanswered())
+                self.go_on(self.die.choice(waiting), NoAnswer())
             elif len(self.processes) < LIVES:
                 self.spawn()
             else:
@@ -307,7 +307,7 @@ class Play:
 
     def look_back(self) -> None:
         """All is well again: one more life knows everything."""
-        last = Life(b"last")
+        last = JournalLife(b"last")
         try:
             knows = known_by(driven(last.begin(), self.bucket))
         except SlotDamaged as problem:
@@ -339,7 +339,7 @@ def _short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "WINDOW", 3)
 
 
-def wrong_of(kind: type[Life], seeds: range) -> tuple[list[str], Counter[str]]:
+def wrong_of(kind: type[JournalLife], seeds: range) -> tuple[list[str], Counter[str]]:
     """What was wrong in the plays of these seeds, and what was seen in them."""
     wrong, seen = [], Counter[str]()
     for seed in seeds:
@@ -353,14 +353,14 @@ def wrong_of(kind: type[Life], seeds: range) -> tuple[list[str], Counter[str]]:
 
 
 def test_nothing_acknowledged_is_lost_and_nothing_is_there_twice() -> None:
-    wrong, seen = wrong_of(Life, range(300))
+    wrong, seen = wrong_of(JournalLife, range(300))
     assert not wrong
     assert all(seen[each] > 100 for each in ("acknowledged", "fenced", "kill", "give up", "done"))
 
 
 @pytest.mark.thorough
 def test_in_many_plays_neither() -> None:
-    wrong, _ = wrong_of(Life, range(20_000))
+    wrong, _ = wrong_of(JournalLife, range(20_000))
     assert not wrong
 
 
@@ -378,8 +378,8 @@ def test_without_a_rule_that_seldom_matters_something_acknowledged_is_lost(rule:
 # ---------------------------------------------------------------- one life at a time
 
 
-def begun(bucket: Bucket, nonce: bytes = b"one") -> Life:
-    life = Life(nonce)
+def begun(bucket: Bucket, nonce: bytes = b"one") -> JournalLife:
+    life = JournalLife(nonce)
     driven(life.begin(), bucket)
     return life
 
@@ -389,7 +389,7 @@ def test_a_life_finds_what_an_earlier_one_has_committed_and_in_which_order() -> 
     life = begun(bucket)
     for at in range(8):
         driven(life.append(f"c{at}".encode(), [b"piece"] * at), bucket)
-    found: Begun = driven(Life(b"two").begin(b"who I am"), bucket)
+    found: Begun = driven(JournalLife(b"two").begin(b"who I am"), bucket)
     (_, *commits, fence) = [entry for entry, _ in found.entries]
     assert [each.body for each in commits] == [f"c{at}".encode() for at in range(8)]
     assert [len(each.pieces) for each in commits] == list(range(8))
@@ -404,7 +404,7 @@ def test_the_earlier_of_two_lives_is_fenced_by_the_beginning_of_the_later_one() 
     with pytest.raises(Fenced):
         driven(earlier.append(b"late"), bucket)
     driven(later.append(b"mine"), bucket)
-    assert known_by(driven(Life(b"three").begin(), bucket)) == ["in time", "mine"]
+    assert known_by(driven(JournalLife(b"three").begin(), bucket)) == ["in time", "mine"]
 
 
 def test_a_commit_whose_answer_was_lost_is_there_once() -> None:
@@ -412,12 +412,12 @@ def test_a_commit_whose_answer_was_lost_is_there_once() -> None:
     life = begun(bucket)
     work = life.append(b"once")
     bucket.do(work.send(None))
-    again = work.throw(Unanswered())
+    again = work.throw(NoAnswer())
     assert bucket.do(again) is False
     assert isinstance(work.send(False), Get)
     with pytest.raises(StopIteration):
         work.send([bucket.held[slot_key(2)]])
-    assert known_by(driven(Life(b"two").begin(), bucket)) == ["once"]
+    assert known_by(driven(JournalLife(b"two").begin(), bucket)) == ["once"]
 
 
 def test_what_a_snapshot_covers_is_deleted_and_fences_are_not() -> None:
@@ -430,7 +430,7 @@ def test_what_a_snapshot_covers_is_deleted_and_fences_are_not() -> None:
     assert not driven(life.publish(life.chain._replace(slot=5), pack(["less"])), bucket)
     driven(life.collect(), bucket)
     assert sorted(key for key in bucket.held if key.startswith("journal")) == [slot_key(1), slot_key(5)]
-    assert known_by(driven(Life(b"three").begin(), bucket)) == ["all"]
+    assert known_by(driven(JournalLife(b"three").begin(), bucket)) == ["all"]
 
 
 def test_a_life_that_was_overtaken_announces_no_snapshot() -> None:
@@ -452,7 +452,7 @@ def test_a_damaged_slot_is_named_and_nothing_is_written(at: int) -> None:
     bucket.held[slot_key(2)] = bytes(body)
     before = dict(bucket.held)
     with pytest.raises(SlotDamaged, match=slot_key(2)):
-        driven(Life(b"two").begin(), bucket)
+        driven(JournalLife(b"two").begin(), bucket)
     assert bucket.held == before
 
 
@@ -464,7 +464,7 @@ def test_a_slot_of_another_journal_is_named() -> None:
     driven(stranger.append(b"theirs"), other)
     bucket.held[slot_key(2)] = other.held[slot_key(2)]
     with pytest.raises(SlotDamaged, match="does not follow"):
-        driven(Life(b"three").begin(), bucket)
+        driven(JournalLife(b"three").begin(), bucket)
 
 
 def test_a_list_that_is_old_hides_no_snapshot() -> None:
@@ -474,4 +474,4 @@ def test_a_list_that_is_old_hides_no_snapshot() -> None:
         driven(life.append(b"more"), bucket)
         driven(life.publish(life.chain, pack([f"up to {number}"])), bucket)
     bucket.hint = "root/00000001"
-    assert known_by(driven(Life(b"two").begin(), bucket)) == ["up to 2"]
+    assert known_by(driven(JournalLife(b"two").begin(), bucket)) == ["up to 2"]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.policies import StrikeTarget, carriers, from_here, in_turns, victims
-from perdure.policies.strikes import Carrier
+from perdure.policies.kill_targets import Carrier
 
 HOMES = [("b@m:A", "y"), ("a@m:A", "y"), ("c@m:A", "x"), ("d@m:A", "elsewhere")]
 
