@@ -166,6 +166,7 @@ class View:
         return known
 
     def remove_agent(self, agent: str) -> Activation | None:
+        """Forget where an agent lives, and its alarm. Returns what was known of it."""
         gone = self.agents.pop(agent, None)
         self.awake.pop(agent, None)
         self.alarmed.pop(agent, None)
