@@ -102,7 +102,6 @@ if TYPE_CHECKING:
         RunFailed,
         RunInterrupted,
         RunParked,
-        RunRequested,
         SupervisorStarted,
     )
     from perdure.ledger.families import ancestors
