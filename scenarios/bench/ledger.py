@@ -124,6 +124,7 @@ def _write(file: FileIO) -> None:
 
 
 def boot_once(place: Path) -> dict[str, float]:
+    """Boot in this process, whose peak of memory is that of the boot."""
     begun_s = time.perf_counter()
     store = DuckDBStore(place)
     view = restore(store.boot())
