@@ -56,8 +56,7 @@ class FairScheduler:
             return asyncio.Task(coroutine, loop=loop, context=context, **options)
         return asyncio.Task(_Gate(coroutine, self), loop=loop, context=context, **options)
 
-    # If there is time for one more turn, it is taken.
-    def has_turn(self) -> bool:
+    def takes_turn(self) -> bool:
         if not self._is_open:
             self._open()
         elif monotonic() >= self._until_s:
@@ -124,7 +123,7 @@ class _Gate(Coroutine[Any, Any, Any]):
 
     def send(self, _value: object) -> object:
         scheduler = self._scheduler
-        if (self._waiting or scheduler.is_free or RANK.get() is Rank.CALL) and scheduler.has_turn():
+        if (self._waiting or scheduler.is_free or RANK.get() is Rank.CALL) and scheduler.takes_turn():
             self._goes()
             try:
                 return self._inner.send(None)

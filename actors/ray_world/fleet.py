@@ -36,22 +36,20 @@ class HostSilent(Exception):
 
 
 class Actors(Protocol[H]):
-    """What the fleet needs of the actor system. What is not `async` blocks. `info`, `pulse` and `watch` raise `HostActorDead` or
-    `HostSilent`. `elsewhere` is `Fleet.elsewhere`."""
+    """What the fleet needs of the actor system. What is not `async` blocks. `create` raises `HostUnavailable`; `info`, `pulse` and `watch`
+    raise `HostActorDead` or `HostSilent`."""
 
-    def create(self, host_id: str, spec: PoolSpec) -> H:
-        """Ask for a host. Raises `HostUnavailable`."""
+    elsewhere: dict[str, str]  # `Fleet.elsewhere`, which `look_around` keeps up to date
 
-    elsewhere: dict[str, str]
+    def create(self, host_id: str, spec: PoolSpec) -> H: ...
 
     def look_around(self) -> None: ...
 
-    def lack(self, spec: PoolSpec) -> str: ...
+    def lack(self, spec: PoolSpec) -> str: ...  # what no node has of what such a host asks for, in words
 
-    def hosts(self) -> dict[str, PoolSpec]: ...
+    def hosts(self) -> dict[str, PoolSpec]: ...  # those that live or are starting
 
-    def find(self, host_id: str, spec: PoolSpec) -> H | None:
-        """A host that an earlier life created."""
+    def find(self, host_id: str, spec: PoolSpec) -> H | None: ...
 
     def kill(self, handle: H) -> None:
         """End a host, or its creation. Idempotent."""
@@ -62,9 +60,9 @@ class Actors(Protocol[H]):
 
     async def watch(self, handle: H) -> str: ...
 
-    def in_words(self, host_id: str, cause: str) -> str: ...
+    def in_words(self, host_id: str, cause: str) -> str: ...  # why a host died, better than `cause` if possible
 
-    async def start_ahead(self) -> None: ...
+    async def start_ahead(self) -> None: ...  # an idle process for the next host; may do nothing
 
 
 class _Watched(Generic[H]):

@@ -225,7 +225,7 @@ class RayActors:
         if self._nodes is not None:
             self._nodes.seeing()
 
-    # Only where the directory is seen.
+    # Only nodes that see the directory. Raises `NoSuchNode` if only others have what the host asks for.
     def _place(self, spec: PoolSpec) -> dict[str, object]:
         if self._nodes is None:
             return {}

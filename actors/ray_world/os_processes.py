@@ -104,7 +104,7 @@ def _kill(process: ProcessId) -> bool:
     return False
 
 
-# Their exit codes stay for their parents to collect.
+# Returns those that still run in the end. Exit codes stay for their parents to collect.
 def wait_until_gone(processes: Iterable[ProcessId], timeout_s: float) -> list[ProcessId]:
     left, end_s = list(processes), time.monotonic() + timeout_s
     while (left := [process for process in left if is_alive(process)]) and time.monotonic() < end_s:
