@@ -272,7 +272,7 @@ class Gateways:
         return create(RayGateway, deployment, name, self._plan, self._cluster.is_local, **options)
 
     @staticmethod
-    async def _answer(reference: Remote) -> Any:
+    async def _answer(reference: Remote) -> Remote:
         return await asyncio.wrap_future(DRIVER.living().bound(reference.future()))
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypedDict, TypeVar
 
 import ray
 from ray.exceptions import ActorUnavailableError, RayError
@@ -66,7 +66,14 @@ AGAIN_S: Final = 60.0  # until a node that sees the directory is asked again
 SOON_S: Final = 10.0  # until one that does not is
 ID: Final = "ray.io/node-id"  # a label that Ray gives to each node
 
-Node = dict[str, Any]
+
+class Node(TypedDict):
+    """A node, as `ray.nodes` describes it."""
+
+    NodeID: str
+    NodeManagerHostname: str
+    Resources: dict[str, float]
+    Alive: bool
 
 
 class NodePath(NamedTuple):

@@ -9,10 +9,10 @@ import random
 import signal
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from perdure.actors.events.observability import Metrics, NoMetrics
 from perdure.actors.ports import Faults, KillPoint, World
@@ -55,7 +55,7 @@ class LoopThreads:
         self._ledger = ThreadPoolExecutor(1, thread_name_prefix="perdure-ledger")
         self._archive = ThreadPoolExecutor(1, thread_name_prefix="perdure-archive")
         self._reads = ThreadPoolExecutor(1, thread_name_prefix="perdure-reads")
-        self._commits: set[Future[Any]] = set()  # those under way
+        self._commits: set[object] = set()  # those under way
         self._commit_s = SLOW_S  # what brief ones take: the longest of late
 
     async def run(self, job: Callable[[], T]) -> T:

@@ -25,12 +25,14 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from random import Random
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from perdure.actors.ports import Pulse
 from perdure.actors.sim_world.virtual_loop import VirtualLoop, unwind
 from perdure.actors.sim_world.weather import DiskFault, Span, Weather
 from perdure.actors.tasks import Killed, contained, thrown
+
+T = TypeVar("T")
 
 
 class ChronicleEntry(NamedTuple):
@@ -319,17 +321,17 @@ def on_death(callback: Callable[[], object]) -> None:
 
 def gated_task(
     loop: asyncio.AbstractEventLoop,
-    coroutine: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+    coroutine: Coroutine[object, None, T] | Generator[asyncio.Future[object] | None, None, T],
     *,
     context: contextvars.Context | None = None,
     **options: Any,
-) -> asyncio.Task[Any]:
+) -> asyncio.Task[T]:
     process = _current.get() if context is None else context.get(_current)
     if process is None:
         return asyncio.Task(coroutine, loop=loop, context=context, **options)
     assert isinstance(coroutine, Coroutine), "generators have not been coroutines since Python 3.11"
     gate = Gate(coroutine, process)
-    task: asyncio.Task[Any] = asyncio.Task(gate, loop=loop, context=context, **options)
+    task = asyncio.Task(cast("Coroutine[object, None, T]", gate), loop=loop, context=context, **options)
     gate.bind(task)
     return task
 

@@ -497,6 +497,6 @@ class Simulation:
         self._nature.blame(owner, str(context.get("message")), context.get("exception"))
 
 
-def _refuse(answer: asyncio.Future[Any], client: SimProcess) -> None:
+def _refuse(answer: asyncio.Future[T], client: SimProcess) -> None:
     if not answer.done():
         answer.set_exception(Killed(client.cause))

@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from typing import Any, NoReturn, TypeVar, TypeVarTuple
+from typing import NoReturn, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
+V = TypeVar("V")
 Ts = TypeVarTuple("Ts")
 
 STEPS_MAX = 5_000_000
@@ -56,7 +57,7 @@ class Overdue(Stuck):
     """The next timer lies beyond the deadline."""
 
 
-def unwind(coroutine: Coroutine[Any, Any, object], error: BaseException) -> bool:
+def unwind(coroutine: Coroutine[object, None, object], error: BaseException) -> bool:
     """Throw an exception into a coroutine until it ends, whatever it raises or awaits meanwhile. False if it does not end."""
     for _ in range(THROWS_MAX):
         try:
@@ -150,7 +151,7 @@ class _Jump:
         return []
 
 
-def _settle(future: asyncio.Future[T], settle: Callable[[Any], None], value: object) -> None:
+def _settle(future: asyncio.Future[T], settle: Callable[[V], None], value: V) -> None:
     if not future.done():
         settle(value)
 
