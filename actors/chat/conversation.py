@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, cast
+from typing import cast
 
 from perdure.actors.chat.chat_messages import MESSAGES_MAX, METADATA_BYTES_MAX, as_messages, checked_data, for_storage
 from perdure.actors.chat.conversation_state import ChatAuthor, ConversationState
@@ -67,16 +67,15 @@ class Conversation:
         accepted = self.turns.accept(turn)
         return {**self._told(accepted), "accepted": accepted is turn}
 
-    def request(self, trigger: str, messages: object, request_id: object, options: Mapping[str, Any]) -> Turn:
+    def request(self, trigger: str, messages: object, request_id: object, options: Mapping[str, object]) -> Turn:
         """The turn for a request, not accepted yet. An agent whose class has bounds that are none takes no turn."""
         ChatRecovery.of(self.agent.chat_recovery)
         ContextOverflow.of(self.agent.context_overflow)
         unknown = options.keys() - OPTIONS
         if unknown:
             raise BadRequest(min(unknown), f"is not an option; there are {', '.join(sorted(NAMED))}")
-        limit, key = self.tenant.limits.id_max, options.get("idempotency_key") or ""
-        if key:
-            check_id("idempotency_key", key, limit)
+        limit, given = self.tenant.limits.id_max, options.get("idempotency_key")
+        key = check_id("idempotency_key", given, limit) if given else ""
         if request_id is None and key:
             request_id = f"key-{digest_of(key.encode())}"
         request_id = check_id("request_id", request_id, limit)
@@ -116,7 +115,7 @@ class Conversation:
             if known is not None and known["role"] != each["role"]:
                 raise BadRequest(f"messages[{at}].id", f"{each['id']} is a message of the {known['role']}")
 
-    def _check_known(self, messages: Sequence[Message], request_id: str, options: Mapping[str, Any]) -> None:
+    def _check_known(self, messages: Sequence[Message], request_id: str, options: Mapping[str, object]) -> None:
         # A message that comes with the id of another one is that one.
         replaced = None if options.get("keep") else options.get("instead_of")
         for at, each in enumerate(messages):

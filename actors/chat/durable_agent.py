@@ -58,7 +58,7 @@ class DurableAgent(ChatAgent[Any]):
         if not isinstance(chosen, str) or not chosen.isidentifier():
             words = "give the name of the variable that the class is assigned to"
             raise BadRequest("name", f"{chosen!r:.200} is not a name of a class; {words}")
-        about: dict[str, Any] = {"agent": agent, "__module__": sys._getframe(1).f_globals["__name__"]}  # noqa: SLF001 - as namedtuple does
+        about: dict[str, object] = {"agent": agent, "__module__": sys._getframe(1).f_globals["__name__"]}  # noqa: SLF001 - as namedtuple does
         if deps is not None:
             if not callable(deps):
                 raise BadRequest("deps", f"{deps!r:.200} is not a function that makes them")
