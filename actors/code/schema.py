@@ -127,7 +127,7 @@ class _Way(Protocol):
     hints: dict[str, Any]
     is_unsure: bool
 
-    def take(self, value: Any) -> list[Any]: ...
+    def take(self, value: Any) -> list[object]: ...
 
     def make(self, shown: Any, more: dict[str, Any] = ..., /) -> object: ...
 
@@ -145,11 +145,11 @@ class _Model:
         self._private = dict.fromkeys(kind.__private_attributes__, PydanticUndefined)
         self._is_simple = not (self._hidden or self._takes_extra or self._private or self._is_root)
 
-    def take(self, value: BaseModel) -> list[Any]:
+    def take(self, value: BaseModel) -> list[object]:
         kept, given = value.__dict__, value.__pydantic_fields_set__
         if self._is_simple and kept.keys() == self.hints.keys() == given:
             return [kept]
-        more: dict[str, Any] = {"hidden": {name: kept[name] for name in self._hidden if name in kept}}
+        more: dict[str, object] = {"hidden": {name: kept[name] for name in self._hidden if name in kept}}
         more["unset"] = [name for name in self.hints if name not in given]
         private = value.__pydantic_private__ or _NOTHING
         more["private"] = {name: each for name, each in private.items() if each is not PydanticUndefined}
@@ -173,10 +173,10 @@ class _Model:
 
 def _restore(
     made: BaseModel,
-    fields: dict[str, Any],
+    fields: dict[str, object],
     given: set[str],
-    extra: dict[str, Any] | None,
-    private: dict[str, Any] | None,
+    extra: dict[str, object] | None,
+    private: dict[str, object] | None,
 ) -> None:
     # As pydantic's own `__setstate__` does.
     put = object.__setattr__
@@ -195,7 +195,7 @@ class _Dataclass:
         self.hints = {name: hints.get(name, Any) for name in self._names}
         self._has_slots = any("__slots__" in vars(each) for each in kind.__mro__[:-1])
 
-    def take(self, value: Any) -> list[Any]:
+    def take(self, value: object) -> list[object]:
         shown = {name: getattr(value, name) for name in self._names if hasattr(value, name)}
         more = {
             name: each
@@ -204,7 +204,7 @@ class _Dataclass:
         }
         return [shown, more] if more else [shown]
 
-    def make(self, shown: dict[str, Any], more: dict[str, Any] = _NOTHING, /) -> object:
+    def make(self, shown: dict[str, object], more: dict[str, object] = _NOTHING, /) -> object:
         made = self._kind.__new__(self._kind)
         kept = shown | more
         if self._has_slots:
@@ -220,7 +220,7 @@ class _Enum:
     def __init__(self, kind: type[enum.Enum]) -> None:
         self._kind, self.hints, self.is_unsure = kind, _NOTHING, False
 
-    def take(self, value: enum.Enum) -> list[Any]:
+    def take(self, value: enum.Enum) -> list[object]:
         shown = value.value if type(value.value) in _SHOWABLE else value.name
         return [shown, {"member": value.name}] if value.name in self._kind.__members__ else [shown, {"of": value.value}]
 
@@ -232,10 +232,10 @@ class _NamedTuple:
     def __init__(self, kind: Any) -> None:
         self._kind, self.hints, self.is_unsure = kind, _hints(kind), False
 
-    def take(self, value: tuple[Any, ...]) -> list[Any]:
+    def take(self, value: tuple[object, ...]) -> list[object]:
         return [list(value)]
 
-    def make(self, shown: list[Any], _more: dict[str, Any] = _NOTHING, /) -> object:
+    def make(self, shown: list[object], _more: dict[str, object] = _NOTHING, /) -> object:
         return tuple.__new__(self._kind, shown)
 
 
@@ -249,7 +249,7 @@ class _Foreign:
     def _adapter(self) -> TypeAdapter[Any]:
         return TypeAdapter(self._kind)
 
-    def take(self, value: Any) -> list[Any]:
+    def take(self, value: object) -> list[object]:
         name = self._kind.__name__
         try:
             shown = self._adapter.dump_python(value, mode="json", round_trip=True)
@@ -262,7 +262,7 @@ class _Foreign:
             )
         return [shown]
 
-    def make(self, shown: Any, _more: dict[str, Any] = _NOTHING, /) -> object:
+    def make(self, shown: object, _more: dict[str, object] = _NOTHING, /) -> object:
         return self._adapter.validate_python(shown)
 
 

@@ -203,7 +203,7 @@ def _shown(of: Written) -> str:
     return f"{of.label}{str(of.signature).partition(' ->')[0]}"
 
 
-def _fiber_shape(agent_class: Any, name: str) -> Entered:
+def _fiber_shape(agent_class: type, name: str) -> Entered:
     method = getattr(agent_class, name)
     of = written(method, agent_class, name)
     if gives_bit_by_bit(method):

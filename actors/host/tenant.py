@@ -131,14 +131,14 @@ class Tenant(Life):
 
     def _constructed_for_start(self) -> bool:
         # Make the author's object; whether more is to be done before it can work.
-        agent_class: Any = load_type(type_of(self.agent_id), self.code_dir)
+        agent_class = load_type(type_of(self.agent_id), self.code_dir)
         self.agent = agent = agent_class()
         vars(agent)["_perdure"] = self  # the one attribute of ours
         fresh = self._is_first_life and self._storage is None
         self._watch = self._watch_over
         if self._storage is not None:
             self._watch_over(self._storage.state)
-        has_start = overrides(agent_class, "on_start") or agent_class.__perdure_version__ > FIRST
+        has_start = overrides(agent_class, "on_start") or agent.__perdure_version__ > FIRST
         return has_start or not (fresh or not self.has_storage)
 
     @cached_once

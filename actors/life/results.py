@@ -83,7 +83,7 @@ class RunInfo:
     retries: int = 0
 
     @classmethod
-    def from_ledger(cls, known: Mapping[str, Any], delivery_id: str = "") -> RunInfo:
+    def from_ledger(cls, known: Mapping[str, object], delivery_id: str = "") -> RunInfo:
         """A run as the ledger describes it. What it says besides is for others."""
         fields = {key: value for key, value in known.items() if key in cls.__dataclass_fields__}
         return _filled(cls, {**_OF_INFO, **fields, "delivery_id": delivery_id})
@@ -188,7 +188,7 @@ def statuses_of(given: object) -> list[str] | None:
     return None if given is None else sorted(check_words("status", given, Status))
 
 
-def _filled(kind: type[T], values: dict[str, Any]) -> T:
+def _filled(kind: type[T], values: dict[str, object]) -> T:
     """An object of a frozen dataclass with values for all of its fields. Of many, each is made in a third of the time that `__init__`
     takes, which sets them one by one."""
     made = object.__new__(kind)
