@@ -429,15 +429,19 @@ class Telegram:
     async def post(self, thread_id: str, text: str) -> str:
         chat_id, topic = _place(thread_id)
         shown, entities = _entities(text)
-        options: dict[str, Any] = {"message_thread_id": topic, "link_preview_options": _NO_PREVIEW}
-        sent = await self._asked(lambda: self._bot.send_message(chat_id, shown, entities=entities, **options))
+        sent = await self._asked(
+            lambda: self._bot.send_message(
+                chat_id, shown, entities=entities, message_thread_id=topic, link_preview_options=_NO_PREVIEW
+            )
+        )
         return str(sent.message_id)
 
     async def edit(self, thread_id: str, message_id: str, text: str) -> None:
         place = _place(thread_id)[0], int(message_id)
         shown, entities = _entities(text)
-        options: dict[str, Any] = {"entities": entities, "link_preview_options": _NO_PREVIEW}
-        await self._asked(lambda: self._bot.edit_message_text(shown, *place, **options))
+        await self._asked(
+            lambda: self._bot.edit_message_text(shown, *place, entities=entities, link_preview_options=_NO_PREVIEW)
+        )
 
     async def delete(self, thread_id: str, message_id: str) -> None:
         await self._asked(lambda: self._bot.delete_message(_place(thread_id)[0], int(message_id)))

@@ -33,7 +33,7 @@ from perdure.actors.telemetry.instruments import INSTRUMENTS, Instrument
 from perdure.actors.telemetry.settings import TelemetrySettings
 from perdure.actors.telemetry.telemetry import TRACE, Telemetry
 from perdure.ledger import plain_without_secrets
-from perdure.policies import EndedSpan, TraceContext
+from perdure.policies import Attribute, EndedSpan, TraceContext
 
 EVERY_MS: Final = 500
 """How long a span waits for others. What a killed process had not sent by then is lost with it."""
@@ -74,7 +74,7 @@ class OtlpTelemetry(Telemetry):
 
     def tell(self, span: EndedSpan) -> None:
         """Hand a span to the SDK: it is put into a queue, and this returns at once."""
-        attributes: dict[str, Any] = {
+        attributes: dict[str, Attribute] = {
             name: plain_without_secrets(value) for name, value in span.attributes.items() if value not in ("", None)
         }
         if span.error:
@@ -129,7 +129,7 @@ class OtlpMetrics:
 
     def __init__(self, provider: MeterProvider) -> None:
         self._meter = provider.get_meter(SCOPE)
-        self._made: dict[str, Any] = {}
+        self._made: dict[str, Callable[..., None]] = {}
 
     def count(self, name: str, value: float = 1, tags: Tags | None = None) -> None:
         self._with(name, lambda it: self._meter.create_counter(it.name, it.unit, it.description).add, value, tags)
