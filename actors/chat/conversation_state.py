@@ -169,7 +169,7 @@ class ConversationState:
         placed = self.transcript.placed(messages)
         self.transcript.put(placed)
         stream.beside(messages=placed)
-        if any(each["role"] == "user" for each in messages):
+        if stream.turn.is_of_a_person:
             self.lost_calls.user_spoke()
 
     # tools and model

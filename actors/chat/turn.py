@@ -46,6 +46,9 @@ class TurnSettings(TypedDict, total=False):
     keep: bool
 
 
+PEOPLES = frozenset({"chat", "save", "submission"})  # triggers
+
+
 @dataclass
 class Turn(StoredRow):
     """One exchange. Instants are milliseconds since the epoch.
@@ -118,6 +121,11 @@ class Turn(StoredRow):
     @property
     def is_over(self) -> bool:
         return self.status in TURN_ENDED
+
+    @property
+    def is_of_a_person(self) -> bool:
+        """Whether a person has sent messages by it. What the runtime tells of runs stands in messages of the user too."""
+        return self.trigger in PEOPLES and any(each["role"] == "user" for each in self.messages)
 
     def apply(self, event: TurnEvent) -> bool:
         """Move the status by the table. Returns False for an echo. Raises `IllegalTransition`, for a bug of ours."""

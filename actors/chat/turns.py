@@ -66,7 +66,6 @@ FATAL = (StaleIncarnation, StorageError)
 
 Ending = Callable[[LiveTurn], Awaitable[TurnOutcome]]
 PART = "questions"
-PEOPLES = frozenset({"chat", "save", "submission"})
 UNANSWERED = "Nobody has answered in time, so the turn has ended."
 
 
@@ -131,7 +130,7 @@ class ClientAnswers:
     async def answered_by(self, turn: Turn) -> None:
         """A person has sent a message. It answers the questions of parked turns that the author's repair makes a part of the talk (seed
         000): each such turn ends, with the repaired part."""
-        if turn.trigger not in PEOPLES or not any(each["role"] == "user" for each in turn.messages):
+        if not turn.is_of_a_person:
             return
         for parked in [each for each in self._state.open.values() if each.status is TurnStatus.PARKED]:
             if all(self._is_talk(part) for part in self._waiting_calls(parked)):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from perdure.actors import tool
+from perdure.actors import Agent, Detached, RunContext, exposed, tool
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from tests.actors.chat.desk import SCRIPT, Adder, Listener, Outside
@@ -196,16 +196,28 @@ async def hang(what: str) -> str:
     return "done"
 
 
+class Counted(Agent):
+    """Counts."""
+
+    async def run(self, input: int, run: RunContext) -> str:
+        return f"counted to {input}"
+
+
 class Hanger(Adder):
-    """Calls what hangs."""
+    """Calls what hangs, and may ask for a run of which it is told."""
 
     def tools(self) -> list[Any]:
-        """It."""
+        """What hangs."""
         return [hang]
 
+    @exposed
+    async def begin(self) -> None:
+        """Ask for the run."""
+        await self.run_agent_tool(Counted, 3, run_id="counted", detached=Detached(notify=True))
 
-def test_a_call_that_was_refused_is_made_again_after_a_message_of_the_user_only() -> None:
-    """The continuation of an answer is no consent."""
+
+def test_a_call_that_was_refused_is_made_again_after_a_message_of_a_person_only() -> None:
+    """The continuation of an answer is no consent, and neither is what the runtime tells of a run in a message of the user."""
     note = {"role": "system", "parts": [{"type": "text", "text": "Be brief."}]}
     hangs = ScriptedCall(name="hang", arguments={"what": "it"})
 
@@ -213,13 +225,18 @@ def test_a_call_that_was_refused_is_made_again_after_a_message_of_the_user_only(
         await room.do("chat", "go")
         result = await room.do("continue_last_turn")
         assert [words[:7] for _, words in outcomes(result.message)] == ["OUTCOME", "NOT RUN", "NOT RUN"]
+        await room.do("begin")
+        while len(await room.do("get_messages")) < 4:
+            await asyncio.sleep(0.2)
+        assert {words[:7] for _, words in outcomes((await room.do("get_messages"))[-1])} == {"NOT RUN"}
         assert Outside.effects["hang", "it"] == 1
         await room.do("chat", "once more")
         assert Outside.effects["hang", "it"] == 2
         await room.do("chat", [note, "and again"])
         assert Outside.effects["hang", "it"] == 3
 
-    asked = [calls(asks, hangs) for asks in ("go", "Continue your last message", "once more", "and again")]
+    said = ("go", "Continue your last message", "counted to 3", "once more", "and again")
+    asked = [calls(words, hangs) for words in said]
     visit(Hanger, story, Script(questions=tuple(asked), again=("OUTCOME UNKNOWN",), again_max=1))
 
 
