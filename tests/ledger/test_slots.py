@@ -30,8 +30,8 @@ from perdure.ledger.slots import (
     Procedure,
     Request,
     Root,
-    SlotRecord,
     SlotDamaged,
+    SlotRecord,
     slot_key,
 )
 
