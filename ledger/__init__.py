@@ -166,7 +166,7 @@ if TYPE_CHECKING:
         run_from,
         run_record,
     )
-    from perdure.ledger.status import HARD, LIVE, Status
+    from perdure.ledger.status import HARD, LAST_EVENTS, LIVE, Status
     from perdure.ledger.stimulus import (
         COLLECTED_NOTHING,
         NOT_RUNNABLE,

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from perdure.actors.ag_ui.client_ids import turn_id
 from perdure.actors.chat.chat_agent import ChatAgent
-from perdure.actors.gateway.backend import Backend, Reached, asked
+from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.bodies import body_of
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
@@ -50,7 +50,8 @@ class _AgUi:
         who = self._backend.principal(request, Scope.CHAT)
         names = request.path_params
         reached, _ = await self._backend.reach(who, [names["agent"], names["thread_id"]])
-        was_open = await asked(_chat(reached).handle.cancel_chat(turn_id(reached.agent_id, names["run_id"])))
+        turn = turn_id(reached.agent_id, names["run_id"])
+        was_open = await _chat(reached).caller.call("cancel_chat", turn)
         return JSONResponse({"cancelled": was_open})
 
 

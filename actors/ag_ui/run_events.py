@@ -39,6 +39,7 @@ from perdure.actors.ag_ui.speech import Speech
 from perdure.actors.events.message_parts import chunk_of
 from perdure.actors.events.reducer import FoldedEvent as RunEvent
 from perdure.actors.events.reducer import SentFrame
+from perdure.ledger import LAST_EVENTS
 from perdure.policies import Part, awaits_client, tool_name
 
 VERSION: Final = "1.0"
@@ -213,7 +214,7 @@ class _Child:
             return [told for each in found if each is not None for told in self._speech.say(each)]
         if kind in ("progress", "milestone"):
             return self._activity(event)
-        if kind in ("finished", "error", "aborted", "cleared") and not self._is_over:
+        if kind in LAST_EVENTS and not self._is_over:
             self._is_over = True
             words = {"error": event.get("error"), "aborted": event.get("reason") or "cancelled", "cleared": "cleared"}
             return self._ended(words.get(kind) and str(words[kind]), event.get("output", event.get("summary")))

@@ -13,8 +13,8 @@ A refusal is a RUN_ERROR, because the client has begun its run.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from typing import Any, Final, NamedTuple
 
 from ag_ui.core import (
@@ -23,6 +23,7 @@ from ag_ui.core import (
     DeveloperMessage,
     FileSource,
     Message,
+    ResumeEntry,
     RunAgentInput,
     SystemMessage,
     TextPart,
@@ -35,11 +36,12 @@ from pydantic import ValidationError
 
 from perdure.actors.ag_ui.client_ids import turn_id
 from perdure.actors.ag_ui.run_events import AgUiRun, interrupt_id, interrupt_of, waiting_calls
-from perdure.actors.ag_ui.speech import Speech, text_of, value_of
-from perdure.actors.gateway.backend import Backend, Reached, asked
-from perdure.actors.gateway.call_runs import CallRuns, Framed
+from perdure.actors.ag_ui.speech import Speech, value_of
+from perdure.actors.chat.turn import TurnPage, TurnTold
+from perdure.actors.gateway.backend import Backend, Reached
+from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, TurnDropped
 from perdure.actors.gateway.problems import is_known, told
-from perdure.actors.tasks import awaited
+from perdure.actors.gateway.turn_follower import Framed, TurnFollower, is_last
 from perdure.ledger import BadRequest, PerdureError, of_json
 from perdure.policies import TURN_ENDED, Event, Json, JsonObject, Part, TurnStatus, says_nothing
 from perdure.policies import Message as OurMessage
@@ -171,95 +173,10 @@ def _retold(part: Part, part_id: str) -> list[JsonObject]:
     return found
 
 
-# ---------------------------------------------------------------- watch
-# A turn and the runs of its calls, followed at once, for one reader who takes what he can.
-#
-# The queue between is short, so a slow reader stops those who ask. A call's result is told after everything that its run has said.
-
-
-AT_ONCE: Final = 64
-OUTPUTS: Final = frozenset({"tool-output-available", "tool-output-error", "tool-output-denied"})
-
-
-class StreamedEvent(NamedTuple):
-    """An event of the turn's stream."""
-
-    event: Event
-
-
-class Paused(NamedTuple):
-    """Nothing was said for a while, or a call has ended: the agent's state may have changed."""
-
-
-class TurnFinished(NamedTuple):
-    """The turn has ended, or is parked. Nothing follows."""
-
-    status: str
-    error: str
-    reason: str
-
-
-Item = StreamedEvent | Framed | Paused | TurnFinished
-
-
-class TurnWatch:
-    """Follows one turn from its first event to its end, or until it waits for a person."""
-
-    def __init__(self, backend: Backend, reached: Reached, request_id: str) -> None:
-        self._backend, self._reached, self._request_id = backend, reached, request_id
-        self._out: asyncio.Queue[Item] = asyncio.Queue(AT_ONCE)
-        self._runs = CallRuns(backend, reached.agent_id, request_id, self._out.put)
-
-    async def items(self) -> AsyncGenerator[Item, None]:
-        """Everything, in order. Raises what the agent or the supervisor raised."""
-        turn = awaited(self._turn())
-        getting = awaited(self._out.get())
-        try:
-            while True:
-                await asyncio.wait({getting, turn, *self._runs.under_way}, return_when=asyncio.FIRST_COMPLETED)
-                if turn.done():
-                    turn.result()
-                self._runs.raise_failures()
-                if not getting.done():
-                    continue
-                item = getting.result()
-                getting = awaited(self._out.get())
-                yield item
-                if isinstance(item, TurnFinished):
-                    return
-        finally:
-            tasks: list[asyncio.Task[object]] = [getting, turn]
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            await self._runs.close()
-
-    async def _turn(self) -> None:
-        first = 0
-        while True:
-            told = await asked(self._reached.handle._perdure_follow_turn(self._request_id, first))  # noqa: SLF001 - ours
-            for event in told["events"]:
-                await self._say(event)
-            first = told["next"]
-            if first >= told["next_event"] and told["status"] in (*TURN_ENDED, TurnStatus.PARKED):
-                await self._out.put(TurnFinished(told["status"], told["error"], told["reason"]))
-                await asyncio.Event().wait()  # the reader ends the watch
-            await self._out.put(Paused())
-
-    async def _say(self, event: Event) -> None:
-        kind, call_id = event["type"], str(event.get("toolCallId") or "")
-        if kind in OUTPUTS and call_id:
-            await self._runs.told(call_id)
-        await self._out.put(StreamedEvent(event))
-        if kind == "tool-input-available" and not event.get("providerExecuted"):
-            await self._runs.follow(call_id)
-        elif kind in OUTPUTS:
-            await self._out.put(Paused())
-
-
 __all__ = ["input_of", "serve"]
 
 ANSWERS = frozenset({"tool-approval-response", "tool-output-available", "tool-output-error", "tool-output-denied"})
+OUTPUTS: Final = frozenset({"tool-output-available", "tool-output-error", "tool-output-denied"})
 ENCODER = EventEncoder()
 
 
@@ -271,6 +188,7 @@ class RunTarget(NamedTuple):
 
     request_id: str
     calls: frozenset[str] = frozenset()
+    opening: TurnPage | None = None
 
 
 async def serve(backend: Backend, reached: Reached, given: RunAgentInput) -> AsyncGenerator[bytes, None]:
@@ -278,9 +196,9 @@ async def serve(backend: Backend, reached: Reached, given: RunAgentInput) -> Asy
     run = AgUiRun(given.thread_id, given.run_id, given.messages, (each.name for each in given.tools or ()))
     yield encoded(run.begin(given.parent_run_id))
     try:
-        async for events in _Serving(backend, reached, given, run).events():
-            if events:
-                yield encoded(events)
+        async with aclosing(_Serving(backend, reached, given, run).events()) as batches:
+            async for piece in (encoded(events) async for events in batches if events):
+                yield piece
     except PerdureError as problem:
         if not is_known(problem):
             raise
@@ -296,7 +214,7 @@ def encoded(events: Iterable[BaseEvent]) -> bytes:
 class _Serving:
     def __init__(self, backend: Backend, reached: Reached, given: RunAgentInput, run: AgUiRun) -> None:
         self._backend, self._reached, self._given, self._run = backend, reached, given, run
-        self._handle = reached.handle
+        self._call, self._turns = reached.caller.call, ChatTurns(reached.caller)
         self._is_told = True
 
     async def events(self) -> AsyncGenerator[list[BaseEvent], None]:
@@ -309,28 +227,46 @@ class _Serving:
             yield self._run.succeeded()
             return
         self._is_told = not target.calls
-        items = TurnWatch(self._backend, self._reached, target.request_id).items()
-        try:
-            async for item in items:
-                yield await self._told(item, target)
-        finally:
-            await items.aclose()
+        async with (
+            TurnFollower(self._backend, self._reached, target.request_id, target.opening) as follower,
+            aclosing(self._followed(follower, target)) as pieces,
+        ):
+            async for piece in pieces:
+                yield piece
 
-    async def _told(self, item: Item, target: RunTarget) -> list[BaseEvent]:
-        match item:
-            case StreamedEvent(event):
-                self._is_told = self._is_told or self._is_answer(event, target)
-                return self._said(event, target)
-            case Framed(_, frame, is_agent):
-                is_known = self._is_told and self._run.knows(str(frame.get("parent_tool_call_id")))
-                return self._run.frame(frame, is_agent=is_agent) if is_known else []
-            case TurnFinished():
-                return await self._state() + self._over(item, target)
-            case _:
-                return await self._state()
+    async def _followed(self, follower: TurnFollower, target: RunTarget) -> AsyncGenerator[list[BaseEvent], None]:
+        is_over = False
+        while not is_over:
+            item = await follower.next()
+            if isinstance(item, Framed):
+                yield self._framed(item)
+            elif item is not None:
+                async for piece in self._page(item, target, follower):
+                    yield piece
+                is_over = is_last(item)
+                yield await self._state() + (self._over(item, target) if is_over else [])
+
+    async def _page(
+        self, page: TurnPage, target: RunTarget, follower: TurnFollower
+    ) -> AsyncGenerator[list[BaseEvent], None]:
+        """The events of a page. The result of a call comes after all that its run has said, and may have changed the agent's state."""
+        for event in page["events"]:
+            kind, call_id = event["type"], str(event.get("toolCallId") or "")
+            while kind in OUTPUTS and (framed := await follower.said_before(call_id)) is not None:
+                yield self._framed(framed)
+            self._is_told = self._is_told or (kind in ANSWERS and call_id in target.calls)
+            yield self._said(event, target)
+            if kind in OUTPUTS:
+                yield await self._state()
+            elif kind == "tool-input-available" and not event.get("providerExecuted"):
+                await follower.runs.follow(call_id)
 
     async def _state(self) -> list[BaseEvent]:
-        return self._run.state(await asked(self._handle._perdure_state()))  # noqa: SLF001 - ours
+        return self._run.state(await self._call("_perdure_state"))
+
+    def _framed(self, framed: Framed) -> list[BaseEvent]:
+        is_known = self._is_told and self._run.knows(str(framed.frame.get("parent_tool_call_id")))
+        return self._run.frame(framed.frame, is_agent=framed.is_agent) if is_known else []
 
     def _said(self, event: Event, target: RunTarget) -> list[BaseEvent]:
         if event["type"] == "start":
@@ -341,12 +277,8 @@ class _Serving:
         self._run.skip(event)
         return []
 
-    @staticmethod
-    def _is_answer(event: Event, target: RunTarget) -> bool:
-        return event["type"] in ANSWERS and event.get("toolCallId") in target.calls
-
-    def _over(self, end: TurnFinished, target: RunTarget) -> list[BaseEvent]:
-        match end.status:
+    def _over(self, end: TurnPage, target: RunTarget) -> list[BaseEvent]:
+        match end["status"]:
             case TurnStatus.PARKED:
                 return self._run.parked(target.request_id)
             case TurnStatus.COMPLETED:
@@ -354,7 +286,7 @@ class _Serving:
             case TurnStatus.ABORTED:
                 return self._run.cancelled()
             case _:
-                return self._run.failed(end.error, end.reason or end.status)
+                return self._run.failed(end["error"], end["reason"] or end["status"])
 
     # which turn it is
 
@@ -365,39 +297,43 @@ class _Serving:
         if executed is not None:
             return executed
         request_id = turn_id(self._reached.agent_id, self._given.run_id)
-        if await asked(self._handle.inspect_turn(request_id)) is not None:
+        if await self._turns.known(request_id) is not None:
             return RunTarget(request_id)
         messages = asking(self._given)
         return await self._asked(request_id, messages) if messages else None
 
     async def _asked(self, request_id: str, messages: list[JsonObject]) -> RunTarget:
         """The turn that answers these messages."""
-        known = await asked(self._handle.get_messages())
+        known = await self._call("get_messages")
         if not known and (before := earlier(self._given)):
-            await asked(self._handle.add_messages(before))
+            await self._call("add_messages", before)
         options: dict[str, object] = {"metadata": metadata(self._given)}
         if tools := client_tools(self._given):
             options["client_tools"] = tools
         places = {message["id"]: at for at, message in enumerate(known)}
         answer = next((each for each in known[places.get(messages[-1]["id"], len(known)) + 1 :]), None)
-        if answer is None or answer["role"] != "assistant":
-            accept = self._handle.submit_messages(messages, request_id=request_id, **options)
-        else:
-            for turn in await asked(self._handle.list_turns()):
-                if turn["message_id"] == answer["id"] and turn["status"] not in TURN_ENDED:
-                    return RunTarget(turn["request_id"])
-            options["instead_of"] = answer["id"]
-            accept = self._handle._perdure_accept_turn("regenerate", None, request_id, options)  # noqa: SLF001 - ours
-        accepted = await asked(accept)
-        if accepted["reason"] == "dropped":
-            raise BadRequest("messages", accepted["error"])
-        return RunTarget(request_id)
+        try:
+            if answer is None or answer["role"] != "assistant":
+                opening = await self._turns.begin("submission", messages, request_id, options)
+            elif open_turn := await self._open_turn(answer["id"]):
+                return RunTarget(open_turn["request_id"])
+            else:
+                options["instead_of"] = answer["id"]
+                opening = await self._turns.begin("regenerate", None, request_id, options)
+        except TurnDropped as problem:
+            raise BadRequest("messages", str(problem)) from None
+        return RunTarget(request_id, opening=opening)
+
+    async def _open_turn(self, message_id: str | None = None) -> TurnTold | None:
+        """The newest turn that is not over, of those that write this message if one is named."""
+        return await self._turns.newest(
+            lambda turn: turn["status"] not in TURN_ENDED and message_id in (None, turn["message_id"])
+        )
 
     async def _shown(self) -> tuple[list[BaseEvent], RunTarget | None]:
         """The conversation for a client that asks for nothing, and the turn under way."""
-        turns = await asked(self._handle.list_turns())
-        turn = next((each for each in reversed(turns) if each["status"] not in TURN_ENDED), None)
-        known = await asked(self._handle.get_messages())
+        turn = await self._open_turn()
+        known = await self._call("get_messages")
         before = [each for each in known if turn is None or each["id"] != turn["message_id"]]
         return self._run.replaced(conversation(before)), turn and RunTarget(turn["request_id"])
 
@@ -411,10 +347,11 @@ class _Serving:
         if len(turns) != 1 or None in named.values():
             raise BadRequest("resume", "names interrupts that are not of one run of this thread")
         request_id = turns.pop()
-        waiting = await self._waiting(request_id)
+        turn = await self._turns.known(request_id)
+        waiting = await self._waiting(turn)
         calls = frozenset(each[1] for each in named.values() if each is not None)
         if not waiting:
-            await self._check_answered(request_id, calls)
+            await self._check_answered(turn, calls)
             return RunTarget(request_id, calls)
         open_ids = {interrupt_id(request_id, call_id): part for call_id, part in waiting.items()}
         if open_ids.keys() != said.keys():
@@ -422,69 +359,60 @@ class _Serving:
             wrong = f"leaves {sorted(missing)} open" if missing else f"answers {sorted(foreign)}, which are not open"
             raise BadRequest("resume", wrong)
         for key, part in open_ids.items():
-            await self._answer(part, is_resolved=said[key].status == "resolved", payload=said[key].payload)
+            await self._turns.answer(answer_of(part, said[key]))
         return RunTarget(request_id, calls)
 
-    async def _check_answered(self, request_id: str, calls: frozenset[str]) -> None:
+    async def _check_answered(self, turn: TurnTold | None, calls: frozenset[str]) -> None:
         """The same answers were given before: whoever asks again is told what came of them."""
-        if await asked(self._handle.inspect_turn(request_id)) is None:
+        if turn is None:
             raise BadRequest("resume", "names a run that this thread does not know")
-        events = (await asked(self._handle._perdure_follow_turn(request_id, 0)))["events"]  # noqa: SLF001 - ours
-        if not calls <= {each.get("toolCallId") for each in events}:
+        page = await self._call("_perdure_follow_turn", turn["request_id"], 0)
+        if not calls <= {each.get("toolCallId") for each in page["events"]}:
             raise BadRequest("resume", "names a call that the run has not made")
-
-    async def _answer(self, part: Part, *, is_resolved: bool, payload: object) -> None:
-        call_id = part["toolCallId"]
-        if part.get("state") == "approval-requested":
-            approved, reason = _verdict(payload) if is_resolved else (False, "cancelled")
-            await asked(self._handle.respond_to_approval(call_id, approved, reason))
-        elif is_resolved:
-            await asked(self._handle.resolve_tool_call(call_id, payload))
-        else:
-            await asked(self._handle.resolve_tool_call(call_id, error="The user has cancelled this call."))
 
     async def _executed(self) -> RunTarget | None:
         """What the front end's tools have come to, for the turn that waits for them."""
         given = answers(self._given)
         if not given:
             return None
-        known = await asked(self._handle.get_messages())
-        held = next((each for each in reversed(known) if given.keys() & _calls(each)), None)
-        turns = await asked(self._handle.list_turns())
-        turn = next((each for each in reversed(turns) if held and each["message_id"] == held["id"]), None)
-        if turn is None or asking(self._given):
+        held = await self._turns.message(lambda each: bool(given.keys() & _calls(each)))
+        turn = held and await self._turns.newest(lambda each: each["message_id"] == held["id"])
+        if not turn or asking(self._given):
             return None
-        waiting = await self._waiting(turn["request_id"])
+        waiting = await self._waiting(turn)
         for call_id, message in given.items():
-            if call_id in waiting and waiting[call_id].get("state") != "approval-requested":
-                if message.error:
-                    await asked(
-                        self._handle.resolve_tool_call(call_id, error=message.error or text_of(message.content))
-                    )
-                else:
-                    await asked(self._handle.resolve_tool_call(call_id, value_of(message)))
+            answer = (
+                CallAnswer(call_id, error=message.error) if message.error else CallAnswer(call_id, value_of(message))
+            )
+            if call_id in waiting and answer.fits(waiting[call_id]):
+                await self._turns.answer(answer)
         return RunTarget(turn["request_id"], frozenset(given))
 
-    async def _waiting(self, request_id: str) -> dict[str, Part]:
+    async def _waiting(self, turn: TurnTold | None) -> dict[str, Part]:
         """The calls for which a parked turn waits."""
-        turn = await asked(self._handle.inspect_turn(request_id))
         if turn is None or turn["status"] != TurnStatus.PARKED:
             return {}
-        known = await asked(self._handle.get_messages())
-        parts = [part for message in known if message["id"] == turn["message_id"] for part in message["parts"]]
-        return {str(part["toolCallId"]): part for part in waiting_calls(parts)}
+        message = await self._turns.message(lambda each: each["id"] == turn["message_id"])
+        return {} if message is None else {str(part["toolCallId"]): part for part in waiting_calls(message["parts"])}
 
 
 def _calls(message: OurMessage) -> set[str]:
     return {part["toolCallId"] for part in message["parts"] if "toolCallId" in part}
 
 
-def _verdict(payload: object) -> tuple[bool, str | None]:
-    """What a person has said of a call: a truth, or `{"approved", "reason"?}`; nothing more than `resolved` is a yes."""
-    if isinstance(payload, dict):
-        approved, reason = payload.get("approved", True), payload.get("reason")
+def answer_of(part: Part, said: ResumeEntry) -> CallAnswer:
+    """What a person has said to a call that waits. Raises `BadRequest` for what does not say whether the call is approved."""
+    call_id, is_resolved = part["toolCallId"], said.status == "resolved"
+    if part.get("state") != "approval-requested":
+        is_cancelled = None if is_resolved else "The user has cancelled this call."
+        return CallAnswer(call_id, said.payload if is_resolved else None, is_cancelled)
+    if not is_resolved:
+        return CallAnswer(call_id, approved=False, reason="cancelled")
+    # a truth, or `{"approved", "reason"?}`; nothing more than `resolved` is a yes
+    if isinstance(said.payload, dict):
+        approved, reason = said.payload.get("approved", True), said.payload.get("reason")
     else:
-        approved, reason = (True if payload is None else payload), None
+        approved, reason = (True if said.payload is None else said.payload), None
     if not isinstance(approved, bool) or not isinstance(reason, str | None):
-        raise BadRequest("resume.payload", f"{payload!r:.200} does not say whether the call is approved")
-    return approved, reason
+        raise BadRequest("resume.payload", f"{said.payload!r:.200} does not say whether the call is approved")
+    return CallAnswer(call_id, approved=approved, reason=reason)

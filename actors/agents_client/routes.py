@@ -34,13 +34,13 @@ from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.code.signatures import gives_bit_by_bit
 from perdure.actors.gateway.backend import Backend, Reached, asked
 from perdure.actors.gateway.bodies import parsed_object
+from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, TurnDropped
 from perdure.actors.gateway.problems import close_code
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.registry import kebab
 from perdure.actors.gateway.security import Scope
 from perdure.actors.gateway.shared import Shared
 from perdure.actors.gateway.state_feed import KnownState, WatchedState
-from perdure.actors.life.handle import address_of
 from perdure.actors.life.state_watch import version_of
 from perdure.actors.link.caller import CallerSide
 from perdure.actors.link.wire import RemoteError
@@ -211,7 +211,7 @@ class ChatDesk:
 
     def __init__(self, line: ClientSocket, talk: WatchedChat, attendance: Attendance) -> None:
         self._line, self._talk, self._attendance = line, talk, attendance
-        self._call = talk.caller.call
+        self._call, self._turns = talk.caller.call, ChatTurns(talk.caller)
 
     async def take(self, frame: dict[str, Any]) -> None:
         """Do what a frame asks. One that lacks what it needs is ignored."""
@@ -248,10 +248,9 @@ class ChatDesk:
             await self._refuse(request_id, plan.why)
             return
         self._talk.authors[request_id] = Author(self._line.number, self._talk.head)
-        told = await self._call(
-            "_perdure_accept_turn", plan.trigger, plan.messages or None, request_id, _options(plan, body)
-        )
-        if told["reason"] == "dropped":
+        try:
+            await self._turns.accept(plan.trigger, plan.messages or None, request_id, _options(plan, body))
+        except TurnDropped:
             self._talk.authors.pop(request_id, None)
             await self._line.send(MESSAGES, messages=await self._talk.transcript())
             await self._line.send(RESPONSE, id=request_id, body="", done=True, outcome="skipped")
@@ -291,25 +290,25 @@ class ChatDesk:
         if frame.get("state") == "output-error":
             error = str(frame.get("errorText") or "the client could not execute the call")
         if isinstance(call_id, str):
-            await self._answer(frame, call_id, "resolve_tool_call", call_id, frame.get("output"), error)
+            await self._answer(frame, CallAnswer(call_id, frame.get("output"), error))
 
     async def _approval(self, frame: JsonObject) -> None:
         call_id, approved = frame.get("toolCallId"), frame.get("approved")
         if isinstance(call_id, str) and isinstance(approved, bool):
-            await self._answer(frame, call_id, "respond_to_approval", call_id, approved)
+            await self._answer(frame, CallAnswer(call_id, approved=approved))
 
-    async def _answer(self, frame: JsonObject, call_id: str, method: str, *args: object) -> None:
+    async def _answer(self, frame: JsonObject, answer: CallAnswer) -> None:
         """Answer a call. The one who wants the continuation of its turn owns it, from before it can begin."""
         try:
             turns = (await self._call("_perdure_standing"))["turns"] if frame.get("autoContinue") is True else []
-            for turn in (each for each in turns if call_id in each["waits_for"]):
+            for turn in (each for each in turns if answer.call_id in each["waits_for"]):
                 self._attendance.answered(turn["request_id"])
-            counted = await self._call(method, *args)
+            counted = await self._turns.answer(answer)
         except PerdureError as problem:
-            logger.warning("the answer of a chat client to the call %.80r was refused: %s", call_id, problem)
+            logger.warning("the answer of a chat client to the call %.80r was refused: %s", answer.call_id, problem)
             counted = False
         if counted:
-            await self._tell_answered(call_id)
+            await self._tell_answered(answer.call_id)
 
     async def _tell_answered(self, call_id: str) -> None:
         """Every tab shows the answered call."""
@@ -382,7 +381,7 @@ class AgentsClients:
         if rest != [TRANSCRIPT] or not issubclass(reached.agent_class, ChatAgent):
             raise NoSuchAgent(f"{request.url.path!r:.200} has no transcript")
         try:
-            found = await transcript(await self._caller(reached))
+            found = await transcript(reached.caller)
         except AgentUnreachable as problem:
             raise NoSuchAgent(str(problem)) from problem
         return Response(json_text(found), media_type="application/json")
@@ -411,7 +410,7 @@ class AgentsClients:
         reached, rest = await self._backend.reach(who, segments_of(line.socket))
         if rest:
             raise NoSuchAgent(f"no agent is addressed so: {'/'.join(rest)!r:.60} is left")
-        caller = await self._caller(reached)
+        caller = reached.caller
         async with AsyncExitStack() as held:
             key = reached.agent_id
             state = await held.enter_async_context(self._states.watched(key, lambda: WatchedState(caller)))
@@ -484,12 +483,6 @@ class AgentsClients:
         while True:
             await asyncio.sleep(RECHECK_S)
             socket.state.principal = await socket.state.principal_again()
-
-    async def _caller(self, reached: Reached) -> CallerSide:
-        client = await self._backend.client()
-        address = address_of(reached.handle)
-        assert address is not None
-        return CallerSide(client.caller, address)
 
 
 PASSIVE: Final = frozenset({"cf_agent_stream_resume_request", "cf_agent_stream_resume_ack"})

@@ -8,7 +8,6 @@ asked for together, many by one question. Numbers of frames are the same live an
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -19,10 +18,10 @@ from typing import Any, Final
 from perdure.actors.agents_client.line import ClientSocket, encoded, json_text
 from perdure.actors.events.reducer import SentFrame
 from perdure.actors.gateway.backend import Backend
-from perdure.actors.gateway.run_feed import LAST, Batch
+from perdure.actors.gateway.run_feed import Batch
 from perdure.actors.runtime.client import Client
 from perdure.actors.tasks import awaited
-from perdure.ledger import UnknownRun, digest_of
+from perdure.ledger import LAST_EVENTS, UnknownRun, digest_of
 from perdure.policies import PROGRESS_EVERY_S, JsonObject, run_events
 
 REPLAYED_MAX: Final = 1_000
@@ -295,7 +294,7 @@ class RunTeller:
                 batch = reading.upcoming.result()
                 if batch is None:
                     return
-                await self._send_all(retold, pace.chosen([json.loads(each.text) for each in batch], _now_s()))
+                await self._send_all(retold, pace.chosen(batch.frames, _now_s()))
                 begun.set()
                 reading.go_on()
         except UnknownRun:  # it was cleared meanwhile
@@ -338,7 +337,7 @@ class _Pace:
 
     def chosen(self, frames: list[SentFrame], now_s: float) -> list[SentFrame]:
         """The frames of a batch that are told now. A report that is held back is told before the end, unless there is a newer one."""
-        is_end = bool(frames) and frames[-1]["event"]["kind"] in LAST
+        is_end = bool(frames) and frames[-1]["event"]["kind"] in LAST_EVENTS
         newest = max((at for at, frame in enumerate(frames) if _is_progress(frame)), default=-1)
         if newest >= 0:
             is_early = now_s - self._last_s < PROGRESS_EVERY_S and not is_end and not _is_full(frames[newest])

@@ -14,23 +14,22 @@ its turn, or what the agent's `message_concurrency` says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.actors.ai_sdk.chunks import OLDEST, Translator
 from perdure.actors.chat.turn import TurnPage, TurnTold
-from perdure.actors.gateway.backend import asked
+from perdure.actors.gateway.backend import Backend, Reached
+from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns
 from perdure.actors.gateway.problems import NotNow
-from perdure.actors.life.handle import Handle, address_of
-from perdure.actors.link.caller import AgentCaller
+from perdure.actors.life.handle import address_of
 from perdure.ledger import AgentUnreachable, BadRequest, ConflictingRequest, Standalone, digest_of, request_of
 from perdure.policies import Message, Part, ToolState, TurnStatus, is_settled, is_tool_part
 
 SUBMIT, REGENERATE = "submit-message", "regenerate-message"
 OWN: Final = frozenset({"id", "messages", "trigger", "messageId", "clientTools"})
 """The fields of a request that the protocol knows; the others are the author's, as metadata of the turn."""
-LOOK: Final = 20
 UNDER_WAY: Final = [str(TurnStatus.ACCEPTED), str(TurnStatus.RUNNING)]
 PEOPLES: Final = frozenset({"chat", "save", "submission", "continue", "regenerate"})
 
@@ -80,16 +79,11 @@ class Following:
 
 
 class ClientTurns:
-    """The turns that one client asks of one chat agent.
+    """The turns that one client, of one major, asks of one chat agent."""
 
-    Args:
-        chat: the handle of the agent.
-        new_id: makes an identifier.
-        major: the major of the client.
-    """
-
-    def __init__(self, chat: Handle, new_id: Callable[[], str], major: int = OLDEST) -> None:
-        self._chat, self._new_id, self._major = chat, new_id, major
+    def __init__(self, backend: Backend, reached: Reached, major: int = OLDEST) -> None:
+        self._backend, self._reached, self._major = backend, reached, major
+        self._call, self._new_id, self._turns = reached.caller.call, reached.caller.token, ChatTurns(reached.caller)
 
     async def begin(self, request: TurnRequest) -> Following:
         """The turn that does what is wished. Raises a `PerdureError` if there can be none."""
@@ -102,37 +96,32 @@ class ClientTurns:
             return await self._replace(request, request.message_id)
         return await self._submit(request)
 
-    async def resume(self, caller: AgentCaller) -> Following | None:
+    async def resume(self) -> Following | None:
         """The turn that is being played, or comes next, or has ended just now, from its start; None if there is none.
 
         An agent that has never been is not brought to life by the question.
         """
-        address = address_of(self._chat)
+        address = address_of(self._reached.handle)
         assert address is not None
         existing = address._replace(standalone=Standalone.NEVER)
         try:
-            standing: Any = await asked(caller.call(existing, "_perdure_standing", (), {}))
+            standing: Any = await (await self._backend.client()).caller.call(existing, "_perdure_standing", (), {})
         except AgentUnreachable:
             return None
         turn: TurnTold | None = standing["resumable"]
         return None if turn is None else await self._from_start(turn)
-
-    async def cancel(self) -> int:
-        """Cancel what is under way. Returns how many turns there were."""
-        count: int = await asked(self._chat.cancel_all_chats("cancelled by the client"))
-        return count
 
     # messages of the user
 
     async def _submit(self, request: TurnRequest) -> Following:
         message_id = request.last.get("id")
         if not isinstance(message_id, str):
-            return await self._chatted(request, self._new_id(), {})
+            return await self._chatted(request, self._new_id())
         request_id = request_of(message_id)
         try:
-            following = await self._chatted(request, request_id, {})
+            following = await self._chatted(request, request_id)
         except ConflictingRequest as problem:
-            known = await asked(self._chat.inspect_turn(request_id))
+            known = await self._turns.known(request_id)
             if problem.field != "request_id" or known is None:
                 raise
             if known["status"] in UNDER_WAY:
@@ -144,29 +133,28 @@ class ClientTurns:
         is_old_failure = not told["accepted"] and told["status"] in failed
         return await self._replace(request, message_id) if is_old_failure else following
 
-    async def _chatted(self, request: TurnRequest, request_id: str, options: Mapping[str, object]) -> Following:
-        given = {**request.options, **options}
-        told = await asked(self._chat._perdure_begin_turn("chat", [dict(request.last)], request_id, given))  # noqa: SLF001
-        if told["reason"] == "dropped":
-            raise NotNow(told["error"])
+    async def _chatted(self, request: TurnRequest, request_id: str, **options: str) -> Following:
+        told = await self._turns.begin("chat", [request.last], request_id, {**request.options, **options})
         return Following(request_id, Translator(self._major), told)
 
     async def _replace(self, request: TurnRequest, message_id: str) -> Following:
         """A turn for a message in place of a known one; one for a new message if it is not known."""
         try:
-            return await self._chatted(request, self._new_id(), {"instead_of": message_id})
+            return await self._chatted(request, self._new_id(), instead_of=message_id)
         except BadRequest as problem:
             if problem.field != "instead_of":
                 raise
-        return await self._chatted(request, self._new_id(), {})
+        return await self._chatted(request, self._new_id())
 
     async def _regenerate(self, request: TurnRequest) -> Following:
         was_under_way = await self._cancel_open()
-        newest = await asked(self._chat.get_messages(1))
+        newest = await self._call("get_messages", 1)
         answer = request.message_id or (newest[-1]["id"] if newest and newest[-1]["role"] == "assistant" else None)
         if answer is not None and not was_under_way:
+            request_id, given = self._new_id(), {**request.options, "instead_of": answer}
             try:
-                return await self._regenerated(answer, request)
+                told = await self._turns.begin("regenerate", None, request_id, given)
+                return Following(request_id, Translator(self._major), told)
             except BadRequest as problem:
                 if problem.field != "instead_of":
                     raise
@@ -174,16 +162,11 @@ class ClientTurns:
             raise BadRequest("messages", "there is no answer to give again, and the last message is none of the user's")
         return await self._replace(request, str(request.last["id"]))
 
-    async def _regenerated(self, answer: str, request: TurnRequest) -> Following:
-        request_id, given = self._new_id(), {**request.options, "instead_of": answer}
-        told = await asked(self._chat._perdure_begin_turn("regenerate", None, request_id, given))  # noqa: SLF001
-        return Following(request_id, Translator(self._major), told)
-
     async def _cancel_open(self) -> bool:
         """Cancel the turns under way, the last one first so that none begins meanwhile. Returns whether there was one."""
-        turns = [each for each in await asked(self._chat.list_turns(UNDER_WAY)) if each["trigger"] in PEOPLES]
+        turns = [each for each in await self._call("list_turns", UNDER_WAY) if each["trigger"] in PEOPLES]
         for each in reversed(turns):
-            await asked(self._chat.cancel_chat(each["request_id"], "replaced by the client"))
+            await self._call("cancel_chat", each["request_id"], "replaced by the client")
         return bool(turns)
 
     # answers of the client
@@ -196,8 +179,8 @@ class ClientTurns:
             raise BadRequest("messages", f"the parts of the last one are {type(given).__name__}, not a list")
         parts = [each for each in given if isinstance(each, Mapping)]
         stored = await self._stored(message_id)
-        accepted = [each for each in _answers(stored, parts) if await self._answer(each)]
-        turn = await self._turn_of(message_id, [str(each["toolCallId"]) for each in accepted])
+        accepted = [each for each in answers_in(parts, stored) if await self._turns.answer(each)]
+        turn = await self._turn_of(message_id, [each.call_id for each in accepted])
         if turn is None or (turn["status"] in (TurnStatus.ABORTED, TurnStatus.ERROR) and not accepted):
             raise NotNow(f"the message {message_id!r:.80} waits for no answer of a client")
         translator = Translator(
@@ -211,39 +194,17 @@ class ClientTurns:
 
     async def _stored(self, message_id: str) -> Message:
         """A stored message. Raises `NotNow` if there is none of this id."""
-        for limit in (LOOK, None):
-            messages: list[Message] = await asked(self._chat.get_messages(limit))
-            for each in messages:
-                if each["id"] == message_id:
-                    return each
-        raise NotNow(f"no message is known as {message_id!r:.80}")
-
-    async def _answer(self, part: Mapping[str, Any]) -> bool:
-        """Take one answer. Returns whether it was waited for: the first one counts."""
-        call_id, state = part["toolCallId"], part["state"]
-        if state == ToolState.APPROVAL_RESPONDED:
-            approval = part["approval"]
-            reason = approval.get("reason") if isinstance(approval.get("reason"), str) else None
-            call = self._chat.respond_to_approval(call_id, approval["approved"], reason)
-        elif state == ToolState.OUTPUT_ERROR:
-            call = self._chat.resolve_tool_call(
-                call_id, None, str(part.get("errorText") or "The client's tool failed.")
-            )
-        else:
-            call = self._chat.resolve_tool_call(call_id, part.get("output"))
-        was_waited_for: bool = await asked(call)
-        return was_waited_for
+        found = await self._turns.message(lambda each: each["id"] == message_id)
+        if found is None:
+            raise NotNow(f"no message is known as {message_id!r:.80}")
+        return found
 
     async def _turn_of(self, message_id: str, call_ids: list[str]) -> TurnTold | None:
         """The newest turn that writes a message, or that the answer to a call of an imported message has begun."""
         begun = tuple(f"answer-{digest_of(each.encode())}-" for each in call_ids)
-        turns: list[TurnTold] = await asked(self._chat.list_turns(None, LOOK))
-        found = [
-            each
-            for each in turns
-            if each["message_id"] == message_id or (begun and each["request_id"].startswith(begun))
-        ]
-        return found[-1] if found else None
+        return await self._turns.newest(
+            lambda turn: turn["message_id"] == message_id or (bool(begun) and turn["request_id"].startswith(begun))
+        )
 
     # turns that exist
 
@@ -258,21 +219,22 @@ class ClientTurns:
         return stored["parts"][: turn["base"]]
 
 
-def _answers(stored: Message, parts: list[Mapping[str, object]]) -> list[Mapping[str, object]]:
+def answers_in(parts: list[Mapping[str, Any]], stored: Message) -> list[CallAnswer]:
     """Those of a client's parts that answer what the stored message waits for, and nothing else."""
     calls = [part for part in stored["parts"] if is_tool_part(part) and not is_settled(part)]
     waiting: dict[object, Part] = {part["toolCallId"]: part for part in calls}
-    return [each for each in parts if _fits(waiting.get(each.get("toolCallId")), each)]
+    said = [(_answer(each), waiting[each["toolCallId"]]) for each in parts if each.get("toolCallId") in waiting]
+    return [answer for answer, part in said if answer is not None and answer.fits(part)]
 
 
-def _fits(waiting: Part | None, part: Mapping[str, object]) -> bool:
-    """Whether a client's part answers a call in this state: an approval if it is asked for, and else an output."""
-    if waiting is None:
-        return False
-    if waiting.get("state") == ToolState.APPROVAL_REQUESTED:
-        approval = part.get("approval")
-        is_said = isinstance(approval, Mapping) and isinstance(approval.get("approved"), bool)
-        return is_said and part.get("state") == ToolState.APPROVAL_RESPONDED
-    if part.get("preliminary"):
-        return False
-    return part.get("state") in (ToolState.OUTPUT_AVAILABLE, ToolState.OUTPUT_ERROR)
+def _answer(part: Mapping[str, Any]) -> CallAnswer | None:
+    """What a client's part says to its call; None if it is no answer."""
+    call_id, state, approval = str(part["toolCallId"]), part.get("state"), part.get("approval")
+    if state == ToolState.APPROVAL_RESPONDED and isinstance(approval, Mapping):
+        reason = approval.get("reason") if isinstance(approval.get("reason"), str) else None
+        approved = approval.get("approved")
+        return CallAnswer(call_id, approved=approved, reason=reason) if isinstance(approved, bool) else None
+    if state == ToolState.OUTPUT_ERROR and not part.get("preliminary"):
+        return CallAnswer(call_id, error=str(part.get("errorText") or "The client's tool failed."))
+    is_output = state == ToolState.OUTPUT_AVAILABLE and not part.get("preliminary")
+    return CallAnswer(call_id, part.get("output")) if is_output else None

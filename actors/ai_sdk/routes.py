@@ -28,13 +28,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from perdure.actors.ai_sdk.answer_pages import PollPace, chunks_of
-from perdure.actors.ai_sdk.children import Children
+from perdure.actors.ai_sdk.answer import chunks_of
 from perdure.actors.ai_sdk.chunks import NEWEST, OLDEST, Chunk
 from perdure.actors.ai_sdk.client_turns import UNDER_WAY, ClientTurns, Following, TurnRequest
 from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.code.author_call import tried
-from perdure.actors.gateway.backend import Backend, Reached, asked
+from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.bodies import json_object, parsed_object
 from perdure.actors.gateway.problems import status_of, told
 from perdure.actors.gateway.refusals import NoSuchAgent
@@ -78,12 +77,10 @@ class ChatSocket:
         socket: the connection, not accepted yet.
         chat_class: the name of the class of chats that is spoken with.
         major: the major of the client.
-        pace: how often the followers of this gateway ask.
     """
 
-    def __init__(self, backend: Backend, socket: WebSocket, chat_class: str, major: int, pace: PollPace) -> None:
+    def __init__(self, backend: Backend, socket: WebSocket, chat_class: str, major: int) -> None:
         self._backend, self._socket, self._class, self._major = backend, socket, chat_class, major
-        self._pace = pace
         self._answers: dict[str, asyncio.Task[None]] = {}
         self._sending = asyncio.Lock()
 
@@ -148,10 +145,9 @@ class ChatSocket:
         is_new = frame["type"] == "send"
         who = self._backend.principal(self._socket, Scope.CHAT if is_new else Scope.READ)
         reached, _ = await self._backend.reach(who, [self._class, _text_of(frame, "id")])
-        client = await self._backend.client()
-        turns = ClientTurns(reached.handle, client.world.dice.token, self._major)
+        turns = ClientTurns(self._backend, reached, self._major)
         if not is_new:
-            return reached, await turns.resume(client.caller)
+            return reached, await turns.resume()
         more = frame.get("body")
         if not isinstance(more, Mapping):
             raise BadRequest("body", "is not an object")
@@ -161,8 +157,7 @@ class ChatSocket:
     async def _stream(self, request_id: str, reached: Reached, following: Following) -> None:
         await self._say({"type": "start", "requestId": request_id})
         number = 0
-        children = Children(self._backend, reached.agent_id, following.request_id)
-        async for batch in chunks_of(reached.handle, following, self._pace, children):
+        async for batch in chunks_of(self._backend, reached, following):
             for chunk in batch:
                 await self._say({"type": "chunk", "requestId": request_id, "sequence": number, "chunk": chunk})
                 number += 1
@@ -252,7 +247,7 @@ def chat_id_of(body: Mapping[str, object]) -> str:
 
 class _Chats:
     def __init__(self, backend: Backend) -> None:
-        self._backend, self._pace = backend, PollPace()
+        self._backend = backend
 
     async def ask(self, request: Request) -> Response:
         """Take what the client has said, and stream the answer."""
@@ -271,22 +266,20 @@ class _Chats:
             way = f"POST /chat/{name} asks, and GET /chat/{name}/ID/stream?ai={NEWEST} resumes"
             raise BadRequest("ai", f"this address is no chat's: {way}")
         turns, reached = await self._turns(request, Scope.READ, name, unquote(appended["chat_id"]), int(appended["ai"]))
-        return await self._resumed(turns, reached)
+        return self._answer(reached, await turns.resume())
 
     async def resume(self, request: Request) -> Response:
         """Stream the answer under way from its start."""
-        return await self._resumed(*await self._addressed(request, Scope.READ))
+        turns, reached = await self._addressed(request, Scope.READ)
+        return self._answer(reached, await turns.resume())
 
-    async def _resumed(self, turns: ClientTurns, reached: Reached) -> Response:
-        following = await turns.resume((await self._backend.client()).caller)
-        return Response(status_code=204) if following is None else self._answer(reached, following)
-
-    def _answer(self, reached: Reached, following: Following) -> Response:
+    def _answer(self, reached: Reached, following: Following | None) -> Response:
         """The event stream of a turn."""
-        children = Children(self._backend, reached.agent_id, following.request_id)
+        if following is None:
+            return Response(status_code=204)
 
         async def pieces() -> AsyncGenerator[bytes, None]:
-            async for batch in chunks_of(reached.handle, following, self._pace, children):
+            async for batch in chunks_of(self._backend, reached, following):
                 if batch:
                     yield b"".join(event(encoded(each)) for each in batch)
             yield DONE
@@ -295,19 +288,18 @@ class _Chats:
 
     async def cancel(self, request: Request) -> Response:
         """Cancel what is under way."""
-        turns, _ = await self._addressed(request, Scope.CHAT)
-        return JSONResponse({"cancelled": await turns.cancel()})
+        _, reached = await self._addressed(request, Scope.CHAT)
+        return JSONResponse({"cancelled": await reached.caller.call("cancel_all_chats", "cancelled by the client")})
 
     async def messages(self, request: Request) -> Response:
         """The conversation, without the answers that are being written: to resume tells these from their start."""
         _, reached = await self._addressed(request, Scope.READ)
-        chat = reached.handle
         before = request.query_params.get("before")
         said = request.query_params.get("limit")
         if said is not None and not said.isdecimal():
             raise BadRequest("limit", f"{said!r:.40} is no number of messages")
-        found = await asked(chat.get_messages(None if said is None else int(said), before))
-        written = {each["message_id"] for each in await asked(chat.list_turns(UNDER_WAY))}
+        found = await reached.caller.call("get_messages", None if said is None else int(said), before)
+        written = {each["message_id"] for each in await reached.caller.call("list_turns", UNDER_WAY)}
         shown = [each for each in found if each["id"] not in written]
         return Response(to_json(all_mended(shown)), media_type="application/json")
 
@@ -315,7 +307,7 @@ class _Chats:
         """Speak with a client over its own WebSocket transport."""
         self._backend.principal(socket, Scope.READ)
         name = chat_class(self._backend, socket.path_params.get("chat_class"))
-        await ChatSocket(self._backend, socket, name, major_of(socket), self._pace).serve()
+        await ChatSocket(self._backend, socket, name, major_of(socket)).serve()
 
     async def _addressed(self, request: Request, scope: Scope) -> tuple[ClientTurns, Reached]:
         name = chat_class(self._backend, request.path_params.get("chat_class"))
@@ -326,5 +318,4 @@ class _Chats:
     ) -> tuple[ClientTurns, Reached]:
         who = self._backend.principal(connection, scope)
         reached, _ = await self._backend.reach(who, [name, chat_id])
-        client = await self._backend.client()
-        return ClientTurns(reached.handle, client.world.dice.token, major), reached
+        return ClientTurns(self._backend, reached, major), reached

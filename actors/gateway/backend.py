@@ -14,11 +14,12 @@ from perdure.actors.events.reducer import SentFrame
 from perdure.actors.gateway.client_connection import ClientConnection, Opener
 from perdure.actors.gateway.problems import AgentRaised
 from perdure.actors.gateway.refusals import NoSuchAgent
-from perdure.actors.gateway.registry import Registry, Step
+from perdure.actors.gateway.registry import Registry
 from perdure.actors.gateway.run_feed import Batch, RunFeeds
 from perdure.actors.gateway.security import Principal, Scope, Security
 from perdure.actors.gateway_bus import GatewayBus
 from perdure.actors.life.handle import Handle, address_of
+from perdure.actors.link.caller import CallerSide
 from perdure.actors.link.messages import Plain
 from perdure.actors.runtime.client import Client
 from perdure.ledger import AGENTS, PerdureError, agent_id, path_of, sub_agent_id
@@ -38,13 +39,14 @@ Stopper = Callable[[int], None]
 
 
 class Reached(NamedTuple):
-    """An agent that somebody has addressed: its handle for this loop, its class, its name, and its address in the ledger."""
+    """An agent that somebody has addressed: its handle for this loop, the way to its own methods, its class, its name, and its address in
+    the ledger."""
 
     handle: Handle
+    caller: CallerSide
     agent_class: type[Agent]
     name: str
     agent_id: str
-    steps: Sequence[Step]
 
 
 class Backend:
@@ -81,6 +83,7 @@ class Backend:
         self._connection = ClientConnection(opener)
         self._may_address = may_address
         self._feeds = RunFeeds()
+        self.following = 0  # turns; see `TurnFollower`
         self._at_end: list[Callable[[], Awaitable[None]]] = []
 
     async def client(self) -> Client:
@@ -125,7 +128,9 @@ class Backend:
         address = address_of(handle)
         assert handle is not None
         assert address is not None
-        return Reached(handle, steps[-1].agent_class, steps[-1].name, address.agent_id, steps), rest
+        return Reached(
+            handle, CallerSide(client.caller, address), steps[-1].agent_class, steps[-1].name, address.agent_id
+        ), rest
 
     async def own_id(self, address: str) -> str:
         """Under which id the agent of an address lives and asks for runs: that of a run's child does not begin with its parent's."""

@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from perdure.actors.events.reducer import SentFrame
 from perdure.actors.gateway.plain_json import json_bytes
 from perdure.actors.gateway.streaming import event
 from perdure.actors.link.messages import Fields
 from perdure.actors.runtime.client import Client
 from perdure.actors.tasks import awaited
+from perdure.ledger import LAST_EVENTS
 
 WINDOW: Final = 4096
 """How many encoded events of a run are kept for its watchers."""
@@ -30,7 +33,6 @@ BATCH: Final = 512
 PAUSE_S: Final = 0.000_1
 """For each watcher: how long it takes to hand a batch to one. It is the least time between two batches."""
 PAUSE_MAX_S: Final = 0.1
-LAST: Final = frozenset({"finished", "error", "aborted", "cleared"})
 
 
 class Encoded(NamedTuple):
@@ -49,11 +51,16 @@ class Batch(tuple[Encoded, ...]):  # noqa: SLOT001 - its text is kept in it
         """Their text in an event stream."""
         return b"".join([event(each.text, number=each.sequence) for each in self])
 
+    @cached_property
+    def frames(self) -> list[SentFrame]:
+        """The events as their JSON has them, which is not always as the ledger does."""
+        return [json.loads(each.text) for each in self]
+
 
 def encoded(frame: Fields) -> Encoded:
     """An event for watchers. Pure."""
     text = json_bytes(frame)
-    return Encoded(frame["sequence"], text, frame["event"]["kind"] in LAST)
+    return Encoded(frame["sequence"], text, frame["event"]["kind"] in LAST_EVENTS)
 
 
 class RunFeeds:

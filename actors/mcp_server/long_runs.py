@@ -86,8 +86,7 @@ class McpRuns:
         """What a run reports, until its hard end. Whoever stops watching changes nothing."""
         last = 0.0
         async for batch in self._backend.watch(run_id_of(who, handle)):
-            for each in batch:
-                event = json.loads(each.text)["event"]
+            for event in (frame["event"] for frame in batch.frames):
                 if event["kind"] not in ("progress", "milestone"):
                     continue
                 fraction = event.get("fraction")

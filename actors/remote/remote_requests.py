@@ -29,7 +29,6 @@ from perdure.ledger import (
 from perdure.ledger import errors as known_errors
 from perdure.policies import JsonObject
 
-LAST: Final = frozenset({"finished", "error", "aborted", "cleared"})
 TRIES: Final = 60
 """How often a request that may be repeated is made while nobody answers."""
 PAUSE_S: Final = 0.25

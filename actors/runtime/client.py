@@ -39,6 +39,7 @@ from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, Tasks, awaited, to_the_end
 from perdure.actors.telemetry.telemetry import carried
 from perdure.ledger import (
+    LAST_EVENTS,
     Adopt,
     BadRequest,
     LedgerError,
@@ -272,7 +273,7 @@ class Client:
             await self.peer.durable(Follow(run_id, wanted=True))
             async for frame, is_newest in self._unbroken(run_id, after, arrived):
                 yield frame
-                if is_newest and frame["event"]["kind"] in _LAST:
+                if is_newest and frame["event"]["kind"] in LAST_EVENTS:
                     return
         finally:
             self._unheard(run_id, arrived.put_nowait)
@@ -352,4 +353,3 @@ class Client:
 
 
 RUNS_MAX: Final = 100_000
-_LAST = {"finished", "error", "aborted", "cleared"}

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.actors import Client
 from perdure.actors.chat.approvals import run_ids
-from perdure.actors.gateway.call_runs import CallRuns, Framed
+from perdure.actors.gateway.turn_follower import CallRuns, Framed
 from perdure.scenarios.provider.script import ScriptedCall
 from tests.actors.chat.desk import Outside
 from tests.actors.chat.talk import call, status_of, streams, tell, until_parked

@@ -1,0 +1,217 @@
+"""One turn of a chat agent and the runs of its calls, followed for one reader through every death behind the gateway.
+
+A page of the turn's events is asked for when the reader has taken the one before, and what the runs say waits in a short queue. So a slow
+reader costs no memory. What is durable comes first, so a reader that comes later is told the same from the beginning.
+
+Each page costs its host a commit, and both processes a part of a call. So the more turns one gateway follows, the more rarely each is
+asked about, and its pages are longer: never more than 2,500 pages a second in all, and one turn alone does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Final, NamedTuple, Self
+
+from perdure.actors.chat.approvals import run_ids
+from perdure.actors.chat.tool_run import RepeatableToolRun, ToolRun
+from perdure.actors.chat.turn import TurnPage
+from perdure.actors.code.naming import type_name
+from perdure.actors.events.reducer import SentFrame
+from perdure.actors.gateway.backend import Backend, Reached
+from perdure.actors.link.messages import Fields
+from perdure.actors.tasks import awaited
+from perdure.ledger import HARD, UnknownRun
+from perdure.policies import TURN_ENDED, TurnStatus
+
+FUNCTIONS: Final = frozenset({type_name(ToolRun), type_name(RepeatableToolRun)})
+FRAMES_MAX: Final = 64
+PAGE_S: Final = 0.0004
+PAUSE_MOST_S: Final = 0.25
+
+
+class Framed(NamedTuple):
+    """An event of the run of a call; whether the run is that of an agent, and not of a function."""
+
+    call_id: str
+    frame: SentFrame
+    is_agent: bool
+
+
+def is_newest(page: TurnPage) -> bool:
+    """Whether a page has come to the end of what is durable."""
+    return page["next"] >= page["next_event"] or not page["events"]
+
+
+def is_last(page: TurnPage) -> bool:
+    """Whether nothing follows a page, or only after a person has answered."""
+    return page["next"] >= page["next_event"] and page["status"] in (*TURN_ENDED, TurnStatus.PARKED)
+
+
+class TurnFollower:
+    """Follows one turn from its first event, and the runs of those of its calls that the reader names.
+
+    Args:
+        backend: of the gateway; its `following` counts the turns that are followed now.
+        reached: who plays the turn.
+        opening: the first page, if it came with the acceptance.
+    """
+
+    def __init__(self, backend: Backend, reached: Reached, request_id: str, opening: TurnPage | None = None) -> None:
+        self._backend, self._caller, self._request_id, self._opening = backend, reached.caller, request_id, opening
+        self._next, self._due_at_s = 0, 0.0
+        self._page: asyncio.Task[TurnPage] | None = None
+        self._frames: asyncio.Queue[Framed] = asyncio.Queue(FRAMES_MAX)
+        self._frame: asyncio.Task[Framed] | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self.runs = CallRuns(backend, reached.agent_id, request_id, self._frames.put)
+
+    async def __aenter__(self) -> Self:
+        self._backend.following += 1
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._backend.following -= 1
+        tasks = [each for each in (self._page, self._frame, self._telling) if each is not None]
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.runs.close()
+
+    async def next(self, within_s: float | None = None) -> TurnPage | Framed | None:
+        """What comes next: what a run says before a page of the turn. None if there is nothing within this time, or a run has ended.
+        Raises what the agent or the supervisor raised."""
+        self._page = self._page or awaited(self._ask())
+        if (framed := await self._framed(self._page, *self.runs.under_way, within_s=within_s)) is not None:
+            return framed
+        self.runs.raise_failures()
+        if not self._page.done():
+            return None
+        page, self._page = self._page.result(), None
+        return page
+
+    async def said_before(self, call_id: str) -> Framed | None:
+        """What a run says before all is told of the run of this call, if that has ended; None then."""
+        self._telling = self._telling or awaited(self.runs.told(call_id))
+        if (framed := await self._framed(self._telling)) is None:
+            self._telling = None
+            self.runs.raise_failures()
+        return framed
+
+    async def _framed(self, *others: asyncio.Task[object], within_s: float | None = None) -> Framed | None:
+        """What a run says next; None if something else happens first."""
+        self._frame = self._frame or awaited(self._frames.get())
+        if self._frames.empty():
+            await asyncio.wait({self._frame, *others}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+        else:
+            await asyncio.wait({self._frame})
+        if not self._frame.done():
+            return None
+        framed, self._frame = self._frame.result(), None
+        return framed
+
+    async def _ask(self) -> TurnPage:
+        loop = asyncio.get_running_loop()
+        if (left_s := self._due_at_s - loop.time()) > 0:
+            await asyncio.sleep(left_s)
+        asked_at_s, opening = loop.time(), self._opening
+        page: TurnPage = opening or await self._caller.call("_perdure_follow_turn", self._request_id, self._next)
+        self._opening, self._next = None, page["next"]
+        if is_newest(page):
+            self._due_at_s = asked_at_s + min(PAUSE_MOST_S, PAGE_S * (self._backend.following - 1))
+        return page
+
+
+class CallRuns:
+    """Follows the runs of the calls of one turn.
+
+    A run is looked for when its call is complete, and found when its parent has requested it: its first event says so. A call that is no
+    run of its own is looked for in vain. If the run of a call asked for approval, the approved one is a second run, and is followed after
+    the first.
+
+    Args:
+        agent_id: who plays the turn.
+        say: is given each event. It may make the runs wait.
+    """
+
+    def __init__(
+        self, backend: Backend, agent_id: str, request_id: str, say: Callable[[Framed], Awaitable[None]]
+    ) -> None:
+        self._backend, self._agent_id, self._request_id, self._say = backend, agent_id, request_id, say
+        self._runs: dict[str, asyncio.Task[None]] = {}
+        self._requested: dict[str, asyncio.Event] = {}
+        self._approved: set[str] = set()  # second runs that were heard of
+        self._leave: Callable[[], None] | None = None
+
+    async def follow(self, call_id: str) -> None:
+        """Follow the run of a call, if it has one."""
+        first, second = run_ids(self._request_id, call_id)
+        if first in self._runs:
+            return
+        if self._leave is None:
+            self._leave = (await self._backend.client()).hear(self._agent_id, self._heard)
+        self._requested |= {first: asyncio.Event(), second: asyncio.Event()}
+        self._runs[first] = awaited(self._run(call_id, first))
+        self._runs[second] = awaited(self._after(first, call_id, second))
+
+    @property
+    def under_way(self) -> list[asyncio.Task[None]]:
+        """The runs that are followed now."""
+        return [each for each in self._runs.values() if not each.done()]
+
+    def raise_failures(self) -> None:
+        """Raise what made the following of a run fail."""
+        for ended in [each for each in self._runs.values() if each.done()]:
+            ended.result()
+
+    async def told(self, call_id: str) -> None:
+        """Wait until all is told that the run of a call has said, if that run has ended."""
+        first, second = run_ids(self._request_id, call_id)
+        for run_id in (first, second) if second in self._approved else (first,):
+            if run_id in self._runs and not self._runs[run_id].done():
+                await self._told(run_id)
+
+    async def _told(self, run_id: str) -> None:
+        known = await self._backend.ask("inspect", run_id)
+        if known is not None and known["status"] in HARD:
+            self._requested[run_id].set()
+            await asyncio.wait({self._runs[run_id]})
+
+    async def close(self) -> None:
+        """Follow nothing more."""
+        if self._leave is not None:
+            self._leave()
+        for each in self._runs.values():
+            each.cancel()
+        await asyncio.gather(*self._runs.values(), return_exceptions=True)
+
+    def _heard(self, frame: Fields | None) -> None:
+        """A run of this agent says something; None if something may have been missed."""
+        found = self._requested if frame is None else {frame["run_id"]} & self._requested.keys()
+        for run_id in found:
+            self._requested[run_id].set()
+
+    async def _after(self, first: str, call_id: str, second: str) -> None:
+        """Follow the second run of a call, if there is one."""
+        await self._requested[second].wait()
+        self._approved.add(second)
+        await asyncio.wait({self._runs[first]})
+        await self._run(call_id, second)
+
+    async def _run(self, call_id: str, run_id: str) -> None:
+        requested = self._requested[run_id]
+        while True:
+            requested.clear()
+            with suppress(UnknownRun):
+                await self._frames(call_id, run_id)
+                return
+            await requested.wait()
+
+    async def _frames(self, call_id: str, run_id: str) -> None:
+        is_agent = False
+        async for batch in self._backend.watch(run_id):
+            for frame in batch.frames:
+                if frame["event"]["kind"] == "started":
+                    is_agent = frame["event"]["agent_type"] not in FUNCTIONS
+                await self._say(Framed(call_id, frame, is_agent))
