@@ -155,6 +155,8 @@ MUTANTS = (
            "test_an_attempt_that_says_something_else_is_told_whole_behind_a_step"),
     Mutant("actors.ai_sdk.answer:Children.take", "no part", "apply",
            "test_a_child_is_told_as_outputs_that_are_not_final_and_then_by_its_result"),
+    Mutant("actors.gateway.chat_turns:ChatTurns.answer", "never", "approved",
+           "test_the_first_result_of_a_call_counts_and_only_the_rest_is_told"),
     Mutant("actors.gateway.chat_turns:CallAnswer.fits", "always", "APPROVAL_REQUESTED",
            "test_the_client_s_result_goes_on_in_the_same_message_and_only_the_rest_is_told"),
     Mutant("actors.chat.live_turn:LiveTurn._record_end", "removed call", "flush",

@@ -14,7 +14,7 @@ from perdure.actors.chat.turn import ChatRecoveryContext
 from perdure.scenarios.provider.faults import Pace
 from perdure.scenarios.provider.script import Script, ScriptedCall
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
-from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside, in_third_answer
+from tests.actors.chat.desk import SCRIPT, WHOLE, Adder, Outside
 from tests.actors.chat.talk import NOTHING, asks_for, risky
 from tests.gateway.door import Answer, Door, events
 from tests.gateway.world import visit
@@ -121,23 +121,6 @@ def test_the_only_class_of_chats_has_the_default_address_and_of_two_none_has() -
     play(two, Talker, Dropper)
 
 
-def test_who_leaves_stops_nothing_and_who_comes_back_is_told_the_whole_answer_once() -> None:
-    async def story(door: Door, _: Laboratory) -> None:
-        async with door.stream("POST", CHAT, json_body=body(said("sum"))) as (_, pieces):
-            seen = await until_text(pieces, "And then")
-        assert [each["role"] for each in await transcript(door)] == ["user"], (
-            "what is being written comes with the stream"
-        )
-        again = await door.get(f"{CHAT}/ann/stream")
-        assert again.status == 200
-        assert text_of(again.body) == WHOLE
-        assert events(again.body)[0] == events(seen)[0]
-        assert text_of((await transcript(door))[1]["parts"]) == WHOLE
-        assert Outside.effects["add", 1] == 1
-
-    play(story, pace=SLOW)
-
-
 def _made(body: bytes) -> list[str]:
     """The calls that a client would hear of by `onToolCall`."""
     return [each["toolName"] for each in events(body)[:-1] if each["type"] == "tool-input-available"]
@@ -238,18 +221,6 @@ def test_a_cancelled_answer_ends_as_such_and_what_it_said_stays() -> None:
     play(story, pace=SLOW)
 
 
-@pytest.mark.shows(clients="P-184")
-def test_two_messages_at_once_are_answered_one_after_the_other() -> None:
-    async def story(door: Door, _: Laboratory) -> None:
-        asking = [door.post(CHAT, body(said("words", "m1"))), door.post(CHAT, body(said("sum", "m2")))]
-        first, second = await asyncio.gather(*asking)
-        assert (text_of(first.body)[:10], text_of(second.body)) == ("Only words", WHOLE)
-        roles = [each["role"] for each in await transcript(door)]
-        assert roles == ["user", "assistant"] * 2
-
-    play(story, pace=SLOW)
-
-
 def test_an_agent_that_takes_no_message_meanwhile_says_so() -> None:
     async def story(door: Door, _: Laboratory) -> None:
         async with door.stream("POST", "/chat/dropper", json_body=body(said("sum"))) as (_, pieces):
@@ -282,6 +253,8 @@ def test_an_edited_message_takes_the_place_of_what_was_there_and_of_what_is_bein
         await door.post(CHAT, body(said("words", "m1")))
         async with door.stream("POST", CHAT, json_body=body(said("sum", "m2"))) as (_, pieces):
             await until_text(pieces, "Let me")
+        roles = [each["role"] for each in await transcript(door)]
+        assert roles == ["user", "assistant", "user"], "what is being written comes with the stream"
         told = await door.post(CHAT, body(said("sum", "m1"), messageId="m1"))
         assert text_of(told.body) == WHOLE
         kept = await transcript(door)
@@ -387,18 +360,6 @@ async def until_cancelled(door: Door) -> None:
     """Let time pass until nothing is being written."""
     while len(await transcript(door)) < 2:
         await asyncio.sleep(0.1)
-
-
-def test_a_death_in_an_answer_is_not_seen_by_its_client() -> None:
-    async def story(door: Door, _: Laboratory) -> None:
-        told = await door.post(CHAT, body(said("sum")))
-        assert text_of(told.body) == WHOLE
-        kinds = [each["type"] for each in events(told.body)[:-1]]
-        assert (kinds.count("start"), kinds[-1], kinds.count("data-attempt")) == (1, "finish", 1)
-
-    struck: list[str] = []
-    play(story, kill_when=in_third_answer(struck))
-    assert struck
 
 
 @pytest.mark.parametrize("major", [6, 7])

@@ -1,0 +1,172 @@
+"""What every front end promises of a turn: begun, followed, taken up again, given again, answered, cancelled, through deaths."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
+from perdure.scenarios.testing.laboratory import Laboratory
+from tests.actors.chat.desk import WHOLE, Outside, in_third_answer
+from tests.gateway.clerk import CLERK, Clerk, script
+from tests.gateway.door import Door
+from tests.gateway.front_ends import FRONT_ENDS, FrontEnd, Heard
+from tests.gateway.tabs import texts
+from tests.gateway.world import visit
+
+pytestmark = pytest.mark.parametrize("kind", FRONT_ENDS)
+Kind = type[FrontEnd]
+
+
+def play(
+    kind: Kind,
+    story: Callable[[FrontEnd, Any, Laboratory], Awaitable[object]],
+    between_ms: float = 0,
+    plan: FaultPlan | None = None,
+    **simulation: Any,
+) -> None:
+    """A story of one client, and of the agent that it talks with."""
+
+    async def played(door: Door, laboratory: Laboratory) -> None:
+        await story(kind(door), laboratory._client.agent(Clerk, "ann"), laboratory)  # type: ignore[union-attr]  # noqa: SLF001
+
+    script(between_ms=between_ms)
+    if plan is not None:
+        Outside.begin(CLERK, plan)
+    visit([Clerk], played, **simulation)
+
+
+async def hear(front: FrontEnd, text: str, turn: str = "one") -> Heard:
+    async with front.asks(text, turn) as listening:
+        return await listening.rest()
+
+
+async def shown(agent: Any) -> list[str]:
+    return texts(await agent.get_messages())
+
+
+def test_a_turn_is_told_whole_and_stands_in_the_transcript(kind: Kind) -> None:
+    async def story(front: FrontEnd, agent: Any, _: Laboratory) -> None:
+        heard = await hear(front, "sum")
+        assert (heard.end, heard.text, heard.open_calls) == ("completed", WHOLE, [])
+        assert sorted(heard.outputs) == ["14", "2", "3", "4"]
+        assert await shown(agent) == ["sum", WHOLE]
+
+    play(kind, story)
+
+
+@pytest.mark.shows(clients="P-184")
+def test_two_messages_at_once_are_answered_one_after_the_other(kind: Kind) -> None:
+    async def story(front: FrontEnd, agent: Any, _: Laboratory) -> None:
+        async with front.asks("sum", "one") as first, front.asks("words", "two") as second:
+            assert (await first.rest()).text == WHOLE
+            assert (await second.rest()).text.startswith("Only words")
+        assert [each["role"] for each in await agent.get_messages()] == ["user", "assistant"] * 2
+
+    play(kind, story, between_ms=20)
+
+
+@pytest.mark.shows(clients="P-193")
+def test_a_client_that_leaves_stops_nothing_and_is_told_the_whole_answer_once_when_it_comes_back(kind: Kind) -> None:
+    async def story(front: FrontEnd, agent: Any, _: Laboratory) -> None:
+        async with front.asks("sum") as listening:
+            await listening.until("And then")
+        async with front.comes_back("sum") as first, front.comes_back("sum") as second:
+            assert [(await each.rest()).text for each in (first, second)] == [WHOLE] * 2
+        assert len(await agent.list_turns()) == Outside.effects["add", 1] == 1
+        assert await shown(agent) == ["sum", WHOLE]
+
+    play(kind, story, between_ms=100)
+
+
+def test_a_death_in_an_answer_is_not_missed_in_what_is_told(kind: Kind) -> None:
+    struck: list[str] = []
+
+    async def story(front: FrontEnd, agent: Any, _: Laboratory) -> None:
+        heard = await hear(front, "sum")
+        assert (heard.end, heard.text) == ("completed", WHOLE)
+        assert await shown(agent) == ["sum", WHOLE]
+
+    play(kind, story, kill_when=in_third_answer(struck))
+    assert struck
+
+
+def test_a_child_that_dies_meanwhile_is_waited_for(kind: Kind) -> None:
+    async def story(front: FrontEnd, _: Any, laboratory: Laboratory) -> None:
+        async with front.asks("please walk") as listening:
+            await listening.until("I walk. ")
+            for host in list(laboratory.hosts):
+                laboratory.simulation.kill(host)
+            heard = await listening.rest()
+        assert (heard.end, heard.outputs) == ("completed", ["arrived"])
+
+    play(kind, story, between_ms=20)
+
+
+def test_an_answer_that_is_given_again_takes_the_place_of_the_first(kind: Kind) -> None:
+    async def story(front: FrontEnd, agent: Any, _: Laboratory) -> None:
+        first = await hear(front, "words")
+        known = await agent.get_messages()
+        again = await front.regenerate("words")
+        assert (again.end, again.text) == ("completed", first.text)
+        now = await agent.get_messages()
+        assert texts(now) == texts(known)
+        assert [each["id"] == other["id"] for each, other in zip(known, now, strict=True)] == [True, False]
+
+    play(kind, story)
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_call_that_needs_approval_is_made_if_it_is_allowed(kind: Kind, approved: bool) -> None:
+    async def story(front: FrontEnd, agent: Any, _: Laboratory) -> None:
+        asked = await hear(front, "please risk")
+        assert (asked.end, len(asked.open_calls), Outside.effects["risky", 1]) == ("waits", 1, 0)
+        rest = await front.answer(asked, approved=approved)
+        assert (rest.end, rest.text.startswith("Done"), rest.open_calls) == ("completed", True, [])
+        assert (rest.outputs == ["done"], Outside.effects["risky", 1]) == (approved, int(approved))
+        assert len(await agent.list_turns()) == 1
+        assert (await shown(agent))[1] == asked.text + rest.text, "it goes on in the same message"
+
+    play(kind, story)
+
+
+def test_the_first_result_of_a_call_counts_and_only_the_rest_is_told(kind: Kind) -> None:
+    async def story(front: FrontEnd, agent: Any, _: Laboratory) -> None:
+        asked = await hear(front, "please user")
+        assert asked.end == "waits"
+        rest = await front.answer(asked, output="blue")
+        assert (rest.end, rest.text.startswith("Done")) == ("completed", True)
+        assert not await agent.resolve_tool_call(asked.open_calls[0], "red")
+        parts = [part for each in await agent.get_messages() for part in each["parts"] if "toolCallId" in part]
+        assert [part["output"] for part in parts] == ["blue"]
+
+    play(kind, story)
+
+
+def test_a_cancelled_turn_ends_as_such_and_what_it_said_stays(kind: Kind) -> None:
+    async def story(front: FrontEnd, agent: Any, _: Laboratory) -> None:
+        async with front.asks("sum") as listening:
+            await listening.until("Let me")
+            for _time in range(2):
+                await front.cancel()
+            heard = await listening.rest()
+        await front.cancel()
+        assert heard.end == "cancelled"
+        (turn,) = await agent.list_turns()
+        assert turn["status"] == "aborted"
+        assert (await shown(agent))[1].startswith("Let me")
+        assert (await hear(front, "words", "two")).end == "completed"
+
+    play(kind, story, between_ms=100)
+
+
+def test_a_turn_that_fails_is_told_in_words(kind: Kind) -> None:
+    async def story(front: FrontEnd, agent: Any, _: Laboratory) -> None:
+        heard = await hear(front, "sum")
+        assert (heard.end, "Wrong key" in str(heard.last)) == ("failed", True)
+        assert [each["status"] for each in await agent.list_turns()] == ["error"]
+
+    refused = Fault(kind=FaultKind.STATUS, status=401, type="invalid_request_error", message="Wrong key")
+    play(kind, story, plan=FaultPlan.at({2: refused}))
