@@ -23,8 +23,6 @@ from perdure.policies import TURN_ENDED, TurnStatus
 if TYPE_CHECKING:
     from perdure.actors.chat.turn import TurnTold
 
-SILENT_S: Final = 60.0
-"""How long a line may say nothing before another one is made."""
 AGAIN: Final = remote_requests.AGAIN | {502}
 """Refusals after which the question is looked for, and asked again if it is not there."""
 NEWEST: Final = 20

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar, cast
 from uuid import uuid4
 
 import httpx
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TIMEOUT_S = 60.0
+TIMEOUT_S: Final = 60.0
+SILENT_S: Final = 60.0
+"""How long a line may say nothing before another one is made."""
 
 
 # ---------------------------------------------------------------- chat
@@ -33,11 +36,30 @@ TIMEOUT_S = 60.0
 Ask = Callable[[RemoteRequest[Any]], Awaitable[Any]]
 
 
+class Wire(Protocol):
+    """How a client speaks HTTP, and waits. That of sync code blocks, and never suspends its caller (`remote.sync`)."""
+
+    async def request(self, request: RemoteRequest[Any]) -> httpx.Response:
+        """Make a request, and read its whole answer."""
+
+    def texts(
+        self, request: RemoteRequest[Any], again: frozenset[int], refusal: Callable[[httpx.Response], Exception]
+    ) -> AsyncGenerator[str, None]:
+        """Make a request, and give what its stream brings: nothing if the status is one of `again`. Raises the refusal that another status
+        tells of."""
+
+    async def sleep(self, pause_s: float) -> None:
+        """Wait."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+
+
 class AsyncRemoteChat(ChatOperations, Awaits):
     """A conversation with a chat agent. What was asked goes on when the client leaves."""
 
-    def __init__(self, http: httpx.AsyncClient, ask: Ask, address: tuple[str, str]) -> None:
-        self._http, self._ask, self._address = http, ask, address
+    def __init__(self, wire: Wire, ask: Ask, address: tuple[str, str]) -> None:
+        self._wire, self._ask, self._address = wire, ask, address
 
     async def send(self, text: str, *, message_id: str | None = None) -> AnswerEnd:
         """Ask, and wait for the whole answer, through every death behind the gateway."""
@@ -46,18 +68,18 @@ class AsyncRemoteChat(ChatOperations, Awaits):
     def ask(self, text: str, *, message_id: str | None = None) -> AsyncAnswer:
         """A question, which is asked when its answer is followed. The same id is the same question: it is asked once."""
         given = uuid4().hex if message_id is None else message_id
-        return AsyncAnswer(self._http, self._ask, ChatQuestion(self._address, given, text))
+        return AsyncAnswer(self._wire, self._ask, ChatQuestion(self._address, given, text))
 
     def attach(self, message_id: str) -> AsyncAnswer:
         """The answer to a question that was asked before, by whomever. To follow it raises `BadRequest` if there is none."""
-        return AsyncAnswer(self._http, self._ask, ChatQuestion(self._address, message_id))
+        return AsyncAnswer(self._wire, self._ask, ChatQuestion(self._address, message_id))
 
 
 class AsyncAnswer(AnswerOperations, Awaits):
     """An answer: `async for piece in answer` follows it as it is written, and `result()` waits for its end."""
 
-    def __init__(self, http: httpx.AsyncClient, ask: Ask, question: ChatQuestion) -> None:
-        self._http, self._ask, self._question = http, ask, question
+    def __init__(self, wire: Wire, ask: Ask, question: ChatQuestion) -> None:
+        self._wire, self._ask, self._question = wire, ask, question
         self._reply: AnswerEnd | None = None
 
     @property
@@ -79,7 +101,7 @@ class AsyncAnswer(AnswerOperations, Awaits):
             with telling.connected():
                 async for piece in self._connection(turn, telling):
                     yield piece
-            await asyncio.sleep(telling.pause_s())
+            await self._wire.sleep(telling.pause_s())
         self._reply = answers.reply(turn, await self._messages(turn["message_id"]))
         for piece in telling.whole(self._reply.text):
             yield piece
@@ -93,16 +115,8 @@ class AsyncAnswer(AnswerOperations, Awaits):
     async def _connection(self, turn: TurnTold | None, telling: Telling) -> AsyncGenerator[Piece, None]:
         request = self._question.sent() if turn is None else self._question.followed()
         message_id = None if turn is None else turn["message_id"]
-        stream = self._http.stream(
-            request.method, request.path, json=request.body, params=request.query, timeout=answers.SILENT_S
-        )
-        async with stream as answer:
-            if answer.status_code in answers.AGAIN:
-                return
-            if answer.status_code >= remote_requests.REFUSED:
-                await answer.aread()
-                raise answers.refusal(answer)
-            async for text in answer.aiter_text():
+        async with aclosing(self._wire.texts(request, answers.AGAIN, answers.refusal)) as texts:
+            async for text in texts:
                 for piece in telling.take(text, message_id):
                     yield piece
                 if telling.is_over:
@@ -131,42 +145,55 @@ def connect_async(
         timeout_s: how long an answer is waited for; events are waited for without end.
         authority: a file with the certificate of whoever has signed the gateway's, or with that itself; by default the public authorities.
     """
-    return AsyncGateway(
-        _Http(base_url=url, headers=headers_of(token), timeout=timeout_s, trust_env=False, verify=trust(authority))
-    )
+    return AsyncGateway(_AsyncWire(httpx.AsyncClient(**http_options(url, token, timeout_s, authority))))
 
 
-def trust(authority: str | Path | None) -> ssl.SSLContext | bool:
-    """Whose certificates are believed, for httpx."""
-    if authority is None:
-        return True
+def http_options(url: str, token: str | None, timeout_s: float, authority: str | Path | None) -> dict[str, Any]:
+    """How httpx is to reach the gateway. Raises `BadRequest` for an authority that is none."""
     try:
-        return ssl.create_default_context(cafile=authority)
+        verify = True if authority is None else ssl.create_default_context(cafile=authority)
     except OSError as problem:
         raise BadRequest("authority", f"{authority} is no file with a certificate: {problem}") from problem
+    headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    return {"base_url": url, "headers": headers, "timeout": timeout_s, "trust_env": False, "verify": verify}
 
 
-def headers_of(token: str | None) -> dict[str, str]:
-    """The headers that say who asks."""
-    return {} if token is None else {"authorization": f"Bearer {token}"}
+class _AsyncWire:
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http, self._state = http, ConnectionState()
 
+    def _check(self) -> None:
+        self._state.check(asyncio.get_running_loop(), is_closed=self._http.is_closed)
 
-class _Http(httpx.AsyncClient):
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._line = ConnectionState()
+    async def request(self, request: RemoteRequest[Any]) -> httpx.Response:
+        self._check()
+        return await self._http.request(**request.http)
 
-    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        """Send it, unless this client cannot be used any more, or not here."""
-        self._line.check(asyncio.get_running_loop(), is_closed=self.is_closed)
-        return await super().send(request, **options)
+    async def texts(
+        self, request: RemoteRequest[Any], again: frozenset[int], refusal: Callable[[httpx.Response], Exception]
+    ) -> AsyncGenerator[str, None]:
+        self._check()
+        async with self._http.stream(**request.http, timeout=SILENT_S) as answer:
+            if answer.status_code in again:
+                return
+            if answer.status_code >= remote_requests.REFUSED:
+                await answer.aread()
+                raise refusal(answer)
+            async for text in answer.aiter_text():
+                yield text
+
+    async def sleep(self, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+
+    async def close(self) -> None:
+        await self._http.aclose()
 
 
 class AsyncGateway(Operations, Awaits):
     """A gateway. What may be repeated is repeated while nobody answers; errors are raised by their own classes."""
 
-    def __init__(self, http: httpx.AsyncClient) -> None:
-        self._http = http
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
 
     async def __aenter__(self) -> Self:
         return self
@@ -176,7 +203,7 @@ class AsyncGateway(Operations, Awaits):
 
     async def close(self) -> None:
         """Leave. What was started goes on."""
-        await self._http.aclose()
+        await self._wire.close()
 
     async def run(self, type: str, input: object = None, *, run_id: str | None = None) -> RunResult:
         """Begin a run and wait for its end."""
@@ -190,25 +217,15 @@ class AsyncGateway(Operations, Awaits):
 
     async def events(self, run_id: str, after: int = -1) -> AsyncGenerator[dict[str, Any], None]:
         """The events of a run after a number until its end, each once and in order, over however many connections."""
-        place = WatchPosition(after)
+        place, path = WatchPosition(after), remote_requests.run_path(run_id, "/events")
         while not place.is_over:
-            with place.connected():
-                async for frame in self._events(run_id, place):
+            request = RemoteRequest[Any]("GET", path, query={"after": place.after})
+            texts = self._wire.texts(request, remote_requests.AGAIN, remote_requests.refusal)
+            async with aclosing(place.frames(texts)) as frames:
+                async for frame in frames:
                     yield frame
             if not place.is_over:
-                await asyncio.sleep(place.pause_s())
-
-    async def _events(self, run_id: str, place: WatchPosition) -> AsyncGenerator[dict[str, Any], None]:
-        path, after = remote_requests.run_path(run_id, "/events"), {"after": place.after}
-        async with self._http.stream("GET", path, params=after, timeout=TIMEOUT_S) as answer:
-            if answer.status_code in remote_requests.AGAIN:
-                return
-            if answer.status_code >= remote_requests.REFUSED:
-                await answer.aread()
-                raise remote_requests.error_of(answer.status_code, remote_requests.json_of(answer))
-            async for piece in answer.aiter_text():
-                for frame in place.take(piece):
-                    yield frame
+                await self._wire.sleep(place.pause_s())
 
     def agent(self, *address: str) -> AsyncRemoteAgent:
         """An agent by its class and name, as they stand in its address: `gateway.agent("counter", "one")`. For a sub-agent follow `sub`,
@@ -217,18 +234,18 @@ class AsyncGateway(Operations, Awaits):
 
     def chat(self, chat_class: str, name: str) -> AsyncRemoteChat:
         """The conversation with a chat agent: `gateway.chat("assistant", "alice")`."""
-        return AsyncRemoteChat(self._http, self._ask, (chat_class, name))
+        return AsyncRemoteChat(self._wire, self._ask, (chat_class, name))
 
     async def _ask(self, request: RemoteRequest[T]) -> T:
         for tries in range(remote_requests.TRIES + 1):
             try:
-                answer = await self._http.request(request.method, request.path, json=request.body, params=request.query)
+                answer = await self._wire.request(request)
             except httpx.TransportError as problem:
                 remote_requests.lost(request, problem, tries)
             else:
                 if remote_requests.is_answered(request, answer, tries):
                     return request.told(answer.json())
-            await asyncio.sleep(remote_requests.pause_s(tries))
+            await self._wire.sleep(remote_requests.pause_s(tries))
         raise AssertionError("the last try returns or raises")
 
 

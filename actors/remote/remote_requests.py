@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import wraps
 from operator import itemgetter
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
@@ -65,6 +64,11 @@ class RemoteRequest(NamedTuple, Generic[T_co]):
     query: Mapping[str, Any] | None = None
     told: Callable[[Any], T_co] = _whole
     repeatable: bool = True
+
+    @property
+    def http(self) -> dict[str, Any]:
+        """It in the words of httpx."""
+        return {"method": self.method, "url": self.path, "json": self.body, "params": self.query}
 
 
 class ConnectionState:
@@ -317,6 +321,11 @@ def error_of(status: int, told: object) -> Exception:
     )
 
 
+def refusal(answer: httpx.Response) -> Exception:
+    """The error that an answer tells of. Its text has been read."""
+    return error_of(answer.status_code, json_of(answer))
+
+
 def json_of(answer: httpx.Response) -> object:
     """The JSON of an answer; None if it has none."""
     try:
@@ -348,7 +357,7 @@ def is_answered(request: RemoteRequest[Any], answer: httpx.Response, tries: int)
     """Whether this is what was asked for. If not, the request is to be made again. Raises the error that a refusal tells of."""
     if answer.status_code < REFUSED:
         return True
-    problem = error_of(answer.status_code, json_of(answer))
+    problem = refusal(answer)
     is_final = isinstance(problem, HostUnavailable)  # whoever answers has tried before
     if answer.status_code not in AGAIN or not request.repeatable or tries == TRIES or is_final:
         raise problem
@@ -362,23 +371,26 @@ class WatchPosition:
         self.after, self.is_over = after, False
         self._tries, self._rest = 0, ""
 
-    @contextmanager
-    def connected(self) -> Iterator[None]:
-        """While a connection lasts. That it broke is no error, unless nobody has answered for too long."""
-        self._rest = ""
-        try:
-            yield
-        except httpx.TransportError as problem:
-            check_trusted(problem)
-            if self._tries >= TRIES:
-                raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
-
     def pause_s(self) -> float:
         """How long to wait before the next connection."""
         self._tries += 1
         return pause_s(self._tries - 1)
 
-    def take(self, piece: str) -> Iterator[JsonObject]:
+    async def frames(self, texts: AsyncGenerator[str, None]) -> AsyncGenerator[JsonObject, None]:
+        """The events of one connection. That it broke is no error, unless nobody has answered for too long."""
+        self._rest = ""
+        try:
+            async for text in texts:
+                for frame in self._take(text):
+                    yield frame
+        except httpx.TransportError as problem:
+            check_trusted(problem)
+            if self._tries >= TRIES:
+                raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
+        finally:
+            await texts.aclose()
+
+    def _take(self, piece: str) -> Iterator[JsonObject]:
         """The events that are whole now."""
         *blocks, self._rest = (self._rest + piece).split("\n\n")
         for block in blocks:
