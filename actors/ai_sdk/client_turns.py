@@ -219,7 +219,7 @@ class ClientTurns:
         return stored["parts"][: turn["base"]]
 
 
-def answers_in(parts: list[Mapping[str, Any]], stored: Message) -> list[CallAnswer]:
+def answers_in(parts: list[Mapping[str, object]], stored: Message) -> list[CallAnswer]:
     """Those of a client's parts that answer what the stored message waits for, and nothing else."""
     calls = [part for part in stored["parts"] if is_tool_part(part) and not is_settled(part)]
     waiting: dict[object, Part] = {part["toolCallId"]: part for part in calls}
@@ -227,7 +227,7 @@ def answers_in(parts: list[Mapping[str, Any]], stored: Message) -> list[CallAnsw
     return [answer for answer, part in said if answer is not None and answer.fits(part)]
 
 
-def _answer(part: Mapping[str, Any]) -> CallAnswer | None:
+def _answer(part: Mapping[str, object]) -> CallAnswer | None:
     """What a client's part says to its call; None if it is no answer."""
     call_id, state, approval = str(part["toolCallId"]), part.get("state"), part.get("approval")
     if state == ToolState.APPROVAL_RESPONDED and isinstance(approval, Mapping):

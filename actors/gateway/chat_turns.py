@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from perdure.actors.chat.feed_follower import FeedCaller
 from perdure.actors.chat.turn import TurnPage, TurnTold
@@ -22,7 +22,7 @@ class CallAnswer(NamedTuple):
     """What a client says to a call that waits: whether it is approved; or else what it came to, which is an error if there is one."""
 
     call_id: str
-    output: Any = None
+    output: object = None
     error: str | None = None
     approved: bool | None = None
     reason: str | None = None

@@ -39,11 +39,11 @@ Ask = Callable[[RemoteRequest[Any]], Awaitable[Any]]
 class Wire(Protocol):
     """How a client speaks HTTP, and waits. That of sync code blocks, and never suspends its caller (`remote.sync`)."""
 
-    async def request(self, request: RemoteRequest[Any]) -> httpx.Response:
+    async def request(self, request: RemoteRequest[object]) -> httpx.Response:
         """Make a request, and read its whole answer."""
 
     def texts(
-        self, request: RemoteRequest[Any], again: frozenset[int], refusal: Callable[[httpx.Response], Exception]
+        self, request: RemoteRequest[object], again: frozenset[int], refusal: Callable[[httpx.Response], Exception]
     ) -> AsyncGenerator[str, None]:
         """Make a request, and give what its stream brings: nothing if the status is one of `again`. Raises the refusal that another status
         tells of."""
@@ -165,12 +165,12 @@ class _AsyncWire:
     def _check(self) -> None:
         self._state.check(asyncio.get_running_loop(), is_closed=self._http.is_closed)
 
-    async def request(self, request: RemoteRequest[Any]) -> httpx.Response:
+    async def request(self, request: RemoteRequest[object]) -> httpx.Response:
         self._check()
         return await self._http.request(**request.http)
 
     async def texts(
-        self, request: RemoteRequest[Any], again: frozenset[int], refusal: Callable[[httpx.Response], Exception]
+        self, request: RemoteRequest[object], again: frozenset[int], refusal: Callable[[httpx.Response], Exception]
     ) -> AsyncGenerator[str, None]:
         self._check()
         async with self._http.stream(**request.http, timeout=SILENT_S) as answer:
@@ -219,7 +219,7 @@ class AsyncGateway(Operations, Awaits):
         """The events of a run after a number until its end, each once and in order, over however many connections."""
         place, path = WatchPosition(after), remote_requests.run_path(run_id, "/events")
         while not place.is_over:
-            request = RemoteRequest[Any]("GET", path, query={"after": place.after})
+            request = RemoteRequest[object]("GET", path, query={"after": place.after})
             texts = self._wire.texts(request, remote_requests.AGAIN, remote_requests.refusal)
             async with aclosing(place.frames(texts)) as frames:
                 async for frame in frames:

@@ -7,7 +7,7 @@ step plays each to its end, on the caller's thread, without an event loop.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -25,8 +25,11 @@ from perdure.actors.remote.remote_client import (
     http_options,
 )
 from perdure.actors.remote.remote_requests import Blocks, ConnectionState, Operations, RemoteRequest
+from perdure.actors.tasks import Pending
 
 T = TypeVar("T")
+
+Ask = Callable[[RemoteRequest[Any]], Any]
 
 
 def connect(
@@ -41,12 +44,12 @@ class _BlockingWire:
     def __init__(self, http: httpx.Client) -> None:
         self._http, self._state = http, ConnectionState()
 
-    async def request(self, request: RemoteRequest[Any]) -> httpx.Response:
+    async def request(self, request: RemoteRequest[object]) -> httpx.Response:
         self._state.check(is_closed=self._http.is_closed)
         return self._http.request(**request.http)
 
     async def texts(
-        self, request: RemoteRequest[Any], again: frozenset[int], refusal: Callable[[httpx.Response], Exception]
+        self, request: RemoteRequest[object], again: frozenset[int], refusal: Callable[[httpx.Response], Exception]
     ) -> AsyncGenerator[str, None]:
         self._state.check(is_closed=self._http.is_closed)
         with self._http.stream(**request.http, timeout=SILENT_S) as answer:
@@ -65,7 +68,7 @@ class _BlockingWire:
         self._http.close()
 
 
-def _played(job: Coroutine[Any, Any, T]) -> T:
+def _played(job: Pending[T]) -> T:
     try:
         job.send(None)
     except StopIteration as end:
@@ -128,7 +131,7 @@ class RemoteGateway(Operations, Blocks):
 class RemoteAgent:
     """An agent behind a gateway. Its exposed methods are called as if it were here: `agent.add(2)`."""
 
-    def __init__(self, ask: Callable[[RemoteRequest[Any]], Any], address: tuple[str, ...]) -> None:
+    def __init__(self, ask: Ask, address: tuple[str, ...]) -> None:
         self._ask, self._address = ask, address
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
@@ -145,9 +148,7 @@ class RemoteAgent:
 class RemoteChat(ChatOperations, Blocks):
     """A conversation with a chat agent. What was asked goes on when the client leaves."""
 
-    def __init__(
-        self, ask: Callable[[RemoteRequest[Any]], Any], chat: AsyncRemoteChat, address: tuple[str, str]
-    ) -> None:
+    def __init__(self, ask: Ask, chat: AsyncRemoteChat, address: tuple[str, str]) -> None:
         self._ask, self._chat, self._address = ask, chat, address
 
     def send(self, text: str, *, message_id: str | None = None) -> AnswerEnd:
@@ -166,7 +167,7 @@ class RemoteChat(ChatOperations, Blocks):
 class Answer(AnswerOperations, Blocks):
     """An answer: `for piece in answer` follows it as it is written, and `result()` waits for its end."""
 
-    def __init__(self, ask: Callable[[RemoteRequest[Any]], Any], answer: AsyncAnswer) -> None:
+    def __init__(self, ask: Ask, answer: AsyncAnswer) -> None:
         self._ask, self._answer = ask, answer
         self._question = answer._question  # noqa: SLF001 - the two are one answer
 
