@@ -118,7 +118,7 @@ AGENTS = [
     Plant(Mailbox, "_handle"),
     Plant(Outbox, "_say"),
     Plant(Outbox, "_done"),
-    Plant(StateWatch, "_tell"),
+    Plant(StateWatch, "_notify"),
     Plant(Schedules, "_run"),
     Plant(CallbackQueue, "_drain_all"),
     Plant(FiberAgenda, "_attend"),
