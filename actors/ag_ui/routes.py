@@ -24,7 +24,6 @@ SERVING = "perdure.actors.ag_ui.turn_translation"
 
 
 def routes(backend: Backend) -> list[BaseRoute]:
-    """The routes under `/ag-ui`."""
     serving = _AgUi(backend)
     return [
         Route("/ag-ui/{agent}", serving.run, methods=["POST"]),
@@ -37,7 +36,6 @@ class _AgUi:
         self._backend = backend
 
     async def run(self, request: Request) -> Response:
-        """Begin a run or take one up, and stream its events."""
         who = self._backend.principal(request, Scope.CHAT)
         body = await body_of(request)
         serving = import_module(SERVING)
@@ -46,7 +44,7 @@ class _AgUi:
         return event_stream(serving.serve(self._backend, _chat(reached), given))
 
     async def cancel(self, request: Request) -> Response:
-        """Cancel the turn of a run: AG-UI itself has no word for it, because closing a request ends the watching alone."""
+        # AG-UI itself has no word for it, because closing a request ends the watching alone.
         who = self._backend.principal(request, Scope.CHAT)
         names = request.path_params
         reached, _ = await self._backend.reach(who, [names["agent"], names["thread_id"]])

@@ -70,7 +70,6 @@ class AgUiRun:
         self._is_behind = False
 
     def begin(self, parent_run_id: str | None = None) -> list[BaseEvent]:
-        """The first event."""
         return [
             RunStartedEvent(
                 thread_id=self._thread_id, run_id=self._run_id, protocol_version=VERSION, parent_run_id=parent_run_id
@@ -78,12 +77,10 @@ class AgUiRun:
         ]
 
     def replaced(self, messages: Sequence[Message]) -> list[BaseEvent]:
-        """The client's messages are to be these."""
         self._given = list(messages)
         return [MessagesSnapshotEvent(messages=self._given)]
 
     def state(self, now: Mapping[str, object]) -> list[BaseEvent]:
-        """The agent's state: whole at first, then its changes."""
         before, self._state = self._state, dict(now)
         if before is None:
             return [StateSnapshotEvent(snapshot=dict(now))]
@@ -114,13 +111,12 @@ class AgUiRun:
         self._is_behind = True
 
     def _catch_up(self) -> None:
-        """What was open when the earlier run ended was closed then."""
+        # What was open when the earlier run ended was closed then.
         if self._is_behind:
             self._speech.close()
             self._is_behind = self._speech.restated = False
 
     def knows(self, call_id: str) -> bool:
-        """Whether a call of the turn was told."""
         return any(part.get("toolCallId") == call_id for part in self._speech.parts)
 
     # children
@@ -142,15 +138,12 @@ class AgUiRun:
         return found + self._speech.close()
 
     def succeeded(self) -> list[BaseEvent]:
-        """The answer is whole."""
         return self._finished(RunFinishedSuccessOutcome())
 
     def cancelled(self) -> list[BaseEvent]:
-        """The turn was cancelled."""
         return self._finished(RunFinishedCancelledOutcome(), "the turn was cancelled")
 
     def failed(self, message: str, code: str) -> list[BaseEvent]:
-        """The turn, or the way to it, failed."""
         usage = self._usage or None
         return [*self.close(message), RunErrorEvent(message=message or "no reason is known", code=code, usage=usage)]
 
@@ -174,7 +167,6 @@ class AgUiRun:
         return [*self.close(why), end]
 
     def _all_messages(self) -> list[Message]:
-        """The client's messages with those of this turn in their places."""
         own = {message.id: message for message in self._speech.messages}
         stem = f"{self._speech.stem}-"
         kept = [each for each in self._given if each.id in own or not each.id.startswith(stem)]
@@ -183,8 +175,6 @@ class AgUiRun:
 
 
 class _Child:
-    """A run that a call has begun. Each attempt of an agent is a subagent of its own."""
-
     def __init__(self, run_id: str, call_id: str | None, *, is_agent: bool) -> None:
         self._run_id, self._call_id, self._is_agent = run_id, call_id, is_agent
         self._name, self._attempt = "", 1
@@ -264,7 +254,6 @@ class _Child:
 
 
 def waiting_calls(parts: Iterable[Part]) -> list[Part]:
-    """The calls of a parked turn that wait for a person or for the client."""
     found = [part for part in parts if "toolCallId" in part]
     names = frozenset(tool_name(part) for part in found)  # nothing else is unsettled in a turn that is parked
     return [part for part in found if awaits_client(part, names)]
@@ -288,12 +277,10 @@ def interrupt(request_id: str, part: Part) -> Interrupt:
 
 
 def interrupt_id(request_id: str, call_id: str) -> str:
-    """The id of an interrupt: a turn and a call."""
     return f"{quote(request_id, safe='')}/{quote(call_id, safe='')}"
 
 
 def interrupt_of(text: str) -> tuple[str, str] | None:
-    """The turn and the call of an interrupt's id; None if it is none."""
     request_id, slash, call_id = text.partition("/")
     return (unquote(request_id), unquote(call_id)) if slash and request_id and call_id else None
 
@@ -313,7 +300,6 @@ def _pointer(name: str) -> str:
 
 
 def used(usage: Mapping[str, Any]) -> TokenUsage:
-    """The tokens of one request to the model."""
     return TokenUsage(
         input_tokens=usage.get("input_tokens"),
         output_tokens=usage.get("output_tokens"),

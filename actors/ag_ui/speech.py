@@ -72,11 +72,9 @@ class Speech:
 
     @property
     def messages(self) -> list[Message]:
-        """What a client has of it, as messages of AG-UI."""
         return [message for _, message in self._messages]
 
     def say(self, chunk: Chunk) -> list[BaseEvent]:
-        """The events of a chunk. One that means nothing here has none."""
         kind = str(chunk.get("type"))
         before = self.parts
         found = list(self._told(kind, chunk))
@@ -86,11 +84,14 @@ class Speech:
         return found
 
     def close(self) -> list[BaseEvent]:
-        """End all that is open."""
-        return [*self._close_said(), *self._close_step()]
+        found = self._close_said()
+        if self._step:
+            found.append(StepFinishedEvent(step_name=self._step, subagent_run_id=self._tag))
+            self._step = ""
+        return found
 
     def call_name(self, call_id: str) -> str:
-        """The id under which a call is told: a child's calls must not be taken for those of others."""
+        # A child's calls must not be taken for those of others.
         return call_id if self._tag is None else f"{self.stem}-{call_id}"
 
     # the chunks
@@ -229,7 +230,7 @@ class Speech:
         return next((call for each in holders for call in each.tool_calls or () if call.id == told), None)
 
     def _withdraw(self, kept: int) -> Iterator[BaseEvent]:
-        """Only the first parts stay. A result stays with its call."""
+        # A result stays with its call.
         yield from self._close_said()
         calls = {self.call_name(str(part["toolCallId"])) for part in self.parts if "toolCallId" in part}
         before = self._messages
@@ -257,15 +258,8 @@ class Speech:
             found += self._call_ended(call_id)
         return found
 
-    def _close_step(self) -> list[BaseEvent]:
-        if not self._step:
-            return []
-        step, self._step = self._step, ""
-        return [StepFinishedEvent(step_name=step, subagent_run_id=self._tag)]
-
 
 def text_of(content: str | Sequence[object]) -> str:
-    """The text of a message's content."""
     if isinstance(content, str):
         return content
     return "".join(each.text for each in content if isinstance(each, TextPart))
@@ -282,11 +276,11 @@ def value_of(message: ToolMessage) -> Json:
 
 
 def _refused(constant: str) -> None:
-    """JSON knows no NaN and no infinity."""
+    # JSON knows no NaN and no infinity.
     raise ValueError(constant)
 
 
 def _says(message: ToolMessage, content: str) -> bool:
-    """Whether a message has this result, however its JSON is written."""
+    # However its JSON is written.
     value = value_of(message)
     return content in (message.error, text_of(message.content), value if isinstance(value, str) else json.dumps(value))

@@ -51,7 +51,6 @@ from perdure.policies import Message as OurMessage
 
 
 def input_of(body: bytes) -> RunAgentInput:
-    """The request in a body. Raises `BadRequest`, naming the field."""
     try:
         return RunAgentInput.model_validate_json(body)
     except ValidationError as problem:
@@ -114,7 +113,6 @@ def _part(field: str, part: Any) -> JsonObject:
 
 
 def client_tools(given: RunAgentInput) -> list[dict[str, object]]:
-    """The front end's tools, as ours."""
     nothing = {"type": "object", "properties": {}}
     return [
         {"name": each.name, "description": each.description, "parameters": each.parameters or nothing}
@@ -207,7 +205,6 @@ async def serve(backend: Backend, reached: Reached, given: RunAgentInput) -> Asy
 
 
 def encoded(events: Iterable[BaseEvent]) -> bytes:
-    """Events as they stand on the wire."""
     return "".join(ENCODER.encode(each) for each in events).encode()
 
 
@@ -249,7 +246,7 @@ class _Serving:
     async def _page(
         self, page: TurnPage, target: RunTarget, follower: TurnFollower
     ) -> AsyncGenerator[list[BaseEvent], None]:
-        """The events of a page. The result of a call comes after all that its run has said, and may have changed the agent's state."""
+        # The result of a call comes after all that its run has said, and may have changed the agent's state.
         for event in page["events"]:
             kind, call_id = event["type"], str(event.get("toolCallId") or "")
             while kind in OUTPUTS and (framed := await follower.said_before(call_id)) is not None:
@@ -303,7 +300,6 @@ class _Serving:
         return await self._asked(request_id, messages) if messages else None
 
     async def _asked(self, request_id: str, messages: list[JsonObject]) -> RunTarget:
-        """The turn that answers these messages."""
         known = await self._call("get_messages")
         if not known and (before := earlier(self._given)):
             await self._call("add_messages", before)
@@ -325,13 +321,11 @@ class _Serving:
         return RunTarget(request_id, opening=opening)
 
     async def _open_turn(self, message_id: str | None = None) -> TurnTold | None:
-        """The newest turn that is not over, of those that write this message if one is named."""
         return await self._turns.newest(
             lambda turn: turn["status"] not in TURN_ENDED and message_id in (None, turn["message_id"])
         )
 
     async def _shown(self) -> tuple[list[BaseEvent], RunTarget | None]:
-        """The conversation for a client that asks for nothing, and the turn under way."""
         turn = await self._open_turn()
         known = await self._call("get_messages")
         before = [each for each in known if turn is None or each["id"] != turn["message_id"]]
@@ -340,7 +334,7 @@ class _Serving:
     # answers to calls
 
     async def _resumed(self) -> RunTarget:
-        """The answers of a person: all that a turn waits for, and nothing else."""
+        # A person answers all that a turn waits for, and nothing else.
         said = {each.interrupt_id: each for each in self._given.resume or ()}
         named = {key: interrupt_of(key) for key in said}
         turns = {each[0] for each in named.values() if each is not None}
@@ -363,7 +357,7 @@ class _Serving:
         return RunTarget(request_id, calls)
 
     async def _check_answered(self, turn: TurnTold | None, calls: frozenset[str]) -> None:
-        """The same answers were given before: whoever asks again is told what came of them."""
+        # The same answers were given before: whoever asks again is told what came of them.
         if turn is None:
             raise BadRequest("resume", "names a run that this thread does not know")
         page = await self._call("_perdure_follow_turn", turn["request_id"], 0)
@@ -371,7 +365,6 @@ class _Serving:
             raise BadRequest("resume", "names a call that the run has not made")
 
     async def _executed(self) -> RunTarget | None:
-        """What the front end's tools have come to, for the turn that waits for them."""
         given = answers(self._given)
         if not given:
             return None
@@ -389,7 +382,6 @@ class _Serving:
         return RunTarget(turn["request_id"], frozenset(given))
 
     async def _waiting(self, turn: TurnTold | None) -> dict[str, Part]:
-        """The calls for which a parked turn waits."""
         if turn is None or turn["status"] != TurnStatus.PARKED:
             return {}
         message = await self._turns.message(lambda each: each["id"] == turn["message_id"])

@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pydantic_core import to_json
 from starlette.websockets import WebSocket, WebSocketDisconnect
@@ -55,7 +54,6 @@ class ClientSocket:
         self._jobs: set[asyncio.Task[None]] = set()
 
     async def send(self, kind: str, **fields: object) -> None:
-        """Send a frame of this type."""
         await self.send_text(encoded(kind, **fields))
 
     async def send_text(self, frame: str) -> None:
@@ -123,7 +121,6 @@ def head_of(text: str) -> JsonObject:
 
 
 def encoded(kind: str, **fields: object) -> str:
-    """A frame as it stands on the wire. Pure. Raises `ValueError` for what has no JSON."""
     return json_text({"type": kind, **fields})
 
 
@@ -133,11 +130,9 @@ def json_text(value: object) -> str:
 
 
 def words_of(problem: Exception) -> str:
-    """What a client is told of an error."""
     return told(problem)["message"]
 
 
 def chosen_protocol(socket: WebSocket) -> str | None:
-    """The sub-protocol that is echoed: the first that the client offers."""
-    offered: Mapping[str, Any] = socket.scope
-    return next(iter(offered.get("subprotocols") or ()), None)
+    offered: list[str] = socket.scope.get("subprotocols") or []
+    return offered[0] if offered else None

@@ -62,16 +62,13 @@ class Attendance:
         self._woken = talk.attending[line.number] = asyncio.Event()
 
     def leave(self) -> None:
-        """The connection is gone."""
         self._talk.attending.pop(self._line.number, None)
 
     def ask(self, frame: JsonObject) -> None:
-        """Take in a probe or an acknowledgement."""
         self._asked.append(frame)
         self._woken.set()
 
     def answered(self, turn: str) -> None:
-        """This client has answered a call of a turn, and wants to see the continuation."""
         self._answered.add(turn)
         self._talk.owners[turn] = self._line.number
 
@@ -102,7 +99,6 @@ class Attendance:
                 await self._woken.wait()
 
     async def remind(self) -> None:
-        """Tell the client from time to time what it waits for, whatever else happens, until the connection ends."""
         while True:
             await asyncio.sleep(PENDING_AGAIN_S)
             for turn in sorted(self._waiting):
@@ -162,14 +158,13 @@ class Attendance:
         return turn.status is TurnStatus.PARKED and turn.turn in self._answered
 
     async def _resume(self, turn: ShownTurn, **probe: str) -> None:
-        """From here on nothing of the turn is sent until the client acknowledges."""
+        # From here on nothing of the turn is sent until the client acknowledges.
         self._live.discard(turn.turn)
         self._held[turn.wire], self._owed = turn, ""
         self._announced.add(turn.wire)
         await self._line.send("cf_agent_stream_resuming", id=turn.wire, **probe)
 
     async def _replay(self, wire: object) -> None:
-        """Send the turn from its beginning up to the place of this connection."""
         held = self._held.pop(wire, None) if isinstance(wire, str) else None
         if held is None:
             if not any(turn.wire == wire for turn in self._turns.values()):
@@ -193,7 +188,7 @@ class Attendance:
                 self._talk.settle_soon()
 
     def _ended_unheard(self, turn: ShownTurn) -> None:
-        """A stream has ended that the client was offered, and has not asked for."""
+        # The client was offered the stream, and has not asked for it.
         if turn.wire in self._held and turn.wire in self._announced:
             self._talk.later(self._remind_of_end(turn.wire))
 
@@ -202,8 +197,7 @@ class Attendance:
         self.ask({"type": UNHEARD, "id": wire})
 
     async def _end_unheard(self, wire: str) -> None:
-        """Tell the end of a turn that is still held. If the client asks for it after all, it is told whole: clients know an end that comes
-        twice."""
+        # If the client asks for the turn after all, it is told whole: clients know an end that comes twice.
         turn = self._held.get(wire)
         if turn is None or turn.streams:
             return
@@ -215,7 +209,6 @@ class Attendance:
             await self._line.send_text(chunk_frame(turn, number, chunk, replay=replay))
 
     async def _send_end(self, turn: ShownTurn, *, replay: bool = False) -> None:
-        """The last frames of a stream."""
         self._told_last = (turn.turn, asyncio.get_running_loop().time())
         flags: JsonObject = {"replay": True} if replay else {}
         if turn.is_continuation:
@@ -263,7 +256,7 @@ class Attendance:
             self._live.add(turn.turn)
 
     async def _resumed(self, _entry: TurnNotice, turn: ShownTurn) -> None:
-        """The client that answered asks for its continuation; the others get the message from its beginning again."""
+        # The client that answered asks for its continuation; the others get the message from its beginning again.
         if turn.turn in self._waiting:
             self._waiting.discard(turn.turn)
             await self._resume(turn)

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
 from itertools import count
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final
 from urllib.parse import quote, unquote
 
 from starlette.requests import HTTPConnection, Request
@@ -69,7 +69,6 @@ class Returning:
         self._lost: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def left(self, agent: str, tab: str, untold: str) -> None:
-        """A line of a tab is lost, in the middle of a turn or of none."""
         if tab:
             self._lost[agent, tab] = untold
         if len(self._lost) > REMEMBERED_MAX:
@@ -109,14 +108,12 @@ class CallDesk:
         self._sent_at_s = asyncio.get_running_loop().time() if told.version else float("-inf")
 
     async def take(self, frame: JsonObject) -> None:
-        """Do what a frame asks."""
         if frame["type"] == STATE:
             await self._set_state(frame.get("state"))
         elif _is_call(frame):
             await self._line.beside(self._call(frame))
 
     async def refuse(self, frame: JsonObject, why: str) -> None:
-        """Refuse what a frame asks."""
         if frame["type"] == STATE:
             await self._line.send(REFUSED, error=why)
             await self._send_state()
@@ -126,7 +123,6 @@ class CallDesk:
     # the state
 
     async def serve(self) -> None:
-        """Tell the client of every other state than the one that it shows, until the connection ends."""
         while True:
             known = await self._state.after(self._told)
             self._told = known.number
@@ -141,7 +137,7 @@ class CallDesk:
         await self._line.send(STATE, state=known.state)
 
     async def _set_state(self, state: object) -> None:
-        """The client shows its state already. If it is refused the client is told so, and then the state that counts."""
+        # The client shows its state already. If it is refused the client is told so, and then the state that counts.
         async with self._setting:
             try:
                 if isinstance(state, dict):
@@ -174,7 +170,7 @@ class CallDesk:
             await self._line.send(RPC, id=call_id, success=False, error=str(problem))
 
     def _function(self, method: str) -> Any:
-        """The exposed method of this name; or why there is none, in the words of the original."""
+        # Why there is none is told in the words of the original.
         agent_class: type[Agent] = self._reached.agent_class
         function = None if method.startswith("_") else getattr(agent_class, method, None)
         if function is None:
@@ -183,7 +179,7 @@ class CallDesk:
         return function if is_exposed else f"Method {method} is not callable"
 
     async def _stream(self, call_id: str, given: AsyncGenerator[object, None]) -> None:
-        """Tell what a generator of the agent gives. It goes on only when the client has taken what came."""
+        # The generator goes on only when the client has taken what came.
         async with aclosing(given) as values:
             async for value in values:
                 await self._line.send_text(encoded(RPC, id=call_id, success=True, done=False, result=value))
@@ -214,13 +210,11 @@ class ChatDesk:
         self._call, self._turns = talk.caller.call, ChatTurns(talk.caller)
 
     async def take(self, frame: dict[str, Any]) -> None:
-        """Do what a frame asks. One that lacks what it needs is ignored."""
         taking = self._taking.get(frame["type"])
         if taking is not None:
             await taking(self, frame)
 
     async def refuse(self, frame: JsonObject, why: str) -> None:
-        """Refuse what a frame asks, as far as it has an answer."""
         logger.warning("a frame %.80r of a chat client was refused: %s", frame["type"], why)
         request_id = frame.get("id")
         if frame["type"] == "cf_agent_use_chat_request" and isinstance(request_id, str):
@@ -298,7 +292,7 @@ class ChatDesk:
             await self._answer(frame, CallAnswer(call_id, approved=approved))
 
     async def _answer(self, frame: JsonObject, answer: CallAnswer) -> None:
-        """Answer a call. The one who wants the continuation of its turn owns it, from before it can begin."""
+        # The one who wants the continuation of the turn owns it, from before it can begin.
         try:
             turns = (await self._call("_perdure_standing"))["turns"] if frame.get("autoContinue") is True else []
             for turn in (each for each in turns if answer.call_id in each["waits_for"]):
@@ -311,7 +305,6 @@ class ChatDesk:
             await self._tell_answered(answer.call_id)
 
     async def _tell_answered(self, call_id: str) -> None:
-        """Every tab shows the answered call."""
         for message in reversed(await self._talk.transcript()):
             if any(part.get("toolCallId") == call_id for part in message["parts"]):
                 frame = encoded("cf_agent_message_updated", message=message)
@@ -336,14 +329,13 @@ class ChatDesk:
 
 
 def _body_of(frame: JsonObject) -> JsonObject:
-    """The body of a request. Raises `BadRequest` if it is no JSON object."""
     init = frame.get("init")
     body = init.get("body") if isinstance(init, dict) else None
     return parsed_object(body if isinstance(body, str) else "", "init.body")
 
 
 def _options(plan: TurnPlan, body: JsonObject) -> JsonObject:
-    """The options of the turn: what else the client has sent is its metadata."""
+    # What else the client has sent is the turn's metadata.
     more = {name: value for name, value in body.items() if name not in OWN_FIELDS}
     found: JsonObject = {"metadata": more} if more else {}
     if plan.instead_of:
@@ -355,7 +347,6 @@ def _options(plan: TurnPlan, body: JsonObject) -> JsonObject:
 
 
 def routes(backend: Backend) -> list[BaseRoute]:
-    """The routes under `/agents`."""
     clients = AgentsClients(backend)
     return [
         WebSocketRoute(f"{PREFIX}{{path:path}}", clients.connect),
@@ -414,7 +405,8 @@ class AgentsClients:
         async with AsyncExitStack() as held:
             key = reached.agent_id
             state = await held.enter_async_context(self._states.watched(key, lambda: WatchedState(caller)))
-            told = await self._greet(line, reached, state.known)
+            told = state.known  # it may be another one once the client is greeted
+            await self._greet(line, reached, told)
             client = await self._backend.client()
             own = await self._backend.own_id(key)
             runs = await held.enter_async_context(self._runs.watched(own, lambda: RunList(client, own)))
@@ -431,7 +423,7 @@ class AgentsClients:
             await line.together(*jobs, self._recheck(line.socket))
 
     async def _welcome(self, line: ClientSocket, talk: WatchedChat, key: str) -> Attendance:
-        """A tab comes. One that may have lost its line in a turn is told the conversation: what it shows may be half an answer."""
+        # A tab that may have lost its line in a turn is told the conversation: what it shows may be half an answer.
         untold = self._returning.came(key, line.socket.query_params.get(TAB, ""))
         attendance = Attendance(line, talk, await talk.missed(untold or ""))
         if untold is not None or (talk.has_just_ended and TAB in line.socket.query_params):
@@ -442,18 +434,16 @@ class AgentsClients:
         self._returning.left(key, line.socket.query_params.get(TAB, ""), attendance.untold)
         attendance.leave()
 
-    async def _greet(self, line: ClientSocket, reached: Reached, state: KnownState) -> KnownState:
-        """Say who is reached, and its state if it has one; the state that was told."""
+    async def _greet(self, line: ClientSocket, reached: Reached, state: KnownState) -> None:
         agent = kebab(reached.agent_class.__name__)
         follows = {"stateFollows": True} if state.version else {}
         await line.send("cf_agent_identity", name=reached.name, agent=agent, **follows)
         if state.version:
             await line.send("cf_agent_state", state=state.state)
         await line.send("cf_agent_mcp_servers", mcp=NO_TOOLS)
-        return state
 
     async def _read(self, line: ClientSocket, calls: CallDesk, chat: ChatDesk | None) -> None:
-        """Take in the frames of the client. What it may not do is refused, and what is no frame of ours is ignored."""
+        # What the client may not do is refused, and what is no frame of ours is ignored.
         while True:
             told = await line.receive()
             if told is None:
@@ -461,7 +451,7 @@ class AgentsClients:
             frame = told.fields
             if frame["type"] in PASSIVE:
                 self._backend.principal(line.socket, Scope.READ)
-            elif frame["type"] in CallDesk.TYPES and not self._may_chat(line):
+            elif frame["type"] in CallDesk.TYPES and Scope.CHAT not in line.socket.state.principal.scopes:
                 await calls.refuse(frame, READ_ONLY)
                 continue
             else:
@@ -475,11 +465,7 @@ class AgentsClients:
             elif chat is not None:
                 await chat.take(frame)
 
-    def _may_chat(self, line: ClientSocket) -> bool:
-        return Scope.CHAT in cast("Any", line.socket.state.principal).scopes
-
     async def _recheck(self, socket: WebSocket) -> None:
-        """Ask from time to time whether the principal is still valid. Raises `Unauthenticated` or `Forbidden`."""
         while True:
             await asyncio.sleep(RECHECK_S)
             socket.state.principal = await socket.state.principal_again()

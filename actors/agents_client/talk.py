@@ -56,7 +56,6 @@ class ShownTurn:
 
     @property
     def streams(self) -> bool:
-        """Whether it is being played."""
         return self.status is TurnStatus.RUNNING
 
 
@@ -124,7 +123,6 @@ class WatchedChat:
                 self._following = awaited(self._follow())
 
     async def stop(self) -> None:
-        """Follow no more."""
         jobs = [*self._jobs, *([self._following] if self._following is not None else [])]
         for each in jobs:
             each.cancel()
@@ -139,11 +137,9 @@ class WatchedChat:
         return self.base + len(self._entries)
 
     def at(self, place: int) -> TurnNotice:
-        """The entry at a place."""
         return self._entries[place - self.base]
 
     def add(self, entry: TurnNotice) -> None:
-        """Add an entry, and wake who attends."""
         if entry.frame and entry.kind in ("accepted", "begun", "snapshot"):
             self._shown_at = self.head
         self._entries.append(entry)
@@ -154,7 +150,6 @@ class WatchedChat:
         self.wake()
 
     def wake(self) -> None:
-        """Wake who attends."""
         for each in self.attending.values():
             each.set()
 
@@ -192,7 +187,6 @@ class WatchedChat:
             first = page["next"]
 
     async def show_all(self, besides: int = -1) -> None:
-        """Tell the transcript to every connection but one."""
         if set(self.attending) - {besides}:
             self.add(TurnNotice("snapshot", frame=encoded(MESSAGES, messages=await self.transcript()), besides=besides))
 
@@ -285,19 +279,15 @@ class WatchedChat:
             return
         if kind == "data-retract":
             self._unsettled.add(known.turn)
-        self._recover(seen, _recovers(told))
+        if seen.is_recovering != (recovering := _recovers(told)):
+            seen = self.turns[known.turn] = replace(seen, is_recovering=recovering)
+            self.add(TurnNotice("recovering", seen, recovering_frame(seen)))
         chunk = shown_chunk(told)
         if chunk is not None:
-            seen = self.turns[known.turn]
             self.add(TurnNotice("chunk", seen, chunk_frame(seen, event["event_number"], chunk)))
 
-    def _recover(self, seen: ShownTurn, recovering: bool) -> None:
-        if seen.is_recovering != recovering:
-            seen = self.turns[seen.turn] = replace(seen, is_recovering=recovering)
-            self.add(TurnNotice("recovering", seen, recovering_frame(seen)))
-
     async def _look_whether_parked(self, turn: ShownTurn) -> None:
-        """The answer of a turn was written, and the turn has not ended: it may wait for a person now."""
+        # The answer of a turn was written, and the turn has not ended: it may wait for a person now.
         told = (await self.caller.call("_perdure_standing", turn.turn))["known"]
         if told is not None and told["status"] == TurnStatus.PARKED and self.turns.get(turn.turn) == turn:
             parked = self.turns[turn.turn] = replace(turn, status=TurnStatus.PARKED)
@@ -310,7 +300,8 @@ class WatchedChat:
         if known is None:
             return
         status = TurnStatus(event["status"])
-        self._recover_end(known)
+        if known.is_recovering:
+            self.add(TurnNotice("recovering", frame=recovering_frame(replace(known, is_recovering=False))))
         ended = replace(known, status=status, error=event["error"], is_recovering=False)
         self.failed = ended if status is TurnStatus.ERROR else self.failed
         self.add(TurnNotice("ended", ended))
@@ -318,10 +309,6 @@ class WatchedChat:
         self.authors.pop(known.turn, None)
         self.owners.pop(known.turn, None)
         self._settle(known.turn)
-
-    def _recover_end(self, known: ShownTurn) -> None:
-        if known.is_recovering:
-            self.add(TurnNotice("recovering", frame=recovering_frame(replace(known, is_recovering=False))))
 
     def _cleared(self) -> None:
         self.settle_soon()  # chunks that were under way to the tab that cleared have made a message there
@@ -335,13 +322,12 @@ class WatchedChat:
     # afterwards
 
     def _settle(self, turn: str) -> None:
-        """Tell the transcript in a while, if what the tabs have made of the stream may not be what is stored."""
+        # What the tabs have made of the stream may not be what is stored.
         if turn in self._unsettled:
             self._unsettled.discard(turn)
             self.settle_soon()
 
     def settle_soon(self) -> None:
-        """Tell the transcript in a while."""
         self.later(self._settled())
 
     async def _settled(self) -> None:
@@ -349,7 +335,7 @@ class WatchedChat:
         await self.show_all()
 
     def later(self, job: Pending[None]) -> None:
-        """Do something beside the following; an error of it ends the following."""
+        # An error of it ends the connections, as one of the following does.
         task = awaited(job)
         self._jobs.add(task)
         task.add_done_callback(self._over)
@@ -362,25 +348,21 @@ class WatchedChat:
 
 
 def chunk_frame(turn: ShownTurn, number: int, chunk: Event, *, replay: bool = False) -> str:
-    """A chunk of a turn as a frame. Pure."""
     flags = {**({"continuation": True} if turn.is_continuation else {}), **({"replay": True} if replay else {})}
     return encoded(RESPONSE, id=turn.wire, body=json_text(chunk), done=False, seq=number, **flags)
 
 
 def recovering_frame(turn: ShownTurn) -> str:
-    """Whether a turn is being recovered, as a frame. Pure."""
     return encoded("cf_agent_chat_recovering", recovering=turn.is_recovering, id=turn.wire)
 
 
 def _recovers(event: Event) -> bool:
-    """Whether a turn is being recovered after this event."""
     if event["type"] == "data-interrupted":
         return bool(event["data"].get("outcome") == "scheduled")
     return event["type"] == "data-attempt"
 
 
 def _seen(told: TurnStanding) -> ShownTurn:
-    """A turn from what its agent says of it."""
     status, turn, parked = TurnStatus(told["status"]), str(told["request_id"]), told["parked_events"]
     goes_on = parked > 0 and status is not TurnStatus.PARKED
     return ShownTurn(

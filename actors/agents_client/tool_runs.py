@@ -61,13 +61,11 @@ class RunPiece:
     length: int = 0
 
     def grow(self, more: str) -> None:
-        """Add this at its end."""
         self.text.seek(0, SEEK_END)
         self.text.write(more)
         self.length += len(more)
 
     def has(self, at: int, said: str) -> bool:
-        """Whether this, or the beginning of it, stands at a place."""
         self.text.seek(at)
         return said.startswith(self.text.read(len(said)))
 
@@ -97,7 +95,6 @@ class Retold:
         return [told for number, chunk in run_events(frame) for told in self._beyond(number, chunk)]
 
     def _beyond(self, number: int, chunk: JsonObject) -> list[Told]:
-        """What of a chunk was not told yet."""
         piece = _piece(chunk["body"])
         self._step_over_other_than(piece)
         if self._at == len(self._pieces):
@@ -121,7 +118,7 @@ class Retold:
         return [(number, _rest(chunk, left))]
 
     def _step_over_other_than(self, piece: RunPiece) -> None:
-        """Nothing more of the present piece comes, if this is another one."""
+        # If this is another piece, nothing more of the present one comes.
         if self._at < len(self._pieces):
             known = self._pieces[self._at]
             if known.adds is not None and known.what != piece.what and known.length == self._within:
@@ -138,7 +135,7 @@ class Retold:
         return [(number, chunk)]
 
     def _begin_anew(self, number: int, chunk: JsonObject) -> list[Told]:
-        """The attempt says something else than the one before: all of it is told, as a step of its own."""
+        # The attempt says something else than the one before: all of it is told, as a step of its own.
         told = [*self._again, (number, chunk)]
         self._pieces, self._at, self._within, self._again = [], 0, 0, []
         return [*self._step, *(each for at, said in told for each in self._beyond(at, said))]
@@ -153,7 +150,6 @@ def _piece(body: Any) -> RunPiece:
 
 
 def _rest(chunk: dict[str, Any], known: int) -> JsonObject:
-    """A chunk without the first characters of what it adds."""
     body = chunk["body"]
     adds = GROWING[body["type"]]
     return {**chunk, "body": {**body, adds: body[adds][known:]}}
@@ -174,7 +170,6 @@ class RunList:
         self._following: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Read the list, and follow it."""
         async with self._begun:
             if self._following is None:
                 started = self._client.starts_of(self._agent_id)
@@ -183,14 +178,12 @@ class RunList:
                 self._following = awaited(self._follow(started))
 
     async def stop(self) -> None:
-        """Follow no more."""
         if self._following is not None:
             self._following.cancel()
             with suppress(asyncio.CancelledError):
                 await self._following
 
     async def more_than(self, count: int) -> None:
-        """Wait until there are more runs than so many."""
         while len(self.run_ids) <= count:
             if self._following is not None and self._following.done():
                 self._following.result()
@@ -217,18 +210,17 @@ class RunList:
 
 
 class _Reading:
-    """The events of a run, of which the next batch is asked for already."""
+    # The next batch is asked for while the one before is told.
 
     def __init__(self, batches: AsyncGenerator[Batch, None]) -> None:
         self._batches = batches
         self.go_on()
 
     def go_on(self) -> None:
-        """Ask for the next batch. `upcoming` is None at the end of the run."""
+        # Its result is None at the end of the run.
         self.upcoming: asyncio.Future[Batch | None] = awaited(anext(self._batches, None))
 
     async def stop(self) -> None:
-        """Read no more."""
         self.upcoming.cancel()
         await asyncio.gather(self.upcoming, return_exceptions=True)
         await self._batches.aclose()
@@ -267,7 +259,7 @@ class RunTeller:
             await asyncio.gather(*self._telling, *readings, return_exceptions=True)
 
     async def _begin(self, reading: _Reading | Frames) -> None:
-        """Tell of a run: to its end if that is at hand, else beside the others. So runs begin in their order."""
+        # To its end if that is at hand, else beside the others. So runs begin in their order.
         if not isinstance(reading, _Reading):
             await self._send_all(Retold(), _Pace().chosen(reading, _now_s()))
             return
@@ -277,7 +269,7 @@ class RunTeller:
         begun = asyncio.Event()
         task = awaited(self._tell(reading, begun))
         self._telling.add(task)
-        waiting = awaited(_set(begun))
+        waiting = awaited(begun.wait())
         try:
             await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -304,16 +296,12 @@ class RunTeller:
 
     async def _send_all(self, retold: Retold, frames: list[SentFrame]) -> None:
         for frame in frames:
-            await self._send(frame, retold.events(frame))
-
-    async def _send(self, frame: SentFrame, events: list[Told]) -> None:
-        about: dict[str, object] = (
-            {"parentToolCallId": frame["parent_tool_call_id"]} if "parent_tool_call_id" in frame else {}
-        )
-        about |= {"replay": True} if frame.get("replay") else {}
-        for number, event in events:
-            told = event if event["kind"] != "chunk" else {**event, "body": _text(event["body"])}
-            await self._line.send_text(encoded("agent-tool-event", sequence=number, event=told, **about))
+            about: dict[str, object] = {"replay": True} if frame.get("replay") else {}
+            if "parent_tool_call_id" in frame:
+                about["parentToolCallId"] = frame["parent_tool_call_id"]
+            for number, event in retold.events(frame):
+                told = event if event["kind"] != "chunk" else {**event, "body": _text(event["body"])}
+                await self._line.send_text(encoded("agent-tool-event", sequence=number, event=told, **about))
 
 
 class _Pace:
@@ -324,11 +312,9 @@ class _Pace:
         self._held: SentFrame | None = None
 
     def due_in_s(self, now_s: float) -> float | None:
-        """When the report that is held back is to be told; None if there is none."""
         return None if self._held is None else max(0.0, self._last_s + PROGRESS_EVERY_S - now_s)
 
     def held(self, now_s: float) -> list[SentFrame]:
-        """The report that was held back, which is told now."""
         held, self._held = self._held, None
         if held is None:
             return []
@@ -366,7 +352,3 @@ def _is_progress(frame: SentFrame) -> bool:
 
 def _text(body: object) -> str:
     return body if isinstance(body, str) else json_text(body)
-
-
-async def _set(event: asyncio.Event) -> None:
-    await event.wait()

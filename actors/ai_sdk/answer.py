@@ -105,7 +105,6 @@ class Children:
         return None if self._due_s is None else max(0.0, self._due_s - now_s)
 
     def chunks(self, translator: Translator) -> list[Chunk]:
-        """What is to be told now."""
         changed, self._changed, self._due_s = self._changed, {}, None
         runs = self._seen.runs_by_id
         told = [

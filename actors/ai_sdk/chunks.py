@@ -173,7 +173,6 @@ class Translator:
         return [call_id for call_id, place in self._calls.items() if place.state in UNDER_WAY]
 
     def preliminary(self, call_id: str, output: object) -> list[Chunk]:
-        """An output of a call that is under way, which another one will take the place of."""
         if call_id not in self.open_calls:
             return []
         return [chunk("tool-output-available", {"toolCallId": call_id, "output": output, "preliminary": True})]
@@ -184,7 +183,6 @@ class Translator:
         return [chunk("finish", {"finishReason": "tool-calls"})]
 
     def failed(self, words: str) -> list[Chunk]:
-        """The stream cannot go on."""
         self.is_over = True
         return [chunk("error", {"errorText": words or "The answer failed for an unknown reason."})]
 
@@ -273,7 +271,7 @@ class Translator:
         self._skip_known()
 
     def _skip_known(self) -> None:
-        """Speak from now on, if the client has no more than what was told by now."""
+        # Behind the last step that the client has, it is told everything.
         if self._silent_steps and sum(each.kind == "step" for each in self._places) >= self._silent_steps:
             self._silent_steps = 0
 

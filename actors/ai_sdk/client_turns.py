@@ -63,7 +63,6 @@ class TurnRequest:
 
     @property
     def last(self) -> Mapping[str, object]:
-        """The message that counts; an empty one if there is none."""
         return self.messages[-1] if self.messages else {}
 
 
@@ -138,13 +137,12 @@ class ClientTurns:
         return Following(request_id, Translator(self._major), told)
 
     async def _replace(self, request: TurnRequest, message_id: str) -> Following:
-        """A turn for a message in place of a known one; one for a new message if it is not known."""
         try:
             return await self._chatted(request, self._new_id(), instead_of=message_id)
         except BadRequest as problem:
             if problem.field != "instead_of":
                 raise
-        return await self._chatted(request, self._new_id())
+        return await self._chatted(request, self._new_id())  # the message is not known, so it is a new one
 
     async def _regenerate(self, request: TurnRequest) -> Following:
         was_under_way = await self._cancel_open()
@@ -163,7 +161,7 @@ class ClientTurns:
         return await self._replace(request, str(request.last["id"]))
 
     async def _cancel_open(self) -> bool:
-        """Cancel the turns under way, the last one first so that none begins meanwhile. Returns whether there was one."""
+        # The last one first, so that none begins meanwhile.
         turns = [each for each in await self._call("list_turns", UNDER_WAY) if each["trigger"] in PEOPLES]
         for each in reversed(turns):
             await self._call("cancel_chat", each["request_id"], "replaced by the client")
@@ -193,14 +191,13 @@ class ClientTurns:
         return Following(turn["request_id"], translator)
 
     async def _stored(self, message_id: str) -> Message:
-        """A stored message. Raises `NotNow` if there is none of this id."""
         found = await self._turns.message(lambda each: each["id"] == message_id)
         if found is None:
             raise NotNow(f"no message is known as {message_id!r:.80}")
         return found
 
     async def _turn_of(self, message_id: str, call_ids: list[str]) -> TurnTold | None:
-        """The newest turn that writes a message, or that the answer to a call of an imported message has begun."""
+        # An answer to a call of an imported message, which no turn has written, has begun a turn of its own.
         begun = tuple(f"answer-{digest_of(each.encode())}-" for each in call_ids)
         return await self._turns.newest(
             lambda turn: turn["message_id"] == message_id or (bool(begun) and turn["request_id"].startswith(begun))
@@ -212,7 +209,6 @@ class ClientTurns:
         return Following(turn["request_id"], Translator(self._major, base=await self._base(turn)), retells=True)
 
     async def _base(self, turn: TurnTold) -> list[Part]:
-        """The parts of an earlier answer that a turn continues."""
         if not turn["base"]:
             return []
         stored = await self._stored(turn["message_id"])
@@ -220,7 +216,6 @@ class ClientTurns:
 
 
 def answers_in(parts: list[Mapping[str, object]], stored: Message) -> list[CallAnswer]:
-    """Those of a client's parts that answer what the stored message waits for, and nothing else."""
     calls = [part for part in stored["parts"] if is_tool_part(part) and not is_settled(part)]
     waiting: dict[object, Part] = {part["toolCallId"]: part for part in calls}
     said = [(_answer(each), waiting[each["toolCallId"]]) for each in parts if each.get("toolCallId") in waiting]
@@ -228,7 +223,6 @@ def answers_in(parts: list[Mapping[str, object]], stored: Message) -> list[CallA
 
 
 def _answer(part: Mapping[str, object]) -> CallAnswer | None:
-    """What a client's part says to its call; None if it is no answer."""
     call_id, state, approval = str(part["toolCallId"]), part.get("state"), part.get("approval")
     if state == ToolState.APPROVAL_RESPONDED and isinstance(approval, Mapping):
         reason = approval.get("reason") if isinstance(approval.get("reason"), str) else None

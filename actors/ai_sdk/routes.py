@@ -210,7 +210,6 @@ def in_words(endpoint: Endpoint) -> Endpoint:
 
 
 def encoded(chunk: Chunk) -> bytes:
-    """A chunk as JSON."""
     try:
         return to_json(chunk, inf_nan_mode="null")
     except PydanticSerializationError:  # half of a surrogate pair, for which there is no JSON
@@ -229,7 +228,6 @@ def chat_class(backend: Backend, name: str | None) -> str:
 
 
 def major_of(connection: HTTPConnection) -> int:
-    """The major of the client, as its address says. Raises `BadRequest`."""
     said = connection.query_params.get("ai", str(OLDEST))
     known = {str(each): each for each in range(OLDEST, NEWEST + 1)}
     if said not in known:
@@ -238,7 +236,6 @@ def major_of(connection: HTTPConnection) -> int:
 
 
 def chat_id_of(body: Mapping[str, object]) -> str:
-    """The id of the chat in a request. Raises `BadRequest`."""
     chat_id = body.get("id")
     if not isinstance(chat_id, str) or not chat_id:
         raise BadRequest("id", f"{chat_id!r:.200} is not the id of a chat")
@@ -250,7 +247,6 @@ class _Chats:
         self._backend = backend
 
     async def ask(self, request: Request) -> Response:
-        """Take what the client has said, and stream the answer."""
         self._backend.principal(request, Scope.CHAT)
         name = chat_class(self._backend, request.path_params.get("chat_class"))
         body = await json_object(request)
@@ -259,7 +255,7 @@ class _Chats:
         return self._answer(reached, await turns.begin(wish))
 
     async def resume_after_query(self, request: Request) -> Response:
-        """The same for clients that append the id and `/stream` to an address behind its query. Raises `BadRequest` for anything else."""
+        # For clients that append the id and `/stream` to an address behind its query.
         appended = APPENDED.fullmatch(request.scope["query_string"].decode("latin-1"))
         name = chat_class(self._backend, request.path_params.get("chat_class"))
         if appended is None:
@@ -269,12 +265,10 @@ class _Chats:
         return self._answer(reached, await turns.resume())
 
     async def resume(self, request: Request) -> Response:
-        """Stream the answer under way from its start."""
         turns, reached = await self._addressed(request, Scope.READ)
         return self._answer(reached, await turns.resume())
 
     def _answer(self, reached: Reached, following: Following | None) -> Response:
-        """The event stream of a turn."""
         if following is None:
             return Response(status_code=204)
 
@@ -287,12 +281,11 @@ class _Chats:
         return event_stream(pieces(), HEADERS)
 
     async def cancel(self, request: Request) -> Response:
-        """Cancel what is under way."""
         _, reached = await self._addressed(request, Scope.CHAT)
         return JSONResponse({"cancelled": await reached.caller.call("cancel_all_chats", "cancelled by the client")})
 
     async def messages(self, request: Request) -> Response:
-        """The conversation, without the answers that are being written: to resume tells these from their start."""
+        # Without the answers that are being written: to resume tells these from their start.
         _, reached = await self._addressed(request, Scope.READ)
         before = request.query_params.get("before")
         said = request.query_params.get("limit")
@@ -304,7 +297,6 @@ class _Chats:
         return Response(to_json(all_mended(shown)), media_type="application/json")
 
     async def socket(self, socket: WebSocket) -> None:
-        """Speak with a client over its own WebSocket transport."""
         self._backend.principal(socket, Scope.READ)
         name = chat_class(self._backend, socket.path_params.get("chat_class"))
         await ChatSocket(self._backend, socket, name, major_of(socket)).serve()

@@ -37,7 +37,6 @@ class Asset(NamedTuple):
 
 @cache
 def assets() -> dict[str, Asset]:
-    """The files of the page by name."""
     folder = files("perdure.actors.dashboard") / "assets"
     found = {each.name: each.read_bytes() for each in folder.iterdir()}
     return {

@@ -87,7 +87,6 @@ class Backend:
         self._at_end: list[Callable[[], Awaitable[None]]] = []
 
     async def client(self) -> Client:
-        """The client of the runtime, on this loop."""
         return await self._connection.client()
 
     async def ask(self, name: str, *args: Plain) -> Plain:
@@ -95,11 +94,9 @@ class Backend:
         return await (await self.client()).ask(name, *args)
 
     def at_end(self, stop: Callable[[], Awaitable[None]]) -> None:
-        """Have something stopped before the runtime is left."""
         self._at_end.append(stop)
 
     async def close(self) -> None:
-        """Stop what was begun here, and leave the runtime."""
         for stop in self._at_end:
             await stop()
         await self._connection.close()

@@ -28,7 +28,6 @@ class CallAnswer(NamedTuple):
     reason: str | None = None
 
     def fits(self, part: Part) -> bool:
-        """Whether it is of the kind that a call in this state waits for."""
         if part.get("state") == ToolState.APPROVAL_REQUESTED:
             return self.approved is not None
         return self.approved is None
@@ -70,12 +69,10 @@ class ChatTurns:
         return told
 
     async def newest(self, fits: Callable[[TurnTold], bool]) -> TurnTold | None:
-        """The newest turn of this kind, among the last ones."""
         turns: list[TurnTold] = await self._call("list_turns")
         return next((each for each in reversed(turns) if fits(each)), None)
 
     async def message(self, fits: Callable[[Message], bool]) -> Message | None:
-        """The newest message of this kind."""
         for limit in (LOOK, None):
             messages: list[Message] = await self._call("get_messages", limit)
             found: Message | None = next(filter(fits, reversed(messages)), None)

@@ -62,7 +62,6 @@ class ClientConnection:
             return self._client
 
     async def close(self) -> None:
-        """Close the client. Nothing is opened again."""
         self._is_closed = True
         await self._leave()
 

@@ -100,7 +100,6 @@ AGAIN: Final = 1013
 
 
 def status_of(problem: Exception) -> int:
-    """The HTTP status of an error."""
     return next((status for kind, status in STATUSES if isinstance(problem, kind)), INTERNAL)
 
 
@@ -142,7 +141,6 @@ def refusal(problem: Exception) -> JSONResponse:
 
 
 def unrouted(request: Request, problem: Exception) -> Response:
-    """The answer to a request that no route takes: a path that there is not, or another method."""
     assert isinstance(problem, HTTPException)
     kind = HTTPStatus(problem.status_code).phrase.replace(" ", "")
     message = f"{request.method} {request.url.path:.200} is nothing that is served here"
@@ -150,7 +148,7 @@ def unrouted(request: Request, problem: Exception) -> Response:
 
 
 def _fields(problem: Exception) -> JsonObject:
-    """What an error of Perdure is made of, so that a client of Perdure raises it again as what it was."""
+    # A client of Perdure raises the error again as what it was, so it is told what the error is made of.
     problem = public(problem)
     plain = isinstance(problem, PerdureError) and all(isinstance(each, str | int | float) for each in problem.args)
     return {"args": list(problem.args)} if plain and status_of(problem) != INTERNAL else {}
@@ -165,7 +163,6 @@ def _advice(problem: Exception) -> dict[str, str]:
 
 
 def close_code(problem: Exception) -> tuple[int, str]:
-    """The code and the reason by which a WebSocket is closed."""
     status = status_of(problem)
     code = AGAIN if isinstance(problem, TooManyRequests) else 4000 + status if status < INTERNAL else 1011
     reason = told(problem)["message"].encode()[:REASON_BYTES].decode(errors="ignore")
@@ -173,5 +170,4 @@ def close_code(problem: Exception) -> tuple[int, str]:
 
 
 def is_known(problem: Exception) -> bool:
-    """Whether an error is one that the asker may read, and no bug of ours."""
     return isinstance(problem, PerdureError) and status_of(problem) != INTERNAL

@@ -91,7 +91,6 @@ class Rates:
         return max(0.0, -left / self._per_s)
 
     def give_back(self, name: str) -> None:
-        """Do not count the last one: it was refused."""
-        if name in self._left:
+        if name in self._left:  # what is refused does not count
             left, since_s = self._left[name]
             self._left[name] = left + 1, since_s

@@ -30,7 +30,6 @@ class Step(NamedTuple):
 
 
 def kebab(name: str) -> str:
-    """The name of a class in an address. Pure."""
     if name == name.upper():
         return name.lower().replace("_", "-")
     spread = re.sub(r"[A-Z]", lambda capital: f"-{capital[0].lower()}", name)
@@ -56,13 +55,11 @@ class Registry:
                 raise BadRequest("agents", f"{each!r} and {self.roots[name]!r} would both be addressed as {name!r}")
 
     def root(self, name: str) -> type[Agent]:
-        """The class of this name. Raises `NoSuchAgent`."""
         if name not in self.roots:
             raise NoSuchAgent(f"no agent is addressed as {name!r} here")
         return self.roots[name]
 
     def chat_roots(self) -> dict[str, type[ChatAgent[Any]]]:
-        """The classes of chat agents, by name."""
         return {name: each for name, each in self.roots.items() if issubclass(each, ChatAgent)}
 
     def path(self, segments: Sequence[str]) -> tuple[list[Step], list[str]]:

@@ -48,7 +48,6 @@ class Batch(tuple[Encoded, ...]):  # noqa: SLOT001 - its text is kept in it
 
     @cached_property
     def stream(self) -> bytes:
-        """Their text in an event stream."""
         return b"".join([event(each.text, number=each.sequence) for each in self])
 
     @cached_property
@@ -58,7 +57,6 @@ class Batch(tuple[Encoded, ...]):  # noqa: SLOT001 - its text is kept in it
 
 
 def encoded(frame: Fields) -> Encoded:
-    """An event for watchers. Pure."""
     text = json_bytes(frame)
     return Encoded(frame["sequence"], text, frame["event"]["kind"] in LAST_EVENTS)
 
@@ -86,8 +84,6 @@ class RunFeeds:
 
 
 class _RunFeed:
-    """One watched run."""
-
     def __init__(self, client: Client, run_id: str) -> None:
         self.watchers = 0
         self._client, self._run_id = client, run_id
@@ -122,8 +118,8 @@ class _RunFeed:
                 await self._following
 
     async def _next(self, last: int) -> Iterable[Batch]:
-        """What comes after this number: from the window, else from the ledger. The first to ask has the run followed, unless the ledger
-        has its end: then there is nothing to come, and a page of ended runs costs one question for each."""
+        # The first to ask has the run followed, unless the ledger has its end: then there is nothing to come, and a page of ended runs
+        # costs one question for each.
         if self._is_at_hand(last):
             return self._newer(last)
         async with self._reading:  # one after the other, as many come at the same time and the first may read for all
@@ -139,15 +135,10 @@ class _RunFeed:
         return (Batch(kept[at : at + BATCH]) for at in range(0, len(kept), BATCH))
 
     def _is_at_hand(self, last: int) -> bool:
-        """Whether all that comes after this number is in the window, or yet to come there."""
-        return self._is_within(last) and (self._following is not None or _newest(self._window) > last)
-
-    def _is_within(self, last: int) -> bool:
-        """Whether all that comes after this number is in the window, or yet to come."""
-        return bool(self._window) and self._window[0].sequence <= last + 1
+        is_within = bool(self._window) and self._window[0].sequence <= last + 1
+        return is_within and (self._following is not None or _newest(self._window) > last)
 
     def _newer(self, last: int) -> list[Batch]:
-        """The next batch of the window; none if there is nothing after this number."""
         if _newest(self._window) <= last:
             return []
         batch = self._batches.get(last)
@@ -176,7 +167,6 @@ class _RunFeed:
             self._telling = loop.call_later(wait_s, self._tell)
 
     def _tell(self) -> None:
-        """Let the watchers have what is fresh."""
         self._window.extend(self._fresh)
         self._fresh.clear()
         self._batches.clear()

@@ -46,7 +46,6 @@ class Principal:
     scopes: frozenset[Scope] = field(default_factory=lambda: frozenset(Scope))
 
     def check(self, scope: Scope) -> None:
-        """Raises `Forbidden` if the principal has not this scope."""
         if scope not in self.scopes:
             raise Forbidden(f"{self.name} has not the scope {scope.value!r}")
 
@@ -109,7 +108,6 @@ class Security:
             raise Forbidden(f"the host {host!r:.80} is not one of this gateway's; name it in `hosts`")
 
     def allows_origin(self, origin: str, host: str) -> bool:
-        """Whether a page of this origin may ask: one of the host that is asked, or one that was named."""
         origin = origin.lower()
         return "*" in self.origins or origin in self.origins or origin.partition("://")[2] == host.lower()
 
@@ -131,7 +129,6 @@ class Security:
 
 
 def _name_of(host: str) -> str:
-    """The name in a `Host` header, without the port; empty if it is none."""
     if "@" in host:
         return ""
     try:
@@ -154,7 +151,6 @@ def path_within(scope: Mapping[str, Any]) -> str:
 
 
 def check_exposed(host: str, security: Security) -> None:
-    """Raises `BadRequest` if everybody on a network would be let in."""
     if host not in LOOPBACK and security.authenticate is None:
         raise BadRequest("host", f"{host} is reachable from elsewhere: give a token or an `authenticate` hook first")
 
@@ -181,7 +177,6 @@ def page_origins(given: Iterable[str]) -> frozenset[str]:
 
 
 def check_proxies(given: str) -> None:
-    """Raises `BadRequest` if one of these addresses and networks, separated by commas, is none."""
     for each in () if given in ("", "*") else given.split(","):
         try:
             ip_network(each.strip())

@@ -13,8 +13,7 @@ class Watched(Protocol):
     async def begin(self) -> None:
         """Begin, or wait until it has begun. Raises what keeps it from beginning."""
 
-    async def stop(self) -> None:
-        """Stop."""
+    async def stop(self) -> None: ...
 
 
 T = TypeVar("T", bound=Watched)

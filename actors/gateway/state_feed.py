@@ -49,7 +49,6 @@ class WatchedState:
             self._following = awaited(self._follow())
 
     async def stop(self) -> None:
-        """Follow no more."""
         if self._following is not None:
             self._following.cancel()
             with suppress(asyncio.CancelledError, Exception):  # its watchers were told

@@ -38,7 +38,7 @@ def event_stream(
 
 
 class _EventStream(StreamingResponse):
-    """Closes its generator at the end. A client that leaves while it is sent something would leave it to the garbage collector."""
+    # A client that leaves while it is sent something would leave the generator to the garbage collector, so it is closed here.
 
     def __init__(self, pieces: AsyncGenerator[bytes, None], headers: Mapping[str, str], every_s: float) -> None:
         super().__init__(pieces, media_type="text/event-stream", headers=headers)
@@ -81,7 +81,7 @@ class _EventStream(StreamingResponse):
             self._sent_s, self._is_sending = clock(), False
 
     async def _keep_alive(self, send: Send, task: asyncio.Task[object]) -> None:
-        """Send a comment whenever nothing else was sent for a while. One task for a stream is cheaper than a timer for each piece."""
+        # One task for a stream is cheaper than a timer for each piece.
         clock = asyncio.get_running_loop().time
         while True:
             await asyncio.sleep(self._every_s if self._is_sending else self._sent_s + self._every_s - clock())

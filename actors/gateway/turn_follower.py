@@ -100,7 +100,6 @@ class TurnFollower:
         return framed
 
     async def _framed(self, *others: asyncio.Task[object], within_s: float | None = None) -> Framed | None:
-        """What a run says next; None if something else happens first."""
         self._frame = self._frame or awaited(self._frames.get())
         if self._frames.empty():
             await asyncio.wait({self._frame, *others}, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
@@ -157,11 +156,9 @@ class CallRuns:
 
     @property
     def under_way(self) -> list[asyncio.Task[None]]:
-        """The runs that are followed now."""
         return [each for each in self._runs.values() if not each.done()]
 
     def raise_failures(self) -> None:
-        """Raise what made the following of a run fail."""
         for ended in [each for each in self._runs.values() if each.done()]:
             ended.result()
 
@@ -169,17 +166,14 @@ class CallRuns:
         """Wait until all is told that the run of a call has said, if that run has ended."""
         first, second = run_ids(self._request_id, call_id)
         for run_id in (first, second) if second in self._approved else (first,):
-            if run_id in self._runs and not self._runs[run_id].done():
-                await self._told(run_id)
-
-    async def _told(self, run_id: str) -> None:
-        known = await self._backend.ask("inspect", run_id)
-        if known is not None and known["status"] in HARD:
-            self._requested[run_id].set()
-            await asyncio.wait({self._runs[run_id]})
+            if run_id not in self._runs or self._runs[run_id].done():
+                continue
+            known = await self._backend.ask("inspect", run_id)
+            if known is not None and known["status"] in HARD:
+                self._requested[run_id].set()
+                await asyncio.wait({self._runs[run_id]})
 
     async def close(self) -> None:
-        """Follow nothing more."""
         if self._leave is not None:
             self._leave()
         for each in self._runs.values():
@@ -187,13 +181,12 @@ class CallRuns:
         await asyncio.gather(*self._runs.values(), return_exceptions=True)
 
     def _heard(self, frame: Fields | None) -> None:
-        """A run of this agent says something; None if something may have been missed."""
+        # None: something may have been missed, so each run is looked for again.
         found = self._requested if frame is None else {frame["run_id"]} & self._requested.keys()
         for run_id in found:
             self._requested[run_id].set()
 
     async def _after(self, first: str, call_id: str, second: str) -> None:
-        """Follow the second run of a call, if there is one."""
         await self._requested[second].wait()
         self._approved.add(second)
         await asyncio.wait({self._runs[first]})

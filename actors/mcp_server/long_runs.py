@@ -41,7 +41,6 @@ class McpRuns:
         self._backend = backend
 
     async def type_of(self, offer: Offer) -> str:
-        """The durable name of the type of an offer's runs."""
         return type_name(offer.agent_class, (await self._backend.client()).code_dir)
 
     async def begin(self, who: Principal, offer: Offer, given: Mapping[str, object], key: str) -> str:
@@ -77,7 +76,6 @@ class McpRuns:
         return found
 
     async def cancel(self, who: Principal, handle: str, reason: str = "cancelled over MCP") -> None:
-        """Cancel a run; one that has ended stays as it is."""
         known = await self.seen(who, handle)
         if known["status"] not in HARD:
             await self._backend.ask("cancel", run_id_of(who, handle), None, reason)
@@ -105,7 +103,6 @@ class McpRuns:
 
 
 def run_id_of(who: Principal, handle: str) -> str:
-    """The id of a principal's run. Pure."""
     return "mcp-" + _digest(who.name, handle)
 
 

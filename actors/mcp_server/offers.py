@@ -47,16 +47,13 @@ class Offer:
 
     @property
     def is_run(self) -> bool:
-        """Whether a call is a run."""
         return not self.method
 
     @property
     def is_chat(self) -> bool:
-        """Whether a call is a turn of a chat."""
         return issubclass(self.agent_class, ChatAgent)
 
     def structured(self, output: object) -> object:
-        """An output in the shape that the schema says."""
         return {"result": output} if self.wraps or not isinstance(output, dict) else output
 
 
@@ -91,7 +88,7 @@ def _run(agent_class: type) -> Offer:
 
 
 def _method(method: Callable[..., object]) -> Offer:
-    """`Counter.add`: the class is found by the name of the function."""
+    # `Counter.add` is a plain function, so its class is found by its name.
     marks = getattr(method, "__perdure_exposed__", None)
     owner, _, name = getattr(method, "__qualname__", "").rpartition(".")
     holder: object = sys.modules.get(getattr(method, "__module__", ""))
@@ -119,12 +116,11 @@ def _method(method: Callable[..., object]) -> Offer:
 
 
 def agent_tool_name(agent_class: type[Agent]) -> str:
-    """A class in snake case."""
     return agent_tool(agent_class, description="-", input=JsonObject).name
 
 
 def _output(annotation: Any) -> tuple[JsonObject | None, bool]:
-    """The schema of an output, whose type has to be `object`, and whether it is wrapped for that. An untyped output has none."""
+    # The type of an output has to be `object`, so any other is wrapped. An untyped output has no schema.
     if annotation in (Any, None, type(None), inspect.Parameter.empty):
         return None, False
     try:

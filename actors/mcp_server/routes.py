@@ -87,7 +87,6 @@ class McpOverHttp:
             upcoming.cancel()
 
     async def stop(self) -> None:
-        """End all sessions. Their runs go on."""
         self._stopped.set()
         if self._serving is not None:
             with suppress(asyncio.CancelledError):
@@ -111,7 +110,7 @@ class McpOverHttp:
 
     @staticmethod
     async def _make_room(known: Mapping[str, StreamableHTTPServerTransport]) -> None:
-        """End the session that was opened first of those without a request, if there are many. Its client's calls are served without it."""
+        # The session that was opened first of those without a request ends. Its client's calls are served without it.
         if len(known) < SESSIONS_MAX:
             return
         idle = (each for each in known.values() if each.idle_scope is not None and isfinite(each.idle_scope.deadline))
@@ -128,7 +127,6 @@ class RecentEvents(EventStore):
         self._numbers = count()
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        """Keep a message of a stream, and return the id that it is sent under."""
         number = next(self._numbers)
         self._streams.setdefault(stream_id, deque(maxlen=EVENTS_MAX)).append((number, message))
         self._streams.move_to_end(stream_id)
@@ -137,7 +135,6 @@ class RecentEvents(EventStore):
         return f"{number}:{stream_id}"
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """Send the later messages of that stream; None for a stream that is not kept."""
         number, _, stream_id = last_event_id.partition(":")
         if not number.isdecimal() or stream_id not in self._streams:
             return None
@@ -171,7 +168,7 @@ def refusal(problem: Exception) -> JSONResponse:
 
 
 class _Mcp:
-    """An ASGI application, so that the SDK answers by itself."""
+    # An ASGI application and no endpoint, so that the SDK answers by itself.
 
     def __init__(self, backend: Backend, choices: tuple[Choice, ...]) -> None:
         self._backend, self._choices = backend, choices

@@ -107,7 +107,6 @@ class Questions:
 
 
 def elicitation(part: Part) -> JsonObject:
-    """The question of a call."""
     is_approval = part.get("state") == "approval-requested"
     name = tool_name(part)
     words = f"May {name} be called with {part.get('input')}?" if is_approval else f"{name}: {part.get('input')}"
@@ -189,7 +188,6 @@ class McpServer:
         return result_of(offer, await self._runs.seen(who, handle))
 
     async def _portable(self, ctx: Context, name: str, given: Mapping[str, Any]) -> types.CallToolResult:
-        """The tools by which a client without tasks watches a long run."""
         for each in given:
             if each not in PORTABLE[name]:
                 raise BadRequest(each, f"{name} has no such argument")
@@ -216,7 +214,7 @@ class McpServer:
         return self.offers[name]
 
     def _who(self, ctx: Context, scope: Scope) -> Principal:
-        """Who asks: that of this very request, also within a session. Raises `Forbidden`."""
+        # That of this very request, also within a session.
         who = self._local if ctx.request is None else cast("Principal", ctx.request.state.principal)
         assert who is not None, "a request has a principal"
         who.check(scope)
@@ -230,18 +228,17 @@ class McpServer:
             self._calls.popitem(last=False)
 
     async def _cancelled(self, ctx: Context, params: types.CancelledNotificationParams) -> None:
-        """The client does not want the result of a call. In the newer era nobody says so: the stream is closed, and the run goes on."""
+        # In the newer era nobody says so: the stream is closed, and the run goes on.
         who = self._who(ctx, Scope.READ)
         said = (*call_of(ctx, params.request_id), who.name, params.reason or "cancelled over MCP")
         await to_the_end(awaited(self._end(*said)))  # outside of a session the SDK cancels this once it has answered
 
     async def _end(self, *said: str) -> None:
-        """End the run of a call, here or in another process."""
         if not await self._cancel(*said):
-            self._neighbours.tell(CANCELLED, *said)
+            self._neighbours.tell(CANCELLED, *said)  # another process may have begun the run
 
     async def _cancel(self, session: str, request_id: str, name: str, reason: str) -> bool:
-        """Cancel the run of a call; returns whether this process knows the call. Another principal's stays as it is."""
+        # Another principal's call is known, and stays as it is.
         owner, handle = self._calls.get((session, request_id), ("", ""))
         if owner == name:
             del self._calls[session, request_id]
@@ -276,7 +273,7 @@ class McpServer:
         return {}
 
     async def _shown(self, who: Principal, handle: str, kind: str) -> JsonObject:
-        """A task as the extension has it. A run that is interrupted and tried again is at work."""
+        # A run that is interrupted and tried again is at work.
         known = await self._runs.seen(who, handle)
         offer = await self._offer_of(known)
         shown: JsonObject = {
@@ -303,7 +300,6 @@ class McpServer:
         return shown
 
     async def _offer_of(self, known: Mapping[str, object]) -> Offer:
-        """The tool of a run."""
         for offer in self.offers.values():
             if offer.is_run and await self._runs.type_of(offer) == known["agent_type"]:
                 return offer
@@ -332,12 +328,11 @@ def worded(handle: Handler[P, T]) -> Handler[P, T]:
 
 
 def scope_of(offer: Offer) -> Scope:
-    """What a principal must be allowed to do to call a tool: the same as over REST."""
+    # The same as over REST.
     return Scope.OPERATE if offer.is_run and not offer.is_chat else Scope.CHAT
 
 
 def taken(given: Mapping[str, Any], name: str, kind: type[T], default: T | None = None) -> T:
-    """An argument of this type. Raises `BadRequest`, naming it."""
     value = given.get(name, default)
     if value is None:
         raise BadRequest(name, "is missing")
@@ -347,7 +342,6 @@ def taken(given: Mapping[str, Any], name: str, kind: type[T], default: T | None 
 
 
 def takes_tasks(ctx: Context) -> bool:
-    """Whether the client of this request takes tasks."""
     capabilities = ctx.session.client_capabilities
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS and TASKS in (
         (capabilities and capabilities.extensions) or {}
@@ -355,7 +349,6 @@ def takes_tasks(ctx: Context) -> bool:
 
 
 def call_of(ctx: Context, request_id: object) -> tuple[str, str]:
-    """A call within a session."""
     return (ctx.request.headers.get("mcp-session-id", "") if ctx.request is not None else ""), str(request_id)
 
 
@@ -399,7 +392,6 @@ def portable(runs: list[str]) -> list[types.Tool]:
 
 
 def result_of(offer: Offer, known: Mapping[str, object]) -> types.CallToolResult:
-    """The end of a run as the result of its call."""
     if known["status"] == Status.COMPLETED:
         return done(offer, known.get("output"))
     assert known["status"] in HARD
@@ -407,7 +399,6 @@ def result_of(offer: Offer, known: Mapping[str, object]) -> types.CallToolResult
 
 
 def done(offer: Offer, output: object) -> types.CallToolResult:
-    """A result: as it is, for programs, and as text."""
     structured = json.loads(json_text(offer.structured(output)))
     return types.CallToolResult(
         content=[types.TextContent(text=output) if isinstance(output, str) else text(structured)],
@@ -416,15 +407,12 @@ def done(offer: Offer, output: object) -> types.CallToolResult:
 
 
 def failed(words: str) -> types.CallToolResult:
-    """A call that failed, for the model to read."""
     return types.CallToolResult(content=[types.TextContent(text=words)], is_error=True)
 
 
 def text(value: object) -> types.TextContent:
-    """A value as JSON."""
     return types.TextContent(text=json_text(value))
 
 
 def instant(at_ms: float) -> str:
-    """An instant as the protocol writes it."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat().replace("+00:00", "Z")

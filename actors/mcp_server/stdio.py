@@ -61,7 +61,7 @@ class StdinLines:
         return self
 
     async def __anext__(self) -> str:
-        """The next line. The last one may lack its end."""
+        # The last line may lack its end.
         searched = 0
         while (end := self._rest.find(b"\n", searched)) < 0 and not self._is_over:
             searched = len(self._rest)

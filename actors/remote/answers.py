@@ -62,22 +62,18 @@ class ChatQuestion(NamedTuple):
 
     @property
     def request_id(self) -> str:
-        """The id of its turn."""
         return request_of(self.message_id)
 
     def sent(self) -> RemoteRequest[Any]:
-        """Ask, and follow the answer."""
         parts = [{"type": "text", "text": self.text}]
         message = {"id": self.message_id, "role": "user", "parts": parts}
         path = f"/chat/{quote(self.address[0], safe='')}"
         return RemoteRequest("POST", path, {"id": self.address[1], "messages": [message]}, _AI)
 
     def followed(self) -> RemoteRequest[Any]:
-        """Follow the answer that is under way, from its beginning."""
         return RemoteRequest("GET", chat_path(self.address, "stream"), query=_AI)
 
     def turn(self) -> RemoteRequest[TurnTold | None]:
-        """What is known of its turn."""
         return method(self.address, "inspect_turn", self.request_id)
 
 
@@ -110,7 +106,6 @@ class AnswerOperations:
 
 
 def chat_path(address: Sequence[str], what: str) -> str:
-    """Where something about a conversation is."""
     return f"/chat/{'/'.join(quote(each, safe='') for each in address)}/{what}"
 
 
@@ -125,7 +120,6 @@ def is_at_rest(turn: TurnTold | None) -> TypeGuard[TurnTold]:
 
 
 def reply(turn: TurnTold, messages: Sequence[dict[str, Any]]) -> AnswerEnd:
-    """The end of an answer, from its turn and the messages of the conversation."""
     message = next((each for each in messages if each["id"] == turn["message_id"]), None)
     parts = [] if message is None else message["parts"]
     text = "".join(part["text"] for part in parts if part["type"] == "text")
@@ -163,7 +157,6 @@ class Telling:
                 raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
 
     def pause_s(self) -> float:
-        """How long to wait before the next connection."""
         self._tries += 1
         return 0.0 if self.is_over and self._tries == 1 else remote_requests.pause_s(self._tries - 1)
 
@@ -185,7 +178,6 @@ class Telling:
             yield from self.whole(now)
 
     def whole(self, text: str) -> Iterator[Piece]:
-        """What is gained if this is the text."""
         if text != self.text:
             kept = _shared(self.text, text)
             self.text, self._tries = text, 0
@@ -207,7 +199,6 @@ class Telling:
 
 
 def _shared(before: str, now: str) -> int:
-    """How many characters both begin with."""
     if now.startswith(before):
         return len(before)
     differ = (at for at, pair in enumerate(zip(before, now, strict=False)) if pair[0] != pair[1])

@@ -39,8 +39,7 @@ Ask = Callable[[RemoteRequest[Any]], Awaitable[Any]]
 class Wire(Protocol):
     """How a client speaks HTTP, and waits. That of sync code blocks, and never suspends its caller (`remote.sync`)."""
 
-    async def request(self, request: RemoteRequest[object]) -> httpx.Response:
-        """Make a request, and read its whole answer."""
+    async def request(self, request: RemoteRequest[object]) -> httpx.Response: ...
 
     def texts(
         self, request: RemoteRequest[object], again: frozenset[int], refusal: Callable[[httpx.Response], Exception]
@@ -48,11 +47,9 @@ class Wire(Protocol):
         """Make a request, and give what its stream brings: nothing if the status is one of `again`. Raises the refusal that another status
         tells of."""
 
-    async def sleep(self, pause_s: float) -> None:
-        """Wait."""
+    async def sleep(self, pause_s: float) -> None: ...
 
-    async def close(self) -> None:
-        """Close all connections."""
+    async def close(self) -> None: ...
 
 
 class AsyncRemoteChat(ChatOperations, Awaits):

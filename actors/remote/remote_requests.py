@@ -67,7 +67,6 @@ class RemoteRequest(NamedTuple, Generic[T_co]):
 
     @property
     def http(self) -> dict[str, Any]:
-        """It in the words of httpx."""
         return {"method": self.method, "url": self.path, "json": self.body, "params": self.query}
 
 
@@ -114,8 +113,6 @@ class Performed(Protocol[P, T_co]):
 
 
 def operation(request: Callable[Concatenate[Any, P], RemoteRequest[T]]) -> Performed[P, T]:
-    """A method that makes this request."""
-
     @wraps(request)
     def performed(self: Any, *args: P.args, **kwargs: P.kwargs) -> object:
         return self._ask(request(self, *args, **kwargs))
@@ -124,7 +121,6 @@ def operation(request: Callable[Concatenate[Any, P], RemoteRequest[T]]) -> Perfo
 
 
 def run_path(run_id: str, then: str = "") -> str:
-    """Where a run is, and what is done with it."""
     return f"/api/runs/{quote(run_id, safe='')}{then}"
 
 
@@ -133,7 +129,6 @@ def _agent_path(agent: str) -> str:
 
 
 def given(**values: object) -> dict[str, object]:
-    """Those of these values that are given."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -299,7 +294,6 @@ def ended(told: Mapping[str, Any]) -> RunResult:
 
 
 def pause_s(tries: int) -> float:
-    """How long to wait before the next try."""
     return float(min(PAUSE_S_MAX, PAUSE_S * 2 ** min(tries, 10)))
 
 
@@ -322,12 +316,11 @@ def error_of(status: int, told: object) -> Exception:
 
 
 def refusal(answer: httpx.Response) -> Exception:
-    """The error that an answer tells of. Its text has been read."""
+    # The text of the answer must have been read.
     return error_of(answer.status_code, json_of(answer))
 
 
 def json_of(answer: httpx.Response) -> object:
-    """The JSON of an answer; None if it has none."""
     try:
         return answer.json()
     except ValueError:
@@ -372,7 +365,6 @@ class WatchPosition:
         self._tries, self._rest = 0, ""
 
     def pause_s(self) -> float:
-        """How long to wait before the next connection."""
         self._tries += 1
         return pause_s(self._tries - 1)
 
@@ -391,7 +383,6 @@ class WatchPosition:
             await texts.aclose()
 
     def _take(self, piece: str) -> Iterator[JsonObject]:
-        """The events that are whole now."""
         *blocks, self._rest = (self._rest + piece).split("\n\n")
         for block in blocks:
             lines = [line.partition(": ") for line in block.split("\n")]

@@ -95,7 +95,6 @@ class AgentHandlers(Handlers):
         return {}
 
     async def _method(self, given: ApiRequest) -> Method:
-        """The method, if the arguments fit to it."""
         reached, rest = await self._backend.reach(given.who, given.path.address.split("/"))
         if rest:
             raise NoSuchAgent("a method is called at /api/agents/CLASS/NAME/call/METHOD")
@@ -111,7 +110,7 @@ class AgentHandlers(Handlers):
 
 
 def _exposed(reached: Reached, name: str) -> Callable[..., object]:
-    """An exposed method of an author's. What is for the runtime alone is not known here."""
+    # What is for the runtime alone is not known here.
     function: object = None if name.startswith("_") else getattr(reached.agent_class, name, None)
     if not callable(function) or not hasattr(function, "__perdure_exposed__"):
         raise BadRequest("method", f"{reached.agent_class.__name__} has no exposed method {name!r:.100}")

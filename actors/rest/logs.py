@@ -33,7 +33,6 @@ class LogsOf(Taken):
     level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="The least level.")] = "debug"
 
     def wanted(self, since_ms: float) -> WantedLogs:
-        """The same for the reader of the files."""
         return WantedLogs(self.of, since_ms, self.level.upper())
 
 

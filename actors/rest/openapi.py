@@ -116,7 +116,7 @@ def _parameters(
 
 
 def _given(schema: JsonSchemaValue) -> JsonSchemaValue:
-    """A parameter is there or not: null is not one of its values."""
+    # A parameter is there or not: null is not one of its values.
     choices = [each for each in schema.get("anyOf", ()) if each.get("type") != "null"]
     rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default", "title")}
     return {**choices[0], **rest} if len(choices) == 1 else schema

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from itertools import count
 from typing import Any, Final, NamedTuple, cast
 
 from starlette.responses import Response
@@ -100,7 +101,6 @@ class LookOut:
             look = await self._next(after, grown)
 
     async def _next(self, after: int, grown: asyncio.Event) -> _Look | None:
-        """What comes after a fact, or after a while nothing; None if that cannot be told."""
         if after < (self._looks[0].after if self._looks else self._begin):
             return await self._ask(after)  # this watcher is slow, or new
         found = next((each for each in self._looks if each.upto > after), None)
@@ -112,47 +112,39 @@ class LookOut:
         return found or _Look(after, after, b"")
 
     async def _ask(self, after: int) -> _Look | None:
-        """What has changed after a fact, by the supervisor; None if that cannot be told."""
         told = await (await self._backend.client()).ask("changed", after, AT_ONCE)
         return None if told["reset"] else _look(after, told)
 
     async def _overview(self, live_max: int) -> tuple[int, bytes]:
-        """The fact up to which an overview goes at least, and the overview."""
+        # The fact is asked for first, so that what changes meanwhile is told after the overview.
         client = await self._backend.client()
         upto = (await client.ask("changed", None, 0))["upto"]
         told = await client.ask("ps", live_max)
         return upto, event(json_bytes(told), number=upto, name="overview")
 
     async def _look_out(self) -> None:
+        after: int | None = None
         try:
-            await self._look_for_ever()
+            for looks in count():
+                told = await self._patiently("changed", after, AT_ONCE)
+                if told["reset"]:
+                    self._looks.clear()
+                    self._begin = told["upto"]
+                elif told["upto"] != after:
+                    self._looks.append(_look(after or 0, told))
+                after = told["upto"]
+                if looks % COUNTS_EVERY == 0:
+                    counted: JsonObject = await self._patiently("ps", 0)
+                    shown = {name: it for name, it in counted.items() if name not in ("live", "agents", "facts")}
+                    self._counts = event(json_bytes(shown), name="counts")
+                self._wake()
+                if not told["more"]:
+                    await asyncio.sleep(EVERY_S)
         finally:
             self._wake()
 
-    async def _look_for_ever(self) -> None:
-        after: int | None = None
-        looks = 0
-        while True:
-            told = await self._patiently("changed", after, AT_ONCE)
-            if told["reset"]:
-                self._looks.clear()
-                self._begin = told["upto"]
-            elif told["upto"] != after:
-                self._looks.append(_look(after or 0, told))
-            after = told["upto"]
-            if looks % COUNTS_EVERY == 0:
-                self._count(await self._patiently("ps", 0))
-            looks += 1
-            self._wake()
-            if not told["more"]:
-                await asyncio.sleep(EVERY_S)
-
-    def _count(self, told: JsonObject) -> None:
-        shown = {name: value for name, value in told.items() if name not in ("live", "agents", "facts")}
-        self._counts = event(json_bytes(shown), name="counts")
-
     async def _patiently(self, name: str, *args: object) -> Any:
-        """An answer of the supervisor. While it is silent, and when it answers again, watchers are told so."""
+        # While the supervisor is silent, and when it answers again, watchers are told so.
         while True:
             answer = awaited((await self._backend.client()).ask(name, *args))
             try:

@@ -29,7 +29,7 @@ READY_S: Final = 2.0  # for the supervisor to answer
 
 
 def table_of(backend: Backend) -> list[Operation]:
-    """All operations. The first whose path fits is taken, so those with more words stand before."""
+    # The first whose path fits is taken, so those with more words stand before.
     table = [each for handlers in HANDLERS for each in handlers(backend).table()]
     return sorted(table, key=lambda each: -_words(each.path))
 
@@ -56,12 +56,11 @@ def routes(backend: Backend) -> list[BaseRoute]:
 
 
 async def _alive(_request: Request) -> Response:
-    """This process serves. What is behind it is another question: to start this process again would change nothing there."""
+    # What is behind this process is another question: to start it again would change nothing there.
     return Response(json_bytes({"alive": True}), media_type=JSON)
 
 
 async def _ready(backend: Backend, request: Request) -> Response:
-    """Whether work is done now. Who may read is told why not."""
     why = await _hindrance(backend)
     if not why:
         return Response(json_bytes({"ready": True}), media_type=JSON)
@@ -71,7 +70,6 @@ async def _ready(backend: Backend, request: Request) -> Response:
 
 
 async def _hindrance(backend: Backend) -> str:
-    """What keeps the directory from being served; empty if nothing does."""
     try:
         async with asyncio.timeout(READY_S):
             told = await backend.ask("ps", 0)

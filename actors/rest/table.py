@@ -80,12 +80,10 @@ class Operation:
 
     @property
     def name(self) -> str:
-        """Its name in the description."""
         return str(getattr(self.handler, "__name__", self.path)).strip("_")
 
     @property
     def summary(self) -> str:
-        """What it is."""
         return cleandoc(self.handler.__doc__ or "")
 
 
@@ -96,7 +94,6 @@ class Handlers:
         self._backend = backend
 
     def table(self) -> list[Operation]:
-        """The operations."""
         declared = [each for each in vars(type(self)).values() if isinstance(each, Operation)]
         return [each(MethodType(cast("Handler", each.handler), self)) for each in declared]
 
@@ -117,7 +114,7 @@ def _by_method(endpoints: dict[str, _Endpoint]) -> _Endpoint:
 
 
 def _wide(operation: Operation) -> str:
-    """The path, with names that may have slashes in them."""
+    # names may have slashes in them
     return re.sub(r"\{(run_id|agent|address)\}", r"{\1:path}", operation.path)
 
 
@@ -136,7 +133,7 @@ def _endpoint(operation: Operation, backend: Backend) -> _Endpoint:
 
 
 def _query_of(request: Request) -> JsonObject:
-    """What stands after the question mark. A name that stands there twice has a list; a token is not for the operation."""
+    # A name that stands there twice has a list; a token is not for the operation.
     given = request.query_params
     names = dict.fromkeys(name for name in given if name != "token")
     return {name: values[0] if len(values := given.getlist(name)) == 1 else values for name in names}

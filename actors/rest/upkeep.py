@@ -117,7 +117,6 @@ class KeepingHandlers(Handlers):
         return {"stops": True}
 
     async def _asking(self) -> Asking:
-        """Asks the supervisor from a thread."""
         client, loop = await self._backend.client(), asyncio.get_running_loop()
         return lambda *given: asyncio.run_coroutine_threadsafe(client.ask(*given), loop).result()
 

@@ -57,7 +57,6 @@ class Traced:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request in the place that it names."""
         headers = dict(scope.get("headers", ()))
         place = context_of(headers.get(b"traceparent", b"").decode("latin-1"))
         token = TRACE.set(place)
@@ -68,7 +67,6 @@ class Traced:
 
 
 def traced() -> list[Middleware]:
-    """The middleware, if telemetry is on in this process."""
     return [Middleware(Traced)] if TelemetrySettings.of(os.environ).is_on else []
 
 
@@ -165,7 +163,6 @@ class Gateway:
 
 
 def _cors(security: Security) -> list[Middleware]:
-    """Tells browsers that pages of the named origins may read answers, with cookies if they are named one by one."""
     if not security.origins:
         return []
     is_open = "*" in security.origins
@@ -173,7 +170,7 @@ def _cors(security: Security) -> list[Middleware]:
         Middleware(
             CORSMiddleware,
             allow_origins=["*"] if is_open else sorted(security.origins),
-            allow_credentials=not is_open,
+            allow_credentials=not is_open,  # browsers take no answer to a request with cookies that is open to every page
             allow_methods=METHODS,
             allow_headers=["*"],
             expose_headers=["*"] if is_open else EXPOSED,

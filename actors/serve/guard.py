@@ -84,9 +84,10 @@ class Guard:
                 await line.close(problem)
 
     async def _principal(self, scope: Scope) -> Principal:
-        """Who asks. Nobody's requests are counted by where they come from."""
+        # The requests of nobody are counted by where they come from.
         state = scope.setdefault("state", {})
         asked = HTTPConnection(dict(scope))
+        # A WebSocket lasts, and its token may be withdrawn meanwhile: `agents_client` asks again from time to time.
         state["principal_again"] = partial(self._security.principal, asked)
         try:
             who = await self._security.principal(asked)
@@ -100,7 +101,6 @@ class Guard:
 
     @contextmanager
     def _admitted(self, name: str) -> Iterator[None]:
-        """Count a request or a connection while it is open. Raises `TooManyRequests`."""
         wait_s = self._rates.take(name, _now_s())
         if wait_s > 0:
             self._rates.give_back(name)
@@ -117,8 +117,6 @@ class Guard:
 
 
 class _Line:
-    """One request or connection: what was heard and said on it, within the limits."""
-
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: GatewayLimits, refused: Refusal) -> None:
         self._scope, self._receive, self._send, self._limits, self._refused = scope, receive, send, limits, refused
         self._until_s = _now_s() + limits.body_s
@@ -169,13 +167,11 @@ class _Line:
             self._scope["state"][IS_STREAM] = known.get(b"content-type", b"").startswith(STREAM)
         await self._send(message)
         if message.get("more_body"):
-            await asyncio.sleep(
-                0
-            )  # servers let who sends without a pause go on even after the client has left, and nobody else
+            # Servers let who sends without a pause go on even after the client has left, and nobody else.
+            await asyncio.sleep(0)
 
     @property
     def can_be_refused(self) -> bool:
-        """Whether it is a request of whose answer nothing was said."""
         return self._scope["type"] == "http" and not self._said
 
     async def refuse_request(self, problem: Exception) -> None:
@@ -190,7 +186,6 @@ class _Line:
         raise problem  # the server cuts the line, so that nobody takes the answer for whole
 
     async def close(self, problem: Exception) -> None:
-        """Close a WebSocket by the code of an error."""
         code, reason = close_code(problem)
         if "websocket.close" in self._said:
             return
@@ -202,7 +197,7 @@ class _Line:
 
 
 def _name_for(who: Principal, scope: Scope) -> str:
-    """Under which name requests are counted. Everybody has the same name where nobody is asked for one."""
+    # Where no principal is asked for, everybody has the same name, and is told apart by the address.
     return who.name if who != Principal() else f"{who.name}@{_client(scope)}"
 
 

@@ -45,7 +45,6 @@ class HttpLine(H11Protocol):
         self._stall_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Somebody has come. One too many is sent away."""
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections_max:
             transport.abort()
@@ -53,28 +52,26 @@ class HttpLine(H11Protocol):
         self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
         self._stop_timers()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request."""
         super().data_received(data)
         self._await_head()
 
     def on_response_complete(self) -> None:
-        """An answer is whole. The rest of its request, if there is any, gets as long as a head."""
+        # The rest of its request, if there is any, gets as long as a head.
         super().on_response_complete()
         if self.conn.their_state is h11.SEND_BODY:
             self._await_head()
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """The connection is another one's from now on."""
+        # The connection is that of another protocol from now on.
         self._stop_timers()
         super().handle_websocket_upgrade(event)
 
     def _await_head(self) -> None:
-        """Wait for a head, unless a request is being answered. Bytes that come meanwhile give no more time."""
+        # While a request is answered none is awaited. Bytes of a head that is awaited give it no more time.
         is_at_work = self.cycle is not None and not self.cycle.response_complete
         if is_at_work or self.conn.our_state is h11.SWITCHED_PROTOCOL or self.transport.get_protocol() is not self:
             self._cancel("_head_timer")
@@ -82,17 +79,15 @@ class HttpLine(H11Protocol):
             self._head_timer = self.loop.call_later(self.limits.head_s, self.transport.abort)
 
     def pause_writing(self) -> None:
-        """The client takes less than it is sent."""
         super().pause_writing()
         self._stall_timer = self.loop.call_later(self.limits.stall_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """It has taken what there was."""
         super().resume_writing()
         self._cancel("_stall_timer")
 
     def end_stream(self) -> None:
-        """Break off an event stream, so that its client connects again."""
+        # Its client connects again by itself. Other answers get a moment to end.
         cycle = self.cycle
         if cycle is not None and not cycle.response_complete and cycle.scope.get("state", {}).get(IS_STREAM):
             self.transport.close()
@@ -115,17 +110,14 @@ class SocketLine(WebSocketsSansIOProtocol):
     _stall_timer: asyncio.TimerHandle | None = None
 
     def pause_writing(self) -> None:
-        """The client takes less than it is sent."""
         super().pause_writing()
         self._stall_timer = self.loop.call_later(self.limits.stall_s, self._stalled)
 
     def resume_writing(self) -> None:
-        """It has taken what there was."""
         super().resume_writing()
         self._forgive()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
         self._forgive()
         super().connection_lost(exc)
 
@@ -191,13 +183,12 @@ class Server(uvicorn.Server):
         )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin."""
         await super().startup(sockets)
         self.is_up.set()
 
     @property
     def should_exit(self) -> bool:
-        """Whether it ends. Any thread may say so, and a handler of signals."""
+        # A property, so that whoever sets it, in any thread or in a handler of signals, wakes `main_loop`.
         return self._exits
 
     @should_exit.setter
@@ -207,7 +198,7 @@ class Server(uvicorn.Server):
             self._loop.call_soon_threadsafe(self._is_over.set)
 
     async def main_loop(self) -> None:
-        """Serve until it is to end. uvicorn itself would look for that ten times a second."""
+        # uvicorn itself would look ten times a second whether it is to end.
         self._loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
             with suppress(TimeoutError):
@@ -215,7 +206,6 @@ class Server(uvicorn.Server):
                     await self._is_over.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain."""
         for each in self.servers:
             each.close()
         for line in list(self.server_state.connections):
@@ -238,7 +228,7 @@ def check_certificate(certfile: str, keyfile: str) -> None:
 
 
 def _pass_phrase() -> str:
-    """What OpenSSL would ask a person for. Later there is none: other processes serve, and they are started again by themselves."""
+    # OpenSSL would ask a person. Later there is none: other processes serve, and they are started again by themselves.
     raise BadRequest("keyfile", "the key is encrypted; give one that is not, in a file that nobody else can read")
 
 

@@ -50,7 +50,6 @@ class ServePlan(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Where it is reached from this machine."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.certfile else 'http'}://{host}:{self.port}"
 
@@ -76,7 +75,7 @@ class ServePlan(NamedTuple):
         return app
 
     def _options(self, app: Gateway | None) -> dict[str, Any]:
-        """What the plan says of the application's options. What it says nothing of is as the author has it."""
+        # What the plan says nothing of is as the author has it.
         security = Security() if app is None else app.backend.security
         if self.token_digest and security.authenticate is not None:
             raise BadRequest("token", "the Gateway has a hook `authenticate`, which decides; leave the token out")

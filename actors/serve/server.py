@@ -58,15 +58,12 @@ class GatewayServer:
             yield client
 
     async def serve(self) -> None:
-        """Serve until `stop`."""
         with suppress(LedgerError, SupervisorUnreachable):  # then whoever asks is told, until it can be asked
             await self._app.backend.client()  # so that whoever comes first waits for nothing
         await self._server.serve([bound(self._plan.host, self._plan.port)])
 
     async def started(self) -> None:
-        """Wait until connections are accepted."""
         await self._server.is_up.wait()
 
     def stop(self) -> None:
-        """Accept nothing more, and let `serve` end."""
         self._server.should_exit = True
