@@ -90,7 +90,6 @@ class AgUiRun:
     # the turn
 
     def turn(self, stem: str) -> None:
-        """What follows is said by a turn whose messages begin with this stem."""
         self._speech = Speech(stem, given=self._given)
 
     def chunk(self, chunk: Mapping[str, object]) -> list[BaseEvent]:
@@ -106,7 +105,7 @@ class AgUiRun:
         return found
 
     def skip(self, chunk: Mapping[str, object]) -> None:
-        """This event was told by an earlier run of the client."""
+        # An earlier run of the client has told it.
         self._speech.say(chunk)
         self._is_behind = True
 

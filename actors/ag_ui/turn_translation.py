@@ -82,7 +82,7 @@ def earlier(given: RunAgentInput) -> list[JsonObject]:
 
 
 def answers(given: RunAgentInput) -> dict[str, ToolMessage]:
-    """The results of front-end tools that came since the last answer, by their calls."""
+    # Only those that came since the last answer.
     found: dict[str, ToolMessage] = {}
     for message in reversed(given.messages):
         if isinstance(message, AssistantMessage):
@@ -93,7 +93,6 @@ def answers(given: RunAgentInput) -> dict[str, ToolMessage]:
 
 
 def message_of(field: str, message: UserMessage | SystemMessage | DeveloperMessage | AssistantMessage) -> JsonObject:
-    """A message as ours. Raises `BadRequest` for content that nobody here could read."""
     role = "system" if message.role == "developer" else message.role
     content = message.content
     texts = [TextPart(text=content)] if isinstance(content, str) else content or []
@@ -368,7 +367,7 @@ class _Serving:
         given = answers(self._given)
         if not given:
             return None
-        held = await self._turns.message(lambda each: bool(given.keys() & _calls(each)))
+        held = await self._turns.message(lambda each: any(part.get("toolCallId") in given for part in each["parts"]))
         turn = held and await self._turns.newest(lambda each: each["message_id"] == held["id"])
         if not turn or asking(self._given):
             return None
@@ -386,10 +385,6 @@ class _Serving:
             return {}
         message = await self._turns.message(lambda each: each["id"] == turn["message_id"])
         return {} if message is None else {str(part["toolCallId"]): part for part in waiting_calls(message["parts"])}
-
-
-def _calls(message: OurMessage) -> set[str]:
-    return {part["toolCallId"] for part in message["parts"] if "toolCallId" in part}
 
 
 def answer_of(part: Part, said: ResumeEntry) -> CallAnswer:

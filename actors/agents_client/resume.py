@@ -131,7 +131,8 @@ class Attendance:
         probe = {"probeId": frame["probeId"]} if isinstance(frame.get("probeId"), str) else {}
         streaming = next((each for each in self._turns.values() if each.streams), None)
         accepted = next((each for each in self._turns.values() if each.status is TurnStatus.ACCEPTED), None)
-        continuing = next((each for each in self._turns.values() if self._continues_soon(each)), None)
+        parked = (each for each in self._turns.values() if each.status is TurnStatus.PARKED)
+        continuing = next((each for each in parked if each.turn in self._answered), None)
         owner = self._talk.owners.get(streaming.turn) if streaming is not None and streaming.is_continuation else None
         is_owned = owner is not None and owner != self._line.number and owner in self._talk.attending
         missed = self._missed if self._missed is not None and self._missed.wire in self._held else None
@@ -153,9 +154,6 @@ class Attendance:
                 await self._line.send("cf_agent_stream_pending", id=turn.wire, **probe)
             case ProbeAnswer.IDLE:
                 await self._line.send("cf_agent_stream_resume_none", reason="idle", **probe)
-
-    def _continues_soon(self, turn: ShownTurn) -> bool:
-        return turn.status is TurnStatus.PARKED and turn.turn in self._answered
 
     async def _resume(self, turn: ShownTurn, **probe: str) -> None:
         # From here on nothing of the turn is sent until the client acknowledges.

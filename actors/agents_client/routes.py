@@ -169,7 +169,7 @@ class CallDesk:
         except (TypeError, ValueError) as problem:  # the arguments do not fit, or the result has no JSON
             await self._line.send(RPC, id=call_id, success=False, error=str(problem))
 
-    def _function(self, method: str) -> Any:
+    def _function(self, method: str) -> Callable[..., object] | str:
         # Why there is none is told in the words of the original.
         agent_class: type[Agent] = self._reached.agent_class
         function = None if method.startswith("_") else getattr(agent_class, method, None)
@@ -226,8 +226,10 @@ class ChatDesk:
         request_id = frame.get("id")
         if not isinstance(request_id, str) or not request_id:
             return
+        init = frame.get("init")
+        body = init.get("body") if isinstance(init, dict) else None
         try:
-            await self._submit(request_id, _body_of(frame))
+            await self._submit(request_id, parsed_object(body if isinstance(body, str) else "", "init.body"))
         except PerdureError as problem:
             await self._refuse(request_id, words_of(problem))
 
@@ -326,12 +328,6 @@ class ChatDesk:
         "cf_agent_stream_resume_request": _ask,
         "cf_agent_stream_resume_ack": _ask,
     }
-
-
-def _body_of(frame: JsonObject) -> JsonObject:
-    init = frame.get("init")
-    body = init.get("body") if isinstance(init, dict) else None
-    return parsed_object(body if isinstance(body, str) else "", "init.body")
 
 
 def _options(plan: TurnPlan, body: JsonObject) -> JsonObject:

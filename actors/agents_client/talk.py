@@ -156,7 +156,7 @@ class WatchedChat:
     # what is read of the conversation
 
     async def transcript(self) -> list[Message]:
-        """The stored messages, and those of turns that have not begun."""
+        # Messages of turns that have not begun are not stored yet, and are shown all the same.
         found = await transcript(self.caller)
         known = {each["id"] for each in found}
         return found + [each for told in self._waiting.values() for each in told if each["id"] not in known]

@@ -300,7 +300,8 @@ class RunTeller:
             if "parent_tool_call_id" in frame:
                 about["parentToolCallId"] = frame["parent_tool_call_id"]
             for number, event in retold.events(frame):
-                told = event if event["kind"] != "chunk" else {**event, "body": _text(event["body"])}
+                is_text = event["kind"] != "chunk" or isinstance(event["body"], str)
+                told = event if is_text else {**event, "body": json_text(event["body"])}
                 await self._line.send_text(encoded("agent-tool-event", sequence=number, event=told, **about))
 
 
@@ -348,7 +349,3 @@ def _now_s() -> float:
 
 def _is_progress(frame: SentFrame) -> bool:
     return bool(frame["event"]["kind"] == "progress")
-
-
-def _text(body: object) -> str:
-    return body if isinstance(body, str) else json_text(body)

@@ -95,7 +95,7 @@ class Children:
         self._due_s: float | None = None
 
     def take(self, framed: Framed, now_s: float) -> None:
-        """Take in an event. It is told a little later, so that much is told at once."""
+        # A little later, so that much is told at once.
         if framed.is_agent and self._seen.apply(framed.frame):
             self._changed[framed.frame["run_id"]] = framed.call_id
             self._due_s = self._due_s or now_s + PROGRESS_EVERY_S

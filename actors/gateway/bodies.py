@@ -35,7 +35,6 @@ async def json_object(request: Request, bytes_max: int = BODY_BYTES_MAX) -> Json
 
 
 def parsed_object(text: bytes | str, field: str = "body") -> JsonObject:
-    """The object in a JSON text. Raises `BadRequest`."""
     found = read_json(text.encode(errors="surrogatepass") if isinstance(text, str) else text, field)
     if not isinstance(found, dict):
         raise BadRequest(field, f"is {type(found).__name__}, not an object")

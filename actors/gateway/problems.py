@@ -135,9 +135,12 @@ def warn_once(problem: Exception) -> None:
 
 def refusal(problem: Exception) -> JSONResponse:
     """The answer to a request that failed: `{"error": {"type", "message", "field"?, "args"?}}`."""
-    return JSONResponse(
-        {"error": told(problem) | _fields(problem)}, status_code=status_of(problem), headers=_advice(problem)
-    )
+    error: JsonObject = {**told(problem)}
+    shown = public(problem)
+    is_plain = isinstance(shown, PerdureError) and all(isinstance(each, str | int | float) for each in shown.args)
+    if is_plain and status_of(shown) != INTERNAL:
+        error["args"] = list(shown.args)  # of which a client of Perdure makes the same error again
+    return JSONResponse({"error": error}, status_code=status_of(problem), headers=_advice(problem))
 
 
 def unrouted(request: Request, problem: Exception) -> Response:
@@ -145,13 +148,6 @@ def unrouted(request: Request, problem: Exception) -> Response:
     kind = HTTPStatus(problem.status_code).phrase.replace(" ", "")
     message = f"{request.method} {request.url.path:.200} is nothing that is served here"
     return JSONResponse({"error": {"type": kind, "message": message}}, problem.status_code, headers=problem.headers)
-
-
-def _fields(problem: Exception) -> JsonObject:
-    # A client of Perdure raises the error again as what it was, so it is told what the error is made of.
-    problem = public(problem)
-    plain = isinstance(problem, PerdureError) and all(isinstance(each, str | int | float) for each in problem.args)
-    return {"args": list(problem.args)} if plain and status_of(problem) != INTERNAL else {}
 
 
 def _advice(problem: Exception) -> dict[str, str]:

@@ -54,7 +54,6 @@ class _EventStream(StreamingResponse):
             await self._pieces.aclose()
 
     async def stream_response(self, send: Send) -> None:
-        """Send the head, the pieces and the end."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         task = asyncio.current_task()
         assert task is not None

@@ -103,8 +103,9 @@ def _method(method: Callable[..., object]) -> Offer:
     schema["properties"] = {AGENT: {"type": "string", "description": "The name of the agent."}, **properties}
     schema["required"] = [AGENT, *schema.get("required", [])]
     output, wraps = _output(shapes_of(method, holder, name)[1].annotation)
+    class_name = agent_tool(holder, description="-", input=JsonObject).name  # in snake case, as that of a run is
     return Offer(
-        name=f"{agent_tool_name(holder)}_{name}",
+        name=f"{class_name}_{name}",
         description=inspect.getdoc(method) or f"Call {name} of {holder.__name__}.",
         parameters=schema,
         output=output,
@@ -113,10 +114,6 @@ def _method(method: Callable[..., object]) -> Offer:
         method=name,
         is_repeatable=bool(marks["repeatable"]),
     )
-
-
-def agent_tool_name(agent_class: type[Agent]) -> str:
-    return agent_tool(agent_class, description="-", input=JsonObject).name
 
 
 def _output(annotation: Any) -> tuple[JsonObject | None, bool]:

@@ -76,6 +76,7 @@ def _operation(each: Operation, schemas: Mapping[object, JsonSchemaValue], known
     if each.media != JSON:
         schema = {"type": "integer", "minimum": -1, "maximum": 2**53 - 1}
         parameters.append({"name": "Last-Event-ID", "in": "header", "schema": schema})
+    refused = {JSON: {"schema": {"$ref": "#/components/schemas/Refusal"}}}
     told: dict[str, object] = {
         "operationId": each.name,
         "summary": summary,
@@ -89,7 +90,7 @@ def _operation(each: Operation, schemas: Mapping[object, JsonSchemaValue], known
                     each.media: {"schema": {"type": "string"} if each.answer is None else schemas[each.answer]}
                 },
             },
-            **{str(status): _refusal(status) for status in _refusals(each)},
+            **{str(status): {"description": REFUSED[status], "content": refused} for status in _refusals(each)},
         },
     }
     if each.body is not None:
@@ -100,10 +101,6 @@ def _operation(each: Operation, schemas: Mapping[object, JsonSchemaValue], known
 def _refusals(each: Operation) -> list[int]:
     found = {*_ALWAYS, *(() if each.method == "GET" else _OF_BODIES)}
     return sorted(found | ({404} if each.names or each.of is not Nothing else set()))
-
-
-def _refusal(status: int) -> dict[str, object]:
-    return {"description": REFUSED[status], "content": {JSON: {"schema": {"$ref": "#/components/schemas/Refusal"}}}}
 
 
 def _parameters(

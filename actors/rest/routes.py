@@ -31,11 +31,7 @@ READY_S: Final = 2.0  # for the supervisor to answer
 def table_of(backend: Backend) -> list[Operation]:
     # The first whose path fits is taken, so those with more words stand before.
     table = [each for handlers in HANDLERS for each in handlers(backend).table()]
-    return sorted(table, key=lambda each: -_words(each.path))
-
-
-def _words(path: str) -> int:
-    return sum(not each.startswith("{") for each in path.split("/"))
+    return sorted(table, key=lambda each: -sum(not word.startswith("{") for word in each.path.split("/")))
 
 
 def routes(backend: Backend) -> list[BaseRoute]:

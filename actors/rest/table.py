@@ -102,7 +102,8 @@ def routes_of(table: list[Operation], backend: Backend) -> list[BaseRoute]:
     """The routes of these operations: one for each path, so that who asks by another method is told all that there are."""
     by_path: dict[str, dict[str, _Endpoint]] = {}
     for each in table:
-        by_path.setdefault(_wide(each), {})[each.method] = _endpoint(each, backend)
+        path = re.sub(r"\{(run_id|agent|address)\}", r"{\1:path}", each.path)  # such names may have slashes in them
+        by_path.setdefault(path, {})[each.method] = _endpoint(each, backend)
     return [Route(path, _by_method(endpoints), methods=list(endpoints)) for path, endpoints in by_path.items()]
 
 
@@ -111,11 +112,6 @@ def _by_method(endpoints: dict[str, _Endpoint]) -> _Endpoint:
         return await endpoints["GET" if request.method == "HEAD" else request.method](request)
 
     return answer
-
-
-def _wide(operation: Operation) -> str:
-    # names may have slashes in them
-    return re.sub(r"\{(run_id|agent|address)\}", r"{\1:path}", operation.path)
 
 
 def _endpoint(operation: Operation, backend: Backend) -> _Endpoint:

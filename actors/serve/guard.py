@@ -67,7 +67,8 @@ class Guard:
         line = _Line(scope, receive, send, self._limits, refused)
         try:
             who = await self._principal(scope)
-            name = _name_for(who, scope)
+            # Where no principal is asked for, everybody has the same name, and is told apart by the address.
+            name = who.name if who != Principal() else f"{who.name}@{_client(scope)}"
             with self._admitted(name):
                 line.throttle = lambda: self._rates.take(name, _now_s())
                 await self._app(scope, line.hear, line.say)
@@ -126,7 +127,6 @@ class _Line:
         self.throttle: Callable[[], float] = lambda: 0.0
 
     async def hear(self) -> Message:
-        """What the client says next. Raises `TooLarge`, and `TooSlow` for a body that does not come."""
         message = await (self._receive() if self._is_whole else self._in_time())
         self._heard = message["type"]
         if self._heard == "http.request":
@@ -157,7 +157,6 @@ class _Line:
             raise TooLarge(what, f"it has {size} bytes; {most} are the most that is taken")
 
     async def say(self, message: Message) -> None:
-        """Send something, with the headers that every answer has."""
         self._said.append(message["type"])
         del self._said[1:-1]
         if message["type"] == "http.response.start":
@@ -175,7 +174,6 @@ class _Line:
         return self._scope["type"] == "http" and not self._said
 
     async def refuse_request(self, problem: Exception) -> None:
-        """Answer with an error, or break the answer off."""
         if not self._said:
             await self._refused(problem)(self._scope, self._receive, self.say)
             return
@@ -194,11 +192,6 @@ class _Line:
                 await self._receive()  # the client's wish to connect
             await self._send({"type": "websocket.accept"})
         await self._send({"type": "websocket.close", "code": code, "reason": reason})
-
-
-def _name_for(who: Principal, scope: Scope) -> str:
-    # Where no principal is asked for, everybody has the same name, and is told apart by the address.
-    return who.name if who != Principal() else f"{who.name}@{_client(scope)}"
 
 
 def _client(scope: Scope) -> str:

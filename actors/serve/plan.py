@@ -87,7 +87,6 @@ class ServePlan(NamedTuple):
 
 
 def _found(target: str) -> object:
-    """What a target names: an object, or a module's `app`, or else the module."""
     name, _, attribute = target.partition(":")
     if not name or name.endswith(".py") or "/" in name:
         raise BadRequest(FIELD, f"{target!r} is not module[:name], such as my_agents or my_agents:app")
@@ -106,7 +105,6 @@ def _found(target: str) -> object:
 
 
 def _agents(target: str, found: object) -> list[type[Agent]]:
-    """The classes of agents that this is: one, several, or the public ones that a module defines."""
     if isclass(found) and issubclass(found, Agent):
         return [found]
     if isinstance(found, Iterable) and not isinstance(found, str):
