@@ -38,7 +38,7 @@ NAMED = {
 }
 EXTRAS = {  # modules that are loaded only where an extra is installed
     "actors/telemetry/otlp.py": "telemetry",
-    "actors/mcp_server/routes.py": "mcp",
+    "actors/mcp_server/http.py": "mcp",
     "actors/mcp_server/server.py": "mcp",
     "actors/mcp_server/stdio.py": "mcp",
     "scenarios/bench/chromium.py": "browser",
@@ -107,6 +107,13 @@ def test_the_modules_of_an_extra_import_all_of_it_and_nothing_else() -> None:
         found = imported(file for file in sources(*FOLDERS) if EXTRAS.get(file.path) == extra)
         assert not offences(found, declared() | declared(extra))
         assert declared(extra) - {"pydantic-ai-slim"} <= found.keys()  # which has its own way to MCP
+
+
+def test_a_gateway_loads_no_module_of_an_extra() -> None:
+    absent = ["perdure." + path.removesuffix(".py").replace("/", ".") for path in EXTRAS]
+    asked = f"import sys; sys.modules.update(dict.fromkeys({absent})); from perdure.gateway import Gateway; Gateway(opener=print)"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_tests_import_only_what_the_test_extra_adds() -> None:

@@ -63,7 +63,7 @@ class _EventStream(StreamingResponse):
         except asyncio.CancelledError:
             if self._lost is None:
                 raise
-            task.uncancel()
+            task.uncancel()  # `_keep_alive` has cancelled it, and nobody else
             raise self._lost from None
         finally:
             keeping.cancel()

@@ -127,6 +127,7 @@ class _Line:
         self.throttle: Callable[[], float] = lambda: 0.0
 
     async def hear(self) -> Message:
+        # Behind a whole body nothing comes but that the client leaves, for which there is no time.
         message = await (self._receive() if self._is_whole else self._in_time())
         self._heard = message["type"]
         if self._heard == "http.request":
@@ -158,7 +159,7 @@ class _Line:
 
     async def say(self, message: Message) -> None:
         self._said.append(message["type"])
-        del self._said[1:-1]
+        del self._said[1:-1]  # the first and the last count, and a stream says many
         if message["type"] == "http.response.start":
             headers = message.setdefault("headers", [])
             known = {bytes(name).lower(): value for name, value in headers}
