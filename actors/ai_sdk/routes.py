@@ -34,7 +34,7 @@ from perdure.actors.ai_sdk.client_turns import UNDER_WAY, ClientTurns, Following
 from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.code.author_call import tried
 from perdure.actors.gateway.backend import Backend, Reached
-from perdure.actors.gateway.bodies import json_object, parsed_object
+from perdure.actors.gateway.bodies import body_of, parsed_object
 from perdure.actors.gateway.problems import status_of, told
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
@@ -249,7 +249,7 @@ class _Chats:
     async def ask(self, request: Request) -> Response:
         self._backend.principal(request, Scope.CHAT)
         name = chat_class(self._backend, request.path_params.get("chat_class"))
-        body = await json_object(request)
+        body = parsed_object(await body_of(request))
         wish = TurnRequest.of(body)
         turns, reached = await self._turns(request, Scope.CHAT, name, chat_id_of(body), major_of(request))
         return self._answer(reached, await turns.begin(wish))

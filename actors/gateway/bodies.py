@@ -16,22 +16,17 @@ DEPTH_MAX: Final = 100
 """How deep JSON may be nested."""
 
 
-async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+async def body_of(request: Request) -> bytes:
     """The body of a request. Raises `TooLarge` as soon as it is."""
     declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared[:20]) > bytes_max:
-        raise TooLarge("body", f"has more than {bytes_max} bytes")
+    if declared.isdecimal() and int(declared[:20]) > BODY_BYTES_MAX:
+        raise TooLarge("body", f"has more than {BODY_BYTES_MAX} bytes")
     body = bytearray()
     async for piece in request.stream():
         body += piece
-        if len(body) > bytes_max:
-            raise TooLarge("body", f"has more than {bytes_max} bytes")
+        if len(body) > BODY_BYTES_MAX:
+            raise TooLarge("body", f"has more than {BODY_BYTES_MAX} bytes")
     return bytes(body)
-
-
-async def json_object(request: Request, bytes_max: int = BODY_BYTES_MAX) -> JsonObject:
-    """The JSON object in the body of a request. Raises `TooLarge`, and `BadRequest` if it is no object."""
-    return parsed_object(await body_of(request, bytes_max))
 
 
 def parsed_object(text: bytes | str, field: str = "body") -> JsonObject:

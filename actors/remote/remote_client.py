@@ -249,7 +249,7 @@ class AsyncGateway(Operations, Awaits):
 class AsyncRemoteAgent:
     """An agent behind a gateway. Its exposed methods are called as if it were here: `await agent.add(2)`."""
 
-    def __init__(self, ask: Callable[[RemoteRequest[Any]], Awaitable[Any]], address: tuple[str, ...]) -> None:
+    def __init__(self, ask: Ask, address: tuple[str, ...]) -> None:
         self._ask, self._address = ask, address
 
     def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:

@@ -317,14 +317,11 @@ def error_of(status: int, told: object) -> Exception:
 
 def refusal(answer: httpx.Response) -> Exception:
     # The text of the answer must have been read.
-    return error_of(answer.status_code, json_of(answer))
-
-
-def json_of(answer: httpx.Response) -> object:
     try:
-        return answer.json()
+        told = answer.json()
     except ValueError:
-        return None
+        told = None
+    return error_of(answer.status_code, told)
 
 
 def lost(request: RemoteRequest[Any], problem: httpx.TransportError, tries: int) -> None:
