@@ -73,6 +73,7 @@ class ClientSocket:
         try:
             found = ClientFrame(parsed_object(text, "frame"))
         except BadRequest as problem:
+            # What is refused is refused under the id that the frame gives itself.
             found = ClientFrame(head_of(text), str(problem))
         return found if isinstance(found.fields.get("type"), str) else None
 

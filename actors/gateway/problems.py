@@ -94,7 +94,7 @@ WARNED_MAX: Final = 100
 _WARNED: dict[str, float] = {}  # when each cause was logged last
 NOT_NOW: Final = (SupervisorUnreachable, HostUnavailable, LedgerError)
 """What is not the asker's mistake, and may be over in a while."""
-REASON_BYTES: Final = 123
+REASON_BYTES: Final = 123  # a close frame has at most 125, of which two are the code
 AGAIN: Final = 1013
 """The close code after which clients connect again in a while."""
 

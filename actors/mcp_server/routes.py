@@ -72,6 +72,7 @@ class _Mcp:
         self._lock = self._lock or asyncio.Lock()
         async with self._lock:
             if self._served is None:
+                # In a thread, since the loop serves others meanwhile.
                 serving = await asyncio.to_thread(import_module, SERVING)
                 served: McpOverHttp = serving.McpOverHttp(self._backend, self._choices)
                 await served.start()

@@ -152,6 +152,7 @@ def http_options(url: str, token: str | None, timeout_s: float, authority: str |
     except OSError as problem:
         raise BadRequest("authority", f"{authority} is no file with a certificate: {problem}") from problem
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    # `trust_env`: neither a proxy nor a netrc file of the environment comes between, which httpx would take by itself.
     return {"base_url": url, "headers": headers, "timeout": timeout_s, "trust_env": False, "verify": verify}
 
 
