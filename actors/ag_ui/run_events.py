@@ -67,7 +67,7 @@ class AgUiRun:
         self._children: dict[str, _Child] = {}
         self._usage: list[TokenUsage] = []
         self._state: Mapping[str, object] | None = None
-        self._is_behind = False
+        self._is_behind = False  # events were skipped, and what they have opened is not closed yet
 
     def begin(self, parent_run_id: str | None = None) -> list[BaseEvent]:
         return [

@@ -50,7 +50,7 @@ class ClientSocket:
 
     def __init__(self, socket: WebSocket, number: int) -> None:
         self.socket, self.number = socket, number
-        self._turn = asyncio.Lock()
+        self._turn = asyncio.Lock()  # to send: frames of several tasks do not mix
         self._jobs: set[asyncio.Task[None]] = set()
 
     async def send(self, kind: str, **fields: object) -> None:

@@ -51,14 +51,14 @@ class Attendance:
         self._failed, self._missed = talk.failed, missed
         self._told_last = ("", float("-inf"))
         """The turn whose end was sent last, and when."""
-        self._live: set[str] = set()
-        self._held: dict[str, ShownTurn] = {}
-        self._announced: set[str] = set()
-        self._waiting: set[str] = set()
-        self._answered: set[str] = set()
+        self._live: set[str] = set()  # turns
+        self._held: dict[str, ShownTurn] = {}  # by the request ids of their streams
+        self._announced: set[str] = set()  # streams that the client was told of by `resuming`
+        self._waiting: set[str] = set()  # turns
+        self._answered: set[str] = set()  # parked turns, of which the client wants the continuation
         self._owed = ""
         """The continuation that this client has caused, and not asked for yet."""
-        self._asked: deque[JsonObject] = deque()
+        self._asked: deque[JsonObject] = deque()  # answered one after the other, each at the place of then
         self._woken = talk.attending[line.number] = asyncio.Event()
 
     def leave(self) -> None:

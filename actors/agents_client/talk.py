@@ -86,21 +86,22 @@ class WatchedChat:
         self.turns: dict[str, ShownTurn] = {}
         self.failed: ShownTurn | None = None
         self.authors: dict[str, Author] = {}
-        self._shown_at = -1
-        self.owners: dict[str, int] = {}
-        self.attending: dict[int, asyncio.Event] = {}
-        self.cleared_by = -1
+        self._shown_at = -1  # the place of the newest entry that tells a transcript
+        self.owners: dict[str, int] = {}  # by turns: the connection that wants the continuation
+        self.attending: dict[int, asyncio.Event] = {}  # connections, each with what wakes it
+        self.cleared_by = -1  # the connection whose clear is under way: it shows nothing already
         self.problem: BaseException | None = None
-        self.base = 0
+        self.base = 0  # the place of the oldest entry
         self._entries: deque[TurnNotice] = deque()
         self._chars = 0
-        self._waiting: dict[str, list[Message]] = {}
+        self._waiting: dict[str, list[Message]] = {}  # the messages of turns that have not begun
+        # Messages of turns. All tabs are told of any other that is written.
         self._own_ids: deque[str] = deque(maxlen=1_000)
-        self._unsettled: set[str] = set()
+        self._unsettled: set[str] = set()  # turns of whose stream tabs may make something else than is stored
         self._jobs: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
         self._begun = asyncio.Lock()
-        self._first = 0
+        self._first = 0  # the event of the feed that is asked for next
         self._last_end_s = float("-inf")
 
     # beginning and end

@@ -232,7 +232,7 @@ class RunTeller:
     def __init__(self, line: ClientSocket, backend: Backend, runs: RunList) -> None:
         self._line, self._backend, self._runs = line, backend, runs
         self._telling: set[asyncio.Task[None]] = set()
-        self._ahead: deque[_Reading | Frames] = deque()
+        self._ahead: deque[_Reading | Frames] = deque()  # runs that are being read, or have been, in their order
 
     async def serve(self) -> None:
         """Tell of all runs, those that are retained first, until the connection ends."""

@@ -140,14 +140,14 @@ class Translator:
     ) -> None:
         self._major, self._answered = major, answered
         self._base, self._retells_base = base, retells_base
-        self._places: list[_Place] = []
-        self._open: dict[tuple[str, str], _Place] = {}
+        self._places: list[_Place] = []  # the parts of our message
+        self._open: dict[tuple[str, str], _Place] = {}  # texts that have no end yet, by kind and id
         self._calls: dict[str, _Place] = {}
         self._out: list[Chunk] = []
         self._fresh: set[_Place] = set()  # came up in the present batch
-        self._touched: list[_Place] = []
-        self._silent_steps = steps_known
-        self._owes_step = False
+        self._touched: list[_Place] = []  # parts of which the present batch says something
+        self._silent_steps = steps_known  # nothing is said before the client's steps are over; 0 once it speaks
+        self._owes_step = False  # a step was withdrawn, whose boundary the client keeps for the next one
         self._reason = ""
         self.is_over = False
         """Whether the last chunk was told: after it a client takes nothing."""

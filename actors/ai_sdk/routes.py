@@ -82,7 +82,7 @@ class ChatSocket:
     def __init__(self, backend: Backend, socket: WebSocket, chat_class: str, major: int) -> None:
         self._backend, self._socket, self._class, self._major = backend, socket, chat_class, major
         self._answers: dict[str, asyncio.Task[None]] = {}
-        self._sending = asyncio.Lock()
+        self._sending = asyncio.Lock()  # so that frames of several answers do not mix
 
     async def serve(self) -> None:
         """Take frames until the client leaves. Raises `WebSocketDisconnect` then."""

@@ -37,7 +37,7 @@ class WatchedState:
 
     def __init__(self, caller: FeedCaller) -> None:
         self.known = KnownState({}, "", 0)
-        self._edition: tuple[int, int] | None = None
+        self._edition: tuple[int, int] | None = None  # that was told last, which may have had the same state
         self._caller = caller
         self._changed = asyncio.Event()
         self._following: asyncio.Task[None] | None = None

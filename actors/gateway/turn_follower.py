@@ -60,7 +60,7 @@ class TurnFollower:
 
     def __init__(self, backend: Backend, reached: Reached, request_id: str, opening: TurnPage | None = None) -> None:
         self._backend, self._caller, self._request_id, self._opening = backend, reached.caller, request_id, opening
-        self._next, self._due_at_s = 0, 0.0
+        self._next, self._due_at_s = 0, 0.0  # the next page: its first event, and the earliest time
         self._page: asyncio.Task[TurnPage] | None = None
         self._frames: asyncio.Queue[Framed] = asyncio.Queue(FRAMES_MAX)
         self._frame: asyncio.Task[Framed] | None = None
@@ -139,9 +139,9 @@ class CallRuns:
     ) -> None:
         self._backend, self._agent_id, self._request_id, self._say = backend, agent_id, request_id, say
         self._runs: dict[str, asyncio.Task[None]] = {}
-        self._requested: dict[str, asyncio.Event] = {}
+        self._requested: dict[str, asyncio.Event] = {}  # set when something is heard of a run
         self._approved: set[str] = set()  # second runs that were heard of
-        self._leave: Callable[[], None] | None = None
+        self._leave: Callable[[], None] | None = None  # ends the hearing
 
     async def follow(self, call_id: str) -> None:
         """Follow the run of a call, if it has one."""

@@ -145,6 +145,7 @@ class McpServer:
         self._questions = Questions(backend, self._runs)
         self._neighbours = backend.neighbours
         self._neighbours.on(CANCELLED, self._cancelled_elsewhere)
+        # By session and request: whose run it is, and which.
         self._calls: OrderedDict[tuple[str, str], tuple[str, str]] = OrderedDict()
         self.server: Server[object] = Server("perdure", on_list_tools=worded(self._list), on_call_tool=self._called)
         self.server.extensions = {TASKS: {}}

@@ -140,10 +140,11 @@ class Telling:
         self.text = ""
         self.is_over = False
         """Whether this connection has told an end."""
+        # Connections in a row that told nothing new, and a block whose end is still to come.
         self._tries, self._rest = 0, ""
         self._texts: list[str] = []
-        self._places: dict[str, int] = {}
-        self._step = 0
+        self._places: dict[str, int] = {}  # of the texts, by their ids
+        self._step = 0  # how many texts stood there when the present step began
 
     @contextmanager
     def connected(self) -> Iterator[None]:

@@ -359,6 +359,7 @@ class WatchPosition:
 
     def __init__(self, after: int) -> None:
         self.after, self.is_over = after, False
+        # Connections in a row that told nothing new, and a block whose end is still to come.
         self._tries, self._rest = 0, ""
 
     def pause_s(self) -> float:

@@ -121,9 +121,9 @@ class _Line:
     def __init__(self, scope: Scope, receive: Receive, send: Send, limits: GatewayLimits, refused: Refusal) -> None:
         self._scope, self._receive, self._send, self._limits, self._refused = scope, receive, send, limits, refused
         self._until_s = _now_s() + limits.body_s
-        self._heard: str = ""
+        self._heard: str = ""  # the type of the newest message
         self._said: list[str] = []
-        self._bytes, self._is_whole = 0, False
+        self._bytes, self._is_whole = 0, False  # of the body
         self.throttle: Callable[[], float] = lambda: 0.0
 
     async def hear(self) -> Message:
