@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ag_ui.core import (
     AssistantMessage,
     BaseEvent,
+    ContentPart,
     DeveloperMessage,
     FileSource,
     Message,
@@ -100,7 +101,7 @@ def message_of(field: str, message: UserMessage | SystemMessage | DeveloperMessa
     return {"id": message.id, "role": role, "parts": parts}
 
 
-def _part(field: str, part: Any) -> JsonObject:
+def _part(field: str, part: ContentPart) -> JsonObject:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
     source = part.source

@@ -68,8 +68,9 @@ class _Answer:
 
 
 def settled(events: list[Event]) -> list[Event]:
-    """Events of the past, in which a call that has its outcome is not told as one to be made. The client shows it all the same, and does
-    not do it again: `tool-input-available` is what it hears by `onToolCall`."""
+    """Events of the past, in which a call that has its outcome is not told as one to be made."""
+    # `tool-input-available` is what the client hears by `onToolCall`. Without it the client shows the call all the same, and does not make
+    # it again.
     over = {each["toolCallId"] for each in events if each["type"] in ENDS.values() and not each.get("preliminary")}
     found: list[Event] = []
     for event in events:

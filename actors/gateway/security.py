@@ -101,8 +101,8 @@ class Security:
     origins: frozenset[str] = frozenset()
 
     def check_host(self, host: str) -> None:
-        """Raises `Forbidden` for a host name that is not ours: a page elsewhere had its own name point to us. An address in numbers
-        is no name that somebody could point elsewhere."""
+        # Under a name that is not ours a page elsewhere asks, whose own name was pointed to us (DNS rebinding). An address in numbers is
+        # no name that somebody could point elsewhere.
         name = _name_of(host)
         if name not in LOOPBACK and "*" not in self.hosts and name not in self.hosts and not _is_number(name):
             raise Forbidden(f"the host {host!r:.80} is not one of this gateway's; name it in `hosts`")
