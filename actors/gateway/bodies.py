@@ -39,11 +39,13 @@ def parsed_object(text: bytes | str, field: str = "body") -> JsonObject:
 def read_json(text: bytes, field: str = "body") -> Json:
     """The data of a JSON text. Raises `BadRequest` for what is none, is nested too deeply, or has text that is no Unicode."""
     try:
-        read: Json = json.loads(text, parse_constant=_refuse, parse_float=_finite)
+        # Python would take UTF-16 and UTF-32 too, in which no look at the bytes finds half of a pair.
+        decoded = text.decode("utf-8-sig", "surrogatepass")
+        read: Json = json.loads(decoded, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as problem:
         raise BadRequest(field, f"is not JSON: {problem!s:.200}") from None
     _check_depth(read, field)
-    if b"\\ud" in text.lower():
+    if b"\\ud" in text.lower() or b"\xed" in text:
         try:
             json.dumps(read, ensure_ascii=False).encode()
         except UnicodeEncodeError:

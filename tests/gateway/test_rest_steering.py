@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from perdure.actors.gateway.bodies import read_json
 from perdure.actors.gateway.security import Principal, Scope, bearer
 from perdure.actors.rest import models
+from perdure.ledger import BadRequest
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.cast import Counter, Walker
 from tests.gateway.door import Door
@@ -64,11 +66,27 @@ def test_a_wish_that_does_not_fit_starts_nothing_and_names_the_field(wish: Any, 
     visit([Teller], story)
 
 
+@pytest.mark.parametrize(
+    "text", [b'"\\ud800"', b'"\xed\xa0\x80"', '"\\ud800"'.encode("utf-16"), '"é"'.encode("latin-1")]
+)
+def test_a_text_that_is_no_unicode_or_not_in_utf_8_is_refused_as_it_is_read(text: bytes) -> None:
+    with pytest.raises(BadRequest, match=r"half of a surrogate pair|is not JSON"):
+        read_json(text)
+
+
 def test_a_body_that_is_no_json_or_nested_too_deeply_is_refused() -> None:
     async def story(door: Door, laboratory: Laboratory) -> None:
         kind = {"content-type": "application/json"}
         deep = b'{"type":"teller","input":' + b"[" * 5_000 + b"]" * 5_000 + b"}"
-        for body in (b"{", b"\xff\xfe", b'{"type":NaN}', deep, b"[" * 100_000, b'{"type":"\\ud800"}', b"1" * 10_000):
+        for body in (
+            b"{",
+            b"\xff\xfe",
+            b'{"type":NaN}',
+            deep,
+            b"[" * 100_000,
+            b'{"type":"\\ud800"}',
+            b"1" * 10_000,
+        ):
             answer = await door.ask("POST", "/api/runs", body=body, headers=kind)
             assert answer.status == 400, body[:40]
             assert answer.json()["error"]["field"]
