@@ -82,7 +82,7 @@ def judge(directory: Path, said: list[str]) -> str:
                 wrong = f"lost: the snapshot of {latest(said, 'checkpointed')}, there is that of {meta}"
             if wrong or not (boot.findings or len(said) % 3 == 0):  # a second start takes as long as the first
                 return wrong
-            store.append([fact(last + 1)], [])
+            store.append([fact(last + 1)], payload(last + 1))  # which another boot after a power cut may have to find
         with closing(DuckDBStore(directory)) as store:
             again = store.boot()
             if again.findings or again.rows[-1:] != [fact(last + 1)]:
