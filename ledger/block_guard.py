@@ -26,7 +26,7 @@ import duckdb
 
 from perdure.ledger.codec import pack, unpack
 from perdure.ledger.duckdb_format import BLOCKS_AT, HEADERS, block_size, is_whole
-from perdure.ledger.whole_files import synchronise
+from perdure.ledger.whole_files import synchronise, write_at
 
 _DIGEST = 16
 
@@ -53,7 +53,7 @@ class BlockGuard:
         ended = any(at < BLOCKS_AT and now[at] != piece and is_whole(now[at]) for at, piece in pieces.items())
         for at, piece in pieces.items():
             if not ended and not is_whole(now[at]):
-                os.pwrite(self._open(), piece, at)
+                write_at(self._open(), piece, at)
         os.fsync(self._open())
 
     @contextmanager

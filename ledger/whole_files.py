@@ -7,6 +7,7 @@ lines are added may end with a torn one, which readers pass over.
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -38,7 +39,11 @@ def add_line(path: Path, line: str) -> None:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))
         is_torn = file.read(1) not in (b"", b"\n")
-        file.write(b"\n" * is_torn + f"{line}\n".encode())  # one write, at whatever is the end by now
+        body = b"\n" * is_torn + f"{line}\n".encode()
+        if file.write(body) < len(
+            body
+        ):  # one write, at whatever is the end by now: the rest would go behind what others add
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         os.fsync(file.fileno())
     _settle(path)
 
@@ -72,6 +77,13 @@ def write_whole(path: Path, content: bytes) -> None:
     except OSError:
         path.unlink(missing_ok=True)  # a full disk is not to be filled further by each try
         raise
+
+
+def write_at(file: int, content: bytes, start: int) -> None:
+    # With one call unless the disk is full; then the second one says so.
+    written = os.pwrite(file, content, start)
+    while written < len(content):
+        written += os.pwrite(file, content[written:], start + written)
 
 
 def synchronise(directory: Path) -> None:

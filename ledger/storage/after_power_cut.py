@@ -40,9 +40,8 @@ from perdure.ledger.storage.shared_segment import (
     is_free,
     kept_aside,
     read_segment,
-    write_at,
 )
-from perdure.ledger.whole_files import synchronise
+from perdure.ledger.whole_files import synchronise, write_at
 
 _log = logging.getLogger("perdure.storage")
 

@@ -17,9 +17,9 @@ from typing import Final
 
 from perdure.ledger.errors import StaleIncarnation, StorageError
 from perdure.ledger.storage.shared_log import SharedLog
-from perdure.ledger.storage.shared_segment import LogPiece, write_at
+from perdure.ledger.storage.shared_segment import LogPiece
 from perdure.ledger.storage.sql import OVER
-from perdure.ledger.whole_files import synchronise, write_whole
+from perdure.ledger.whole_files import synchronise, write_at, write_whole
 
 CUT: Final = ".cut-"  # and a number: a log as it was before something was cut off
 

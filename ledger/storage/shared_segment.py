@@ -20,7 +20,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from perdure.ledger.storage.log_format import check_of, digest_in, life_in, read_frame
-from perdure.ledger.whole_files import synchronise
+from perdure.ledger.whole_files import synchronise, write_at
 
 SUFFIX: Final = ".shared"
 _LOCK: Final = "lock"
@@ -275,10 +275,3 @@ def _all_names(content: bytes) -> Iterator[_Names]:
                 names = [Name(*each) for each in _NAME.iter_unpack(content[begin:end])]
                 yield _Names(generation, names, end + _CHECK)
         at += 1
-
-
-def write_at(file: int, content: bytes, start: int) -> None:
-    # With one call unless the disk is full; then the second one says so.
-    written = os.pwrite(file, content, start)
-    while written < len(content):
-        written += os.pwrite(file, content[written:], start + written)

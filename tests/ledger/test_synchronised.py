@@ -6,6 +6,8 @@ What is recorded is what Perdure itself asks of the system. DuckDB synchronises 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
@@ -18,6 +20,7 @@ from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk, Storage
 from perdure.ledger.storage.log_format import CLAIM, read_log
 from perdure.ledger.whole_files import add_line, keep_whole, lines_of
+from tests.tidy import IMPORT_PATH
 
 AGENT = "a@tests.toys:Agent"
 Log = list[tuple[str, str]]
@@ -299,3 +302,19 @@ def test_a_line_is_on_the_disk_when_it_is_added_and_does_not_go_on_with_a_torn_o
     file.write_bytes(b"one\ntw\xff")
     add_line(file, "three")
     assert lines_of(file) == ["one", "three"]
+
+
+def test_a_line_of_which_the_disk_takes_a_part_is_refused_and_does_not_spoil_the_next_one(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_text("first\n")
+    add_beyond = (
+        "import resource, sys; from pathlib import Path; from perdure.ledger.whole_files import add_line; "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10)); add_line(Path(sys.argv[1]), 'second, which is long')"
+    )
+    environment = {**os.environ, "PYTHONPATH": IMPORT_PATH}
+    command = [sys.executable, "-c", add_beyond, str(file)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert "No space left on device" in done.stderr
+    assert file.read_text() == "first\nseco"
+    add_line(file, "third")
+    assert lines_of(file)[-1] == "third"
