@@ -10,7 +10,7 @@ So one conditional verb is enough, *create*, which fails where an object is. A l
 is found by reading on to the first key that is missing.
 
 A *life* of the supervisor begins by reading to the first slot that is missing and creating it: its **fence**. It commits by creating the
-next slot, one at a time. The next slot of an earlier life that still runs is where the fence stands, so that life.acknowledges nothing
+next slot, one at a time. The next slot of an earlier life that still runs is where the fence stands, so that life acknowledges nothing
 any more. Each object names the one before it by its digest, so a slot that does not follow is found.
 
 The network delays, doubles and loses requests and answers, and a request may take effect after its sender has given it up or died.

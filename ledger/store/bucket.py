@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final, TypeVar
 
@@ -53,19 +54,16 @@ class Bucket:
 
     Args:
         url: of the prefix.
-        store: the client, if it is not to be found by the URL.
         pause: waits between two tries.
 
     Attributes:
         trouble: why the last request had no answer, in words; empty if it had one.
     """
 
-    def __init__(
-        self, url: str, store: ObjectStore | None = None, *, pause: Callable[[float], None] = time.sleep
-    ) -> None:
+    def __init__(self, url: str, *, pause: Callable[[float], None] = time.sleep) -> None:
         self.url = url
         self.trouble = ""
-        self._store = _store_at(url) if store is None else store
+        self._store = _store_at(url)
         self._pause, self._silent = pause, 0
         self._readers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="perdure-bucket")
 
@@ -95,10 +93,6 @@ class Bucket:
         self._silent, self.trouble = 0, ""
         return answer
 
-    def close(self) -> None:
-        """Let the threads go."""
-        self._readers.shutdown(wait=False, cancel_futures=True)
-
     def _ask(self, request: Request) -> Answer:
         try:
             return self._answer(request)
@@ -122,8 +116,8 @@ class Bucket:
                 pages = obstore.list(self._store, prefix)
                 return max((each["path"] for page in pages for each in page), default="")
             case Delete(keys):
-                for key in keys:
-                    self._delete(key)
+                with suppress(FileNotFoundError):
+                    obstore.delete(self._store, list(keys))
                 return None
 
     def _get(self, key: str) -> bytes | None:
@@ -131,12 +125,6 @@ class Bucket:
             return bytes(obstore.get(self._store, key).bytes())
         except FileNotFoundError:
             return None
-
-    def _delete(self, key: str) -> None:
-        try:
-            obstore.delete(self._store, key)
-        except FileNotFoundError:
-            return
 
 
 def _store_at(url: str) -> ObjectStore:

@@ -26,6 +26,7 @@ from perdure.ledger.codec import pack, unpack
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError
 from perdure.ledger.slots import (
     IDENTITY,
+    WINDOW,
     Chain,
     Delete,
     Fenced,
@@ -55,7 +56,6 @@ FORMAT: Final = 1
 PIECE: Final = 1 << 18
 """Bytes of a piece of the database's file."""
 _OPENING_TRIES: Final = 6
-_AT_ONCE: Final = 16
 
 
 class Snapshot(NamedTuple):
@@ -94,7 +94,11 @@ class BucketStore(DuckDBStore):
         self._snapshot: Snapshot | None = None
         self._chain = Chain()  # up to the last root
         self._chains: deque[tuple[int, Chain]] = deque()  # after each commit since then
-        self._bytes, self._rooted_s, self._is_behind = 0, 0.0, False  # the last root is
+        self._committed = (
+            0  # bytes; counted by the thread that commits, as what follows is by the one that takes checkpoints
+        )
+        self._rooted, self._rooted_s = 0, 0.0  # how many of them the last root covers, and when it was announced
+        self._is_behind = False  # the last root is
         self._snapshots = 0  # of this life
 
     def _fill(self) -> None:
@@ -105,8 +109,8 @@ class BucketStore(DuckDBStore):
         self._chain = Chain() if begun.root is None else begun.root.chain
         self._is_behind = bool(commits)
         self._chains = deque((commit.after.seq, chain) for commit, chain in commits)
-        self._bytes = sum(len(entry.body) for entry, _ in begun.entries)
-        self._rooted_s = self._now_s()
+        self._committed = sum(len(entry.body) for entry, _ in begun.entries)
+        self._rooted, self._rooted_s = 0, self._now_s()
         self._catch_up_files(begun.root, [commit for commit, _ in commits])
 
     def _check_prefix(self) -> None:
@@ -175,8 +179,8 @@ class BucketStore(DuckDBStore):
         return True
 
     def _pieces(self, snapshot: Snapshot) -> Iterator[bytes | None]:
-        for at in range(0, len(snapshot.names), _AT_ONCE):
-            names = snapshot.names[at : at + _AT_ONCE]
+        for at in range(0, len(snapshot.names), WINDOW):
+            names = snapshot.names[at : at + WINDOW]
             for name, digest, body in zip(names, snapshot.digests[at:], self._asked(get(names)), strict=False):
                 if body is not None and _digest(body) != digest:
                     raise LedgerDamaged(
@@ -190,7 +194,7 @@ class BucketStore(DuckDBStore):
         body = b"".join(frame_of(commit))
         self._asked(self._life.append(body))
         self._chains.append((commit.after.seq, self._life.chain))
-        self._bytes += len(body)
+        self._committed += len(body)
         self._is_behind = True
         super()._make_durable(commit)
 
@@ -201,12 +205,14 @@ class BucketStore(DuckDBStore):
 
     def _fold(self, con: duckdb.DuckDBPyConnection) -> None:
         super()._fold(con)
-        if self._is_behind and (self._bytes > self.root_bytes or self._now_s() - self._rooted_s >= self.root_s):
+        if self._is_behind and (
+            self._committed - self._rooted > self.root_bytes or self._now_s() - self._rooted_s >= self.root_s
+        ):
             self._publish()
 
     def _publish(self) -> None:
         """Put the database's file into the bucket, as it is since the fold, and announce it."""
-        mark, size, self._is_behind = self._followed, self._bytes, False
+        mark, committed, self._is_behind = self._followed, self._committed, False
         while self._chains and self._chains[0][0] <= mark.seq:
             _, self._chain = self._chains.popleft()
         chain = self._chain
@@ -221,8 +227,7 @@ class BucketStore(DuckDBStore):
         snapshot = Snapshot(*mark, names, digests)
         if self._asked(self._life.publish(chain, pack(list(snapshot)))):
             self._snapshot = snapshot
-            self._bytes -= size
-            self._rooted_s = self._now_s()
+            self._rooted, self._rooted_s = committed, self._now_s()
             self._asked(self._life.collect())
             self._asked(_delete(sorted({*(before.names if before else ())} - {*names})))
 
@@ -233,12 +238,16 @@ class BucketStore(DuckDBStore):
         with (self.path / DATABASE).open("rb") as file:
             while body := file.read(PIECE):
                 digest = _digest(body)
-                name = known.setdefault(digest, f"{folder}/{len(names):06}")
-                if name.startswith(folder) and name not in names and not self._asked(self._life.create(name, body)):
-                    raise LedgerDamaged(f"{self._bucket.url}/{name}", "it is there, and is not ours")
-                names.append(name)
+                if digest not in known:
+                    known[digest] = self._put_piece(f"{folder}/{len(names):06}", body)
+                names.append(known[digest])
                 digests.append(digest)
         return names, digests
+
+    def _put_piece(self, name: str, body: bytes) -> str:
+        if not self._asked(self._life.create(name, body)):
+            raise LedgerDamaged(f"{self._bucket.url}/{name}", "it is there, and is not ours")
+        return name
 
     def _asked(self, procedure: Procedure[T], *, opening: bool = False) -> T:
         try:
