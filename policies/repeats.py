@@ -10,7 +10,8 @@ started and has no known outcome) under its tool and canonical arguments. It the
 | `once`, or unknown | is stopped until there is evidence or consent |
 
 Evidence is a read-only call that succeeded after the loss, or the late result of the lost call. Consent is a person's approval of this
-call, or a user's message after the call was stopped: by then the model has been told to ask. An earlier message is no consent.
+call, or a message that a person sent after the call was stopped: by then the model has been told to ask. An earlier message is no
+consent, and neither is what the runtime tells of a run in a message of the user.
 
 The guard is an immutable value of the conversation. `as_rows` is its stored form.
 """

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.actors.ai_sdk.chunks import OLDEST, Translator
+from perdure.actors.chat.conversation import TRIGGERS
 from perdure.actors.chat.turn import TurnPage, TurnTold
 from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns
@@ -31,7 +32,6 @@ SUBMIT, REGENERATE = "submit-message", "regenerate-message"
 OWN: Final = frozenset({"id", "messages", "trigger", "messageId", "clientTools"})
 """The fields of a request that the protocol knows; the others are the author's, as metadata of the turn."""
 UNDER_WAY: Final = [str(TurnStatus.ACCEPTED), str(TurnStatus.RUNNING)]
-PEOPLES: Final = frozenset({"chat", "save", "submission", "continue", "regenerate"})
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class ClientTurns:
 
     async def _cancel_open(self) -> bool:
         # The last one first, so that none begins meanwhile.
-        turns = [each for each in await self._call("list_turns", UNDER_WAY) if each["trigger"] in PEOPLES]
+        turns = [each for each in await self._call("list_turns", UNDER_WAY) if each["trigger"] in TRIGGERS]
         for each in reversed(turns):
             await self._call("cancel_chat", each["request_id"], "replaced by the client")
         return bool(turns)

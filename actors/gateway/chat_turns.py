@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from perdure.actors.chat.feed_follower import FeedCaller
 from perdure.actors.chat.turn import TurnPage, TurnTold
@@ -47,10 +47,8 @@ class ChatTurns:
         options: Mapping[str, object],
     ) -> TurnPage:
         """Have a turn accepted, or find it, and get its first page. Raises `TurnDropped`."""
-        told: TurnPage = await self._call("_perdure_begin_turn", trigger, messages, request_id, options)
-        if told["reason"] == "dropped":
-            raise TurnDropped(told["error"])
-        return told
+        page: TurnPage = await self._accepted("_perdure_begin_turn", trigger, messages, request_id, options)
+        return page
 
     async def accept(
         self,
@@ -60,9 +58,13 @@ class ChatTurns:
         options: Mapping[str, object],
     ) -> None:
         """Have a turn accepted, or find it, for somebody who follows the conversation. Raises `TurnDropped`."""
-        told = await self._call("_perdure_accept_turn", trigger, messages, request_id, options)
+        await self._accepted("_perdure_accept_turn", trigger, messages, request_id, options)
+
+    async def _accepted(self, method: str, *turn: object) -> Any:
+        told = await self._call(method, *turn)
         if told["reason"] == "dropped":
             raise TurnDropped(told["error"])
+        return told
 
     async def known(self, request_id: str) -> TurnTold | None:
         told: TurnTold | None = await self._call("inspect_turn", request_id)
