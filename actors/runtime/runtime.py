@@ -54,6 +54,9 @@ class AsyncRuntime(Protocol):
     data: Path
     limits: Limits
 
+    def __new__(cls, *_: object, **_options: object) -> Self:
+        raise TypeError("AsyncRuntime is a type for annotations; write `async with Runtime(…) as runtime`")
+
     @property
     def client(self) -> Client: ...
     def agent(self, agent_class: type[A], name: str, of: object = None) -> A: ...

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.actors import Agent, RunInfo, RunResult, exposed
+from perdure.actors import Agent, AsyncRuntime, RunInfo, RunResult, exposed
 from perdure.actors.runtime.runtime import check_limits
 from perdure.ledger import BadRequest
 from perdure.policies import INFINITY, Limits
@@ -75,3 +75,8 @@ def test_the_input_of_a_run_is_shown_in_short_to_its_parent_and_to_whoever_inspe
             assert (told["input_preview"], frames[0]["event"]["input_preview"]) == (shown, shown)
 
     play(story)
+
+
+def test_the_type_of_a_runtime_in_async_code_says_how_one_is_had() -> None:
+    with pytest.raises(TypeError, match="async with Runtime"):
+        AsyncRuntime("data")  # type: ignore[misc]
