@@ -122,6 +122,7 @@ class AgentFile:
         self._on_write("before")
         self.check()
         yield
+        self.disk.wrote(self.agent_id, self.incarnation or 0)
         self._on_write("after")
         self.check()
 

@@ -248,6 +248,7 @@ class AgentStorages:
             self._on_write("before")
             self._check(agent_id)
             self.disk.publish(agent_id, staged)
+            self.disk.wrote(agent_id, 0)
             planted = True
         finally:
             if not planted:

@@ -86,6 +86,9 @@ class Disk(ABC):
     def once_durable(self, job: Callable[[], None]) -> None:
         job()
 
+    def wrote(self, agent_id: str, incarnation: int) -> None:  # noqa: B027 - only a disk that is carried elsewhere is interested
+        """A life of the agent has committed."""
+
     @abstractmethod
     def has(self, agent_id: str) -> bool:
         """Whether there is a storage, finished or not."""

@@ -17,13 +17,18 @@ from hypothesis import strategies as st
 
 from perdure.ledger.errors import BadRequest, StaleIncarnation, StorageError
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, FileDisk, MemoryDisk, Storage
+from tests.ledger.travelling_disk import TravellingDisk
 
 AGENT = "census@scenarios.fan_out:Census"
 
 
-@pytest.fixture(params=["files", "memory"])
+@pytest.fixture(params=["files", "memory", "carried"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
-    made: Disk = FileDisk(tmp_path / "storage") if request.param == "files" else MemoryDisk()
+    made: Disk
+    if request.param == "memory":
+        made = MemoryDisk()
+    else:
+        made = {"files": FileDisk, "carried": TravellingDisk}[request.param](tmp_path / "storage")
     yield made
     made.close()
 

@@ -1,0 +1,226 @@
+"""The disk of a host that owns no storages: what is committed here is carried to the supervisor, and the files are a cache.
+
+The supervisor says what a storage is before a life of its agent begins (`hold`), and the files are made then; they are dropped when the
+life ends. So a host needs nothing but its supervisor, and whatever a death leaves here is never read again. Nothing is synchronised: a
+commit is durable when its patch is, and until then nothing that speaks of it may leave the process (`actors.link.peer`).
+
+A log is carried as it is written. Of a database, what DuckDB's log has grown by is carried after each commit. A checkpoint changes the file
+itself: then the blocks that changed are carried, and that the log is empty, in one patch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from hashlib import blake2b
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from perdure.ledger.errors import StorageError
+from perdure.ledger.storage.disk import Disk
+from perdure.ledger.storage.file_disk import FileDisk, log_of, place_of
+from perdure.ledger.storage.log_file import FileLog, LogFile
+from perdure.ledger.storage.patches import MAIN, WAL, FilePatch, Patch, StorageImage
+from perdure.ledger.storage.shared_log import CommitPart, SharedLog
+from perdure.ledger.whole_files import write_at
+
+_BLOCK: Final = 16 << 10
+"""Bytes of a file that are compared, and carried, together: a block of DuckDB's has as many in our databases."""
+
+
+class CarriedDisk(FileDisk):
+    """A disk whose commits are taken away by `take_patches`.
+
+    Attributes:
+        on_patch: is called after each commit, from whichever thread made it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, SharedLog(Path(directory), boot=""))
+        self.on_patch: Callable[[], None] = lambda: None
+        self._told: dict[str, StorageImage | None] = {}  # of lives that have not opened their storages yet
+        self._numbers: dict[str, int] = {}  # the last patch of each storage that is open
+        self._incarnations: dict[str, int] = {}
+        self._databases: dict[str, _CarriedDatabase] = {}
+        self._changes: dict[str, list[FilePatch]] = {}  # of the commit that is under way
+        self._patches: list[Patch] = []
+        self._carrying = Lock()
+
+    # what the host does
+
+    def hold(self, agent_id: str, image: StorageImage | None) -> None:
+        """Say what the storage of an agent is whose life is about to begin; None if it has none."""
+        self._told[agent_id] = image
+
+    def take_patches(self) -> list[Patch]:
+        """What was committed since the last call, in order."""
+        if not self._patches:
+            return []
+        with self._carrying:
+            patches, self._patches = self._patches, []
+        return patches
+
+    # what a storage does
+
+    def wrote(self, agent_id: str, incarnation: int) -> None:
+        with self._carrying:
+            self._incarnations[agent_id] = incarnation
+        self._carry(agent_id, [])
+
+    def has(self, agent_id: str) -> bool:
+        if agent_id in self._told:
+            return self._told[agent_id] is not None
+        return agent_id in self._numbers and super().has(agent_id)
+
+    def group_commit(self) -> AbstractContextManager[Callable[[], CommitPart]]:
+        return Disk.group_commit(self)
+
+    def once_durable(self, job: Callable[[], None]) -> None:
+        job()
+
+    def create_log(self, agent_id: str, holder: object, content: bytes) -> LogFile:
+        log = super().create_log(agent_id, holder, content)
+        self.change(agent_id, _whole(MAIN, content))
+        return log
+
+    def attach(self, agent_id: str, holder: object) -> str:
+        is_new = not self.has(agent_id)
+        name = super().attach(agent_id, holder)
+        with self._lock:
+            database = self._databases[agent_id] = _CarriedDatabase(self.path_of(agent_id))
+            if is_new:
+                self.change(agent_id, _whole(MAIN, database.path.read_bytes()))
+        return name
+
+    def secure(self, agent_id: str, database: str) -> None:
+        super().secure(agent_id, database)
+        if agent_id in self._databases:
+            self._carry(agent_id, self._databases[agent_id].changed())
+
+    def publish(self, agent_id: str, database: str, *, over: bool = False) -> None:
+        super().publish(agent_id, database, over=over)
+        self.change(agent_id, _whole(MAIN, self.path_of(agent_id).read_bytes()))
+
+    def change(self, agent_id: str, part: FilePatch) -> None:
+        """Note what becomes durable with the commit that is under way."""
+        with self._carrying:
+            self._changes.setdefault(agent_id, []).append(part)
+
+    def _carry(self, agent_id: str, parts: list[FilePatch]) -> None:
+        database = self._databases.get(agent_id)
+        with self._carrying:
+            parts = [*self._changes.pop(agent_id, ()), *parts]
+            if database is not None and (grown := database.grown()) is not None:
+                parts.append(grown)
+            if not parts:
+                return
+            number = self._numbers[agent_id] = self._numbers.get(agent_id, 0) + 1
+            self._patches.append(Patch(agent_id, self._incarnations.get(agent_id, 0), number, parts))
+        self.on_patch()
+
+    # the cache
+
+    def _hold(self, agent_id: str, holder: object) -> None:
+        is_new = agent_id not in self._holders
+        super()._hold(agent_id, holder)
+        if is_new:
+            image = self._told.pop(agent_id, None)
+            path = self.path_of(agent_id)
+            self._drop(path)
+            if image is not None:
+                self._numbers[agent_id] = image.number
+                path.parent.mkdir(parents=True, exist_ok=True)
+                for name, content in image.files.items():
+                    path.with_name(path.name + name).write_bytes(content)
+
+    def _release(self, agent_id: str) -> None:
+        is_held = agent_id in self._holders
+        super()._release(agent_id)
+        if is_held:
+            for each in (self._numbers, self._databases, self._changes, self._incarnations):
+                each.pop(agent_id, None)
+            self._drop(self.path_of(agent_id))
+
+    def _drop(self, path: Path) -> None:
+        for left in (path, *path.parent.glob(f"{path.name}.*")):
+            left.unlink(missing_ok=True)
+
+    def _place(self, agent_id: str, path: Path, content: bytes) -> None:
+        try:
+            path.write_bytes(content)
+        except OSError as problem:
+            raise StorageError(agent_id, f"{path} cannot be made: {problem}") from problem
+
+    def _log(self, agent_id: str, path: Path, file: int, *, is_secured: bool) -> FileLog:
+        return _CarriedLog(agent_id, path, file, self)
+
+
+class _CarriedLog(FileLog):
+    def __init__(self, agent_id: str, path: Path, file: int, disk: CarriedDisk) -> None:
+        super().__init__(agent_id, path, file, place_of(agent_id), disk.shared, is_secured=True)
+        self._disk = disk
+
+    def write(self, start: int, content: bytes, *, durable: bool) -> None:
+        with self.held():
+            write_at(self._file, content, start)
+            os.ftruncate(self._file, start + len(content))
+            self._disk.change(self.agent_id, FilePatch(MAIN, start, content, start + len(content)))
+
+    def replace(self, content: bytes) -> None:
+        self.write(0, content, durable=True)
+
+    def settle(self) -> None:
+        """Nothing is synchronised here."""
+
+
+class _CarriedDatabase:
+    """What has been carried of an attached database: its file, block by block, and how much of DuckDB's log."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._wal = path, log_of(path)
+        self._blocks = [_digest(block) for _, block in self._read()]
+        self._end = self._wal_size()
+
+    def grown(self) -> FilePatch | None:
+        """What DuckDB's log has grown by."""
+        size = self._wal_size()
+        if size <= self._end:
+            return None
+        with self._wal.open("rb") as file:
+            file.seek(self._end)
+            content = file.read(size - self._end)
+        part = FilePatch(WAL, self._end, content, size)
+        self._end = size
+        return part
+
+    def changed(self) -> list[FilePatch]:
+        """What a checkpoint has changed."""
+        before, self._blocks, self._end = self._blocks, [], 0
+        size, parts = self.path.stat().st_size, [FilePatch(WAL, 0, b"", 0)]
+        for start, block in self._read():
+            digest, at = _digest(block), len(self._blocks)
+            self._blocks.append(digest)
+            if at >= len(before) or before[at] != digest:
+                parts.append(FilePatch(MAIN, start, block, size))
+        return parts
+
+    def _read(self) -> Iterator[tuple[int, bytes]]:
+        with self.path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                yield file.tell() - len(block), block
+
+    def _wal_size(self) -> int:
+        try:
+            return self._wal.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+
+def _whole(name: str, content: bytes) -> FilePatch:
+    return FilePatch(name, 0, content, len(content))
+
+
+def _digest(block: bytes) -> bytes:
+    return blake2b(block, digest_size=16).digest()

@@ -1,0 +1,80 @@
+"""What a commit changes in the files of an agent's storage: a patch. The patches of a storage, in order, are the storage.
+
+A storage whose directory is only a cache (`carried_disk`) is carried elsewhere in patches: to the supervisor, and with its commits into the
+bucket. One patch is what became durable together, so every prefix of them is a state in which the agent's files could have been found.
+Nobody who carries them has to know what is in these files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from perdure.ledger.codec import encoder, unpack
+
+MAIN = ""
+"""The file of a storage, a log or a database. DuckDB's log beside it is `WAL`."""
+WAL = ".wal"
+
+
+class FilePatch(NamedTuple):
+    """Bytes that are written into a file, and the size that the file has afterwards. A file of no size is none."""
+
+    file: str
+    start: int
+    content: bytes
+    size: int
+
+
+class Patch(NamedTuple):
+    """What one commit of an agent changed. `number` counts the patches of a storage from 1; 0 says that the storage was deleted."""
+
+    agent_id: str
+    incarnation: int
+    number: int
+    parts: Sequence[FilePatch] = ()
+
+    @property
+    def is_deletion(self) -> bool:
+        return self.number == 0
+
+    @property
+    def size(self) -> int:
+        return sum(len(part.content) for part in self.parts)
+
+    def packed(self) -> bytes:
+        return encoder()([self.agent_id, self.incarnation, self.number, [list(part) for part in self.parts]])
+
+
+def patch_of(packed: bytes) -> Patch:
+    fields: Any = unpack(packed)
+    agent_id, incarnation, number, parts = fields
+    return Patch(agent_id, incarnation, number, [FilePatch(*part) for part in parts])
+
+
+class StorageImage(NamedTuple):
+    """A storage as it is after `number` patches: its files."""
+
+    number: int
+    files: dict[str, bytes]
+
+
+def image_after(image: StorageImage | None, patches: Iterable[Patch]) -> StorageImage | None:
+    """The storage after these patches, of which each follows the one before."""
+    number = 0 if image is None else image.number
+    files = {} if image is None else {name: bytearray(content) for name, content in image.files.items()}
+    for patch in patches:
+        number = patch.number
+        if patch.is_deletion:
+            files.clear()
+        for part in patch.parts:
+            write_part(files.setdefault(part.file, bytearray()), part)
+    return StorageImage(number, {name: bytes(body) for name, body in files.items() if body}) if number else None
+
+
+def write_part(body: bytearray, part: FilePatch) -> None:
+    """Make the change in the content of a file."""
+    if part.start > len(body):
+        body.extend(bytes(part.start - len(body)))
+    body[part.start : part.start + len(part.content)] = part.content
+    del body[part.size :]
