@@ -317,6 +317,7 @@ class LiveTurn:
             return
         if tool.effect != "pure":  # a later life must know that the call has begun
             self.stream.flush(calls=[(call_id, {"attempt": context.attempt, "at_ms": self._state.tenant.now_ms()})])
+            await self._tenant.services.settled()
         with spans.tool(self.turn, part, context.attempt) as ended:
             limit_ms = tool.limit_ms(self._agent.tool_timeout_ms)
             end = await execute(self._tenant, tool, part.get("input"), context, limit_ms)

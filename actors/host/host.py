@@ -29,6 +29,7 @@ from perdure.actors.link.messages import (
     CallCut,
     Deliver,
     Happened,
+    HoldStorage,
     HostHello,
     HostVitals,
     MailSettled,
@@ -53,6 +54,7 @@ from perdure.actors.ports import Transport, World
 from perdure.actors.tasks import Tasks, self_cancelled
 from perdure.ledger import Ended, Released, StorageError, Unstarted, agent_id, pack, unpack
 from perdure.ledger.storage.agent_storages import AgentStorages
+from perdure.ledger.storage.patches import StorageImage
 from perdure.policies import LEAP_MS, Limits, Rank
 
 LEFT_KEPT = 100_000
@@ -294,6 +296,11 @@ class Host:
             tenant.lost_by = said.cause
             tenant.spawn(tenant.wake())
 
+    def _hold_storage(self, said: HoldStorage) -> None:
+        if said.agent_id not in self.tenants:
+            image = StorageImage(said.number, said.files) if said.number else None
+            self.services.hold_storage(said.agent_id, image)
+
     def _current(self, agent_id: str, incarnation: int) -> Tenant | None:
         # Mail and calls open no life of their own: the wake-up does, and comes before them.
         tenant = self.tenants.get(agent_id)
@@ -376,6 +383,7 @@ class Host:
         Prepare: _prepare,
         Passivate: _passivate,
         RetireHost: _retire,
+        HoldStorage: _hold_storage,
         Ping: lambda *_: None,  # the next exchange is the answer, and it is on its way already
     }
 
@@ -384,6 +392,7 @@ class Host:
         self._left[tenant.agent_id] = max(tenant.incarnation, self._left.get(tenant.agent_id, 0))
         if self.tenants.get(tenant.agent_id) is tenant:
             del self.tenants[tenant.agent_id]
+            self.services.forget_storage(tenant.agent_id)
         tenant.has_place = False
 
     async def _tidy(self) -> None:

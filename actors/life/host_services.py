@@ -16,7 +16,7 @@ from perdure.actors.code.author_call import text_of, traced
 from perdure.actors.life.commit_batcher import CommitBatcher
 from perdure.actors.link.call_log import CallLog
 from perdure.actors.link.messages import CallAnswered, Plain
-from perdure.actors.link.peer import Peer
+from perdure.actors.link.peer import LATER_S, Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import World
@@ -24,6 +24,8 @@ from perdure.actors.tasks import Pending, Tasks
 from perdure.actors.threads import beside
 from perdure.ledger import BadRequest, Up, type_of
 from perdure.ledger.storage.agent_storages import AgentStorages
+from perdure.ledger.storage.carried_disk import CarriedDisk
+from perdure.ledger.storage.patches import StorageImage
 from perdure.policies import Limits
 
 T = TypeVar("T")
@@ -88,6 +90,7 @@ class HostServices:
         self.world, self.tasks, self.limits = world, tasks, limits
         self.agent_storages, self.peer, self.supervisor = agent_storages, peer, supervisor
         self.writes = CommitBatcher(agent_storages.disk)
+        self._carried = agent_storages.disk if isinstance(agent_storages.disk, CarriedDisk) else None
         self.code_dir, self.package = code_dir, package
         self.loaded: set[str] = set()
         self.libraries: set[str] = set()
@@ -98,11 +101,38 @@ class HostServices:
         self.leaving: set[tuple[str, int]] = set()
         self._begins_from_s = 0.0
         self._ups: dict[str, Up] = {}
-        self._is_saying_soon = False
+        self._is_saying_soon = self._is_saying_patches = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def open(self) -> None:
         self._loop = asyncio.get_running_loop()
+        if self._carried is not None:
+            disk, self.peer.take_patches = self._carried, lambda: [each.packed() for each in disk.take_patches()]
+            disk.on_patch = lambda: self.on_loop(self._soon_patches)
+
+    def hold_storage(self, agent_id: str, image: StorageImage | None) -> None:
+        """Take what the storage of an agent is whose life is about to begin here."""
+        assert self._carried is not None, "only who carries storages says what they are"
+        self._carried.hold(agent_id, image)
+
+    def forget_storage(self, agent_id: str) -> None:
+        """The life has ended for which the storage was held."""
+        if self._carried is not None:
+            self._carried.let_go(agent_id)
+
+    async def settled(self) -> None:
+        """Wait until nothing that was committed here can be lost with this machine."""
+        if self._carried is not None:
+            await self.peer.settled()
+
+    def _soon_patches(self) -> None:
+        if not self._is_saying_patches:
+            self._is_saying_patches = True
+            asyncio.get_running_loop().call_later(LATER_S, self._say_patches)
+
+    def _say_patches(self) -> None:
+        self._is_saying_patches = False
+        self.peer.say_patches()
 
     @property
     def is_crowded(self) -> bool:

@@ -85,6 +85,7 @@ class RemembersSteps:
             value = await pending
             body = pack([True, Kept(plain(f"step {name!r}", value))])
             await self._life.written(partial(self._finish, name, called, body))
+            await self._life.services.settled()
         return value
 
     def _call(self, name: str, job: Callable[[], object]) -> _Called:

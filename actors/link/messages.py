@@ -131,6 +131,21 @@ class InboxKept(NamedTuple):
     mail_ids: list[str]
 
 
+class Patches(NamedTuple):
+    """What agents of a host have committed to storages that the supervisor carries (`ledger.storage.patches`), in order. It goes before
+    whatever the host says after these commits."""
+
+    patches: list[bytes]
+
+
+class HoldStorage(NamedTuple):
+    """What the storage of an agent is that is about to begin a life on this host: how many patches it has, and its files."""
+
+    agent_id: str
+    number: int
+    files: dict[str, bytes]
+
+
 class Happened(NamedTuple):
     """Something that happened: from a host to the supervisor, and from there to clients that observe."""
 
@@ -339,9 +354,12 @@ Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Rele
 
 FromPeer: TypeAlias = Request | Ask | Wait
 FromClient: TypeAlias = ClientHello | Follow | Observe | Adopt
-FromHost: TypeAlias = HostHello | Report | CallAnswered | CallCut | CallAstray | HostVitals | Prepared | InboxKept
+FromHost: TypeAlias = (
+    HostHello | Report | CallAnswered | CallCut | CallAstray | HostVitals | Prepared | InboxKept | Patches
+)
 ToHost: TypeAlias = (
     Start | Starts | Wake | Deliver | MailSettled | Stop | MakeCall | Signal | Observed | Prepare | Passivate | RetireHost | Ping
+    | HoldStorage
 )  # fmt: skip
 ToPeer: TypeAlias = RunEnded | RunsEnded | Refused | Exists | Reply
 FromSupervisor: TypeAlias = ToHost | RunEvent | ToPeer | Happened

@@ -9,6 +9,9 @@ run, goes with the same exchange. Each exchange costs about a millisecond of pro
 What is pushed stays in the link until the supervisor has made it durable, through any number of failed exchanges and supervisor
 lives. After a failure, or when the supervisor answers with another epoch, a new session begins with a hello.
 
+Where the storages of agents are carried by the supervisor, what was committed is said before whatever is said next, or a moment later. So
+nothing that was said can speak of a commit that is lost, and what leaves this process by other ways waits for `settled`.
+
 What is pushed can be encoded: it is at once, or it is an end of a run that surely can be (`wire.piece_of`). Anything else raises
 `BadRequest` to who pushes it, and was not said; so no message can harm the conversation of others.
 
@@ -26,7 +29,7 @@ from contextlib import suppress
 from copy import copy
 
 from perdure.actors.link.link import FRAME_MAX, Link
-from perdure.actors.link.messages import Ask, Call, Message
+from perdure.actors.link.messages import Ask, Call, Message, Patches
 from perdure.actors.link.wire import (
     PROTOCOL,
     PeerFrame,
@@ -59,6 +62,7 @@ class Peer:
 
     Attributes:
         is_busy: whether others have work here, so that more will soon be said. The host knows.
+        take_patches: gives what agents here have committed and was not said yet.
         refused: what is done when the supervisor's ledger cannot go on; by default the life of this process ends.
     """
 
@@ -95,6 +99,7 @@ class Peer:
         self._said_s = 0.0
         self._hurry = asyncio.Event()
         self.is_busy: Callable[[], bool] = lambda: False
+        self.take_patches: Callable[[], list[bytes]] = list
         self.refused: Callable[[LedgerError], None] = tasks.fail
 
     def push(self, message: Message) -> None:
@@ -146,12 +151,25 @@ class Peer:
         self._hurry.set()
         return future
 
+    async def settled(self) -> None:
+        """Wait until all that was committed here is durable."""
+        said = Patches(self.take_patches())
+        if said.patches or not self.is_clear:
+            await self.durable(said)
+
+    def say_patches(self) -> None:
+        """Say what was committed, unless something that was said meanwhile took it along."""
+        if patches := self.take_patches():
+            self._say(piece_of(Patches(patches)))
+
     def _say(self, piece: Piece, durable: asyncio.Future[None] | None = None) -> None:
         self._queue(piece, durable)
         self._prompt |= durable is not None
         self._wake.set()
 
     def _queue(self, piece: Piece, durable: asyncio.Future[None] | None = None) -> None:
+        if patches := self.take_patches():
+            self._queue(piece_of(Patches(patches)))
         self._link.push(piece, len(piece[0]))
         self._waiting.append(durable)
 

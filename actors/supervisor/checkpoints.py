@@ -19,6 +19,7 @@ from functools import partial
 
 from perdure.actors.ports import KillPoint, World
 from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
+from perdure.actors.supervisor.storage_carrier import StorageCarrier
 from perdure.actors.tasks import Tasks
 from perdure.ledger import (
     Activation,
@@ -48,6 +49,7 @@ class Checkpoints:
     """The checkpoints of one life of the supervisor.
 
     Args:
+        carrier: of the agents' storages, if they are carried.
         behind: how many facts of earlier lives came after the snapshot.
         append: makes facts durable together.
         wake: lets the next turn begin.
@@ -63,6 +65,7 @@ class Checkpoints:
         limits: Limits,
         snapshot_loader: SnapshotLoader,
         *,
+        carrier: StorageCarrier | None,
         behind: int,
         append: Callable[[Sequence[Fact]], Awaitable[None]],
         wake: Callable[[], None],
@@ -76,6 +79,7 @@ class Checkpoints:
             agent_storages,
         )
         self._limits, self._snapshot_loader, self._append, self._wake = limits, snapshot_loader, append, wake
+        self._carrier = carrier
         self._facts, self._unfollowed = behind, 0
         self._quiet_since_s = 0.0
         self._begun_s, self._age_max_s = asyncio.get_running_loop().time(), snapshot_age_max_ms(limits) / 1000
@@ -144,7 +148,7 @@ class Checkpoints:
         view = self._view
         due, self.forgetting = dict.fromkeys(self.forgetting), []
         deleted = [key for key in due if await self._delete(key)]
-        if deleted:  # no fact may say so before
+        if deleted and self._carrier is None:  # no fact may say so before
             await self._world.threads.archive(self._agent_storages.disk.settle)
         bite = _ROWS_AT_ONCE
         for _ in range(_PASSES_MAX):
@@ -168,7 +172,10 @@ class Checkpoints:
     async def _cut(self, deleted: list[str]) -> None:
         view = self._view
         agents = [AgentForgotten(key) for key in deleted if key in view.doomed]
-        if agents:
+        if self._carrier is not None:
+            for key in deleted:
+                self._carrier.delete(self._agent_of(key))
+        if agents or self._carrier is not None:
             await self._append(agents)
             self._wake()  # the next agent of such a name may have been called
         forgotten = [key for key in deleted if view.may_be_forgotten(key)]
@@ -192,10 +199,14 @@ class Checkpoints:
         # False if it is too early.
         if key not in self._view.doomed and not self._view.may_be_forgotten(key):
             return False
-        agent = key if key in self._view.doomed else self._view.runs[key].child
-        await self._world.threads.archive(partial(self._agent_storages.forget_family, agent, settle=False))
+        agent = self._agent_of(key)
+        if self._carrier is None:
+            await self._world.threads.archive(partial(self._agent_storages.forget_family, agent, settle=False))
         self._world.faults.at(KillPoint.MID_CLEAR, agent)
         return True
+
+    def _agent_of(self, key: str) -> str:
+        return key if key in self._view.doomed else self._view.runs[key].child
 
     async def _write(self, write: Callable[[], None], finish: Callable[[], Awaitable[None]]) -> None:
         await self._world.threads.archive(write)

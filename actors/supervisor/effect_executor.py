@@ -12,9 +12,10 @@ from functools import partial
 from itertools import compress, takewhile
 from typing import Any
 
-from perdure.actors.link.messages import Deliver, Fields, MailForAgent, Prepare, Start, Starts, Stop, Wake
+from perdure.actors.link.messages import Deliver, Fields, HoldStorage, MailForAgent, Prepare, Start, Starts, Stop, Wake
 from perdure.actors.ports import World
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
+from perdure.actors.supervisor.storage_carrier import StorageCarrier
 from perdure.ledger import (
     BATCH_MIN,
     DeliverMail,
@@ -42,8 +43,17 @@ Part = tuple[str, str]  # of a run: its input, or its output
 class EffectExecutor:
     """Carries effects out for one supervisor life. `payloads` are large inputs and outputs that are at hand."""
 
-    def __init__(self, world: World, view: View, sessions: Sessions, store: Store, limits: Limits) -> None:
+    def __init__(
+        self,
+        world: World,
+        view: View,
+        sessions: Sessions,
+        store: Store,
+        limits: Limits,
+        carrier: StorageCarrier | None = None,
+    ) -> None:
         self._world, self._view, self._sessions, self._store = world, view, sessions, store
+        self._carrier = carrier
         self._limits, self._pause_s = limits, limits.sweep_ms / 1000
         self._stopped_s: dict[tuple[str, int], float] = {}  # when each life was told to stop, the longest ago first
         self.payloads: dict[Part, bytes] = {}
@@ -53,6 +63,8 @@ class EffectExecutor:
         """Carry these effects out; returns the cleared runs and the doomed agents whose storages may be deleted now."""
         mails = {effect.agent_id: self._mails(effect, at_ms) for effect in effects if isinstance(effect, DeliverMail)}
         fetched = await self._fetch(effects, mails)
+        if self._carrier is not None:
+            await self._hold_storages(self._carrier, effects)
         for effect in effects:
             if isinstance(effect, TellEnd):
                 self._tell(effect.run_ids)
@@ -62,6 +74,24 @@ class EffectExecutor:
                 self._command(effect, mails.get(effect.agent_id, []))
         self.forget_payloads(run_id for run_id, _part in fetched)
         return [effect.run_id or effect.agent_id for effect in effects if isinstance(effect, ForgetStorage)]
+
+    async def _hold_storages(self, carrier: StorageCarrier, effects: list[Effect]) -> None:
+        # A host is told what a storage is before the life begins that needs it.
+        for effect in effects:
+            if isinstance(effect, StartAttempt | WakeAgent):
+                agents = [effect.agent_id]
+            elif isinstance(effect, StartBatch):
+                agents = [agent_id(effect.agent_type, run_id) for run_id in effect.run_ids]
+            else:
+                continue
+            session = self._session_of(effect)
+            if session is None:
+                continue
+            for agent in agents:
+                if self._view.agents[agent].begun_in != session.link.session and carrier.exists(agent):
+                    image = await self._world.threads.commit(partial(carrier.begins, agent))
+                    if image is not None:
+                        session.say(HoldStorage(agent, *image))
 
     def forget_payloads(self, run_ids: Iterable[str]) -> None:
         if not self.payloads:

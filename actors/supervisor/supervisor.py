@@ -19,7 +19,19 @@ from functools import partial
 from typing import Final, cast
 
 from perdure.actors.events.observability import Channel, EventType
-from perdure.actors.link.messages import REPORTS, Ask, Exists, Message, Refused, Reply, Report
+from perdure.actors.link.messages import (
+    REPORTS,
+    Ask,
+    CallAnswered,
+    CallCut,
+    Exists,
+    Happened,
+    Message,
+    Patches,
+    Refused,
+    Reply,
+    Report,
+)
 from perdure.actors.link.wire import content_of, error_to_plain
 from perdure.actors.ports import Clock, Fleet, KillPoint, World
 from perdure.actors.supervisor.backup_service import BackupService
@@ -36,6 +48,7 @@ from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import Queries
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
+from perdure.actors.supervisor.storage_carrier import StorageCarrier
 from perdure.actors.supervisor.sweep_queue import SweepQueue
 from perdure.actors.tasks import Tasks
 from perdure.actors.telemetry.run_spans import RunSpans
@@ -131,6 +144,8 @@ class Supervisor:
         self._looks_at_ms = math.inf  # when the timers are looked at again
         self._stimuli: list[Stimulus] = []
         self._turn_size = limits.turn_max
+        self._carrier: StorageCarrier | None = None
+        self._speaks_of_commits: list[tuple[PeerSession, Message]] = []  # passed on when these are durable
 
     async def exchange(self, frame: bytes) -> bytes:
         """Take a peer's frame and answer it. The call is held open while there is nothing to say."""
@@ -153,6 +168,7 @@ class Supervisor:
         boot = await self.world.threads.commit(self.store.boot)
         self.findings = list(boot.findings)
         self.view = restore(boot)
+        self._carrier = StorageCarrier(self.view, self.store) if self.store.carries_storages else None
         self.clock = LedgerClock(self.world.clock, self.view)
         self.view.awake_at_ms = self.clock.began_ms
         self.view.code_due_ms = self.clock.began_ms + CODE_WAIT_MS
@@ -162,12 +178,12 @@ class Supervisor:
         world, view, sessions = self.world, self.view, self.sessions
         self.drain = Drain(view, sessions)
         self.sweep_queue = SweepQueue(view)
-        self.effect_executor = EffectExecutor(world, view, sessions, self.store, self.limits)
+        self.effect_executor = EffectExecutor(world, view, sessions, self.store, self.limits, self._carrier)
         self.pool = Pool(world, self._tasks, self._fleet, view, sessions, self.limits, self.report, self.publisher)
         self.snapshot_loader = SnapshotLoader(world, view, self.store, has_snapshot=boot.meta is not None)
         self.checkpoints = Checkpoints(
             world, self._tasks, view, self.store, self._agent_storages, self.limits, self.snapshot_loader,
-            behind=count_of(boot.rows), append=self._record, wake=sessions.arrived.set,
+            carrier=self._carrier, behind=count_of(boot.rows), append=self._record, wake=sessions.arrived.set,
         )  # fmt: skip
         self.expiry = RunExpiry(
             world, view, self.store, self.limits, self.snapshot_loader, self.checkpoints, self.now_ms, self.report
@@ -181,7 +197,7 @@ class Supervisor:
             world, self._tasks, self.now_ms, view, sessions, self.store, self.limits,
             findings=self.findings, drain=self.drain, backup_service=self.backup_service, changes=self.changes,
         )  # fmt: skip
-        ways = CallRouter(view, self._agent_storages.exists)
+        ways = CallRouter(view, self._agent_storages.exists if self._carrier is None else self._carrier.exists)
         self.calls = Calls(view, sessions, ways)
         self.pool.refuse_calls, self.pool.awaits_call = self.calls.refuse_unhosted, self.calls.awaits
         self.intake = Intake(view, sessions, self.limits, self.calls, self.queries, self.publisher, ways)
@@ -261,12 +277,18 @@ class Supervisor:
     def _after_commit(self, rows: list[Row], touched: list[str]) -> None:
         """Let each part act on what is durable by now. The order matters where a comment says so."""
         may_begin = not self.drain.is_on
+        for session, message in self._speaks_of_commits:
+            for _ in self.intake.receive(session, message):
+                raise AssertionError(f"{message} is decided, and not passed on")
+        self._speaks_of_commits.clear()
         self.publisher.publish(rows)
         self.changes.note(rows)  # before questions are answered: one of them asks for the changes
         if self.world.telemetry.is_on:
             self.run_spans.see(expand_rows(rows))
         self.calls.hosts_changed()  # before calls are handed over: what a lost host had, and may be repeated, goes with them
         self.calls.seen(touched)
+        if self._carrier is not None:
+            self._carrier.ended(touched)
         if may_begin:
             self.calls.hand_over()
         self.intake.tell_settled()  # behind the deliveries, which were effects: mail that is on its way is not forgotten
@@ -285,6 +307,11 @@ class Supervisor:
             wish = self.intake.asked(session, message)
             if wish is not None:
                 self._ask(session, message.ref, wish, at_ms, rows)
+        elif isinstance(message, Patches):
+            assert self._carrier is not None, "a host carries its storages because its supervisor does"
+            self._carrier.take(session.peer_id, message.patches)
+        elif self._carrier is not None and isinstance(message, CallAnswered | CallCut | Happened):
+            self._speaks_of_commits.append((session, message))
         else:
             for seen in self.intake.receive(session, message):
                 count = len(rows)
@@ -344,13 +371,14 @@ class Supervisor:
 
     async def _append(self, rows: list[Row], payloads: list[Payload]) -> float:
         """Make a group durable; how many milliseconds that took."""
-        if not rows:
+        patches = () if self._carrier is None else self._carrier.due()
+        if not rows and not patches:
             return 0.0
         self.world.faults.at(KillPoint.BEFORE_COMMIT)
         began_s = asyncio.get_running_loop().time()
         count = count_of(rows)
-        is_brief = count <= BRIEF_MAX and not payloads and not self.sessions.inbox
-        await self.world.threads.commit(partial(self.store.append, rows, payloads), is_brief=is_brief)
+        is_brief = count <= BRIEF_MAX and not payloads and not self.sessions.inbox and self._carrier is None
+        await self.world.threads.commit(partial(self.store.append, rows, payloads, patches), is_brief=is_brief)
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
         self.world.metrics.observe("commit_ms", took_ms)
         self.queries.work.commits += 1

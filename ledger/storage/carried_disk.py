@@ -54,6 +54,10 @@ class CarriedDisk(FileDisk):
         """Say what the storage of an agent is whose life is about to begin; None if it has none."""
         self._told[agent_id] = image
 
+    def let_go(self, agent_id: str) -> None:
+        """The life has ended: what was said for it does not count any more."""
+        self._told.pop(agent_id, None)
+
     def take_patches(self) -> list[Patch]:
         """What was committed since the last call, in order."""
         if not self._patches:
@@ -90,8 +94,8 @@ class CarriedDisk(FileDisk):
         name = super().attach(agent_id, holder)
         with self._lock:
             database = self._databases[agent_id] = _CarriedDatabase(self.path_of(agent_id))
-            if is_new:
-                self.change(agent_id, _whole(MAIN, database.path.read_bytes()))
+            if is_new:  # from now on there is a storage, whether or not anything is committed
+                self._carry(agent_id, [_whole(MAIN, database.path.read_bytes())])
         return name
 
     def secure(self, agent_id: str, database: str) -> None:

@@ -2,9 +2,11 @@
 
 What is true when a method returns:
 
-- `append`: the commit is in the bucket. The cache's journal has it too, not synchronised.
+- `append`: the commit is in the bucket, with the patches of the agents' storages in the same slot. The cache's journal has it too, not
+  synchronised.
 - `checkpoint` and `close`: when enough was committed since the last root, or long enough ago, the database's file is put into the bucket
-  in pieces, the next root names them, and the slots that it covers are deleted.
+  in pieces, the next root names them, and the slots that it covers are deleted. Before that the patches in these slots go into bases
+  (`bucket_storages`), which the database's file names.
 - `boot`: the fence stands, so no other life commits any more. A cache that tells another story than the bucket, or none that can be
   read, is dropped and made anew.
 
@@ -16,7 +18,6 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
@@ -39,13 +40,17 @@ from perdure.ledger.slots import (
     claim,
     get,
 )
+from perdure.ledger.storage.patches import Patch, StorageImage, patch_of
 from perdure.ledger.store.bucket import Bucket, BucketRefused
-from perdure.ledger.store.duckdb_file import DATABASE, create
+from perdure.ledger.store.bucket_storages import BucketStorages, PackWriter
+from perdure.ledger.store.duckdb_file import DATABASE, create, transact
+from perdure.ledger.store.duckdb_file import get as get_value
+from perdure.ledger.store.duckdb_file import put as put_value
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.journal import MIRROR, SEGMENT, Journal, commit_in, frame_of
 from perdure.ledger.store.journal_scan import scan
 from perdure.ledger.store.seals import GENESIS, Commit, Mark
-from perdure.ledger.store.store import Record
+from perdure.ledger.store.store import Boot, Payload, Record, Row
 
 if TYPE_CHECKING:
     import duckdb
@@ -56,15 +61,18 @@ FORMAT: Final = 1
 PIECE: Final = 1 << 18
 """Bytes of a piece of the database's file."""
 _OPENING_TRIES: Final = 6
+_EDITION: Final = "edition"  # in the table `meta`
 
 
 class Snapshot(NamedTuple):
-    """What a root says of the database's file: the commit that it reaches, and its pieces with their digests, in order."""
+    """What a root says of the database's file: the commit that it reaches, and its pieces with their digests, in order. A file of another
+    `edition` names bases that the root does not."""
 
     seq: int
     digest: bytes
     names: list[str]
     digests: list[bytes]
+    edition: str
 
     @property
     def mark(self) -> Mark:
@@ -80,6 +88,7 @@ class BucketStore(DuckDBStore):
         now_s: a steady clock, by which a root is due.
     """
 
+    carries_storages = True
     root_bytes = 64 << 20
     """Bytes of commits after which a root is due."""
     root_s = 600.0
@@ -92,26 +101,44 @@ class BucketStore(DuckDBStore):
         self._bucket, self._about, self._now_s = bucket, about, now_s
         self._life = JournalLife(b"")
         self._snapshot: Snapshot | None = None
-        self._chain = Chain()  # up to the last root
-        self._chains: deque[tuple[int, Chain]] = deque()  # after each commit since then
+        self._settled = Chain()  # up to the last slot whose commit the backlog has seen
+        self._patches: Sequence[Patch] = ()  # of the commit that is under way
+        self._storages = BucketStorages(bucket.url, self._fetched_pack)
         self._committed = (
             0  # bytes; counted by the thread that commits, as what follows is by the one that takes checkpoints
         )
         self._rooted, self._rooted_s = 0, 0.0  # how many of them the last root covers, and when it was announced
         self._is_behind = False  # the last root is
         self._snapshots = 0  # of this life
+        self._is_whole = False  # nothing of what a boot reads is missing, so a root may be announced
 
     def _fill(self) -> None:
         self._check_prefix()
         self._life = JournalLife(secrets.token_bytes(8))
         begun = self._asked(self._life.begin(self._about))
-        commits = [(commit_in(entry.body), chain) for entry, chain in begun.entries if not entry.is_fence]
-        self._chain = Chain() if begun.root is None else begun.root.chain
-        self._is_behind = bool(commits)
-        self._chains = deque((commit.after.seq, chain) for commit, chain in commits)
-        self._committed = sum(len(entry.body) for entry, _ in begun.entries)
+        entries = [entry for entry, _ in begun.entries if not entry.is_fence]
+        self._settled, self._is_behind = self._life.chain, bool(entries)
+        self._storages = BucketStorages(self._bucket.url, self._fetched_pack)
+        for entry in entries:
+            self._storages.take(entry.slot, map(patch_of, entry.pieces))
+        self._committed = sum(_weight(entry.body, entry.pieces) for entry in entries)
         self._rooted, self._rooted_s = 0, self._now_s()
-        self._catch_up_files(begun.root, [commit for commit, _ in commits])
+        self._catch_up_files(begun.root, [commit_in(entry.body) for entry in entries if entry.body])
+
+    def _boot(self) -> Boot:
+        self._is_whole = False
+        boot = super()._boot()
+        con = self._ready()
+        edition = "" if self._snapshot is None else self._snapshot.edition
+        if (
+            get_value(con, _EDITION) or ""
+        ) != edition:  # a life that could announce no root has folded storages in this cache
+            self._release()
+            self._drop_files()
+            return self._boot()
+        self._storages.begin(con)
+        self._is_whole = True
+        return boot
 
     def _check_prefix(self) -> None:
         """Whose prefix this is. Raises what says why it cannot be used."""
@@ -130,7 +157,7 @@ class BucketStore(DuckDBStore):
         """Bring the cache to the end of the chain, or make it anew."""
         self._snapshot = Snapshot(*unpack(root.about)) if root is not None else None
         base = GENESIS if self._snapshot is None else self._snapshot.mark
-        ends = [base, *(commit.after for commit in commits)]
+        ends = [base, *(commit.after for commit in commits if commit.after.seq > base.seq)]
         reached, segments = self._reached()
         if reached not in ends:
             self._drop_files()
@@ -138,7 +165,7 @@ class BucketStore(DuckDBStore):
         journal = Journal(self.path, fsync=False)
         journal.resume(segments, reached, None)
         journal.roll()
-        for commit in commits:
+        for commit in commits:  # a root may know commits of slots after it
             if commit.after.seq > reached.seq:
                 journal.append(commit)
         journal.close()
@@ -190,13 +217,42 @@ class BucketStore(DuckDBStore):
 
     # at work
 
+    def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Patch] = ()) -> None:
+        """As that of every store."""
+        self._ready()
+        self._patches = patches
+        if patches and not rows and not payloads:
+            with self._fatal():
+                self._put_slot(b"")
+        else:
+            super().append(rows, payloads)
+        self._storages.take(self._life.chain.slot, patches)
+        self._settled = self._life.chain
+
     def _make_durable(self, commit: Commit) -> None:
-        body = b"".join(frame_of(commit))
-        self._asked(self._life.append(body))
-        self._chains.append((commit.after.seq, self._life.chain))
-        self._committed += len(body)
-        self._is_behind = True
+        self._put_slot(b"".join(frame_of(commit)))
         super()._make_durable(commit)
+
+    def _put_slot(self, body: bytes) -> None:
+        pieces = [patch.packed() for patch in self._patches]
+        self._asked(self._life.append(body, pieces))
+        self._committed += _weight(body, pieces)
+        self._is_behind = True
+
+    def has_storage(self, agent_id: str) -> bool:
+        return self._storages.has(agent_id)
+
+    def patches_of(self, agent_id: str) -> int:
+        with self._reading() as con:
+            return self._storages.number(con, agent_id)
+
+    def storage(self, agent_id: str) -> StorageImage | None:
+        with self._reading() as con:
+            return self._storages.image(con, agent_id)
+
+    def storages_of(self, agent_id: str) -> list[str]:
+        with self._reading() as con:
+            return self._storages.family(con, agent_id)
 
     def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
         """As that of every store. What is forgotten is gone from the bucket with the next root."""
@@ -204,32 +260,40 @@ class BucketStore(DuckDBStore):
         super().checkpoint(meta, upto_seq, records, forgotten)
 
     def _fold(self, con: duckdb.DuckDBPyConnection) -> None:
-        super()._fold(con)
-        if self._is_behind and (
-            self._committed - self._rooted > self.root_bytes or self._now_s() - self._rooted_s >= self.root_s
-        ):
-            self._publish()
+        is_due = self._committed - self._rooted > self.root_bytes or self._now_s() - self._rooted_s >= self.root_s
+        if self._is_whole and self._is_behind and is_due:
+            self._publish(con)
+        else:
+            super()._fold(con)
 
-    def _publish(self) -> None:
-        """Put the database's file into the bucket, as it is since the fold, and announce it."""
-        mark, committed, self._is_behind = self._followed, self._committed, False
-        while self._chains and self._chains[0][0] <= mark.seq:
-            _, self._chain = self._chains.popleft()
-        chain = self._chain
-        if not chain.slot:
-            return
-        before = self._snapshot
+    def _publish(self, con: duckdb.DuckDBPyConnection) -> None:
+        """Fold, put the database's file into the bucket as it is then, and announce it.
+
+        The root covers the slots up to here. Later ones, which come meanwhile, are read again by who begins with it: their facts may be in
+        the database, their patches are in no base.
+        """
+        chain, committed, self._is_behind = self._settled, self._committed, False
         self._snapshots += 1
-        folder = f"snapshot/{chain.slot:012x}-{self._life.nonce.hex()}-{self._snapshots}"
-        names, digests = self._put_pieces(
-            folder, dict(zip(before.digests, before.names, strict=True)) if before else {}
-        )
-        snapshot = Snapshot(*mark, names, digests)
+        edition = f"{chain.slot:012x}-{self._life.nonce.hex()}-{self._snapshots}"
+        packs = PackWriter(self._put_piece, f"storage/{edition}")
+        unused = self._storages.fold(con, chain.slot, packs)
+        transact(con, lambda: put_value(con, _EDITION, edition))
+        self._storages.forget_packs(con, unused)
+        super()._fold(con)
+        before = self._snapshot
+        known = dict(zip(before.digests, before.names, strict=True)) if before else {}
+        names, digests = self._put_pieces(f"snapshot/{edition}", known)
+        snapshot = Snapshot(*self._followed, names, digests, edition)
         if self._asked(self._life.publish(chain, pack(list(snapshot)))):
             self._snapshot = snapshot
             self._rooted, self._rooted_s = committed, self._now_s()
             self._asked(self._life.collect())
             self._asked(_delete(sorted({*(before.names if before else ())} - {*names})))
+            self._asked(_delete(unused))
+
+    def _fetched_pack(self, name: str) -> bytes | None:
+        (body,) = self._asked(get([name]))
+        return body
 
     def _put_pieces(self, folder: str, known: dict[bytes, str]) -> tuple[list[str], list[bytes]]:
         """The names and digests of the pieces of the file. Those that are not known by their digests are put into the bucket."""
@@ -261,6 +325,10 @@ class BucketStore(DuckDBStore):
             raise LedgerDamaged(
                 f"{self._bucket.url}/{damage.key}", str(damage), "restore the object, or begin at an earlier root"
             ) from damage
+
+
+def _weight(body: bytes, pieces: Sequence[bytes]) -> int:
+    return len(body) + sum(map(len, pieces))
 
 
 def _digest(body: bytes) -> bytes:

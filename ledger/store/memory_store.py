@@ -12,6 +12,7 @@ from typing import NoReturn
 from perdure.ledger.errors import LedgerError
 from perdure.ledger.ids import is_within
 from perdure.ledger.status import HARD
+from perdure.ledger.storage.patches import Patch, StorageImage, image_after
 from perdure.ledger.store.batches import changed_by, expand_rows
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Wanted
 
@@ -21,7 +22,9 @@ TABLES = ("runs", "agents", "mail")
 class MemoryStore:
     """A `Store` that keeps everything in dictionaries, and refuses what `DuckDBStore` refuses."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, carries_storages: bool = False) -> None:
+        self.carries_storages = carries_storages
+        self._storages: dict[str, StorageImage] = {}
         self._open = True
         self._meta: bytes | None = None
         self._snapshot_seq = 0
@@ -45,9 +48,13 @@ class MemoryStore:
         ended = Counter(str(run.columns[0]) for run in self._records["runs"].values() if not run.live)
         return Boot(self._meta, records, rows, [], dict(ended))
 
-    def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
+    def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Patch] = ()) -> None:
         """Keep a group of facts."""
         self._check()
+        for patch in patches:
+            image = image_after(self._storages.pop(patch.agent_id, None), [patch])
+            if image is not None:
+                self._storages[patch.agent_id] = image
         facts = expand_rows(rows)
         if not facts and not payloads:
             return
@@ -61,6 +68,19 @@ class MemoryStore:
         home = {fact.subject: fact.seq for fact in facts} if payloads else {}
         for payload in payloads:
             self._payloads[payload.run_id, payload.part] = (home.get(payload.run_id, self._last_seq), payload.body)
+
+    def storage(self, agent_id: str) -> StorageImage | None:
+        return self._storages.get(agent_id)
+
+    def has_storage(self, agent_id: str) -> bool:
+        return agent_id in self._storages
+
+    def patches_of(self, agent_id: str) -> int:
+        image = self._storages.get(agent_id)
+        return 0 if image is None else image.number
+
+    def storages_of(self, agent_id: str) -> list[str]:
+        return [each for each in self._storages if is_within(each, agent_id)]
 
     def follow(self) -> None:
         self._check()

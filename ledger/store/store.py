@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from perdure.ledger.storage.patches import Patch, StorageImage
 
 First = Literal["oldest", "newest"]
 """Which end of a list comes first, by the time of the request."""
@@ -88,12 +91,27 @@ class Store(Protocol):
     """The durable side of the ledger. Every method blocks. The supervisor calls `append`, `records` and `family_runs` from one thread, and
     the others from a second one, which commits do not wait for; `known_among` from any."""
 
+    carries_storages: bool
+    """Whether the agents' storages are in this store, and not in a directory that all hosts share."""
+
     def boot(self) -> Boot:
         """Read what a start needs, and mend what has a second copy. `findings` says what was found and done."""
 
-    def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
-        """Make a group of facts durable: all of them or none. Any error means that the store must not be used again. A boot gives a
-        batch back as it was written, and every other question as its members."""
+    def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Patch] = ()) -> None:
+        """Make a group of facts durable, and the patches of carried storages of which they speak: all of them or none. Any error means
+        that the store must not be used again. A boot gives a batch back as it was written, and every other question as its members."""
+
+    def storage(self, agent_id: str) -> StorageImage | None:
+        """The carried storage of an agent; None if it has none."""
+
+    def has_storage(self, agent_id: str) -> bool:
+        """Whether an agent has a carried storage, told from memory. Any thread may ask."""
+
+    def patches_of(self, agent_id: str) -> int:
+        """How many patches the carried storage of an agent has; 0 if there is none."""
+
+    def storages_of(self, agent_id: str) -> list[str]:
+        """The agents among this one and its descendants that have carried storages."""
 
     def follow(self) -> None:
         """Let what answers questions catch up with what is durable. Only the cost of a later question depends on it."""

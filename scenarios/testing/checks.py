@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from perdure.actors import Host, Supervisor
@@ -54,6 +55,8 @@ from perdure.ledger import (
     unpack,
 )
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk, Storage
+from perdure.ledger.storage.carried_disk import CarriedDisk
+from perdure.ledger.storage.patches import Patch
 from perdure.ledger.store.memory_store import MemoryStore
 
 HARD_ENDS = ("RunCompleted", "RunFailed", "RunAborted")
@@ -73,8 +76,8 @@ class Violation(AssertionError):
 class Ledger(MemoryStore):
     """A store in memory that folds each fact again, and notes facts that may not become durable."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, carries_storages: bool = False) -> None:
+        super().__init__(carries_storages=carries_storages)
         self.shadow = View()
         self.facts_count = 0
         self.log: list[FactRow] = []
@@ -82,8 +85,8 @@ class Ledger(MemoryStore):
         self.cleared: dict[tuple[str, str], None] = {}
         self._hard: dict[str, str] = {}
 
-    def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
-        super().append(rows, payloads)
+    def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Patch] = ()) -> None:
+        super().append(rows, payloads, patches)
         facts = expand_rows(rows)
         self.log += facts
         for row in facts:
@@ -244,7 +247,7 @@ def unlike_the_inboxes(disk: Disk, view: View, agents: Iterable[str], *, diaries
 
 def _handled(disk: Disk, agent: str, storage: Storage | None) -> Counter[str]:
     # A deleted mail that comes back after a crash has its old number.
-    forgotten = disk.forgotten.get(agent, set()) if isinstance(disk, MemoryDisk) else set()
+    forgotten = disk.forgotten.get(agent, set()) if isinstance(disk, MemoryDisk | LedgerDisk) else set()
     kept = set(storage.inbox().items()) if storage is not None else set()
     return Counter(mail_id for mail_id, _ in forgotten | kept)
 
@@ -284,6 +287,35 @@ def demand(*complaints: Callable[[], Iterable[str]] | Iterable[str]) -> None:
     found = [each for source in complaints for each in (source() if callable(source) else source)]
     if found:
         raise Violation("; ".join(found[:5]) + (f"; and {len(found) - 5} more" if len(found) > 5 else ""))  # noqa: PLR2004
+
+
+class LedgerDisk(CarriedDisk):
+    """The storages that a ledger carries, to be looked at.
+
+    Attributes:
+        forgotten: as that of a `MemoryDisk`.
+    """
+
+    def __init__(self, directory: Path, ledger: MemoryStore) -> None:
+        super().__init__(directory)
+        self._ledger = ledger
+        self.forgotten: dict[str, set[tuple[str, int]]] = {}
+
+    def of_host(self, host_id: str) -> CarriedDisk:
+        """The disk of a host."""
+        made = CarriedDisk(self.directory.with_name(host_id))
+        made.witness = self.witness  # type: ignore[method-assign]
+        return made
+
+    def witness(self, agent_id: str, forgotten: dict[str, int]) -> None:
+        self.forgotten.setdefault(agent_id, set()).update(forgotten.items())
+
+    def has(self, agent_id: str) -> bool:
+        return self._ledger.has_storage(agent_id)
+
+    def _hold(self, agent_id: str, holder: object) -> None:
+        self.hold(agent_id, self._ledger.storage(agent_id))
+        super()._hold(agent_id, holder)
 
 
 class Wiretap:

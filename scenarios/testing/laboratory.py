@@ -22,6 +22,7 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 from perdure.actors import (
@@ -39,10 +40,11 @@ from perdure.actors import (
     World,
 )
 from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death
-from perdure.ledger.storage.agent_storages import AgentStorages, MemoryDisk
+from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk
 from perdure.policies import Limits
 from perdure.scenarios.testing.checks import (
     Ledger,
+    LedgerDisk,
     Violation,
     Wiretap,
     demand,
@@ -74,7 +76,8 @@ class Laboratory:
     Invariants are looked at after every `step_stride` steps of the loop if a new fact has become durable since; with `checked=False` only
     what is free is checked. `diaries=True` says that every handler of every parent writes `run.delivery_id` into a table `told` of its
     storage: then `verify` holds these rows against the account, too. One that took effect twice is found even if the runtime believes
-    its own inbox wrongly. `telemetry` is told the spans of all processes.
+    its own inbox wrongly. `telemetry` is told the spans of all processes. With a folder `carried`, the supervisor carries the storages, and
+    each host has a cache there that dies with it.
     """
 
     def __init__(
@@ -86,13 +89,15 @@ class Laboratory:
         checked: bool = True,
         diaries: bool = False,
         telemetry: Telemetry | None = None,
+        carried: Path | None = None,
         **simulation: Any,
     ) -> None:
+        self._carried = carried
         self.limits, self._telemetry = limits, telemetry or Telemetry()
         self._diaries = diaries
         self._client: Client | None = None
-        self.store = Ledger()
-        self.disk = MemoryDisk()
+        self.store = Ledger(carries_storages=carried is not None)
+        self.disk = MemoryDisk() if carried is None else LedgerDisk(carried / "verified", self.store)
         self.supervisors: list[Supervisor] = []
         self.hosts: dict[str, Host] = {}
         self._seen = 0
@@ -111,7 +116,11 @@ class Laboratory:
         return Wiretap(supervisor, self.store)
 
     def _host(self, world: World, transport: Transport, host_id: str) -> Host:
-        agent_storages = AgentStorages(self.disk, lambda when: world.faults.at(KillPoint.MID_STORAGE, when))
+        disk: Disk = self.disk
+        if isinstance(self.disk, LedgerDisk):
+            disk = self.disk.of_host(host_id)
+            on_death(disk.close)
+        agent_storages = AgentStorages(disk, lambda when: world.faults.at(KillPoint.MID_STORAGE, when))
         on_death(agent_storages.crash)
         world = world._replace(telemetry=self._telemetry)
         host = self.hosts[host_id] = Host(world, transport, agent_storages, host_id, self.limits)

@@ -53,6 +53,9 @@ class Cloud(Bucket):
     def put(self, key: str, body: bytes) -> None:
         obstore.put(self._store, key, body)
 
+    def remove(self, key: str) -> None:
+        obstore.delete(self._store, key)
+
     def get(self, key: str) -> bytes:
         return bytes(obstore.get(self._store, key).bytes())
 

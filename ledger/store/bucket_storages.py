@@ -1,0 +1,311 @@
+"""The agents' storages of a ledger in a bucket: their bases in packs, and their tails in the journal.
+
+A *tail* is what an agent has committed since the last root: patches in slots of the journal, and in memory. Before a root lets these slots
+go, their patches are folded into *bases*: blocks of files, many of them in one object, a *pack*. Where each block lies stands in two tables
+of the ledger's database, so a root that names the database's pieces names all bases too, and one transaction changes both.
+
+A pack is written once, and never changed. When less than half of it is still in use, what is left is written into the next pack; when
+nothing is, the pack is deleted after the next root.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
+from threading import RLock
+from typing import Final, NamedTuple
+
+import duckdb
+
+from perdure.ledger.codec import pack, unpack
+from perdure.ledger.errors import LedgerDamaged
+from perdure.ledger.ids import is_within
+from perdure.ledger.storage.patches import FilePatch, Patch, StorageImage, image_after
+from perdure.ledger.store.duckdb_file import transact
+from perdure.ledger.store.key_filter import KeyFilter
+
+BLOCK: Final = 1 << 18
+"""Bytes of a file that lie together."""
+PACK: Final = 1 << 20
+"""Bytes after which the next pack is begun."""
+_HELD_MAX: Final = 16  # packs that were read, and are kept in memory
+_TABLES: Final = (
+    "CREATE TABLE IF NOT EXISTS storages (agent_id VARCHAR, number BIGINT, sizes BLOB)",
+    "CREATE TABLE IF NOT EXISTS storage_blocks (agent_id VARCHAR, file VARCHAR, nth INT, pack VARCHAR, start INT, size INT, digest BLOB)",
+    "CREATE TABLE IF NOT EXISTS storage_packs (pack VARCHAR, size INTEGER)",
+)
+
+
+class Extent(NamedTuple):
+    """Where a block lies."""
+
+    pack: str
+    start: int
+    size: int
+    digest: bytes
+
+
+Place = tuple[str, int]
+"""A block of a storage: its file, and which one of it."""
+
+
+class Base(NamedTuple):
+    """A storage as it was at the last root: how many patches it had, the sizes of its files, and where their blocks lie."""
+
+    number: int
+    sizes: dict[str, int]
+    blocks: dict[Place, Extent]
+
+
+class BucketStorages:
+    """The storages of one life of the ledger.
+
+    Args:
+        where: names the bucket in errors.
+        fetch: reads a pack; None if it is missing.
+    """
+
+    def __init__(self, where: str, fetch: Callable[[str], bytes | None]) -> None:
+        self._where, self._fetch = where, fetch
+        self._lock = RLock()
+        self._tails: dict[str, list[tuple[int, Patch]]] = {}
+        self._known = KeyFilter()  # of those that have bases
+        self._packs: OrderedDict[str, bytes] = OrderedDict()
+
+    def begin(self, con: duckdb.DuckDBPyConnection) -> None:
+        """Take up the bases that the database knows."""
+        for table in _TABLES:
+            con.execute(table)
+        self._known.add(agent for (agent,) in con.execute("SELECT agent_id FROM storages").fetchall())
+
+    def take(self, slot: int, patches: Iterable[Patch]) -> None:
+        """These are durable in a slot of the journal."""
+        with self._lock:
+            for patch in patches:
+                self._tails.setdefault(patch.agent_id, []).append((slot, patch))
+
+    # what there is
+
+    def has(self, agent_id: str) -> bool:
+        tail = self._tails.get(agent_id)
+        return not tail[-1][1].is_deletion if tail else agent_id in self._known
+
+    def number(self, con: duckdb.DuckDBPyConnection, agent_id: str) -> int:
+        with self._lock:
+            tail = self._tails.get(agent_id)
+            if tail:
+                return tail[-1][1].number
+            base = self._base(con, agent_id) if agent_id in self._known else None
+            return 0 if base is None else base.number
+
+    def image(self, con: duckdb.DuckDBPyConnection, agent_id: str) -> StorageImage | None:
+        with self._lock:
+            tail = [patch for _, patch in self._tails.get(agent_id, ())]
+            base = self._base(con, agent_id) if agent_id in self._known else None
+        if base is None or any(patch.is_deletion for patch in tail):
+            return image_after(None, tail)
+        files = {}
+        for name, size in base.sizes.items():
+            files[name] = b"".join(
+                self._read(extent) for (file, _), extent in sorted(base.blocks.items()) if file == name
+            )
+            if len(files[name]) != size:
+                raise LedgerDamaged(
+                    self._where, f"the storage of {agent_id} has {len(files[name])} bytes instead of {size}"
+                )
+        return image_after(StorageImage(base.number, files), tail)
+
+    def family(self, con: duckdb.DuckDBPyConnection, agent_id: str) -> list[str]:
+        with self._lock:
+            rows = con.execute("SELECT agent_id FROM storages WHERE starts_with(agent_id, $1)", [agent_id]).fetchall()
+            kept = [agent for (agent,) in rows if is_within(agent, agent_id)]
+            tails = [agent for agent in self._tails if is_within(agent, agent_id)]
+            return [agent for agent in dict.fromkeys(kept + tails) if self.has(agent)]
+
+    # a root
+
+    def fold(self, con: duckdb.DuckDBPyConnection, slot: int, packs: PackWriter) -> list[str]:
+        """Bring the tails up to this slot into bases. Returns the packs that nothing names any more."""
+        with self._lock:
+            due = {
+                agent: [patch for at, patch in tail if at <= slot]
+                for agent, tail in self._tails.items()
+                if tail[0][0] <= slot
+            }
+        folded = {agent: self._folded(self._base(con, agent), patches, packs) for agent, patches in due.items()}
+        moved = self._moved(con, packs, set(folded))
+        packs.end()
+        with self._lock:
+            transact(con, lambda: self._write(con, folded, moved, packs.made))
+            self._known.add(agent for agent, base in folded.items() if base is not None)
+            for agent in due:
+                left = [each for each in self._tails[agent] if each[0] > slot]
+                if left:
+                    self._tails[agent] = left
+                else:
+                    del self._tails[agent]
+        return [
+            name
+            for (name,) in con.execute(
+                "SELECT pack FROM storage_packs WHERE pack NOT IN (SELECT pack FROM storage_blocks)"
+            ).fetchall()
+        ]
+
+    def forget_packs(self, con: duckdb.DuckDBPyConnection, names: list[str]) -> None:
+        con.execute("DELETE FROM storage_packs WHERE pack IN (SELECT unnest($1::VARCHAR[]))", [names])
+
+    def _folded(self, base: Base | None, patches: Sequence[Patch], packs: PackWriter) -> Base | None:
+        opened: dict[Place, bytearray] = {}
+        number, sizes, blocks = (0, dict[str, int](), dict[Place, Extent]()) if base is None else base
+        sizes, blocks = dict(sizes), dict(blocks)
+        for patch in patches:
+            number = patch.number
+            if patch.is_deletion:
+                for kept in (sizes, blocks, opened):
+                    kept.clear()
+            for part in patch.parts:
+                self._change(sizes, blocks, opened, part)
+        blocks |= {place: packs.add(bytes(body)) for place, body in opened.items()}
+        return Base(number, sizes, blocks) if number else None
+
+    def _change(
+        self, sizes: dict[str, int], blocks: dict[Place, Extent], opened: dict[Place, bytearray], part: FilePatch
+    ) -> None:
+        def body(nth: int) -> bytearray:
+            place = part.file, nth
+            if place not in opened:
+                opened[place] = bytearray(self._read(blocks[place]) if place in blocks else b"")
+            return opened[place]
+
+        end = part.start + len(part.content)
+        for nth in range(part.start // BLOCK, -(-end // BLOCK)):
+            first = nth * BLOCK
+            begin, content = (
+                max(0, part.start - first),
+                part.content[max(0, first - part.start) : first + BLOCK - part.start],
+            )
+            block = body(nth)
+            block.extend(bytes(max(0, begin - len(block))))
+            block[begin : begin + len(content)] = content
+        was, sizes[part.file] = sizes.get(part.file, 0), part.size
+        last, rest = divmod(part.size, BLOCK)
+        if rest and max(was, end) > part.size:
+            del body(last)[rest:]
+        for known in (blocks, opened):
+            for place in [each for each in known if each[0] == part.file and each[1] * BLOCK >= part.size]:
+                del known[place]
+        if not part.size:
+            del sizes[part.file]
+
+    def _moved(
+        self, con: duckdb.DuckDBPyConnection, packs: PackWriter, folded: set[str]
+    ) -> list[tuple[Extent, Extent]]:
+        # What is left of packs that are mostly of what was replaced.
+        used = con.execute(
+            "SELECT b.pack FROM storage_blocks b JOIN storage_packs p USING (pack) "
+            "GROUP BY b.pack HAVING 2 * sum(b.size) < any_value(p.size)"
+        ).fetchall()
+        moved = []
+        for (name,) in used:
+            rows = con.execute(
+                "SELECT agent_id, pack, start, size, digest FROM storage_blocks WHERE pack = $1 ORDER BY start", [name]
+            ).fetchall()
+            extents = [Extent(*row) for agent, *row in rows if agent not in folded]
+            moved += [(extent, packs.add(self._read(extent))) for extent in extents]
+        return moved
+
+    def _write(
+        self,
+        con: duckdb.DuckDBPyConnection,
+        folded: dict[str, Base | None],
+        moved: list[tuple[Extent, Extent]],
+        made: dict[str, int],
+    ) -> None:
+        agents = list(folded)
+        for table in ("storages", "storage_blocks"):
+            con.execute(f"DELETE FROM {table} WHERE agent_id IN (SELECT unnest($1::VARCHAR[]))", [agents])
+        for former, extent in moved:
+            con.execute(
+                "UPDATE storage_blocks SET pack = $1, start = $2 WHERE pack = $3 AND start = $4",
+                [extent.pack, extent.start, former.pack, former.start],
+            )
+        rows = [[agent, base.number, pack(base.sizes)] for agent, base in folded.items() if base is not None]
+        blocks = [
+            [agent, file, nth, *extent]
+            for agent, base in folded.items()
+            if base is not None
+            for (file, nth), extent in base.blocks.items()
+        ]
+        _insert(con, "storages", rows)
+        _insert(con, "storage_blocks", blocks)
+        _insert(con, "storage_packs", [[name, size] for name, size in made.items()])
+
+    def _base(self, con: duckdb.DuckDBPyConnection, agent_id: str) -> Base | None:
+        row = con.execute("SELECT number, sizes FROM storages WHERE agent_id = $1", [agent_id]).fetchone()
+        if row is None:
+            return None
+        blocks = con.execute(
+            "SELECT file, nth, pack, start, size, digest FROM storage_blocks WHERE agent_id = $1", [agent_id]
+        ).fetchall()
+        return Base(row[0], unpack(row[1]), {(file, nth): Extent(*extent) for file, nth, *extent in blocks})
+
+    def _read(self, extent: Extent) -> bytes:
+        with self._lock:
+            whole = self._packs.get(extent.pack)
+        if whole is None:
+            whole = self._fetch(extent.pack)
+            if whole is None:
+                raise LedgerDamaged(f"{self._where}/{extent.pack}", "it is missing", "restore an earlier root")
+            with self._lock:
+                self._packs[extent.pack] = whole
+                while len(self._packs) > _HELD_MAX:
+                    self._packs.popitem(last=False)
+        content = whole[extent.start : extent.start + extent.size]
+        if digest_of(content) != extent.digest:
+            raise LedgerDamaged(
+                f"{self._where}/{extent.pack}", "its bytes do not fit their digest", "restore an earlier root"
+            )
+        return content
+
+
+class PackWriter:
+    """Puts blocks into packs, and these into the bucket.
+
+    Args:
+        put: puts an object under a name into the bucket.
+        name: begins the names of the packs.
+
+    Attributes:
+        made: the packs, with how many bytes they have.
+    """
+
+    def __init__(self, put: Callable[[str, bytes], object], name: str) -> None:
+        self._put, self._name = put, name
+        self._parts: list[bytes] = []
+        self._size = 0
+        self.made: dict[str, int] = {}
+
+    def add(self, block: bytes) -> Extent:
+        extent = Extent(f"{self._name}/{len(self.made):06}", self._size, len(block), digest_of(block))
+        self._parts.append(block)
+        self._size += len(block)
+        if self._size >= PACK:
+            self.end()
+        return extent
+
+    def end(self) -> None:
+        if self._parts:
+            name = f"{self._name}/{len(self.made):06}"
+            self._put(name, b"".join(self._parts))
+            self.made[name] = self._size
+            self._parts, self._size = [], 0
+
+
+def _insert(con: duckdb.DuckDBPyConnection, table: str, rows: list[list[object]]) -> None:
+    if rows:
+        con.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+
+
+def digest_of(block: bytes) -> bytes:
+    return blake2b(block, digest_size=16).digest()
