@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         checked,
     )
     from perdure.ledger.batch_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
+    from perdure.ledger.bucket_cache import begin_cache, bucket_of, check_url, is_url
     from perdure.ledger.codec import decode, pack, unpack, unpack_opened
     from perdure.ledger.directory_format import (
         AGENTS,

@@ -11,6 +11,8 @@ from typing import Any, Final, NamedTuple
 from perdure.actors.code.naming import load_type
 from perdure.actors.ports import PoolSpec
 from perdure.actors.ray_world.cluster_record import check_directory
+from perdure.ledger import AGENTS, LEDGER, BadRequest, begin_cache
+from perdure.ledger.storage.carried_disk import CarriedDisk, own_folder
 from perdure.policies import Limits
 
 LOGS: Final = "logs"
@@ -38,6 +40,7 @@ class Deployment(NamedTuple):
         package: the package with the code of a host's agents; empty if that is installed.
         telemetry: the variables of OpenTelemetry in the environment of who started it; none if telemetry was off there.
         identity: which directory is meant (`identity`); empty if that is not known.
+        bucket: the URL of the bucket that the directory is a cache of, on each machine its own; empty if it is the place of record.
     """
 
     data: Path
@@ -47,10 +50,15 @@ class Deployment(NamedTuple):
     package: str = ""
     telemetry: tuple[tuple[str, str], ...] = ()
     identity: str = ""
+    bucket: str = ""
+
+    def here(self) -> Deployment:
+        """The same on this machine."""
+        return self._replace(data=begin_cache(self.bucket)) if self.bucket else self
 
     @property
     def key(self) -> str:
-        return hashlib.blake2b(str(self.data).encode(), digest_size=8).hexdigest()
+        return hashlib.blake2b((self.bucket or str(self.data)).encode(), digest_size=8).hexdigest()
 
     @property
     def supervisor(self) -> str:
@@ -82,7 +90,7 @@ class Deployment(NamedTuple):
         return f"gateway-{self.key}-"
 
     def check_ledger(self) -> None:
-        if self.implementations.store == Implementations().store:
+        if self.implementations.store == Implementations().store and not self.bucket:
             check_directory(self.data)
 
     @property
@@ -95,8 +103,25 @@ class Deployment(NamedTuple):
     def part(self, name: str, *arguments: object) -> Any:
         return load_type(getattr(self.implementations, name))(*arguments)
 
+    def store(self) -> Any:
+        """The ledger. Raises `BadRequest` if it is in a bucket, and what reaches buckets is not installed."""
+        place = self.data / LEDGER
+        return bucket_store(place, self.bucket) if self.bucket else self.part("store", place)
+
     def agent_storages(self) -> Any:
+        if self.bucket:
+            return self.part("agent_storages", CarriedDisk(own_folder(self.data / AGENTS)))
         return self.part("agent_storages", self.part("disk", self.data / "agents"))
+
+
+def bucket_store(place: Path, url: str) -> Any:
+    """The ledger in a bucket, with its cache at a place. Raises `BadRequest` if what reaches buckets is not installed."""
+    try:
+        from perdure.ledger.store.bucket import Bucket  # noqa: PLC0415 - an extra brings what it needs
+        from perdure.ledger.store.bucket_store import BucketStore  # noqa: PLC0415
+    except ImportError as problem:
+        raise BadRequest("data", f"{url} needs `pip install 'perdure[bucket]'` ({problem})") from problem
+    return BucketStore(place, Bucket(url))
 
 
 def _spec_from(text: str) -> PoolSpec:

@@ -170,6 +170,7 @@ class RayHost(HostProcess):
 
     def __init__(self, deployment: Deployment, host_id: str) -> None:
         die_with_parent()
+        deployment = deployment.here()
         refuse_elsewhere(deployment.data, deployment.identity)  # before anything is written at this path
         if deployment.package and deployment.own:
             prefer_pinned(deployment.package, deployment.code_dir)

@@ -33,7 +33,6 @@ from perdure.actors.tasks import agent_of, awaited
 from perdure.actors.telemetry.telemetry import OFF, TRACE, Telemetry
 from perdure.actors.threads import inherit_contexts
 from perdure.ledger import (
-    LEDGER,
     DirectoryElsewhere,
     LedgerError,
     RedactedStream,
@@ -369,7 +368,7 @@ class SupervisorProcess(RayProcess):
         if self._finish_log is None:
             self._begin_log()
         await threads.commit(deployment.check_ledger)
-        store = await threads.commit(lambda: deployment.part("store", deployment.data / LEDGER))
+        store = await threads.commit(deployment.store)
         try:
             self._supervisor = deployment.part(
                 "supervisor", self._world, self._fleet, store, deployment.agent_storages(), deployment.limits

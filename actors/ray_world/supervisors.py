@@ -63,6 +63,7 @@ class RaySupervisor(SupervisorProcess):
 
     def __init__(self, deployment: Deployment) -> None:
         die_with_parent()  # or it would hold the ledger for a while after its raylet has died
+        deployment = deployment.here()
         telemetry, metrics = begin_telemetry(deployment, SUPERVISOR)
         world = system_world(several(RayMetrics(), metrics), telemetry=telemetry)
         world = world._replace(cores=int(ray.cluster_resources().get("CPU", 0)))  # type: ignore[no-untyped-call]
@@ -84,7 +85,7 @@ class Opening:
         """Find the supervisor or create it. The caller has the startup lock. Nothing is begun where Ray knows of a supervisor, and this
         machine of no directory."""
         data = self.deployment.data
-        if not self.deployment.identity:
+        if not self.deployment.identity and not self.deployment.bucket:
             if is_blank(data) and _served(self.deployment):
                 raise elsewhere(data, "no directory of Perdure, perhaps because it is not mounted")
             refuse_unmounted(data)

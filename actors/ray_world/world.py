@@ -28,7 +28,7 @@ from perdure.actors.ray_world.ray_connection import cause_of, exit_on_sigterm
 from perdure.actors.ray_world.ray_internals import GCS, RAYLET
 from perdure.actors.ray_world.ray_transport import RayTransport, find_supervisor
 from perdure.actors.ray_world.supervisors import Opening, find_again, find_served, no_longer_served
-from perdure.ledger import BadRequest, SupervisorUnreachable, bring_up_to_date
+from perdure.ledger import BadRequest, SupervisorUnreachable, bring_up_to_date, bucket_of
 from perdure.policies import Limits
 
 STRIKE_S: Final = 60.0  # for all that are struck at once
@@ -73,6 +73,7 @@ class RayCluster:
             limits or Limits(),
             implementations=implementations or Implementations(),
             telemetry=traced_program(),
+            bucket=bucket_of(data),
         )
         bring_up_to_date(deployment.data)
         deployment.check_ledger()
@@ -85,7 +86,7 @@ class RayCluster:
     @classmethod
     def found(cls, data: Path, address: str | None = None) -> Self | None:
         """Join what serves the directory, if anything does, and create nothing. Raises `SupervisorUnreachable` if that is refused."""
-        deployment = Deployment(data.resolve(), Limits())
+        deployment = Deployment(data.resolve(), Limits(), bucket=bucket_of(data))
         member = OpenDirectory(deployment.data, lambda _own: find_supervisor(deployment), may_start=False)
         with contextlib.suppress(ValueError):
             life = DRIVER.enter(member, address)

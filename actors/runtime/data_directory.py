@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, begin_cache, check_url, is_url
+from perdure.ledger.bucket_cache import PLACE
 
 FIELD: Final = "data"
 _UNUSABLE: Final = {
@@ -18,13 +19,16 @@ _UNUSABLE: Final = {
 
 
 def data_directory(given: object) -> Path:
-    """The data directory; `~` is the home. Raises `BadRequest` for a blank name, a file, and a path on which the ledger cannot be."""
+    """The data directory; `~` is the home. For the URL of a bucket, its cache on this machine. Raises `BadRequest` for a blank name, a
+    file, a path on which the ledger cannot be, and a URL that no bucket has."""
     if not isinstance(given, str | os.PathLike) or isinstance(os.fspath(given), bytes):
         raise BadRequest(FIELD, f"{given!r:.200} is no path: it is a text or a Path, './perdure-data' for example")
     if not (text := str(given)).strip():
         raise BadRequest(
             FIELD, "it is blank; name a directory, './perdure-data' for example, or say '.' for the current one"
         )
+    if is_url(text):
+        return _cache(text)
     path = Path(os.path.expanduser(text))  # noqa: PTH111 - `~x` stays as it is if x has no home
     try:
         whole = str(path.resolve())
@@ -37,6 +41,15 @@ def data_directory(given: object) -> Path:
     _check_letters(whole)
     _check_kind(path)
     return path
+
+
+def _cache(url: str) -> Path:
+    check_url(url)
+    try:
+        return begin_cache(url)
+    except OSError as problem:
+        words = f"the cache of {url} cannot be made ({problem.strerror}: {problem.filename})"
+        raise BadRequest(FIELD, f"{words}; say where there is room by the variable {PLACE}") from None
 
 
 def _check_letters(whole: str) -> None:

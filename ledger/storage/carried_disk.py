@@ -10,11 +10,14 @@ itself: then the blocks that changed are carried, and that the log is empty, in 
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from hashlib import blake2b
 from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
 from threading import Lock
 from typing import Final
 
@@ -26,8 +29,24 @@ from perdure.ledger.storage.patches import MAIN, WAL, FilePatch, Patch, StorageI
 from perdure.ledger.storage.shared_log import CommitPart, SharedLog
 from perdure.ledger.whole_files import write_at
 
+_OWNER: Final = "owner"
 _BLOCK: Final = 16 << 10
 """Bytes of a file that are compared, and carried, together: a block of DuckDB's has as many in our databases."""
+
+
+def own_folder(place: Path) -> Path:
+    """A new folder in this one, for this process alone. Those of processes that have ended are deleted."""
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / _OWNER).open("ab") as door:
+        fcntl.flock(door, fcntl.LOCK_EX)  # a folder that is being made is not locked yet
+        for each in place.iterdir():
+            with suppress(OSError), (each / _OWNER).open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                rmtree(each, ignore_errors=True)
+        made = Path(mkdtemp(prefix=f"{os.getpid()}-", dir=place))
+        owner = os.open(made / _OWNER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(owner, fcntl.LOCK_EX)  # until this process ends
+    return made
 
 
 class CarriedDisk(FileDisk):
