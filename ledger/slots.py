@@ -196,6 +196,16 @@ class JournalLife:
     def begin(self, about: bytes = b"") -> Procedure[Begun]:
         """Read what there is, put up the fence, and be the life that decides. Raises `SlotDamaged`."""
         while True:
+            found, entries = yield from self.look()
+            if not (yield from self._put_up_fence(about, entries)):
+                continue
+            passed = yield from self.newest_root()
+            if not self._is_passed(passed):
+                return Begun(found, entries)
+
+    def look(self) -> Procedure[Begun]:
+        """Read what there is, and begin nothing: another life may go on meanwhile. Raises `SlotDamaged`."""
+        while True:
             found = yield from self.newest_root()
             self._go_on_from(found)
             known = self._root
@@ -205,11 +215,7 @@ class JournalLife:
                 continue
             if damage is not None:
                 raise damage
-            if not (yield from self._put_up_fence(about, entries)):
-                continue
-            passed = yield from self.newest_root()
-            if not self._is_passed(passed):
-                return Begun(found, entries)
+            return Begun(found, entries)
 
     def _has_news(self, known: int) -> bool:
         return self._root != known

@@ -16,9 +16,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from perdure.ledger import BadRequest, add_line, lines_of, numbered_lines, origin_of
+from perdure.actors.code.carried_code import TYPES, add_type
+from perdure.ledger import BadRequest, lines_of, numbered_lines, origin_of
 
-TYPES: Final = "types.txt"
 NAMED: Final = "name:"
 log = logging.getLogger("perdure.code")
 
@@ -105,7 +105,7 @@ def remember_type(name: str, place: str, code_dir: Path) -> None:
     """Write a type down that a program uses, and warn if one of the same class name is known under another."""
     known, this = known_types(code_dir), KnownType(name, place)
     if this not in known or places_of(name, code_dir)[:1] not in ([], [place]):
-        add_line(code_dir / TYPES, f"{name}\t{place}\t{_digest(name, place)}")
+        add_type(code_dir, f"{name}\t{place}\t{_digest(name, place)}")
     for words in mistakable(code_dir, name):
         if words not in _warned:
             _warned.add(words)

@@ -26,6 +26,7 @@ from types import CodeType, FunctionType, ModuleType, TracebackType
 from typing import cast
 
 from perdure.actors.code.author_call import in_words
+from perdure.actors.code.carried_code import keep_code
 from perdure.actors.code.excerpt import SourceText
 from perdure.actors.code.import_path import file_of, is_importable, is_installed, refuse_archive, root_of, spec_on_path
 from perdure.actors.code.known_types import NAMED, claimant, claimed, places_of, remember_type
@@ -33,7 +34,7 @@ from perdure.actors.code.permanent_names import is_ours, module_of, permanent
 from perdure.actors.code.pinned import keep_text, pin, sent
 from perdure.actors.code.typed_texts import not_in_text, typed_texts
 from perdure.actors.tasks import as_failure
-from perdure.ledger import BadRequest, UnknownAgentType, UnknownTool, add_line, keep_whole, lines_of
+from perdure.ledger import BadRequest, UnknownAgentType, UnknownTool, add_line, lines_of
 
 FIELD = "agent_type"
 TOOL_FIELD = "tool"
@@ -166,7 +167,7 @@ def _main_name(module: ModuleType, thing: Named, code_dir: Path | None, field: s
         raise BadRequest(field, f"{qualname} was typed at a prompt, and there is no directory to keep its text in")
     typed.check(field, qualname, top, vars(module), "what was typed,")
     digest = _digest(text)
-    keep_whole(cell_file(digest, code_dir), text.encode())
+    keep_code(cell_file(digest, code_dir), text.encode())
     return f"cell:{digest}:{qualname}"
 
 

@@ -27,6 +27,7 @@ from perdure.actors.link.messages import (
     CallAnswered,
     CallAstray,
     CallCut,
+    Code,
     Deliver,
     Happened,
     HoldStorage,
@@ -296,6 +297,10 @@ class Host:
             tenant.lost_by = said.cause
             tenant.spawn(tenant.wake())
 
+    def _code(self, said: Code) -> None:
+        if self.services.code is not None:
+            self.services.code.put(said.files)
+
     def _hold_storage(self, said: HoldStorage) -> None:
         if said.agent_id not in self.tenants:
             image = StorageImage(said.number, said.files) if said.number else None
@@ -384,6 +389,7 @@ class Host:
         Passivate: _passivate,
         RetireHost: _retire,
         HoldStorage: _hold_storage,
+        Code: _code,
         Ping: lambda *_: None,  # the next exchange is the answer, and it is on its way already
     }
 

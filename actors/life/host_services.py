@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from perdure.actors.code.author_call import text_of, traced
+from perdure.actors.code.carried_code import CarriedCode
 from perdure.actors.life.commit_batcher import CommitBatcher
 from perdure.actors.link.call_log import CallLog
-from perdure.actors.link.messages import CallAnswered, Plain
+from perdure.actors.link.messages import CallAnswered, Code, Message, Patches, Plain
 from perdure.actors.link.peer import LATER_S, Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.link.wire import error_to_plain
@@ -67,6 +68,7 @@ class HostServices:
         supervisor: what was asked of the supervisor, and is waited for.
         code_dir: where classes of notebooks lie, if there are any.
         package: what the code of the agents here came in, if it is not installed; their children need it too.
+        code: the code directory, where it is a cache.
         loaded: the types whose code was imported here; of the host, so that a simulation is the same each time.
         libraries: the providers of models whose libraries were imported here.
         paces: how long callbacks have taken here.
@@ -92,6 +94,7 @@ class HostServices:
         self.writes = CommitBatcher(agent_storages.disk)
         self._carried = agent_storages.disk if isinstance(agent_storages.disk, CarriedDisk) else None
         self.code_dir, self.package = code_dir, package
+        self.code = CarriedCode(code_dir) if code_dir is not None and self._carried is not None else None
         self.loaded: set[str] = set()
         self.libraries: set[str] = set()
         self.paces = Paces()
@@ -107,8 +110,16 @@ class HostServices:
     def open(self) -> None:
         self._loop = asyncio.get_running_loop()
         if self._carried is not None:
-            disk, self.peer.take_patches = self._carried, lambda: [each.packed() for each in disk.take_patches()]
-            disk.on_patch = lambda: self.on_loop(self._soon_patches)
+            self.peer.said_first = self._said_first
+            self._carried.on_patch = lambda: self.on_loop(self._soon_patches)
+
+    def _said_first(self) -> list[Message]:
+        said: list[Message] = []
+        if self.code is not None and (files := self.code.take()):
+            said.append(Code(files))
+        if self._carried is not None and (patches := self._carried.take_patches()):
+            said.append(Patches([each.packed() for each in patches]))
+        return said
 
     def hold_storage(self, agent_id: str, image: StorageImage | None) -> None:
         """Take what the storage of an agent is whose life is about to begin here."""
@@ -132,7 +143,7 @@ class HostServices:
 
     def _say_patches(self) -> None:
         self._is_saying_patches = False
-        self.peer.say_patches()
+        self.peer.say_first()
 
     @property
     def is_crowded(self) -> bool:

@@ -138,6 +138,13 @@ class Patches(NamedTuple):
     patches: list[bytes]
 
 
+class Code(NamedTuple):
+    """Files of the code directory, by names (`actors.code.carried_code`): from a peer to the supervisor, which keeps them, and from there
+    to the others. It goes before whatever needs them."""
+
+    files: dict[str, bytes]
+
+
 class HoldStorage(NamedTuple):
     """What the storage of an agent is that is about to begin a life on this host: how many patches it has, and its files."""
 
@@ -352,7 +359,7 @@ Question: TypeAlias = Call | Abort | Tell | Steering | Query
 Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled
 """The stimuli that hosts report."""
 
-FromPeer: TypeAlias = Request | Ask | Wait
+FromPeer: TypeAlias = Request | Ask | Wait | Code
 FromClient: TypeAlias = ClientHello | Follow | Observe | Adopt
 FromHost: TypeAlias = (
     HostHello | Report | CallAnswered | CallCut | CallAstray | HostVitals | Prepared | InboxKept | Patches
@@ -362,7 +369,7 @@ ToHost: TypeAlias = (
     | HoldStorage
 )  # fmt: skip
 ToPeer: TypeAlias = RunEnded | RunsEnded | Refused | Exists | Reply
-FromSupervisor: TypeAlias = ToHost | RunEvent | ToPeer | Happened
+FromSupervisor: TypeAlias = ToHost | RunEvent | ToPeer | Happened | Code
 Message: TypeAlias = FromPeer | FromClient | FromHost | FromSupervisor
 
 
@@ -376,6 +383,7 @@ class Direction(StrEnum):
     TO_HOST = "from supervisor to host"
     TO_CLIENT = "from supervisor to client"
     TO_PEER = "from supervisor to host or client"
+    BETWEEN = "from host or client to supervisor, and on to others"
     ASKED = "from host or client to supervisor, within an `Ask`"
 
 
@@ -388,6 +396,7 @@ TABLE: Final[dict[type[Message | Question], Direction]] = {
     **dict.fromkeys(get_args(Question), Direction.ASKED),
     RunEvent: Direction.TO_CLIENT,
     Happened: Direction.FROM_HOST_TO_CLIENTS,
+    Code: Direction.BETWEEN,
 }
 """Every kind of message, and who says it to whom. The position of a kind is its number on the wire."""
 

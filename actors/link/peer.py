@@ -62,7 +62,7 @@ class Peer:
 
     Attributes:
         is_busy: whether others have work here, so that more will soon be said. The host knows.
-        take_patches: gives what agents here have committed and was not said yet.
+        said_first: gives what was committed here, and the code that was written, and was not said yet.
         refused: what is done when the supervisor's ledger cannot go on; by default the life of this process ends.
     """
 
@@ -99,7 +99,7 @@ class Peer:
         self._said_s = 0.0
         self._hurry = asyncio.Event()
         self.is_busy: Callable[[], bool] = lambda: False
-        self.take_patches: Callable[[], list[bytes]] = list
+        self.said_first: Callable[[], list[Message]] = list
         self.refused: Callable[[LedgerError], None] = tasks.fail
 
     def push(self, message: Message) -> None:
@@ -153,14 +153,14 @@ class Peer:
 
     async def settled(self) -> None:
         """Wait until all that was committed here is durable."""
-        said = Patches(self.take_patches())
-        if said.patches or not self.is_clear:
-            await self.durable(said)
+        self.say_first()
+        if not self.is_clear:
+            await self.durable(Patches([]))
 
-    def say_patches(self) -> None:
+    def say_first(self) -> None:
         """Say what was committed, unless something that was said meanwhile took it along."""
-        if patches := self.take_patches():
-            self._say(piece_of(Patches(patches)))
+        for message in self.said_first():
+            self._say(piece_of(message))
 
     def _say(self, piece: Piece, durable: asyncio.Future[None] | None = None) -> None:
         self._queue(piece, durable)
@@ -168,8 +168,8 @@ class Peer:
         self._wake.set()
 
     def _queue(self, piece: Piece, durable: asyncio.Future[None] | None = None) -> None:
-        if patches := self.take_patches():
-            self._queue(piece_of(Patches(patches)))
+        for first in self.said_first():
+            self._queue(piece_of(first))
         self._link.push(piece, len(piece[0]))
         self._waiting.append(durable)
 

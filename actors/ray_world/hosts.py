@@ -18,7 +18,7 @@ from ray.exceptions import ActorUnavailableError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from perdure.actors.code.naming import prefer_pinned, prefer_sent
-from perdure.actors.code.packages import package_uris
+from perdure.actors.code.packages import package_file, package_uris, packed_in
 from perdure.actors.ports import PoolSpec, Pulse
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.exit_report import killed_for_memory, take_exit_report
@@ -42,7 +42,7 @@ from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.ray_world.process_telemetry import begin_telemetry
 from perdure.actors.ray_world.processes import HostProcess
 from perdure.actors.ray_world.ray_connection import cause_of
-from perdure.actors.ray_world.ray_internals import IDLE_WORKER, LOST
+from perdure.actors.ray_world.ray_internals import IDLE_WORKER, LOST, upload_package
 from perdure.actors.ray_world.ray_transport import RayTransport, find_supervisor
 from perdure.actors.ray_world.system import system_world
 from perdure.ledger import DirectoryElsewhere, HostUnavailable, NoSuchNode, blind
@@ -218,6 +218,10 @@ class RayActors:
             environment = json.loads(spec.runtime_env or "{}")
             deployment = self._deployment._replace(package=environment.pop("package", ""))
             uris = package_uris(deployment.package, deployment.code_dir)
+            if uris and deployment.bucket and not deployment.own:
+                uris = [
+                    upload_package(deployment.package, packed_in(package_file(deployment.package, deployment.code_dir)))
+                ]
             if environment or (uris and not deployment.own):
                 options["runtime_env"] = _with_code(environment, [] if deployment.own else uris)
             # Ray restarts no host: the supervisor starts another one, by another name.

@@ -11,9 +11,11 @@ import atexit
 import contextlib
 import ctypes
 import importlib
+import io
 import math
 import os
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import ray
@@ -123,6 +125,13 @@ START_API_SERVER: Final = Internal(
     "starts the server of the dashboard, and is left out: without the dashboard it only reports usage",
     "as above, and whoever starts a Ray waits for it",
 )
+UPLOAD: Final = Internal(
+    "ray._private.runtime_env.packaging",
+    "upload_package_to_gcs",
+    ("pkg_uri", "pkg_bytes"),
+    "gives a package of code to Ray, which brings it to the nodes of a cluster that share no directory",
+    "agents whose code is not installed there could not be begun",
+)
 UNUSED: Final = (START_MONITOR, START_LOG_MONITOR, START_API_SERVER)
 INTERNALS: Final = (
     DISCONNECT,
@@ -133,6 +142,7 @@ INTERNALS: Final = (
     READ_SETTINGS,
     PRINT_WORKER_LOG,
     AUTO_CONNECT,
+    UPLOAD,
     *UNUSED,
 )
 
@@ -215,6 +225,17 @@ def only_what_we_use() -> Iterator[None]:
             stack.callback(setattr, owner, method, internal.find())
             setattr(owner, method, lambda *_, **__: None)
         yield
+
+
+def upload_package(name: str, contents: Mapping[str, bytes]) -> str:
+    """Give a package to Ray, without a folder at its top: of those that it has itself it strips none. Returns its URI."""
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, content in contents.items():
+            archive.writestr(path, content)
+    uri = f"gcs://_ray_pkg_{name}.zip"
+    UPLOAD.find()(uri, body.getvalue())
+    return uri
 
 
 def _replace(internal: Internal, value: bool | Callable[..., None]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from perdure.actors.agent.agent import Agent
+from perdure.actors.code.carried_code import CarriedCode
 from perdure.actors.code.naming import type_name
 from perdure.actors.events.observability import Callback, Channels, EventType
 from perdure.actors.life.class_checks import check_class
@@ -23,6 +24,7 @@ from perdure.actors.link.caller import Address, AgentCaller
 from perdure.actors.link.direct_calls import DirectCalls
 from perdure.actors.link.messages import (
     ClientHello,
+    Code,
     Fields,
     Follow,
     Happened,
@@ -44,6 +46,7 @@ from perdure.ledger import (
     BadRequest,
     LedgerError,
     Request,
+    bucket_of,
     check_id,
     digest_of,
     sub_agent_id,
@@ -76,6 +79,9 @@ class Client:
             world, self._tasks, transport, self.client_id, limits, self._hello, self._receive
         )
         self.peer.refused = self._refused
+        self._code = CarriedCode(code_dir) if code_dir is not None and bucket_of(code_dir.parent) else None
+        if self._code is not None:
+            self.peer.said_first = self._said_first
         self.supervisor.direct_calls = DirectCalls(self._tasks, self.peer)
         self.caller = AgentCaller(
             self.supervisor,
@@ -92,6 +98,10 @@ class Client:
         self._channels = Channels()
         self._subscribers = 0
         self._life = 0  # the supervisor life of which happenings are heard
+
+    def _said_first(self) -> list[Message]:
+        files = {} if self._code is None else self._code.take()
+        return [Code(files)] if files else []
 
     def take(self, limits: Limits) -> None:
         """Use these limits from now on."""
@@ -140,6 +150,9 @@ class Client:
                         follower(frame)
             case Happened():
                 self._happened(message)
+            case Code(files):
+                if self._code is not None:
+                    self._code.put(files)
             case _:
                 self.supervisor.receive(message)
 

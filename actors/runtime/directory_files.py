@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from perdure.actors.code.known_types import TYPES, damaged_lines, known_types, mistakable
+from perdure.actors.code.carried_code import TYPES
+from perdure.actors.code.known_types import damaged_lines, known_types, mistakable
 from perdure.actors.code.naming import ROOTS, cell_file, is_cell_whole
 from perdure.actors.code.packages import digest_of, packed_in
 from perdure.actors.code.pinned import noted_places

@@ -24,11 +24,12 @@ from pathlib import Path
 from typing import Final
 
 from perdure.actors.agent.agent import Agent
+from perdure.actors.code.carried_code import keep_code
 from perdure.actors.code.import_path import is_installed, spec_on_path
 from perdure.actors.code.naming import FIELD, cell_file, place_name, type_name
 from perdure.actors.code.packages import TOP, digest_of, package_file, packed_in, places_file
 from perdure.actors.ray_world.cluster_record import PACKAGE
-from perdure.ledger import BadRequest, keep_whole, origin_of
+from perdure.ledger import BadRequest, origin_of
 
 BYTES_MAX: Final = 100 * 1024 * 1024
 _IMPORTS: Final = re.compile(
@@ -183,12 +184,12 @@ def pack_up(files: dict[str, Path], code_dir: Path) -> str:
     contents = _contents(files)
     digest = digest_of(contents)
     package = package_file(digest, code_dir)
-    keep_whole(package, package.read_bytes() if packed_in(package) == contents else _zipped(contents))
+    keep_code(package, package.read_bytes() if packed_in(package) == contents else _zipped(contents))
     places = {  # of the top-level modules on this machine
         path.partition("/")[0]: str(file.parents[path.count("/") - 1] if "/" in path else file)
         for path, file in files.items()
     }
-    keep_whole(places_file(digest, code_dir), json.dumps(places, sort_keys=True).encode())
+    keep_code(places_file(digest, code_dir), json.dumps(places, sort_keys=True).encode())
     return digest
 
 

@@ -1,11 +1,20 @@
-"""Storages that the supervisor carries: what hosts commit rides with the facts that speak of it, and a life begins with what is durable."""
+"""What the supervisor carries where the machines share no directory: what hosts commit rides with the facts that speak of it, and a life
+begins with what is durable. The code directory rides with it as if it were a storage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Final
 
-from perdure.ledger import Store, View
-from perdure.ledger.storage.patches import Patch, StorageImage, patch_of
+from perdure.actors.code.carried_code import PACKAGE, put_code
+from perdure.actors.link.messages import Code
+from perdure.actors.supervisor.sessions import PeerSession
+from perdure.ledger import Payload, Row, Store, View
+from perdure.ledger.storage.patches import Patch, StorageImage, patch_of, whole
+
+CODE: Final = "code"
+"""Stands where an agent's address would; no agent has it."""
 
 
 class StorageCarrier:
@@ -19,6 +28,15 @@ class StorageCarrier:
         self._view, self._store = view, store
         self._numbers: dict[str, int] = {}  # of agents that are awake
         self._due: list[Patch] = []
+        self._code: dict[str, bytes] = {}  # digests
+        self._texts: dict[str, bytes] = {}  # of what is no package: Ray brings these to hosts
+        self._new: list[tuple[PeerSession, dict[str, bytes]]] = []
+
+    def begin(self) -> None:
+        """Take up the code that is durable. It reads the store."""
+        image = self._store.storage(CODE)
+        if image is not None:
+            self._keep_code(image.files)
 
     def take(self, host_id: str, packed: Iterable[bytes]) -> None:
         """Take in what a host has committed. It becomes durable with the facts of this turn."""
@@ -33,6 +51,41 @@ class StorageCarrier:
             if patch.number == known + 1:
                 self._numbers[patch.agent_id] = patch.number
                 self._due.append(patch)
+
+    def take_code(self, session: PeerSession, files: Mapping[str, bytes]) -> None:
+        """Take in files of a peer's code directory. They become durable with the facts of this turn."""
+        new = {name: content for name, content in files.items() if self._code.get(name) != _digest(content)}
+        if new:
+            number = self._numbers[CODE] = self._known(CODE) + 1
+            self._due.append(Patch(CODE, 0, number, [whole(name, content) for name, content in new.items()]))
+            self._new.append((session, new))
+
+    def pass_on_code(self, sessions: Iterable[PeerSession]) -> None:
+        """Tell the others what is durable by now."""
+        for sender, files in self._new:
+            texts = {name: content for name, content in files.items() if not name.endswith(PACKAGE)}
+            self._texts |= texts
+            for session in sessions if texts else ():
+                if session is not sender:
+                    session.say(Code(texts))
+        self._new.clear()
+
+    def greet(self, session: PeerSession) -> None:
+        if self._texts:
+            session.say(Code(self._texts))
+
+    def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Patch]) -> None:
+        """Make these durable, and write the code among them into this machine's code directory."""
+        self._store.append(rows, payloads, patches)
+        for patch in patches:
+            if patch.agent_id == CODE:
+                self._keep_code({part.file: bytes(part.content) for part in patch.parts})
+
+    def _keep_code(self, files: Mapping[str, bytes]) -> None:
+        self._code |= {name: _digest(content) for name, content in files.items()}
+        self._texts |= {name: content for name, content in files.items() if not name.endswith(PACKAGE)}
+        if self._store.cache_dir is not None:
+            put_code(self._store.cache_dir / CODE, files)
 
     def due(self) -> Sequence[Patch]:
         """What is to become durable now."""
@@ -63,3 +116,7 @@ class StorageCarrier:
     def _known(self, agent_id: str) -> int:
         known = self._numbers.get(agent_id)
         return self._store.patches_of(agent_id) if known is None else known
+
+
+def _digest(content: bytes) -> bytes:
+    return blake2b(content, digest_size=16).digest()

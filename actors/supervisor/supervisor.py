@@ -24,8 +24,11 @@ from perdure.actors.link.messages import (
     Ask,
     CallAnswered,
     CallCut,
+    ClientHello,
+    Code,
     Exists,
     Happened,
+    HostHello,
     Message,
     Patches,
     Refused,
@@ -168,7 +171,9 @@ class Supervisor:
         boot = await self.world.threads.commit(self.store.boot)
         self.findings = list(boot.findings)
         self.view = restore(boot)
-        self._carrier = StorageCarrier(self.view, self.store) if self.store.carries_storages else None
+        if self.store.carries_storages:
+            self._carrier = StorageCarrier(self.view, self.store)
+            await self.world.threads.commit(self._carrier.begin)
         self.clock = LedgerClock(self.world.clock, self.view)
         self.view.awake_at_ms = self.clock.began_ms
         self.view.code_due_ms = self.clock.began_ms + CODE_WAIT_MS
@@ -261,6 +266,8 @@ class Supervisor:
         self.view.touched.clear()
         arm(self.view, touched, self.limits)
         commit_ms = await self._append(rows, payloads)
+        if self._carrier is not None:
+            self._carrier.pass_on_code(self.sessions.by_peer.values())
         for session, number in {each.session: each.number for each in arrived}.items():  # the last number of each
             session.commit(number)
         await self._perform(touched)
@@ -310,9 +317,14 @@ class Supervisor:
         elif isinstance(message, Patches):
             assert self._carrier is not None, "a host carries its storages because its supervisor does"
             self._carrier.take(session.peer_id, message.patches)
+        elif isinstance(message, Code):
+            assert self._carrier is not None, "only a cache is told to others"
+            self._carrier.take_code(session, message.files)
         elif self._carrier is not None and isinstance(message, CallAnswered | CallCut | Happened):
             self._speaks_of_commits.append((session, message))
         else:
+            if self._carrier is not None and isinstance(message, HostHello | ClientHello):
+                self._carrier.greet(session)
             for seen in self.intake.receive(session, message):
                 count = len(rows)
                 self._decide(seen, at_ms, rows, payloads)
@@ -378,7 +390,8 @@ class Supervisor:
         began_s = asyncio.get_running_loop().time()
         count = count_of(rows)
         is_brief = count <= BRIEF_MAX and not payloads and not self.sessions.inbox and self._carrier is None
-        await self.world.threads.commit(partial(self.store.append, rows, payloads, patches), is_brief=is_brief)
+        append = self.store.append if self._carrier is None else self._carrier.append
+        await self.world.threads.commit(partial(append, rows, payloads, patches), is_brief=is_brief)
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
         self.world.metrics.observe("commit_ms", took_ms)
         self.queries.work.commits += 1

@@ -25,7 +25,7 @@ from perdure.ledger.errors import StorageError
 from perdure.ledger.storage.disk import Disk
 from perdure.ledger.storage.file_disk import FileDisk, log_of, place_of
 from perdure.ledger.storage.log_file import FileLog, LogFile
-from perdure.ledger.storage.patches import MAIN, WAL, FilePatch, Patch, StorageImage
+from perdure.ledger.storage.patches import MAIN, WAL, FilePatch, Patch, StorageImage, whole
 from perdure.ledger.storage.shared_log import CommitPart, SharedLog
 from perdure.ledger.whole_files import write_at
 
@@ -105,7 +105,7 @@ class CarriedDisk(FileDisk):
 
     def create_log(self, agent_id: str, holder: object, content: bytes) -> LogFile:
         log = super().create_log(agent_id, holder, content)
-        self.change(agent_id, _whole(MAIN, content))
+        self.change(agent_id, whole(MAIN, content))
         return log
 
     def attach(self, agent_id: str, holder: object) -> str:
@@ -114,7 +114,7 @@ class CarriedDisk(FileDisk):
         with self._lock:
             database = self._databases[agent_id] = _CarriedDatabase(self.path_of(agent_id))
             if is_new:  # from now on there is a storage, whether or not anything is committed
-                self._carry(agent_id, [_whole(MAIN, database.path.read_bytes())])
+                self._carry(agent_id, [whole(MAIN, database.path.read_bytes())])
         return name
 
     def secure(self, agent_id: str, database: str) -> None:
@@ -124,7 +124,7 @@ class CarriedDisk(FileDisk):
 
     def publish(self, agent_id: str, database: str, *, over: bool = False) -> None:
         super().publish(agent_id, database, over=over)
-        self.change(agent_id, _whole(MAIN, self.path_of(agent_id).read_bytes()))
+        self.change(agent_id, whole(MAIN, self.path_of(agent_id).read_bytes()))
 
     def change(self, agent_id: str, part: FilePatch) -> None:
         """Note what becomes durable with the commit that is under way."""
@@ -239,10 +239,6 @@ class _CarriedDatabase:
             return self._wal.stat().st_size
         except FileNotFoundError:
             return 0
-
-
-def _whole(name: str, content: bytes) -> FilePatch:
-    return FilePatch(name, 0, content, len(content))
 
 
 def _digest(block: bytes) -> bytes:

@@ -26,6 +26,11 @@ class FilePatch(NamedTuple):
     size: int
 
 
+def whole(file: str, content: bytes) -> FilePatch:
+    """A file that is replaced as a whole."""
+    return FilePatch(file, 0, content, len(content))
+
+
 class Patch(NamedTuple):
     """What one commit of an agent changed. `number` counts the patches of a storage from 1; 0 says that the storage was deleted."""
 

@@ -85,6 +85,7 @@ class BucketStore(DuckDBStore):
 
     Args:
         about: what the fence tells later lives of this one.
+        looks: to look at what is there, while a supervisor may go on: nothing is begun, and nothing can be committed.
         now_s: a steady clock, by which a root is due.
     """
 
@@ -95,9 +96,17 @@ class BucketStore(DuckDBStore):
     """Seconds after which a root is due, if there was a commit."""
 
     def __init__(
-        self, path: Path, bucket: Bucket, *, about: bytes = b"", now_s: Callable[[], float] = time.monotonic
+        self,
+        path: Path,
+        bucket: Bucket,
+        *,
+        about: bytes = b"",
+        looks: bool = False,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(path, fsync=False)
+        self.cache_dir = path.parent
+        self._looks = looks
         self._bucket, self._about, self._now_s = bucket, about, now_s
         self._life = JournalLife(b"")
         self._snapshot: Snapshot | None = None
@@ -115,7 +124,7 @@ class BucketStore(DuckDBStore):
     def _fill(self) -> None:
         self._check_prefix()
         self._life = JournalLife(secrets.token_bytes(8))
-        begun = self._asked(self._life.begin(self._about))
+        begun = self._asked(self._life.look() if self._looks else self._life.begin(self._about))
         entries = [entry for entry, _ in begun.entries if not entry.is_fence]
         self._settled, self._is_behind = self._life.chain, bool(entries)
         self._storages = BucketStorages(self._bucket.url, self._fetched_pack)
@@ -137,11 +146,17 @@ class BucketStore(DuckDBStore):
             self._drop_files()
             return self._boot()
         self._storages.begin(con)
-        self._is_whole = True
+        self._is_whole = not self._looks
         return boot
 
     def _check_prefix(self) -> None:
         """Whose prefix this is. Raises what says why it cannot be used."""
+        if self._looks:
+            (there,) = self._asked(get([IDENTITY]), opening=True)
+            if there is None:
+                raise BadRequest("data", f"there is no ledger in {self._bucket.url}: nothing has run there")
+            self._check_format(there)
+            return
         try:
             there = self._asked(claim(pack([FORMAT, secrets.token_hex(8)])), opening=True)
         except NotCreatedOnce:
@@ -149,6 +164,9 @@ class BucketStore(DuckDBStore):
             raise BucketRefused(self._bucket.url, why, "use a store that knows `If-None-Match: *`") from None
         if there is None:
             raise BadRequest("data", f"{self._bucket.url} holds objects of somebody else; name an empty prefix")
+        self._check_format(there)
+
+    def _check_format(self, there: bytes) -> None:
         found = unpack(there)[0]
         if found != FORMAT:
             raise BucketRefused(self._bucket.url, f"{IDENTITY} says format {found}, and this Perdure reads {FORMAT}")
@@ -220,6 +238,10 @@ class BucketStore(DuckDBStore):
     def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Patch] = ()) -> None:
         """As that of every store."""
         self._ready()
+        if self._looks:
+            raise BadRequest(
+                "data", f"{self._bucket.url} is only looked at here; what changes it goes through its supervisor"
+            )
         self._patches = patches
         if patches and not rows and not payloads:
             with self._fatal():

@@ -86,6 +86,7 @@ class DuckDBStore:
 
     _inserter: Inserter  # of the connection that the boot has made
     carries_storages = False
+    cache_dir: Path | None = None
     # bytes in the journal before the database's file takes them in; reading back as many takes a second
     journal_max = 64 << 20
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
 
 from perdure import actors
@@ -21,7 +22,9 @@ from perdure.ledger import (
     Forget,
     Retry,
     Stimulus,
+    Store,
     apply_fact,
+    bucket_of,
     decide,
     pack,
     restore,
@@ -41,21 +44,32 @@ class ColdLedger:
     """Answers like a supervisor, from the files. Raises a `LedgerError` if they cannot be opened."""
 
     def __init__(self, data: Path) -> None:
-        path = data / LEDGER
-        actors.check_directory(data)
-        if not is_begun(path):
-            raise BadRequest("data", f"there is no ledger in {data}: nothing has run there; see that the path is right")
-        self._store = DuckDBStore(path)
+        self._cache: TemporaryDirectory[str] | None = None
+        self._store = self._of_bucket(url) if (url := bucket_of(data)) else self._of_directory(data)
         boot = self._store.boot()
         self._view = restore(boot)
         limits, below = Limits.recorded(self._view.limits), partial(stored_below, data / AGENTS)
         self._books = actors.Books(self._view, self._store, limits, boot.findings, self._now_ms, below)
+
+    def _of_bucket(self, url: str) -> Store:
+        # In a cache of its own, because a supervisor may have the other one.
+        self._cache = TemporaryDirectory(prefix="perdure-")
+        return actors.bucket_store(Path(self._cache.name) / LEDGER, url, looks=True)
+
+    def _of_directory(self, data: Path) -> Store:
+        path = data / LEDGER
+        actors.check_directory(data)
+        if not is_begun(path):
+            raise BadRequest("data", f"there is no ledger in {data}: nothing has run there; see that the path is right")
+        return DuckDBStore(path)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._store.close()
+        if self._cache is not None:
+            self._cache.cleanup()
 
     def ask(self, name: str, *args: Any) -> Any:
         """Answer a question of `Runtime.ask`, or do what needs no supervisor."""
