@@ -161,7 +161,9 @@ def claim(body: bytes) -> Procedure[bytes | None]:
     """
     there = yield from _sure_get(IDENTITY)
     if there is None and (yield from _sure(Newest(""))):
-        return None
+        there = yield from _sure_get(IDENTITY)  # what was listed may be that of another who has come first since
+        if there is None:
+            return None
     while there is None:
         with suppress(NoAnswer):
             yield Create(IDENTITY, body)
@@ -241,14 +243,15 @@ class JournalLife:
         return newest
 
     def _read(self) -> Procedure[tuple[list[tuple[SlotRecord, Chain]], SlotDamaged | None]]:
-        """Read on to the first slot that is missing, or that does not follow: then the second says why."""
+        """Read on to the first slot that is missing. The second says why if that is a hole, or if a slot does not follow."""
         entries: list[tuple[SlotRecord, Chain]] = []
         while True:
             first = self.chain.slot + 1
             keys = [slot_key(slot) for slot in range(first, first + WINDOW)]
-            for key, body in zip(keys, (yield from get(keys)), strict=True):
+            bodies = yield from get(keys)
+            for key, body in zip(keys, bodies, strict=True):
                 if body is None:
-                    return entries, None
+                    break
                 try:
                     entry = SlotRecord(*_parts_of(key, body))
                 except SlotDamaged as damage:
@@ -257,6 +260,13 @@ class JournalLife:
                     return entries, SlotDamaged(key, "it does not follow the slot before it")
                 self._take(entry, body)
                 entries.append((entry, self.chain))
+            else:
+                continue
+            if not any(bodies[self.chain.slot + 1 - first :]):
+                return entries, None
+            # Slots are created in order. So this one came while later ones were read, or it was deleted: under a new root, or by no life.
+            if (yield from _sure_get(key)) is None:
+                return entries, SlotDamaged(key, "it is missing, and later ones are there")
 
     def _put_up_fence(self, about: bytes, entries: list[tuple[SlotRecord, Chain]]) -> Procedure[bool]:
         entry = self._entry(is_fence=True, pieces=(), body=about)

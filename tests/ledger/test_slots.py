@@ -17,6 +17,7 @@ import pytest
 
 from perdure.ledger import pack, slots, unpack
 from perdure.ledger.slots import (
+    IDENTITY,
     Answer,
     Begun,
     Chain,
@@ -324,9 +325,8 @@ def known_by(begun: Begun) -> list[str]:
     return before + [entry.body.decode() for entry, _ in begun.entries if not entry.is_fence]
 
 
-def driven(work: Generator[Request, Answer, Any], bucket: Bucket) -> Any:
-    """What a procedure comes to where each request is answered at once."""
-    answer: Answer = None
+def driven(work: Generator[Request, Answer, Any], bucket: Bucket, answer: Answer = None) -> Any:
+    """What a procedure comes to where each request is answered at once, the one that it has made by what is given."""
     while True:
         try:
             answer = bucket.do(work.send(answer))
@@ -465,6 +465,43 @@ def test_a_slot_of_another_journal_is_named() -> None:
     bucket.held[slot_key(2)] = other.held[slot_key(2)]
     with pytest.raises(SlotDamaged, match="does not follow"):
         driven(JournalLife(b"three").begin(), bucket)
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_slot_that_is_missing_before_others_is_named_and_nothing_is_written(lost: int) -> None:
+    bucket = Bucket()
+    life = begun(bucket)
+    for commit in (b"1", b"2", b"3"):
+        driven(life.append(commit), bucket)
+    del bucket.held[slot_key(lost)]
+    before = dict(bucket.held)
+    with pytest.raises(SlotDamaged, match=f"{slot_key(lost)}: it is missing, and later ones are there"):
+        driven(JournalLife(b"two").begin(), bucket)
+    assert bucket.held == before
+
+
+def test_slots_that_are_written_while_they_are_read_are_no_hole() -> None:
+    bucket = Bucket()
+    life = begun(bucket)
+    reader = JournalLife(b"two")
+    work = reader.begin()
+    asked = work.send(None)
+    while asked != Get(tuple(slot_key(slot) for slot in (1, 2, 3))):
+        asked = work.send(bucket.do(asked))
+    first, _, _ = bucket.do(asked)  # type: ignore[misc, union-attr]
+    driven(life.append(b"1"), bucket)
+    driven(life.append(b"2"), bucket)
+    assert known_by(driven(work, bucket, [first, None, bucket.held[slot_key(3)]])) == ["1", "2"]
+
+
+def test_of_two_that_open_a_new_prefix_at_once_the_later_one_finds_the_first() -> None:
+    """It finds nothing under the name, then the first opens the prefix, then it finds something in the list."""
+    bucket = Bucket()
+    later = slots.claim(b"later")
+    assert later.send(None) == Get((IDENTITY,))
+    assert later.send([None]) == Newest("")
+    assert driven(slots.claim(b"first"), bucket) == b"first"
+    assert driven(later, bucket, bucket.do(Newest(""))) == b"first"
 
 
 def test_a_list_that_is_old_hides_no_snapshot() -> None:
