@@ -35,6 +35,7 @@
         ├── HostUnavailable           no host comes up; the words tell the cause
         │   └── NoSuchNode            no node of the cluster has what the class asks for
         ├── Overloaded                the supervisor refuses more work for now; `retry_after_ms` says when
+        ├── BucketUnreachable         the bucket has not answered for a while, so new work is refused until it does
         ├── RunBeingCleared           the id belongs to a run that is being cleared; requests wait for that by themselves
         ├── FiberStopped              the fiber has ended while its code still ran
         ├── AgentAborted              the agent's parent ended its life during a call, or before it
@@ -277,6 +278,27 @@ class Overloaded(WorldError):
 
     def __str__(self) -> str:
         return f"{self.waiting} runs are waiting (waiting_max is {self.limit}), so this one was refused; retry in {self.retry_after_ms} ms"
+
+
+class BucketUnreachable(WorldError):
+    """The bucket that holds the ledger has not answered for a while. Nothing was accepted, so ask again in `retry_after_ms`.
+
+    What was accepted before goes on by itself when the bucket answers, and questions are answered meanwhile.
+    """
+
+    def __init__(self, url: str, unanswered_s: float, trouble: str, retry_after_ms: int) -> None:
+        super().__init__(url, unanswered_s, trouble, retry_after_ms)
+        self.url = url
+        self.unanswered_s = unanswered_s
+        self.trouble = trouble
+        self.retry_after_ms = retry_after_ms
+
+    def __str__(self) -> str:
+        because = f" ({self.trouble})" if self.trouble else ""
+        return (
+            f"{self.url} has not answered for {self.unanswered_s:.0f} s{because}, so this was refused; what was accepted goes on by itself"
+            f" when it answers, and questions are answered meanwhile; retry in {self.retry_after_ms} ms"
+        )
 
 
 class RunBeingCleared(WorldError):
