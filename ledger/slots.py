@@ -160,7 +160,7 @@ def claim(body: bytes) -> Procedure[bytes | None]:
     Raises `NotCreatedOnce` of a store on which whoever comes later wins: two supervisors would both commit there.
     """
     there = yield from _sure_get(IDENTITY)
-    if there is None and (yield from _sure(Newest(""))):
+    if there is None and (yield from _newest("")):
         there = yield from _sure_get(IDENTITY)  # what was listed may be that of another who has come first since
         if there is None:
             return None
@@ -234,8 +234,8 @@ class JournalLife:
     def newest_root(self) -> Procedure[Root | None]:
         """The last snapshot that was announced."""
         if not self._root:
-            hint = yield from _sure(Newest(ROOTS))
-            self._root = int(str(hint).removeprefix(ROOTS) or 0)
+            hint = yield from _newest(ROOTS)
+            self._root = int(hint.removeprefix(ROOTS) or 0)
         newest: Root | None = None
         at = max(self._root, 1)
         while (body := (yield from _sure_get(root_key(at)))) is not None:
@@ -367,8 +367,13 @@ def _root_of(number: int, framed: bytes) -> Root:
 
 
 def get(keys: Sequence[str]) -> Procedure[list[bytes | None]]:
-    """Read objects. They may be read at different times."""
-    return cast("list[bytes | None]", (yield from _sure(Get(tuple(keys)))))
+    """Read objects. They may be read at different times: if one of many has no answer, each half of them is asked for by itself."""
+    while True:
+        try:
+            return cast("list[bytes | None]", (yield Get(tuple(keys))))
+        except NoAnswer:
+            if half := len(keys) // 2:
+                return (yield from get(keys[:half])) + (yield from get(keys[half:]))
 
 
 def _sure_get(key: str) -> Procedure[bytes | None]:
@@ -376,9 +381,9 @@ def _sure_get(key: str) -> Procedure[bytes | None]:
     return body
 
 
-def _sure(request: Get | Newest) -> Procedure[Answer]:
+def _newest(prefix: str) -> Procedure[str]:
     while True:
         try:
-            return (yield request)
+            return str((yield Newest(prefix)))
         except NoAnswer:
             continue

@@ -1,30 +1,43 @@
 """A bucket: the objects under a URL (`s3://…`, `gs://…`, `az://…`, or a directory), through obstore.
 
 The library's own retries are off, because an answer that was lost must not become "it exists": what an answer means is for the rules of
-`slots` to say. A request that may have taken effect is `NoAnswer`. Only what no repetition mends is an error, and only at the opening:
-keys that expire while a supervisor is at work are renewed by somebody, and until then it waits.
+`slots` to say. What says nothing (a timeout, a closed connection, 409, 429, 5xx) is `NoAnswer`, and the same request is sent again after
+a pause. What no repetition mends (no such bucket, keys that may not write, a clock that is off) is an error, and only at the opening:
+while a supervisor is at work somebody mends it, and until then it waits.
+
+A request that takes longer than usual is sent a second time, and whichever answers first counts. That is safe, because the network may
+double any request, and the rules bear it: both copies of a create have the same body, so either may take effect; the one that finds the
+other says "exists", upon which the object is read, and is ours. A copy that takes effect late, in a slot that was deleted meanwhile, is
+what the two looks of a beginning are for.
 """
 
 from __future__ import annotations
 
 import math
+import random
+import threading
 import time
-from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from itertools import islice
 from typing import Final, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import (
     AlreadyExistsError,
+    BaseError,
     InvalidPathError,
     NotSupportedError,
     PermissionDeniedError,
     UnauthenticatedError,
-    UnknownConfigurationKeyError,
 )
-from obstore.store import LocalStore, MemoryStore, ObjectStore, from_url
+from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, ObjectStore, S3Store, from_url
 
 from perdure.ledger.errors import BadRequest, LedgerError
 from perdure.ledger.slots import Answer, Create, Delete, Get, Newest, NoAnswer, Request
@@ -32,21 +45,61 @@ from perdure.ledger.slots import Answer, Create, Delete, Get, Newest, NoAnswer, 
 T = TypeVar("T")
 
 ANSWER_S: Final = 10.0
-"""Seconds for one request; then it is asked again."""
+"""Seconds for one request; then it is sent again."""
+UNREACHABLE_S: Final = 5.0
+"""After so many seconds without an answer new work should be refused."""
+SIGNED: Final = timedelta(hours=1)
+"""For how long a signed URL is good."""
+_CONNECT_S: Final = 3.0
 _PAUSE_S, _PAUSE_MAX_S = 0.05, 2.0  # between two tries; it doubles
-_AT_ONCE: Final = 8  # objects that are read at the same time
+_USUAL, _USUAL_MIN = 200, 20  # as many of the last requests tell what is usual, and fewer tell nothing
+_USUAL_MIN_S: Final = 0.05
+_LONG_S: Final = 1e6
+_THREADS: Final = 64  # they are made as they are needed: for reads at the same time, and for what is late
+_PREFIX_BYTES: Final = 500  # S3 allows 1,024 for a key
 _WORDS_MAX: Final = 500  # of what a client says
-_REFUSALS: Final = (
-    InvalidPathError,
-    NotSupportedError,
-    PermissionDeniedError,
-    UnauthenticatedError,
-    UnknownConfigurationKeyError,
+
+_KEYS: Final = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your store has in their place"
+_UNKNOWN: Final = "it does not know the keys", _KEYS
+_NO_KEYS: Final = "no keys were found, and this machine has no role that gives any", _KEYS
+_NO_BUCKET: Final = "there is no such bucket", "create it, or correct the address"
+_REGION: Final = "it is in another region", "set AWS_REGION"
+_FINAL: Final = {
+    ">AuthorizationHeaderMalformed<": _REGION,
+    ">ContainerNotFound<": _NO_BUCKET,
+    ">ExpiredToken<": ("the keys have expired", "renew them"),
+    ">InvalidAccessKeyId<": _UNKNOWN,
+    ">NoSuchBucket<": _NO_BUCKET,
+    ">NotImplemented<": (
+        "it does not know `If-None-Match: *`, without which two supervisors would both commit there",
+        "use a store that does",
+    ),
+    ">RequestTimeTooSkewed<": (
+        "the clock of this machine differs from the bucket's by more than it allows",
+        "set the clock",
+    ),
+    ">SignatureDoesNotMatch<": _UNKNOWN,
+    "incorrectly configured region": _REGION,
+    "//169.254.169.254/": _NO_KEYS,
+    "//metadata.google.internal/": _NO_KEYS,
+}
+"""What no repetition mends, by what an answer or obstore says: what happened, and what to do."""
+_RIGHTS: Final = (
+    "allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket, or what your store has in their place"
 )
+_CONFLICTS: Final = (">ConditionalRequestConflict<", ">OperationAborted<")
 
 
 class BucketRefused(LedgerError):
     """The bucket cannot be used: it is not there, the keys are not for it, or it does not keep its promises."""
+
+
+@dataclass
+class _Wait:
+    """For an answer to requests of one kind: since when, and how many had none."""
+
+    since_s: float
+    tries: int = 0
 
 
 class Bucket:
@@ -55,90 +108,208 @@ class Bucket:
     Args:
         url: of the prefix.
         pause: waits between two tries.
+        now_s: a steady clock.
+        answer_s: seconds for one request.
 
     Attributes:
         trouble: why the last request had no answer, in words; empty if it had one.
     """
 
-    def __init__(self, url: str, *, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        pause: Callable[[float], None] = time.sleep,
+        now_s: Callable[[], float] = time.monotonic,
+        answer_s: float = ANSWER_S,
+    ) -> None:
         self.url = url
         self.trouble = ""
-        self._store = _store_at(url)
-        self._pause, self._silent = pause, 0
-        self._readers = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="perdure-bucket")
+        self._store = _store_at(url, answer_s)
+        self._pause, self._now_s = pause, now_s
+        self._waits: dict[int, dict[type[Request], _Wait]] = {}  # by thread
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="perdure-bucket")
+        self._took_s: dict[type[Request], deque[float]] = {Create: deque(maxlen=_USUAL), Get: deque(maxlen=_USUAL)}
 
     def run(self, procedure: Generator[Request, Answer, T], *, tries_max: float = math.inf) -> T:
         """Do what a procedure asks for, however long the bucket takes to answer. With `tries_max`, raises `BucketRefused` when that many
-        requests in a row had no answer, and at once for what no repetition mends."""
+        requests of a kind in a row had no answer, and at once for what no repetition mends."""
+        # By kind, because where no object can be created they can mostly be read, which is no answer to what waits.
+        waits = self._waits[threading.get_ident()] = {}
         try:
             request = procedure.send(None)
             while True:
-                answer = self._patiently(request, tries_max)
+                answer = self._patiently(request, waits, tries_max)
                 request = procedure.throw(answer) if isinstance(answer, NoAnswer) else procedure.send(answer)
         except StopIteration as done:
             result: T = done.value
             return result
+        finally:
+            self._waits.pop(threading.get_ident(), None)
 
-    def _patiently(self, request: Request, tries_max: float) -> Answer | NoAnswer:
+    def unanswered_s(self) -> float:
+        """How long the request has waited that waits longest for an answer, since it was sent first; 0 if none does."""
+        since_s = [wait.since_s for waits in list(self._waits.values()) for wait in list(waits.values())]
+        return self._now_s() - min(since_s) if since_s else 0.0
+
+    def signed(self, keys: Sequence[str]) -> list[str]:
+        """URLs by which whoever has no keys may read these objects for an hour. Empty if the store signs none, or has no keys for it."""
+        if not keys or not isinstance(self._store, S3Store | GCSStore | AzureStore):
+            return []
+        try:
+            return list(obstore.sign(self._store, "GET", list(keys), SIGNED))
+        except BaseError as problem:
+            self.trouble = _words(problem)
+            return []
+
+    def _patiently(self, request: Request, waits: dict[type[Request], _Wait], tries_max: float) -> Answer | NoAnswer:
         """Ask once, and wait after a failure, longer after each in a row."""
+        waiting = waits.setdefault(type(request), _Wait(self._now_s()))
         try:
             answer = self._ask(request)
         except NoAnswer as silence:
-            self._silent += 1
-            is_final = tries_max != math.inf and isinstance(silence.__cause__, _REFUSALS)
-            if is_final or self._silent >= tries_max:
-                raise BucketRefused(self.url, self.trouble, "check the address, the keys and the network") from silence
-            self._pause(min(_PAUSE_S * 2 ** (self._silent - 1), _PAUSE_MAX_S))
+            waiting.tries += 1
+            refusal = self._refusal(request, silence.__cause__)
+            if tries_max != math.inf and refusal:
+                raise BucketRefused(self.url, *refusal) from silence
+            if waiting.tries >= tries_max:
+                why = f"it does not answer: {self.trouble}"
+                raise BucketRefused(self.url, why, "check the address, the keys and the network") from silence
+            # By chance, so that those who were refused together do not come together again.
+            self._pause(random.uniform(0.5, 1) * min(_PAUSE_S * 2 ** (waiting.tries - 1), _PAUSE_MAX_S))
             return silence
-        self._silent, self.trouble = 0, ""
+        del waits[type(request)]
+        self.trouble = ""
         return answer
 
     def _ask(self, request: Request) -> Answer:
         try:
             return self._answer(request)
-        except Exception as problem:
-            self.trouble = f"{type(problem).__name__}: {problem}".replace("\n", " ")[:_WORDS_MAX]
+        except (
+            NoAnswer,
+            BaseError,
+            OSError,
+            ValueError,
+        ) as problem:  # what obstore raises; others are bugs, and mended by no waiting
+            self.trouble = _words(problem)
             raise NoAnswer(self.trouble) from problem
+
+    def _refusal(self, request: Request, problem: BaseException | None) -> tuple[str, str] | None:
+        """What no repetition mends: what happened, and what to do."""
+        words = str(problem)
+        if known := next((told for each, told in _FINAL.items() if each in words), None):
+            return known
+        if isinstance(problem, PermissionDeniedError | UnauthenticatedError) or ">AccessDenied<" in words:
+            what = "create objects: it is read-only for them" if isinstance(request, Create) else "read objects"
+            return f"access is denied: the keys may not {what}", _RIGHTS
+        if isinstance(problem, InvalidPathError | NotSupportedError):
+            return _words(problem), "correct the address"
+        return None
 
     def _answer(self, request: Request) -> Answer:
         match request:
             case Create(key, body):
-                try:
-                    obstore.put(self._store, key, body, mode="create", use_multipart=False)
-                except AlreadyExistsError:  # also S3's 409, which says nothing of what is there
-                    return False
-                return True
-            case Get((key,)):
-                return [self._get(key)]
+                (is_created,) = self._soonest(Create, [partial(self._create, key, body)])
+                return is_created
             case Get(keys):
-                return list(self._readers.map(self._get, keys))
+                return self._soonest(Get, [partial(self._get, key) for key in keys])
             case Newest(prefix):
-                pages = obstore.list(self._store, prefix)
+                # Where all objects count one is enough to know of, and there may be millions, of somebody else.
+                pages = islice(obstore.list(self._store, prefix), None if prefix else 1)
                 return max((each["path"] for page in pages for each in page), default="")
             case Delete(keys):
                 with suppress(FileNotFoundError):
                     obstore.delete(self._store, list(keys))
                 return None
 
+    def _create(self, key: str, body: bytes) -> bool:
+        try:
+            obstore.put(self._store, key, body, mode="create", use_multipart=False)
+        except AlreadyExistsError as problem:
+            if any(each in str(problem) for each in _CONFLICTS):  # S3's 409: of two at once, and maybe nothing is there
+                raise
+            return False
+        return True
+
     def _get(self, key: str) -> bytes | None:
         try:
             return bytes(obstore.get(self._store, key).bytes())
-        except FileNotFoundError:
+        except FileNotFoundError as problem:
+            if self._refusal(Get((key,)), problem):  # the bucket is not there, so nothing is known of the object
+                raise
             return None
 
+    # ---------------------------------------------------------------- what is late is asked a second time
 
-def _store_at(url: str) -> ObjectStore:
+    def _soonest(self, kind: type[Request], calls: Sequence[Callable[[], T]]) -> list[T]:
+        """What calls that are made at the same time return."""
+        took_s = self._took_s[kind]
+        until_s = time.monotonic() + _usual_s(list(took_s))
+        firsts = [self._threads.submit(_timed, call, took_s) for call in calls]
+        return [self._sooner(first, call, took_s, until_s) for first, call in zip(firsts, calls, strict=True)]
+
+    def _sooner(self, first: Future[T], call: Callable[[], T], took_s: deque[float], until_s: float) -> T:
+        """What a call returns, or if it is late, what the sooner of it and a second one does. An error is none, unless both have one."""
+        try:
+            first.exception(max(0.0, until_s - time.monotonic()))
+        except TimeoutError:
+            second = self._threads.submit(_timed, call, took_s)
+            return next((each for each in as_completed([first, second]) if each.exception() is None), first).result()
+        return first.result()
+
+
+def _usual_s(took_s: list[float]) -> float:
+    """In how many seconds 95 of 100 have their answer."""
+    if len(took_s) < _USUAL_MIN:
+        return _LONG_S
+    return max(_USUAL_MIN_S, sorted(took_s)[len(took_s) * 95 // 100])
+
+
+def _timed(call: Callable[[], T], took_s: deque[float]) -> T:
+    began_s = time.monotonic()
+    result = call()
+    took_s.append(time.monotonic() - began_s)
+    return result
+
+
+def _words(problem: BaseException) -> str:
+    """The first line of what obstore says. Pages of its own sources follow."""
+    return f"{type(problem).__name__}: {problem}".partition("\n")[0][:_WORDS_MAX]
+
+
+def _store_at(url: str, answer_s: float) -> ObjectStore:
     try:
         if url.startswith("memory:"):
             return MemoryStore()
         if url.startswith("file:"):
             return LocalStore.from_url(url, mkdir=True)
+        _check(url)
         return from_url(
             url,
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
-            client_options={"timeout": timedelta(seconds=ANSWER_S)},
+            client_options={
+                "timeout": timedelta(seconds=answer_s),
+                "connect_timeout": timedelta(seconds=min(answer_s, _CONNECT_S)),
+                "allow_http": True,  # whoever names an endpoint that is http:// means it; these options hide AWS_ALLOW_HTTP
+            },
         )
     except BaseException as problem:  # for an option that it does not know obstore raises what is no `Exception`
-        if isinstance(problem, KeyboardInterrupt | SystemExit):
+        if isinstance(problem, BadRequest | KeyboardInterrupt | SystemExit):
             raise
         raise BadRequest("data", f"{url!r} cannot be opened: {problem}") from problem
+
+
+def _check(url: str) -> None:
+    """Refuse what obstore would pass over, so that it opened another prefix than the one that is read."""
+    parts = urlsplit(url)
+    if parts.username is not None and parts.password is not None:
+        raise BadRequest("data", f"an address with keys in it is not opened, since it is shown and logged; {_KEYS}")
+    prefix = unquote(parts.path).strip("/")
+    if any(each in url for each in "?#") or not url.isprintable():
+        raise BadRequest("data", f"{url!r} has characters that no address of a bucket has, such as ? or #")
+    if prefix and not {"", ".", ".."}.isdisjoint(prefix.split("/")):
+        raise BadRequest("data", f"{url!r} has an empty part, `.` or `..` in its prefix")
+    if len(prefix.encode()) > _PREFIX_BYTES:
+        raise BadRequest(
+            "data", f"a prefix may have {_PREFIX_BYTES} bytes, and that of {url!r} has {len(prefix.encode())}"
+        )

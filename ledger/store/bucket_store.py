@@ -16,6 +16,7 @@ not change since the last root is named again. A reader that misses a piece has 
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -60,7 +61,7 @@ T = TypeVar("T")
 FORMAT: Final = 1
 PIECE: Final = 1 << 18
 """Bytes of a piece of the database's file."""
-_OPENING_TRIES: Final = 6
+_OPENING_TRIES: Final = 10
 _EDITION: Final = "edition"  # in the table `meta`
 
 
@@ -109,6 +110,7 @@ class BucketStore(DuckDBStore):
         self._looks = looks
         self._bucket, self._about, self._now_s = bucket, about, now_s
         self._life = JournalLife(b"")
+        self._tries_max = math.inf
         self._snapshot: Snapshot | None = None
         self._settled = Chain()  # up to the last slot whose commit the backlog has seen
         self._patches: Sequence[Patch] = ()  # of the commit that is under way
@@ -135,7 +137,7 @@ class BucketStore(DuckDBStore):
         self._catch_up_files(begun.root, [commit_in(entry.body) for entry in entries if entry.body])
 
     def _boot(self) -> Boot:
-        self._is_whole = False
+        self._is_whole, self._tries_max = False, _OPENING_TRIES
         boot = super()._boot()
         con = self._ready()
         edition = "" if self._snapshot is None else self._snapshot.edition
@@ -146,28 +148,30 @@ class BucketStore(DuckDBStore):
             self._drop_files()
             return self._boot()
         self._storages.begin(con)
-        self._is_whole = not self._looks
+        self._is_whole, self._tries_max = not self._looks, math.inf
         return boot
 
     def _check_prefix(self) -> None:
         """Whose prefix this is. Raises what says why it cannot be used."""
         if self._looks:
-            (there,) = self._asked(get([IDENTITY]), opening=True)
+            (there,) = self._asked(get([IDENTITY]))
             if there is None:
                 raise BadRequest("data", f"there is no ledger in {self._bucket.url}: nothing has run there")
             self._check_format(there)
             return
         try:
-            there = self._asked(claim(pack([FORMAT, secrets.token_hex(8)])), opening=True)
+            there = self._asked(claim(pack([FORMAT, secrets.token_hex(8)])))
         except NotCreatedOnce:
             why = "it overwrites an object that is to be created once: two supervisors would both commit there"
             raise BucketRefused(self._bucket.url, why, "use a store that knows `If-None-Match: *`") from None
-        if there is None:
-            raise BadRequest("data", f"{self._bucket.url} holds objects of somebody else; name an empty prefix")
         self._check_format(there)
 
-    def _check_format(self, there: bytes) -> None:
-        found = unpack(there)[0]
+    def _check_format(self, there: bytes | None) -> None:
+        try:
+            found = unpack(there or b"")[0]
+        except (ValueError, TypeError, LookupError):
+            words = f"{self._bucket.url} holds objects of somebody else; name an empty prefix"
+            raise BadRequest("data", words) from None
         if found != FORMAT:
             raise BucketRefused(self._bucket.url, f"{IDENTITY} says format {found}, and this Perdure reads {FORMAT}")
 
@@ -335,11 +339,9 @@ class BucketStore(DuckDBStore):
             raise LedgerDamaged(f"{self._bucket.url}/{name}", "it is there, and is not ours")
         return name
 
-    def _asked(self, procedure: Procedure[T], *, opening: bool = False) -> T:
+    def _asked(self, procedure: Procedure[T]) -> T:
         try:
-            if opening:
-                return self._bucket.run(procedure, tries_max=_OPENING_TRIES)
-            return self._bucket.run(procedure)
+            return self._bucket.run(procedure, tries_max=self._tries_max)
         except Fenced:
             why = "another supervisor has begun on this bucket since: this one commits nothing any more"
             raise LedgerError(self._bucket.url, why, "what it has not acknowledged is asked again there") from None
