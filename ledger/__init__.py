@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         AgentUnreachable,
         AwaitedInsideHandler,
         BadRequest,
+        BucketUnreachable,
         ConflictingRequest,
         DirectoryElsewhere,
         FiberStopped,

@@ -133,7 +133,7 @@ MUTANTS = (
            "test_while_the_bucket_is_gone_the_journal_has_no_end"),
     Mutant("ledger.store.bucket:Bucket._patiently", "never", "refusal tries_max",
            "test_what_no_repetition_mends_is_refused_at_once_and_in_words"),
-    Mutant("ledger.store.bucket:Bucket._sooner", "not caught", "TimeoutError",
+    Mutant("ledger.store.bucket:_sooner", "always", "exception",
            "test_of_two_copies_the_one_that_says_something_counts"),
     Mutant("ledger.store.bucket:_check", "never", "isdisjoint",
            "test_an_address_that_would_open_another_prefix_than_is_read_is_refused"),

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -89,6 +89,9 @@ _RIGHTS: Final = (
 )
 _CONFLICTS: Final = (">ConditionalRequestConflict<", ">OperationAborted<")
 
+_SILENCES: Final = (NoAnswer, BaseError, OSError, ValueError)
+"""What obstore raises. Other exceptions are bugs, which no waiting mends."""
+
 
 class BucketRefused(LedgerError):
     """The bucket cannot be used: it is not there, the keys are not for it, or it does not keep its promises."""
@@ -149,7 +152,7 @@ class Bucket:
 
     def unanswered_s(self) -> float:
         """How long the request has waited that waits longest for an answer, since it was sent first; 0 if none does."""
-        since_s = [wait.since_s for waits in list(self._waits.values()) for wait in list(waits.values())]
+        since_s = [each.since_s for waits in list(self._waits.values()) for each in list(waits.values())]
         return self._now_s() - min(since_s) if since_s else 0.0
 
     def signed(self, keys: Sequence[str]) -> list[str]:
@@ -185,12 +188,7 @@ class Bucket:
     def _ask(self, request: Request) -> Answer:
         try:
             return self._answer(request)
-        except (
-            NoAnswer,
-            BaseError,
-            OSError,
-            ValueError,
-        ) as problem:  # what obstore raises; others are bugs, and mended by no waiting
+        except _SILENCES as problem:
             self.trouble = _words(problem)
             raise NoAnswer(self.trouble) from problem
 
@@ -242,20 +240,21 @@ class Bucket:
     # ---------------------------------------------------------------- what is late is asked a second time
 
     def _soonest(self, kind: type[Request], calls: Sequence[Callable[[], T]]) -> list[T]:
-        """What calls that are made at the same time return."""
+        """What calls that are made at the same time return, each the sooner of one or two copies."""
         took_s = self._took_s[kind]
-        until_s = time.monotonic() + _usual_s(list(took_s))
         firsts = [self._threads.submit(_timed, call, took_s) for call in calls]
-        return [self._sooner(first, call, took_s, until_s) for first, call in zip(firsts, calls, strict=True)]
+        late = wait(firsts, _usual_s(list(took_s))).not_done
+        seconds = {
+            each: self._threads.submit(_timed, call, took_s)
+            for each, call in zip(firsts, calls, strict=True)
+            if each in late
+        }
+        return [_sooner(first, seconds[first]) if first in late else first.result() for first in firsts]
 
-    def _sooner(self, first: Future[T], call: Callable[[], T], took_s: deque[float], until_s: float) -> T:
-        """What a call returns, or if it is late, what the sooner of it and a second one does. An error is none, unless both have one."""
-        try:
-            first.exception(max(0.0, until_s - time.monotonic()))
-        except TimeoutError:
-            second = self._threads.submit(_timed, call, took_s)
-            return next((each for each in as_completed([first, second]) if each.exception() is None), first).result()
-        return first.result()
+
+def _sooner(first: Future[T], second: Future[T]) -> T:
+    """What that one returns which ends sooner. An error is no end, unless both have one."""
+    return next((each for each in as_completed([first, second]) if each.exception() is None), first).result()
 
 
 def _usual_s(took_s: list[float]) -> float:
