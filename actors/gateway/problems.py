@@ -26,6 +26,7 @@ from perdure.ledger import (
     AgentForbidden,
     AgentUnreachable,
     BadRequest,
+    BucketUnreachable,
     ConflictingRequest,
     HostUnavailable,
     LedgerError,
@@ -80,6 +81,7 @@ STATUSES: Final[tuple[tuple[type[Exception], int], ...]] = (
     (GatewayStopped, 503),
     (SupervisorUnreachable, 503),
     (HostUnavailable, 503),
+    (BucketUnreachable, 503),
     (LedgerError, 503),
     (OutcomeUnknown, 502),
     (RemoteError, 422),
@@ -92,7 +94,7 @@ AGAIN_S: Final = 2
 WARN_EVERY_S: Final = 60.0
 WARNED_MAX: Final = 100
 _WARNED: dict[str, float] = {}  # when each cause was logged last
-NOT_NOW: Final = (SupervisorUnreachable, HostUnavailable, LedgerError)
+NOT_NOW: Final = (SupervisorUnreachable, HostUnavailable, BucketUnreachable, LedgerError)
 """What is not the asker's mistake, and may be over in a while."""
 REASON_BYTES: Final = 123  # a close frame has at most 125, of which two are the code
 AGAIN: Final = 1013
@@ -107,6 +109,8 @@ def public(problem: Exception) -> Exception:
     """The same error without the path of the data directory, which is nobody's business who asks from elsewhere."""
     if isinstance(problem, LedgerError) and not isinstance(problem, VersionMismatch):
         return type(problem)("the data directory", problem.problem, problem.advice)
+    if isinstance(problem, BucketUnreachable):
+        return BucketUnreachable("the bucket", problem.unanswered_s, "", problem.retry_after_ms)
     return problem
 
 

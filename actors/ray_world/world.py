@@ -75,7 +75,8 @@ class RayCluster:
             telemetry=traced_program(),
             bucket=bucket_of(data),
         )
-        bring_up_to_date(deployment.data)
+        if not deployment.bucket:
+            bring_up_to_date(deployment.data)
         deployment.check_ledger()
         opening = Opening(deployment)
         member = OpenDirectory(deployment.data, opening.ensure)

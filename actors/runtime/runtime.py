@@ -43,7 +43,7 @@ from perdure.actors.runtime.data_directory import check_program, data_directory
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, awaited
 from perdure.actors.threads import awaitable, wait_for
-from perdure.ledger import BadRequest, RuntimeClosed, SupervisorUnreachable, check_format, check_whole
+from perdure.ledger import BadRequest, RuntimeClosed, SupervisorUnreachable, bucket_of, check_format, check_whole
 from perdure.policies import Limits
 
 
@@ -319,7 +319,8 @@ class Runtime:
     def _enter(self) -> RayCluster:
         if self._may_start:
             return RayCluster.start(self.data, address=self._address, limits=self.limits)
-        check_format(self.data)
+        if not bucket_of(self.data):
+            check_format(self.data)
         found = RayCluster.found(self.data, self._address)
         if found is None:
             raise SupervisorUnreachable(f"nothing serves {self.data}")

@@ -23,13 +23,15 @@ from perdure.actors.link.messages import (
     Observe,
     Prepare,
     Prepared,
+    Refused,
     Reply,
     RetireHost,
     RunEnded,
     Stop,
     Wait,
 )
-from perdure.actors.link.wire import error_to_plain
+from perdure.actors.link.questions import Query
+from perdure.actors.link.wire import content_of, error_to_plain
 from perdure.actors.supervisor.call_router import CallRouter
 from perdure.actors.supervisor.calls import Calls
 from perdure.actors.supervisor.publisher import Publisher
@@ -49,6 +51,7 @@ from perdure.ledger import (
     StopLives,
     Tell,
     View,
+    WorldError,
     are_alike,
     is_plain_end,
     is_plain_request,
@@ -107,6 +110,28 @@ class Intake:
             case HostHello():
                 return self._host_hello(session, message)
         return ()
+
+    def refuse_waiting(self, trouble: WorldError) -> None:
+        """Nothing becomes durable now: of what waits for a turn, refuse the new work of clients, and take in what only asks. What hosts say
+        waits, and so does what may have been accepted before."""
+        for line in self._sessions.inbox.values():
+            for at, (session, number, message) in enumerate(line):
+                if isinstance(message, Ask) and isinstance(message.question, Query):
+                    self._queries.add(session, message.ref, message.question)
+                elif session.is_host or not self._is_new(message):
+                    continue
+                elif isinstance(message, Request):
+                    session.say(Refused(message.run_id, error_to_plain(trouble), content_of(message)))
+                elif isinstance(message, Ask):
+                    session.say(Reply(message.ref, ok=False, value=error_to_plain(trouble)))
+                line[at] = Arrived(session, number, Wait([]))  # it has its number, and asks for nothing
+
+    def _is_new(self, message: Message) -> bool:
+        if isinstance(message, Request):
+            return message.run_id not in self._view.runs
+        if isinstance(message, Ask):
+            return not (isinstance(message.question, Call) and message.question.again)
+        return False
 
     def _host_vitals(self, session: PeerSession, said: HostVitals) -> None:
         host = self._view.hosts.get(session.peer_id)

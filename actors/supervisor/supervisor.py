@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -53,7 +53,7 @@ from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
 from perdure.actors.supervisor.sweep_queue import SweepQueue
-from perdure.actors.tasks import Tasks
+from perdure.actors.tasks import Tasks, awaited
 from perdure.actors.telemetry.run_spans import RunSpans
 from perdure.ledger import (
     BATCH_MIN,
@@ -391,7 +391,8 @@ class Supervisor:
         count = count_of(rows)
         is_brief = count <= BRIEF_MAX and not payloads and not self.sessions.inbox and self._carrier is None
         append = self.store.append if self._carrier is None else self._carrier.append
-        await self.world.threads.commit(partial(append, rows, payloads, patches), is_brief=is_brief)
+        commit = self.world.threads.commit(partial(append, rows, payloads, patches), is_brief=is_brief)
+        await (commit if self._carrier is None else self._meanwhile(commit))
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
         self.world.metrics.observe("commit_ms", took_ms)
         self.queries.work.commits += 1
@@ -400,6 +401,22 @@ class Supervisor:
         self.world.faults.at(KillPoint.AFTER_COMMIT)
         self.checkpoints.committed(count)
         return took_ms
+
+    async def _meanwhile(self, commit: Coroutine[object, object, None]) -> None:
+        """Wait until a commit is in the bucket. When that does not answer, what clients ask for is refused, and questions are answered."""
+        committing, findings = awaited(commit), list(self.findings)
+        try:
+            while not (await asyncio.wait({committing}, timeout=LOOK_MS / 1000))[0]:
+                trouble = self.store.unreachable()
+                if trouble is not None:
+                    self.findings[:] = [*findings, f"{trouble}. What is shown here may not be durable yet"]
+                    self.intake.refuse_waiting(trouble)
+                    self.queries.answer_all()
+                    self.sessions.flush()
+        finally:
+            committing.cancel()  # nothing happens to it if it has ended
+        self.findings[:] = findings
+        committing.result()
 
     async def _record(self, facts: Sequence[Fact]) -> None:
         await self._append([record_fact(self.view, fact, self.now_ms()) for fact in facts], [])

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from perdure.ledger.codec import pack, unpack
-from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError
+from perdure.ledger.errors import BadRequest, BucketUnreachable, LedgerDamaged, LedgerError
 from perdure.ledger.slots import (
     IDENTITY,
     WINDOW,
@@ -61,6 +61,9 @@ T = TypeVar("T")
 FORMAT: Final = 1
 PIECE: Final = 1 << 18
 """Bytes of a piece of the database's file."""
+SILENT_S: Final = 5.0
+"""Seconds without an answer after which new work is refused."""
+_RETRY_MS: Final = 2_000
 _OPENING_TRIES: Final = 10
 _EDITION: Final = "edition"  # in the table `meta`
 
@@ -264,6 +267,12 @@ class BucketStore(DuckDBStore):
         self._asked(self._life.append(body, pieces))
         self._committed += _weight(body, pieces)
         self._is_behind = True
+
+    def unreachable(self) -> BucketUnreachable | None:
+        silent_s = self._bucket.unanswered_s()
+        if silent_s < SILENT_S:
+            return None
+        return BucketUnreachable(self._bucket.url, silent_s, self._bucket.trouble, _RETRY_MS)
 
     def has_storage(self, agent_id: str) -> bool:
         return self._storages.has(agent_id)

@@ -31,7 +31,7 @@ import duckdb
 
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import is_damage
-from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
+from perdure.ledger.errors import BadRequest, BucketUnreachable, LedgerDamaged, LedgerError, LedgerUnwritable
 from perdure.ledger.storage.patches import Patch, StorageImage
 from perdure.ledger.store.assessment import Assessment, assess
 from perdure.ledger.store.batches import expand_rows
@@ -131,6 +131,9 @@ class DuckDBStore:
             self._make_durable(commit)
             self._mark = commit.after
             self._backlog.append(commit)
+
+    def unreachable(self) -> BucketUnreachable | None:
+        return None
 
     def storage(self, agent_id: str) -> StorageImage | None:
         raise AssertionError(f"the storage of {agent_id} lies in a directory of its own")

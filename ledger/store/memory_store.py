@@ -72,6 +72,9 @@ class MemoryStore:
         for payload in payloads:
             self._payloads[payload.run_id, payload.part] = (home.get(payload.run_id, self._last_seq), payload.body)
 
+    def unreachable(self) -> None:
+        return None
+
     def storage(self, agent_id: str) -> StorageImage | None:
         return self._storages.get(agent_id)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from perdure.ledger.errors import BucketUnreachable
     from perdure.ledger.storage.patches import Patch, StorageImage
 
 First = Literal["oldest", "newest"]
@@ -98,6 +99,9 @@ class Store(Protocol):
 
     carries_storages: bool
     """Whether the agents' storages are in this store, and not in a directory that all hosts share."""
+
+    def unreachable(self) -> BucketUnreachable | None:
+        """Why nothing becomes durable now, if it is far away and has not answered for a while. Any thread may ask."""
 
     def boot(self) -> Boot:
         """Read what a start needs, and mend what has a second copy. `findings` says what was found and done."""

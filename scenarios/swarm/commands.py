@@ -23,6 +23,10 @@ from perdure.scenarios.swarm.runner import SeedReport, SwarmReport, around_story
 from perdure.scenarios.swarm.stories import STORIES, play_parts
 from perdure.scenarios.testing.laboratory import Violation
 
+Carried = Annotated[
+    bool,
+    typer.Option("--carried", help="Storages ride with the ledger, as in a bucket, and hosts die with their disks."),
+]
 Story = Annotated[str | None, typer.Option(help="One story for every seed; by default the seed draws one.")]
 
 
@@ -33,6 +37,7 @@ def swarm_command(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Number of processes; by default one for each core.")
     ] = None,
+    carried: Carried = False,
     as_json: AsJson = False,
 ) -> None:
     """Play many small simulated worlds, each with faults drawn from its seed, and check the invariants throughout.
@@ -50,7 +55,10 @@ def swarm_command(
     count = processes or os.cpu_count() or 1
     report, stopped = SwarmReport(), None
     try:
-        swarm(seeds, first_seed, story=story, processes=count, on_progress=None if as_json else _progress, total=report)
+        swarm(
+            seeds, first_seed, story=story, processes=count, carried=carried,
+            on_progress=None if as_json else _progress, total=report,
+        )  # fmt: skip
     except KeyboardInterrupt as stop:
         stopped = stop
     next_seed, kills_per_second = first_seed + report.seeds, rate(report.kills, report.seconds)

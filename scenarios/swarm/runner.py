@@ -18,7 +18,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from multiprocessing import active_children, get_context
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from time import perf_counter
 
 from perdure.actors import Client, KillPoint
@@ -139,16 +141,20 @@ def weather_of(seed: int) -> Weather:
     )
 
 
-def play(seed: int, story: str | Story | None = None, *, limits: Limits = SWIFT) -> SeedReport:
+def play(seed: int, story: str | Story | None = None, *, limits: Limits = SWIFT, carried: bool = False) -> SeedReport:
     """Play one seed to its end, and say what came of it, whatever the story raised.
 
     Args:
         story: one of ours by its name, by default the one that the seed draws; or your own, a coroutine function that is given a client.
+        carried: the supervisor carries the agents' storages, as it does with a bucket, and each host loses its disk when it dies.
     """
     chosen = story_of(seed) if story is None else story
-    laboratory = Laboratory(seed, weather_of(seed), limits, diaries=isinstance(chosen, str))
     begun_s = perf_counter()
-    with _hushed(), laboratory:
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(TemporaryDirectory(prefix="perdure-"))) if carried else None
+        laboratory = Laboratory(seed, weather_of(seed), limits, diaries=isinstance(chosen, str), carried=place)
+        stack.enter_context(_hushed())
+        stack.enter_context(laboratory)
         play_it = (
             partial(_play_ours, name=chosen) if isinstance(chosen, str) else partial(_play, fire=chosen, calm=chosen)
         )
@@ -229,6 +235,7 @@ def swarm(
     limits: Limits = SWIFT,
     on_progress: Callable[[SeedReport, SwarmReport], None] | None = None,
     processes: int = 1,
+    carried: bool = False,
     total: SwarmReport | None = None,
 ) -> SwarmReport:
     """Play many seeds, and add up what came of them, in the order of the seeds.
@@ -238,11 +245,12 @@ def swarm(
             It is played twice in each world, first under fire, where it may be cut off anywhere, and then to its end. So it asks for its
             work under ids of its own, and calls what may be called again.
         processes: in how many at once. With more than one, a story of your own must be a function of a module.
+        carried: as for `play`.
         total: is added to, so that it says how far the swarm came when it is stopped by Ctrl-C.
     """
     total = SwarmReport() if total is None else total
     begun_s = perf_counter()
-    play_one, wanted = partial(play, story=story, limits=limits), range(first_seed, first_seed + seeds)
+    play_one, wanted = partial(play, story=story, limits=limits, carried=carried), range(first_seed, first_seed + seeds)
     for report in map(play_one, wanted) if processes <= 1 else _played_at_once(processes, play_one, wanted):
         total.add(report)
         total.seconds = perf_counter() - begun_s

@@ -18,7 +18,7 @@ import pytest
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.ledger import View
 from perdure.ledger.storage.agent_storages import Transaction
-from perdure.scenarios.swarm.runner import MIXTURE, SWIFT, SeedReport, SwarmReport, play, story_of, weather_of
+from perdure.scenarios.swarm.runner import MIXTURE, SWIFT, SeedReport, SwarmReport, play, story_of, swarm, weather_of
 from perdure.scenarios.swarm.stories import STORIES
 
 KILLS_MIN = 3_000
@@ -36,6 +36,14 @@ REPLAY = "from perdure.scenarios.swarm.runner import play; print(play(10_007).di
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_swarm_of_seeds_with_thousands_of_kills_breaks_no_invariant(part: int) -> None:
     play_seeds(part, KILLS_MIN / PARTS, DEAR_MAX)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("first_seed", range(0, 24, 6))
+def test_a_swarm_whose_storages_are_carried_loses_nothing_with_the_disks_of_its_hosts(first_seed: int) -> None:
+    total = swarm(6, first_seed, carried=True)
+    assert total.ok, "\n".join(f"{failure.replay}: {failure.problem}" for failure in total.failures)
+    assert total.kills > 20
 
 
 @pytest.mark.long

@@ -1,0 +1,164 @@
+"""Storages that the supervisor carries: nothing leaves a host before it is durable, and hosts die with their disks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import Agent, BucketUnreachable, RunContext, exposed
+from perdure.actors import Client
+from perdure.actors.sim_world.weather import Span, Weather
+from perdure.ledger.storage.patches import FilePatch, Patch, image_after, patch_of, whole
+from perdure.scenarios.testing.laboratory import Laboratory
+
+SLOW = Weather(commit_slow=1, commit_slow_ms=Span(20_000, 20_000))
+
+
+class Counter(Agent):
+    """Counts, and says how often it has answered."""
+
+    @exposed
+    def add(self, by: int) -> int:
+        self.state["n"] = self.state.get("n", 0) + by
+        return int(self.state["n"])
+
+    @exposed
+    async def add_durably(self, by: int) -> float:
+        self.add(by)
+        begun_s = asyncio.get_running_loop().time()
+        await self.storage.durable()
+        return asyncio.get_running_loop().time() - begun_s
+
+    @exposed
+    def rows(self) -> int:
+        self.sql("CREATE TABLE IF NOT EXISTS t (x INTEGER)")
+        self.sql("INSERT INTO t VALUES (1)")
+        return int(self.sql("SELECT count(*) FROM t")[0][0])
+
+
+class Stepper(Agent):
+    """Says how long its step took."""
+
+    async def run(self, input: None, run: RunContext) -> float:
+        async def nothing() -> int:
+            return 1
+
+        begun_s = asyncio.get_running_loop().time()
+        await run.step("one", nothing)
+        return asyncio.get_running_loop().time() - begun_s
+
+
+@pytest.fixture
+def laboratory(tmp_path: Path) -> Iterator[Laboratory]:
+    with Laboratory(1, carried=tmp_path) as made:
+        yield made
+
+
+async def kill_hosts(laboratory: Laboratory) -> None:
+    for host_id in list(laboratory.hosts):
+        laboratory.simulation.kill(host_id)
+    await asyncio.sleep(30)  # a call that was handed to one of them would be unknown
+
+
+def test_what_was_answered_is_there_on_another_host_without_any_file_of_the_first(laboratory: Laboratory) -> None:
+    async def story(client: Client) -> None:
+        agent = client.agent(Counter, "a")
+        assert [await agent.add(2), await agent.add(3), await agent.rows(), await agent.rows()] == [2, 5, 1, 2]
+        await kill_hosts(laboratory)
+        assert await agent.add(1) == 6
+        await kill_hosts(laboratory)
+        assert await agent.rows() == 3
+
+    laboratory.play(story)
+    laboratory.settle()
+
+
+def test_an_answer_waits_until_what_it_speaks_of_is_durable(laboratory: Laboratory) -> None:
+    async def story(client: Client) -> None:
+        agent = client.agent(Counter, "a")
+        await agent.add(1)
+        laboratory.simulation.change_weather(SLOW)
+        begun_s = asyncio.get_running_loop().time()
+        assert await agent.add(1) == 2
+        assert asyncio.get_running_loop().time() - begun_s > 15
+        laboratory.simulation.heal()
+
+    laboratory.play(story)
+
+
+@pytest.mark.parametrize("waits", ["step", "durable"])
+def test_a_step_and_durable_wait_for_it_too(laboratory: Laboratory, waits: str) -> None:
+    async def story(client: Client) -> float:
+        await client.agent(Counter, "a").add(1)
+        if waits == "durable":
+            laboratory.simulation.change_weather(SLOW)
+            took_s = await client.agent(Counter, "a").add_durably(1)
+        else:
+            run = asyncio.ensure_future(client.run(Stepper, run_id="s"))
+            await asyncio.sleep(0)
+            laboratory.simulation.change_weather(SLOW)
+            took_s = (await run).output
+        laboratory.simulation.heal()
+        return float(took_s)
+
+    assert laboratory.play(story) > 15
+
+
+def test_a_bucket_that_does_not_answer_refuses_new_work_and_answers_questions(
+    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trouble = BucketUnreachable("s3://b/p", 7.0, "connection refused", 2_000)
+
+    async def story(client: Client) -> None:
+        agent = client.agent(Counter, "a")
+        await agent.add(1)
+        laboratory.simulation.change_weather(Weather(commit_slow=1, commit_slow_ms=Span(100_000, 100_000)))
+        under_way = asyncio.ensure_future(agent.add(1))
+        await asyncio.sleep(6)
+        monkeypatch.setattr(laboratory.store, "unreachable", lambda: trouble)
+        with pytest.raises(BucketUnreachable, match="has not answered for 7 s"):
+            await client.run(Stepper, run_id="new")
+        with pytest.raises(BucketUnreachable):
+            await client.agent(Counter, "b").add(1)
+        assert any("s3://b/p has not answered" in each for each in (await client.ask("audit"))["findings"])
+        assert not under_way.done()
+        laboratory.simulation.heal()
+        assert await under_way == 2, "what was accepted goes on by itself"
+        assert not (await client.ask("audit"))["findings"]
+        monkeypatch.undo()
+        assert (await client.run(Stepper, run_id="new")).ok
+
+    laboratory.play(story)
+    laboratory.settle()
+
+
+# ---------------------------------------------------------------- patches
+
+
+PARTS: dict[str, tuple[Callable[[], FilePatch], bytes]] = {
+    "appended": (lambda: FilePatch("", 3, b"de", 5), b"abcde"),
+    "over the end": (lambda: FilePatch("", 2, b"XY", 4), b"abXY"),
+    "shorter": (lambda: FilePatch("", 0, b"x", 1), b"x"),
+    "behind a gap": (lambda: FilePatch("", 5, b"f", 6), b"abc\0\0f"),
+    "replaced": (lambda: whole("", b"new"), b"new"),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_patch_changes_a_file(name: str) -> None:
+    part, expected = PARTS[name]
+    first = image_after(None, [Patch("a", 1, 1, [whole("", b"abc")])])
+    patch = Patch("a", 1, 2, [part()])
+    after: Any = image_after(first, [patch_of(patch.packed())])
+    assert (after.number, after.files) == (2, {"": expected})
+
+
+def test_a_deleted_storage_is_none_and_the_next_one_begins_anew() -> None:
+    patches = [Patch("a", 1, 1, [whole("", b"abc"), whole(".wal", b"w")]), Patch("a", 0, 0)]
+    assert image_after(None, patches) is None
+    after: Any = image_after(None, [*patches, Patch("a", 2, 1, [whole("", b"z")])])
+    assert (after.number, after.files) == (1, {"": b"z"})

@@ -1,0 +1,105 @@
+"""What the programs do that `test_machines` begins: `python machine_programs.py NAME URL ADDRESS PLACE`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import platform
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from perdure import Agent, Limits, OutcomeUnknown, RunContext, Runtime, exposed
+
+LIMITS = Limits(hosts_max=4, idle_ms=1_000)
+AGENTS = 8
+STEPS = 12
+
+
+class Note(Agent):
+    """Counts in its state."""
+
+    @exposed
+    def add(self, by: int) -> int:
+        self.state["n"] = self.state.get("n", 0) + by
+        return int(self.state["n"])
+
+    @exposed
+    def show(self) -> list[object]:
+        return [self.state.get("n", 0), platform.node()]
+
+
+class Diary(Agent):
+    """Counts in a table."""
+
+    @exposed
+    def write(self, line: str) -> int:
+        self.sql("CREATE TABLE IF NOT EXISTS lines (line VARCHAR)")
+        self.sql("INSERT INTO lines VALUES ($1)", [line])
+        return int(self.sql("SELECT count(*) FROM lines")[0][0])
+
+
+class Stepper(Agent):
+    """Does one step after the other, and says where."""
+
+    async def run(self, n: int, run: RunContext) -> list[str]:
+        async def work() -> str:
+            await asyncio.sleep(0.5)
+            return platform.node()
+
+        return [await run.step(f"step {at}", work) for at in range(n)]
+
+
+def first(runtime: Runtime, place: Path) -> None:
+    """Opens the bucket, so the supervisor is here, and acknowledges work."""
+    told = {f"n{at}": runtime.agent(Note, f"n{at}").add(5) for at in range(AGENTS)}
+    lines = [runtime.agent(Diary, "d").write(f"line {at}") for at in range(3)]
+    whole = runtime.run(Stepper, 2, run_id="whole").output
+    runtime.start(Stepper, STEPS, run_id="long")
+    time.sleep(1.5)
+    _say(place, "first", {"told": told, "lines": lines, "whole": whole, "ps": runtime.ps()["hosts"]})
+    time.sleep(600)
+
+
+def second(runtime: Runtime, place: Path) -> None:
+    """Looks at what is there when the first one's machine is gone."""
+    runtime.agent(Note, "other").add(1)
+    _say(place, "second", {})
+    while not (place / "dead").exists():
+        time.sleep(0.02)
+    begun_s = time.monotonic()
+    answer, tries = None, 0
+    while answer is None:
+        tries += 1
+        try:
+            answer = runtime.agent(Note, "other").show()
+        except Exception as problem:
+            print(problem, flush=True)  # noqa: T201 - for who reads the log
+    after_s = time.monotonic() - begun_s
+    found = {f"n{at}": _shown(runtime, f"n{at}") for at in range(AGENTS)}
+    line = runtime.agent(Diary, "d").write("another line")
+    whole = runtime.run(Stepper, 2, run_id="whole")
+    steps = runtime.run(Stepper, STEPS, run_id="long")
+    told = {"answer": answer, "after_s": after_s, "found": found, "line": line, "whole": whole.output}
+    told |= {"steps": steps.output, "audit": runtime.audit(), "epoch": runtime.ps()["epoch"]}
+    _say(place, "third", told)
+    time.sleep(600)
+
+
+def _shown(runtime: Runtime, name: str) -> object:
+    while True:
+        with suppress(OutcomeUnknown):  # of a call that was handed to the machine that died
+            return runtime.agent(Note, name).show()
+
+
+def _say(place: Path, name: str, told: object) -> None:
+    draft = place / f"{name}.new"
+    draft.write_text(json.dumps(told, default=str), "utf-8")
+    draft.rename(place / f"{name}.json")
+
+
+if __name__ == "__main__":
+    _, program, url, address, folder = sys.argv
+    with Runtime(data=url, address=address, limits=LIMITS) as opened:
+        {"first": first, "second": second}[program](opened, Path(folder))
