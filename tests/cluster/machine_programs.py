@@ -15,6 +15,7 @@ from perdure import Agent, Limits, OutcomeUnknown, RunContext, Runtime, exposed
 LIMITS = Limits(hosts_max=4, idle_ms=1_000)
 AGENTS = 8
 STEPS = 12
+TRIES = 8
 
 
 class Note(Agent):
@@ -51,14 +52,14 @@ class Stepper(Agent):
         return [await run.step(f"step {at}", work) for at in range(n)]
 
 
-def first(runtime: Runtime, place: Path) -> None:
-    """Opens the bucket, so the supervisor is here, and acknowledges work."""
+def first(runtime: Runtime, place: Path, url: str) -> None:
+    """Has the supervisor on its machine, and is told of work that is done."""
     told = {f"n{at}": runtime.agent(Note, f"n{at}").add(5) for at in range(AGENTS)}
     lines = [runtime.agent(Diary, "d").write(f"line {at}") for at in range(3)]
     whole = runtime.run(Stepper, 2, run_id="whole").output
     runtime.start(Stepper, STEPS, run_id="long")
     time.sleep(1.5)
-    _say(place, "first", {"told": told, "lines": lines, "whole": whole, "ps": runtime.ps()["hosts"]})
+    _say(place, "first", {"url": url, "told": told, "lines": lines, "whole": whole})
     time.sleep(600)
 
 
@@ -99,7 +100,16 @@ def _say(place: Path, name: str, told: object) -> None:
     draft.rename(place / f"{name}.json")
 
 
+def begin(program: str, url: str, address: str, place: Path) -> None:
+    """Play a program. Ray may begin the first one's supervisor elsewhere than it was asked to: then another prefix is tried."""
+    for number in range(TRIES):
+        prefix = url if program == "second" else f"{url}/{number}"
+        with Runtime(data=prefix, address=address, limits=LIMITS) as runtime:
+            if program == "second":
+                second(runtime, place)
+            elif runtime.ps()["node"] == platform.node():
+                first(runtime, place, prefix)
+
+
 if __name__ == "__main__":
-    _, program, url, address, folder = sys.argv
-    with Runtime(data=url, address=address, limits=LIMITS) as opened:
-        {"first": first, "second": second}[program](opened, Path(folder))
+    begin(*sys.argv[1:4], Path(sys.argv[4]))

@@ -46,20 +46,19 @@ def said(folder: Path, name: str) -> Any:
 @pytest.mark.skipif(not are_possible(), reason="machines of their own need root, `ip netns` and `unshare`")
 def test_the_supervisors_machine_dies_with_its_disk_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     with cluster(tmp_path) as (made, s3):
-        url = s3.url("prefix")
 
-        def begin(number: int, program: str) -> None:
+        def begin(number: int, program: str, url: str) -> None:
             command = [sys.executable, str(PROGRAMS), program, url, made.ray, str(tmp_path)]
             made.popen(number, *command, log=tmp_path / f"{program}.log")
 
-        begin(2, "first")
+        begin(2, "first", s3.url("prefix"))
         before = said(tmp_path, "first")
-        begin(1, "second")
+        url = before["url"]
+        begin(1, "second", url)
         said(tmp_path, "second")
         made.kill(2)
         (tmp_path / "dead").touch()
         after = said(tmp_path, "third")
-        print(json.dumps({"before": before, "after": after}, indent=1))  # noqa: T201 - shown if it fails
         assert before["lines"] == [1, 2, 3]
         assert {name: n for name, (n, _) in after["found"].items()} == before["told"]
         assert {where for _, where in after["found"].values()} == {"node1"}

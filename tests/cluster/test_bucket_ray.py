@@ -1,0 +1,91 @@
+"""A bucket as the place of record on real Ray: whatever is killed and deleted on the machine, the next one goes on from the bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from perdure import Agent, RunContext, Runtime, exposed
+from perdure.actors.ray_world.os_processes import kill
+from perdure.ledger.bucket_cache import cache_of
+from perdure.policies import Limits
+from perdure.scenarios.bench.measuring import process_of
+from perdure.scenarios.cli import app
+from tests.s3_server import in_process
+
+STEPS = 8
+
+
+class Note(Agent):
+    """Counts in its state."""
+
+    @exposed
+    def add(self, by: int) -> int:
+        self.state["n"] = self.state.get("n", 0) + by
+        return int(self.state["n"])
+
+    @exposed(repeatable=True)
+    def show(self) -> int:
+        return int(self.state.get("n", 0))
+
+
+class Diary(Agent):
+    """Counts in a table."""
+
+    @exposed
+    def write(self, line: str) -> int:
+        self.sql("CREATE TABLE IF NOT EXISTS lines (line VARCHAR)")
+        self.sql("INSERT INTO lines VALUES ($1)", [line])
+        return int(self.sql("SELECT count(*) FROM lines")[0][0])
+
+
+class Stepper(Agent):
+    """Does one step after the other, and says in which attempt."""
+
+    async def run(self, n: int, run: RunContext) -> list[int]:
+        async def work() -> int:
+            await asyncio.sleep(0.2)
+            return run.attempt
+
+        return [await run.step(f"step {at}", work) for at in range(n)]
+
+
+def test_what_was_acknowledged_is_there_whatever_is_killed_and_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_CACHE", str(tmp_path / "cache"))
+    with in_process() as s3:
+        for name, value in s3.environment.items():
+            monkeypatch.setenv(name, value)
+        url, limits = s3.url("prefix"), Limits(hosts_max=2, idle_ms=500)
+        runtime = Runtime(url, limits=limits)
+        runtime.open()
+        notes = [runtime.agent(Note, f"n{at}") for at in range(3)]
+        assert [note.add(5) for note in notes] == [5, 5, 5]
+        assert [runtime.agent(Diary, "d").write(line) for line in "ab"] == [1, 2]
+        runtime.start(Stepper, STEPS, run_id="steps")
+        while not runtime.ps()["live_runs"]:
+            pass
+        for key in [key for key in runtime._session.cluster.processes() if key != "supervisor"]:  # type: ignore[union-attr] # noqa: SLF001
+            kill([process_of(runtime, key)])
+        assert [note.show() for note in notes] == [5, 5, 5]
+        kill([process_of(runtime, "supervisor")])
+        assert runtime.agent(Diary, "d").write("c") == 3
+        steps = runtime.run(Stepper, STEPS, run_id="steps").output
+        assert len(steps) == STEPS
+        runtime.kill_everything()
+        shutil.rmtree(tmp_path / "cache")
+
+        with Runtime(url, limits=limits) as again:
+            assert [again.agent(Note, f"n{at}").show() for at in range(3)] == [5, 5, 5]
+            assert again.agent(Diary, "d").write("d") == 4
+            assert again.run(Stepper, STEPS, run_id="steps").output == steps
+            assert again.audit()["balanced"]
+        shutil.rmtree(cache_of(url))
+        told = CliRunner().invoke(app, ["audit", "--json", "--data", url])
+        assert json.loads(told.stdout)["balanced"], told.output
