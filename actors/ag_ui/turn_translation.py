@@ -39,6 +39,7 @@ from perdure.actors.ag_ui.client_ids import turn_id
 from perdure.actors.ag_ui.run_events import AgUiRun, interrupt_id, interrupt_of, waiting_calls
 from perdure.actors.ag_ui.speech import Speech, value_of
 from perdure.actors.chat.turn import TurnPage, TurnTold
+from perdure.actors.events.message_parts import events_of
 from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, TurnDropped
 from perdure.actors.gateway.problems import is_known, told
@@ -140,35 +141,12 @@ def _told(message: OurMessage) -> Sequence[Message]:
     if message["role"] == "assistant":
         speech = Speech(message["id"])
         for number, part in enumerate(message["parts"]):
-            for chunk in _retold(part, f"part-{number}"):
+            for chunk in events_of(part, f"part-{number}"):
                 speech.say(chunk)
         return speech.messages
     text = "".join(part["text"] for part in message["parts"] if part["type"] == "text")
     kind = UserMessage if message["role"] == "user" else SystemMessage
     return [kind(id=message["id"], content=text)]
-
-
-def _retold(part: Part, part_id: str) -> list[JsonObject]:
-    kind = part["type"]
-    if kind in ("text", "reasoning"):
-        return [
-            {"type": f"{kind}-delta", "id": part_id, "delta": part.get("text", "")},
-            {"type": f"{kind}-end", "id": part_id},
-        ]
-    if kind == "step-start":
-        return [{"type": "start-step"}]
-    if "toolCallId" not in part:
-        return []
-    call = {"toolCallId": part["toolCallId"], "toolName": part.get("toolName") or kind.removeprefix("tool-")}
-    found: list[JsonObject] = [{"type": "tool-input-available", **call, "input": part.get("input")}]
-    state = part.get("state")
-    if state == "output-available":
-        found.append({"type": "tool-output-available", **call, "output": part.get("output")})
-    elif state == "output-error":
-        found.append({"type": "tool-output-error", **call, "errorText": part.get("errorText", "")})
-    elif state == "output-denied":
-        found.append({"type": "tool-output-denied", **call})
-    return found
 
 
 __all__ = ["input_of", "serve"]

@@ -24,7 +24,7 @@ from typing import Any, Final, cast
 from pydantic_core import to_json
 
 from perdure.actors.chat.plain_data import all_mended
-from perdure.actors.events.message_parts import RETRACT, call_cell
+from perdure.actors.events.message_parts import RETRACT, call_cell, events_of
 from perdure.policies import Event, Part, ToolState, is_tool_part, tool_name
 
 Chunk = dict[str, Any]
@@ -227,7 +227,7 @@ class Translator:
         self._say(chunk("start", event), always=True)
         told, self._silent_steps = self._silent_steps, self._silent_steps if self._retells_base else -1
         for at, part in enumerate(self._base):
-            for each in events_of(part, f"before-{at}"):
+            for each in retold(part, f"before-{at}"):
                 self._take(each)
         self._silent_steps = told
         self._skip_known()
@@ -370,16 +370,10 @@ class Translator:
         self.is_over = True
 
 
-def events_of(part: Part, part_id: str) -> list[Event]:
+def retold(part: Part, part_id: str) -> list[Event]:
     """The events that make a part of a stored message, in the state in which it is."""
-    kind = part["type"]
-    if kind in _TEXTS:
-        delta: Event = {"type": f"{kind}-delta", "id": part_id, "delta": part.get("text", "")}
-        return [{"type": f"{kind}-start", "id": part_id}, delta, {"type": f"{kind}-end", "id": part_id}]
-    if kind == "step-start":
-        return [{"type": "start-step"}]
     if not is_tool_part(part):
-        return [cast("Event", part)]
+        return events_of(part, part_id)
     state = part.get("state")
     call: Event = {**cast("Event", part), "toolName": tool_name(part)}
     events: list[Event] = made(call) if state in ENDS else [{**call, "type": "tool-input-available"}]

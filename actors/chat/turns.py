@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import cast
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.event_lists import batch, merged
@@ -25,6 +24,7 @@ from perdure.actors.chat.turn import Turn, TurnResult, text_in
 from perdure.actors.chat.turn_ends import ResponseHook, TurnOutcome, reported
 from perdure.actors.chat.turn_recovery import TurnRecovery, abort
 from perdure.actors.code.author_call import tried, tried_now
+from perdure.actors.events.message_parts import events_of
 from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.run_context import RunContext
 from perdure.ledger import BadRequest, ConflictingRequest, StaleIncarnation, StorageError
@@ -42,7 +42,6 @@ from perdure.policies import (
     default_repair,
     deferred_ids,
     is_dropped,
-    is_tool_part,
     overlaps,
     queue_decision,
     tool_name,
@@ -298,7 +297,7 @@ class TurnViews:
         events: list[Event] = [{"type": "start", "messageId": turn.message_id}]
         parts = message["parts"] if message is not None else []
         for number, part in enumerate(parts[turn.base :]):
-            events += _events_of(part, f"part-{number}")
+            events += events_of(part, f"part-{number}")
         last: Event = {"type": _LAST.get(turn.status, "error")}
         if last["type"] == "error":
             last["errorText"] = turn.error
@@ -319,26 +318,6 @@ def _result(turn: Turn, text: str = "", message: Message | None = None) -> TurnR
 
 
 _LAST = {TurnStatus.COMPLETED: "finish", TurnStatus.ABORTED: "abort"}
-
-
-def _events_of(part: Part, part_id: str) -> list[Event]:
-    kind = part["type"]
-    if kind in ("text", "reasoning"):
-        delta: Event = {"type": f"{kind}-delta", "id": part_id, "delta": part.get("text", "")}
-        return [{"type": f"{kind}-start", "id": part_id}, delta, {"type": f"{kind}-end", "id": part_id}]
-    if kind == "step-start":
-        return [{"type": "start-step"}]
-    if not is_tool_part(part):
-        return [cast("Event", part)]
-    call_id, name, state = part["toolCallId"], tool_name(part), part.get("state")
-    begun: Event = {"type": "tool-input-available", "toolCallId": call_id, "toolName": name, "input": part.get("input")}
-    if state == ToolState.OUTPUT_AVAILABLE:
-        return [begun, {"type": "tool-output-available", "toolCallId": call_id, "output": part.get("output")}]
-    if state == ToolState.OUTPUT_ERROR:
-        return [begun, {"type": "tool-output-error", "toolCallId": call_id, "errorText": part.get("errorText", "")}]
-    if state == ToolState.OUTPUT_DENIED:
-        return [begun, {"type": "tool-output-denied", "toolCallId": call_id}]
-    return [begun]
 
 
 # ---------------------------------------------------------------- turns

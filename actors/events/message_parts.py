@@ -17,7 +17,7 @@ from typing import TypeGuard, cast
 
 from pydantic_core import from_json
 
-from perdure.policies import JsonObject, Part, ToolState, without
+from perdure.policies import Event, JsonObject, Part, ToolState, is_tool_part, tool_name, without
 
 Chunk = Mapping[str, object]
 """An unchecked event of a UI message stream; `type` says which."""
@@ -46,6 +46,27 @@ def apply_chunk(parts: list[Part], chunk: Chunk) -> list[Part]:
         return parts
     step = _STEPS.get(kind) or (_data if kind.startswith("data-") else None)
     return step(parts, chunk) if step else parts
+
+
+def events_of(part: Part, part_id: str) -> list[Event]:
+    """The events that make a part of a stored message, as short as can be."""
+    kind = part["type"]
+    if kind in ("text", "reasoning"):
+        delta: Event = {"type": f"{kind}-delta", "id": part_id, "delta": part.get("text", "")}
+        return [{"type": f"{kind}-start", "id": part_id}, delta, {"type": f"{kind}-end", "id": part_id}]
+    if kind == "step-start":
+        return [{"type": "start-step"}]
+    if not is_tool_part(part):
+        return [cast("Event", part)]
+    call_id, name, state = part["toolCallId"], tool_name(part), part.get("state")
+    begun: Event = {"type": "tool-input-available", "toolCallId": call_id, "toolName": name, "input": part.get("input")}
+    if state == ToolState.OUTPUT_AVAILABLE:
+        return [begun, {"type": "tool-output-available", "toolCallId": call_id, "output": part.get("output")}]
+    if state == ToolState.OUTPUT_ERROR:
+        return [begun, {"type": "tool-output-error", "toolCallId": call_id, "errorText": part.get("errorText", "")}]
+    if state == ToolState.OUTPUT_DENIED:
+        return [begun, {"type": "tool-output-denied", "toolCallId": call_id}]
+    return [begun]
 
 
 def normalized_input(raw: object) -> JsonObject:
