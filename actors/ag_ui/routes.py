@@ -12,10 +12,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from perdure.actors.ag_ui.client_ids import turn_id
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.bodies import body_of
+from perdure.actors.gateway.chat_turns import ChatTurns, turn_id
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
 from perdure.actors.gateway.streaming import event_stream
@@ -49,8 +49,7 @@ class _AgUi:
         names = request.path_params
         reached, _ = await self._backend.reach(who, [names["agent"], names["thread_id"]])
         turn = turn_id(reached.agent_id, names["run_id"])
-        was_open = await _chat(reached).caller.call("cancel_chat", turn)
-        return JSONResponse({"cancelled": was_open})
+        return JSONResponse({"cancelled": await ChatTurns(_chat(reached).caller).cancel(turn)})
 
 
 def _chat(reached: Reached) -> Reached:

@@ -36,12 +36,15 @@ from ag_ui.core import (
 )
 
 from perdure.actors.ag_ui.speech import Speech
+from perdure.actors.chat.turn import TurnPage
 from perdure.actors.events.message_parts import chunk_of
 from perdure.actors.events.reducer import FoldedEvent as RunEvent
 from perdure.actors.events.reducer import SentFrame
 from perdure.ledger import LAST_EVENTS
-from perdure.policies import Part, awaits_client, tool_name
+from perdure.policies import Part, TurnStatus, awaits_client, tool_name
 
+OUTPUTS: Final = frozenset({"tool-output-available", "tool-output-error", "tool-output-denied"})
+ANSWERS: Final = OUTPUTS | {"tool-approval-response"}
 VERSION: Final = "1.0"
 ACTIVITY: Final = "perdure.run"
 APPROVAL: Final = {
@@ -64,6 +67,7 @@ class AgUiRun:
         self._thread_id, self._run_id = thread_id, run_id
         self._given, self._fronted = list(given), frozenset(fronted)
         self._speech = Speech(run_id)
+        self._request_id, self._calls, self._is_told = "", frozenset[str](), True
         self._children: dict[str, _Child] = {}
         self._usage: list[TokenUsage] = []
         self._state: Mapping[str, object] | None = None
@@ -89,11 +93,24 @@ class AgUiRun:
 
     # the turn
 
-    def turn(self, stem: str) -> None:
-        self._speech = Speech(stem, given=self._given)
+    def follow(self, request_id: str, calls: frozenset[str] = frozenset()) -> None:
+        """The events of this turn come next. With `calls` an earlier run of the client has told those before the first answer to one."""
+        self._request_id, self._calls, self._is_told = request_id, calls, not calls
 
-    def chunk(self, chunk: Mapping[str, object]) -> list[BaseEvent]:
+    def event(self, event: Mapping[str, object]) -> list[BaseEvent]:
         """An event of the turn's stream."""
+        kind, own = event["type"], f"{self._request_id}-answer"
+        if kind == "start":
+            stem = own if event.get("messageId") == own else self._request_id
+            self._speech = Speech(stem, given=self._given)
+        self._is_told = self._is_told or (kind in ANSWERS and event.get("toolCallId") in self._calls)
+        if self._is_told:
+            return self._said(event)
+        self._speech.say(event)
+        self._is_behind = True
+        return []
+
+    def _said(self, chunk: Mapping[str, object]) -> list[BaseEvent]:
         self._catch_up()
         usage = chunk.get("usage") if chunk.get("type") == "finish-step" else None
         if isinstance(usage, Mapping):
@@ -104,11 +121,6 @@ class AgUiRun:
             found.append(MessagesSnapshotEvent(messages=self._all_messages()))
         return found
 
-    def skip(self, chunk: Mapping[str, object]) -> None:
-        # An earlier run of the client has told it.
-        self._speech.say(chunk)
-        self._is_behind = True
-
     def _catch_up(self) -> None:
         # What was open when the earlier run ended was closed then.
         if self._is_behind:
@@ -116,7 +128,8 @@ class AgUiRun:
             self._is_behind = self._speech.restated = False
 
     def knows(self, call_id: str) -> bool:
-        return any(part.get("toolCallId") == call_id for part in self._speech.parts)
+        """Whether the client is told of this call."""
+        return self._is_told and any(part.get("toolCallId") == call_id for part in self._speech.parts)
 
     # children
 
@@ -146,7 +159,18 @@ class AgUiRun:
         usage = self._usage or None
         return [*self.close(message), RunErrorEvent(message=message or "no reason is known", code=code, usage=usage)]
 
-    def parked(self, request_id: str) -> list[BaseEvent]:
+    def over(self, end: TurnPage) -> list[BaseEvent]:
+        match end["status"]:
+            case TurnStatus.PARKED:
+                return self.parked()
+            case TurnStatus.COMPLETED:
+                return self.succeeded()
+            case TurnStatus.ABORTED:
+                return self.cancelled()
+            case _:
+                return self.failed(end["error"], end["reason"] or end["status"])
+
+    def parked(self) -> list[BaseEvent]:
         """The turn waits for a person. If all that it waits for are tools of the front end, it executes them and begins another run."""
         waiting = waiting_calls(self._speech.parts)
         if not waiting:
@@ -154,7 +178,9 @@ class AgUiRun:
         if all(self._is_fronted(part) for part in waiting):
             ids = [str(part["toolCallId"]) for part in waiting]
             return self._finished(RunFinishedSuccessOutcome(pending_tool_call_ids=ids))
-        return self._finished(RunFinishedInterruptOutcome(interrupts=[interrupt(request_id, each) for each in waiting]))
+        return self._finished(
+            RunFinishedInterruptOutcome(interrupts=[interrupt(self._request_id, each) for each in waiting])
+        )
 
     def _is_fronted(self, part: Part) -> bool:
         return tool_name(part) in self._fronted and part.get("state") != "approval-requested"

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ag_ui.core import (
     AssistantMessage,
@@ -35,17 +35,17 @@ from ag_ui.core import (
 from ag_ui.encoder import EventEncoder
 from pydantic import ValidationError
 
-from perdure.actors.ag_ui.client_ids import turn_id
-from perdure.actors.ag_ui.run_events import AgUiRun, interrupt_id, interrupt_of, waiting_calls
+from perdure.actors.ag_ui.run_events import OUTPUTS, AgUiRun, interrupt_id, interrupt_of, waiting_calls
 from perdure.actors.ag_ui.speech import Speech, value_of
+from perdure.actors.chat.followers import TurnPages, is_last
 from perdure.actors.chat.turn import TurnPage, TurnTold
 from perdure.actors.events.message_parts import events_of
 from perdure.actors.gateway.backend import Backend, Reached
-from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, TurnDropped
+from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, TurnDropped, turn_id
 from perdure.actors.gateway.problems import is_known, told
-from perdure.actors.gateway.turn_follower import Framed, TurnFollower, is_last
+from perdure.actors.gateway.turn_follower import Framed, TurnFollower
 from perdure.ledger import BadRequest, PerdureError, of_json
-from perdure.policies import TURN_ENDED, Event, Json, JsonObject, Part, TurnStatus, says_nothing
+from perdure.policies import TURN_ENDED, Json, JsonObject, Part, TurnPlan, TurnStatus, says_nothing
 from perdure.policies import Message as OurMessage
 
 # ---------------------------------------------------------------- requests
@@ -83,14 +83,24 @@ def earlier(given: RunAgentInput) -> list[JsonObject]:
     return found
 
 
-def answers(given: RunAgentInput) -> dict[str, ToolMessage]:
+def planned(messages: list[JsonObject], known: Sequence[OurMessage]) -> TurnPlan:
+    """The turn that answers these messages: a new one, or another one in place of the answer to the last that is known."""
+    places = {message["id"]: at for at, message in enumerate(known)}
+    follows = known[places.get(str(messages[-1]["id"]), len(known)) + 1 :]
+    if follows and follows[0]["role"] == "assistant":
+        return TurnPlan("regenerate", instead_of=follows[0]["id"])
+    return TurnPlan("submission", messages)
+
+
+def answers(given: RunAgentInput) -> dict[str, CallAnswer]:
     # Only those that came since the last answer.
-    found: dict[str, ToolMessage] = {}
+    found: dict[str, CallAnswer] = {}
     for message in reversed(given.messages):
         if isinstance(message, AssistantMessage):
             break
         if isinstance(message, ToolMessage):
-            found[message.tool_call_id] = message
+            call_id, error = message.tool_call_id, message.error or None
+            found[call_id] = CallAnswer(call_id, None if error else value_of(message), error)
     return found
 
 
@@ -151,8 +161,6 @@ def _told(message: OurMessage) -> Sequence[Message]:
 
 __all__ = ["input_of", "serve"]
 
-ANSWERS = frozenset({"tool-approval-response", "tool-output-available", "tool-output-error", "tool-output-denied"})
-OUTPUTS: Final = frozenset({"tool-output-available", "tool-output-error", "tool-output-denied"})
 ENCODER = EventEncoder()
 
 
@@ -190,7 +198,6 @@ class _Serving:
     def __init__(self, backend: Backend, reached: Reached, given: RunAgentInput, run: AgUiRun) -> None:
         self._backend, self._reached, self._given, self._run = backend, reached, given, run
         self._call, self._turns = reached.caller.call, ChatTurns(reached.caller)
-        self._is_told = True
 
     async def events(self) -> AsyncGenerator[list[BaseEvent], None]:
         yield await self._state()
@@ -201,36 +208,33 @@ class _Serving:
         if target is None:
             yield self._run.succeeded()
             return
-        self._is_told = not target.calls
+        self._run.follow(target.request_id, target.calls)
         async with (
             TurnFollower(self._backend, self._reached, target.request_id, target.opening) as follower,
-            aclosing(self._followed(follower, target)) as pieces,
+            aclosing(self._followed(follower)) as pieces,
         ):
             async for piece in pieces:
                 yield piece
 
-    async def _followed(self, follower: TurnFollower, target: RunTarget) -> AsyncGenerator[list[BaseEvent], None]:
+    async def _followed(self, follower: TurnFollower) -> AsyncGenerator[list[BaseEvent], None]:
         is_over = False
         while not is_over:
             item = await follower.next()
             if isinstance(item, Framed):
                 yield self._framed(item)
             elif item is not None:
-                async for piece in self._page(item, target, follower):
+                async for piece in self._page(item, follower):
                     yield piece
                 is_over = is_last(item)
-                yield await self._state() + (self._over(item, target) if is_over else [])
+                yield await self._state() + (self._run.over(item) if is_over else [])
 
-    async def _page(
-        self, page: TurnPage, target: RunTarget, follower: TurnFollower
-    ) -> AsyncGenerator[list[BaseEvent], None]:
+    async def _page(self, page: TurnPage, follower: TurnFollower) -> AsyncGenerator[list[BaseEvent], None]:
         # The result of a call comes after all that its run has said, and may have changed the agent's state.
         for event in page["events"]:
             kind, call_id = event["type"], str(event.get("toolCallId") or "")
             while kind in OUTPUTS and (framed := await follower.said_before(call_id)) is not None:
                 yield self._framed(framed)
-            self._is_told = self._is_told or (kind in ANSWERS and call_id in target.calls)
-            yield self._said(event, target)
+            yield self._run.event(event)
             if kind in OUTPUTS:
                 yield await self._state()
             elif kind == "tool-input-available" and not event.get("providerExecuted"):
@@ -240,28 +244,8 @@ class _Serving:
         return self._run.state(await self._call("_perdure_state"))
 
     def _framed(self, framed: Framed) -> list[BaseEvent]:
-        is_known = self._is_told and self._run.knows(str(framed.frame.get("parent_tool_call_id")))
+        is_known = self._run.knows(str(framed.frame.get("parent_tool_call_id")))
         return self._run.frame(framed.frame, is_agent=framed.is_agent) if is_known else []
-
-    def _said(self, event: Event, target: RunTarget) -> list[BaseEvent]:
-        if event["type"] == "start":
-            own = f"{target.request_id}-answer"
-            self._run.turn(own if event.get("messageId") == own else target.request_id)
-        if self._is_told:
-            return self._run.chunk(event)
-        self._run.skip(event)
-        return []
-
-    def _over(self, end: TurnPage, target: RunTarget) -> list[BaseEvent]:
-        match end["status"]:
-            case TurnStatus.PARKED:
-                return self._run.parked(target.request_id)
-            case TurnStatus.COMPLETED:
-                return self._run.succeeded()
-            case TurnStatus.ABORTED:
-                return self._run.cancelled()
-            case _:
-                return self._run.failed(end["error"], end["reason"] or end["status"])
 
     # which turn it is
 
@@ -284,16 +268,11 @@ class _Serving:
         options: dict[str, object] = {"metadata": metadata(self._given)}
         if tools := client_tools(self._given):
             options["client_tools"] = tools
-        places = {message["id"]: at for at, message in enumerate(known)}
-        answer = next((each for each in known[places.get(messages[-1]["id"], len(known)) + 1 :]), None)
+        plan = planned(messages, known)
+        if plan.instead_of and (open_turn := await self._open_turn(plan.instead_of)):
+            return RunTarget(open_turn["request_id"])
         try:
-            if answer is None or answer["role"] != "assistant":
-                opening = await self._turns.begin("submission", messages, request_id, options)
-            elif open_turn := await self._open_turn(answer["id"]):
-                return RunTarget(open_turn["request_id"])
-            else:
-                options["instead_of"] = answer["id"]
-                opening = await self._turns.begin("regenerate", None, request_id, options)
+            opening = await self._turns.begin(plan, request_id, options)
         except TurnDropped as problem:
             raise BadRequest("messages", str(problem)) from None
         return RunTarget(request_id, opening=opening)
@@ -338,7 +317,7 @@ class _Serving:
         # The same answers were given before: whoever asks again is told what came of them.
         if turn is None:
             raise BadRequest("resume", "names a run that this thread does not know")
-        page = await self._call("_perdure_follow_turn", turn["request_id"], 0)
+        page = await TurnPages(self._call, turn["request_id"]).next()
         if not calls <= {each.get("toolCallId") for each in page["events"]}:
             raise BadRequest("resume", "names a call that the run has not made")
 
@@ -346,23 +325,20 @@ class _Serving:
         given = answers(self._given)
         if not given:
             return None
-        held = await self._turns.message(lambda each: any(part.get("toolCallId") in given for part in each["parts"]))
-        turn = held and await self._turns.newest(lambda each: each["message_id"] == held["id"])
-        if not turn or asking(self._given):
+        held = await self._turns.holder(given)
+        if held is None or asking(self._given):
             return None
-        waiting = await self._waiting(turn)
-        for call_id, message in given.items():
-            answer = (
-                CallAnswer(call_id, error=message.error) if message.error else CallAnswer(call_id, value_of(message))
-            )
-            if call_id in waiting and answer.fits(waiting[call_id]):
-                await self._turns.answer(answer)
+        turn = await self._turns.newest(lambda each: each["message_id"] == held["id"])
+        if turn is None:
+            return None
+        if turn["status"] == TurnStatus.PARKED:
+            await self._turns.answer_in(held, given.values())
         return RunTarget(turn["request_id"], frozenset(given))
 
     async def _waiting(self, turn: TurnTold | None) -> dict[str, Part]:
         if turn is None or turn["status"] != TurnStatus.PARKED:
             return {}
-        message = await self._turns.message(lambda each: each["id"] == turn["message_id"])
+        message = await self._turns.message(turn["message_id"])
         return {} if message is None else {str(part["toolCallId"]): part for part in waiting_calls(message["parts"])}
 
 

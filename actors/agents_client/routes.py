@@ -25,7 +25,6 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.agents_client.client_transcript import transcript
 from perdure.actors.agents_client.line import ClientSocket, Closed, chosen_protocol, encoded, json_text, words_of
 from perdure.actors.agents_client.resume import Attendance
 from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Author, TurnNotice, WatchedChat
@@ -46,7 +45,7 @@ from perdure.actors.link.caller import CallerSide
 from perdure.actors.link.wire import RemoteError
 from perdure.actors.tasks import Pending
 from perdure.ledger import AgentUnreachable, BadRequest, PerdureError, pack_value
-from perdure.policies import JsonObject, TurnPlan, plan_request
+from perdure.policies import JsonObject, plan_request
 
 PREFIX: Final = "/agents/"
 TAB: Final = "_pk"
@@ -207,7 +206,7 @@ class ChatDesk:
 
     def __init__(self, line: ClientSocket, talk: WatchedChat, attendance: Attendance) -> None:
         self._line, self._talk, self._attendance = line, talk, attendance
-        self._call, self._turns = talk.caller.call, ChatTurns(talk.caller)
+        self._call, self._turns = talk.caller.call, talk.stored
 
     async def take(self, frame: dict[str, Any]) -> None:
         taking = self._taking.get(frame["type"])
@@ -234,7 +233,7 @@ class ChatDesk:
             await self._refuse(request_id, words_of(problem))
 
     async def _submit(self, request_id: str, body: dict[str, Any]) -> None:
-        standing = await self._call("_perdure_standing", request_id)
+        standing = await self._turns.standing(request_id)
         if standing["known"] is not None:
             return  # the same request again: its turn is under way, or over
         waiting = [[each["id"], each["role"]] for turn in standing["turns"] for each in turn["waiting"]]
@@ -245,7 +244,7 @@ class ChatDesk:
             return
         self._talk.authors[request_id] = Author(self._line.number, self._talk.head)
         try:
-            await self._turns.accept(plan.trigger, plan.messages or None, request_id, _options(plan, body))
+            await self._turns.accept(plan, request_id, _options(body))
         except TurnDropped:
             self._talk.authors.pop(request_id, None)
             await self._line.send(MESSAGES, messages=await self._talk.transcript())
@@ -260,7 +259,7 @@ class ChatDesk:
         wire = frame.get("id")
         turn = next((each.turn for each in self._talk.turns.values() if each.wire == wire), wire)
         if isinstance(turn, str) and turn:
-            await self._call("cancel_chat", turn)
+            await self._turns.cancel(turn)
 
     # the transcript
 
@@ -296,7 +295,7 @@ class ChatDesk:
     async def _answer(self, frame: JsonObject, answer: CallAnswer) -> None:
         # The one who wants the continuation of the turn owns it, from before it can begin.
         try:
-            turns = (await self._call("_perdure_standing"))["turns"] if frame.get("autoContinue") is True else []
+            turns = (await self._turns.standing())["turns"] if frame.get("autoContinue") is True else []
             for turn in (each for each in turns if answer.call_id in each["waits_for"]):
                 self._attendance.answered(turn["request_id"])
             counted = await self._turns.answer(answer)
@@ -307,11 +306,10 @@ class ChatDesk:
             await self._tell_answered(answer.call_id)
 
     async def _tell_answered(self, call_id: str) -> None:
-        for message in reversed(await self._talk.transcript()):
-            if any(part.get("toolCallId") == call_id for part in message["parts"]):
-                frame = encoded("cf_agent_message_updated", message=message)
-                self._talk.add(TurnNotice("updated", frame=frame))
-                return
+        message = await self._turns.holder({call_id})
+        if message is not None:
+            frame = encoded("cf_agent_message_updated", message=message)
+            self._talk.add(TurnNotice("updated", frame=frame))
 
     # resuming
 
@@ -330,12 +328,10 @@ class ChatDesk:
     }
 
 
-def _options(plan: TurnPlan, body: JsonObject) -> JsonObject:
+def _options(body: JsonObject) -> JsonObject:
     # What else the client has sent is the turn's metadata.
     more = {name: value for name, value in body.items() if name not in OWN_FIELDS}
     found: JsonObject = {"metadata": more} if more else {}
-    if plan.instead_of:
-        found["instead_of"] = plan.instead_of
     return found | ({"client_tools": body["clientTools"]} if body.get("clientTools") else {})
 
 
@@ -368,7 +364,7 @@ class AgentsClients:
         if rest != [TRANSCRIPT] or not issubclass(reached.agent_class, ChatAgent):
             raise NoSuchAgent(f"{request.url.path!r:.200} has no transcript")
         try:
-            found = await transcript(reached.caller)
+            found = await ChatTurns(reached.caller).transcript()
         except AgentUnreachable as problem:
             raise NoSuchAgent(str(problem)) from problem
         return Response(json_text(found), media_type="application/json")

@@ -14,13 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from perdure.actors.agents_client.client_transcript import transcript
 from perdure.actors.agents_client.line import encoded, json_text
 from perdure.actors.chat.feed import FeedEvent, TurnAccepted, TurnBegun, TurnEnded, TurnStreamed
-from perdure.actors.chat.feed_follower import FeedCaller, Rest
+from perdure.actors.chat.followers import FeedCaller, Rest, TurnPages
 from perdure.actors.chat.turn import TurnStanding
+from perdure.actors.gateway.chat_turns import ChatTurns
 from perdure.actors.tasks import Pending, awaited
-from perdure.ledger import LedgerError, SupervisorUnreachable
 from perdure.policies import Event, Message, TurnStatus, shown_chunk
 
 RESPONSE: Final = "cf_agent_use_chat_response"
@@ -30,7 +29,6 @@ CHARS_MAX: Final = 32_000_000
 SETTLE_S: Final = 0.15
 """A tab works off its queue of chunks after the end of a stream; then it takes the transcript as it is told (client protocols A.8)."""
 RETURN_S: Final = 60.0
-AGAIN_S: Final = 1.0
 ANSWERS: Final = frozenset({"tool-output-available", "tool-output-error", "tool-approval-response"})
 
 
@@ -82,7 +80,7 @@ class WatchedChat:
     """A watched conversation."""
 
     def __init__(self, caller: FeedCaller) -> None:
-        self.caller = caller
+        self.caller, self.stored = caller, ChatTurns(caller)
         self.turns: dict[str, ShownTurn] = {}
         self.failed: ShownTurn | None = None
         self.authors: dict[str, Author] = {}
@@ -110,7 +108,7 @@ class WatchedChat:
         """Read how the conversation stands, and follow it from there. Raises what the call raises."""
         async with self._begun:
             if self._following is None:
-                standing = await self.caller.call("_perdure_standing")
+                standing = await self.stored.standing()
                 self._first = standing["next"]
                 for told in standing["turns"]:
                     turn = _seen(told)
@@ -158,7 +156,7 @@ class WatchedChat:
 
     async def transcript(self) -> list[Message]:
         # Messages of turns that have not begun are not stored yet, and are shown all the same.
-        found = await transcript(self.caller)
+        found = await self.stored.transcript()
         known = {each["id"] for each in found}
         return found + [each for told in self._waiting.values() for each in told if each["id"] not in known]
 
@@ -171,21 +169,18 @@ class WatchedChat:
         """A turn whose end was not told on a line that was lost; None if it is open, or forgotten."""
         if not turn or turn in self.turns:
             return None
-        known = (await self.caller.call("_perdure_standing", turn))["known"]
+        known = (await self.stored.standing(turn))["known"]
         return None if known is None else _seen(known)
 
     async def kept(self, turn: str, last: int) -> AsyncGenerator[tuple[int, Event], None]:
         """The chunks of a turn before a number, each with its own. Raises `BadRequest` if the turn is forgotten."""
-        first = 0
-        while first < last:
-            page = await self.caller.call("_perdure_follow_turn", turn, first)
-            for number, event in enumerate(page["events"], first):
+        pages, first = TurnPages(self.caller.call, turn), -1
+        while first < pages.next_event < last:
+            first = pages.next_event
+            for number, event in enumerate((await pages.next())["events"], first):
                 chunk = shown_chunk(event)
                 if chunk is not None and number < last:
                     yield number, chunk
-            if page["next"] <= first:
-                return
-            first = page["next"]
 
     async def show_all(self, besides: int = -1) -> None:
         if set(self.attending) - {besides}:
@@ -197,11 +192,7 @@ class WatchedChat:
         rest = Rest(self.caller)
         try:
             while True:
-                try:
-                    page = await self.caller.call("_perdure_feed", self._first, rest.hold_s)
-                except (SupervisorUnreachable, LedgerError):
-                    await asyncio.sleep(AGAIN_S)
-                    continue
+                page = await rest.ask("_perdure_feed", self._first)
                 await self._take(page["events"])
                 self._first = page["next"]
                 await rest.after(is_resting=page["is_resting"])
@@ -289,7 +280,7 @@ class WatchedChat:
 
     async def _look_whether_parked(self, turn: ShownTurn) -> None:
         # The answer of a turn was written, and the turn has not ended: it may wait for a person now.
-        told = (await self.caller.call("_perdure_standing", turn.turn))["known"]
+        told = (await self.stored.standing(turn.turn))["known"]
         if told is not None and told["status"] == TurnStatus.PARKED and self.turns.get(turn.turn) == turn:
             parked = self.turns[turn.turn] = replace(turn, status=TurnStatus.PARKED)
             self.add(TurnNotice("parked", parked))

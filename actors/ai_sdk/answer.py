@@ -12,11 +12,12 @@ from typing import Final
 from perdure.actors.ai_sdk.chunks import ENDS, Chunk, Translator, made
 from perdure.actors.ai_sdk.client_turns import Following
 from perdure.actors.chat.event_lists import merged
+from perdure.actors.chat.followers import is_last, is_newest
 from perdure.actors.chat.turn import TurnPage
 from perdure.actors.events.reducer import AgentToolEvents, RunState
 from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.problems import told as words_of
-from perdure.actors.gateway.turn_follower import Framed, TurnFollower, is_last, is_newest
+from perdure.actors.gateway.turn_follower import Framed, TurnFollower
 from perdure.ledger import BadRequest, PerdureError
 from perdure.policies import PROGRESS_EVERY_S, Event, TurnStatus
 

@@ -19,19 +19,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.actors.ai_sdk.chunks import OLDEST, Translator
-from perdure.actors.chat.conversation import TRIGGERS
 from perdure.actors.chat.turn import TurnPage, TurnTold
 from perdure.actors.gateway.backend import Backend, Reached
-from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns
+from perdure.actors.gateway.chat_turns import UNDER_WAY, CallAnswer, ChatTurns
 from perdure.actors.gateway.problems import NotNow
 from perdure.actors.life.handle import address_of
 from perdure.ledger import AgentUnreachable, BadRequest, ConflictingRequest, Standalone, digest_of, request_of
-from perdure.policies import Message, Part, ToolState, TurnStatus, is_settled, is_tool_part
+from perdure.policies import Message, Part, ToolState, TurnPlan, TurnStatus
 
 SUBMIT, REGENERATE = "submit-message", "regenerate-message"
 OWN: Final = frozenset({"id", "messages", "trigger", "messageId", "clientTools"})
 """The fields of a request that the protocol knows; the others are the author's, as metadata of the turn."""
-UNDER_WAY: Final = [str(TurnStatus.ACCEPTED), str(TurnStatus.RUNNING)]
+REPLACED: Final = "replaced by the client"
 
 
 @dataclass(frozen=True)
@@ -91,8 +90,8 @@ class ClientTurns:
         if request.last.get("role") == "assistant":
             return await self._go_on(request)
         if request.message_id is not None:
-            await self._cancel_open()
-            return await self._replace(request, request.message_id)
+            await self._turns.cancel_under_way(REPLACED)
+            return await self._anew(request, in_place_of(request.last, request.message_id))
         return await self._submit(request)
 
     async def resume(self) -> Following | None:
@@ -113,59 +112,39 @@ class ClientTurns:
     # messages of the user
 
     async def _submit(self, request: TurnRequest) -> Following:
-        message_id = request.last.get("id")
+        plan, message_id = TurnPlan("chat", [request.last]), request.last.get("id")
         if not isinstance(message_id, str):
-            return await self._chatted(request, self._new_id())
+            return await self._anew(request, [plan])
         request_id = request_of(message_id)
         try:
-            following = await self._chatted(request, request_id)
+            told = await self._turns.begin(plan, request_id, request.options)
         except ConflictingRequest as problem:
             known = await self._turns.known(request_id)
             if problem.field != "request_id" or known is None:
                 raise
             if known["status"] in UNDER_WAY:
                 return await self._from_start(known)
-            return await self._replace(request, message_id)
-        told = following.opening
-        assert told is not None
+            return await self._anew(request, in_place_of(request.last, message_id))
         failed = (TurnStatus.ERROR, TurnStatus.ABORTED, TurnStatus.SKIPPED)
-        is_old_failure = not told["accepted"] and told["status"] in failed
-        return await self._replace(request, message_id) if is_old_failure else following
-
-    async def _chatted(self, request: TurnRequest, request_id: str, **options: str) -> Following:
-        told = await self._turns.begin("chat", [request.last], request_id, {**request.options, **options})
+        if not told["accepted"] and told["status"] in failed:
+            return await self._anew(request, in_place_of(request.last, message_id))
         return Following(request_id, Translator(self._major), told)
 
-    async def _replace(self, request: TurnRequest, message_id: str) -> Following:
-        try:
-            return await self._chatted(request, self._new_id(), instead_of=message_id)
-        except BadRequest as problem:
-            if problem.field != "instead_of":
-                raise
-        return await self._chatted(request, self._new_id())  # the message is not known, so it is a new one
-
     async def _regenerate(self, request: TurnRequest) -> Following:
-        was_under_way = await self._cancel_open()
+        was_under_way = await self._turns.cancel_under_way(REPLACED)
         newest = await self._call("get_messages", 1)
         answer = request.message_id or (newest[-1]["id"] if newest and newest[-1]["role"] == "assistant" else None)
-        if answer is not None and not was_under_way:
-            request_id, given = self._new_id(), {**request.options, "instead_of": answer}
-            try:
-                told = await self._turns.begin("regenerate", None, request_id, given)
-                return Following(request_id, Translator(self._major), told)
-            except BadRequest as problem:
-                if problem.field != "instead_of":
-                    raise
-        if request.last.get("role") != "user" or not isinstance(request.last.get("id"), str):
-            raise BadRequest("messages", "there is no answer to give again, and the last message is none of the user's")
-        return await self._replace(request, str(request.last["id"]))
+        plans = [] if answer is None or was_under_way else [TurnPlan("regenerate", instead_of=answer)]
+        if request.last.get("role") == "user" and isinstance(request.last.get("id"), str):
+            plans += in_place_of(request.last, str(request.last["id"]))
+        return await self._anew(request, plans)
 
-    async def _cancel_open(self) -> bool:
-        # The last one first, so that none begins meanwhile.
-        turns = [each for each in await self._call("list_turns", UNDER_WAY) if each["trigger"] in TRIGGERS]
-        for each in reversed(turns):
-            await self._call("cancel_chat", each["request_id"], "replaced by the client")
-        return bool(turns)
+    async def _anew(self, request: TurnRequest, plans: list[TurnPlan]) -> Following:
+        request_id = self._new_id()
+        told = await self._turns.begin_first(plans, request_id, request.options)
+        if told is None:
+            raise BadRequest("messages", "there is no answer to give again, and the last message is none of the user's")
+        return Following(request_id, Translator(self._major), told)
 
     # answers of the client
 
@@ -176,8 +155,8 @@ class ClientTurns:
         if not isinstance(given, list):
             raise BadRequest("messages", f"the parts of the last one are {type(given).__name__}, not a list")
         parts = [each for each in given if isinstance(each, Mapping)]
-        stored = await self._stored(message_id)
-        accepted = [each for each in answers_in(parts, stored) if await self._turns.answer(each)]
+        said = [answer for each in parts if (answer := answer_of(each)) is not None]
+        accepted = await self._turns.answer_in(await self._stored(message_id), said)
         turn = await self._turn_of(message_id, [each.call_id for each in accepted])
         if turn is None or (turn["status"] in (TurnStatus.ABORTED, TurnStatus.ERROR) and not accepted):
             raise NotNow(f"the message {message_id!r:.80} waits for no answer of a client")
@@ -191,7 +170,7 @@ class ClientTurns:
         return Following(turn["request_id"], translator)
 
     async def _stored(self, message_id: str) -> Message:
-        found = await self._turns.message(lambda each: each["id"] == message_id)
+        found = await self._turns.message(message_id)
         if found is None:
             raise NotNow(f"no message is known as {message_id!r:.80}")
         return found
@@ -215,15 +194,13 @@ class ClientTurns:
         return stored["parts"][: turn["base"]]
 
 
-def answers_in(parts: list[Mapping[str, object]], stored: Message) -> list[CallAnswer]:
-    calls = [part for part in stored["parts"] if is_tool_part(part) and not is_settled(part)]
-    waiting: dict[object, Part] = {part["toolCallId"]: part for part in calls}
-    said = [(_answer(each), waiting[each["toolCallId"]]) for each in parts if each.get("toolCallId") in waiting]
-    return [answer for answer, part in said if answer is not None and answer.fits(part)]
+def in_place_of(message: Mapping[str, object], message_id: str) -> list[TurnPlan]:
+    """A message of the user takes the place of another, or is a new one if that is not known."""
+    return [TurnPlan("chat", [message], message_id), TurnPlan("chat", [message])]
 
 
-def _answer(part: Mapping[str, object]) -> CallAnswer | None:
-    call_id, state, approval = str(part["toolCallId"]), part.get("state"), part.get("approval")
+def answer_of(part: Mapping[str, object]) -> CallAnswer | None:
+    call_id, state, approval = str(part.get("toolCallId")), part.get("state"), part.get("approval")
     if state == ToolState.APPROVAL_RESPONDED and isinstance(approval, Mapping):
         reason = approval.get("reason") if isinstance(approval.get("reason"), str) else None
         approved = approval.get("approved")

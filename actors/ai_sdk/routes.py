@@ -30,11 +30,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from perdure.actors.ai_sdk.answer import chunks_of
 from perdure.actors.ai_sdk.chunks import NEWEST, OLDEST, Chunk
-from perdure.actors.ai_sdk.client_turns import UNDER_WAY, ClientTurns, Following, TurnRequest
+from perdure.actors.ai_sdk.client_turns import ClientTurns, Following, TurnRequest
 from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.code.author_call import tried
 from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.bodies import body_of, parsed_object
+from perdure.actors.gateway.chat_turns import ChatTurns
 from perdure.actors.gateway.problems import status_of, told
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
@@ -282,7 +283,7 @@ class _Chats:
 
     async def cancel(self, request: Request) -> Response:
         _, reached = await self._addressed(request, Scope.CHAT)
-        return JSONResponse({"cancelled": await reached.caller.call("cancel_all_chats", "cancelled by the client")})
+        return JSONResponse({"cancelled": await ChatTurns(reached.caller).cancel_all("cancelled by the client")})
 
     async def messages(self, request: Request) -> Response:
         # Without the answers that are being written: to resume tells these from their start.
@@ -292,7 +293,7 @@ class _Chats:
         if said is not None and not said.isdecimal():
             raise BadRequest("limit", f"{said!r:.40} is no number of messages")
         found = await reached.caller.call("get_messages", None if said is None else int(said), before)
-        written = {each["message_id"] for each in await reached.caller.call("list_turns", UNDER_WAY)}
+        written = {each["message_id"] for each in await ChatTurns(reached.caller).under_way()}
         shown = [each for each in found if each["id"] not in written]
         return Response(to_json(all_mended(shown)), media_type="application/json")
 

@@ -1,7 +1,6 @@
 """Asking for a turn and following it, from wherever the caller is, and telling a callback: `on_start, on_event*`, then one of three ends.
 
-A follower asks the agent for the events from a number on, again and again. A new life of the agent answers as well as the old one, so the
-death of a supervisor or a host does not end it. The ends of an attempt, in the stream:
+The ends of an attempt, in the stream of a turn that is followed (`TurnPages`):
 
     finish                     on_done
     error, abort               on_error
@@ -27,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, Unpack
 
 from perdure.actors.chat.chat_messages import Messages
+from perdure.actors.chat.followers import TurnPages, is_last
 from perdure.actors.chat.turn import TurnPage, TurnResult
 from perdure.actors.chat.waits import WaitedTooLong, Waits
 from perdure.actors.code.author_call import in_words, is_async, text_of, tried
@@ -230,10 +230,10 @@ async def follow_turn(
     check_whole("first", first, 0)
     runner = CallbackRunner(callback, caller.threads)
     known = first > 0 or opening is not None
-    follower = _Follower(caller, request_id, runner, first, is_known=known, awaits_people=follow is True)
+    follower = _Follower(caller, request_id, runner, first, opening, is_known=known, awaits_people=follow is True)
     runner.tell("on_start", {"requestId": request_id})
     try:
-        return await follower.run(opening, to_the_end=callback is None if follow is None else follow)
+        return await follower.run(to_the_end=callback is None if follow is None else follow)
     except asyncio.CancelledError:
         await follower.lost("The caller has stopped following the turn.")
         raise
@@ -250,33 +250,31 @@ class _Follower:
         request_id: str,
         runner: CallbackRunner,
         first: int,
+        opening: TurnPage | None,
         *,
         is_known: bool,
         awaits_people: bool,
     ) -> None:
-        self._caller, self._request_id, self._runner = caller, request_id, runner
-        self._first, self._is_known, self._awaits_people = first, is_known, awaits_people
+        self._request_id, self._runner, self._first = request_id, runner, first
+        self._is_known, self._awaits_people = is_known, awaits_people
+        self._pages = TurnPages(caller.call, request_id, first, opening, awaits_people=awaits_people)
         self._attached: float = 0
         """The attempt that was under way when it came. Earlier ones are history; so are all of a turn that was over."""
 
-    async def run(self, opening: TurnPage | None, *, to_the_end: bool) -> TurnResult:
+    async def run(self, *, to_the_end: bool) -> TurnResult:
         """Follow to the end of the attempt, of the turn, or to where it waits for a person."""
-        told = opening or await self._asked()
-        while told is not None:
-            self._is_known = self._is_known or bool(told["attempt"])
-            is_over = told["status"] in TURN_ENDED
-            self._attached = self._attached or (math.inf if is_over else told["attempt"])
-            result = self._heard(told)
-            if result is not None and not to_the_end:
-                await self._runner.finish("on_interrupted", result[1])
-                return result[0]
-            if result is not None:
-                self._runner.tell("on_interrupted", result[1])
-            elif is_over and self._first >= told["next_event"]:
-                return await self._ended(_result_of(told))
-            elif told["status"] == TurnStatus.PARKED and not self._awaits_people and self._first >= told["next_event"]:
-                return await self._parked(_result_of(told), told["attempt"])
-            told = await self._asked()
+        while (page := await self._page()) is not None:
+            self._is_known = self._is_known or bool(page["attempt"])
+            is_over = page["status"] in TURN_ENDED
+            self._attached = self._attached or (math.inf if is_over else page["attempt"])
+            interrupted = self._heard(page, to_the_end=to_the_end)
+            if interrupted is not None:
+                await self._runner.finish("on_interrupted", interrupted[1])
+                return interrupted[0]
+            if is_last(page) and is_over:
+                return await self._ended(_result_of(page))
+            if is_last(page) and not self._awaits_people:
+                return await self._parked(_result_of(page), page["attempt"])
         return await self._ended(
             TurnResult(
                 request_id=self._request_id,
@@ -299,10 +297,9 @@ class _Follower:
         )
         await self._runner.finish("on_interrupted", info)
 
-    async def _asked(self) -> TurnPage | None:
+    async def _page(self) -> TurnPage | None:
         try:
-            asked, how = (self._request_id, self._first), {"awaits_people": self._awaits_people}
-            told: TurnPage = await self._caller.call("_perdure_follow_turn", *asked, **how)
+            return await self._pages.next()
         except BadRequest as problem:
             if problem.field == "request_id" and self._is_known:
                 return None
@@ -311,16 +308,18 @@ class _Follower:
         except PerdureError as problem:
             await self.lost(text_of(problem))
             raise
-        return told
 
-    def _heard(self, told: TurnPage) -> tuple[TurnResult, Interrupted] | None:
-        for event in told["events"]:
+    def _heard(self, page: TurnPage, *, to_the_end: bool) -> tuple[TurnResult, Interrupted] | None:
+        for event in page["events"]:
             self._first += 1
             if event.get("type") == "data-interrupted" and event["data"]["attempt"] >= self._attached:
-                return self._interrupted(event["data"])
-            if event.get("type") not in ("finish", "error", "abort"):
+                interrupted = self._interrupted(event["data"])
+                if not to_the_end:
+                    return interrupted
+                self._runner.tell("on_interrupted", interrupted[1])
+            elif event.get("type") not in ("finish", "error", "abort"):
                 self._runner.tell("on_event", event)
-        self._first = told["next"]
+        self._first = page["next"]
         return None
 
     def _interrupted(self, data: dict[str, Any]) -> tuple[TurnResult, Interrupted]:

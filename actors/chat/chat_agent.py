@@ -36,7 +36,7 @@ from perdure.actors.chat.chat_messages import Messages, as_messages, checked_dat
 from perdure.actors.chat.conversation import Conversation
 from perdure.actors.chat.conversation_state import BOUNDS_OF_CHATS, STALL_MS
 from perdure.actors.chat.feed import FeedEvent
-from perdure.actors.chat.feed_follower import follow_feed
+from perdure.actors.chat.followers import follow_feed
 from perdure.actors.chat.model_lookup import load_library
 from perdure.actors.chat.plain_data import checked_text
 from perdure.actors.chat.tools import Toolset

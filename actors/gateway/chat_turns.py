@@ -1,17 +1,26 @@
-"""The turns of one chat agent, as every front end begins, finds and answers them."""
+"""The turns of one chat agent, as every front end begins, replaces, finds, answers and cancels them.
+
+A front end makes a `TurnPlan` of what its client has sent, and tells the client what the pages of the turn say: no more than this module
+and `TurnFollower` stands between its words and the agent.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping
+from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
-from perdure.actors.chat.feed_follower import FeedCaller
+from perdure.actors.chat.conversation import TRIGGERS
+from perdure.actors.chat.followers import FeedCaller
 from perdure.actors.chat.turn import TurnPage, TurnTold
 from perdure.actors.gateway.problems import NotNow
-from perdure.policies import Message, Part, ToolState
+from perdure.ledger import BadRequest, TooLarge
+from perdure.policies import Message, Part, ToolState, TurnPlan, TurnStatus, is_settled, is_tool_part
 
 LOOK: Final = 20
 """How many of the newest messages are looked through before all are asked for."""
+PAGE: Final = 200
+UNDER_WAY: Final = [str(TurnStatus.ACCEPTED), str(TurnStatus.RUNNING)]
 
 
 class TurnDropped(NotNow):
@@ -33,38 +42,51 @@ class CallAnswer(NamedTuple):
         return self.approved is None
 
 
+def turn_id(agent_id: str, given: str) -> str:
+    """The id of the turn that a client has named. Clients make such ids, so that of one agent's turn must not reach a run of another's."""
+    return f"{given}.{blake2b(agent_id.encode(), digest_size=6).hexdigest()}"
+
+
 class ChatTurns:
     """The turns of one chat agent."""
 
     def __init__(self, caller: FeedCaller) -> None:
         self._call = caller.call
 
-    async def begin(
-        self,
-        trigger: str,
-        messages: Sequence[Mapping[str, object]] | None,
-        request_id: str,
-        options: Mapping[str, object],
-    ) -> TurnPage:
+    # asking for them
+
+    async def begin(self, plan: TurnPlan, request_id: str, options: Mapping[str, object]) -> TurnPage:
         """Have a turn accepted, or find it, and get its first page. Raises `TurnDropped`."""
-        page: TurnPage = await self._accepted("_perdure_begin_turn", trigger, messages, request_id, options)
+        page: TurnPage = await self._accepted("_perdure_begin_turn", plan, request_id, options)
         return page
 
-    async def accept(
-        self,
-        trigger: str,
-        messages: Sequence[Mapping[str, object]] | None,
-        request_id: str,
-        options: Mapping[str, object],
-    ) -> None:
-        """Have a turn accepted, or find it, for somebody who follows the conversation. Raises `TurnDropped`."""
-        await self._accepted("_perdure_accept_turn", trigger, messages, request_id, options)
+    async def begin_first(
+        self, plans: Iterable[TurnPlan], request_id: str, options: Mapping[str, object]
+    ) -> TurnPage | None:
+        """The same for the first of these turns that replaces a message which the agent has, or replaces none. None if there is none."""
+        for plan in plans:
+            try:
+                return await self.begin(plan, request_id, options)
+            except BadRequest as problem:
+                if problem.field != "instead_of":
+                    raise
+        return None
 
-    async def _accepted(self, method: str, *turn: object) -> Any:
-        told = await self._call(method, *turn)
+    async def accept(self, plan: TurnPlan, request_id: str, options: Mapping[str, object]) -> None:
+        """Have a turn accepted, or find it, for somebody who follows the conversation. Raises `TurnDropped`."""
+        await self._accepted("_perdure_accept_turn", plan, request_id, options)
+
+    async def _accepted(self, method: str, plan: TurnPlan, request_id: str, options: Mapping[str, object]) -> Any:
+        replaced = {"instead_of": plan.instead_of} if plan.instead_of else {}
+        told = await self._call(method, plan.trigger, plan.messages or None, request_id, {**options, **replaced})
         if told["reason"] == "dropped":
             raise TurnDropped(told["error"])
         return told
+
+    # those that exist
+
+    async def standing(self, request_id: str = "") -> Any:
+        return await self._call("_perdure_standing", request_id)
 
     async def known(self, request_id: str) -> TurnTold | None:
         told: TurnTold | None = await self._call("inspect_turn", request_id)
@@ -74,13 +96,61 @@ class ChatTurns:
         turns: list[TurnTold] = await self._call("list_turns")
         return next((each for each in reversed(turns) if fits(each)), None)
 
-    async def message(self, fits: Callable[[Message], bool]) -> Message | None:
-        for limit in (LOOK, None):
-            messages: list[Message] = await self._call("get_messages", limit)
-            found: Message | None = next(filter(fits, reversed(messages)), None)
-            if found is not None:
-                return found
-        return None
+    async def under_way(self) -> list[TurnTold]:
+        """The turns that are being played, or come next."""
+        turns: list[TurnTold] = await self._call("list_turns", UNDER_WAY)
+        return turns
+
+    async def cancel(self, request_id: str, reason: str = "cancelled") -> bool:
+        """Cancel a turn. Returns whether it was open."""
+        was_open: bool = await self._call("cancel_chat", request_id, reason)
+        return was_open
+
+    async def cancel_under_way(self, reason: str) -> bool:
+        """Cancel what somebody has asked for and is not over. Turns that wait for a person stay. Returns whether there was any."""
+        # The last one first, so that none begins meanwhile.
+        turns = [each for each in await self.under_way() if each["trigger"] in TRIGGERS]
+        for each in reversed(turns):
+            await self.cancel(each["request_id"], reason)
+        return bool(turns)
+
+    async def cancel_all(self, reason: str) -> int:
+        """Cancel every open turn. Returns how many there were."""
+        count: int = await self._call("cancel_all_chats", reason)
+        return count
+
+    # messages, and calls in them
+
+    async def transcript(self) -> list[Message]:
+        """All messages of the conversation, in pages of which none is too large for an answer."""
+        pages: list[list[Message]] = []
+        before, most = None, PAGE
+        while True:
+            try:
+                page = await self._call("get_messages", most, before)
+            except TooLarge:
+                if most == 1:
+                    raise
+                most //= 2
+                continue
+            pages.append(page)
+            if len(page) < most:
+                return [message for each in reversed(pages) for message in each]
+            before = page[0]["id"]
+
+    async def message(self, message_id: str) -> Message | None:
+        return await self._found(lambda each: each["id"] == message_id)
+
+    async def holder(self, call_ids: Container[str]) -> Message | None:
+        """The newest message that holds one of these calls."""
+        return await self._found(lambda each: any(part.get("toolCallId") in call_ids for part in each["parts"]))
+
+    async def _found(self, fits: Callable[[Message], bool]) -> Message | None:
+        newest: list[Message] = await self._call("get_messages", LOOK)
+        found = next(filter(fits, reversed(newest)), None)
+        if found is None and len(newest) == LOOK:
+            found = next(filter(fits, reversed(await self.transcript())), None)
+        return found
 
     async def answer(self, given: CallAnswer) -> bool:
         """Answer a call. Returns whether it waited for that: the first answer counts."""
@@ -89,3 +159,9 @@ class ChatTurns:
         else:
             was_waited_for = await self._call("respond_to_approval", given.call_id, given.approved, given.reason)
         return was_waited_for
+
+    async def answer_in(self, message: Message, given: Iterable[CallAnswer]) -> list[CallAnswer]:
+        """Answer those calls of a message that wait for just that. Returns the answers that counted."""
+        calls = {part["toolCallId"]: part for part in message["parts"] if is_tool_part(part) and not is_settled(part)}
+        fitting = [each for each in given if each.call_id in calls and each.fits(calls[each.call_id])]
+        return [each for each in fitting if await self.answer(each)]

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from perdure.actors.chat.feed_follower import FeedCaller, Rest
+from perdure.actors.chat.followers import FeedCaller, Rest
 from perdure.actors.life.state_watch import StatePage
 from perdure.actors.tasks import awaited
-from perdure.ledger import LedgerError, SupervisorUnreachable
-
-AGAIN_S: Final = 1.0
 
 
 class KnownState(NamedTuple):
@@ -78,13 +75,7 @@ class WatchedState:
         rest = Rest(self._caller)
         try:
             while True:
-                try:
-                    page: StatePage = await self._caller.call(
-                        "_perdure_watch_state", self.known.version, self._edition, rest.hold_s
-                    )
-                except (SupervisorUnreachable, LedgerError):
-                    await asyncio.sleep(AGAIN_S)
-                    continue
+                page: StatePage = await rest.ask("_perdure_watch_state", self.known.version, self._edition)
                 self._take(page)
                 await rest.after(is_resting=not page["is_news"])
         finally:

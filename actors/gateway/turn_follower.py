@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple, Self
 
 from perdure.actors.chat.approvals import run_ids
+from perdure.actors.chat.followers import TurnPages, is_newest
 from perdure.actors.chat.tool_run import RepeatableToolRun, ToolRun
 from perdure.actors.chat.turn import TurnPage
 from perdure.actors.code.naming import type_name
@@ -23,7 +24,6 @@ from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.link.messages import Fields
 from perdure.actors.tasks import awaited
 from perdure.ledger import HARD, UnknownRun
-from perdure.policies import TURN_ENDED, TurnStatus
 
 FUNCTIONS: Final = frozenset({type_name(ToolRun), type_name(RepeatableToolRun)})
 FRAMES_MAX: Final = 64
@@ -39,16 +39,6 @@ class Framed(NamedTuple):
     is_agent: bool
 
 
-def is_newest(page: TurnPage) -> bool:
-    """Whether a page has come to the end of what is durable."""
-    return page["next"] >= page["next_event"] or not page["events"]
-
-
-def is_last(page: TurnPage) -> bool:
-    """Whether nothing follows a page, or only after a person has answered."""
-    return page["next"] >= page["next_event"] and page["status"] in (*TURN_ENDED, TurnStatus.PARKED)
-
-
 class TurnFollower:
     """Follows one turn from its first event, and the runs of those of its calls that the reader names.
 
@@ -59,8 +49,8 @@ class TurnFollower:
     """
 
     def __init__(self, backend: Backend, reached: Reached, request_id: str, opening: TurnPage | None = None) -> None:
-        self._backend, self._caller, self._request_id, self._opening = backend, reached.caller, request_id, opening
-        self._next, self._due_at_s = 0, 0.0  # the next page: its first event, and the earliest time
+        self._backend, self._pages = backend, TurnPages(reached.caller.call, request_id, opening=opening)
+        self._due_at_s = 0.0  # when the next page may be asked for
         self._page: asyncio.Task[TurnPage] | None = None
         self._frames: asyncio.Queue[Framed] = asyncio.Queue(FRAMES_MAX)
         self._frame: asyncio.Task[Framed] | None = None
@@ -114,9 +104,8 @@ class TurnFollower:
         loop = asyncio.get_running_loop()
         if (left_s := self._due_at_s - loop.time()) > 0:
             await asyncio.sleep(left_s)
-        asked_at_s, opening = loop.time(), self._opening
-        page: TurnPage = opening or await self._caller.call("_perdure_follow_turn", self._request_id, self._next)
-        self._opening, self._next = None, page["next"]
+        asked_at_s = loop.time()
+        page = await self._pages.next()
         if is_newest(page):
             self._due_at_s = asked_at_s + min(PAUSE_MOST_S, PAGE_S * (self._backend.following - 1))
         return page

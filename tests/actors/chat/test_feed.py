@@ -12,7 +12,7 @@ import pytest
 
 from perdure.actors import Agent, exposed
 from perdure.actors.chat.feed import HOLD_S
-from perdure.actors.chat.feed_follower import REST_AFTER_S, Rest
+from perdure.actors.chat.followers import REST_AFTER_S, Rest
 from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.ledger import BadRequest
 from perdure.scenarios.provider.faults import Pace

@@ -1,10 +1,11 @@
-"""Following the feed of a conversation from wherever the caller is.
+"""Following a conversation, or one turn of it, from wherever the caller is.
 
 The follower asks the agent for the events from a number on, again and again, and each answer is held open for some seconds while there is
-nothing new. It asks for more only when its consumer has taken what came, so a slow consumer delays no other and costs no memory.
+nothing new. It asks for more only when its consumer has taken what came, so a slow consumer delays no other and costs no memory. A new life
+of the agent answers as well as the old one, so no death ends the following.
 
-A follower does not keep its agent awake for ever. When nothing was said for a minute and no turn is under way, the follower asks the
-supervisor each second whether the agent is awake, and lets it sleep. It looks again
+A follower of a conversation does not keep its agent awake for ever. When nothing was said for a minute and no turn is under way, it asks
+the supervisor each second whether the agent is awake, and lets it sleep. It looks again
 
     when the agent has slept and woken    at once, because somebody else has woken it
     when it has not slept in that time    as before, because somebody else keeps it awake
@@ -17,15 +18,18 @@ and each event ends the rest.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from perdure.actors.chat.feed import HOLD_S, FeedEvent, FeedPage
-from perdure.ledger import check_whole
+from perdure.actors.chat.turn import TurnPage
+from perdure.ledger import LedgerError, SupervisorUnreachable, check_whole
+from perdure.policies import TURN_ENDED, TurnStatus
 
 REST_AFTER_S: Final = 60.0
 LOOK_S: Final = 1.0
 PAUSE_S, PAUSE_MOST_S = 10.0, 600.0
+AGAIN_S: Final = 1.0
 
 
 class FeedCaller(Protocol):
@@ -63,6 +67,14 @@ class Rest:
         self._first_pause_s = self._pause_s = max(PAUSE_S, 2 * caller.idle_s)
         self._told_at_s = self._loop.time()
 
+    async def ask(self, method: str, *args: object) -> Any:
+        """Ask the agent, again and again while the supervisor is away or the ledger refuses."""
+        while True:
+            try:
+                return await self._caller.call(method, *args, self.hold_s)
+            except (SupervisorUnreachable, LedgerError):
+                await asyncio.sleep(AGAIN_S)
+
     async def after(self, *, is_resting: bool) -> None:
         """Wait until it is time for the next look. `is_resting`: the agent has said nothing new, and nothing is under way."""
         if not is_resting:
@@ -82,3 +94,44 @@ class Rest:
                 return True
             has_slept = has_slept or not is_awake
         return not has_slept
+
+
+class TurnPages:
+    """The events of one turn, page by page.
+
+    Args:
+        call: calls a method of the agent.
+        first: the number of the first event that is wanted.
+        opening: the first page, if it came with the acceptance.
+        awaits_people: whether a page is held back while the turn waits for a person.
+    """
+
+    def __init__(
+        self,
+        call: Callable[..., Awaitable[Any]],
+        request_id: str,
+        first: int = 0,
+        opening: TurnPage | None = None,
+        *,
+        awaits_people: bool = True,
+    ) -> None:
+        self.next_event = first
+        self._call, self._request_id, self._opening, self._awaits_people = call, request_id, opening, awaits_people
+
+    async def next(self) -> TurnPage:
+        page, self._opening = self._opening, None
+        if page is None:
+            asked = self._request_id, self.next_event
+            page = await self._call("_perdure_follow_turn", *asked, awaits_people=self._awaits_people)
+        self.next_event = page["next"]
+        return page
+
+
+def is_newest(page: TurnPage) -> bool:
+    """Whether a page has come to the end of what is durable."""
+    return page["next"] >= page["next_event"] or not page["events"]
+
+
+def is_last(page: TurnPage) -> bool:
+    """Whether nothing follows a page, or only after a person has answered."""
+    return page["next"] >= page["next_event"] and page["status"] in (*TURN_ENDED, TurnStatus.PARKED)
