@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
 from tests.gateway.ag_ui_rules import verify
@@ -52,8 +53,11 @@ class FrontEnd(Protocol):
     def comes_back(self, text: str, turn: str = "one") -> AbstractAsyncContextManager[Listening]:
         """Take up a turn that is under way."""
 
-    async def regenerate(self, text: str) -> Heard:
-        """Have the newest answer given again."""
+    async def regenerate(self, text: str, turn: str = "one") -> Heard:
+        """Have the answer to the message of a turn given again."""
+
+    async def edit(self, text: str, turn: str = "one") -> Heard:
+        """Put another message in the place of that of a turn, and hear the answer."""
 
     async def answer(self, waits: Heard, *, approved: bool | None = None, output: object = None) -> Heard:
         """Answer the call that waits, and hear the rest."""
@@ -106,8 +110,14 @@ class AiSdk:
     def comes_back(self, text: str, turn: str = "one") -> AbstractAsyncContextManager[Listening]:
         return streamed(self._door, "GET", "/chat/clerk/ann/stream?ai=7", None, lambda got: told(events(got)))
 
-    async def regenerate(self, text: str) -> Heard:
-        async with self._post(user("one", text), trigger="regenerate-message") as listening:
+    async def regenerate(self, text: str, turn: str = "one") -> Heard:
+        known = [each["id"] for each in (await self._door.get("/chat/clerk/ann/messages")).json()]
+        answer = known[known.index(turn) + 1]
+        async with self._post(user(turn, text), trigger="regenerate-message", messageId=answer) as listening:
+            return await listening.rest()
+
+    async def edit(self, text: str, turn: str = "one") -> Heard:
+        async with self._post(user(turn, text), messageId=turn) as listening:
             return await listening.rest()
 
     async def answer(self, waits: Heard, *, approved: bool | None = None, output: object = None) -> Heard:
@@ -156,9 +166,12 @@ class AgUi:
 
     comes_back = asks
 
-    async def regenerate(self, text: str) -> Heard:
-        async with self._post("again", {"id": "one", "role": "user", "content": text}) as listening:
+    async def regenerate(self, text: str, turn: str = "one") -> Heard:
+        async with self._post("again", {"id": turn, "role": "user", "content": text}) as listening:
             return await listening.rest()
+
+    async def edit(self, text: str, turn: str = "one") -> Heard:
+        raise NotImplementedError("AG-UI has no word for it")
 
     async def answer(self, waits: Heard, *, approved: bool | None = None, output: object = None) -> Heard:
         payload = output if approved is None else {"approved": approved}
@@ -217,9 +230,17 @@ class AgentsClient:
     def comes_back(self, text: str, turn: str = "one") -> AbstractAsyncContextManager[Listening]:
         return self._heard(turn)
 
-    async def regenerate(self, text: str) -> Heard:
-        before = (await stored(self._door, self.PATH))[:-1]
-        async with self._heard("again", *before, trigger="regenerate-message") as listening:
+    async def _before(self, turn: str) -> list[Any]:
+        return list(takewhile(lambda each: each["id"] != turn, await stored(self._door, self.PATH)))
+
+    async def regenerate(self, text: str, turn: str = "one") -> Heard:
+        kept = [*await self._before(turn), user(turn, text)]
+        async with self._heard("again", *kept, trigger="regenerate-message") as listening:
+            return await listening.rest()
+
+    async def edit(self, text: str, turn: str = "one") -> Heard:
+        sent = [*await self._before(turn), user(turn, text)]
+        async with self._heard("edited", *sent, trigger="submit-message") as listening:
             return await listening.rest()
 
     async def answer(self, waits: Heard, *, approved: bool | None = None, output: object = None) -> Heard:

@@ -12,7 +12,7 @@ from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import WHOLE, Outside, in_third_answer
 from tests.gateway.clerk import CLERK, Clerk, script
 from tests.gateway.door import Door
-from tests.gateway.front_ends import FRONT_ENDS, FrontEnd, Heard
+from tests.gateway.front_ends import FRONT_ENDS, AgUi, FrontEnd, Heard
 from tests.gateway.tabs import texts
 from tests.gateway.world import visit
 
@@ -118,6 +118,49 @@ def test_an_answer_that_is_given_again_takes_the_place_of_the_first(kind: Kind) 
     play(kind, story)
 
 
+def test_an_answer_that_is_given_again_takes_with_it_what_followed(kind: Kind) -> None:
+    async def story(front: FrontEnd, agent: Any, _: Laboratory) -> None:
+        first = await hear(front, "words")
+        await hear(front, "sum", "two")
+        again = await front.regenerate("words")
+        assert (again.end, again.text) == ("completed", first.text)
+        assert await shown(agent) == ["words", first.text]
+
+    play(kind, story)
+
+
+def test_a_cancelled_answer_can_be_given_again(kind: Kind) -> None:
+    async def story(front: FrontEnd, agent: Any, _: Laboratory) -> None:
+        async with front.asks("sum") as listening:
+            await listening.until("Let me")
+            await front.cancel()
+            assert (await listening.rest()).end == "cancelled"
+        again = await front.regenerate("sum")
+        assert (again.end, again.text) == ("completed", WHOLE)
+        assert await shown(agent) == ["sum", WHOLE]
+        assert [each["status"] for each in await agent.list_turns()] == ["aborted", "completed"]
+
+    play(kind, story, between_ms=100)
+
+
+@pytest.mark.parametrize("is_under_way", [True, False])
+def test_a_message_that_is_edited_takes_the_place_of_the_first_and_of_what_followed(
+    kind: Kind, is_under_way: bool
+) -> None:
+    if kind is AgUi:
+        pytest.skip("AG-UI has no word for it")
+
+    async def story(front: FrontEnd, agent: Any, _: Laboratory) -> None:
+        async with front.asks("sum") as listening:
+            await (listening.until("Let me") if is_under_way else listening.rest())
+        edited = await front.edit("words")
+        assert (edited.end, edited.text.startswith("Only words")) == ("completed", True)
+        assert await shown(agent) == ["words", edited.text]
+        assert len(await agent.list_turns()) == 2
+
+    play(kind, story, between_ms=50)
+
+
 @pytest.mark.parametrize("approved", [True, False])
 def test_a_call_that_needs_approval_is_made_if_it_is_allowed(kind: Kind, approved: bool) -> None:
     async def story(front: FrontEnd, agent: Any, _: Laboratory) -> None:
@@ -160,6 +203,19 @@ def test_a_cancelled_turn_ends_as_such_and_what_it_said_stays(kind: Kind) -> Non
         assert (await hear(front, "words", "two")).end == "completed"
 
     play(kind, story, between_ms=100)
+
+
+def test_a_turn_that_waits_for_a_person_is_cancelled_with_its_call(kind: Kind) -> None:
+    async def story(front: FrontEnd, agent: Any, _: Laboratory) -> None:
+        asked = await hear(front, "please risk")
+        for _time in range(2):
+            await front.cancel()
+        assert not await agent.respond_to_approval(asked.open_calls[0], True)
+        assert [each["status"] for each in await agent.list_turns()] == ["aborted"]
+        assert Outside.effects["risky", 1] == 0
+        assert (await hear(front, "words", "two")).end == "completed"
+
+    play(kind, story)
 
 
 def test_a_turn_that_fails_is_told_in_words(kind: Kind) -> None:
