@@ -94,8 +94,8 @@ if TYPE_CHECKING:
     from perdure.actors.runtime.runtime import AsyncRuntime, Runtime
     from perdure.actors.runtime.stopping import Stopped, stop_serving
     from perdure.actors.runtime.tending import ServedSteward, served_findings, standing_by
+    from perdure.actors.serve.app import ServePlan
     from perdure.actors.serve.listening import bound, check_certificate
-    from perdure.actors.serve.plan import ServePlan
     from perdure.actors.supervisor.supervisor import Supervisor
     from perdure.actors.tasks import Killed
     from perdure.actors.telemetry.telemetry import Telemetry

@@ -295,7 +295,7 @@ MUTANTS = (
            "test_a_token_in_a_query_is_struck_out_before_anybody_else_sees_the_query"),
     Mutant("actors.serve.guard:_Line._check", "never", "most",
            "test_a_body_or_a_frame_that_is_too_large_is_refused_before_it_is_whole"),
-    Mutant("actors.serve.plan:ServePlan.application", "removed call", "check_proxies",
+    Mutant("actors.serve.app:ServePlan.application", "removed call", "check_proxies",
            "test_what_cannot_be_served_is_told_before_anything_is_started"),
     Mutant("actors.sim_world.process:SimProcess.check", "never", "alive",
            "test_a_dead_process_cannot_touch_the_world_from_its_finally_block"),

@@ -203,8 +203,10 @@ class _Serving:
         yield await self._state()
         target = await self._target()
         if target is None:
-            found, target = await self._shown()
-            yield found
+            turn, known = await self._open_turn(), await self._call("get_messages")
+            before = [each for each in known if turn is None or each["id"] != turn["message_id"]]
+            yield self._run.replaced(conversation(before))
+            target = turn and RunTarget(turn["request_id"])
         if target is None:
             yield self._run.succeeded()
             return
@@ -281,14 +283,6 @@ class _Serving:
         return await self._turns.newest(
             lambda turn: turn["status"] not in TURN_ENDED and message_id in (None, turn["message_id"])
         )
-
-    async def _shown(self) -> tuple[list[BaseEvent], RunTarget | None]:
-        turn = await self._open_turn()
-        known = await self._call("get_messages")
-        before = [each for each in known if turn is None or each["id"] != turn["message_id"]]
-        return self._run.replaced(conversation(before)), turn and RunTarget(turn["request_id"])
-
-    # answers to calls
 
     async def _resumed(self) -> RunTarget:
         # A person answers all that a turn waits for, and nothing else.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import AsyncExitStack, aclosing
 from itertools import count
 from typing import Any, ClassVar, Final
@@ -109,7 +109,7 @@ class CallDesk:
     async def take(self, frame: JsonObject) -> None:
         if frame["type"] == STATE:
             await self._set_state(frame.get("state"))
-        elif _is_call(frame):
+        elif all(isinstance(frame.get(name), kind) for name, kind in (("id", str), ("method", str), ("args", list))):
             await self._line.beside(self._call(frame))
 
     async def refuse(self, frame: JsonObject, why: str) -> None:
@@ -159,7 +159,11 @@ class CallDesk:
             if isinstance(function, str):
                 await self._line.send(RPC, id=call_id, success=False, error=function)
             elif gives_bit_by_bit(function):
-                await self._stream(call_id, getattr(self._reached.handle, method)(*frame["args"]))
+                # The generator goes on only when the client has taken what came.
+                async with aclosing(getattr(self._reached.handle, method)(*frame["args"])) as values:
+                    async for value in values:
+                        await self._line.send_text(encoded(RPC, id=call_id, success=True, done=False, result=value))
+                await self._line.send(RPC, id=call_id, success=True, done=True)
             else:
                 result = await asked(getattr(self._reached.handle, method)(*frame["args"]))
                 await self._line.send_text(encoded(RPC, id=call_id, success=True, done=True, result=result))
@@ -176,21 +180,6 @@ class CallDesk:
             return f"Method {method} does not exist"
         is_exposed = hasattr(function, "__perdure_exposed__") or hasattr(function, "__perdure_afar__")
         return function if is_exposed else f"Method {method} is not callable"
-
-    async def _stream(self, call_id: str, given: AsyncGenerator[object, None]) -> None:
-        # The generator goes on only when the client has taken what came.
-        async with aclosing(given) as values:
-            async for value in values:
-                await self._line.send_text(encoded(RPC, id=call_id, success=True, done=False, result=value))
-        await self._line.send(RPC, id=call_id, success=True, done=True)
-
-
-def _is_call(frame: JsonObject) -> bool:
-    return (
-        isinstance(frame.get("id"), str)
-        and isinstance(frame.get("method"), str)
-        and isinstance(frame.get("args"), list)
-    )
 
 
 # ---------------------------------------------------------------- chat
@@ -302,14 +291,8 @@ class ChatDesk:
         except PerdureError as problem:
             logger.warning("the answer of a chat client to the call %.80r was refused: %s", answer.call_id, problem)
             counted = False
-        if counted:
-            await self._tell_answered(answer.call_id)
-
-    async def _tell_answered(self, call_id: str) -> None:
-        message = await self._turns.holder({call_id})
-        if message is not None:
-            frame = encoded("cf_agent_message_updated", message=message)
-            self._talk.add(TurnNotice("updated", frame=frame))
+        if counted and (message := await self._turns.holder({answer.call_id})) is not None:
+            self._talk.add(TurnNotice("updated", frame=encoded("cf_agent_message_updated", message=message)))
 
     # resuming
 

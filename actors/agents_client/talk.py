@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from perdure.actors.agents_client.line import encoded, json_text
 from perdure.actors.chat.feed import FeedEvent, TurnAccepted, TurnBegun, TurnEnded, TurnStreamed
-from perdure.actors.chat.followers import FeedCaller, Rest, TurnPages
+from perdure.actors.chat.followers import Caller, Rest, TurnPages
 from perdure.actors.chat.turn import TurnStanding
 from perdure.actors.gateway.chat_turns import ChatTurns
 from perdure.actors.tasks import Pending, awaited
@@ -79,7 +79,7 @@ class Author(NamedTuple):
 class WatchedChat:
     """A watched conversation."""
 
-    def __init__(self, caller: FeedCaller) -> None:
+    def __init__(self, caller: Caller) -> None:
         self.caller, self.stored = caller, ChatTurns(caller)
         self.turns: dict[str, ShownTurn] = {}
         self.failed: ShownTurn | None = None

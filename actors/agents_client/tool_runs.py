@@ -115,7 +115,8 @@ class Retold:
             return []
         known.grow(piece.adds[left:])
         self._again = []
-        return [(number, _rest(chunk, left))]
+        body: Any = chunk["body"]
+        return [(number, {**chunk, "body": {**body, GROWING[body["type"]]: piece.adds[left:]}})]
 
     def _step_over_other_than(self, piece: RunPiece) -> None:
         # If this is another piece, nothing more of the present one comes.
@@ -147,12 +148,6 @@ def _piece(body: Any) -> RunPiece:
         about = {name: value for name, value in body.items() if name != GROWING[kind]}
         return RunPiece(digest_of(json_text(about).encode()), body[GROWING[kind]])
     return RunPiece(digest_of(json_text(body).encode()))
-
-
-def _rest(chunk: dict[str, Any], known: int) -> JsonObject:
-    body = chunk["body"]
-    adds = GROWING[body["type"]]
-    return {**chunk, "body": {**body, adds: body[adds][known:]}}
 
 
 # ---------------------------------------------------------------- runs

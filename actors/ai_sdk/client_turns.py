@@ -157,7 +157,11 @@ class ClientTurns:
         parts = [each for each in given if isinstance(each, Mapping)]
         said = [answer for each in parts if (answer := answer_of(each)) is not None]
         accepted = await self._turns.answer_in(await self._stored(message_id), said)
-        turn = await self._turn_of(message_id, [each.call_id for each in accepted])
+        # An answer to a call of an imported message, which no turn has written, has begun a turn of its own.
+        begun = tuple(f"answer-{digest_of(each.call_id.encode())}-" for each in accepted)
+        turn = await self._turns.newest(
+            lambda each: each["message_id"] == message_id or (bool(begun) and each["request_id"].startswith(begun))
+        )
         if turn is None or (turn["status"] in (TurnStatus.ABORTED, TurnStatus.ERROR) and not accepted):
             raise NotNow(f"the message {message_id!r:.80} waits for no answer of a client")
         translator = Translator(
@@ -174,13 +178,6 @@ class ClientTurns:
         if found is None:
             raise NotNow(f"no message is known as {message_id!r:.80}")
         return found
-
-    async def _turn_of(self, message_id: str, call_ids: list[str]) -> TurnTold | None:
-        # An answer to a call of an imported message, which no turn has written, has begun a turn of its own.
-        begun = tuple(f"answer-{digest_of(each.encode())}-" for each in call_ids)
-        return await self._turns.newest(
-            lambda turn: turn["message_id"] == message_id or (bool(begun) and turn["request_id"].startswith(begun))
-        )
 
     # turns that exist
 
@@ -200,6 +197,7 @@ def in_place_of(message: Mapping[str, object], message_id: str) -> list[TurnPlan
 
 
 def answer_of(part: Mapping[str, object]) -> CallAnswer | None:
+    """What a part of the client's message says to its call; None if it answers nothing."""
     call_id, state, approval = str(part.get("toolCallId")), part.get("state"), part.get("approval")
     if state == ToolState.APPROVAL_RESPONDED and isinstance(approval, Mapping):
         reason = approval.get("reason") if isinstance(approval.get("reason"), str) else None

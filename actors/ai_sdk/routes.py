@@ -172,10 +172,10 @@ class ChatSocket:
             await self._socket.send_text(to_json(all_mended(frame), inf_nan_mode="null").decode())
 
 
-def _text_of(frame: Mapping[str, object], name: str) -> str:
+def _text_of(frame: Mapping[str, object], name: str, what: str = "a text") -> str:
     value = frame.get(name)
     if not isinstance(value, str) or not value:
-        raise BadRequest(name, f"{value!r:.80} is not a text")
+        raise BadRequest(name, f"{value!r:.80} is not {what}")
     return value
 
 
@@ -236,13 +236,6 @@ def major_of(connection: HTTPConnection) -> int:
     return known[said]
 
 
-def chat_id_of(body: Mapping[str, object]) -> str:
-    chat_id = body.get("id")
-    if not isinstance(chat_id, str) or not chat_id:
-        raise BadRequest("id", f"{chat_id!r:.200} is not the id of a chat")
-    return chat_id
-
-
 class _Chats:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -252,7 +245,9 @@ class _Chats:
         name = chat_class(self._backend, request.path_params.get("chat_class"))
         body = parsed_object(await body_of(request))
         wish = TurnRequest.of(body)
-        turns, reached = await self._turns(request, Scope.CHAT, name, chat_id_of(body), major_of(request))
+        turns, reached = await self._turns(
+            request, Scope.CHAT, name, _text_of(body, "id", "the id of a chat"), major_of(request)
+        )
         return self._answer(reached, await turns.begin(wish))
 
     async def resume_after_query(self, request: Request) -> Response:

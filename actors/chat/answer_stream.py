@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from perdure.actors.chat.answer_reader import AnswerReader
 from perdure.actors.chat.call_reader import ENDING
 from perdure.actors.chat.turn_failures import ModelFailed, failure_of
-from perdure.actors.chat.watchdog import Stalled, Watchdog
+from perdure.actors.chat.waits import Stalled, Watchdog
 from perdure.actors.tasks import awaited
 from perdure.policies import Event, Failure, FailureKind, stream_ended
 
 if TYPE_CHECKING:
     from pydantic_ai.models import StreamedResponse
-    from pydantic_ai.usage import RequestUsage
 
 
 TAIL_S = 1.0
@@ -148,7 +147,11 @@ def _end(stream: StreamedResponse, reader: AnswerReader) -> Iterator[Event | Fin
     yield from reader.refused(refusal if isinstance(refusal, str) else "")
     if reason in ENDING:  # providers name the end of an answer with calls in different ways
         reason = "tool_call" if len(reader.calls) else "stop"
-    yield Finished(reason, _usage(stream.usage), stream.provider_response_id)
+    counts = {each.name: getattr(stream.usage, each.name) for each in fields(stream.usage)}
+    usage = {
+        name: count for name, count in counts.items() if name.endswith("_tokens") and isinstance(count, int) and count
+    }
+    yield Finished(reason, usage, stream.provider_response_id)
 
 
 def _refuse_overrun_call(reader: AnswerReader) -> None:
@@ -187,8 +190,3 @@ def reason_of_end(stream: StreamedResponse, *, is_over: bool) -> str | None:
     if reason is None and is_over and stream.provider_url is None:
         return "stop"
     return reason
-
-
-def _usage(usage: RequestUsage) -> dict[str, int]:
-    counts = {each.name: getattr(usage, each.name) for each in fields(usage) if each.name.endswith("_tokens")}
-    return {name: count for name, count in counts.items() if isinstance(count, int) and count}

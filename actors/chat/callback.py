@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, Unpack
 
 from perdure.actors.chat.chat_messages import Messages
-from perdure.actors.chat.followers import TurnPages, is_last
+from perdure.actors.chat.followers import Caller, TurnPages, is_last
 from perdure.actors.chat.turn import TurnPage, TurnResult
 from perdure.actors.chat.waits import WaitedTooLong, Waits
 from perdure.actors.code.author_call import in_words, is_async, text_of, tried
@@ -71,18 +71,6 @@ class Interrupted:
 class StreamCallback(Protocol):
     """Any object with some of these methods, sync or async: `on_start({"requestId": …})`, `on_event(chunk)`, `on_done()`, `on_error(text)`,
     `on_interrupted(Interrupted)`."""
-
-
-class Caller(Protocol):
-    """How a follower reaches its agent. Sync callbacks run on `threads`."""
-
-    threads: Threads
-
-    def token(self) -> str:
-        """A new identifier."""
-
-    async def call(self, method: str, *args: object, **kwargs: object) -> Any:
-        """Call a method of the agent."""
 
 
 class TurnOptions(TypedDict, total=False):

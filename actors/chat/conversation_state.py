@@ -16,7 +16,7 @@ from perdure.actors.chat.tools import Tool, Toolset
 from perdure.actors.chat.transcript import Transcript
 from perdure.actors.chat.turn import ChatRecoveryContext, Turn, TurnSettings
 from perdure.actors.chat.turn_spans import TurnSpans
-from perdure.actors.chat.watchdog import Watchdog
+from perdure.actors.chat.waits import Watchdog
 from perdure.actors.code.author_call import result_of
 from perdure.actors.events.observability import emit
 from perdure.actors.host.tenant import Tenant

@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 
 from perdure.actors.chat.feed import HOLD_S, FeedEvent, FeedPage
 from perdure.actors.chat.turn import TurnPage
+from perdure.actors.ports import Threads
 from perdure.ledger import LedgerError, SupervisorUnreachable, check_whole
 from perdure.policies import TURN_ENDED, TurnStatus
 
@@ -32,8 +33,13 @@ PAUSE_S, PAUSE_MOST_S = 10.0, 600.0
 AGAIN_S: Final = 1.0
 
 
-class FeedCaller(Protocol):
-    """How a follower reaches its agent."""
+class Caller(Protocol):
+    """How a follower reaches its agent. Sync callbacks run on `threads`."""
+
+    threads: Threads
+
+    def token(self) -> str:
+        """A new identifier."""
 
     async def call(self, method: str, *args: object, **kwargs: object) -> Any:
         """Call a method of the agent."""
@@ -46,7 +52,7 @@ class FeedCaller(Protocol):
         """Whether the agent is awake. The question does not wake it."""
 
 
-async def follow_feed(caller: FeedCaller, first: int = 0) -> AsyncGenerator[FeedEvent, None]:
+async def follow_feed(caller: Caller, first: int = 0) -> AsyncGenerator[FeedEvent, None]:
     """The events of a conversation from a number on, without an end. The first look wakes the agent."""
     check_whole("first", first, 0)
     rest = Rest(caller)
@@ -61,7 +67,7 @@ async def follow_feed(caller: FeedCaller, first: int = 0) -> AsyncGenerator[Feed
 class Rest:
     """When the follower looks next, and how long an answer may be held open."""
 
-    def __init__(self, caller: FeedCaller) -> None:
+    def __init__(self, caller: Caller) -> None:
         self.hold_s = HOLD_S
         self._caller, self._loop = caller, asyncio.get_running_loop()
         self._first_pause_s = self._pause_s = max(PAUSE_S, 2 * caller.idle_s)

@@ -32,7 +32,7 @@ from perdure.actors.chat.tools import Tool
 from perdure.actors.chat.toolsets import HasDeps, deps_of, library_tool, with_owners
 from perdure.actors.chat.turn import OUTPUT, last_text
 from perdure.actors.chat.turn_ends import TurnOutcome
-from perdure.actors.chat.watchdog import Watchdog
+from perdure.actors.chat.waits import Watchdog
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.events.message_parts import BROKEN
 from perdure.actors.host.tenant import Tenant

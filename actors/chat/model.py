@@ -23,7 +23,7 @@ from perdure.actors.chat.kept_history import KeptHistory
 from perdure.actors.chat.model_lookup import LIBRARY_TIMEOUT_S, UnusableModel, resolve_model
 from perdure.actors.chat.tools import ToolSpec
 from perdure.actors.chat.turn_failures import ModelFailed, failure_of
-from perdure.actors.chat.watchdog import Stalled, Watchdog
+from perdure.actors.chat.waits import Stalled, Watchdog
 from perdure.actors.telemetry.telemetry import TRACE
 from perdure.ledger import PerdureError
 from perdure.policies import Event, JsonObject, Message
@@ -130,15 +130,12 @@ async def _answer(
     except (PerdureError, IllegalRequest, Stalled):
         raise
     except Exception as problem:
-        raise ModelFailed(failure_of(problem, is_reading=_has_begun(problem))) from problem
+        # The library reads the first event, whatever it is, while it opens the stream.
+        frames = traceback.walk_tb(problem.__traceback__)
+        is_reading = any(frame.f_code.co_name == "_process_streamed_response" for frame, _ in frames)
+        raise ModelFailed(failure_of(problem, is_reading=is_reading)) from problem
     finally:
         watchdog.close()
-
-
-def _has_begun(problem: BaseException) -> bool:
-    # The library reads the first event, whatever it is, while it opens the stream.
-    frames = traceback.walk_tb(problem.__traceback__)
-    return any(frame.f_code.co_name == "_process_streamed_response" for frame, _ in frames)
 
 
 def _send(

@@ -30,7 +30,7 @@ from perdure.actors.chat.turn_ends import TurnOutcome
 from perdure.actors.chat.turn_failures import ModelFailed
 from perdure.actors.chat.turn_recovery import TurnRecovery, abort
 from perdure.actors.chat.turn_spans import Source
-from perdure.actors.chat.watchdog import Stalled, Watchdog
+from perdure.actors.chat.waits import Stalled, Watchdog
 from perdure.actors.code.author_call import result_of, tried
 from perdure.actors.ports import Faults, KillPoint
 from perdure.policies import Event, Failure, FailureKind, Part, TurnEvent

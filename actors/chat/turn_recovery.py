@@ -206,7 +206,11 @@ class TurnRecovery:
         turn = live.turn
         known = None if turn.incident is None else Incident.of_row(turn.incident)
         if known is not None:
-            await self._credit_runs(live)
+            # What runs have reported is counted once for each look (C-0571).
+            signals = [told.get("signal_at_ms") or 0 for told in await live.runs()]
+            if max(signals, default=0) > turn.progress_at_ms:
+                turn.progress_at_ms = max(signals)
+                turn.work += 1
         request_id, is_parked = turn.request_id, kind is RecoveryKind.PARK
         cut = TurnInterruption(
             request_id, request_id, turn.user_message_id or None, kind, turn.work, is_parked,
@@ -236,14 +240,6 @@ class TurnRecovery:
         status = IncidentStatus.SKIPPED if turn.status is TurnStatus.SKIPPED else IncidentStatus.FAILED
         turn.incident = incident.moved(status, turn.reason).as_row()
         return [(f"chat:recovery:{status}", {**_base(incident), "reason": turn.reason or None}), finish]
-
-    async def _credit_runs(self, live: LiveTurn) -> None:
-        # Counted once for each look (C-0571).
-        turn = live.turn
-        signals = [told.get("signal_at_ms") or 0 for told in await live.runs()]
-        if max(signals, default=0) > turn.progress_at_ms:
-            turn.progress_at_ms = max(signals)
-            turn.work += 1
 
     def _tell(self, turn: Turn, seen: Evaluation, cause: str) -> None:
         incident = seen.incident

@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
 from perdure.actors.chat.conversation import TRIGGERS
-from perdure.actors.chat.followers import FeedCaller
+from perdure.actors.chat.followers import Caller
 from perdure.actors.chat.turn import TurnPage, TurnTold
 from perdure.actors.gateway.problems import NotNow
 from perdure.ledger import BadRequest, TooLarge
@@ -50,7 +50,7 @@ def turn_id(agent_id: str, given: str) -> str:
 class ChatTurns:
     """The turns of one chat agent."""
 
-    def __init__(self, caller: FeedCaller) -> None:
+    def __init__(self, caller: Caller) -> None:
         self._call = caller.call
 
     # asking for them

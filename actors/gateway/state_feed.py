@@ -10,7 +10,7 @@ import asyncio
 from contextlib import suppress
 from typing import NamedTuple
 
-from perdure.actors.chat.followers import FeedCaller, Rest
+from perdure.actors.chat.followers import Caller, Rest
 from perdure.actors.life.state_watch import StatePage
 from perdure.actors.tasks import awaited
 
@@ -32,7 +32,7 @@ class KnownState(NamedTuple):
 class WatchedState:
     """The state of one agent as the gateway knows it."""
 
-    def __init__(self, caller: FeedCaller) -> None:
+    def __init__(self, caller: Caller) -> None:
         self.known = KnownState({}, "", 0)
         self._edition: tuple[int, int] | None = None  # that was told last, which may have had the same state
         self._caller = caller

@@ -16,8 +16,8 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 
 from perdure.actors.gateway.problems import AGAIN
 from perdure.actors.gateway.rate_limits import GatewayLimits
+from perdure.actors.serve.app import ServePlan
 from perdure.actors.serve.guard import IS_STREAM
-from perdure.actors.serve.plan import ServePlan
 from perdure.ledger import BadRequest
 
 BACKLOG: Final = 2048

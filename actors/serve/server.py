@@ -14,8 +14,8 @@ from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.runtime.client import Client
 from perdure.actors.runtime.packing import Packer
+from perdure.actors.serve.app import ServePlan
 from perdure.actors.serve.listening import Server, bound
-from perdure.actors.serve.plan import ServePlan
 from perdure.ledger import LedgerError, SupervisorUnreachable
 
 

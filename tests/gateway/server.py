@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from perdure.actors import Client
-from perdure.actors.serve.app import Gateway
+from perdure.actors.serve.app import Gateway, ServePlan
 from perdure.actors.serve.listening import Server, bound
-from perdure.actors.serve.plan import ServePlan
 from perdure.ledger.storage.file_disk import FileDisk
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.policies import Limits
