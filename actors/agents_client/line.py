@@ -17,7 +17,6 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from perdure.actors.chat.plain_data import mended
 from perdure.actors.gateway.bodies import parsed_object
-from perdure.actors.gateway.problems import told
 from perdure.actors.tasks import Pending, awaited
 from perdure.ledger import BadRequest
 from perdure.policies import JsonObject
@@ -128,10 +127,6 @@ def encoded(kind: str, **fields: object) -> str:
 def json_text(value: object) -> str:
     """A value as JSON. Pure. Raises `ValueError` for what has none."""
     return to_json(value, by_alias=True, inf_nan_mode="null", bytes_mode="base64").decode()
-
-
-def words_of(problem: Exception) -> str:
-    return told(problem)["message"]
 
 
 def chosen_protocol(socket: WebSocket) -> str | None:

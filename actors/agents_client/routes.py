@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
 from itertools import count
 from typing import Any, ClassVar, Final
@@ -25,7 +25,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from perdure.actors.agent.agent import Agent
-from perdure.actors.agents_client.line import ClientSocket, Closed, chosen_protocol, encoded, json_text, words_of
+from perdure.actors.agents_client.line import ClientSocket, Closed, chosen_protocol, encoded, json_text
 from perdure.actors.agents_client.resume import Attendance
 from perdure.actors.agents_client.talk import MESSAGES, RESPONSE, Author, TurnNotice, WatchedChat
 from perdure.actors.agents_client.tool_runs import RunList, RunTeller
@@ -34,7 +34,7 @@ from perdure.actors.code.signatures import gives_bit_by_bit
 from perdure.actors.gateway.backend import Backend, Reached, asked
 from perdure.actors.gateway.bodies import parsed_object
 from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, TurnDropped
-from perdure.actors.gateway.problems import close_code
+from perdure.actors.gateway.problems import close_code, problem_text
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.registry import kebab
 from perdure.actors.gateway.security import Scope
@@ -147,7 +147,7 @@ class CallDesk:
             except AgentUnreachable:
                 raise
             except PerdureError as problem:
-                await self._line.send(REFUSED, error=words_of(problem))
+                await self._line.send(REFUSED, error=problem_text(problem))
                 await self._send_state()
 
     # calls
@@ -159,18 +159,21 @@ class CallDesk:
             if isinstance(function, str):
                 await self._line.send(RPC, id=call_id, success=False, error=function)
             elif gives_bit_by_bit(function):
-                # The generator goes on only when the client has taken what came.
-                async with aclosing(getattr(self._reached.handle, method)(*frame["args"])) as values:
-                    async for value in values:
-                        await self._line.send_text(encoded(RPC, id=call_id, success=True, done=False, result=value))
-                await self._line.send(RPC, id=call_id, success=True, done=True)
+                await self._stream(call_id, getattr(self._reached.handle, method)(*frame["args"]))
             else:
                 result = await asked(getattr(self._reached.handle, method)(*frame["args"]))
                 await self._line.send_text(encoded(RPC, id=call_id, success=True, done=True, result=result))
         except PerdureError as problem:
-            await self._line.send(RPC, id=call_id, success=False, error=words_of(problem))
+            await self._line.send(RPC, id=call_id, success=False, error=problem_text(problem))
         except (TypeError, ValueError) as problem:  # the arguments do not fit, or the result has no JSON
             await self._line.send(RPC, id=call_id, success=False, error=str(problem))
+
+    async def _stream(self, call_id: str, given: AsyncGenerator[object, None]) -> None:
+        # The generator goes on only when the client has taken what came.
+        async with aclosing(given) as values:
+            async for value in values:
+                await self._line.send_text(encoded(RPC, id=call_id, success=True, done=False, result=value))
+        await self._line.send(RPC, id=call_id, success=True, done=True)
 
     def _function(self, method: str) -> Callable[..., object] | str:
         # Why there is none is told in the words of the original.
@@ -195,7 +198,7 @@ class ChatDesk:
 
     def __init__(self, line: ClientSocket, talk: WatchedChat, attendance: Attendance) -> None:
         self._line, self._talk, self._attendance = line, talk, attendance
-        self._call, self._turns = talk.caller.call, talk.stored
+        self._call, self._turns = talk.caller.call, talk.service
 
     async def take(self, frame: dict[str, Any]) -> None:
         taking = self._taking.get(frame["type"])
@@ -219,7 +222,7 @@ class ChatDesk:
         try:
             await self._submit(request_id, parsed_object(body if isinstance(body, str) else "", "init.body"))
         except PerdureError as problem:
-            await self._refuse(request_id, words_of(problem))
+            await self._refuse(request_id, problem_text(problem))
 
     async def _submit(self, request_id: str, body: dict[str, Any]) -> None:
         standing = await self._turns.standing(request_id)
@@ -365,7 +368,7 @@ class AgentsClients:
         except AgentUnreachable as problem:
             await _close(socket, *close_code(NoSuchAgent(str(problem))))
         except RemoteError as problem:  # the author's code failed, and may not next time
-            await _close(socket, RETRIED, words_of(problem))
+            await _close(socket, RETRIED, problem_text(problem))
         except PerdureError as problem:
             await _close(socket, *close_code(problem))
 

@@ -80,7 +80,7 @@ class WatchedChat:
     """A watched conversation."""
 
     def __init__(self, caller: Caller) -> None:
-        self.caller, self.stored = caller, ChatTurns(caller)
+        self.caller, self.service = caller, ChatTurns(caller)
         self.turns: dict[str, ShownTurn] = {}
         self.failed: ShownTurn | None = None
         self.authors: dict[str, Author] = {}
@@ -108,7 +108,7 @@ class WatchedChat:
         """Read how the conversation stands, and follow it from there. Raises what the call raises."""
         async with self._begun:
             if self._following is None:
-                standing = await self.stored.standing()
+                standing = await self.service.standing()
                 self._first = standing["next"]
                 for told in standing["turns"]:
                     turn = _seen(told)
@@ -156,7 +156,7 @@ class WatchedChat:
 
     async def transcript(self) -> list[Message]:
         # Messages of turns that have not begun are not stored yet, and are shown all the same.
-        found = await self.stored.transcript()
+        found = await self.service.transcript()
         known = {each["id"] for each in found}
         return found + [each for told in self._waiting.values() for each in told if each["id"] not in known]
 
@@ -169,7 +169,7 @@ class WatchedChat:
         """A turn whose end was not told on a line that was lost; None if it is open, or forgotten."""
         if not turn or turn in self.turns:
             return None
-        known = (await self.stored.standing(turn))["known"]
+        known = (await self.service.standing(turn))["known"]
         return None if known is None else _seen(known)
 
     async def kept(self, turn: str, last: int) -> AsyncGenerator[tuple[int, Event], None]:
@@ -280,7 +280,7 @@ class WatchedChat:
 
     async def _look_whether_parked(self, turn: ShownTurn) -> None:
         # The answer of a turn was written, and the turn has not ended: it may wait for a person now.
-        told = (await self.stored.standing(turn.turn))["known"]
+        told = (await self.service.standing(turn.turn))["known"]
         if told is not None and told["status"] == TurnStatus.PARKED and self.turns.get(turn.turn) == turn:
             parked = self.turns[turn.turn] = replace(turn, status=TurnStatus.PARKED)
             self.add(TurnNotice("parked", parked))

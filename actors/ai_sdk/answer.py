@@ -16,7 +16,7 @@ from perdure.actors.chat.followers import is_last, is_newest
 from perdure.actors.chat.turn import TurnPage
 from perdure.actors.events.reducer import AgentToolEvents, RunState
 from perdure.actors.gateway.backend import Backend, Reached
-from perdure.actors.gateway.problems import told as words_of
+from perdure.actors.gateway.problems import problem_text
 from perdure.actors.gateway.turn_follower import Framed, TurnFollower
 from perdure.ledger import BadRequest, PerdureError
 from perdure.policies import PROGRESS_EVERY_S, Event, TurnStatus
@@ -45,7 +45,7 @@ class _Answer:
             item = await follower.next(self._children.due_in_s(clock()))
         except PerdureError as problem:
             is_gone = isinstance(problem, BadRequest) and problem.field == "request_id"
-            words = FORGOTTEN if is_gone else CANNOT_FOLLOW.format(words_of(problem)["message"])
+            words = FORGOTTEN if is_gone else CANNOT_FOLLOW.format(problem_text(problem))
             return self._translator.failed(words)
         if isinstance(item, Framed):
             self._children.take(item, clock())

@@ -36,7 +36,7 @@ from perdure.actors.code.author_call import tried
 from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.bodies import body_of, parsed_object
 from perdure.actors.gateway.chat_turns import ChatTurns
-from perdure.actors.gateway.problems import status_of, told
+from perdure.actors.gateway.problems import problem_text, status_of
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
 from perdure.actors.gateway.streaming import event, event_stream
@@ -165,7 +165,7 @@ class ChatSocket:
         await self._say({"type": "end", "requestId": request_id})
 
     async def _refuse(self, request_id: str, problem: Exception) -> None:
-        await self._say({"type": "error", "requestId": request_id, "errorText": told(problem)["message"]})
+        await self._say({"type": "error", "requestId": request_id, "errorText": problem_text(problem)})
 
     async def _say(self, frame: Frame) -> None:
         async with self._sending:
@@ -205,7 +205,7 @@ def in_words(endpoint: Endpoint) -> Endpoint:
         try:
             return await endpoint(request)
         except PerdureError as problem:
-            return PlainTextResponse(told(problem)["message"], status_code=status_of(problem))
+            return PlainTextResponse(problem_text(problem), status_code=status_of(problem))
 
     return answered
 

@@ -56,10 +56,6 @@ class History:
             before = [self._state.transcript.get(each["id"]) or each for each in before]
         return self.view.shown(before)
 
-    def hidden_call_ids(self, live: LiveTurn) -> set[str]:
-        # A new call must not take the id of one that the model is not sent any more.
-        return set() if self.view.is_whole else self.call_ids(live)
-
     def call_ids(self, live: LiveTurn) -> set[str]:
         parts = [*live.stream.parts, *(part for each in self._state.transcript.messages for part in each["parts"])]
         return {part["toolCallId"] for part in parts if "toolCallId" in part}

@@ -134,7 +134,8 @@ class Play:
                 last_word=self._history.last_word(self.live),
                 watchdog=watchdog,
                 kept=self._history.kept,
-                taken_ids=self._history.hidden_call_ids(self.live),
+                # A new call must not take the id of one that the model is not sent any more.
+                taken_ids=set() if self._history.view.is_whole else self._history.call_ids(self.live),
             )
 
         source = self._spans.observed(self.live.stream, model, settings, lambda: messages, sent)

@@ -30,7 +30,7 @@ from perdure.actors.chat.chat_store import Beside, ChatStore
 from perdure.actors.chat.event_lists import batch, last_boundary, merged
 from perdure.actors.chat.plain_data import mended
 from perdure.actors.chat.turn import Turn
-from perdure.actors.events.message_parts import BROKEN, RETRACT, apply_chunk
+from perdure.actors.events.message_parts import BROKEN, RETRACT, apply_chunk, step_base
 from perdure.actors.life.commit_batcher import DueWrite
 from perdure.actors.life.life import Life
 from perdure.ledger import StorageError
@@ -211,7 +211,7 @@ class Stream:
 
     @property
     def last_step(self) -> list[Part]:
-        return self.parts[_step_base(self.parts) + 1 :]
+        return self.parts[step_base(self.parts) + 1 :]
 
     @property
     def is_broken(self) -> bool:
@@ -262,7 +262,7 @@ class Stream:
         """Repair a broken step by events. With `replay` everything after its last call is withdrawn."""
         if not self.is_broken:
             return
-        base, parts = _step_base(self.parts), self.parts
+        base, parts = step_base(self.parts), self.parts
         kept = _kept(parts[base + 1 :], replay=replay)
         if not kept:
             self.retract(base, step=True)
@@ -291,10 +291,6 @@ class Stream:
     def retract(self, count: int, *, step: bool = False) -> None:
         """Withdraw the parts from this one on; with `step` the opening of the step is among them."""
         self.add({"type": RETRACT, "data": {"parts": count, "step": step}, "transient": True})
-
-
-def _step_base(parts: list[Part]) -> int:
-    return max((index for index, part in enumerate(parts) if part["type"] == "step-start"), default=-1)
 
 
 def _kept(step: list[Part], *, replay: bool) -> int:

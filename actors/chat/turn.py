@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict
 
+from perdure.actors.events.message_parts import step_base
 from perdure.actors.life.documents import StoredRow
 from perdure.policies import (
     TURN_ENDED,
@@ -305,8 +306,7 @@ class TurnResult:
 
 
 def last_text(parts: Sequence[Part]) -> str:
-    begins = max((at for at, part in enumerate(parts) if part["type"] == "step-start"), default=-1)
-    return text_in(parts[begins + 1 :])
+    return text_in(parts[step_base(parts) + 1 :])
 
 
 def text_in(parts: Sequence[Part]) -> str:

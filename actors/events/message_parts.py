@@ -11,7 +11,7 @@ unknown call changes nothing. `data-retract` is ours: it withdraws what a broken
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeGuard, cast
 
@@ -46,6 +46,11 @@ def apply_chunk(parts: list[Part], chunk: Chunk) -> list[Part]:
         return parts
     step = _STEPS.get(kind) or (_data if kind.startswith("data-") else None)
     return step(parts, chunk) if step else parts
+
+
+def step_base(parts: Sequence[Part]) -> int:
+    """The place of the last `step-start`; -1 if there is none."""
+    return max((at for at, part in enumerate(parts) if part["type"] == "step-start"), default=-1)
 
 
 def events_of(part: Part, part_id: str) -> list[Event]:
@@ -154,7 +159,7 @@ def _step_finished(parts: list[Part], chunk: Chunk) -> list[Part]:
     is_open = [part["type"] in ("text", "reasoning") and part.get("state") == "streaming" for part in parts]
     closed = [_done(part) if still_open else part for part, still_open in zip(parts, is_open, strict=True)]
     if chunk.get("finishReason") == BROKEN:
-        base = max((at for at, part in enumerate(parts) if part["type"] == "step-start"), default=-1) + 1
+        base = step_base(parts) + 1
         closed[base:] = map(_unbound, closed[base:])
     return parts if all(new is old for new, old in zip(closed, parts, strict=True)) else closed
 

@@ -127,6 +127,10 @@ def told(problem: Exception) -> dict[str, str]:
     return found | ({"field": text_of(field)} if field else {})
 
 
+def problem_text(problem: Exception) -> str:
+    return told(problem)["message"]
+
+
 def warn_once(problem: Exception) -> None:
     """Log why nobody can be asked, once a minute for each cause: every request that comes meanwhile has the same."""
     words, now_s = f"{type(problem).__name__}: {problem}", time.monotonic()
@@ -165,7 +169,7 @@ def _advice(problem: Exception) -> dict[str, str]:
 def close_code(problem: Exception) -> tuple[int, str]:
     status = status_of(problem)
     code = AGAIN if isinstance(problem, TooManyRequests) else 4000 + status if status < INTERNAL else 1011
-    reason = told(problem)["message"].encode()[:REASON_BYTES].decode(errors="ignore")
+    reason = problem_text(problem).encode()[:REASON_BYTES].decode(errors="ignore")
     return code, reason
 
 
