@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -19,6 +18,7 @@ from perdure.actors.chat.feed import FeedEvent, TurnAccepted, TurnBegun, TurnEnd
 from perdure.actors.chat.followers import Caller, Rest, TurnPages
 from perdure.actors.chat.turn import TurnStanding
 from perdure.actors.gateway.chat_turns import ChatTurns
+from perdure.actors.gateway.shared import Watched
 from perdure.actors.tasks import Pending, awaited
 from perdure.policies import Event, Message, TurnStatus, shown_chunk
 
@@ -76,10 +76,11 @@ class Author(NamedTuple):
     place: int
 
 
-class WatchedChat:
+class WatchedChat(Watched):
     """A watched conversation."""
 
     def __init__(self, caller: Caller) -> None:
+        super().__init__()
         self.caller, self.service = caller, ChatTurns(caller)
         self.turns: dict[str, ShownTurn] = {}
         self.failed: ShownTurn | None = None
@@ -97,36 +98,30 @@ class WatchedChat:
         self._own_ids: deque[str] = deque(maxlen=1_000)
         self._unsettled: set[str] = set()  # turns of whose stream tabs may make something else than is stored
         self._jobs: set[asyncio.Task[None]] = set()
-        self._following: asyncio.Task[None] | None = None
-        self._begun = asyncio.Lock()
         self._first = 0  # the event of the feed that is asked for next
         self._last_end_s = float("-inf")
 
     # beginning and end
 
-    async def begin(self) -> None:
-        """Read how the conversation stands, and follow it from there. Raises what the call raises."""
-        async with self._begun:
-            if self._following is None:
-                standing = await self.service.standing()
-                self._first = standing["next"]
-                for told in standing["turns"]:
-                    turn = _seen(told)
-                    self.turns[turn.turn] = turn
-                    self._waiting[turn.turn] = told["waiting"]
-                    self._own_ids.extend([turn.message_id, *turn.message_ids])
-                last = standing["last"]
-                if last is not None:
-                    self._last_end_s = asyncio.get_running_loop().time() - standing["last_ms_ago"] / 1000
-                self.failed = _seen(last) if last is not None and last["status"] == TurnStatus.ERROR else None
-                self._following = awaited(self._follow())
+    async def _begun(self) -> Pending[None]:
+        standing = await self.service.standing()
+        self._first = standing["next"]
+        for told in standing["turns"]:
+            turn = _seen(told)
+            self.turns[turn.turn] = turn
+            self._waiting[turn.turn] = told["waiting"]
+            self._own_ids.extend([turn.message_id, *turn.message_ids])
+        last = standing["last"]
+        if last is not None:
+            self._last_end_s = asyncio.get_running_loop().time() - standing["last_ms_ago"] / 1000
+        self.failed = _seen(last) if last is not None and last["status"] == TurnStatus.ERROR else None
+        return self._follow()
 
     async def stop(self) -> None:
-        jobs = [*self._jobs, *([self._following] if self._following is not None else [])]
-        for each in jobs:
+        for each in self._jobs:
             each.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(*jobs, return_exceptions=True)
+        await super().stop()
+        await asyncio.gather(*self._jobs, return_exceptions=True)
 
     # the list
 

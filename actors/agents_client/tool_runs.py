@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from io import SEEK_END, StringIO
 from typing import Any, Final
@@ -19,8 +18,9 @@ from perdure.actors.agents_client.line import ClientSocket, encoded, json_text
 from perdure.actors.events.reducer import SentFrame
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.run_feed import Batch
+from perdure.actors.gateway.shared import Watched
 from perdure.actors.runtime.client import Client
-from perdure.actors.tasks import awaited
+from perdure.actors.tasks import Pending, awaited
 from perdure.ledger import LAST_EVENTS, UnknownRun, digest_of
 from perdure.policies import PROGRESS_EVERY_S, JsonObject, run_events
 
@@ -153,36 +153,24 @@ def _piece(body: Any) -> RunPiece:
 # ---------------------------------------------------------------- runs
 
 
-class RunList:
+class RunList(Watched):
     """The ids of the runs of one agent, in the order of their starts."""
 
     def __init__(self, client: Client, agent_id: str) -> None:
+        super().__init__()
         self.run_ids: list[str] = []
         self._client, self._agent_id = client, agent_id
         self._known: set[str] = set()
-        self._grown = asyncio.Event()
-        self._begun = asyncio.Lock()
-        self._following: asyncio.Task[None] | None = None
 
-    async def begin(self) -> None:
-        async with self._begun:
-            if self._following is None:
-                started = self._client.starts_of(self._agent_id)
-                listed = anext(started)
-                self._take(await listed)
-                self._following = awaited(self._follow(started))
-
-    async def stop(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._following
+    async def _begun(self) -> Pending[None]:
+        started = self._client.starts_of(self._agent_id)
+        listed = anext(started)
+        self._take(await listed)
+        return self._follow(started)
 
     async def more_than(self, count: int) -> None:
         while len(self.run_ids) <= count:
-            if self._following is not None and self._following.done():
-                self._following.result()
-            await self._grown.wait()
+            await self._change()
 
     def _take(self, run_ids: list[str]) -> None:
         new = [each for each in run_ids if each not in self._known]
@@ -190,10 +178,6 @@ class RunList:
         self.run_ids.extend(new)
         if new:
             self._wake()
-
-    def _wake(self) -> None:
-        grown, self._grown = self._grown, asyncio.Event()
-        grown.set()
 
     async def _follow(self, started: AsyncGenerator[list[str], None]) -> None:
         try:

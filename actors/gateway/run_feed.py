@@ -14,12 +14,12 @@ import itertools
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import Final, NamedTuple
 
 from perdure.actors.events.reducer import SentFrame
 from perdure.actors.gateway.plain_json import json_bytes
+from perdure.actors.gateway.shared import Watched
 from perdure.actors.gateway.streaming import event
 from perdure.actors.link.messages import Fields
 from perdure.actors.runtime.client import Client
@@ -83,39 +83,32 @@ class RunFeeds:
                 await feed.stop()
 
 
-class _RunFeed:
+class _RunFeed(Watched):
     def __init__(self, client: Client, run_id: str) -> None:
+        super().__init__()
         self.watchers = 0
         self._client, self._run_id = client, run_id
         self._fresh: list[Encoded] = []  # what watchers are told next
         self._window: deque[Encoded] = deque(maxlen=WINDOW)
         self._batches: dict[int, Batch] = {}  # the newest, by the number before their first
-        self._grown = asyncio.Event()
         self._told_s = 0.0
         self._telling: asyncio.TimerHandle | None = None
         self._reading = asyncio.Lock()
-        self._following: asyncio.Task[None] | None = None
 
     async def after(self, last: int) -> AsyncGenerator[Batch, None]:
         while True:
-            grown, is_last = self._grown, False
+            changed, is_last = self._changed, False
             for batch in await self._next(last):
                 yield batch
                 last, is_last = batch[-1].sequence, batch[-1].is_last
             if is_last and _newest(self._fresh or self._window) <= last:
                 return
-            if grown is not self._grown or _newest(self._window) > last:
+            if changed is not self._changed or _newest(self._window) > last:
                 continue
             if self._following is not None and self._following.done():
                 self._following.result()
                 return
-            await grown.wait()
-
-    async def stop(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
-            with suppress(asyncio.CancelledError, Exception):  # it was told to the watchers
-                await self._following
+            await changed.wait()
 
     async def _next(self, last: int) -> Iterable[Batch]:
         # The first to ask has the run followed, unless the ledger has its end: then there is nothing to come, and a page of ended runs
@@ -171,8 +164,7 @@ class _RunFeed:
         self._fresh.clear()
         self._batches.clear()
         self._told_s, self._telling = asyncio.get_running_loop().time(), None
-        grown, self._grown = self._grown, asyncio.Event()
-        grown.set()
+        self._wake()
 
 
 def _newest(events: Sequence[Encoded]) -> int:

@@ -2,18 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
+
+from perdure.actors.tasks import Pending, awaited
 
 
-class Watched(Protocol):
-    """What is begun once and stopped once."""
+class Watched:
+    """What is begun once, by the first who comes, and stopped once. A task follows it meanwhile, and wakes those who wait for a change."""
+
+    def __init__(self) -> None:
+        self._following: asyncio.Task[None] | None = None
+        self._beginning, self._changed = asyncio.Lock(), asyncio.Event()
 
     async def begin(self) -> None:
         """Begin, or wait until it has begun. Raises what keeps it from beginning."""
+        async with self._beginning:
+            if self._following is None:
+                self._following = awaited(await self._begun())
 
-    async def stop(self) -> None: ...
+    async def _begun(self) -> Pending[None]:
+        """Learn how it stands, and give what follows it from there."""
+        raise NotImplementedError
+
+    async def stop(self) -> None:
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)  # its watchers were told
+
+    async def _change(self) -> None:
+        """Wait for a change. Raises what has ended the following."""
+        if self._following is not None and self._following.done():
+            self._following.result()
+        await self._changed.wait()
+
+    def _wake(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
 T = TypeVar("T", bound=Watched)

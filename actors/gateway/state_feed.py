@@ -6,11 +6,10 @@ conversation does.
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import suppress
 from typing import NamedTuple
 
 from perdure.actors.chat.followers import Caller, Rest
+from perdure.actors.gateway.shared import Watched
 from perdure.actors.life.state_watch import StatePage
 from perdure.actors.tasks import awaited
 
@@ -29,15 +28,14 @@ class KnownState(NamedTuple):
         return self.edition[0] == edition[0] and self.edition[1] < edition[1]
 
 
-class WatchedState:
+class WatchedState(Watched):
     """The state of one agent as the gateway knows it."""
 
     def __init__(self, caller: Caller) -> None:
+        super().__init__()
         self.known = KnownState({}, "", 0)
         self._edition: tuple[int, int] | None = None  # that was told last, which may have had the same state
         self._caller = caller
-        self._changed = asyncio.Event()
-        self._following: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
         """Read the state, which wakes the agent, and follow it from there. Raises what the call raises."""
@@ -45,19 +43,11 @@ class WatchedState:
         if self._following is None or self._following.done():
             self._following = awaited(self._follow())
 
-    async def stop(self) -> None:
-        if self._following is not None:
-            self._following.cancel()
-            with suppress(asyncio.CancelledError, Exception):  # its watchers were told
-                await self._following
-
     async def after(self, number: int) -> KnownState:
         """Wait until the agent has told of a change after this one: of the same state as before, if others were in between. Raises what
         has ended the following."""
         while self.known.number <= number:
-            if self._following is not None and self._following.done():
-                self._following.result()
-            await self._changed.wait()
+            await self._change()
         return self.known
 
     def _take(self, page: StatePage) -> None:
@@ -66,10 +56,6 @@ class WatchedState:
             life, changes = page["edition"]
             self.known = KnownState(page["state"], page["version"], self.known.number + 1, (life, changes))
             self._wake()
-
-    def _wake(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
 
     async def _follow(self) -> None:
         rest = Rest(self._caller)

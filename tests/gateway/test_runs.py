@@ -11,7 +11,7 @@ import pytest
 
 from perdure.actors import Agent, RunContext
 from perdure.actors.gateway.run_feed import WINDOW, Batch, RunFeeds
-from perdure.actors.gateway.shared import Shared
+from perdure.actors.gateway.shared import Shared, Watched
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.door import Door, events
 from tests.gateway.world import visit
@@ -229,10 +229,11 @@ def test_what_ends_the_following_of_a_run_is_raised_by_its_watchers_and_no_end_o
     asyncio.run(story())
 
 
-class Thing:
+class Thing(Watched):
     """Is begun and stopped."""
 
     def __init__(self, told: list[str], name: str, problem: Exception | None = None) -> None:
+        super().__init__()
         self.told, self.name, self.problem = told, name, problem
 
     async def begin(self) -> None:
