@@ -44,7 +44,7 @@ PENDING_AGAIN_S: Final = 45.0
 class Attendance:
     """One connection's part in a conversation."""
 
-    def __init__(self, line: ClientSocket, talk: WatchedChat, missed: ShownTurn | None = None) -> None:
+    def __init__(self, line: ClientSocket, talk: WatchedChat, missed: ShownTurn | None) -> None:
         self._line, self._talk = line, talk
         self._place = talk.head
         self._turns = dict(talk.turns)

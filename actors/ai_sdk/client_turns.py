@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from perdure.actors.ai_sdk.chunks import OLDEST, Translator
+from perdure.actors.ai_sdk.chunks import Translator
 from perdure.actors.chat.turn import TurnPage, TurnTold
 from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.chat_turns import UNDER_WAY, CallAnswer, ChatTurns
@@ -79,7 +79,7 @@ class Following:
 class ClientTurns:
     """The turns that one client, of one major, asks of one chat agent."""
 
-    def __init__(self, backend: Backend, reached: Reached, major: int = OLDEST) -> None:
+    def __init__(self, backend: Backend, reached: Reached, major: int) -> None:
         self._backend, self._reached, self._major = backend, reached, major
         self._call, self._new_id, self._turns = reached.caller.call, reached.caller.token, ChatTurns(reached.caller)
 

@@ -70,7 +70,7 @@ def died(part: Part, tool: Tool, evidence: OurMetadata, probed: object) -> str:
     return caution(NoResult.STILL_RUNNING if evidence["stillRunning"] else NoResult.DIED, remains)
 
 
-def aborted(part: Part, *, began: bool, is_question: bool = False) -> str:
+def aborted(part: Part, *, began: bool, is_question: bool) -> str:
     why = NoResult.UNANSWERED if is_question else NoResult.ABORTED if began else NoResult.ABORTED_BEFORE
     return caution(why, CallEvidence(tool=tool_name(part), call_id=part["toolCallId"]))
 

@@ -283,7 +283,7 @@ def find_tool(reference: str, code_dir: Path | None = None) -> Tool:
 class Toolset:
     """The tools of one agent by name, in the order in which they were given."""
 
-    def __init__(self, tools: Iterable[object] = ()) -> None:
+    def __init__(self, tools: Iterable[object]) -> None:
         """Take `Tool`s and functions. Raises `BadRequest`, which says what is wrong with which of them."""
         self._tools: dict[str, Tool] = {}
         for each in tools:

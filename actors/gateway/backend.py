@@ -69,13 +69,13 @@ class Backend:
         registry: Registry,
         security: Security,
         opener: Opener,
-        may_address: MayAddress | None = None,
+        may_address: MayAddress | None,
         *,
-        striker: Striker | None = None,
-        data: Path = Path(),
-        backups: str = "",
-        stopper: Stopper | None = None,
-        neighbours: GatewayBus | None = None,
+        striker: Striker | None,
+        data: Path,
+        backups: str,
+        stopper: Stopper | None,
+        neighbours: GatewayBus | None,
     ) -> None:
         self.neighbours = neighbours or GatewayBus()
         self.data, self.storages, self.backups, self.stopper = data, data / AGENTS, backups, stopper

@@ -15,17 +15,15 @@ from perdure.actors.runtime.packing import Packer
 from perdure.policies import Limits
 
 
-def joining(data: str | Path, *, address: str | None = None, limits: Limits | None = None) -> Opener:
+def joining(data: str | Path, *, address: str | None) -> Opener:
     """Start the cluster that serves a directory, or join it, as `Runtime` does. What it raises is what `Runtime.open` raises."""
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Client, None]:
-        cluster = await asyncio.to_thread(RayCluster.start, Path(data), address=address, limits=limits)
+        cluster = await asyncio.to_thread(RayCluster.start, Path(data), address=address)
         try:
             packer = Packer(cluster.deployment.code_dir, sources_only=cluster.is_local)
-            client = Client(
-                system_world(), cluster.transport(), limits or Limits(), cluster.deployment.code_dir, packer
-            )
+            client = Client(system_world(), cluster.transport(), Limits(), cluster.deployment.code_dir, packer)
             async with served(client):
                 yield client
         finally:

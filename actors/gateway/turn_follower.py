@@ -48,7 +48,7 @@ class TurnFollower:
         opening: the first page, if it came with the acceptance.
     """
 
-    def __init__(self, backend: Backend, reached: Reached, request_id: str, opening: TurnPage | None = None) -> None:
+    def __init__(self, backend: Backend, reached: Reached, request_id: str, opening: TurnPage | None) -> None:
         self._backend, self._pages = backend, TurnPages(reached.caller.call, request_id, opening=opening)
         self._due_at_s = 0.0  # when the next page may be asked for
         self._page: asyncio.Task[TurnPage] | None = None
