@@ -167,7 +167,7 @@ MUTANTS = (
            "test_who_answers_owns_the_continuation_of_this_turn_and_of_no_other"),
     Mutant("actors.agents_client.tool_runs:Retold._beyond", "never", "has",
            "test_an_attempt_that_says_something_else_is_told_whole_behind_a_step"),
-    Mutant("actors.ai_sdk.answer:Children.take", "no part", "apply",
+    Mutant("actors.ai_sdk.chunks:Children.take", "no part", "apply",
            "test_a_child_is_told_as_outputs_that_are_not_final_and_then_by_its_result"),
     Mutant("actors.gateway.chat_turns:ChatTurns.answer", "never", "approved",
            "test_the_first_result_of_a_call_counts_and_only_the_rest_is_told"),

@@ -25,7 +25,9 @@ from pydantic_core import to_json
 
 from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.events.message_parts import RETRACT, call_cell, events_of
-from perdure.policies import Event, Part, ToolState, is_tool_part, tool_name
+from perdure.actors.events.reducer import AgentToolEvents, RunState
+from perdure.actors.gateway.turn_follower import Framed
+from perdure.policies import PROGRESS_EVERY_S, Event, Part, ToolState, is_tool_part, tool_name
 
 Chunk = dict[str, Any]
 
@@ -390,3 +392,65 @@ def made(call: Event) -> list[Event]:
     """The events of a call that was made: the client is told the input, and not that the call is to be made."""
     text = to_json(all_mended(call.get("input"))).decode()
     return [{**call, "type": "tool-input-start"}, {**call, "type": "tool-input-delta", "inputTextDelta": text}]
+
+
+def settled(events: list[Event]) -> list[Event]:
+    """Events of the past, in which a call that has its outcome is not told as one to be made."""
+    # `tool-input-available` is what the client hears by `onToolCall`. Without it the client shows the call all the same, and does not make
+    # it again.
+    over = {each["toolCallId"] for each in events if each["type"] in ENDS.values() and not each.get("preliminary")}
+    found: list[Event] = []
+    for event in events:
+        if event.get("toolCallId") not in over or event.get("providerExecuted"):
+            found.append(event)
+        elif event["type"] == "tool-input-available":
+            found += made(event)
+        elif event["type"] not in ("tool-input-start", "tool-input-delta"):
+            found.append(event)
+    return found
+
+
+class Children:
+    """The agents that the calls of a turn have started, told while they work: as outputs that are not final yet (client protocols B.6).
+
+    Each is the newest standing of one run, and takes the place of the one before; the result of the call takes the place of them all. A
+    call that is over soon has none. They are told from now on, also to who comes later, and stand in no transcript.
+    """
+
+    def __init__(self) -> None:
+        self._seen = AgentToolEvents()
+        self._changed: dict[str, str] = {}  # runs, with their calls
+        self._due_s: float | None = None
+
+    def take(self, framed: Framed, now_s: float) -> None:
+        # A little later, so that much is told at once.
+        if framed.is_agent and self._seen.apply(framed.frame):
+            self._changed[framed.frame["run_id"]] = framed.call_id
+            self._due_s = self._due_s or now_s + PROGRESS_EVERY_S
+
+    def due_in_s(self, now_s: float) -> float | None:
+        """When there is something to be told; None if there is nothing."""
+        return None if self._due_s is None else max(0.0, self._due_s - now_s)
+
+    def chunks(self, translator: Translator) -> list[Chunk]:
+        changed, self._changed, self._due_s = self._changed, {}, None
+        runs = self._seen.runs_by_id
+        told = [
+            translator.preliminary(call_id, standing(runs[run_id]))
+            for run_id, call_id in sorted(changed.items())
+            if run_id in runs
+        ]
+        return [chunk for chunks in told for chunk in chunks]
+
+
+def standing(run: RunState) -> dict[str, object]:
+    """A run as an output that is not final."""
+    found: dict[str, object] = {
+        "runId": run.run_id,
+        "agentType": run.agent_type.rpartition(":")[2],
+        "status": run.status,
+        "attempt": run.attempt,
+        "milestones": run.milestones,
+        "message": {"id": run.run_id, "role": "assistant", "parts": run.parts},
+    }
+    return found | ({"progress": run.progress} if run.progress is not None else {})

@@ -14,23 +14,37 @@ its turn, or what the agent's `message_concurrency` says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from perdure.actors.ai_sdk.chunks import Translator
+from perdure.actors.ai_sdk.chunks import Children, Chunk, Translator, settled
+from perdure.actors.chat.event_lists import merged
+from perdure.actors.chat.followers import is_last, is_newest
 from perdure.actors.chat.turn import TurnPage, TurnTold
 from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.chat_turns import UNDER_WAY, CallAnswer, ChatTurns
-from perdure.actors.gateway.problems import NotNow
+from perdure.actors.gateway.problems import NotNow, problem_text
+from perdure.actors.gateway.turn_follower import Framed, TurnFollower
 from perdure.actors.life.handle import address_of
-from perdure.ledger import AgentUnreachable, BadRequest, ConflictingRequest, Standalone, digest_of, request_of
-from perdure.policies import Message, Part, ToolState, TurnPlan, TurnStatus
+from perdure.ledger import (
+    AgentUnreachable,
+    BadRequest,
+    ConflictingRequest,
+    PerdureError,
+    Standalone,
+    digest_of,
+    request_of,
+)
+from perdure.policies import Event, Message, Part, ToolState, TurnPlan, TurnStatus
 
 SUBMIT, REGENERATE = "submit-message", "regenerate-message"
 OWN: Final = frozenset({"id", "messages", "trigger", "messageId", "clientTools"})
 """The fields of a request that the protocol knows; the others are the author's, as metadata of the turn."""
 REPLACED: Final = "replaced by the client"
+FORGOTTEN: Final = "The conversation was cleared, and this answer with it."
+CANNOT_FOLLOW: Final = "The answer cannot be followed at the moment, and goes on: {}"
 
 
 @dataclass(frozen=True)
@@ -65,15 +79,33 @@ class TurnRequest:
         return self.messages[-1] if self.messages else {}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Following:
-    """A turn, and how its client is told of it."""
+    """A turn, and how its client is told of it.
+
+    Attributes:
+        retells: whether the client comes back, and is told again what has happened already.
+    """
 
     request_id: str
     translator: Translator
     opening: TurnPage | None = None
     retells: bool = False
-    """Whether its client comes back, and is told again what has happened already."""
+    children: Children = field(default_factory=Children)
+    events: list[Event] = field(default_factory=list)  # of pages that are not translated yet
+
+    def chunks(self, page: TurnPage) -> list[Chunk]:
+        """The chunks of a page and of those before it, once it is the newest: so nobody is told what was withdrawn by then."""
+        self.events += page["events"]
+        if not is_newest(page):
+            return []
+        events = merged(self.events)
+        chunks = self.translator.chunks(settled(events) if self.retells else events)
+        self.events, self.retells = [], False
+        if not self.translator.is_over and is_last(page):  # its stream has no end of its own
+            is_parked = page["status"] == TurnStatus.PARKED
+            chunks += self.translator.paused() if is_parked else self.translator.failed(page["error"])
+        return chunks
 
 
 class ClientTurns:
@@ -81,7 +113,7 @@ class ClientTurns:
 
     def __init__(self, backend: Backend, reached: Reached, major: int) -> None:
         self._backend, self._reached, self._major = backend, reached, major
-        self._call, self._new_id, self._turns = reached.caller.call, reached.caller.token, ChatTurns(reached.caller)
+        self._call, self._new_id, self.turns = reached.caller.call, reached.caller.token, ChatTurns(reached.caller)
 
     async def begin(self, request: TurnRequest) -> Following:
         """The turn that does what is wished. Raises a `PerdureError` if there can be none."""
@@ -90,7 +122,7 @@ class ClientTurns:
         if request.last.get("role") == "assistant":
             return await self._go_on(request)
         if request.message_id is not None:
-            await self._turns.cancel_under_way(REPLACED)
+            await self.turns.cancel_under_way(REPLACED)
             return await self._anew(request, in_place_of(request.last, request.message_id))
         return await self._submit(request)
 
@@ -109,6 +141,35 @@ class ClientTurns:
         turn: TurnTold | None = standing["resumable"]
         return None if turn is None else await self._from_start(turn)
 
+    async def chunks(self, following: Following) -> AsyncGenerator[list[Chunk], None]:
+        """The chunks of a turn, from its start to its end, or until it waits for a person. What fails is told as the last chunk. There may
+        be no chunk in a batch."""
+        async with TurnFollower(self._backend, self._reached, following.request_id, following.opening) as follower:
+            while not following.translator.is_over:
+                yield await self._next(following, follower)
+
+    async def _next(self, following: Following, follower: TurnFollower) -> list[Chunk]:
+        clock, children = asyncio.get_running_loop().time, following.children
+        try:
+            item = await follower.next(children.due_in_s(clock()))
+        except PerdureError as problem:
+            is_gone = isinstance(problem, BadRequest) and problem.field == "request_id"
+            return following.translator.failed(FORGOTTEN if is_gone else CANNOT_FOLLOW.format(problem_text(problem)))
+        if item is not None and not isinstance(item, Framed):
+            chunks = following.chunks(item)
+            for call_id in following.translator.open_calls:
+                await follower.runs.follow(call_id)
+            return chunks
+        if item is not None:
+            children.take(item, clock())
+        return children.chunks(following.translator) if children.due_in_s(clock()) == 0 else []
+
+    async def messages(self, limit: int | None, before: str | None) -> list[Message]:
+        """The conversation, without the answers that are being written: to resume tells these from their start."""
+        found: list[Message] = await self._call("get_messages", limit, before)
+        written = {each["message_id"] for each in await self.turns.under_way()}
+        return [each for each in found if each["id"] not in written]
+
     # messages of the user
 
     async def _submit(self, request: TurnRequest) -> Following:
@@ -117,9 +178,9 @@ class ClientTurns:
             return await self._anew(request, [plan])
         request_id = request_of(message_id)
         try:
-            told = await self._turns.begin(plan, request_id, request.options)
+            told = await self.turns.begin(plan, request_id, request.options)
         except ConflictingRequest as problem:
-            known = await self._turns.known(request_id)
+            known = await self.turns.known(request_id)
             if problem.field != "request_id" or known is None:
                 raise
             if known["status"] in UNDER_WAY:
@@ -131,7 +192,7 @@ class ClientTurns:
         return Following(request_id, Translator(self._major), told)
 
     async def _regenerate(self, request: TurnRequest) -> Following:
-        was_under_way = await self._turns.cancel_under_way(REPLACED)
+        was_under_way = await self.turns.cancel_under_way(REPLACED)
         newest = await self._call("get_messages", 1)
         answer = request.message_id or (newest[-1]["id"] if newest and newest[-1]["role"] == "assistant" else None)
         plans = [] if answer is None or was_under_way else [TurnPlan("regenerate", instead_of=answer)]
@@ -141,7 +202,7 @@ class ClientTurns:
 
     async def _anew(self, request: TurnRequest, plans: list[TurnPlan]) -> Following:
         request_id = self._new_id()
-        told = await self._turns.begin_first(plans, request_id, request.options)
+        told = await self.turns.begin_first(plans, request_id, request.options)
         if told is None:
             raise BadRequest("messages", "there is no answer to give again, and the last message is none of the user's")
         return Following(request_id, Translator(self._major), told)
@@ -156,10 +217,10 @@ class ClientTurns:
             raise BadRequest("messages", f"the parts of the last one are {type(given).__name__}, not a list")
         parts = [each for each in given if isinstance(each, Mapping)]
         said = [answer for each in parts if (answer := answer_of(each)) is not None]
-        accepted = await self._turns.answer_in(await self._stored(message_id), said)
+        accepted = await self.turns.answer_in(await self._stored(message_id), said)
         # An answer to a call of an imported message, which no turn has written, has begun a turn of its own.
         begun = tuple(f"answer-{digest_of(each.call_id.encode())}-" for each in accepted)
-        turn = await self._turns.newest(
+        turn = await self.turns.newest(
             lambda each: each["message_id"] == message_id or (bool(begun) and each["request_id"].startswith(begun))
         )
         if turn is None or (turn["status"] in (TurnStatus.ABORTED, TurnStatus.ERROR) and not accepted):
@@ -174,7 +235,7 @@ class ClientTurns:
         return Following(turn["request_id"], translator)
 
     async def _stored(self, message_id: str) -> Message:
-        found = await self._turns.message(message_id)
+        found = await self.turns.message(message_id)
         if found is None:
             raise NotNow(f"no message is known as {message_id!r:.80}")
         return found

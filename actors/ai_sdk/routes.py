@@ -28,14 +28,12 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from perdure.actors.ai_sdk.answer import chunks_of
 from perdure.actors.ai_sdk.chunks import NEWEST, OLDEST, Chunk
 from perdure.actors.ai_sdk.client_turns import ClientTurns, Following, TurnRequest
 from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.code.author_call import tried
-from perdure.actors.gateway.backend import Backend, Reached
+from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.bodies import body_of, parsed_object
-from perdure.actors.gateway.chat_turns import ChatTurns
 from perdure.actors.gateway.problems import problem_text, status_of
 from perdure.actors.gateway.refusals import NoSuchAgent
 from perdure.actors.gateway.security import Scope
@@ -136,33 +134,30 @@ class ChatSocket:
                 del self._answers[request_id]
 
     async def _answer(self, request_id: str, frame: Frame) -> None:
-        reached, following = await self._following(frame)
+        turns, following = await self._following(frame)
         if following is None:
             await self._say({"type": "no-active", "requestId": request_id})
-        else:
-            await self._stream(request_id, reached, following)
+            return
+        await self._say({"type": "start", "requestId": request_id})
+        number = 0
+        async for batch in turns.chunks(following):
+            for chunk in batch:
+                await self._say({"type": "chunk", "requestId": request_id, "sequence": number, "chunk": chunk})
+                number += 1
+        await self._say({"type": "end", "requestId": request_id})
 
-    async def _following(self, frame: Frame) -> tuple[Reached, Following | None]:
+    async def _following(self, frame: Frame) -> tuple[ClientTurns, Following | None]:
         is_new = frame["type"] == "send"
         who = self._backend.principal(self._socket, Scope.CHAT if is_new else Scope.READ)
         reached, _ = await self._backend.reach(who, [self._class, _text_of(frame, "id")])
         turns = ClientTurns(self._backend, reached, self._major)
         if not is_new:
-            return reached, await turns.resume()
+            return turns, await turns.resume()
         more = frame.get("body")
         if not isinstance(more, Mapping):
             raise BadRequest("body", "is not an object")
         known: Frame = {name: frame[name] for name in ("trigger", "messages", "messageId") if name in frame}
-        return reached, await turns.begin(TurnRequest.of({**more, **known}))
-
-    async def _stream(self, request_id: str, reached: Reached, following: Following) -> None:
-        await self._say({"type": "start", "requestId": request_id})
-        number = 0
-        async for batch in chunks_of(self._backend, reached, following):
-            for chunk in batch:
-                await self._say({"type": "chunk", "requestId": request_id, "sequence": number, "chunk": chunk})
-                number += 1
-        await self._say({"type": "end", "requestId": request_id})
+        return turns, await turns.begin(TurnRequest.of({**more, **known}))
 
     async def _refuse(self, request_id: str, problem: Exception) -> None:
         await self._say({"type": "error", "requestId": request_id, "errorText": problem_text(problem)})
@@ -245,10 +240,10 @@ class _Chats:
         name = chat_class(self._backend, request.path_params.get("chat_class"))
         body = parsed_object(await body_of(request))
         wish = TurnRequest.of(body)
-        turns, reached = await self._turns(
+        turns = await self._turns(
             request, Scope.CHAT, name, _text_of(body, "id", "the id of a chat"), major_of(request)
         )
-        return self._answer(reached, await turns.begin(wish))
+        return self._answer(turns, await turns.begin(wish))
 
     async def resume_after_query(self, request: Request) -> Response:
         # For clients that append the id and `/stream` to an address behind its query.
@@ -257,19 +252,20 @@ class _Chats:
         if appended is None:
             way = f"POST /chat/{name} asks, and GET /chat/{name}/ID/stream?ai={NEWEST} resumes"
             raise BadRequest("ai", f"this address is no chat's: {way}")
-        turns, reached = await self._turns(request, Scope.READ, name, unquote(appended["chat_id"]), int(appended["ai"]))
-        return self._answer(reached, await turns.resume())
+        turns = await self._turns(request, Scope.READ, name, unquote(appended["chat_id"]), int(appended["ai"]))
+        return self._answer(turns, await turns.resume())
 
     async def resume(self, request: Request) -> Response:
-        turns, reached = await self._addressed(request, Scope.READ)
-        return self._answer(reached, await turns.resume())
+        turns = await self._addressed(request, Scope.READ)
+        return self._answer(turns, await turns.resume())
 
-    def _answer(self, reached: Reached, following: Following | None) -> Response:
+    @staticmethod
+    def _answer(turns: ClientTurns, following: Following | None) -> Response:
         if following is None:
             return Response(status_code=204)
 
         async def pieces() -> AsyncGenerator[bytes, None]:
-            async for batch in chunks_of(self._backend, reached, following):
+            async for batch in turns.chunks(following):
                 if batch:
                     yield b"".join(event(encoded(each)) for each in batch)
             yield DONE
@@ -277,19 +273,15 @@ class _Chats:
         return event_stream(pieces(), HEADERS)
 
     async def cancel(self, request: Request) -> Response:
-        _, reached = await self._addressed(request, Scope.CHAT)
-        return JSONResponse({"cancelled": await ChatTurns(reached.caller).cancel_all("cancelled by the client")})
+        asked = await self._addressed(request, Scope.CHAT)
+        return JSONResponse({"cancelled": await asked.turns.cancel_all("cancelled by the client")})
 
     async def messages(self, request: Request) -> Response:
-        # Without the answers that are being written: to resume tells these from their start.
-        _, reached = await self._addressed(request, Scope.READ)
-        before = request.query_params.get("before")
+        asked = await self._addressed(request, Scope.READ)
         said = request.query_params.get("limit")
         if said is not None and not said.isdecimal():
             raise BadRequest("limit", f"{said!r:.40} is no number of messages")
-        found = await reached.caller.call("get_messages", None if said is None else int(said), before)
-        written = {each["message_id"] for each in await ChatTurns(reached.caller).under_way()}
-        shown = [each for each in found if each["id"] not in written]
+        shown = await asked.messages(None if said is None else int(said), request.query_params.get("before"))
         return Response(to_json(all_mended(shown)), media_type="application/json")
 
     async def socket(self, socket: WebSocket) -> None:
@@ -297,13 +289,13 @@ class _Chats:
         name = chat_class(self._backend, socket.path_params.get("chat_class"))
         await ChatSocket(self._backend, socket, name, major_of(socket)).serve()
 
-    async def _addressed(self, request: Request, scope: Scope) -> tuple[ClientTurns, Reached]:
+    async def _addressed(self, request: Request, scope: Scope) -> ClientTurns:
         name = chat_class(self._backend, request.path_params.get("chat_class"))
         return await self._turns(request, scope, name, request.path_params["chat_id"], major_of(request))
 
     async def _turns(
         self, connection: HTTPConnection, scope: Scope, name: str, chat_id: str, major: int
-    ) -> tuple[ClientTurns, Reached]:
+    ) -> ClientTurns:
         who = self._backend.principal(connection, scope)
         reached, _ = await self._backend.reach(who, [name, chat_id])
-        return ClientTurns(self._backend, reached, major), reached
+        return ClientTurns(self._backend, reached, major)
