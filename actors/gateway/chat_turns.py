@@ -63,7 +63,7 @@ class ChatTurns:
     async def begin_first(
         self, plans: Iterable[TurnPlan], request_id: str, options: Mapping[str, object]
     ) -> TurnPage | None:
-        """The same for the first of these turns that replaces a message which the agent has, or replaces none. None if there is none."""
+        """The same for the first of these turns whose `instead_of` the agent has, or that has none; None if there is no such turn."""
         for plan in plans:
             try:
                 return await self.begin(plan, request_id, options)
@@ -97,12 +97,10 @@ class ChatTurns:
         return next((each for each in reversed(turns) if fits(each)), None)
 
     async def under_way(self) -> list[TurnTold]:
-        """The turns that are being played, or come next."""
         turns: list[TurnTold] = await self._call("list_turns", UNDER_WAY)
         return turns
 
     async def cancel(self, request_id: str, reason: str = "cancelled") -> bool:
-        """Cancel a turn. Returns whether it was open."""
         was_open: bool = await self._call("cancel_chat", request_id, reason)
         return was_open
 
@@ -115,7 +113,6 @@ class ChatTurns:
         return bool(turns)
 
     async def cancel_all(self, reason: str) -> int:
-        """Cancel every open turn. Returns how many there were."""
         count: int = await self._call("cancel_all_chats", reason)
         return count
 
@@ -142,7 +139,6 @@ class ChatTurns:
         return await self._found(lambda each: each["id"] == message_id)
 
     async def holder(self, call_ids: Container[str]) -> Message | None:
-        """The newest message that holds one of these calls."""
         return await self._found(lambda each: any(part.get("toolCallId") in call_ids for part in each["parts"]))
 
     async def _found(self, fits: Callable[[Message], bool]) -> Message | None:
