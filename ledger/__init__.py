@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         checked,
     )
     from perdure.ledger.batch_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
-    from perdure.ledger.bucket_cache import begin_cache, bucket_of, check_url, is_url
+    from perdure.ledger.bucket_cache import CACHE_VARIABLE, begin_cache, bucket_of, check_url, is_url
     from perdure.ledger.codec import decode, pack, unpack, unpack_opened
     from perdure.ledger.directory_format import (
         AGENTS,
@@ -201,8 +201,11 @@ if TYPE_CHECKING:
         Unstarted,
         Up,
     )
+    from perdure.ledger.storage.carried_disk import CarriedDisk, own_folder
+    from perdure.ledger.storage.patches import Patch, StorageImage, patch_of, whole
     from perdure.ledger.storage.this_machine import mount_of
     from perdure.ledger.store.batches import BATCH_MIN, batch_of, count_of, expand_rows
+    from perdure.ledger.store.bucket_store import open_bucket
     from perdure.ledger.store.store import BatchRow, FactRow, First, Payload, Record, Row, Store, Wanted
     from perdure.ledger.timeouts import arm
     from perdure.ledger.values import (

@@ -18,7 +18,7 @@ from perdure.ledger.whole_files import keep_whole
 FIELD: Final = "data"
 SCHEMES: Final = ("s3", "gs", "az", "file")
 BUCKET_FILE: Final = "bucket"
-PLACE: Final = "PERDURE_CACHE"
+CACHE_VARIABLE: Final = "PERDURE_CACHE"
 """The variable that says where caches lie; by default in the user's cache directory."""
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -52,7 +52,7 @@ def check_url(url: str) -> None:
 def cache_of(url: str) -> Path:
     """Where the cache of this bucket is on this machine."""
     user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    place = Path(os.environ.get(PLACE) or Path(user) / "perdure")
+    place = Path(os.environ.get(CACHE_VARIABLE) or Path(user) / "perdure")
     return place / f"{blake2b(url.encode(), digest_size=8).hexdigest()}-{FORMAT}"
 
 

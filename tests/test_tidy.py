@@ -32,6 +32,7 @@ RAY_FOLDER = "actors/ray_world/"
 # The modules of the ledger that touch files, threads or the clock. Everything else in `policies` and `ledger` is pure.
 IMPURE_IN_LEDGER = {
     "ledger/block_guard.py",
+    "ledger/bucket_cache.py",
     "ledger/directory_format.py",
     "ledger/maintenance/backup.py",
     "ledger/maintenance/cold_view.py",
@@ -51,6 +52,7 @@ IMPURE_IN_LEDGER = {
     "ledger/storage/agent_locks.py",
     "ledger/storage/agent_storage.py",
     "ledger/storage/agent_storages.py",
+    "ledger/storage/carried_disk.py",
     "ledger/storage/disk.py",
     "ledger/storage/file_disk.py",
     "ledger/storage/log_file.py",
@@ -61,6 +63,7 @@ IMPURE_IN_LEDGER = {
     "ledger/storage/transaction.py",
     "ledger/store/assessment.py",
     "ledger/store/bucket.py",
+    "ledger/store/bucket_storages.py",
     "ledger/store/bucket_store.py",
     "ledger/store/duckdb_file.py",
     "ledger/store/duckdb_store.py",

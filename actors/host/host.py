@@ -53,9 +53,8 @@ from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import Transport, World
 from perdure.actors.tasks import Tasks, self_cancelled
-from perdure.ledger import Ended, Released, StorageError, Unstarted, agent_id, pack, unpack
+from perdure.ledger import Ended, Released, StorageError, StorageImage, Unstarted, agent_id, pack, unpack
 from perdure.ledger.storage.agent_storages import AgentStorages
-from perdure.ledger.storage.patches import StorageImage
 from perdure.policies import LEAP_MS, Limits, Rank
 
 LEFT_KEPT = 100_000

@@ -23,10 +23,8 @@ from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import World
 from perdure.actors.tasks import Pending, Tasks
 from perdure.actors.threads import beside
-from perdure.ledger import BadRequest, Up, type_of
+from perdure.ledger import BadRequest, CarriedDisk, StorageImage, Up, type_of
 from perdure.ledger.storage.agent_storages import AgentStorages
-from perdure.ledger.storage.carried_disk import CarriedDisk
-from perdure.ledger.storage.patches import StorageImage
 from perdure.policies import Limits
 
 T = TypeVar("T")

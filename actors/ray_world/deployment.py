@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from perdure import ledger
 from perdure.actors.code.naming import load_type
 from perdure.actors.ports import PoolSpec
 from perdure.actors.ray_world.cluster_record import check_directory
-from perdure.ledger import AGENTS, LEDGER, BadRequest, Store, begin_cache
-from perdure.ledger.storage.carried_disk import CarriedDisk, own_folder
+from perdure.ledger import AGENTS, LEDGER, BadRequest, CarriedDisk, Store, begin_cache, own_folder
 from perdure.policies import Limits
 
 LOGS: Final = "logs"
@@ -118,11 +118,9 @@ def bucket_store(place: Path, url: str, *, looks: bool = False) -> Store:
     """The ledger in a bucket, with its cache at a place; with `looks` to look at it only. Raises `BadRequest` if what reaches buckets is
     not installed."""
     try:
-        from perdure.ledger.store.bucket import Bucket  # noqa: PLC0415 - an extra brings what it needs
-        from perdure.ledger.store.bucket_store import BucketStore  # noqa: PLC0415
+        return ledger.open_bucket(place, url, looks=looks)
     except ImportError as problem:
         raise BadRequest("data", f"{url} needs `pip install 'perdure[bucket]'` ({problem})") from problem
-    return BucketStore(place, Bucket(url), looks=looks)
 
 
 def _spec_from(text: str) -> PoolSpec:

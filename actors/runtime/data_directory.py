@@ -7,8 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from perdure.ledger import BadRequest, begin_cache, check_url, is_url
-from perdure.ledger.bucket_cache import PLACE
+from perdure.ledger import CACHE_VARIABLE, BadRequest, begin_cache, check_url, is_url
 
 FIELD: Final = "data"
 _UNUSABLE: Final = {
@@ -49,7 +48,7 @@ def _cache(url: str) -> Path:
         return begin_cache(url)
     except OSError as problem:
         words = f"the cache of {url} cannot be made ({problem.strerror}: {problem.filename})"
-        raise BadRequest(FIELD, f"{words}; say where there is room by the variable {PLACE}") from None
+        raise BadRequest(FIELD, f"{words}; say where there is room by the variable {CACHE_VARIABLE}") from None
 
 
 def _check_letters(whole: str) -> None:

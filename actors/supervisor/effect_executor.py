@@ -7,7 +7,7 @@ on it, and then the same effects are outstanding again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import compress, takewhile
 from typing import Any
@@ -77,21 +77,23 @@ class EffectExecutor:
 
     async def _hold_storages(self, carrier: StorageCarrier, effects: list[Effect]) -> None:
         # A host is told what a storage is before the life begins that needs it.
-        for effect in effects:
-            if isinstance(effect, StartAttempt | WakeAgent):
-                agents = [effect.agent_id]
-            elif isinstance(effect, StartBatch):
-                agents = [agent_id(effect.agent_type, run_id) for run_id in effect.run_ids]
-            else:
-                continue
-            session = self._session_of(effect)
-            if session is None:
-                continue
-            for agent in agents:
-                if self._view.agents[agent].begun_in != session.link.session and carrier.exists(agent):
-                    image = await self._world.threads.commit(partial(carrier.begins, agent))
-                    if image is not None:
-                        session.say(HoldStorage(agent, *image))
+        for session, agent in [each for effect in effects for each in self._beginning(effect)]:
+            image = await self._world.threads.commit(partial(carrier.begins, agent)) if carrier.exists(agent) else None
+            if image is not None:
+                session.say(HoldStorage(agent, *image))
+
+    def _beginning(self, effect: Effect) -> Iterator[tuple[PeerSession, str]]:
+        """The agents whose lives this effect begins, each with its host."""
+        agents: list[str] = []
+        if isinstance(effect, StartAttempt | WakeAgent):
+            agents = [effect.agent_id]
+        elif isinstance(effect, StartBatch):
+            agents = [agent_id(effect.agent_type, run_id) for run_id in effect.run_ids]
+        session = self._session_of(effect) if isinstance(effect, StartAttempt | WakeAgent | StartBatch) else None
+        if session is not None:
+            yield from (
+                (session, agent) for agent in agents if self._view.agents[agent].begun_in != session.link.session
+            )
 
     def forget_payloads(self, run_ids: Iterable[str]) -> None:
         if not self.payloads:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
+from pathlib import Path
 from typing import Final
 
 from perdure.actors.code.carried_code import PACKAGE, put_code
 from perdure.actors.link.messages import Code
 from perdure.actors.supervisor.sessions import PeerSession
-from perdure.ledger import Payload, Row, Store, View
-from perdure.ledger.storage.patches import Patch, StorageImage, patch_of, whole
+from perdure.ledger import Patch, Payload, Row, StorageImage, Store, View, patch_of, whole
 
 CODE: Final = "code"
 """Stands where an agent's address would; no agent has it."""
@@ -84,8 +84,8 @@ class StorageCarrier:
     def _keep_code(self, files: Mapping[str, bytes]) -> None:
         self._code |= {name: _digest(content) for name, content in files.items()}
         self._texts |= {name: content for name, content in files.items() if not name.endswith(PACKAGE)}
-        if self._store.cache_dir is not None:
-            put_code(self._store.cache_dir / CODE, files)
+        if self._store.cache_dir:
+            put_code(Path(self._store.cache_dir) / CODE, files)
 
     def due(self) -> Sequence[Patch]:
         """What is to become durable now."""

@@ -100,6 +100,7 @@ class BucketStorages:
             return 0 if base is None else base.number
 
     def image(self, con: duckdb.DuckDBPyConnection, agent_id: str) -> StorageImage | None:
+        """A storage, from its base and its tail."""
         with self._lock:
             tail = [patch for _, patch in self._tails.get(agent_id, ())]
             base = self._base(con, agent_id) if agent_id in self._known else None

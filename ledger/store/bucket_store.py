@@ -109,7 +109,7 @@ class BucketStore(DuckDBStore):
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(path, fsync=False)
-        self.cache_dir = path.parent
+        self.cache_dir = str(path.parent)
         self._looks = looks
         self._bucket, self._about, self._now_s = bucket, about, now_s
         self._life = JournalLife(b"")
@@ -358,6 +358,11 @@ class BucketStore(DuckDBStore):
             raise LedgerDamaged(
                 f"{self._bucket.url}/{damage.key}", str(damage), "restore the object, or begin at an earlier root"
             ) from damage
+
+
+def open_bucket(path: Path, url: str, *, looks: bool = False) -> BucketStore:
+    """The ledger in the bucket of this URL, with its cache at a path; with `looks` to look at it only. Raises `BadRequest`."""
+    return BucketStore(path, Bucket(url), looks=looks)
 
 
 def _weight(body: bytes, pieces: Sequence[bytes]) -> int:

@@ -86,7 +86,7 @@ class DuckDBStore:
 
     _inserter: Inserter  # of the connection that the boot has made
     carries_storages = False
-    cache_dir: Path | None = None
+    cache_dir = ""
     # bytes in the journal before the database's file takes them in; reading back as many takes a second
     journal_max = 64 << 20
 
@@ -122,6 +122,7 @@ class DuckDBStore:
             raise
 
     def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Patch] = ()) -> None:
+        """As that of every store."""
         assert not patches, "storages lie in a directory of their own"
         self._ready()
         if not rows and not payloads:

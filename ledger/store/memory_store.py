@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NoReturn
 
 from perdure.ledger.errors import LedgerError
@@ -23,7 +22,7 @@ TABLES = ("runs", "agents", "mail")
 class MemoryStore:
     """A `Store` that keeps everything in dictionaries, and refuses what `DuckDBStore` refuses."""
 
-    cache_dir: Path | None = None
+    cache_dir = ""
 
     def __init__(self, *, carries_storages: bool = False) -> None:
         self.carries_storages = carries_storages

@@ -11,8 +11,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from perdure.ledger.errors import BucketUnreachable
     from perdure.ledger.storage.patches import Patch, StorageImage
 
@@ -94,8 +92,8 @@ class Store(Protocol):
     """The durable side of the ledger. Every method blocks. The supervisor calls `append`, `records` and `family_runs` from one thread, and
     the others from a second one, which commits do not wait for; `known_among` from any."""
 
-    cache_dir: Path | None
-    """The directory of this machine that is a cache of what is in this store, if there is one."""
+    cache_dir: str
+    """The directory of this machine that is a cache of what is in this store; empty if there is none."""
 
     carries_storages: bool
     """Whether the agents' storages are in this store, and not in a directory that all hosts share."""

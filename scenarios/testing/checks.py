@@ -32,9 +32,11 @@ from perdure.actors.link.messages import Deliver, Message, RunEnded, RunsEnded, 
 from perdure.actors.link.wire import SupervisorFrame, decode_all
 from perdure.ledger import (
     Activation,
+    CarriedDisk,
     FactRow,
     Mail,
     MailState,
+    Patch,
     Payload,
     Record,
     Row,
@@ -55,8 +57,6 @@ from perdure.ledger import (
     unpack,
 )
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk, Storage
-from perdure.ledger.storage.carried_disk import CarriedDisk
-from perdure.ledger.storage.patches import Patch
 from perdure.ledger.store.memory_store import MemoryStore
 
 HARD_ENDS = ("RunCompleted", "RunFailed", "RunAborted")

@@ -14,8 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import gettempdir
 
 IP = shutil.which("ip") or "ip"
+RAY = f"{gettempdir()}/ray"  # where Ray has its sockets
 RAY_PORT = 6379
 START_S = 120.0
 SETTINGS = {  # of every process there
@@ -25,7 +27,7 @@ SETTINGS = {  # of every process there
     "RAY_health_check_failure_threshold": "3",
 }
 _PLAY = """
-hostname {name}; mkdir -p /tmp/ray; mount --bind {disk}/ray /tmp/ray; mount -t tmpfs tmpfs /dev/shm; exec "$@"
+hostname {name}; mkdir -p {ray}; mount --bind {disk}/ray {ray}; mount -t tmpfs tmpfs /dev/shm; exec "$@"
 """
 
 
@@ -118,7 +120,7 @@ class Machines:
             "--propagation",
             "private",
         ]
-        play = _PLAY.format(name=f"node{number}", disk=disk).strip()
+        play = _PLAY.format(name=f"node{number}", disk=disk, ray=RAY).strip()
         with (disk / "ray.log").open("wb") as log:
             process = subprocess.Popen(
                 [IP, "netns", "exec", self._space(number), "unshare", *apart, "bash", "-c", play, "node", *ray],
