@@ -6,15 +6,16 @@ virtual time, so `asyncio.sleep` and timeouts need no port.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from perdure.actors.events.observability import Metrics, NoMetrics
 from perdure.actors.telemetry.telemetry import OFF, Telemetry
 from perdure.policies import Rank
 
 T = TypeVar("T")
+Pairs: TypeAlias = "Iterable[Sequence[Any]]"
 
 
 class KillPoint(StrEnum):
@@ -135,13 +136,24 @@ class Transport(Protocol):
         """Ask a host, and wait for the answer, which may take long. Raises `HostUnavailable` when there is none."""
 
 
+def _pairs(given: Pairs) -> tuple[tuple[str, Any], ...]:
+    return tuple((name, value) for name, value in given)
+
+
 class PoolSpec(NamedTuple):
     """What a class of hosts asks of Ray: a pool of hosts exists per distinct value. `runtime_env` is JSON; in it, `package` names what the
-    agents' code comes in (`packing`)."""
+    agents' code comes in (`packing`). GPUs, bytes of memory and types of accelerators are `resources`, by Ray's names. `labels` is a label
+    selector."""
 
     num_cpus: float = 0.0
     resources: tuple[tuple[str, float], ...] = ()
     runtime_env: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, num_cpus: float, resources: Pairs, runtime_env: str, labels: Pairs = ()) -> Self:
+        """From lists, which JSON made of the tuples."""
+        return cls(num_cpus, _pairs(resources), runtime_env, _pairs(labels))
 
 
 class Pulse(NamedTuple):

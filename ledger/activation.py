@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from perdure.policies import INFINITY
+from perdure.policies import INFINITY, amount_in_words, label_in_words
 
 PACKAGE: Final = "package"  # beside what a class asks of Ray in its `runtime_env`
 FORGIVEN_AFTER_MS: Final = 600_000  # twice the longest pause before anything is tried again, by the default limits
 
 
 HostSpec: TypeAlias = "list[Any]"
-"""What an agent class asks of its host: processors, other resources as `(name, amount)`, the text of its `runtime_env` or an empty one, and
-whether it wants a host to itself."""
+"""What an agent class asks of its host: processors, other resources as `(name, amount)`, the text of its `runtime_env` or an empty one,
+whether it wants a host to itself, and its label selector as `(label, expression)`, which is left out if it is empty."""
 
 
 @dataclass(slots=True)
@@ -133,7 +133,8 @@ def _asked_of_host(spec: HostSpec | None) -> str:
         return ""
     environment = {name: value for name, value in json.loads(spec[2] or "{}").items() if name != PACKAGE}
     asked = [f"num_cpus={spec[0]:g}"] if spec[0] else []
-    asked += [f"{amount:g} {name}" for name, amount in spec[1]]
+    asked += [amount_in_words(name, amount) for name, amount in spec[1]]
+    asked += [label_in_words(label) for labels in spec[4:] for label in labels]
     asked += ["runtime_env with " + ", ".join(sorted(environment))] if environment else []
     asked += [f"code {package[:8]}"] if (package := package_of(spec)) else []
     return f" ({', '.join(asked)})" if asked else ""
@@ -142,7 +143,12 @@ def _asked_of_host(spec: HostSpec | None) -> str:
 def pool_key(spec: HostSpec | None) -> str:
     """The name of the pool for what an agent class asks of its host; empty for the default pool. Whether an agent wants a host to itself,
     and how its number of processors is written, makes no other pool."""
-    return "" if spec is None or not any(spec[:3]) else repr([float(spec[0]), *spec[1:3]])
+    wishes = [] if spec is None else [*spec[:3], *spec[4:]]
+    return repr([float(wishes[0]), *wishes[1:]]) if any(wishes) else ""
+
+
+def wants_to_be_alone(spec: HostSpec | None) -> bool:
+    return bool(spec and spec[3])
 
 
 def package_of(spec: HostSpec | None) -> str:
@@ -152,12 +158,13 @@ def package_of(spec: HostSpec | None) -> str:
 
 def with_package(spec: HostSpec | None, package: str) -> HostSpec | None:
     """The same wishes, for hosts with this package of code instead; None for the default pool."""
-    cpus, resources, text, exclusive = spec or [0, [], "", False]
+    cpus, resources, text, exclusive, *labels = spec or [0, [], "", False]
     environment = {name: value for name, value in json.loads(text or "{}").items() if name != PACKAGE}
     if package:
         environment[PACKAGE] = package
     text = json.dumps(environment, sort_keys=True) if environment else ""
-    return [cpus, resources, text, exclusive] if cpus or resources or text or exclusive else None
+    wishes = [cpus, resources, text, exclusive, *labels]
+    return wishes if any(wishes) else None
 
 
 LIVES_KEPT: Final = 1000

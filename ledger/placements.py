@@ -18,7 +18,15 @@ from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 
-from perdure.ledger.activation import STARTS_MAX, HostSpec, HostView, PoolTrouble, pool_key, with_package
+from perdure.ledger.activation import (
+    STARTS_MAX,
+    HostSpec,
+    HostView,
+    PoolTrouble,
+    pool_key,
+    wants_to_be_alone,
+    with_package,
+)
 from perdure.ledger.batch_decisions import seat_together
 from perdure.ledger.facts import AgentActivated, AttemptStarted, Fact, RunFailed
 from perdure.ledger.ids import name_of
@@ -147,7 +155,7 @@ def _begins_soon(view: View, agent: str) -> bool:
 
 
 def is_alone(view: View, agent: str, spec: HostSpec | None, losses: int, blamed: int) -> bool:
-    return bool(spec and spec[-1]) or agent in view.blockers or losses >= blamed
+    return wants_to_be_alone(spec) or agent in view.blockers or losses >= blamed
 
 
 def blamed_in(view: View, key: str, limits: Limits) -> int:
@@ -178,7 +186,7 @@ class _Blame(dict[str, int]):
         return self[key]
 
     def isolates(self, agent: str, home: HostSpec | None) -> bool:
-        if home and home[-1]:
+        if wants_to_be_alone(home):
             return True
         blamed = max(self._limits.alone_after_losses, self[pool_key(home)])
         if not is_alone(self._view, agent, home, _deaths_of(self._view, agent), blamed):
@@ -229,8 +237,8 @@ def hosts_wanted(view: View, limits: Limits, *, warm: bool = True) -> list[HostS
     wanted: list[HostSpec | None] = []
     for key, spec in specs.items():
         hosts = pool(view, key)
-        count = wanted_hosts(hosts, demand[key], alone[key], limits, is_apart=key in apart)
-        if key != pool_key(ahead) and not demand[key]:
-            count = 0
-        wanted.extend([spec] * count)
+        # Any other host may hold a GPU, so it is started for a run and not ahead of one.
+        is_warm = key == pool_key(ahead)
+        count = wanted_hosts(hosts, demand[key], alone[key], limits, is_apart=key in apart, is_warm=is_warm)
+        wanted.extend([spec] * (count if demand[key] or is_warm else 0))
     return wanted

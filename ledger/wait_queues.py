@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from perdure.ledger.activation import HostSpec, pool_key
+from perdure.ledger.activation import HostSpec, pool_key, wants_to_be_alone
 
 LOOK_MAX: Final = 64  # how many of a line are looked at together
 
@@ -21,7 +21,7 @@ class LineKey(NamedTuple):
 
 
 def line_for(spec: HostSpec | None) -> LineKey:
-    return LineKey(pool_key(spec), bool(spec and spec[-1]))
+    return LineKey(pool_key(spec), wants_to_be_alone(spec))
 
 
 class WaitQueues:

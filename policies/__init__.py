@@ -33,6 +33,7 @@
 | `delivery` | what is shown at last, and what follows a post that went wrong? |
 | `ledger_time` | how does the ledger's time follow the wall clock, and what is measured without it? |
 | `liveness` | when does silence count against a host? |
+| `nodes` | which node could give what a host asks for? |
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 | `strikes` | which process is killed next, in a drill? |
 | `ranked_queue` | whose turn is it on a host? |
@@ -138,6 +139,21 @@ if TYPE_CHECKING:
     from perdure.policies.limits import Limits
     from perdure.policies.liveness import COMING, MUTE, Silence, is_noteworthy, is_unbearable, silence_after, was_late
     from perdure.policies.long_texts import Counting, length_of, sendable, split, spoken
+    from perdure.policies.nodes import (
+        ACCELERATOR,
+        CPU,
+        GPU,
+        MEMORY,
+        NODE_ID,
+        NodeOffer,
+        Selector,
+        amount_in_words,
+        has_labels,
+        is_label,
+        is_label_expression,
+        label_in_words,
+        node_lack,
+    )
     from perdure.policies.numbers import INFINITY, InvalidValue, is_number, number, whole
     from perdure.policies.overlap import OpenTurn, Overlap, QueueAction, is_dropped, overlaps, queue_decision
     from perdure.policies.patience import Budget, Sighting, expiry, is_window

@@ -50,7 +50,8 @@ from perdure.actors.jobs.occurrence import QueuedItem, Schedule
 from perdure.actors.jobs.schedule_requests import CallbackOptions, every, instant, queued, timed
 from perdure.actors.life.activity import ACTIVITY, CALL
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, RunOptions
-from perdure.actors.life.class_checks import BOUNDS, Checks, check_made
+from perdure.actors.life.class_checks import BOUNDS, check_made
+from perdure.actors.life.placement import Checks
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult, statuses_of
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.link.questions import ListRuns
@@ -88,6 +89,10 @@ class Agent:
     detached_no_progress_budget_ms: ClassVar[float | None] = None
     exclusive: ClassVar[bool] = False
     num_cpus: ClassVar[float] = 0.0
+    num_gpus: ClassVar[float] = 0.0
+    memory: ClassVar[float] = 0
+    accelerator_type: ClassVar[str | None] = None
+    label_selector: ClassVar[dict[str, str]] = {}
     resources: ClassVar[dict[str, float]] = {}
     runtime_env: ClassVar[dict[str, Any]] = {}
 

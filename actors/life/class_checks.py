@@ -7,18 +7,15 @@ the module; so these are resolved when the class is handed over, served, or load
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final
 
 from perdure.actors.code.annotations import is_of_perdure
 from perdure.actors.code.signatures import check_run, run_shapes, shapes_of
-from perdure.actors.life.class_options import as_text, count
-from perdure.ledger import BadRequest, check_bool, check_ms, check_number
+from perdure.actors.life.class_options import count
+from perdure.actors.life.placement import PLACEMENT, Checks, pool_spec
+from perdure.ledger import BadRequest, check_bool, check_ms
 from perdure.policies import InvalidValue, Retries
-
-Checks = Mapping[str, Callable[[str, Any], object]]
-"""What raises `BadRequest` for a bad value of a class attribute, by the attribute."""
 
 
 def check_made(agent_class: Any) -> None:
@@ -38,6 +35,7 @@ def check_class(agent_class: object) -> None:
 @lru_cache(maxsize=4096)
 def _check(agent_class: Any) -> None:
     check_made(agent_class)
+    pool_spec(agent_class)  # what it asks for in two ways
     if callable(getattr(agent_class, "run", None)):
         run_shapes(agent_class)
     for each in agent_class.__mro__:
@@ -69,15 +67,6 @@ def _check_retries(field: str, value: object) -> None:
         raise BadRequest(field, str(problem)) from None
 
 
-def _check_resources(field: str, value: object) -> None:
-    if not isinstance(value, Mapping):
-        raise BadRequest(field, f"{value!r:.200} is no mapping of names to amounts")
-    for name, amount in value.items():
-        if not isinstance(name, str):
-            raise BadRequest(field, f"{name!r:.200} is not the name of a resource")
-        check_number(f"{field}[{name!r}]", amount, is_finite=True)
-
-
 BOUNDS: Final[Checks] = {
     "attempts_max": count,
     "max_concurrent_agent_tools": lambda field, value: None if value == math.inf else count(field, value),
@@ -85,10 +74,7 @@ BOUNDS: Final[Checks] = {
     "agent_tool_reattach_max_window_ms": check_ms,
     "detached_max_budget_ms": check_ms,
     "detached_no_progress_budget_ms": check_ms,
-    "exclusive": check_bool,
     "stands_alone": check_bool,
-    "num_cpus": partial(check_number, is_finite=True),
-    "resources": _check_resources,
-    "runtime_env": lambda _, value: as_text(value),
+    **PLACEMENT,
     "callback_retry": _check_retries,
 }

@@ -1,25 +1,16 @@
-"""What classes of agents say about their runs and their hosts, as plain data: it travels with every request, alarm and call."""
+"""What classes of agents say about their runs, as plain data: it travels with every request."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Hashable
 from functools import lru_cache
 from typing import ClassVar, Protocol, cast
 
 from perdure.actors.code.author_call import overrides
-from perdure.ledger import BadRequest, check_ms, check_whole
-from perdure.policies import Json, JsonObject
-
-
-class Placed(Protocol):
-    """A class that asks something of its host; see `Agent`."""
-
-    exclusive: ClassVar[bool]
-    num_cpus: ClassVar[float]
-    resources: ClassVar[dict[str, float]]
-    runtime_env: ClassVar[JsonObject]
+from perdure.actors.life.placement import Placed, pool_spec
+from perdure.ledger import check_ms, check_whole
+from perdure.policies import JsonObject
 
 
 class Runs(Placed, Protocol):
@@ -83,23 +74,3 @@ def _class_options(agent_class: type[Runs], kind: type[Placed] | None, limit: fl
 def count(field: str, value: object) -> int:
     # 4.0 is a whole number: infinity is allowed where this is asked for, so authors write floats.
     return check_whole(field, int(value) if isinstance(value, float) and value.is_integer() else value)
-
-
-def pool_spec(agent_class: type[Placed], package: str = "") -> list[Json] | None:
-    """What a class asks of its host, as plain data, or None for the default pool. A package stands beside its `runtime_env`."""
-    environment = agent_class.runtime_env
-    if package and isinstance(environment, dict):
-        environment = {**environment, "package": package}
-    if not (agent_class.num_cpus or agent_class.resources or environment or agent_class.exclusive):
-        return None
-    resources: list[Json] = [[name, amount] for name, amount in sorted(agent_class.resources.items())]
-    return [agent_class.num_cpus, resources, as_text(environment) if environment else "", agent_class.exclusive]
-
-
-def as_text(environment: object) -> str:
-    try:
-        if isinstance(environment, dict):
-            return json.dumps(environment, sort_keys=True)
-    except (TypeError, ValueError) as problem:
-        raise BadRequest("runtime_env", f"cannot be sent to Ray as JSON: {problem}") from None
-    raise BadRequest("runtime_env", f"{environment!r} is not a mapping")

@@ -22,11 +22,11 @@ from perdure.actors.code.author_call import text_of
 from perdure.actors.code.naming import load_type, type_name
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.class_checks import check_class
-from perdure.actors.life.class_options import pool_spec
 from perdure.actors.life.dispatch import Dispatch
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
+from perdure.actors.life.placement import pool_spec
 from perdure.actors.link.caller import THROUGH, Address, AgentCaller, TellContent, standalone_of
 from perdure.actors.link.direct_calls import split_route
 from perdure.actors.link.messages import Abort

@@ -70,7 +70,7 @@ class Deployment(NamedTuple):
 
     def hosts_among(self, names: Iterable[str]) -> dict[str, PoolSpec]:
         ours = (name.removeprefix(self._hosts).partition(" ") for name in names if name.startswith(self._hosts))
-        return {host_id: _spec_from(text) for host_id, _, text in ours}
+        return {host_id: PoolSpec.of(*json.loads(text)) if text else PoolSpec() for host_id, _, text in ours}
 
     @property
     def _hosts(self) -> str:
@@ -121,10 +121,3 @@ def bucket_store(place: Path, url: str, *, looks: bool = False) -> Store:
         return ledger.open_bucket(place, url, looks=looks)
     except ImportError as problem:
         raise BadRequest("data", f"{url} needs `pip install 'perdure[bucket]'` ({problem})") from problem
-
-
-def _spec_from(text: str) -> PoolSpec:
-    if not text:
-        return PoolSpec()
-    num_cpus, resources, runtime_env = json.loads(text)
-    return PoolSpec(num_cpus, tuple((name, amount) for name, amount in resources), runtime_env)

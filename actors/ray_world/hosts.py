@@ -9,7 +9,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypedDict, TypeVar
 
@@ -46,11 +46,11 @@ from perdure.actors.ray_world.ray_internals import IDLE_WORKER, LOST, upload_pac
 from perdure.actors.ray_world.ray_transport import RayTransport, find_supervisor
 from perdure.actors.ray_world.system import system_world
 from perdure.ledger import DirectoryElsewhere, HostUnavailable, NoSuchNode, blind
+from perdure.policies import CPU, GPU, MEMORY, NODE_ID, NodeOffer, has_labels, node_lack
 
 T = TypeVar("T")
 RuntimeEnv = dict[str, Any]
 
-GPU = "GPU"  # what Ray wants by an option of its own
 START_S = 0.1  # until Ray has begun to start a process
 
 
@@ -64,7 +64,6 @@ START_S = 0.1  # until Ray has begun to start a process
 ANSWER_S: Final = 10.0  # for a node to answer: it may have to start a process
 AGAIN_S: Final = 60.0  # until a node that sees the directory is asked again
 SOON_S: Final = 10.0  # until one that does not is
-ID: Final = "ray.io/node-id"  # a label that Ray gives to each node
 
 
 class Node(TypedDict):
@@ -73,6 +72,7 @@ class Node(TypedDict):
     NodeID: str
     NodeManagerHostname: str
     Resources: dict[str, float]
+    Labels: dict[str, str]
     Alive: bool
 
 
@@ -124,19 +124,14 @@ class Nodes:
             self._seen.clear()
 
 
-def lack(nodes: list[Node], wanted: Mapping[str, float]) -> str:
-    """What none of these nodes has, in words; empty if one is large enough."""
-    there = [node["Resources"] for node in nodes]
-    if not wanted or any(all(node.get(name, 0) >= amount for name, amount in wanted.items()) for node in there):
-        return ""
-    most = {name: max((node.get(name, 0) for node in there), default=0) for name in wanted}
-    asked = ", ".join(f"{amount:g} {name}" for name, amount in wanted.items())
-    found = ", ".join(f"{amount:g} {name}" for name, amount in most.items())
-    return f"no node has {asked} (the most that one has: {found})"
+def lack(nodes: list[Node], spec: PoolSpec) -> str:
+    """What none of these nodes has, in words; empty if one is large enough and has the labels."""
+    wanted = {**dict(spec.resources), **({CPU: spec.num_cpus} if spec.num_cpus else {})}
+    return node_lack([NodeOffer(node["Resources"], node["Labels"]) for node in nodes], wanted, spec.labels)
 
 
 def among(nodes: list[Node]) -> dict[str, str]:
-    return {ID: f"in({','.join(node['NodeID'] for node in nodes)})"}
+    return {NODE_ID: f"in({','.join(node['NodeID'] for node in nodes)})"}
 
 
 def alive_nodes() -> list[Node]:
@@ -210,11 +205,13 @@ class RayActors:
                 "name": name,
                 "num_cpus": spec.num_cpus,
                 "num_gpus": resources.pop(GPU, 0),
+                "memory": resources.pop(MEMORY, None),
                 "resources": resources,
             }
             if self._deployment.own and (lack := self.lack(spec)):
                 raise NoSuchNode(f"{lack}, and this Ray has no other nodes to come")
-            options |= self._place(spec)
+            if selector := dict(spec.labels) | self._place(spec):
+                options["label_selector"] = selector
             environment = json.loads(spec.runtime_env or "{}")
             deployment = self._deployment._replace(package=environment.pop("package", ""))
             uris = package_uris(deployment.package, deployment.code_dir)
@@ -231,23 +228,23 @@ class RayActors:
 
     # Ray would wait for ever for a node that has it.
     def lack(self, spec: PoolSpec) -> str:
-        return lack(alive_nodes(), _wanted(spec))
+        return lack(alive_nodes(), spec)
 
     def look_around(self) -> None:
         if self._nodes is not None:
             self._nodes.seeing()
 
-    # Only nodes that see the directory. Raises `NoSuchNode` if only others have what the host asks for.
-    def _place(self, spec: PoolSpec) -> dict[str, object]:
+    # Only nodes that see the directory, as a label selector. Raises `NoSuchNode` if only others have what the host asks for.
+    def _place(self, spec: PoolSpec) -> dict[str, str]:
         if self._nodes is None:
             return {}
-        seeing, wanted = self._nodes.seeing(), _wanted(spec)
-        everywhere = self._nodes.alive()
-        if len(everywhere) == 1 or lack(everywhere, wanted):  # then such a node may be on its way
+        seeing, everywhere = self._nodes.seeing(), self._nodes.alive()
+        if len(everywhere) == 1 or lack(everywhere, spec):  # then such a node may be on its way
             return {}
-        if missing := lack(seeing, wanted):
+        if missing := lack(seeing, spec):
             raise NoSuchNode(f"{missing} among those that see the directory; {blind(self.elsewhere)}")
-        return {"label_selector": among(seeing)}
+        # Those with its labels: it may have asked for nodes by their ids itself.
+        return among([node for node in seeing if has_labels(node["Labels"], spec.labels)])
 
     # What hosts without a name have left to say is of no use any more.
     def hosts(self) -> dict[str, PoolSpec]:
@@ -307,10 +304,6 @@ async def _translated(answer: Awaitable[T]) -> T:
         raise HostSilent(cause_of(error)) from error
     except RayError as error:
         raise HostActorDead(cause_of(error)) from error
-
-
-def _wanted(spec: PoolSpec) -> dict[str, float]:
-    return {**dict(spec.resources), **({"CPU": spec.num_cpus} if spec.num_cpus else {})}
 
 
 # A host's environment replaces its supervisor's, which has our own code if that was sent.

@@ -15,9 +15,10 @@ from perdure.actors.code.carried_code import CarriedCode
 from perdure.actors.code.naming import type_name
 from perdure.actors.events.observability import Callback, Channels, EventType
 from perdure.actors.life.class_checks import check_class
-from perdure.actors.life.class_options import class_options, pool_spec
+from perdure.actors.life.class_options import class_options
 from perdure.actors.life.dispatch import result_of
 from perdure.actors.life.handle import Handle, address_of
+from perdure.actors.life.placement import pool_spec
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.life.run_requests import input_shape, preview
 from perdure.actors.link.caller import Address, AgentCaller

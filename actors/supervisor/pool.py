@@ -185,11 +185,15 @@ log = logging.getLogger("perdure.supervisor")
 
 
 def spec_of(plain: Plain) -> PoolSpec:
-    """What to ask of Ray, from the plain form `[num_cpus, [[resource, amount], …], runtime_env, …]`."""
-    if plain is None:
-        return PoolSpec()
-    num_cpus, resources, runtime_env = plain[:3]
-    return PoolSpec(num_cpus, tuple((name, amount) for name, amount in resources), runtime_env)
+    return PoolSpec() if plain is None else PoolSpec.of(*plain[:3], *plain[4:])
+
+
+def plain_spec(spec: PoolSpec) -> Plain:
+    if spec == PoolSpec():
+        return None
+    num_cpus, resources, runtime_env, labels = spec
+    plain = [num_cpus, [list(pair) for pair in resources], runtime_env, False]
+    return [*plain, [list(pair) for pair in labels]] if labels else plain
 
 
 class Pool:
@@ -228,11 +232,7 @@ class Pool:
                 host.tenants[activation.agent_id] = None
                 host.load += 0 if self._view.awaiting.get(activation.agent_id) else 1
         for host_id, spec in survivors.items():
-            plain = (
-                None
-                if spec == PoolSpec()
-                else [spec.num_cpus, [list(pair) for pair in spec.resources], spec.runtime_env]
-            )
+            plain = plain_spec(spec)
             self._view.hosts.setdefault(host_id, HostView(host_id, plain)).spec = plain
             self._tasks.start(self._watch(host_id))
         for host_id, host in self._view.hosts.items():

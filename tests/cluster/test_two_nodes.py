@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,6 +53,18 @@ class Patient(Agent):
         return run.attempt
 
 
+class Seeing(Agent):
+    """Tells which GPUs it may use, and where it is."""
+
+    num_gpus = 1
+    memory = 1e6
+    accelerator_type = "T4"
+    label_selector: ClassVar[dict[str, str]] = {"zone": "in(b, c)"}
+
+    async def run(self, input: None) -> list[str]:
+        return [os.environ.get("CUDA_VISIBLE_DEVICES", ""), ray.get_runtime_context().get_node_id()]
+
+
 def perdure(*words: str | Path) -> str:
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 0, done.output
@@ -93,6 +106,16 @@ def test_a_fan_out_outlives_the_node_on_which_its_children_live(two_nodes: tuple
         assert sorted(number for number, _ in result.output) == list(range(6))
         assert {attempt for _, attempt in result.output} == {2}, "every child was on the node that died"
         assert runtime.audit()["balanced"]
+
+
+def test_agents_run_where_the_gpus_and_the_labels_are(two_nodes: tuple[Cluster, Any], tmp_path: Path) -> None:
+    cluster, _ = two_nodes
+    with Runtime(data=tmp_path / "data", address=cluster.address, limits=Limits(hosts_max=2)) as runtime:
+        third = cluster.add_node(num_cpus=1, num_gpus=2, resources={"accelerator_type:T4": 1}, labels={"zone": "b"})
+        devices, node = runtime.run(Seeing).output
+        assert devices in {"0", "1"}
+        assert node == third.node_id
+        cluster.remove_node(third)
 
 
 def test_what_serves_a_directory_is_stopped_for_all_and_the_cluster_and_the_work_stay(

@@ -25,7 +25,34 @@ from tests.kit import Stage, play
         ("stands_alone", 1, "stands_alone"),
         ("num_cpus", -1, "num_cpus"),
         ("num_cpus", float("nan"), "num_cpus"),
+        ("num_cpus", "2", "num_cpus"),
+        ("num_cpus", 0.00001, "num_cpus"),
+        ("num_gpus", -1, "num_gpus"),
+        ("num_gpus", float("nan"), "num_gpus"),
+        ("num_gpus", float("inf"), "num_gpus"),
+        ("num_gpus", True, "num_gpus"),
+        ("num_gpus", "1", "num_gpus"),
+        ("num_gpus", 1.5, "num_gpus"),
+        ("memory", "4GB", "memory"),
+        ("memory", -1, "memory"),
+        ("memory", 0.5, "memory"),
+        ("memory", float("nan"), "memory"),
+        ("memory", float("inf"), "memory"),
+        ("accelerator_type", 3, "accelerator_type"),
+        ("accelerator_type", " ", "accelerator_type"),
+        ("label_selector", "zone=a", "label_selector"),
+        ("label_selector", {1: "a"}, "label_selector"),
+        ("label_selector", {"-zone": "a"}, "label_selector"),
+        ("label_selector", {"zone": 1}, "label_selector['zone']"),
+        ("label_selector", {"zone": "in()"}, "label_selector['zone']"),
+        ("label_selector", {"zone": "in(a"}, "label_selector['zone']"),
+        ("label_selector", {"zone": "!!a"}, "label_selector['zone']"),
+        ("label_selector", {"zone": ["a", "b"]}, "label_selector['zone']"),
         ("resources", ["gpu"], "resources"),
+        ("resources", {1: 1}, "resources"),
+        ("resources", {"CPU": 1}, "resources"),
+        ("resources", {"memory": 1}, "resources"),
+        ("resources", {"GPU": 1.5}, "resources['GPU']"),
         ("resources", {"gpu": "one"}, "resources['gpu']"),
         ("runtime_env", {"env_vars": {1, 2}}, "runtime_env"),
         ("runtime_env", "pip", "runtime_env"),
@@ -45,12 +72,23 @@ def test_a_bad_bound_is_refused_when_the_class_is_made(attribute: str, value: ob
         ("attempts_max", 4),
         ("max_concurrent_agent_tools", float("inf")),
         ("max_concurrent_agent_tools", property(lambda _: 3)),
-        ("resources", {"gpu": 0.5}),
+        ("num_gpus", 0.25),
+        ("num_gpus", 2.0),
+        ("memory", 4e9),
+        ("accelerator_type", "A100"),
+        ("label_selector", {"ray.io/market-type": "!spot", "zone": "in(a, b)", "rack": "!in(1,2)", "name": ""}),
+        ("resources", {"gpu": 0.5, "GPU": 1}),
         ("callback_retry", {"first_ms": 10_000_000}),
     ],
 )
 def test_a_good_bound_is_taken(attribute: str, value: object) -> None:
     check_class(type("Even", (Agent,), {attribute: value}))
+
+
+def test_what_is_asked_for_in_two_ways_is_refused_when_the_class_is_handed_over() -> None:
+    twice = type("Twice", (Agent,), {"num_gpus": 1, "resources": {"GPU": 2}})
+    with pytest.raises(BadRequest, match="resources: 'GPU' is asked for by `num_gpus` already"):
+        check_class(twice)
 
 
 class Thing:

@@ -22,7 +22,7 @@ AGENT = """
     sub_agent sub_agents on_before_sub_agent
     attempts_max max_concurrent_agent_tools agent_tool_reattach_no_progress_timeout_ms agent_tool_reattach_max_window_ms
     detached_max_budget_ms detached_no_progress_budget_ms
-    exclusive num_cpus resources runtime_env stands_alone migrate
+    exclusive num_cpus num_gpus memory accelerator_type label_selector resources runtime_env stands_alone migrate
 """
 CHAT_AGENT = """
     model model_key instructions max_steps toolsets library_agent chat_recovery chat_stream_stall_timeout_ms chat_first_token_timeout_ms
@@ -55,7 +55,7 @@ def test_an_agent_has_these_public_members() -> None:
     assert members(Agent) == set(AGENT.split())
     assert members(ChatAgent) - members(Agent) == set(CHAT_AGENT.split())
     assert members(MessengerAgent) - members(ChatAgent) == set(MESSENGER_AGENT.split())
-    assert [len(members(kind)) for kind in (Agent, ChatAgent, MessengerAgent)] == [60, 107, 114]
+    assert [len(members(kind)) for kind in (Agent, ChatAgent, MessengerAgent)] == [64, 111, 118]
 
 
 def test_the_rest_of_the_names_is_reserved_by_one_prefix() -> None:

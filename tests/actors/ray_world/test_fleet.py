@@ -236,6 +236,7 @@ def test_survivors_are_watched_like_any_host_though_they_may_be_silent_for_now()
 def test_a_host_s_name_says_its_pool() -> None:
     deployment = Deployment(Path("here"), Limits())
     pools = [PoolSpec(), PoolSpec(0.5), PoolSpec(1, (("disk", 2.0), ("gpu", 1)), '{"env_vars": {"A B": "-"}}')]
+    pools += [PoolSpec(labels=(("zone", "in(a, b)"), ("spot", "!true")))]
     names = [deployment.host(f"host{at}", spec) for at, spec in enumerate(pools)]
     strangers = [deployment.supervisor, "host-", Deployment(Path("there"), Limits()).host("a", PoolSpec())]
     assert deployment.hosts_among([*names, *strangers]) == {f"host{at}": spec for at, spec in enumerate(pools)}

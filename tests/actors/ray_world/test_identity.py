@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from perdure.actors.ports import PoolSpec
 from perdure.actors.ray_world import identity, supervisors
 from perdure.actors.ray_world.cluster_record import begin_directory, startup_lock
 from perdure.actors.ray_world.deployment import Deployment
@@ -216,7 +217,13 @@ class Ring:
     def alive(self) -> list[Node]:
         names = ["own", *self.instead]
         return [
-            {"NodeID": name, "NodeManagerHostname": f"host-{name}", "Resources": {"CPU": 1.0, name: 1.0}}
+            {
+                "NodeID": name,
+                "NodeManagerHostname": f"host-{name}",
+                "Resources": {"CPU": 1.0, name: 1.0},
+                "Labels": {"ray.io/node-id": name},
+                "Alive": True,
+            }
             for name in names
         ]
 
@@ -234,8 +241,12 @@ def test_hosts_go_to_the_nodes_that_see_the_directory_and_each_node_is_asked_onc
     assert ring.asked == ["near", "far"], "the supervisor's own is not asked"
     assert list(ring.nodes.elsewhere.items()) == [("host-far (Ray's node far)", "no such directory")]
     assert among(ring.nodes.seeing()) == {"ray.io/node-id": "in(own,near)"}
-    assert "no node has 1 far" in lack(ring.nodes.seeing(), {"far": 1.0})
-    assert lack(ring.alive(), {"far": 1.0}) == lack(ring.nodes.seeing(), {}) == ""
+    far = PoolSpec(resources=(("far", 1.0),))
+    assert "no node has 1 far" in lack(ring.nodes.seeing(), far)
+    assert lack(ring.alive(), far) == lack(ring.nodes.seeing(), PoolSpec()) == ""
+    assert "no node has 2 CPU" in lack(ring.alive(), PoolSpec(2.0))
+    labelled = PoolSpec(labels=(("ray.io/node-id", "far"),))
+    assert "no node has label ray.io/node-id=far (labels: none)" in lack(ring.nodes.seeing(), labelled)
 
 
 def test_a_node_that_has_come_is_asked_and_one_that_has_gone_is_named_no_more() -> None:

@@ -1,0 +1,120 @@
+"""What classes ask of Ray reaches the hosts: a pool for each distinct set, the same after a restart of the supervisor, and in refusals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from perdure.actors import Agent, PoolSpec
+from perdure.actors.life.placement import pool_spec
+from perdure.actors.supervisor.pool import plain_spec, spec_of
+from perdure.ledger import NoSuchNode, pool_key, with_package
+from perdure.policies import NodeOffer, node_lack
+from tests.kit import Stage, play
+
+
+class Trainer(Agent):
+    """Asks for everything."""
+
+    num_cpus = 2
+    num_gpus = 1
+    memory = 4e9
+    accelerator_type = "A100"
+    label_selector = {"zone": "in(a, b)", "ray.io/market-type": "!spot"}  # noqa: RUF012 - as an author writes it
+    resources = {"disk": 0.5}  # noqa: RUF012
+
+    async def run(self, input: int) -> int:
+        return input + 1
+
+
+class Viewer(Trainer):
+    """Asks for the same nodes, and no more of them."""
+
+    num_gpus = 0.5
+
+
+class Labelled(Agent):
+    """Asks for a label alone."""
+
+    label_selector = {"zone": "a"}  # noqa: RUF012
+
+    async def run(self, input: int) -> int:
+        return input
+
+
+TRAINER: list[Any] = [
+    2,
+    [["GPU", 1.0], ["accelerator_type:A100", 0.001], ["disk", 0.5], ["memory", 4_000_000_000]],
+    "",
+    False,
+    [["ray.io/market-type", "!spot"], ["zone", "in(a, b)"]],
+]
+
+
+def test_what_a_class_asks_for_is_amounts_of_ray_s_resources_and_the_labels_stand_behind_if_there_are_any() -> None:
+    assert pool_spec(Trainer) == TRAINER
+    assert pool_spec(type("Plain", (Agent,), {"num_gpus": 1})) == [0.0, [["GPU", 1.0]], "", False]
+    assert pool_spec(Labelled) == [0.0, [], "", False, [["zone", "a"]]]
+
+
+def test_each_distinct_set_is_a_pool_and_how_a_number_is_written_makes_none() -> None:
+    whole = type("Whole", (Agent,), {"num_gpus": 1, "memory": 10})
+    real = type("Real", (Agent,), {"num_gpus": 1.0, "memory": 10.0})
+    assert pool_key(pool_spec(whole)) == pool_key(pool_spec(real))
+    kinds = [pool_key(pool_spec(kind)) for kind in (Agent, Trainer, Viewer, Labelled, whole)]
+    assert len({*kinds}) == len(kinds)
+    assert kinds[0] == ""
+
+
+def test_a_package_leaves_the_labels_alone() -> None:
+    packed = with_package(TRAINER, "abc")
+    assert packed is not None
+    assert packed[4] == TRAINER[4]
+    assert with_package(packed, "") == TRAINER
+
+
+@pytest.mark.parametrize("kind", [Agent, Trainer, Labelled])
+def test_the_plain_form_of_a_pool_and_what_is_asked_of_ray_are_the_same(kind: type[Agent]) -> None:
+    plain = pool_spec(kind)
+    spec = spec_of(plain)
+    assert plain_spec(spec) == plain
+    assert spec == PoolSpec.of(*[list(map(list, each)) if isinstance(each, tuple) else each for each in spec])
+
+
+def test_hosts_of_these_pools_come_and_serve_and_are_the_same_pools_to_the_next_supervisor() -> None:
+    async def story(stage: Stage) -> None:
+        for kind in (Trainer, Labelled):
+            await stage.client.run(kind, 1)
+        asked = Counter(spec_of(host.spec) for host in stage.view.hosts.values())
+        assert asked[spec_of(TRAINER)] == 1
+        assert asked[PoolSpec(labels=(("zone", "a"),))] == 1
+        before = {host_id: pool_key(host.spec) for host_id, host in stage.view.hosts.items()}
+        stage.simulation.kill("supervisor")
+        assert (await stage.client.run(Trainer, 2)).output == 3
+        after = {host_id: pool_key(host.spec) for host_id, host in stage.view.hosts.items()}
+        assert before.items() <= after.items()
+        assert len(after) == len(before), "no pool got another host"
+
+    play(story)
+
+
+def test_what_no_node_has_is_refused_with_what_there_is_and_the_run_goes_on_when_a_node_has_it() -> None:
+    nodes = [NodeOffer({"CPU": 4.0, "GPU": 1.0, "memory": 8e9}, {"zone": "c"})]
+
+    def lack(spec: PoolSpec) -> str:
+        return node_lack(nodes, dict(spec.resources), spec.labels)
+
+    async def story(stage: Stage) -> None:
+        stage.simulation.take_nodes(lack)
+        with pytest.raises(NoSuchNode) as refused:
+            await stage.client.run(Trainer, 1, run_id="r")
+        told = str(refused.value)
+        assert "no host (num_cpus=2, 1 GPU, accelerator_type A100, 0.5 disk, 4 GB of memory, label" in told
+        assert "types of accelerators: none; labels: zone=c" in told
+        assert "zone=in(a, b)" in " ".join(await stage.client.ask("explain", "r"))
+        nodes.append(NodeOffer({"GPU": 8.0, "accelerator_type:A100": 1.0, "disk": 1.0, "memory": 8e9}, {"zone": "a"}))
+        assert (await stage.client.run(Trainer, 1, run_id="r")).output == 2
+
+    play(story)
