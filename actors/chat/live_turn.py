@@ -32,6 +32,7 @@ from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import in_words, result_of, text_of, tried
 from perdure.actors.life.activity import CALL
 from perdure.actors.life.child_types import RunOptions
+from perdure.actors.life.placement import Placement
 from perdure.actors.life.results import Detached, RunHandle, RunResult
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import TOOL
@@ -271,7 +272,7 @@ class LiveTurn:
         given["key"] = first_run_id(self.turn.request_id, call_id)
         more = {"timeout_ms": tool.limit_ms(self._agent.tool_timeout_ms), "approved": is_approved(part)}
         given |= {name: value for name, value in more.items() if value}
-        result = await self._run(child, given, call_id, display={"name": tool.name})
+        result = await self._run(child, given, call_id, display={"name": tool.name}, placement=tool.placement)
         if result.ok:
             self._settled(part, tool, result.output)
         else:
@@ -297,13 +298,20 @@ class LiveTurn:
             self._returned(call_id, output, self._evidence(part, result) if unknown else None)
 
     async def _run(
-        self, child: type, given: object, call_id: str, *, display: JsonObject | None, detached: bool | Detached = False
+        self,
+        child: type,
+        given: object,
+        call_id: str,
+        *,
+        display: JsonObject | None,
+        detached: bool | Detached = False,
+        placement: Placement | None = None,
     ) -> Any:
         options: RunOptions = {"run_id": self.run_id(call_id), "parent_tool_call_id": call_id, "display": display}
         if not detached:
             # `_stop` cancels it with the turn's reason; else a later life of the turn takes it up
             options["on_cancel"] = "leave"
-        return await self._tenant.dispatch.run(child, given, detached=detached, **options)
+        return await self._tenant.dispatch.run(child, given, detached=detached, placement=placement, **options)
 
     async def _inline(self, part: Part, tool: Tool) -> None:
         call_id = part["toolCallId"]

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
@@ -37,6 +37,7 @@ from perdure.actors.chat.tool_schema import ToolContext, ToolInput, context_name
 from perdure.actors.code.author_call import is_async, overrides, tried_now
 from perdure.actors.code.naming import function_name, load_function
 from perdure.actors.code.written import signature_of
+from perdure.actors.life.placement import ASKED_OF_RAY, Placement, pool_spec
 from perdure.actors.life.results import Detached, RunResult
 from perdure.ledger import BadRequest, PerdureError, check_bool, check_number, check_word, pack
 from perdure.policies import Json, JsonObject
@@ -47,6 +48,7 @@ Hook = Callable[..., object]
 F = TypeVar("F", bound=Callable[..., object])
 
 OUTPUT_BYTES_MAX = 4 * 1024 * 1024
+_NO_HOST = "is given to a host of the call's own"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _HOOK_PARAMETERS = {"needs_approval": {"input", "agent"}, "probe": {"input", "context", "agent"}}
 
@@ -93,6 +95,7 @@ class Tool:
     output: TypeAdapter[Any] | None = None
     wrapped_as: str | None = None
     call: Callable[[Any, ToolContext | None], object] | None = None
+    placement: Placement | None = None
     found_as: str = ""
 
     @property
@@ -189,6 +192,8 @@ class ToolOptions(TypedDict, total=False):
         inline: execute it in the agent's own process. Methods always are.
         needs_approval: whether a person must approve a call, or a predicate.
         client: the client executes it; the function's body never runs.
+        num_cpus, num_gpus, memory, accelerator_type, label_selector, resources, runtime_env: what Ray is asked for, as on a class of
+            agents. Such a call runs where that is to be had.
     """
 
     name: str | None
@@ -199,6 +204,13 @@ class ToolOptions(TypedDict, total=False):
     inline: bool
     needs_approval: bool | Hook
     client: bool
+    num_cpus: float
+    num_gpus: float
+    memory: float
+    accelerator_type: str | None
+    label_selector: Mapping[str, str]
+    resources: Mapping[str, float]
+    runtime_env: Mapping[str, Any]
 
 
 @overload
@@ -228,6 +240,7 @@ def tool(function: F | None = None, **options: Unpack[ToolOptions]) -> F | Calla
     check_hook("needs_approval", options.get("needs_approval"))
     if options.get("client") and (options.get("inline") or options.get("probe") is not None):
         raise BadRequest("client", "a tool that the client executes has no code here: no `inline`, no `probe`")
+    _check_placement(options)
 
     def mark(marked: F) -> F:
         if not callable(getattr(marked, "__func__", marked)):
@@ -236,6 +249,20 @@ def tool(function: F | None = None, **options: Unpack[ToolOptions]) -> F | Calla
         return marked
 
     return mark if function is None else mark(function)
+
+
+def _check_placement(options: ToolOptions) -> None:
+    asked = _asked_of_ray(options)
+    for name, value in asked.items():
+        ASKED_OF_RAY[name](name, value)
+    has_wishes = pool_spec(Placement(**asked)) is not None  # and nothing is asked for in two ways
+    for kind in ("inline", "client"):
+        if has_wishes and options.get(kind):
+            raise BadRequest(min(asked), f"{_NO_HOST}, and with {kind}=True it has none")
+
+
+def _asked_of_ray(options: ToolOptions) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name in ASKED_OF_RAY and value is not None}
 
 
 def options_of(thing: object) -> ToolOptions | None:
@@ -263,10 +290,15 @@ def function_tool(function: Callable[..., object]) -> Tool:
     if kind == "function" and "<" in function.__qualname__:
         where = f"{function.__qualname__} cannot be found by another process"
         raise BadRequest("tool", f"{where}; move it to the top of its module, or mark it with @tool(inline=True)")
+    asked = Placement(**_asked_of_ray(options))
+    placement = None if pool_spec(asked) is None else asked
+    if kind == "inline" and placement is not None:
+        raise BadRequest("tool", f"{function.__qualname__} asks for what {_NO_HOST}, and a method has none")
     return Tool(
         name=name,
         description=options.get("description"),
         kind=kind,
+        placement=placement,
         intake=intake_of(function),
         effect=options.get("effect", "once"),
         probe=options.get("probe"),

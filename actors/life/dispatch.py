@@ -15,6 +15,7 @@ from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.child_types import RunOptions
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
+from perdure.actors.life.placement import Placement
 from perdure.actors.life.results import (
     REFUSED_BY_LIMIT,
     UNREADABLE,
@@ -57,9 +58,15 @@ class Dispatch:
         self._starting: dict[str, asyncio.Task[object]] = {}
 
     def run(
-        self, agent_class: type, input: object, *, detached: bool | Detached = False, **options: Unpack[RunOptions]
+        self,
+        agent_class: type,
+        input: object,
+        *,
+        detached: bool | Detached = False,
+        placement: Placement | None = None,
+        **options: Unpack[RunOptions],
     ) -> Pending[RunResult | RunHandle] | RunHandle:
-        entry = self._requests.one(agent_class, input, detached=detached, **options)
+        entry = self._requests.one(agent_class, input, detached=detached, placement=placement, **options)
         if self._life.transaction is not None:
             return self._post([entry])[0]
         return self._life.bridge(self._one(entry))

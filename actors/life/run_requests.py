@@ -13,6 +13,7 @@ from perdure.actors.life.child_types import RunOptions
 from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.class_options import Runs, class_options
 from perdure.actors.life.life import Life
+from perdure.actors.life.placement import Placement, pool_spec
 from perdure.actors.life.results import Detached
 from perdure.actors.telemetry.telemetry import carried_by_run
 from perdure.ledger import (
@@ -120,10 +121,14 @@ class RunRequests:
         display: JsonObject | None = None,
         input_preview: Json = None,
         on_limit: str = "queue",
+        placement: Placement | None = None,
     ) -> Request:
         kind = self._kind(agent_class, detached, parent_tool_call_id)
         check_whole("display_order", display_order, least=-_ORDER_MAX, most=_ORDER_MAX)
         options: dict[str, Any] = {}
+        pool = None if placement is None else pool_spec(placement, self._life.services.package)
+        if pool is not None:  # a tool's, instead of what the class asks for that executes it
+            options["pool"] = pool
         if parent_tool_call_id is not None:
             options["tool_call"] = check_text("parent_tool_call_id", parent_tool_call_id)
         if display is not None and not isinstance(display, Mapping):

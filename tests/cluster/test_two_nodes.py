@@ -6,16 +6,18 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import ray
+from pydantic_ai.messages import ModelMessage, ToolReturnPart
+from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 from ray.cluster_utils import Cluster
 from typer.testing import CliRunner
 
-from perdure.actors import Agent, RunContext, Runtime
+from perdure.actors import Agent, ChatAgent, RunContext, Runtime, tool
 from perdure.actors.ray_world.cluster_record import answers
 from perdure.actors.ray_world.os_processes import is_alive
 from perdure.actors.ray_world.ray_internals import read_settings
@@ -65,6 +67,27 @@ class Seeing(Agent):
         return [os.environ.get("CUDA_VISIBLE_DEVICES", ""), ray.get_runtime_context().get_node_id()]
 
 
+@tool(effect="pure", num_gpus=1, label_selector={"zone": "b"})
+async def look() -> str:
+    """Tell where this is."""
+    return f"{os.environ.get('CUDA_VISIBLE_DEVICES')} on {ray.get_runtime_context().get_node_id()}"
+
+
+async def answer(messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[Any]:
+    """Look, and tell what came of it."""
+    found = [part for each in messages for part in each.parts if isinstance(part, ToolReturnPart)]
+    yield str(found[0].content) if found else {0: DeltaToolCall(name="look", json_args="{}", tool_call_id="c")}
+
+
+class Looker(ChatAgent):
+    """Needs no GPU, but its tool does."""
+
+    model: ClassVar[Any] = FunctionModel(stream_function=answer)
+
+    def tools(self) -> list[Any]:
+        return [look]
+
+
 def perdure(*words: str | Path) -> str:
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code == 0, done.output
@@ -108,11 +131,14 @@ def test_a_fan_out_outlives_the_node_on_which_its_children_live(two_nodes: tuple
         assert runtime.audit()["balanced"]
 
 
-def test_agents_run_where_the_gpus_and_the_labels_are(two_nodes: tuple[Cluster, Any], tmp_path: Path) -> None:
+def test_agents_and_tools_run_where_the_gpus_and_the_labels_are(two_nodes: tuple[Cluster, Any], tmp_path: Path) -> None:
     cluster, _ = two_nodes
     with Runtime(data=tmp_path / "data", address=cluster.address, limits=Limits(hosts_max=2)) as runtime:
         third = cluster.add_node(num_cpus=1, num_gpus=2, resources={"accelerator_type:T4": 1}, labels={"zone": "b"})
         devices, node = runtime.run(Seeing).output
+        assert devices in {"0", "1"}
+        assert node == third.node_id
+        devices, _, node = runtime.agent(Looker, "looker").chat("Where?").text.partition(" on ")
         assert devices in {"0", "1"}
         assert node == third.node_id
         cluster.remove_node(third)

@@ -255,6 +255,17 @@ def test_what_contains_itself_cannot_be_handed_on() -> None:
         ({"needs_approval": 1}, "needs_approval"),
         ({"needs_approval": lambda context: context}, "needs_approval"),
         ({"client": True, "inline": True}, "client"),
+        ({"num_cpus": -1}, "num_cpus"),
+        ({"num_gpus": float("nan")}, "num_gpus"),
+        ({"num_gpu": 1}, "num_gpu"),
+        ({"memory": "4GB"}, "memory"),
+        ({"accelerator_type": 4}, "accelerator_type"),
+        ({"label_selector": ["zone"]}, "label_selector"),
+        ({"label_selector": {"zone": "in("}}, "label_selector['zone']"),
+        ({"resources": {"GPU": 1}, "num_gpus": 1}, "resources"),
+        ({"runtime_env": "pip"}, "runtime_env"),
+        ({"num_gpus": 1, "inline": True}, "num_gpus"),
+        ({"memory": 1, "label_selector": {"zone": "a"}, "client": True}, "label_selector"),
     ],
 )
 def test_wrong_options_are_refused_where_they_stand(options: dict[str, Any], field: str) -> None:
