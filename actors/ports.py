@@ -187,7 +187,7 @@ class Fleet(Protocol):
         """The hosts that an earlier supervisor life left running."""
 
     async def death(self, host_id: str) -> str:
-        """Wait until the host has died and say why."""
+        """Wait until the host has died and say why. Raises `NoSuchNode` if it waited for what will never come."""
 
     async def pulse(self, host_id: str) -> Pulse | None:
         """How a host is, soon, whatever occupies its event loop. None if its process neither answers nor computes."""

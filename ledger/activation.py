@@ -75,13 +75,14 @@ class HostView:
     """A host as the supervisor sees it. `load` counts the tenants that do not merely wait for their children; `worn` says that a tenant
     left a thread behind; `late_at_ms` is when it was last seen to be behind with its work; `blocked` says what keeps its event loop now;
     `room` is how many agents may be at work there; `is_loading` says that it has come up, and has not yet told that it has imported the
-    code of the agents that were awake then.
+    code of the agents that were awake then; `waits` says that its start waits for a node, or for what is in use on one.
     """
 
     host_id: str
     spec: HostSpec | None
     up: bool = False
     is_loading: bool = False
+    waits: bool = False
     draining: bool = False
     worn: bool = False
     pid: int = 0

@@ -52,8 +52,9 @@ def _fits(value: str | None, expression: str) -> bool:
     return (value in named) != expression.startswith("!")
 
 
-def node_lack(nodes: Sequence[NodeOffer], wanted: Mapping[str, float], selector: Selector = ()) -> str:
-    """What none of these nodes has, in words; empty if one is large enough and has the labels."""
+def node_lack(nodes: Sequence[NodeOffer], wanted: Mapping[str, float], selector: Selector = (), left: str = "") -> str:
+    """What none of these nodes has, in words; empty if one is large enough and has the labels. `left` is said of amounts if not all is
+    meant that a node has."""
     labels = list(selector)
     chosen = [node.resources for node in nodes if has_labels(node.labels, labels)]
     if not (wanted or labels) or any(all(has.get(name, 0) >= wanted[name] for name in wanted) for has in chosen):
@@ -64,7 +65,7 @@ def node_lack(nodes: Sequence[NodeOffer], wanted: Mapping[str, float], selector:
     there = [node.resources for node in nodes]
     amounts = [name for name in wanted if not name.startswith(ACCELERATOR)]
     most = ", ".join(amount_in_words(name, max((has.get(name, 0) for has in there), default=0)) for name in amounts)
-    found = [f"the most that one has: {most}"] if most else []
+    found = [f"the most that one has{left}: {most}"] if most else []
     if len(amounts) < len(wanted):
         kinds = {name.removeprefix(ACCELERATOR) for has in there for name in has if name.startswith(ACCELERATOR)}
         found.append(f"types of accelerators: {_listed(kinds)}")
@@ -72,7 +73,7 @@ def node_lack(nodes: Sequence[NodeOffer], wanted: Mapping[str, float], selector:
         found.append(
             f"labels: {_listed({f'{k}={v}' for node in nodes for k, v in node.labels.items() if k != NODE_ID})}"
         )
-    return f"no node has {asked} ({'; '.join(found)})"
+    return f"no node has {asked}{left} ({'; '.join(found)})"
 
 
 def amount_in_words(name: str, amount: float) -> str:

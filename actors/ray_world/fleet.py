@@ -14,6 +14,7 @@ from perdure.actors.code.author_call import tried
 from perdure.actors.ports import PoolSpec, Pulse
 from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, cpu_s, is_alive, kill, wait_until_gone
 from perdure.actors.tasks import Tasks, awaited
+from perdure.ledger import NoSuchNode
 
 log = logging.getLogger("perdure.supervisor")
 H = TypeVar("H")  # what stands for an actor
@@ -24,6 +25,9 @@ MUTE_BUT_BUSY: Final = Pulse(-1, method="code that lets no other thread run")
 GONE_S: Final = 10.0  # for one that was killed
 AGAIN_S: Final = 0.2  # until a host that did not answer is asked again
 LOOK_S: Final = 10.0  # between two looks at the nodes
+VERDICT_S: Final = (
+    5.0  # between two looks at what the autoscaler says of a host that waits; it looks around itself as often
+)
 SPARE_S: Final = 1.0  # after an idle process was used, until the next one is started: not while hosts are being created
 
 
@@ -36,7 +40,8 @@ class HostSilent(Exception):
 
 
 class Actors(Protocol[H]):
-    """What the fleet needs of the actor system. What is not `async` blocks. `create` raises `HostUnavailable`; `info`, `pulse` and `watch`
+    """What the fleet needs of the actor system. What is not `async` blocks. `create` raises `HostUnavailable`, and `shortage`
+    `NoSuchNode`; `info`, `pulse` and `watch`
     raise `HostActorDead` or `HostSilent`."""
 
     elsewhere: dict[str, str]  # `Fleet.elsewhere`, which `look_around` keeps up to date
@@ -45,7 +50,9 @@ class Actors(Protocol[H]):
 
     def look_around(self) -> None: ...
 
-    def lack(self, spec: PoolSpec) -> str: ...  # what no node has of what such a host asks for, in words
+    def shortage(self, spec: PoolSpec) -> str: ...  # what such a host has to wait for, in words
+
+    def is_in_vain(self, spec: PoolSpec) -> bool: ...  # whether no autoscaler can give what such a host waits for
 
     def hosts(self) -> dict[str, PoolSpec]: ...  # those that live or are starting
 
@@ -72,13 +79,20 @@ class _Watched(Generic[H]):
         self._actors, self._handle, self._host_id = actors, handle, host_id
         self._near: list[ProcessId] = []  # its process, if that is on this machine
         self._computed_s = 0.0
+        self._has_begun = False
+        self.refusal = ""  # why it can never be had
         self.end = awaited(self._watch())
+
+    @property
+    def is_coming(self) -> bool:
+        return not (self._has_begun or self.end.done())
 
     async def _watch(self) -> str:
         cause = ""
         while not cause:
             try:
                 self._near = (await self._actors.info(self._handle)).here
+                self._has_begun = True
                 cause = await self._actors.watch(self._handle) or "it ended"
             except HostSilent:
                 await asyncio.sleep(AGAIN_S)
@@ -120,6 +134,7 @@ class ActorFleet(Generic[H]):
         self._hosts: dict[str, _Watched[H]] = {}
         self._spare = Tasks("the spare process", lambda _problem: None)  # it only saves time: a failure is logged
         self.elsewhere = actors.elsewhere
+        self._verdicts = Tasks("what an autoscaler says", lambda _problem: None)  # the host waits on
         self._looks = Tasks("the look at the nodes", lambda _problem: None)  # the next one comes in a while
         self._looks.start(self._look_around())
         self._replenish()
@@ -140,10 +155,25 @@ class ActorFleet(Generic[H]):
         await self._actors.start_ahead()
 
     async def spawn(self, host_id: str, spec: PoolSpec) -> str:
+        waits_for = await asyncio.to_thread(self._actors.shortage, spec)
         handle = await asyncio.to_thread(self._actors.create, host_id, spec)
         self._hosts[host_id] = _Watched(self._actors, handle, host_id)
         self._replenish()
-        return await asyncio.to_thread(self._actors.lack, spec)
+        if waits_for:
+            self._verdicts.start(self._judge(host_id, spec, waits_for))
+        return waits_for
+
+    # What nothing will ever give is told as soon as it is known: by the autoscaler when it has looked around.
+    async def _judge(self, host_id: str, spec: PoolSpec, waits_for: str) -> None:
+        host = self._hosts[host_id]
+        while host.is_coming:
+            await asyncio.sleep(VERDICT_S)
+            in_vain, problem = await tried(asyncio.to_thread(self._actors.is_in_vain, spec))
+            if problem is not None:
+                log.warning("the autoscaler could not be asked about a host: %s", problem)
+            if in_vain and host.is_coming:
+                host.refusal = f"{waits_for}, and has none to bring"
+                await self.kill(host_id)
 
     async def survivors(self) -> dict[str, PoolSpec]:
         found = {}
@@ -156,7 +186,10 @@ class ActorFleet(Generic[H]):
 
     async def death(self, host_id: str) -> str:
         host = self._hosts.get(host_id)
-        return await asyncio.shield(host.end) if host is not None else "it is unknown"
+        cause = await asyncio.shield(host.end) if host is not None else "it is unknown"
+        if host is not None and host.refusal:
+            raise NoSuchNode(host.refusal)
+        return cause
 
     async def pulse(self, host_id: str) -> Pulse | None:
         host = self._hosts.get(host_id)

@@ -20,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from perdure.actors.code.naming import prefer_pinned, prefer_sent
 from perdure.actors.code.packages import package_file, package_uris, packed_in
 from perdure.actors.ports import PoolSpec, Pulse
+from perdure.actors.ray_world.autoscaler import outlook
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.exit_report import killed_for_memory, take_exit_report
 from perdure.actors.ray_world.fleet import HostActorDead, HostSilent
@@ -126,8 +127,11 @@ class Nodes:
 
 def lack(nodes: list[Node], spec: PoolSpec) -> str:
     """What none of these nodes has, in words; empty if one is large enough and has the labels."""
-    wanted = {**dict(spec.resources), **({CPU: spec.num_cpus} if spec.num_cpus else {})}
-    return node_lack([NodeOffer(node["Resources"], node["Labels"]) for node in nodes], wanted, spec.labels)
+    return node_lack([NodeOffer(node["Resources"], node["Labels"]) for node in nodes], _wanted(spec), spec.labels)
+
+
+def _wanted(spec: PoolSpec) -> dict[str, float]:
+    return {**dict(spec.resources), **({CPU: spec.num_cpus} if spec.num_cpus else {})}
 
 
 def among(nodes: list[Node]) -> dict[str, str]:
@@ -208,8 +212,6 @@ class RayActors:
                 "memory": resources.pop(MEMORY, None),
                 "resources": resources,
             }
-            if self._deployment.own and (lack := self.lack(spec)):
-                raise NoSuchNode(f"{lack}, and this Ray has no other nodes to come")
             if selector := dict(spec.labels) | self._place(spec):
                 options["label_selector"] = selector
             environment = json.loads(spec.runtime_env or "{}")
@@ -226,9 +228,22 @@ class RayActors:
         except (RayError, ValueError, TypeError, OSError) as error:
             raise HostUnavailable(f"it cannot be created: {cause_of(error)}") from error
 
-    # Ray would wait for ever for a node that has it.
-    def lack(self, spec: PoolSpec) -> str:
-        return lack(alive_nodes(), spec)
+    def shortage(self, spec: PoolSpec) -> str:
+        """What such a host has to wait for, in words. Raises `NoSuchNode` if nothing will come, for which Ray would wait for ever."""
+        if not (_wanted(spec) or spec.labels):
+            return ""
+        missing, now = lack(alive_nodes(), spec), outlook()
+        if missing and self._deployment.own:
+            raise NoSuchNode(f"{missing}, and this Ray has no other nodes to come")
+        if missing and not now.has_autoscaler:
+            raise NoSuchNode(f"{missing}, and no autoscaler brings nodes to this cluster")
+        if missing:
+            return f"{missing}; the autoscaler is asked for one"
+        busy = node_lack(now.free, _wanted(spec), spec.labels, " left")
+        return f"{busy}; it waits until something ends there" if busy else ""
+
+    def is_in_vain(self, spec: PoolSpec) -> bool:
+        return bool(lack(alive_nodes(), spec)) and outlook().is_in_vain(spec)
 
     def look_around(self) -> None:
         if self._nodes is not None:
@@ -241,6 +256,10 @@ class RayActors:
         seeing, everywhere = self._nodes.seeing(), self._nodes.alive()
         if len(everywhere) == 1 or lack(everywhere, spec):  # then such a node may be on its way
             return {}
+        if NODE_ID not in dict(spec.labels) and outlook().has_autoscaler:
+            # One that it brings sees the directory too, most likely; or else the host refuses to begin there.
+            strangers = [node for node in everywhere if node not in seeing]
+            return {NODE_ID: f"!{among(strangers)[NODE_ID]}"} if strangers else {}
         if missing := lack(seeing, spec):
             raise NoSuchNode(f"{missing} among those that see the directory; {blind(self.elsewhere)}")
         # Those with its labels: it may have asked for nodes by their ids itself.

@@ -132,6 +132,27 @@ UPLOAD: Final = Internal(
     "gives a package of code to Ray, which brings it to the nodes of a cluster that share no directory",
     "agents whose code is not installed there could not be begun",
 )
+GCS_CLIENT: Final = Internal(
+    "ray.experimental.internal_kv",
+    "internal_kv_get_gcs_client",
+    (),
+    "its `get_cluster_status` tells what nodes have left, what waits, and what the autoscaler can never give",
+    "a host that waits for a GPU looks like one that does not come up, and one that waits in vain like one that waits",
+)
+AUTOSCALER_MESSAGES: Final = Internal(
+    "ray.core.generated",
+    "autoscaler_pb2",
+    None,
+    "has `GetClusterStatusReply`, in which that is told",
+    "as above",
+)
+KV_GET: Final = Internal(
+    "ray.experimental.internal_kv",
+    "_internal_kv_get",
+    ("key", "namespace"),
+    "reads what the first autoscaler has left under `AUTOSCALING_STATUS`",
+    "a cluster that grows looks like one that does not",
+)
 UNUSED: Final = (START_MONITOR, START_LOG_MONITOR, START_API_SERVER)
 INTERNALS: Final = (
     DISCONNECT,
@@ -143,6 +164,9 @@ INTERNALS: Final = (
     PRINT_WORKER_LOG,
     AUTO_CONNECT,
     UPLOAD,
+    GCS_CLIENT,
+    AUTOSCALER_MESSAGES,
+    KV_GET,
     *UNUSED,
 )
 
@@ -157,12 +181,24 @@ EXIT_ADVICE: Final = " Some common causes"  # after it
 LOST: Final = (
     "Worker unexpectedly exits with a connection error code"  # in the cause of a death that Ray only sees from outside
 )
+AUTOSCALING_STATUS: Final = "__autoscaling_status"  # the key of the first autoscaler's report
 STARTUP_TIMEOUTS: Final = (  # in the error of a Ray that was too slow to start
     "timed out during startup",
     "while waiting for node to startup",
     "Timed out waiting for",
 )
-TEXTS: Final = (GCS, RAYLET, IDLE_WORKER, SESSION, RAYLET_PID, EXIT_DETAIL, EXIT_ADVICE, LOST, *STARTUP_TIMEOUTS)
+TEXTS: Final = (
+    GCS,
+    RAYLET,
+    IDLE_WORKER,
+    SESSION,
+    RAYLET_PID,
+    EXIT_DETAIL,
+    EXIT_ADVICE,
+    LOST,
+    AUTOSCALING_STATUS,
+    *STARTUP_TIMEOUTS,
+)
 
 
 def read_settings() -> None:

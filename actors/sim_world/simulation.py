@@ -45,7 +45,7 @@ import gc
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
 from perdure.actors.ports import Fleet, PoolSpec, Pulse, Transport, World
 from perdure.actors.sim_world.exchanges import HOST, SUPERVISOR, ExchangeWire, SimTransport
@@ -98,6 +98,16 @@ MakeSupervisor = Callable[[World, Fleet], SupervisorLike]
 MakeHost = Callable[[World, Transport, str], HostLike]
 
 
+class Growth(NamedTuple):
+    """What a host waits for, in words, and for how long."""
+
+    waits_for: str = ""
+    after_ms: float = 0
+
+
+NOTHING_LACKS: Final = Growth()
+
+
 class Machine:
     """A host as Ray knows it, dead or alive."""
 
@@ -118,6 +128,7 @@ class Cluster:
         self.machines: dict[str, Machine] = {}
         self.broken: Callable[[PoolSpec], str] = lambda _spec: ""  # why hosts of this pool fail as they start
         self.lack: Callable[[PoolSpec], str] = lambda _spec: ""  # what no node has of what they ask for
+        self.growth: Callable[[PoolSpec], Growth] = lambda _spec: NOTHING_LACKS
         self.elsewhere: dict[str, str] = {}  # nodes that do not see the directory, and what each has instead
         self.crashes: list[SimFailure] = []
         self.restarts = 0
@@ -141,7 +152,8 @@ class Cluster:
         process = SimProcess(self.nature, host_id, HOST, self._ended)
         self.machines[host_id] = Machine(process, spec, self.nature.loop.create_future())
         self.nature.note(host_id, "is asked for")
-        self.nature.later(self.nature.draw_ms(self.nature.weather.spawn_ms), self._boot_host, process)
+        ready_ms = self.growth(spec).after_ms + self.nature.draw_ms(self.nature.weather.spawn_ms)
+        self.nature.later(ready_ms, self._boot_host, process)
 
     def stand_still(self, ms: float) -> None:
         for process in self.processes():
@@ -238,7 +250,7 @@ class SimFleet:
         await asyncio.sleep(self._nature.draw_ms(weather.spawn_asked_ms) / 1000)
         if refused:
             raise HostUnavailable(f"no room for {host_id}")
-        return ""
+        return self._cluster.growth(spec).waits_for
 
     async def survivors(self) -> dict[str, PoolSpec]:
         self._process.check()
@@ -424,6 +436,10 @@ class Simulation:
     def take_nodes(self, lack: Callable[[PoolSpec], str]) -> None:
         """From now on no node has this of what hosts of a pool ask for; nothing is missing where it is empty."""
         self._cluster.lack = lack
+
+    def grow_nodes(self, growth: Callable[[PoolSpec], Growth]) -> None:
+        """From now on hosts of a pool wait for nodes that come."""
+        self._cluster.growth = growth
 
     def blind_nodes(self, elsewhere: Mapping[str, str]) -> None:
         """From now on these nodes have something else at the directory's path."""

@@ -244,7 +244,8 @@ class Pool:
         """Start the hosts that are wanted now, a few at a time. A pool whose hosts do not come up is tried ever more seldom."""
         self._tell_hindered()
         now_s = asyncio.get_running_loop().time()
-        coming = sum(not host.up for host in self._view.hosts.values())
+        # Those that wait for nodes are as many as are wanted: an autoscaler brings a node for each at once, not for two at a time.
+        coming = sum(not (host.up or host.waits) for host in self._view.hosts.values())
         for spec in hosts_wanted(self._view, self._limits, warm=self._sessions.are_attended):
             if coming >= COMING_MAX:
                 return
@@ -264,18 +265,23 @@ class Pool:
             self._failed(host_id, spec, str(problem), is_lack=isinstance(problem, NoSuchNode))
             self._lost(host_id, str(problem))
             return
-        if waits_for:  # such a node may be on its way, so nothing is refused
-            self._doubt(
-                spec, PoolTrouble(spec, f"{waits_for}; Ray waits for one", 0, self._publisher.now_ms(), is_lack=True)
-            )
+        host = self._view.hosts.get(host_id)
+        if waits_for and host is not None and not host.up:  # it is on its way, so nothing is refused
+            host.waits = True
+            self._sessions.arrived.set()  # others may be started meanwhile
+            self._doubt(spec, PoolTrouble(spec, waits_for, 0, self._publisher.now_ms(), is_lack=True))
         await self._watch(host_id)
 
     async def _watch(self, host_id: str) -> None:
-        cause = await self._fleet.death(host_id)
+        is_lack = False
+        try:
+            cause = await self._fleet.death(host_id)
+        except NoSuchNode as problem:
+            cause, is_lack = str(problem), True
         cause = self._ended.pop(host_id, cause)
         host = self._view.hosts.get(host_id)
         if host is not None and not host.up:
-            self._failed(host_id, host.spec, cause)
+            self._failed(host_id, host.spec, cause, is_lack=is_lack)
         self._sessions.drop(host_id)
         self._lost(host_id, cause)
 

@@ -21,7 +21,7 @@ from perdure.actors import Agent, ChatAgent, RunContext, Runtime, tool
 from perdure.actors.ray_world.cluster_record import answers
 from perdure.actors.ray_world.os_processes import is_alive
 from perdure.actors.ray_world.ray_internals import read_settings
-from perdure.ledger import NoLongerServed
+from perdure.ledger import NoLongerServed, NoSuchNode
 from perdure.policies import Limits
 from perdure.scenarios.cli import app
 
@@ -65,6 +65,15 @@ class Seeing(Agent):
 
     async def run(self, input: None) -> list[str]:
         return [os.environ.get("CUDA_VISIBLE_DEVICES", ""), ray.get_runtime_context().get_node_id()]
+
+
+class Elsewhere(Agent):
+    """Asks for what no node has."""
+
+    accelerator_type = "A100"
+    label_selector: ClassVar[dict[str, str]] = {"zone": "moon"}
+
+    async def run(self, input: None) -> None: ...
 
 
 @tool(effect="pure", num_gpus=1, label_selector={"zone": "b"})
@@ -131,7 +140,9 @@ def test_a_fan_out_outlives_the_node_on_which_its_children_live(two_nodes: tuple
         assert runtime.audit()["balanced"]
 
 
-def test_agents_and_tools_run_where_the_gpus_and_the_labels_are(two_nodes: tuple[Cluster, Any], tmp_path: Path) -> None:
+def test_agents_and_tools_run_where_the_gpus_are_and_what_is_nowhere_is_refused_with_what_there_is(
+    two_nodes: tuple[Cluster, Any], tmp_path: Path
+) -> None:
     cluster, _ = two_nodes
     with Runtime(data=tmp_path / "data", address=cluster.address, limits=Limits(hosts_max=2)) as runtime:
         third = cluster.add_node(num_cpus=1, num_gpus=2, resources={"accelerator_type:T4": 1}, labels={"zone": "b"})
@@ -141,6 +152,13 @@ def test_agents_and_tools_run_where_the_gpus_and_the_labels_are(two_nodes: tuple
         devices, _, node = runtime.agent(Looker, "looker").chat("Where?").text.partition(" on ")
         assert devices in {"0", "1"}
         assert node == third.node_id
+        with pytest.raises(NoSuchNode) as refused:
+            runtime.run(Elsewhere, run_id="nowhere")
+        told = str(refused.value)
+        assert "no node has accelerator_type A100, label zone=moon (types of accelerators: T4; labels: " in told
+        assert "zone=b" in told
+        assert "no autoscaler brings nodes to this cluster" in told
+        assert any(each["told"] in told for each in runtime.ps()["unstartable"])
         cluster.remove_node(third)
 
 

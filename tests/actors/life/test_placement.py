@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from perdure.actors import Agent, PoolSpec
 from perdure.actors.life.placement import pool_spec
+from perdure.actors.sim_world.simulation import NOTHING_LACKS, Growth
 from perdure.actors.supervisor.pool import plain_spec, spec_of
 from perdure.ledger import NoSuchNode, pool_key, with_package
 from perdure.policies import NodeOffer, node_lack
-from tests.kit import Stage, play
+from tests.kit import ROOMY, Stage, play
 
 
 class Trainer(Agent):
@@ -33,6 +36,16 @@ class Viewer(Trainer):
     """Asks for the same nodes, and no more of them."""
 
     num_gpus = 0.5
+
+
+class Rendering(Agent):
+    """Holds a GPU for a minute."""
+
+    num_gpus = 1
+
+    async def run(self, input: int) -> int:
+        await asyncio.sleep(60)
+        return input
 
 
 class Labelled(Agent):
@@ -118,3 +131,40 @@ def test_what_no_node_has_is_refused_with_what_there_is_and_the_run_goes_on_when
         assert (await stage.client.run(Trainer, 1, run_id="r")).output == 2
 
     play(story)
+
+
+def test_hosts_that_wait_for_nodes_are_asked_for_all_at_once_visibly_and_nothing_is_refused() -> None:
+    """An autoscaler sees what waits. Were it two hosts at a time, as many as may be starting, ten nodes would take five times as long."""
+    coming = Growth("no node has 1 GPU (the most that one has: 0 GPU); the autoscaler is asked for one", 200_000)
+
+    async def story(stage: Stage) -> None:
+        stage.simulation.grow_nodes(lambda spec: coming if spec.resources else NOTHING_LACKS)
+        asked = [asyncio.ensure_future(stage.client.run(Rendering, number, run_id=f"r{number}")) for number in range(6)]
+        await asyncio.sleep(20)
+        waiting = [host for host in stage.view.hosts.values() if pool_key(host.spec) and not host.up]
+        assert len(waiting) == 6
+        (trouble,) = (await stage.client.ask("ps", 0))["unstartable"]
+        assert trouble["told"] == f"no host (1 GPU) can be had: {coming.waits_for}"
+        assert "the autoscaler is asked for one" in " ".join(await stage.client.ask("explain", "r5"))
+        assert (await stage.client.run(Labelled, 1)).output == 1, "other hosts come meanwhile"
+        assert [(await each).output for each in asked] == list(range(6))
+        assert not (await stage.client.ask("ps", 0))["unstartable"]
+        await asyncio.sleep(ROOMY.host_idle_ms / 1000 + 20)
+        assert not [host for host in stage.view.hosts.values() if pool_key(host.spec)], "the nodes may go"
+
+    play(story, limits=replace(ROOMY, hosts_max=6))
+
+
+def test_a_queue_on_few_gpus_goes_on_on_the_hosts_that_are_there_while_others_wait() -> None:
+    async def story(stage: Stage) -> None:
+        first = await stage.client.start(Rendering, 0)
+        await asyncio.sleep(10)
+        stage.simulation.grow_nodes(
+            lambda spec: Growth("no node has 1 GPU left", 3_000_000) if spec.resources else NOTHING_LACKS
+        )
+        asked = [asyncio.ensure_future(stage.client.run(Rendering, number)) for number in range(1, 4)]
+        assert (await first.result()).output == 0
+        async with asyncio.timeout(300):
+            assert [(await each).output for each in asked] == [1, 2, 3]
+
+    play(story, limits=replace(ROOMY, hosts_max=4))

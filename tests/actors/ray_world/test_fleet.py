@@ -19,7 +19,7 @@ from perdure.actors.ray_world.os_processes import (
     process_of,
     wait_until_gone,
 )
-from perdure.ledger import HostUnavailable
+from perdure.ledger import HostUnavailable, NoSuchNode
 from perdure.policies import Limits
 
 NOBODY = ProcessId(2**22 + 1, 0)
@@ -34,7 +34,7 @@ class FakeActors:
         self.killed: list[str] = []
         self.mute: set[str] = set()
         self.silent: set[str] = set()
-        self.spares = self.looks = 0
+        self.spares = self.looks = self.asked = 0
         self.elsewhere: dict[str, str] = {}
         self.where = machine()
 
@@ -44,8 +44,16 @@ class FakeActors:
         self.watches[host_id] = asyncio.Queue()
         return host_id
 
-    def lack(self, _spec: PoolSpec) -> str:
-        return ""
+    def shortage(self, spec: PoolSpec) -> str:
+        if dict(spec.resources).get("moon"):
+            raise NoSuchNode("no node has that")
+        return "it waits for one" if spec.resources else ""
+
+    def is_in_vain(self, _spec: PoolSpec) -> bool:
+        self.asked += 1
+        if self.asked == 1:
+            raise OSError("the cluster does not answer")
+        return self.asked > 3
 
     def look_around(self) -> None:
         self.looks += 1
@@ -211,6 +219,33 @@ def test_a_host_that_cannot_be_created_is_refused() -> None:
         fleet = await fleet_with(FakeActors())
         with pytest.raises(HostUnavailable):
             await fleet.spawn("a", PoolSpec(num_cpus=64))
+
+    asyncio.run(story())
+
+
+def test_a_host_says_what_it_waits_for_and_ends_when_that_will_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.actors.ray_world.fleet.VERDICT_S", 0.01)
+
+    async def story() -> None:
+        actors = FakeActors()
+        fleet = await fleet_with(actors)
+        with pytest.raises(NoSuchNode):
+            await fleet.spawn("nowhere", PoolSpec(resources=(("moon", 1.0),)))
+        assert not actors.watches
+        actors.mute.add("a")
+        assert await fleet.spawn("a", PoolSpec(resources=(("GPU", 1.0),))) == "it waits for one"
+        while "a" not in actors.killed:
+            await asyncio.sleep(0.01)
+        assert actors.asked == 4, "the first answer failed, and two were no"
+        actors.mute.clear()
+        actors.watches["a"].put_nowait("killed")
+        with pytest.raises(NoSuchNode, match="it waits for one, and has none to bring"):
+            await fleet.death("a")
+        actors.asked = 0
+        assert await fleet.spawn("b", PoolSpec(resources=(("GPU", 1.0),)))
+        await asyncio.sleep(0.1)
+        assert actors.asked <= 1, "it has begun"
+        assert "b" not in actors.killed
 
     asyncio.run(story())
 
