@@ -139,6 +139,7 @@ if TYPE_CHECKING:
     from perdure.ledger.old_code import code_standings, older_awake
     from perdure.ledger.placements import (
         assign_hosts,
+        demand_of,
         hindrance,
         hosts_wanted,
         is_at_fault,

@@ -209,7 +209,7 @@ def _waits(case: Case) -> Iterator[str]:
 def _hindered(case: Case, trouble: PoolTrouble) -> Iterator[str]:
     yield f"It waits for a place, and {trouble}. That is so since {lasting(max(0, case.at_ms - trouble.since_at_ms))}."
     if trouble.is_lack:
-        yield "It begins when a node joins that has it. `perdure cancel` gives it up."
+        yield "It begins when a node has it. `perdure cancel` gives it up."
     elif is_at_fault(case.view, pool_key(trouble.spec)) and case.run.attempt == case.run.begun_after:
         most = case.run.attempts(case.limits.attempts_max).most
         yield f"Other hosts come up, so it fails after {max(STARTS_MAX, most)} such tries ({case.general('attempts_max')})."

@@ -209,6 +209,12 @@ def pool(view: View, key: str) -> list[HostView]:
     return [host for host in view.hosts.values() if pool_key(host.spec) == key]
 
 
+def demand_of(view: View, key: str) -> int:
+    """How many agents and runs wait for a host of this pool."""
+    lines = [LineKey(key, exclusive=exclusive) for exclusive in (False, True)]
+    return sum(view.queues.length(line) + view.wakes.length(line) for line in lines)
+
+
 def hosts_wanted(view: View, limits: Limits, *, warm: bool = True) -> list[HostSpec | None]:
     """The hosts to start now, one spec for each. The pool with the newest code is kept warm; others exist on demand."""
     ahead = with_package(None, view.code.warm)

@@ -25,6 +25,7 @@ MUTE_BUT_BUSY: Final = Pulse(-1, method="code that lets no other thread run")
 GONE_S: Final = 10.0  # for one that was killed
 AGAIN_S: Final = 0.2  # until a host that did not answer is asked again
 LOOK_S: Final = 10.0  # between two looks at the nodes
+NONE_TO_BRING: Final = ", and has none to bring"
 VERDICT_S: Final = (
     5.0  # between two looks at what the autoscaler says of a host that waits; it looks around itself as often
 )
@@ -134,6 +135,7 @@ class ActorFleet(Generic[H]):
         self._hosts: dict[str, _Watched[H]] = {}
         self._spare = Tasks("the spare process", lambda _problem: None)  # it only saves time: a failure is logged
         self.elsewhere = actors.elsewhere
+        self._in_vain: dict[PoolSpec, str] = {}  # told of the hosts that are tried next, too
         self._verdicts = Tasks("what an autoscaler says", lambda _problem: None)  # the host waits on
         self._looks = Tasks("the look at the nodes", lambda _problem: None)  # the next one comes in a while
         self._looks.start(self._look_around())
@@ -159,7 +161,10 @@ class ActorFleet(Generic[H]):
         handle = await asyncio.to_thread(self._actors.create, host_id, spec)
         self._hosts[host_id] = _Watched(self._actors, handle, host_id)
         self._replenish()
-        if waits_for:
+        if not waits_for:
+            self._in_vain.pop(spec, None)
+        else:
+            waits_for = self._in_vain.get(spec, waits_for)
             self._verdicts.start(self._judge(host_id, spec, waits_for))
         return waits_for
 
@@ -172,7 +177,7 @@ class ActorFleet(Generic[H]):
             if problem is not None:
                 log.warning("the autoscaler could not be asked about a host: %s", problem)
             if in_vain and host.is_coming:
-                host.refusal = f"{waits_for}, and has none to bring"
+                host.refusal = self._in_vain[spec] = f"{waits_for.removesuffix(NONE_TO_BRING)}{NONE_TO_BRING}"
                 await self.kill(host_id)
 
     async def survivors(self) -> dict[str, PoolSpec]:

@@ -232,7 +232,10 @@ class RayActors:
         """What such a host has to wait for, in words. Raises `NoSuchNode` if nothing will come, for which Ray would wait for ever."""
         if not (_wanted(spec) or spec.labels):
             return ""
-        missing, now = lack(alive_nodes(), spec), outlook()
+        try:
+            missing, now = lack(alive_nodes(), spec), outlook()
+        except RayError as error:
+            raise HostUnavailable(f"what nodes have is not known: {cause_of(error)}") from error
         if missing and self._deployment.own:
             raise NoSuchNode(f"{missing}, and this Ray has no other nodes to come")
         if missing and not now.has_autoscaler:

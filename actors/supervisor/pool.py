@@ -29,6 +29,7 @@ from perdure.ledger import (
     Stimulus,
     Unhosted,
     View,
+    demand_of,
     hindrance,
     hosts_wanted,
     is_at_fault,
@@ -177,6 +178,7 @@ def _cause(host: HostView, silence: Silence, limits: Limits) -> str:
 COMING_MAX = 2
 AGAIN_S: Final = 2.0  # until hosts that do not come up are tried again for what has come to wait since
 LOOK_MAX: Final = 1_000  # of what waits for such hosts
+UNWANTED = "nothing waited for it any more"
 WHILE_UNSERVED = "it ended while no supervisor served the directory"
 log = logging.getLogger("perdure.supervisor")
 
@@ -243,6 +245,7 @@ class Pool:
     def ensure(self) -> None:
         """Start the hosts that are wanted now, a few at a time. A pool whose hosts do not come up is tried ever more seldom."""
         self._tell_hindered()
+        self._withdraw()
         now_s = asyncio.get_running_loop().time()
         # Those that wait for nodes are as many as are wanted: an autoscaler brings a node for each at once, not for two at a time.
         coming = sum(not (host.up or host.waits) for host in self._view.hosts.values())
@@ -257,6 +260,20 @@ class Pool:
             told = {"host_id": host_id, "pool": pool_key(spec)}
             self._publisher.happened(Channel.SUPERVISOR, EventType.SUPERVISOR_HOST_SPAWNED, "", told)
             self._tasks.start(self._start(host_id, spec))
+
+    # Or else an autoscaler brings nodes that nobody needs.
+    def _withdraw(self) -> None:
+        waiting: dict[str, list[HostView]] = {}
+        for host in self._view.hosts.values():
+            if host.waits and not (host.up or host.draining or host.tenants):
+                waiting.setdefault(pool_key(host.spec), []).append(host)
+        for key, hosts in waiting.items():
+            demand = demand_of(self._view, key)
+            for host in hosts[demand:]:
+                host.draining = True
+                self._tasks.start(self._end(host.host_id, UNWANTED))
+            if not demand:
+                self._view.troubles.pop(key, None)
 
     async def _start(self, host_id: str, spec: Plain) -> None:
         try:
@@ -280,7 +297,7 @@ class Pool:
             cause, is_lack = str(problem), True
         cause = self._ended.pop(host_id, cause)
         host = self._view.hosts.get(host_id)
-        if host is not None and not host.up:
+        if host is not None and not host.up and cause != UNWANTED:
             self._failed(host_id, host.spec, cause, is_lack=is_lack)
         self._sessions.drop(host_id)
         self._lost(host_id, cause)

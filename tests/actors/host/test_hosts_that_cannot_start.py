@@ -178,7 +178,7 @@ def test_what_no_node_has_is_told_at_once_as_what_it_is_and_fails_no_run() -> No
         async with asyncio.timeout(3):
             with pytest.raises(NoSuchNode, match="can be had: no node has 64 GPU"):
                 await stage.client.run(Remote, 1, run_id="r")
-        assert "It begins when a node joins" in " ".join(await stage.client.ask("explain", "r"))
+        assert "It begins when a node has it" in " ".join(await stage.client.ask("explain", "r"))
         with pytest.raises(NoSuchNode):
             await stage.client.agent(Remote, "one").greet()
         await asyncio.sleep(600)

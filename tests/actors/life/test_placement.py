@@ -155,6 +155,32 @@ def test_hosts_that_wait_for_nodes_are_asked_for_all_at_once_visibly_and_nothing
     play(story, limits=replace(ROOMY, hosts_max=6))
 
 
+def test_hosts_that_wait_end_when_nothing_waits_for_them_any_more_so_that_no_node_comes_for_nothing() -> None:
+    coming = Growth("no node has 1 GPU (the most that one has: 0 GPU); the autoscaler is asked for one", 200_000)
+
+    async def story(stage: Stage) -> None:
+        stage.simulation.grow_nodes(lambda spec: coming if spec.resources else NOTHING_LACKS)
+        handles = [await stage.client.start(Rendering, number, run_id=f"r{number}") for number in range(4)]
+        await asyncio.sleep(10)
+
+        def waiting() -> int:
+            return sum(bool(pool_key(host.spec)) and not host.up for host in stage.view.hosts.values())
+
+        assert waiting() == 4
+        for handle in handles[:3]:
+            await stage.client.ask("cancel", handle.run_id, None, "enough")
+        await asyncio.sleep(5)
+        assert waiting() == 1
+        await stage.client.ask("cancel", handles[3].run_id, None, "enough")
+        await asyncio.sleep(5)
+        assert waiting() == 0
+        assert not (await stage.client.ask("ps", 0))["unstartable"]
+        again = await stage.client.start(Rendering, 9)
+        assert (await again.result()).output == 9
+
+    play(story, limits=replace(ROOMY, hosts_max=6))
+
+
 def test_a_queue_on_few_gpus_goes_on_on_the_hosts_that_are_there_while_others_wait() -> None:
     async def story(stage: Stage) -> None:
         first = await stage.client.start(Rendering, 0)
