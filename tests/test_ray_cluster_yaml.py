@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from importlib.util import find_spec
 from pathlib import Path
@@ -56,6 +57,33 @@ def test_it_needs_no_cloud_and_has_a_head_and_workers(config: Config) -> None:
     assert provider["head_ip"] not in provider["worker_ips"]
     unsupported_on_premises = {"head_node", "worker_nodes", "available_node_types"}
     assert not unsupported_on_premises & config.keys()
+
+
+def test_the_example_for_a_cloud_satisfies_the_schema_too_and_has_nodes_with_gpus(config: Config) -> None:
+    lines = (ROOT / "ray_cluster.yaml").read_text("utf-8").splitlines()
+    first = lines.index("#   max_workers: 10")
+    last = lines.index("provider:")
+    example = yaml.safe_load("\n".join(line.removeprefix("#") for line in lines[first:last]))
+    cloud = config | example | {"provider": {"type": "aws", "region": "eu-central-1"}}
+    jsonschema.validate(cloud, json.loads(of_ray("ray-schema.json")))
+    assert example["head_node_type"] in example["available_node_types"]
+    gpus = example["available_node_types"]["gpu"]
+    assert gpus["resources"]["GPU"] == 1
+    assert gpus["resources"]["accelerator_type:T4"] == 1
+    assert gpus["min_workers"] < gpus["max_workers"] <= example["max_workers"]
+    assert gpus["labels"]
+
+
+def test_the_head_misses_a_silent_node_within_two_seconds(config: Config) -> None:
+    head, worker = start_commands(config)
+    checks = dict(re.findall(r"RAY_health_check_(\w+)=(\d+)", head))
+    assert checks == {"period_ms": "500", "timeout_ms": "500", "failure_threshold": "3"}
+    assert "health_check" not in worker, "the head alone counts"
+    spec = find_spec("ray")
+    assert spec is not None
+    assert spec.origin is not None
+    gcs = (Path(spec.origin).parent / "core/src/ray/gcs/gcs_server").read_bytes()
+    assert all(f"health_check_{name}".encode() in gcs for name in checks), "Ray knows them"
 
 
 def test_every_node_gets_the_project_and_installs_it(config: Config) -> None:

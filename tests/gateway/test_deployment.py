@@ -79,6 +79,8 @@ CONTAINER = _known(
     "name",
     name="string",
     image="string",
+    env=_listed(_known("name", name="string", value="string")),
+    resources=_known(limits=WORDS, requests=WORDS),
     ports=_listed(_known("containerPort", containerPort=COUNT, name="string")),
     volumeMounts=_listed(_known("name", "mountPath", name="string", mountPath="string", readOnly="boolean")),
 )
@@ -101,6 +103,7 @@ RAY_JOB = _known(
         rayClusterSpec=_known(
             "headGroupSpec",
             rayVersion="string",
+            enableInTreeAutoscaling="boolean",
             headGroupSpec=_known("template", rayStartParams=WORDS, template=POD),
             workerGroupSpecs=_listed(GROUP),
         ),
@@ -115,6 +118,23 @@ def test_the_manifest_fits_the_schema_of_kuberay() -> None:
     job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["replica"] = 2
     with pytest.raises(jsonschema.ValidationError, match="replica"):
         jsonschema.validate(job, RAY_JOB)
+
+
+def test_the_manifest_has_pods_with_gpus_that_come_when_they_are_asked_for() -> None:
+    cluster = next(yaml.safe_load_all(JOB))["spec"]["rayClusterSpec"]
+    assert cluster["enableInTreeAutoscaling"]
+    (group,) = [each for each in cluster["workerGroupSpecs"] if "nvidia.com/gpu" in str(each)]
+    assert (group["replicas"], group["minReplicas"]) == (0, 0)
+    for each in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        (container,) = each["template"]["spec"]["containers"]
+        assert {"cpu", "memory"} <= container["resources"]["limits"].keys(), "or the autoscaler knows of no size"
+
+
+def test_a_silent_pod_is_dead_as_soon_as_a_silent_machine() -> None:
+    (head,) = next(yaml.safe_load_all(JOB))["spec"]["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["containers"]
+    text = (ROOT / "ray_cluster.yaml").read_text("utf-8")
+    assert len(head["env"]) == 3
+    assert all(f"{each['name']}={each['value']}" in text for each in head["env"])
 
 
 def test_the_manifest_has_what_kuberay_requires() -> None:
