@@ -46,7 +46,7 @@ class Outlook(NamedTuple):
     def is_in_vain(self, spec: PoolSpec) -> bool:
         # The autoscaler lists each wish alike, those of which it can fulfil some as well.
         wish = wish_of(spec)
-        return 0 < self.pending[wish] <= self.in_vain[wish]
+        return bool(self.pending[wish]) and self.in_vain[wish] >= self.pending[wish]
 
 
 def outlook() -> Outlook:

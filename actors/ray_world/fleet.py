@@ -157,6 +157,7 @@ class ActorFleet(Generic[H]):
         await self._actors.start_ahead()
 
     async def spawn(self, host_id: str, spec: PoolSpec) -> str:
+        """What it waits for is told at once; that it waits in vain, by its death."""
         waits_for = await asyncio.to_thread(self._actors.shortage, spec)
         handle = await asyncio.to_thread(self._actors.create, host_id, spec)
         self._hosts[host_id] = _Watched(self._actors, handle, host_id)

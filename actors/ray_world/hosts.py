@@ -134,8 +134,16 @@ def _wanted(spec: PoolSpec) -> dict[str, float]:
     return {**dict(spec.resources), **({CPU: spec.num_cpus} if spec.num_cpus else {})}
 
 
-def among(nodes: list[Node]) -> dict[str, str]:
-    return {NODE_ID: f"in({','.join(node['NodeID'] for node in nodes)})"}
+# Those with its labels: it may have asked for nodes by their ids itself.
+def among(nodes: list[Node], spec: PoolSpec) -> dict[str, str]:
+    chosen = [node["NodeID"] for node in nodes if has_labels(node["Labels"], spec.labels)]
+    return {NODE_ID: f"in({','.join(chosen)})"}
+
+
+def apart_from(seeing: list[Node], everywhere: list[Node]) -> dict[str, str]:
+    here = {node["NodeID"] for node in seeing}
+    strangers = [node["NodeID"] for node in everywhere if node["NodeID"] not in here]
+    return {NODE_ID: f"!in({','.join(strangers)})"} if strangers else {}
 
 
 def alive_nodes() -> list[Node]:
@@ -259,14 +267,12 @@ class RayActors:
         seeing, everywhere = self._nodes.seeing(), self._nodes.alive()
         if len(everywhere) == 1 or lack(everywhere, spec):  # then such a node may be on its way
             return {}
-        if NODE_ID not in dict(spec.labels) and outlook().has_autoscaler:
-            # One that it brings sees the directory too, most likely; or else the host refuses to begin there.
-            strangers = [node for node in everywhere if node not in seeing]
-            return {NODE_ID: f"!{among(strangers)[NODE_ID]}"} if strangers else {}
         if missing := lack(seeing, spec):
             raise NoSuchNode(f"{missing} among those that see the directory; {blind(self.elsewhere)}")
-        # Those with its labels: it may have asked for nodes by their ids itself.
-        return among([node for node in seeing if has_labels(node["Labels"], spec.labels)])
+        if NODE_ID in dict(spec.labels) or not outlook().has_autoscaler:
+            return among(seeing, spec)
+        # A node that an autoscaler brings sees the directory too, most likely; or else the host refuses to begin there.
+        return apart_from(seeing, everywhere)
 
     # What hosts without a name have left to say is of no use any more.
     def hosts(self) -> dict[str, PoolSpec]:

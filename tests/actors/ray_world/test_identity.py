@@ -17,7 +17,7 @@ from perdure.actors.ports import PoolSpec
 from perdure.actors.ray_world import identity, supervisors
 from perdure.actors.ray_world.cluster_record import begin_directory, startup_lock
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.ray_world.hosts import Node, Nodes, among, lack
+from perdure.actors.ray_world.hosts import Node, Nodes, among, apart_from, lack
 from perdure.actors.ray_world.identity import (
     IDENTITY,
     identity_of,
@@ -240,7 +240,11 @@ def test_hosts_go_to_the_nodes_that_see_the_directory_and_each_node_is_asked_onc
     assert (ring.seeing(), ring.seeing()) == (["own", "near"], ["own", "near"])
     assert ring.asked == ["near", "far"], "the supervisor's own is not asked"
     assert list(ring.nodes.elsewhere.items()) == [("host-far (Ray's node far)", "no such directory")]
-    assert among(ring.nodes.seeing()) == {"ray.io/node-id": "in(own,near)"}
+    assert among(ring.nodes.seeing(), PoolSpec()) == {"ray.io/node-id": "in(own,near)"}
+    by_id = PoolSpec(labels=(("ray.io/node-id", "!own"),))
+    assert among(ring.nodes.seeing(), by_id) == {"ray.io/node-id": "in(near)"}
+    assert apart_from(ring.nodes.seeing(), ring.alive()) == {"ray.io/node-id": "!in(far)"}, "others may come"
+    assert apart_from(ring.alive(), ring.alive()) == {}
     far = PoolSpec(resources=(("far", 1.0),))
     assert "no node has 1 far" in lack(ring.nodes.seeing(), far)
     assert lack(ring.alive(), far) == lack(ring.nodes.seeing(), PoolSpec()) == ""
