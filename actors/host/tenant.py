@@ -338,6 +338,8 @@ class Tenant(Life):
         self.on_loop(self.callback_queue.storage_retry.look)
 
     def fork(self, name: str) -> None:
+        if self.services.is_carried:
+            raise BadRequest("storage", "an agent of a ledger in a bucket cannot give others copies of its storage")
         self.storage.checkpoint()
         target = agent_id(type_of(self.agent_id), check_id("name", name, self.limits.id_max))
         self.services.agent_storages.fork(self.agent_id, target)

@@ -144,6 +144,11 @@ class HostServices:
         self.peer.say_first()
 
     @property
+    def is_carried(self) -> bool:
+        """Whether the supervisor carries the storages of the agents here."""
+        return self._carried is not None
+
+    @property
     def is_crowded(self) -> bool:
         # Then writes on the loop would hold up other agents, or the loop would wait for locks of writes beside it.
         return len(self.agents) > self.limits.inline_agents_max or self.world.threads.writes_waiting > 0

@@ -91,6 +91,8 @@ class CarriedDisk(FileDisk):
         with self._carrying:
             self._incarnations[agent_id] = incarnation
         self._carry(agent_id, [])
+        if not incarnation:  # it was put there whole, and let go of; the life that did so opens it next
+            self._told[agent_id] = StorageImage(self._numbers[agent_id], {MAIN: self.path_of(agent_id).read_bytes()})
 
     def has(self, agent_id: str) -> bool:
         if agent_id in self._told:

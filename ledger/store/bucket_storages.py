@@ -120,9 +120,8 @@ class BucketStorages:
     def family(self, con: duckdb.DuckDBPyConnection, agent_id: str) -> list[str]:
         with self._lock:
             rows = con.execute("SELECT agent_id FROM storages WHERE starts_with(agent_id, $1)", [agent_id]).fetchall()
-            kept = [agent for (agent,) in rows if is_within(agent, agent_id)]
-            tails = [agent for agent in self._tails if is_within(agent, agent_id)]
-            return [agent for agent in dict.fromkeys(kept + tails) if self.has(agent)]
+            known = dict.fromkeys([*(agent for (agent,) in rows), *self._tails])
+            return [agent for agent in known if self.has(agent) and (not agent_id or is_within(agent, agent_id))]
 
     # a root
 

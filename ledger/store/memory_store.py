@@ -85,7 +85,7 @@ class MemoryStore:
         return 0 if image is None else image.number
 
     def storages_of(self, agent_id: str) -> list[str]:
-        return [each for each in self._storages if is_within(each, agent_id)]
+        return [each for each in self._storages if not agent_id or is_within(each, agent_id)]
 
     def follow(self) -> None:
         self._check()

@@ -118,7 +118,7 @@ class Store(Protocol):
         """How many patches the carried storage of an agent has; 0 if there is none."""
 
     def storages_of(self, agent_id: str) -> list[str]:
-        """The agents among this one and its descendants that have carried storages."""
+        """The agents among this one and its descendants that have carried storages; of an empty address, all."""
 
     def follow(self) -> None:
         """Let what answers questions catch up with what is durable. Only the cost of a later question depends on it."""

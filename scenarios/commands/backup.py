@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from perdure import actors
-from perdure.ledger import LEDGER, BadRequest
+from perdure.ledger import LEDGER, BadRequest, bucket_of
 from perdure.ledger.maintenance.backup import Backup, Steward, prune
 from perdure.ledger.maintenance.cold_view import ColdSteward
 from perdure.ledger.maintenance.restoration import restore_backup
@@ -45,6 +45,8 @@ def backup(
         perdure backup ./perdure-data /mnt/backups/perdure
         perdure backup ./perdure-data s3://bucket/perdure --keep 30
     """
+    if url := bucket_of(data):
+        raise BadRequest("dir", f"{url} is a bucket: it has what was acknowledged, and its own means keep copies of it")
     actors.check_directory(data)
     if not is_begun(data / LEDGER):
         raise BadRequest("dir", f"there is no ledger in {data}")
@@ -97,6 +99,8 @@ def restore(
         perdure restore /mnt/backups/perdure ./perdure-data
         perdure restore s3://bucket/perdure ./perdure-data --backup 00000007 --replace
     """
+    if url := bucket_of(data):
+        raise BadRequest("dir", f"{url} is a bucket, and a backup is restored into a directory")
     data = data.resolve()
     manifest = restore_backup(BackupTarget(target), data, name, replace=replace)
     if not as_json:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,17 +45,19 @@ class ColdLedger:
     """Answers like a supervisor, from the files. Raises a `LedgerError` if they cannot be opened."""
 
     def __init__(self, data: Path) -> None:
-        self._cache: TemporaryDirectory[str] | None = None
-        self._store = self._of_bucket(url) if (url := bucket_of(data)) else self._of_directory(data)
-        boot = self._store.boot()
+        with ExitStack() as undo:
+            self._store = self._of_bucket(url, undo) if (url := bucket_of(data)) else self._of_directory(data)
+            undo.callback(self._store.close)
+            boot = self._store.boot()
+            self._undo = undo.pop_all()
         self._view = restore(boot)
         limits, below = Limits.recorded(self._view.limits), partial(stored_below, data / AGENTS)
         self._books = actors.Books(self._view, self._store, limits, boot.findings, self._now_ms, below)
 
-    def _of_bucket(self, url: str) -> Store:
+    def _of_bucket(self, url: str, undo: ExitStack) -> Store:
         # In a cache of its own, because a supervisor may have the other one.
-        self._cache = TemporaryDirectory(prefix="perdure-")
-        return actors.bucket_store(Path(self._cache.name) / LEDGER, url, looks=True)
+        cache = undo.enter_context(TemporaryDirectory(prefix="perdure-"))
+        return actors.bucket_store(Path(cache) / LEDGER, url, looks=True)
 
     def _of_directory(self, data: Path) -> Store:
         path = data / LEDGER
@@ -67,9 +70,7 @@ class ColdLedger:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._store.close()
-        if self._cache is not None:
-            self._cache.cleanup()
+        self._undo.close()
 
     def ask(self, name: str, *args: Any) -> Any:
         """Answer a question of `Runtime.ask`, or do what needs no supervisor."""

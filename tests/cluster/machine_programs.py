@@ -107,7 +107,7 @@ def begin(program: str, url: str, address: str, place: Path) -> None:
         with Runtime(data=prefix, address=address, limits=LIMITS) as runtime:
             if program == "second":
                 second(runtime, place)
-            elif runtime.ps()["node"] == platform.node():
+            elif runtime.ps()["supervisor"]["node"] == platform.node():
                 first(runtime, place, prefix)
 
 
