@@ -126,10 +126,7 @@ class Compaction:
         summary = None
         for _ in range(CHANGES_MAX):
             found = self._cut(live)
-            if found is None:
-                break
-            text = await self._text(live, found.covered)
-            if not text:
+            if found is None or not (text := await self._text(live, found.covered)):
                 break
             if self._state.store.message_versions(found.positions) == found.versions:
                 summary = TranscriptSummary({**found.summary, "text": text})

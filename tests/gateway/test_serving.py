@@ -6,8 +6,10 @@ import asyncio
 import logging
 import socket
 import ssl
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -233,6 +235,32 @@ def test_a_slow_websocket_is_told_to_come_again() -> None:
     play(story)
 
 
+@pytest.mark.parametrize("path", ["/flood", "/torrent"])
+def test_who_reads_on_gets_more_than_the_kernel_holds_and_is_not_cut_off(path: str) -> None:
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        async with serving(stall_s=1) as place:
+            until_s = loop.time() + 1.2
+
+            async def read(piece: Callable[[], Any]) -> None:
+                taken = 0
+                async with asyncio.timeout(20):
+                    while taken < 16 * 1024 * 1024 or loop.time() < until_s:
+                        taken += len(await piece())
+
+            if path == "/torrent":
+                async with connect(f"ws://127.0.0.1:{place.port}{path}") as client:
+                    await read(client.recv)
+                    client.transport.abort()
+            else:
+                reader, writer = await place.line()
+                writer.write(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
+                await read(lambda: reader.readexactly(65_536))
+                writer.close()
+
+    play(story)
+
+
 def test_one_connection_too_many_is_sent_away() -> None:
     async def story() -> None:
         async with serving(connections_max=2) as place:
@@ -357,6 +385,28 @@ def test_a_socket_that_is_listened_on_names_its_protocol() -> None:
     """Or asyncio would leave `TCP_NODELAY` out, and each small answer would wait for the client's delayed acknowledgement."""
     with bound("127.0.0.1", 0) as listening:
         assert listening.proto == socket.IPPROTO_TCP
+
+
+def test_a_port_is_shared_by_processes_that_all_want_that() -> None:
+    with bound("127.0.0.1", 0) as first:
+        first.listen()
+        port = first.getsockname()[1]
+        bound("127.0.0.1", port).close()
+        with pytest.raises(BadRequest, match="cannot be listened on: Address already in use"):
+            bound("127.0.0.1", port, shared=False)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_targets_are_found_in_the_folder_that_the_plan_names(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / f"shop_{times}.py").write_text("agents = []\n", "utf-8")
+    plan = ServePlan((f"shop_{times}:agents",), place=str(tmp_path))
+    for _ in range(times):
+        with pytest.raises(BadRequest, match=f"shop_{times}:agents"):
+            plan.application()
+    assert sys.path.count(str(tmp_path)) == 1
 
 
 class Ticking(Server):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from perdure.actors.serve.app import Traced
+from perdure.actors.telemetry.telemetry import TRACE
+from perdure.policies import TraceContext
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.traces import Recorder
 from tests.gateway.cast import CHAT as TALKER
@@ -49,3 +54,19 @@ def test_while_telemetry_is_off_the_header_is_not_looked_at(monkeypatch: pytest.
     script()
     visit([TALKER], story, telemetry=recorder)
     assert recorder.one("invoke_agent Talker").parent == ""
+
+
+def test_what_an_app_does_after_a_request_does_not_stand_below_it() -> None:
+    """The gateway may be mounted in the app of somebody else, which goes on in the same task."""
+    seen: list[TraceContext | None] = []
+
+    async def inner(*_: object) -> None:
+        seen.append(TRACE.get())
+
+    async def story() -> None:
+        given = [(name.encode(), value.encode()) for name, value in PLACE.items()]
+        await Traced(inner)({"type": "http", "headers": given}, asyncio.Queue().get, asyncio.Queue().put)
+        await inner()
+
+    asyncio.run(story())
+    assert [each and each.span_id for each in seen] == ["cd" * 8, None]

@@ -278,6 +278,8 @@ def test_what_the_provider_wants_back_with_a_call_goes_with_it_but_not_with_a_br
     part = lib.ToolCallPart("weather", ULM, "c1", id="fc_1", provider_name="openai")
     (given,) = ends(read(start(0, part), end(0, part)))
     assert given["providerMetadata"] == {"perdure": {"provider": "openai", "id": "fc_1"}}
+    (late,) = ends(read(start(0, lib.ToolCallPart("weather", ULM, "c1")), end(0, part)))
+    assert late["providerMetadata"] == given["providerMetadata"], "it may come with the end of the call only"
     (broken,) = ends(read(start(0, part), end(0, part), reason="length"))
     assert "providerMetadata" not in broken
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
+from perdure.actors import exposed
+from perdure.ledger import BadRequest
 from perdure.scenarios.provider.faults import Pace
 from tests.actors.chat.desk import Adder, Listener, Outside
 from tests.actors.chat.room import Room, visit
@@ -57,6 +59,47 @@ def test_a_slow_callback_hears_everything_before_its_caller_goes_on() -> None:
         await room.do("chat", "words", slow, request_id="asked")
         await room.do("attach", "asked", quick)
         assert slow.heard == quick.heard
+
+    visit(Adder, story)
+
+
+class Retelling(Adder):
+    """Follows its own turns."""
+
+    heard: ClassVar[list[str]] = []
+
+    @exposed
+    async def retell(self, request_id: str, first: int | None = None) -> None:
+        """Follow a turn from its first event on, or from another one."""
+        listener = Listener()
+        await self.attach(request_id, listener, **({} if first is None else {"first": first}))
+        self.heard[:] = listener.types
+
+
+def test_who_attaches_hears_every_event_from_the_first_one_on_unless_another_one_is_named() -> None:
+    """From elsewhere, and in the agent itself."""
+
+    async def story(room: Room) -> None:
+        _, whole = await room.follow("chat", "words", request_id="asked")
+        assert whole.types[0] == "start"
+        _, again = await room.follow("attach", "asked")
+        _, rest = await room.follow("attach", "asked", first=2)
+        assert (again.types, rest.types) == (whole.types, whole.types[2:])
+        await room.do("retell", "asked")
+        assert Retelling.heard == whole.types
+        await room.do("retell", "asked", 2)
+        assert Retelling.heard == whole.types[2:]
+
+    visit(Retelling, story)
+
+
+def test_a_callback_for_a_turn_that_is_not_known_hears_so() -> None:
+    async def story(room: Room) -> None:
+        listener = Listener()
+        with pytest.raises(BadRequest, match="request_id"):
+            await room.do("attach", "nobody", listener)
+        assert [name for name, *_ in listener.heard] == ["on_start", "on_error"]
+        assert listener.heard[-1][1] == "request_id: no turn has the id nobody"
 
     visit(Adder, story)
 

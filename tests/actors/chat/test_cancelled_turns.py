@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.actors import Agent, Client, agent_tool
+from perdure.actors import Agent, Client, agent_tool, tool
 from perdure.actors.chat.play import Play
 from perdure.actors.chat.turn_ends import TurnOutcome
 from perdure.policies import TurnEvent
@@ -142,6 +142,32 @@ def test_a_cancel_ends_a_turn_at_once_in_every_place(place: str) -> None:
 
     tell(story, script, plan)
     assert Outside.effects["began", "a"] == Outside.effects["stopped", "a"] or place == "drain of an inline tool"
+
+
+class Tidy(Worker):
+    """Puts its things away when it is stopped, which takes a while."""
+
+    @tool
+    async def spread(self) -> str:
+        """Spread things out, and put them away."""
+        Outside.effects["began", "a"] += 1
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(3)
+            Outside.effects["tidied", "a"] += 1
+        return "never"
+
+
+def test_a_cancelled_turn_ends_after_its_tools_have_put_their_things_away() -> None:
+    async def story(client: Client) -> None:
+        await call(client, Tidy, "submit_messages", "go", request_id="asked")
+        await until(_began)
+        await call(client, Tidy, "cancel_chat", "asked")
+        assert (await call(client, Tidy, "attach", "asked")).status == "aborted"
+        assert Outside.effects["tidied", "a"] == 1
+
+    tell(story, asks_for(ScriptedCall(name="spread", arguments={})))
 
 
 @pytest.mark.shows(chat_recovery="C-1201 C-1202")

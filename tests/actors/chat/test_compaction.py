@@ -215,6 +215,28 @@ def test_a_conversation_is_made_shorter_before_it_is_refused() -> None:
     assert (len(Narrow.summaries), Narrow.refusals) == (1, 0)
 
 
+class Roomy(Miner):
+    """Makes the conversation shorter late."""
+
+    context_overflow = ContextOverflow(keep_tokens=150, max_input_tokens=1_500)
+
+
+@pytest.mark.parametrize(("turns", "shortened"), [(9, []), (3, [True])])
+def test_what_the_provider_has_counted_corrects_the_next_estimate_unless_the_request_was_short(
+    turns: int, shortened: list[bool]
+) -> None:
+    """This model counts far fewer tokens than are estimated. Most of a short request may be tools and instructions."""
+    Narrow.begin(window=100_000)
+
+    async def story(room: Room) -> None:
+        await filled(room, turns)
+        assert (await room.do("chat", "one")).ok
+        await room.do("add_messages", [{**each, "id": f"later-{each['id']}"} for each in old_talk(13 - turns)])
+        assert (await room.do("chat", "two")).ok
+
+    assert [each["shortened"] for each in heard(Roomy, story)] == shortened
+
+
 class Wordy(Ahead):
     """Its summary is shorter than the conversation, and too long all the same."""
 

@@ -152,6 +152,13 @@ def test_what_is_wrong_is_refused_by_the_name_of_its_field(given: object, field:
     assert (refused.value.field, problem in refused.value.problem) == (field, True), str(refused.value)
 
 
+def test_metadata_of_a_client_has_64_kib_at_most() -> None:
+    fits = {"a": "x" * (64 * 1024 - len(pack({"a": "x" * 65_000})) + 65_000)}
+    assert read(user(text("Hello"), metadata=fits))[0]["metadata"] == fits
+    with pytest.raises(TooLarge, match="metadata: has 65537 bytes encoded; the limit is 65536"):
+        read(user(text("Hello"), metadata={"a": fits["a"] + "x"}))
+
+
 def test_a_caller_may_allow_fewer_roles() -> None:
     with pytest.raises(BadRequest, match="'system' is not one of user"):
         read({"role": "system", "parts": [text("x")]}, roles=("user",))
@@ -238,6 +245,25 @@ def test_a_file_that_does_not_fit_leaves_a_note() -> None:
             "state": "done",
         }
     ]
+
+
+@pytest.mark.parametrize(
+    "part_of",
+    [
+        lambda fill: returned("x" * fill),
+        lambda fill: returned(["x" * (fill - 6)]),
+        lambda fill: {"type": "data-x", "data": ["x" * (fill - 6)]},
+        lambda fill: {"type": "reasoning", "text": "x" * fill, "providerMetadata": {"signature": "s"}},
+        lambda fill: {**TOOL, "toolName": "x", "input": {"a": "x" * (fill - 8)}},
+        lambda fill: text("x" * fill),
+        lambda fill: {"type": "file", "mediaType": "a/b", "url": "x" * fill},
+    ],
+    ids=["text of a tool", "data of a tool", "data", "reasoning", "input", "text", "file"],
+)
+def test_a_part_is_left_alone_up_to_the_length_to_which_others_are_cut(part_of: Callable[[int], dict[str, Any]]) -> None:
+    cut, fits = 2_000_000, 256 * 1024
+    assert for_storage(assistant(part_of(cut), part_of(fits)))["parts"][1] == part_of(fits)
+    assert for_storage(assistant(part_of(cut), part_of(fits + 1)))["parts"][1] != part_of(fits + 1)
 
 
 def test_of_too_many_parts_the_first_and_the_last_are_kept() -> None:

@@ -13,6 +13,7 @@ from pydantic_ai.models.function import AgentInfo, DeltaToolCall, DeltaToolCalls
 
 from perdure.actors import Agent, ChatAgent, agent_tool, tool
 from perdure.actors.chat.call_reader import ARGUMENTS_BYTES_MAX
+from perdure.policies import Limits
 from tests.actors.raisers import KINDS
 from tests.kit import Stage, play
 
@@ -96,7 +97,8 @@ class Bot(ChatAgent):
 
     def tools(self) -> list[Any]:
         child = agent_tool(Measure, name="child", description="Measure it.", input=str)
-        return [apart, inline, inline_async, cancels_itself, cancels_itself_inline, measure, fill, child]
+        listing = agent_tool(Measure, name="listing", description="List it.", input=str, output=list[int])
+        return [apart, inline, inline_async, cancels_itself, cancels_itself_inline, measure, fill, child, listing]
 
 
 async def told(stage: Stage, asked: str, chat: str = "bot") -> str:
@@ -135,6 +137,27 @@ def test_arguments_that_are_too_large_are_an_error_of_their_call_at_once(name: s
         assert said.startswith("This call was not executed: the arguments have more than 2,000,000 bytes")
         assert len(said) < 1_000
         assert not [run for run in stage.view.runs.values() if run.parent]
+
+    play(story)
+
+
+@pytest.mark.parametrize("name", ["measure", "child"])
+def test_arguments_that_are_larger_than_those_of_a_run_may_be_are_an_error_of_their_call(name: str) -> None:
+    Bot.large = json.dumps({"input" if name == "child" else "text": "x" * 20_000})
+
+    async def story(stage: Stage) -> None:
+        said = await told(stage, f"{name} large")
+        assert said.startswith("This call was not executed: input: has 20")
+        assert said.endswith("; the limit is 20000")
+
+    play(story, limits=Limits(input_bytes_max=20_000))
+
+
+def test_what_a_child_does_not_take_or_should_not_have_given_is_an_error_of_its_call() -> None:
+    async def story(stage: Stage) -> None:
+        assert await told(stage, 'child {"input": "four"}', "a") == "4"
+        assert "input" in await told(stage, 'child {"input": 4}', "b")
+        assert "listing" in await told(stage, 'listing {"input": "four"}', "c")
 
     play(story)
 

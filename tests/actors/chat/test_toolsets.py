@@ -125,7 +125,7 @@ async def look(what: str) -> str:
     return f"found {what}"
 
 
-@notes.tool_plain
+@notes.tool_plain(timeout=2.5)
 async def refuse(what: str) -> str:
     """Refuse."""
     raise ModelRetry(f"not {what}")
@@ -212,7 +212,7 @@ def test_a_tool_of_a_toolset_is_what_the_library_says_of_it() -> None:
         ("delete", "function", "once", False, "Delete a file."),
         ("insist", "function", "once", False, "Ask for an approval, whatever was said."),
     ]
-    assert all(each.timeout_ms is None for each in found)
+    assert [each.timeout_ms for each in found] == [None, 2_500, None, None, None, None]
 
 
 def test_a_chat_agent_calls_the_tools_of_a_toolset() -> None:
