@@ -288,7 +288,6 @@ class Replies:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiters.add(waiter)
             await asyncio.wait([waiter], timeout=left_s if is_first else None)
-            self._waiters.discard(waiter)
 
     def wake_waiters(self) -> None:
         waiters, self._waiters = self._waiters, set()

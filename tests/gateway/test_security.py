@@ -35,7 +35,7 @@ from perdure.scenarios.testing.laboratory import Laboratory
 from tests.gateway.cast import Counter
 from tests.gateway.door import Door
 from tests.gateway.world import visit
-from tests.tidy import imports, sources
+from tests.tidy import ROOT, imports, sources
 
 KEY = "correct-horse-battery"
 READER = Principal("reader", frozenset({Scope.READ}))
@@ -50,6 +50,21 @@ def at(story: Callable[[Door], Awaitable[Any]], agents: tuple[type[Agent], ...] 
         return await story(door)
 
     return visit(agents, played, gateway_options=options)
+
+
+def test_the_numbers_of_the_page_are_the_limits() -> None:
+    page = (ROOT / "actors/gateway/README.md").read_text("utf-8")
+    told, mib = GatewayLimits(), 1024 * 1024
+    rate = f"{told.requests_per_s} a second, {told.requests_burst:,} at once, {told.open_max:,} open"
+    head = f"{told.head_bytes_max / 1024:g} KiB and {told.head_s} s"
+    sizes = f"{told.body_bytes_max / mib:g} MiB and {told.body_s} s, {head}, {told.frame_bytes_max / mib:g} MiB"
+    for words in (
+        f"| per principal {rate}; ",
+        f"| {sizes} |",
+        f"| {told.head_s} s for a head; {told.connections_max:,} connections a process |",
+        f"| cut off after {told.stall_s} s; ",
+    ):
+        assert words in page
 
 
 def guarded(app: ASGIApp, security: Security | None = None, **limits: Any) -> Door:

@@ -178,6 +178,33 @@ def test_recovery_can_be_switched_off(how: str) -> None:
     assert len(Outside.provider.log()) == 2
 
 
+class Blunt(Worker):
+    """Recovers nothing."""
+
+    chat_recovery = False
+
+
+@pytest.mark.parametrize(
+    ("agent", "said_meanwhile", "end"),
+    [(Blunt, [], ("error", "recovery_off")), (Worker, ["never mind"], ("skipped", "conversation_changed"))],
+)
+def test_an_answer_that_stalls_in_a_call_and_is_not_recovered_ends_without_half_a_call(
+    agent: type[Worker], said_meanwhile: list[str], end: tuple[str, str]
+) -> None:
+    first, second = (ScriptedCall(name="work", arguments={"what": what, "seconds": 1}) for what in "ab")
+
+    async def story(room: Room) -> None:
+        asked = room.soon("chat", "go", request_id="asked", follow=True)
+        await room.until(lambda: Outside.effects["began", "a"])
+        for words in said_meanwhile:
+            await room.do("add_messages", words)
+        result = await asked
+        assert (result.status, result.reason) == end
+        assert [part["toolCallId"] for part in result.message["parts"] if "toolCallId" in part] == ["call-a"]
+
+    visit(agent, story, streams(first, second), FaultPlan.at({1: Fault(kind=FaultKind.STALL, event=6)}))
+
+
 class Hurried(Worker):
     """Waits two seconds for calm."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from typing import Any, ClassVar
 
 import pytest
@@ -167,6 +168,10 @@ def test_an_answer_of_many_steps_is_cut_between_two_of_them(agent: type[ChatAgen
     assert (len(told) > 3, Narrow.refusals) == ((True, 0) if is_ahead else (False, 1))
     assert all("dig 9" in each or "dig 16" in each for each in Narrow.requests)
     assert "ore 1 " in Narrow.summaries[0]
+    sent = next(each for each in Narrow.requests if "summary 1" in each)
+    assert not {*re.findall(r"ore \d+ ", Narrow.summaries[0])} & {*re.findall(r"ore \d+ ", sent)}, (
+        "nothing is told twice"
+    )
 
 
 @pytest.mark.parametrize("agent", [Miner, Drill])

@@ -15,6 +15,7 @@ from pydantic_ai.toolsets import FunctionToolset
 
 from perdure import BadRequest
 from perdure.actors import Client, DurableAgent
+from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan
 from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.actors.chat.desk import SCRIPT, WHOLE, Outside, play
@@ -208,6 +209,22 @@ def test_a_request_that_a_provider_would_refuse_for_ever_is_not_sent() -> None:
     assert ", but the results are of " in result.error
     assert len(Outside.provider.log()) == 1
     assert result.message["parts"][-1]["type"] == "tool-add", "of the request that was not sent nothing is left"
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_an_answer_that_broke_off_in_its_text_is_gone_on_with(times: int) -> None:
+    """The model is told what it had said by then, and is asked to go on; once more if it breaks off again."""
+    Outside.begin(ALL, FaultPlan.at(dict.fromkeys(range(1, 1 + times), Fault(kind=FaultKind.RESET, event=2))))
+    result, listeners, _ = play("words", agent=Summer)
+    assert (result.status, result.output) == ("completed", result.text)
+    assert result.text == "Only words: 0 results.\nThat is all. ∎"
+    assert [each.ends for each in listeners] == [["on_done"]]
+    first, *later = [record.body["messages"] for record in Outside.provider.log()]
+    assert len(later) == times
+    for sent in later:
+        asked, said, word = sent[-3:]
+        assert (asked, said["role"], word["role"]) == (first[-1], "assistant", "user")
+        assert result.text.startswith(said["content"])
 
 
 def test_an_output_type_is_the_output() -> None:

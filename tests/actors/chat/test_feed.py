@@ -94,6 +94,18 @@ def test_a_late_watcher_is_told_the_same_and_goes_on_anywhere() -> None:
     visit(Adder, story)
 
 
+def test_of_turns_but_the_newest_twenty_the_messages_are_told_and_not_the_streams() -> None:
+    async def story(room: Room) -> None:
+        for number in range(22):
+            assert (await room.do("chat", "words", request_id=f"turn-{number}")).ok
+        heard = await watch(room, ends("turn-21"))
+        assert {each["turn"] for each in heard if each["type"] == "event"} == {f"turn-{each}" for each in range(2, 22)}
+        assert kinds(heard).count("turn-ended") == 22
+        assert kinds(heard).count("message") == 44
+
+    visit(Adder, story)
+
+
 def test_a_death_in_the_midst_loses_nothing_and_tells_nothing_twice() -> None:
     """The agent dies in its answer. The follower goes on with the next life, and is told of the other attempt."""
     struck: list[str] = []

@@ -260,7 +260,9 @@ def test_a_file_that_does_not_fit_leaves_a_note() -> None:
     ],
     ids=["text of a tool", "data of a tool", "data", "reasoning", "input", "text", "file"],
 )
-def test_a_part_is_left_alone_up_to_the_length_to_which_others_are_cut(part_of: Callable[[int], dict[str, Any]]) -> None:
+def test_a_part_is_left_alone_up_to_the_length_to_which_others_are_cut(
+    part_of: Callable[[int], dict[str, Any]],
+) -> None:
     cut, fits = 2_000_000, 256 * 1024
     assert for_storage(assistant(part_of(cut), part_of(fits)))["parts"][1] == part_of(fits)
     assert for_storage(assistant(part_of(cut), part_of(fits + 1)))["parts"][1] != part_of(fits + 1)

@@ -182,6 +182,16 @@ def test_wrong_arguments_are_refused_by_the_name_of_their_field(given: object, f
     assert problem in str(refused.value)
 
 
+@pytest.mark.parametrize(("wrong", "more"), [("abc", False), ("abcd", True)])
+def test_of_many_wrong_arguments_five_are_told_and_the_others_are_counted(wrong: str, more: bool) -> None:
+    with pytest.raises(BadToolInput) as refused:
+        function_tool(weather).bound({"place": 3, "days": "x"} | dict.fromkeys(wrong, 1))
+    words = str(refused.value)
+    assert [f"{name}: Extra inputs" in words for name in "abcd"] == [True] * 3 + [False]
+    assert words.endswith(" (and 1 more)") is more
+    assert " more)" in words or not more
+
+
 def test_the_context_is_filled_in() -> None:
     assert outcome(function_tool(send), {"to": "ada"}, CONTEXT) == "ada  k1"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from pydantic_ai.messages import NativeToolCallPart, NativeToolReturnPart
 from pydantic_ai.models.function import FunctionModel
 
 from perdure.actors import Agent, Detached, MilestoneInfo, RunContext, RunInfo, RunResult, exposed, tool
+from perdure.actors.chat.transcript import Transcript
 from perdure.actors.events.observability import subscribe
 from perdure.ledger import BadRequest, TooLarge
 from perdure.scenarios.provider.script import Question, Script, ScriptedCall
@@ -293,3 +295,15 @@ def test_a_call_of_the_providers_own_is_not_executed_here_and_nobody_waits_for_i
 
     visit(Searcher, story)
     assert not Outside.effects
+
+
+def test_a_message_whose_commit_is_heard_of_late_stands_at_its_place_in_memory_too() -> None:
+    """A handler on a thread commits, and before the loop hears of it a turn of the loop has ended."""
+    store: Any = SimpleNamespace(messages=list)
+    transcript = Transcript(store)
+    early, late = ([{"id": name, "role": "user", "parts": []}] for name in ("early", "late"))
+    first, second = transcript.placed(early), transcript.placed(late)  # type: ignore[arg-type]
+    transcript.put(second)
+    transcript.put(first)
+    assert transcript.messages == [*early, *late]
+    assert transcript.newest_user_id == "late"

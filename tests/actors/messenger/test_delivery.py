@@ -33,6 +33,12 @@ def outcomes(rows: list[dict[str, Any]]) -> list[str]:
     return [row["outcome"] or row["status"] for row in rows]
 
 
+class Unhurried(Bot):
+    """Its model may think for a minute."""
+
+    chat_stream_stall_timeout_ms = 60_000
+
+
 # ---------------------------------------------------------------- answers
 
 
@@ -140,6 +146,26 @@ def test_what_cannot_be_shown_as_typing_is_answered_all_the_same() -> None:
     rows, _ = visit(asked, pace=SLOW)
     assert (outcomes(rows), Board.thread()) == (["answered"], [TOLD])
     assert any(what == "typing" for _, what, _ in Board.requests)
+
+
+@pytest.mark.parametrize("slow_s", [0.01, 60])
+def test_typing_is_shown_every_four_seconds_until_there_is_something_to_read(slow_s: float) -> None:
+    """A request that hangs is given up, and made again."""
+    Board.begin()
+
+    async def story(chat: Chat) -> list[dict[str, Any]]:
+        Board.slow_s = slow_s
+        await chat.hear("a story please")
+        await chat.until(lambda: len(Board.requests) == 5)
+        Board.slow_s = 0.01
+        return await chat.rest()
+
+    rows, _ = visit(story, pace=Pace(first_ms=30_000, between_ms=100), agent=Unhurried)
+    assert (outcomes(rows), Board.thread()) == (["answered"], [TOLD])
+    shown = [at_s for at_s, what, _ in Board.requests if what == "typing"]
+    posted = next(at_s for at_s, what, _ in Board.requests if what == "post")
+    assert [round(later - earlier, 1) for earlier, later in itertools.pairwise([*shown, posted])][:-1] == [4.0] * 7
+    assert posted - shown[-1] < 4.1
 
 
 # ---------------------------------------------------------------- the provider fails
@@ -578,6 +604,7 @@ def test_an_interruption_that_recovers_is_shown_as_one_and_edited_into_the_answe
         (["answered"], False) if ends else (["apologised"], True)
     )
     assert (history[-1] == TOLD) is ends
+    assert history[-2].endswith(P.recovering_text) is not ends, "what is said after the recovery stands there alone"
 
 
 def test_the_events_of_a_reply_are_read_from_its_rows_by_any_life() -> None:

@@ -120,6 +120,24 @@ def test_a_messenger_has_defaults_that_answer_those_who_speak_to_it() -> None:
     assert messenger.subscribe_on_mention
 
 
+@pytest.mark.parametrize(
+    ("respond_to", "answered"),
+    [
+        ({"direct-message"}, {Kind.DIRECT}),
+        ({"action"}, {Kind.ACTION}),
+        ({"mention"}, {Kind.MENTION}),
+        ({"subscribed-thread"}, {Kind.MENTION, Kind.MESSAGE}),
+        ({"direct-message", "subscribed-thread"}, {Kind.DIRECT, Kind.MENTION, Kind.MESSAGE}),
+        (set(), set()),
+    ],
+)
+def test_a_messenger_hands_on_what_it_answers_and_what_a_subscribed_thread_may_want(
+    respond_to: set[str], answered: set[Kind]
+) -> None:
+    messenger = Messenger(id="m", adapter=Paper(), respond_to=frozenset(respond_to))
+    assert {kind for kind in Kind if messenger.may_answer(said("hi", kind=kind))} == answered
+
+
 @pytest.mark.shows(messenger="M11 M12 M13 M45")
 @pytest.mark.parametrize(
     ("messengers", "field"),
