@@ -34,6 +34,7 @@
 | `ledger_time` | how does the ledger's time follow the wall clock, and what is measured without it? |
 | `liveness` | when does silence count against a host? |
 | `nodes` | which node could give what a host asks for? |
+| `node_choice` | which node takes the next host, and how is one left that drains? |
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
 | `strikes` | which process is killed next, in a drill? |
 | `ranked_queue` | whose turn is it on a host? |
@@ -139,6 +140,15 @@ if TYPE_CHECKING:
     from perdure.policies.limits import Limits
     from perdure.policies.liveness import COMING, MUTE, Silence, is_noteworthy, is_unbearable, silence_after, was_late
     from perdure.policies.long_texts import Counting, length_of, sendable, split, spoken
+    from perdure.policies.node_choice import (
+        DrainStep,
+        NodeDrain,
+        NodeLoad,
+        choose_node,
+        drain_step,
+        is_left,
+        moves_at_ms,
+    )
     from perdure.policies.nodes import (
         ACCELERATOR,
         CPU,
