@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
 from perdure.actors.events.observability import Metrics, NoMetrics
 from perdure.actors.telemetry.telemetry import OFF, Telemetry
-from perdure.policies import Rank
+from perdure.policies import NodeDrain, Rank
 
 T = TypeVar("T")
 Pairs: TypeAlias = "Iterable[Sequence[Any]]"
@@ -169,15 +169,20 @@ class Pulse(NamedTuple):
     stack: str = ""
 
 
+MOVED: Final = "its node drains"  # why a supervisor ends that is to live on another node
+
+
 class Fleet(Protocol):
     """The supervisor's way to hosts: create, list, watch, kill. Commands to a host travel as answers to its own exchanges.
 
     Attributes:
         elsewhere: the nodes of the cluster that do not see the data directory, and what each has at its path instead. No host goes there.
             It changes as they are looked at.
+        draining: the nodes that drain, likewise.
     """
 
     elsewhere: dict[str, str]
+    draining: dict[str, NodeDrain]
 
     async def spawn(self, host_id: str, spec: PoolSpec) -> str:
         """Start a host; returns when its creation was asked for, and tells what that has to wait for, if anything. Raises

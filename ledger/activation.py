@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
-from perdure.policies import INFINITY, amount_in_words, label_in_words
+from perdure.ledger.wording import counted
+from perdure.policies import INFINITY, NodeDrain, amount_in_words, label_in_words
 
 PACKAGE: Final = "package"  # beside what a class asks of Ray in its `runtime_env`
 FORGIVEN_AFTER_MS: Final = 600_000  # twice the longest pause before anything is tried again, by the default limits
@@ -126,6 +128,17 @@ def blind(elsewhere: Mapping[str, str]) -> str:
     """The nodes that do not see the data directory, in words."""
     return "; ".join(
         f"node {node} has {instead} at its path, so no host goes there" for node, instead in elsewhere.items()
+    )
+
+
+def drained(node: str, drain: NodeDrain) -> str:
+    """A node that drains, in words."""
+    end = (
+        f" until {datetime.fromtimestamp(drain.until_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC" if drain.until_ms else ""
+    )
+    leave = [counted(len(drain.hosts), "host")] * bool(drain.hosts) + ["the supervisor"] * drain.is_here
+    return f"node {node} drains{end}: no host goes there" + (
+        f", and what is there leaves ({', '.join(leave)})" if leave else ""
     )
 
 

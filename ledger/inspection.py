@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from perdure.ledger.activation import Activation, blind
+from perdure.ledger.activation import Activation, blind, drained
 from perdure.ledger.codec import unpack
 from perdure.ledger.effects import about
 from perdure.ledger.facts import MailSuppressed, RunCleared
@@ -128,6 +128,10 @@ def overview(view: View, live_max: int, *, served: bool = True) -> dict[str, Any
         "hosts": hosts,
         "unstartable": unstartable,
         "elsewhere": [{"node": node, "told": blind({node: instead})} for node, instead in view.elsewhere.items()],
+        "draining": [
+            {"node": node, "told": drained(node, drain), "until_ms": drain.until_ms or None}
+            for node, drain in view.draining.items()
+        ],
         "agents": [[a.agent_id, a.host_id, a.incarnation] for a in islice(awake, 1000)],
         "alarms": len(view.alarmed),
         "waiting": len(view.queues),

@@ -23,7 +23,7 @@ from perdure.ledger.run import Run, apply
 from perdure.ledger.store.store import Record
 from perdure.ledger.timers import Timers
 from perdure.ledger.wait_queues import LineKey, WaitQueues, line_for
-from perdure.policies import Leap
+from perdure.policies import Leap, NodeDrain
 
 _BLOCKERS_MAX = 1_000
 _COUNTED = (MailState.DELIVERED, MailState.SUPERSEDED, MailState.SUPPRESSED, MailState.PARKED)
@@ -58,6 +58,7 @@ class View:
         self.archived: Counter[str] = Counter()  # ended runs by status that only the snapshot has
         self.hosts: dict[str, HostView] = {}
         self.elsewhere: dict[str, str] = {}  # nodes that do not see the directory, and what each has instead
+        self.draining: dict[str, NodeDrain] = {}  # nodes that drain
         self.troubles: dict[str, PoolTrouble] = {}  # by pool, of those whose last host did not come up
         self.blockers: dict[str, None] = {}  # agents whose code was seen to block the event loop of their host
         self.homes: dict[str, HostSpec] = {}  # of agents that are called, until they are awake

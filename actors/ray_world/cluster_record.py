@@ -43,6 +43,25 @@ PACKAGE: Final = Path(__file__).absolute().parents[2]  # not resolved: in a chec
 KNOCK_S: Final = 3.0  # for a Ray to answer
 HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"  # the first bytes of HTTP/2, which gRPC speaks
 
+# What a process of ours has imported before it is needed.
+PRELOADED: Final = tuple(
+    f"perdure.actors.{module}"
+    for module in (
+        "ray_world.supervisors",
+        "ray_world.hosts",
+        "supervisor.supervisor",
+        "host.host",
+        "chat.chat_agent",
+        "messenger.messenger_agent",
+    )
+)
+
+# The settings of our processes, in whichever Ray.
+QUICK: Final = {
+    "RAY_core_worker_internal_heartbeat_ms": "50",  # how soon callers find a supervisor that was restarted; by default 1 s
+    "RAY_timeout_ms_task_wait_for_death_info": "50",  # how soon a call fails that was under way then; by default 1 s
+}
+
 # The settings of a Ray of our own. A variable that is set already keeps its value.
 SETTINGS: Final = {
     "OMP_NUM_THREADS": "1",
@@ -52,24 +71,14 @@ SETTINGS: Final = {
     "RAY_memory_monitor_refresh_ms": "0",  # where memory runs out the kernel ends who has most; Ray the newest, our supervisor among them
     "RAY_num_workers_soft_limit": "4",  # idle workers that Ray keeps
     "RAY_worker_niceness": "0",  # by default Ray's workers, our supervisor among them, yield to every other process
-    "RAY_core_worker_internal_heartbeat_ms": "50",  # how soon callers find a supervisor that was restarted; by default 1 s
-    "RAY_timeout_ms_task_wait_for_death_info": "50",  # how soon a call fails that was under way then; by default 1 s
+    **QUICK,
     "RAY_gcs_rpc_server_reconnect_timeout_s": "1000000000",  # by default Ray ends a process whose GCS was away for 60 s
-    "RAY_preload_python_modules": ",".join(
-        f"perdure.actors.{module}"
-        for module in (
-            "ray_world.supervisors",
-            "ray_world.hosts",
-            "supervisor.supervisor",
-            "host.host",
-            "chat.chat_agent",
-            "messenger.messenger_agent",
-        )
-    ),
+    "RAY_preload_python_modules": ",".join(PRELOADED),
 }
 
-# Together some 15 s. By default Ray tries for 15 minutes to join a cluster that dies meanwhile.
-CONNECT_TIMEOUTS: Final = {
+# The timeouts are together some 15 s. By default Ray tries for 15 minutes to join a cluster that dies meanwhile.
+JOINED: Final = {
+    **QUICK,
     "RAY_gcs_server_port_wait_time_s": "2",  # in truth a number of attempts
     "RAY_gcs_rpc_server_connect_timeout_s": "1",
     "RAY_py_gcs_connect_timeout_s": "5",

@@ -15,6 +15,7 @@ from perdure.actors.ports import PoolSpec, Pulse
 from perdure.actors.ray_world.os_processes import ProcessId, ProcessInfo, cpu_s, is_alive, kill, wait_until_gone
 from perdure.actors.tasks import Tasks, awaited
 from perdure.ledger import NoSuchNode
+from perdure.policies import NodeDrain
 
 log = logging.getLogger("perdure.supervisor")
 H = TypeVar("H")  # what stands for an actor
@@ -28,6 +29,10 @@ LOOK_S: Final = 10.0  # between two looks at the nodes
 NONE_TO_BRING: Final = ", and has none to bring"
 VERDICT_S: Final = (
     5.0  # between two looks at what the autoscaler says of a host that waits; it looks around itself as often
+)
+DRAINS_S: Final = 2.0  # between two looks at those that drain
+SURVIVED_S: Final = (
+    0.2  # after a life was taken over, until the next one's process is started: its first answers come before
 )
 SPARE_S: Final = 1.0  # after an idle process was used, until the next one is started: not while hosts are being created
 
@@ -51,6 +56,8 @@ class Actors(Protocol[H]):
 
     def look_around(self) -> None: ...
 
+    def drains(self) -> dict[str, NodeDrain]: ...
+
     def shortage(self, spec: PoolSpec) -> str: ...  # what such a host has to wait for, in words
 
     def is_in_vain(self, spec: PoolSpec) -> bool: ...  # whether no autoscaler can give what such a host waits for
@@ -62,7 +69,7 @@ class Actors(Protocol[H]):
     def kill(self, handle: H) -> None:
         """End a host, or its creation. Idempotent."""
 
-    async def info(self, handle: H) -> ProcessInfo: ...
+    async def info(self, host_id: str, spec: PoolSpec, handle: H) -> ProcessInfo: ...
 
     async def pulse(self, handle: H) -> Pulse: ...
 
@@ -70,14 +77,15 @@ class Actors(Protocol[H]):
 
     def in_words(self, host_id: str, cause: str) -> str: ...  # why a host died, better than `cause` if possible
 
-    async def start_ahead(self) -> None: ...  # an idle process for the next host; may do nothing
+    # an idle process for the next host or supervisor; `again` if there should be one already; may do nothing
+    async def start_ahead(self, *, again: bool) -> None: ...
 
 
 class _Watched(Generic[H]):
     """One host. `end` is done when its process is gone, and says why."""
 
-    def __init__(self, actors: Actors[H], handle: H, host_id: str) -> None:
-        self._actors, self._handle, self._host_id = actors, handle, host_id
+    def __init__(self, actors: Actors[H], handle: H, host_id: str, spec: PoolSpec) -> None:
+        self._actors, self._handle, self._host_id, self._spec = actors, handle, host_id, spec
         self._near: list[ProcessId] = []  # its process, if that is on this machine
         self._computed_s = 0.0
         self._has_begun = False
@@ -92,7 +100,7 @@ class _Watched(Generic[H]):
         cause = ""
         while not cause:
             try:
-                self._near = (await self._actors.info(self._handle)).here
+                self._near = (await self._actors.info(self._host_id, self._spec, self._handle)).here
                 self._has_begun = True
                 cause = await self._actors.watch(self._handle) or "it ended"
             except HostSilent:
@@ -129,17 +137,18 @@ class ActorFleet(Generic[H]):
     """The port `Fleet`, on actors."""
 
     elsewhere: dict[str, str]
+    draining: dict[str, NodeDrain]
 
     def __init__(self, actors: Actors[H]) -> None:
         self._actors = actors
         self._hosts: dict[str, _Watched[H]] = {}
         self._spare = Tasks("the spare process", lambda _problem: None)  # it only saves time: a failure is logged
-        self.elsewhere = actors.elsewhere
+        self.elsewhere, self.draining = actors.elsewhere, dict[str, NodeDrain]()
         self._in_vain: dict[PoolSpec, str] = {}  # told of the hosts that are tried next, too
         self._verdicts = Tasks("what an autoscaler says", lambda _problem: None)  # the host waits on
         self._looks = Tasks("the look at the nodes", lambda _problem: None)  # the next one comes in a while
         self._looks.start(self._look_around())
-        self._replenish()
+        self._looks.start(self._look_for_drains())
 
     async def _look_around(self) -> None:
         while True:
@@ -147,21 +156,32 @@ class ActorFleet(Generic[H]):
             if problem is not None:
                 log.warning("which nodes see the directory could not be looked at: %s", problem)
             await asyncio.sleep(LOOK_S)
+            self._replenish(0.0, again=True)  # Ray may have ended it, or given it to another program
 
-    def _replenish(self) -> None:
+    async def _look_for_drains(self) -> None:
+        while True:
+            found, problem = await tried(asyncio.to_thread(self._actors.drains))
+            if problem is not None:
+                log.warning("which nodes drain could not be looked at: %s", problem)
+            elif found is not None and found != self.draining:
+                self.draining.clear()
+                self.draining.update(found)
+            await asyncio.sleep(DRAINS_S)
+
+    def _replenish(self, pause_s: float, *, again: bool = False) -> None:
         if not self._spare:
-            self._spare.start(self._start_ahead())
+            self._spare.start(self._start_ahead(pause_s, again=again))
 
-    async def _start_ahead(self) -> None:
-        await asyncio.sleep(SPARE_S)
-        await self._actors.start_ahead()
+    async def _start_ahead(self, pause_s: float, *, again: bool) -> None:
+        await asyncio.sleep(pause_s)
+        await self._actors.start_ahead(again=again)
 
     async def spawn(self, host_id: str, spec: PoolSpec) -> str:
         """What it waits for is told at once; that it waits in vain, by its death."""
         waits_for = await asyncio.to_thread(self._actors.shortage, spec)
         handle = await asyncio.to_thread(self._actors.create, host_id, spec)
-        self._hosts[host_id] = _Watched(self._actors, handle, host_id)
-        self._replenish()
+        self._hosts[host_id] = _Watched(self._actors, handle, host_id, spec)
+        self._replenish(SPARE_S)
         if not waits_for:
             self._in_vain.pop(spec, None)
         else:
@@ -186,8 +206,9 @@ class ActorFleet(Generic[H]):
         for host_id, spec in (await asyncio.to_thread(self._actors.hosts)).items():
             handle = await asyncio.to_thread(self._actors.find, host_id, spec)
             if handle is not None:
-                self._hosts[host_id] = _Watched(self._actors, handle, host_id)
+                self._hosts[host_id] = _Watched(self._actors, handle, host_id, spec)
                 found[host_id] = spec
+        self._replenish(SURVIVED_S if found else SPARE_S)
         return found
 
     async def death(self, host_id: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import json
 import os
@@ -37,22 +36,21 @@ from perdure.actors.ray_world.named_actors import (
     remote,
     wait_for,
 )
-from perdure.actors.ray_world.os_processes import ProcessInfo, children, parent_process, this_process_info
-from perdure.actors.ray_world.os_processes import kill as kill_processes
+from perdure.actors.ray_world.node_places import Places
+from perdure.actors.ray_world.os_processes import ProcessInfo
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.ray_world.process_telemetry import begin_telemetry
 from perdure.actors.ray_world.processes import HostProcess
 from perdure.actors.ray_world.ray_connection import cause_of
-from perdure.actors.ray_world.ray_internals import IDLE_WORKER, LOST, upload_package
+from perdure.actors.ray_world.ray_internals import LOST, draining_nodes, free_cpus, upload_package
 from perdure.actors.ray_world.ray_transport import RayTransport, find_supervisor
+from perdure.actors.ray_world.spares import PLAIN, Spare
 from perdure.actors.ray_world.system import system_world
 from perdure.ledger import DirectoryElsewhere, HostUnavailable, NoSuchNode, blind
-from perdure.policies import CPU, GPU, MEMORY, NODE_ID, NodeOffer, has_labels, node_lack
+from perdure.policies import CPU, GPU, MEMORY, NODE_ID, NodeDrain, NodeOffer, has_labels, node_lack
 
 T = TypeVar("T")
 RuntimeEnv = dict[str, Any]
-
-START_S = 0.1  # until Ray has begun to start a process
 
 
 # ---------------------------------------------------------------- nodes
@@ -116,7 +114,7 @@ class Nodes:
             strangers = {each: seen.instead for each, seen in self._seen.items() if seen.instead}
             self.elsewhere.clear()
             for each, instead in strangers.items():
-                self.elsewhere[f"{nodes[each]['NodeManagerHostname']} (Ray's node {each[:8]})"] = instead
+                self.elsewhere[in_words(nodes[each])] = instead
             return [node for each, node in nodes.items() if each not in strangers]
 
     def doubt(self) -> None:
@@ -132,6 +130,10 @@ def lack(nodes: list[Node], spec: PoolSpec) -> str:
 
 def _wanted(spec: PoolSpec) -> dict[str, float]:
     return {**dict(spec.resources), **({CPU: spec.num_cpus} if spec.num_cpus else {})}
+
+
+def in_words(node: Node) -> str:
+    return f"{node['NodeManagerHostname']} (Ray's node {node['NodeID'][:8]})"
 
 
 # Those with its labels: it may have asked for nodes by their ids itself.
@@ -150,12 +152,20 @@ def alive_nodes() -> list[Node]:
     return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
 
 
+# Ray places nothing on a node that drains.
+def serving_nodes() -> list[Node]:
+    nodes, draining = alive_nodes(), draining_nodes()
+    return [node for node in nodes if node["NodeID"] not in draining] or nodes
+
+
 def _ask(deployment: Deployment, node_ids: list[str]) -> dict[str, str]:
     asked: dict[str, Remote] = {}
-    look = remote(unlike, num_cpus=0, max_retries=0, enable_task_events=False)
+    look = remote(unlike, num_cpus=0, max_retries=0, max_calls=1, enable_task_events=False)
     for each in node_ids:
         there = NodeAffinitySchedulingStrategy(each, soft=False)
-        asked[each] = look.options(scheduling_strategy=there).remote(deployment.data, deployment.identity)
+        asked[each] = look.options(scheduling_strategy=there, runtime_env=PLAIN).remote(
+            deployment.data, deployment.identity
+        )
     ready = wait_for(asked, ANSWER_S)
     told = dict.fromkeys(node_ids, f"what it did not tell within {ANSWER_S:.0f} s")
     for each, answer in asked.items():
@@ -188,7 +198,14 @@ class RayHost(HostProcess):
         world = system_world(metrics, threads_max=deployment.limits.threads_max, telemetry=telemetry)
         route = ray.get_runtime_context().get_actor_name() or ""
         transport = RayTransport(functools.partial(find_supervisor, deployment), route=route)
+        self._spare = Spare(own=deployment.own)
         super().__init__(deployment, world, transport, host_id)
+
+    async def node(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+    async def start_ahead(self, again: bool) -> None:
+        await self._spare.keep(again=again)
 
 
 class RayActors:
@@ -201,10 +218,13 @@ class RayActors:
     def __init__(self, deployment: Deployment) -> None:
         self._deployment = deployment
         self._nodes: Nodes | None = None
+        self._spare = Spare(own=deployment.own)
         self.elsewhere: dict[str, str] = {}
-        if deployment.identity and not deployment.own:
+        if (deployment.identity or deployment.bucket) and not deployment.own:
             own_node = ray.get_runtime_context().get_node_id()
-            self._nodes = Nodes(alive_nodes, functools.partial(_ask, deployment), own_node)
+            ask = functools.partial(_ask, deployment) if deployment.identity else lambda ids: dict.fromkeys(ids, "")
+            self._nodes = Nodes(serving_nodes, ask, own_node)
+            self._places = Places(own_node, free_cpus, draining_nodes)
             self.elsewhere = self._nodes.elsewhere
         self._killed_for_memory = killed_for_memory()
 
@@ -220,8 +240,10 @@ class RayActors:
                 "memory": resources.pop(MEMORY, None),
                 "resources": resources,
             }
-            if selector := dict(spec.labels) | self._place(spec):
+            selector = dict(spec.labels) | self._place(spec)
+            if selector:
                 options["label_selector"] = selector
+            options |= self._prefer(host_id, spec, selector)
             environment = json.loads(spec.runtime_env or "{}")
             deployment = self._deployment._replace(package=environment.pop("package", ""))
             uris = package_uris(deployment.package, deployment.code_dir)
@@ -241,7 +263,7 @@ class RayActors:
         if not (_wanted(spec) or spec.labels):
             return ""
         try:
-            missing, now = lack(alive_nodes(), spec), outlook()
+            missing, now = lack(self._there(), spec), outlook()
         except RayError as error:
             raise HostUnavailable(f"what nodes have is not known: {cause_of(error)}") from error
         if missing and self._deployment.own:
@@ -254,11 +276,21 @@ class RayActors:
         return f"{busy}; it waits until something ends there" if busy else ""
 
     def is_in_vain(self, spec: PoolSpec) -> bool:
-        return bool(lack(alive_nodes(), spec)) and outlook().is_in_vain(spec)
+        return bool(lack(self._there(), spec)) and outlook().is_in_vain(spec)
+
+    def _there(self) -> list[Node]:
+        return alive_nodes() if self._nodes is None else serving_nodes()
 
     def look_around(self) -> None:
         if self._nodes is not None:
             self._nodes.seeing()
+
+    def drains(self) -> dict[str, NodeDrain]:
+        if self._nodes is None or not (ends := draining_nodes()):
+            return {}
+        there = [*(node for node in alive_nodes() if node["NodeID"] in ends), *self._nodes.seeing()]
+        # Ray may begin the supervisor's next life on any node, and it would not serve on one that does not see the directory.
+        return self._places.drains({node["NodeID"]: in_words(node) for node in there}, may_move=not self.elsewhere)
 
     # Only nodes that see the directory, as a label selector. Raises `NoSuchNode` if only others have what the host asks for.
     def _place(self, spec: PoolSpec) -> dict[str, str]:
@@ -274,6 +306,19 @@ class RayActors:
         # A node that an autoscaler brings sees the directory too, most likely; or else the host refuses to begin there.
         return apart_from(seeing, everywhere)
 
+    # One node of those that could take it; the others for the case that it cannot. Ray heeds no affinity to a node for an actor that takes
+    # no CPU, but labels it does.
+    def _prefer(self, host_id: str, spec: PoolSpec, selector: Any) -> dict[str, object]:
+        if self._nodes is None or NODE_ID in dict(spec.labels):
+            return {}
+        able = [node for node in self._nodes.seeing() if not lack([node], spec)]
+        chosen = self._places.choose(
+            host_id, spec, {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in able}
+        )
+        if len(able) <= 1:
+            return {}
+        return {"label_selector": {**selector, NODE_ID: chosen}, "fallback_strategy": [{"label_selector": selector}]}
+
     # What hosts without a name have left to say is of no use any more.
     def hosts(self) -> dict[str, PoolSpec]:
         found = self._deployment.hosts_among(names())
@@ -284,8 +329,10 @@ class RayActors:
 
     def in_words(self, host_id: str, cause: str) -> str:
         """What is known of a host's death, where Ray knows only that its connection broke."""
-        if self._nodes is not None and DirectoryElsewhere.__name__ in cause:
-            self._nodes.doubt()
+        if self._nodes is not None:
+            self._places.forget(host_id)
+            if DirectoryElsewhere.__name__ in cause:
+                self._nodes.doubt()
         said = take_exit_report(self._deployment.last_words(host_id))
         if said or LOST not in cause:
             return said or cause
@@ -300,8 +347,11 @@ class RayActors:
     def kill(self, handle: Handle) -> None:
         kill(handle)
 
-    async def info(self, handle: Handle) -> ProcessInfo:
-        return ProcessInfo(*await _translated(control(handle, "info")))
+    async def info(self, host_id: str, spec: PoolSpec, handle: Handle) -> ProcessInfo:
+        info = ProcessInfo(*await _translated(control(handle, "info")))
+        if self._nodes is not None:
+            self._places.stands(host_id, spec, await _translated(control(handle, "node")))
+        return info
 
     async def pulse(self, handle: Handle) -> Pulse:
         return Pulse(*await _translated(control(handle, "pulse")))
@@ -309,20 +359,12 @@ class RayActors:
     async def watch(self, handle: Handle) -> str:
         return str(await _translated(call(handle, "watch")))
 
-    async def start_ahead(self) -> None:
-        """Have Ray start an idle process: it becomes an actor in 0.1 s, a new one takes 0.6 s.
-
-        Ray starts one for a waiting task, and keeps it if the task is cancelled meanwhile. A process that has run a task cannot become
-        an actor, so it is killed.
-        """
-        raylet = parent_process()
-        if not self._deployment.own or raylet is None or children(raylet, IDLE_WORKER):
-            return
-        waiting = remote(this_process_info, num_cpus=0, max_retries=0, enable_task_events=False).remote()
-        await asyncio.sleep(START_S)
-        ray.cancel(waiting)
-        with contextlib.suppress(RayError):
-            kill_processes((await waiting).here)
+    async def start_ahead(self, *, again: bool) -> None:
+        await self._spare.keep(again=again)
+        apart = await asyncio.to_thread(self._places.apart) if self._nodes is not None else None
+        handle = await asyncio.to_thread(self.find, *apart) if apart is not None else None
+        if handle is not None:
+            await _translated(control(handle, "start_ahead", again))
 
 
 async def _translated(answer: Awaitable[T]) -> T:

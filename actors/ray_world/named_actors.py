@@ -46,7 +46,7 @@ def call(handle: Handle, method: str, *arguments: object) -> Remote:
 
 
 def control(handle: Handle, method: str, *arguments: object) -> Remote:
-    """Call `info`, `home`, `pulse` or `die` of an actor, which answers on an event loop of its own, even while it is busy."""
+    """Call `info`, `home`, `node`, `pulse`, `start_ahead` or `die` of an actor, on an event loop of its own, even while it is busy."""
     return getattr(handle, method).options(concurrency_group="control").remote(*arguments)
 
 

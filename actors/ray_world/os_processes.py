@@ -128,6 +128,13 @@ def with_command(mark: str) -> list[ProcessId]:
     return _ids(each for each in psutil.process_iter() if mark in _command(each))
 
 
+def value_in(process: ProcessId, name: str) -> str:
+    """The value that a process was started with for a variable of its environment."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return _environment(psutil.Process(process.pid)).get(name, "")
+    return ""
+
+
 def with_environment(name: str, value: str) -> list[ProcessId]:
     return _ids(each for each in psutil.process_iter() if _environment(each).get(name) == value)
 

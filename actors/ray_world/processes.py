@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Final, TextIO, cast
 
 from perdure.actors.code.author_call import without_middle
 from perdure.actors.life.activity import Whose, whose
-from perdure.actors.ports import Fleet, Pulse, Transport, World
+from perdure.actors.ports import MOVED, Fleet, Pulse, Transport, World
 from perdure.actors.ray_world.deployment import LOGS, Deployment
 from perdure.actors.ray_world.exit_report import EXIT, end_on_sigterm, keep_exit_report
 from perdure.actors.ray_world.fair_scheduler import FairScheduler
@@ -374,11 +374,13 @@ class SupervisorProcess(RayProcess):
                 "supervisor", self._world, self._fleet, store, deployment.agent_storages(), deployment.limits
             )
             self._made.set_result(None)
-            await self._supervisor.serve()
+            why = await self._supervisor.serve()
         except (LedgerError, asyncio.CancelledError):
             await threads.commit(store.close)
             raise
         await threads.commit(store.close)
+        if why == MOVED:
+            _leave(0, 1)  # Ray restarts no process that ends with 0
 
     def _ended(self, life: asyncio.Task[object]) -> None:
         error = _error_of(life)

@@ -22,7 +22,7 @@ import ray
 
 from perdure.actors.ray_world.cluster_record import (
     AUTH,
-    CONNECT_TIMEOUTS,
+    JOINED,
     PACKAGE,
     answers,
     ray_environment,
@@ -130,7 +130,7 @@ def _init(**options: Any) -> None:
     try:
         is_own = options["address"] == "local"
         lean = only_what_we_use() if is_own else contextlib.nullcontext()
-        with _sigterm_kept(), ray_environment({} if is_own else CONNECT_TIMEOUTS), lean:
+        with _sigterm_kept(), ray_environment({} if is_own else JOINED), lean:
             read_settings()
             ray.init(namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR, **options)
     except Exception as error:  # that very class is among what Ray raises

@@ -40,6 +40,10 @@ class Internal(NamedTuple):
     why: str
     without: str
 
+    @property
+    def method(self) -> str:
+        return self.path.rpartition(".")[2]
+
     def find(self) -> Any:
         """The attribute. Raises `ImportError` or `AttributeError` if this Ray does not have it."""
         found: object = importlib.import_module(self.module)
@@ -104,6 +108,20 @@ AUTO_CONNECT: Final = Internal(
     "is False while this process has a runtime open",
     "a call between two lives of our Ray starts a cluster that is not ours",
 )
+DRAINING_NODES: Final = Internal(
+    "ray._private.state",
+    "GlobalState.get_draining_nodes",
+    ("self",),
+    "says which nodes drain, and until when",
+    "their hosts would work there until they die with them",
+)
+FREE_RESOURCES: Final = Internal(
+    "ray._private.state",
+    "GlobalState.available_resources_per_node",
+    ("self",),
+    "says how much of each node is taken, by whomever",
+    "hosts would go where other programs are at work",
+)
 START_MONITOR: Final = Internal(
     "ray._private.node",
     "Node.start_monitor",
@@ -167,6 +185,8 @@ INTERNALS: Final = (
     GCS_CLIENT,
     AUTOSCALER_MESSAGES,
     KV_GET,
+    DRAINING_NODES,
+    FREE_RESOURCES,
     *UNUSED,
 )
 
@@ -176,6 +196,9 @@ RAYLET: Final = "/raylet/raylet "  # in the command line of a raylet
 IDLE_WORKER: Final = "ray::IDLE"  # in the command line of a worker without work
 SESSION: Final = "/session_"  # in the command lines of the processes of any session
 RAYLET_PID: Final = "RAY_RAYLET_PID"  # a variable in the environment of every worker
+SETUP_HOOK: Final = (
+    "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"  # a variable that names what a worker calls before it gets work
+)
 EXIT_DETAIL: Final = "Worker exit detail: "  # before the cause of a worker's death
 EXIT_ADVICE: Final = " Some common causes"  # after it
 LOST: Final = (
@@ -193,6 +216,7 @@ TEXTS: Final = (
     IDLE_WORKER,
     SESSION,
     RAYLET_PID,
+    SETUP_HOOK,
     EXIT_DETAIL,
     EXIT_ADVICE,
     LOST,
@@ -203,6 +227,17 @@ TEXTS: Final = (
 
 def read_settings() -> None:
     READ_SETTINGS.find()("")
+
+
+def draining_nodes() -> dict[str, int]:
+    """The ids of the nodes that drain, and when each ends, by the wall clock in milliseconds; 0 if that is not said."""
+    return dict(getattr(GLOBAL_STATE.find(), DRAINING_NODES.method)())
+
+
+def free_cpus() -> dict[str, float]:
+    """How many CPUs of each node, by its id, Ray has not given away."""
+    free: dict[str, dict[str, float]] = getattr(GLOBAL_STATE.find(), FREE_RESOURCES.method)()
+    return {node: resources.get("CPU", 0.0) for node, resources in free.items()}
 
 
 # They still run if the raylet is dead itself.

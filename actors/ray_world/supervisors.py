@@ -8,7 +8,6 @@ from typing import Final
 import ray
 from ray.exceptions import RayError
 from ray.util.metrics import Counter, Gauge, Histogram
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
 
 from perdure.actors.events.observability import Tags
@@ -22,8 +21,10 @@ from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.ray_world.process_telemetry import begin_telemetry, several
 from perdure.actors.ray_world.processes import SUPERVISOR, SupervisorProcess
 from perdure.actors.ray_world.ray_transport import find_supervisor
+from perdure.actors.ray_world.spares import prepared_environment
 from perdure.actors.ray_world.system import system_world
 from perdure.ledger import NoLongerServed, SupervisorUnreachable
+from perdure.policies import NODE_ID
 
 PAUSES_S = (0.05, 0.2, 1.0)  # until the supervisor is looked for again
 ANSWER_S = 2.0  # for it to say which directory it serves
@@ -121,10 +122,14 @@ def ensure_supervisor(deployment: Deployment) -> Handle:
 def _find_or_create(deployment: Deployment) -> Handle:
     with contextlib.suppress(ValueError):
         return _of_this_directory(find_supervisor(deployment), deployment)
-    # This node sees the directory. If it is gone, Ray may restart the supervisor on another one (`soft`).
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    options = {"name": deployment.supervisor, "max_restarts": -1, "num_cpus": 0, "scheduling_strategy": here}
-    return create(RaySupervisor, deployment, **options)
+    # This node sees the directory. If it is gone, or drains, Ray restarts the supervisor on another one.
+    options: dict[str, object] = {
+        "label_selector": {NODE_ID: ray.get_runtime_context().get_node_id()},
+        "fallback_strategy": [{"label_selector": {}}],
+    }
+    if not deployment.own:
+        options["runtime_env"] = prepared_environment()
+    return create(RaySupervisor, deployment, name=deployment.supervisor, max_restarts=-1, num_cpus=0, **options)
 
 
 def _of_this_directory(handle: Handle, deployment: Deployment) -> Handle:

@@ -135,6 +135,14 @@ class Elsewhere(BaseModel):
     told: str
 
 
+class Draining(BaseModel):
+    """A node of the cluster that drains, and when it ends, if that is known."""
+
+    node: str
+    told: str
+    until_ms: int | None
+
+
 class OverviewTold(BaseModel):
     """What `perdure ps` tells."""
 
@@ -145,6 +153,7 @@ class OverviewTold(BaseModel):
     hosts: list[HostLine]
     unstartable: list[Unstartable]
     elsewhere: list[Elsewhere]
+    draining: list[Draining]
     agents: Annotated[
         list[tuple[str, str, int]], Field(description="Agents that are awake, at most 1,000: address, host, life.")
     ]

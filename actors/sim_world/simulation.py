@@ -42,12 +42,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Protocol, Self, TypeVar
 
-from perdure.actors.ports import Fleet, PoolSpec, Pulse, Transport, World
+from perdure.actors.ports import MOVED, Fleet, PoolSpec, Pulse, Transport, World
 from perdure.actors.sim_world.exchanges import HOST, SUPERVISOR, ExchangeWire, SimTransport
 from perdure.actors.sim_world.process import (
     ChronicleEntry,
@@ -64,13 +64,15 @@ from perdure.actors.sim_world.virtual_loop import STEPS_MAX, Deadlock, Overdue, 
 from perdure.actors.sim_world.weather import DiskFault, Span, Weather
 from perdure.actors.tasks import Killed
 from perdure.ledger import HostUnavailable, NoSuchNode
+from perdure.policies import NodeDrain
 
 # ---------------------------------------------------------------- cluster
 # Ray's part in the simulated world: it starts hosts, notices deaths, and restarts a supervisor that died.
 #
 # What Ray promises is little, and this is as little: a host lives some time after it was asked for, whether or not the
 # asker still lives; once dead, it stays dead; its death is told some milliseconds later. A supervisor that dies is
-# started again after a while, unless its `serve` returned or the power is off.
+# started again after a while, unless its `serve` returned or the power is off. There are no nodes, but for those that
+# drain: which hosts are on them is said by the story.
 
 
 CLIENT: Final = "client"
@@ -79,8 +81,8 @@ CLIENT: Final = "client"
 class SupervisorLike(Protocol):
     """What the simulation needs of a supervisor."""
 
-    async def serve(self) -> None:
-        """Boot and run. Raising is a crash, returning is a stop."""
+    async def serve(self) -> str | None:
+        """Boot and run. Raising is a crash, returning `MOVED` asks for a life on another node, and returning anything else is a stop."""
 
     async def exchange(self, frame: bytes) -> bytes: ...
 
@@ -130,6 +132,7 @@ class Cluster:
         self.lack: Callable[[PoolSpec], str] = lambda _spec: ""  # what no node has of what they ask for
         self.growth: Callable[[PoolSpec], Growth] = lambda _spec: NOTHING_LACKS
         self.elsewhere: dict[str, str] = {}  # nodes that do not see the directory, and what each has instead
+        self.draining: dict[str, NodeDrain] = {}
         self.crashes: list[SimFailure] = []
         self.restarts = 0
         self._plan = plan
@@ -195,8 +198,7 @@ class Cluster:
     async def _live_supervisor(self, process: SimProcess) -> str:
         supervisor = self._make_supervisor(make_world(process, self._plan), SimFleet(process, self))
         self.wire.connect(process, supervisor.exchange)
-        await supervisor.serve()
-        return "stopped"
+        return await supervisor.serve() or "stopped"
 
     async def _live_host(self, process: SimProcess) -> str:
         transport = SimTransport(process, self.wire)
@@ -212,7 +214,9 @@ class Cluster:
             death = self.machines[process.name].death
             self.nature.later(self.nature.draw_ms(self.nature.weather.death_seen_ms), death.set_result, process.cause)
             return
-        if self._powered and not process.clean:
+        if process.cause == MOVED:
+            self.draining.update({node: drain._replace(is_here=False) for node, drain in self.draining.items()})
+        if self._powered and (not process.clean or process.cause == MOVED):
             self._restart_later()
 
 
@@ -236,7 +240,7 @@ class SimFleet:
         self._process = process
         self._cluster = cluster
         self._nature = cluster.nature
-        self.elsewhere = cluster.elsewhere
+        self.elsewhere, self.draining = cluster.elsewhere, cluster.draining
 
     async def spawn(self, host_id: str, spec: PoolSpec) -> str:
         """Ask for a host, which lives later. If this life dies meanwhile, the next one finds the host by `survivors`."""
@@ -445,6 +449,19 @@ class Simulation:
         """From now on these nodes have something else at the directory's path."""
         self._cluster.elsewhere.clear()
         self._cluster.elsewhere.update(elsewhere)
+
+    def drain_node(self, node: str, after_ms: int, hosts: Iterable[str], *, is_here: bool = False) -> None:
+        """Announce that a node ends then, or at no time (0), with these hosts, and with the supervisor if it is there: they are killed."""
+        until_ms = EPOCH_MS + round(self.now_ms()) + after_ms if after_ms else 0
+        self._nature.note("world", f"node {node} drains")
+        self._cluster.draining[node] = NodeDrain(until_ms, tuple(hosts), is_here)
+        if after_ms:
+            self._nature.later(after_ms, self._end_node, node)
+
+    def _end_node(self, node: str) -> None:
+        drain = self._cluster.draining.pop(node)
+        for name in (*drain.hosts, *([SUPERVISOR] if drain.is_here else [])):
+            self.kill(name)
 
     def kill(self, name: str) -> bool:
         """SIGKILL; False if there is no such live process. May be called from anywhere, also from within the victim."""

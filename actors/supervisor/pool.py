@@ -382,6 +382,11 @@ class Pool:
         self._ended[host_id] = cause
         await self._fleet.kill(host_id)
 
+    def give_up(self, host_id: str, cause: str) -> None:
+        """Have a host end by itself, with what is at work there."""
+        self._ended[host_id] = cause
+        self._sessions.by_peer[host_id].say(RetireHost())
+
     def _lost(self, host_id: str, cause: str, *, is_usual: bool = False) -> None:
         host = self._view.hosts.get(host_id)
         tenants = list(host.tenants) if host is not None else []

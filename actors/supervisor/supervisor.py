@@ -36,7 +36,7 @@ from perdure.actors.link.messages import (
     Report,
 )
 from perdure.actors.link.wire import content_of, error_to_plain
-from perdure.actors.ports import Clock, Fleet, KillPoint, World
+from perdure.actors.ports import MOVED, Clock, Fleet, KillPoint, World
 from perdure.actors.supervisor.backup_service import BackupService
 from perdure.actors.supervisor.call_router import CallRouter
 from perdure.actors.supervisor.calls import Calls
@@ -46,6 +46,7 @@ from perdure.actors.supervisor.drain import Drain
 from perdure.actors.supervisor.effect_executor import EffectExecutor
 from perdure.actors.supervisor.expiry import RunExpiry
 from perdure.actors.supervisor.intake import Intake, batch_alike
+from perdure.actors.supervisor.node_drains import NodeDrains
 from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import Queries
@@ -155,15 +156,15 @@ class Supervisor:
         await self._ready.wait()
         return await self.sessions.exchange(frame)
 
-    async def serve(self) -> None:
-        """Boot, then take turns until the end of this life."""
+    async def serve(self) -> str:
+        """Boot, then take turns until the end of this life. Returns why it ended."""
         async with self._tasks:
             await self._boot()
             for job in (self._turns(), self._sweeps(), self._timers(), self.pool.heartbeat.serve()):
                 self._tasks.start(job)
             self._ready.set()
             try:
-                await self._tasks.over()
+                return await self._tasks.over()
             finally:
                 self.publisher.measure(self.world.metrics)
 
@@ -185,6 +186,7 @@ class Supervisor:
         self.sweep_queue = SweepQueue(view)
         self.effect_executor = EffectExecutor(world, view, sessions, self.store, self.limits, self._carrier)
         self.pool = Pool(world, self._tasks, self._fleet, view, sessions, self.limits, self.report, self.publisher)
+        self.node_drains = NodeDrains(self._fleet, view, sessions, world.clock, self.pool.give_up, self._move)
         self.snapshot_loader = SnapshotLoader(world, view, self.store, has_snapshot=boot.meta is not None)
         self.checkpoints = Checkpoints(
             world, self._tasks, view, self.store, self._agent_storages, self.limits, self.snapshot_loader,
@@ -220,6 +222,10 @@ class Supervisor:
 
     def now_ms(self) -> int:
         return self.clock.now_ms()
+
+    def _move(self) -> None:
+        log.info("the supervisor ends, to live on another node: its own drains")
+        self._tasks.finish(MOVED)
 
     def report(self, stimulus: Stimulus) -> None:
         """Something was seen; it is decided in the next turn."""
@@ -462,6 +468,7 @@ class Supervisor:
             self.effect_executor.tidy()
             self.report(self.clock.tick())
             self.pool.retire_worn()
+            self.node_drains.look()
             self.checkpoints.sweep(now)
             self._forget_silent_clients(now)
             await self.expiry.sweep()

@@ -141,7 +141,7 @@ def _print_overview(data: Path, told: dict[str, Any]) -> None:
         print(f"code   {_code(told['code'])}")
     for each in told["unstartable"]:
         print(f"hosts  {each['told']}")
-    for each in told["elsewhere"]:
+    for each in (*told["elsewhere"], *told["draining"]):
         print(f"nodes  {each['told']}")
     print_hosts([*told["hosts"], *told["gateways"]])
     print_live(told["live"])

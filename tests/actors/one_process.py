@@ -15,7 +15,7 @@ from perdure.actors.ports import Pulse
 from perdure.actors.ray_world.system import system_world
 from perdure.ledger.storage.agent_storages import AgentStorages, MemoryDisk
 from perdure.ledger.store.memory_store import MemoryStore
-from perdure.policies import Limits
+from perdure.policies import Limits, NodeDrain
 
 T = TypeVar("T")
 
@@ -36,6 +36,7 @@ class OneProcess:
         self.hosts: dict[str, Host] = {}
         self.ended: list[str] = []
         self.elsewhere: dict[str, str] = {}
+        self.draining: dict[str, NodeDrain] = {}
         self._lives: dict[str, asyncio.Task[str]] = {}
         self.supervisor = Supervisor(system_world(), self, store or MemoryStore(), AgentStorages(self.disk), limits)
         self.client = Client(system_world(), self, limits)

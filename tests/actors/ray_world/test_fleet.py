@@ -20,7 +20,7 @@ from perdure.actors.ray_world.os_processes import (
     wait_until_gone,
 )
 from perdure.ledger import HostUnavailable, NoSuchNode
-from perdure.policies import Limits
+from perdure.policies import Limits, NodeDrain
 
 NOBODY = ProcessId(2**22 + 1, 0)
 
@@ -34,7 +34,8 @@ class FakeActors:
         self.killed: list[str] = []
         self.mute: set[str] = set()
         self.silent: set[str] = set()
-        self.spares = self.looks = self.asked = 0
+        self.spares = self.looks = self.asked = self.drained = 0
+        self.kept: list[bool] = []
         self.elsewhere: dict[str, str] = {}
         self.where = machine()
 
@@ -70,7 +71,14 @@ class FakeActors:
     def kill(self, handle: str) -> None:
         self.killed.append(handle)
 
-    async def info(self, handle: str) -> ProcessInfo:
+    def drains(self) -> dict[str, NodeDrain]:
+        self.drained += 1
+        if self.drained == 1:
+            raise OSError("the cluster does not answer")
+        return {"far": NodeDrain(self.drained)}
+
+    async def info(self, host_id: str, _spec: PoolSpec, handle: str) -> ProcessInfo:
+        assert host_id == handle
         if handle in self.mute:
             raise HostSilent("it does not answer")
         return ProcessInfo(self.processes.get(handle, NOBODY), self.where)
@@ -89,13 +97,14 @@ class FakeActors:
     def in_words(self, host_id: str, cause: str) -> str:
         return f"{cause}, as {host_id} said" if cause == "the worker died" else cause
 
-    async def start_ahead(self) -> None:
+    async def start_ahead(self, *, again: bool) -> None:
         self.spares += 1
+        self.kept.append(again)
 
 
 @pytest.fixture(autouse=True)
 def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("DEATH_S", "AGAIN_S", "SPARE_S"):
+    for name in ("DEATH_S", "AGAIN_S", "SPARE_S", "SURVIVED_S"):
         monkeypatch.setattr(f"perdure.actors.ray_world.fleet.{name}", 0.02)
 
 
@@ -116,7 +125,8 @@ async def fleet_with(actors: FakeActors, *host_ids: str) -> ActorFleet:
 
 
 def test_the_nodes_are_looked_at_again_and_again_whatever_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.actors.ray_world.fleet.LOOK_S", 0.01)
+    for name in ("LOOK_S", "DRAINS_S"):
+        monkeypatch.setattr(f"perdure.actors.ray_world.fleet.{name}", 0.01)
 
     async def story() -> None:
         actors = FakeActors()
@@ -124,6 +134,11 @@ def test_the_nodes_are_looked_at_again_and_again_whatever_goes_wrong(monkeypatch
         while actors.looks < 3:
             await asyncio.sleep(0.01)
         assert fleet.elsewhere == {"far": "no such directory"}
+        assert True in actors.kept, "the spare process is looked after too"
+        seen = fleet.draining
+        while actors.drained < 3:
+            await asyncio.sleep(0.01)
+        assert seen["far"].until_ms > 1, "whoever has it sees the next look"
 
     asyncio.run(story())
 
@@ -284,6 +299,12 @@ def test_what_was_used_up_is_replaced_once_the_rush_is_over() -> None:
         assert actors.spares == 0
         await asyncio.sleep(0.05)
         assert actors.spares == 1
+        second = await fleet_with(actors)
+        await second.survivors()
+        await asyncio.sleep(0.01)
+        assert actors.spares == 1
+        await asyncio.sleep(0.05)
+        assert (actors.spares, actors.kept) == (2, [False, False]), "a life that took over has used the last one's"
 
     asyncio.run(story())
 

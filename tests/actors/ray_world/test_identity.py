@@ -110,7 +110,8 @@ def known_to_ray(patch: pytest.MonkeyPatch, *homes: tuple[str, bool]) -> list[st
     patch.setattr(supervisors, "kill", end)
     patch.setattr(supervisors, "create", lambda *_, **__: "a new one")
     patch.setattr("ray.get", lambda _answer, timeout: there[-1])
-    patch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(gcs_address="", get_node_id=lambda: "0" * 56))
+    context = SimpleNamespace(gcs_address="", get_node_id=lambda: "0" * 56, runtime_env={})
+    patch.setattr("ray.get_runtime_context", lambda: context)
     return ended
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.actors.ray_world.cluster_record import CONNECT_TIMEOUTS, SETTINGS
+from perdure.actors.ray_world.cluster_record import JOINED, SETTINGS
 from perdure.actors.ray_world.ray_connection import cause_of
 from perdure.actors.ray_world.ray_internals import GLOBAL_WORKER, INTERNALS, TEXTS, Internal
 from tests.tidy import ROOT
@@ -80,7 +80,7 @@ def test_ray_s_worker_has_no_core_worker_before_it_is_connected() -> None:
 
 
 def test_ray_still_reads_the_settings_that_we_make() -> None:
-    ours = {name for name in (*SETTINGS, *CONNECT_TIMEOUTS) if name != ELSEWHERE}
+    ours = {name for name in (*SETTINGS, *JOINED) if name != ELSEWHERE}
     assert not missing({name.removeprefix("RAY_") for name in ours})
 
 

@@ -12,7 +12,7 @@ from perdure.actors.sim_world.virtual_loop import VirtualLoop
 from perdure.actors.supervisor.pool import Pool
 from perdure.actors.tasks import Tasks
 from perdure.ledger import HostLost, Unhosted, View
-from perdure.policies import Limits
+from perdure.policies import Limits, NodeDrain
 
 MINUTE_S = 60
 
@@ -24,6 +24,7 @@ class Desert:
         self.view, self.left = view, coming_up
         self.spawned: list[float] = []
         self.elsewhere: dict[str, str] = {}
+        self.draining: dict[str, NodeDrain] = {}
 
     async def spawn(self, _host_id: str, _spec: PoolSpec) -> str:
         self.spawned.append(asyncio.get_running_loop().time())
