@@ -59,12 +59,12 @@ def test_every_patience_is_named_as_it_is_set_and_has_its_default() -> None:
 
 
 EVENTS = {name: CODE.findall(row[1]) for row in rows(CHAT.section("Events")) for name in CODE.findall(row[0])}
-NO_EVENTS = {"object", "text", "chunks"}  # types of schemas, of parts, and of the frames of runs
+NO_EVENTS = {"object", "text", "chunks", "kind", "step-start"}  # types of schemas, of parts, and of the frames of runs
 
 
 def made_events() -> Iterable[tuple[str, set[str]]]:
     """The types of the events that the code of chats makes, and the keys with which it makes them."""
-    for file in (ROOT / "actors/chat").glob("*.py"):
+    for file in (*(ROOT / "actors/chat").glob("*.py"), ROOT / "actors/events/message_parts.py"):
         for node in ast.walk(ast.parse(file.read_text("utf-8"))):
             if isinstance(node, ast.Dict) and isinstance(node.keys[0] if node.keys else None, ast.Constant):
                 keys = [each.value for each in node.keys if isinstance(each, ast.Constant)]
