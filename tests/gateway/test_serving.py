@@ -176,6 +176,20 @@ def test_headers_that_come_a_byte_at_a_time_are_waited_for_only_so_long() -> Non
     play(story)
 
 
+def test_an_answer_may_take_longer_than_a_head() -> None:
+    async def story() -> None:
+        async with serving(head_s=0.3) as place:
+            reader, writer = await place.line()
+            writer.write(b"GET /late HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            await place.site.asked.wait()
+            assert await _quietly(place.said(b"")) == b"", "who says nothing is sent away meanwhile"
+            place.site.answer.set()
+            assert (await reader.read()).endswith(b"whole")
+            writer.close()
+
+    play(story)
+
+
 def test_headers_without_an_end_are_refused() -> None:
     async def story() -> None:
         async with serving(head_bytes_max=2000) as place:
