@@ -114,6 +114,8 @@ def test_where_messages_are_dropped_a_repeat_is_answered_by_the_turn_that_it_rep
         again = room.soon("chat", "words 0", **own)
         other = await room.do("chat", "words 1", request_id="second")
         assert (other.status, other.reason) == ("skipped", "dropped")
+        third = await room.do("_perdure_accept_turn", "chat", "words 2", "third", {})
+        assert (third["accepted"], third["reason"]) == (False, "dropped"), "a client may send it again"
         told, repeated = await first, await again
         assert (repeated.status, repeated.text, repeated.message) == ("completed", told.text, told.message)
         assert (await room.do("submit_messages", "words 0", **own))["accepted"] is False
