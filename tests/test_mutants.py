@@ -101,14 +101,6 @@ HARMLESS = frozenset(  # changes that no behaviour follows from, each with its f
         ),
         # a second guard: the writer of a history gives each call an id of its own
         ("actors/chat/kept_history.py", "self._call_ids |= called_ids(history[len(self._untouched) : end]) => pass"),
-        # it has no run, or its run is that of a tool whose turn was not played in this life, which is not known here
-        (
-            "actors/chat/live_turn.py",
-            (
-                'if began and is_run and tool is not None and tool.kind in ("function", "agent"): => '
-                'if began or is_run and tool is not None and tool.kind in ("function", "agent"):'
-            ),
-        ),
         # what a stream has still to write is written before the conversation begins again, or fails as its storage did
         ("actors/chat/turns.py", "self.state.rest() => pass"),
         # a second guard: what takes covered steps away takes the summary with them

@@ -183,10 +183,10 @@ class LiveTurn:
         call_id, tool = part["toolCallId"], self.tools.get(tool_name(part))
         began = await self._began(part, tool)
         is_run = call_id not in deferred_ids(self.stream.parts)
-        if began and is_run and tool is not None and tool.kind in ("function", "agent"):
+        if began and is_run and (tool is None or tool.kind in ("function", "agent")):
             await tried(self._tenant.ask(Cancel(self.run_id(call_id), self._tenant.agent_id, reason)))
             told = await self._tenant.dispatch.inspect(self.run_id(call_id))
-            if told is not None and told["status"] == Status.COMPLETED:
+            if tool is not None and told is not None and told["status"] == Status.COMPLETED:
                 await (self._child(part, tool) if tool.kind == "agent" else self._function(part, tool))
                 return
         words = aborted(part, began=began, is_question=tool is not None and tool.kind == "client")
@@ -195,11 +195,13 @@ class LiveTurn:
     async def _began(self, part: Part, tool: Tool | None) -> bool:
         # In this life of the turn or in an earlier one (B7, B9).
         call_id = part["toolCallId"]
-        if call_id in self._tasks or tool is None or part.get("state") == "approval-requested":
+        if call_id in self._tasks or part.get("state") == "approval-requested":
             return call_id in self._tasks
-        if tool.kind == "inline":
+        if tool is not None and tool.kind == "inline":
             return call_id in self._state.store.calls(self.turn.request_id)
-        return tool.kind != "client" and await self._tenant.dispatch.inspect(self.run_id(call_id)) is not None
+        # The tools of a toolset that this life has not opened are not known, and their runs are.
+        is_run = tool is None or tool.kind != "client"
+        return is_run and await self._tenant.dispatch.inspect(self.run_id(call_id)) is not None
 
     async def runs(self) -> list[dict[str, Any]]:
         found = []

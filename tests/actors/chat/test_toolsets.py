@@ -148,6 +148,15 @@ async def order(context: RunContext[None], what: str) -> str:
     raise CallDeferred(metadata={"what": what})
 
 
+@notes.tool_plain
+async def rest(what: str) -> str:
+    """Rest for a minute."""
+    Outside.effects["rests", what] += 1
+    await asyncio.sleep(60)
+    Outside.effects["rested", what] += 1
+    return "rested"
+
+
 files = FunctionToolset[None](id="files")
 
 
@@ -192,6 +201,7 @@ LOOKS = Script(
     questions=(
         calls("look", ScriptedCall(name="look", arguments=IT)),
         calls("refuse", ScriptedCall(name="refuse", arguments=IT)),
+        calls("rest", ScriptedCall(name="rest", arguments=IT)),
         calls("little", ScriptedCall(name="pay", arguments={"amount": 5})),
         calls("much", ScriptedCall(name="pay", arguments={"amount": 50})),
         calls("junk", ScriptedCall(name="delete", arguments={"name": "junk"})),
@@ -209,10 +219,11 @@ def test_a_tool_of_a_toolset_is_what_the_library_says_of_it() -> None:
         ("refuse", "function", "once", False, "Refuse."),
         ("pay", "function", "once", False, "Pay. Much money needs an approval."),
         ("order", "function", "idempotent", False, "Order something. Somebody else will say what came."),
+        ("rest", "function", "once", False, "Rest for a minute."),
         ("delete", "function", "once", False, "Delete a file."),
         ("insist", "function", "once", False, "Ask for an approval, whatever was said."),
     ]
-    assert [each.timeout_ms for each in found] == [None, 2_500, None, None, None, None]
+    assert [each.timeout_ms for each in found] == [None, 2_500, None, None, None, None, None]
 
 
 def test_a_chat_agent_calls_the_tools_of_a_toolset() -> None:
@@ -347,15 +358,31 @@ def test_a_call_is_deferred_under_one_id_wherever_a_process_dies(place: int) -> 
     assert len([effect for effect in Outside.effects if effect[0] == "ordered"]) == 1
 
 
-def test_a_cancelled_turn_leaves_no_deferred_call_open() -> None:
+@pytest.mark.parametrize("agent", [Looker, LibraryLooker])
+def test_a_cancelled_turn_leaves_no_deferred_call_open(agent: type[ChatAgent]) -> None:
     async def story(room: Room) -> None:
         turn = room.soon("chat", "order", request_id="asked")
         await room.until(lambda: room.is_("parked"))
         assert await room.do("cancel_chat", "asked")
         turn.cancel()
         state, words = outcomes((await room.do("get_messages"))[-1])[0]
-        assert state == "output-error", words
+        assert (state, words[:15]) == ("output-error", "OUTCOME UNKNOWN"), "it has begun, whoever was to end it"
         assert not await room.do("has_pending_interaction")
+
+    visit(agent, story, LOOKS)
+
+
+def test_a_turn_that_is_cancelled_before_its_toolset_is_open_again_stops_the_calls_of_an_earlier_life() -> None:
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "rest", request_id="asked")
+        await room.until(lambda: Outside.effects["rests", "it"])
+        room.kill()
+        assert await room.do("cancel_chat", "asked")
+        result = await room.do("attach", "asked")
+        ((state, words),) = outcomes(result.message)
+        assert (result.status, state, words[:15]) == ("aborted", "output-error", "OUTCOME UNKNOWN")
+        await asyncio.sleep(120)
+        assert (Outside.effects["rests", "it"], Outside.effects["rested", "it"]) == (1, 0)
 
     visit(Looker, story, LOOKS)
 
