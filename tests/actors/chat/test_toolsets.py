@@ -201,6 +201,7 @@ LOOKS = Script(
     questions=(
         calls("look", ScriptedCall(name="look", arguments=IT)),
         calls("refuse", ScriptedCall(name="refuse", arguments=IT)),
+        calls("both", ScriptedCall(name="order", arguments=IT), ScriptedCall(name="rest", arguments=IT)),
         calls("rest", ScriptedCall(name="rest", arguments=IT)),
         calls("little", ScriptedCall(name="pay", arguments={"amount": 5})),
         calls("much", ScriptedCall(name="pay", arguments={"amount": 50})),
@@ -370,6 +371,20 @@ def test_a_cancelled_turn_leaves_no_deferred_call_open(agent: type[ChatAgent]) -
         assert not await room.do("has_pending_interaction")
 
     visit(agent, story, LOOKS)
+
+
+def test_a_call_that_was_put_off_beside_one_at_work_is_ended_with_its_turn() -> None:
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "both", request_id="asked")
+        await room.until(lambda: Outside.effects["rests", "it"])
+        await asyncio.sleep(5)
+        assert await room.do("cancel_chat", "asked")
+        result = await room.do("attach", "asked")
+        assert [(state, words[:15]) for state, words in outcomes(result.message)] == [
+            ("output-error", "OUTCOME UNKNOWN")
+        ] * 2
+
+    visit(Looker, story, LOOKS)
 
 
 def test_a_turn_that_is_cancelled_before_its_toolset_is_open_again_stops_the_calls_of_an_earlier_life() -> None:
