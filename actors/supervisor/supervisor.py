@@ -405,7 +405,7 @@ class Supervisor:
         self.queries.work.commit_ms += took_ms
         self.pool.heartbeat.lost(took_ms)
         self.world.faults.at(KillPoint.AFTER_COMMIT)
-        self.checkpoints.committed(count)
+        self.checkpoints.committed(count + len(patches))
         return took_ms
 
     async def _meanwhile(self, commit: Coroutine[object, object, None]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from perdure import Agent, BucketUnreachable, RunContext, exposed
 from perdure.actors import Client
 from perdure.actors.sim_world.weather import Span, Weather
 from perdure.ledger.storage.patches import FilePatch, Patch, image_after, patch_of, whole
-from perdure.scenarios.testing.laboratory import Laboratory
+from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 
 SLOW = Weather(commit_slow=1, commit_slow_ms=Span(20_000, 20_000))
 
@@ -134,6 +135,26 @@ def test_a_bucket_that_does_not_answer_refuses_new_work_and_answers_questions(
 
     laboratory.play(story)
     laboratory.settle()
+
+
+def test_commits_without_facts_are_followed_by_a_checkpoint_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Laboratory(1, limits=replace(QUICK, idle_ms=10_000_000), carried=tmp_path) as laboratory:
+        store, taken = laboratory.store, list[int]()
+        checkpoint = store.checkpoint
+        monkeypatch.setattr(store, "checkpoint", lambda *given: (taken.append(given[1]), checkpoint(*given)))
+
+        async def story(client: Client) -> None:
+            await client.agent(Counter, "a").add(1)
+            await asyncio.sleep(60)
+            before, facts = len(taken), store.facts_count
+            await client.agent(Counter, "a").add(1)
+            await asyncio.sleep(60)
+            assert store.facts_count == facts, "the agent was awake, so a call is no fact"
+            assert len(taken) > before
+
+        laboratory.play(story)
 
 
 # ---------------------------------------------------------------- patches
