@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         outstanding,
     )
     from perdure.ledger.errors import (
+        WAY_OUT,
         AdmissionRefused,
         AgentAborted,
         AgentBeingDeleted,

@@ -303,7 +303,7 @@ class Host:
     def _hold_storage(self, said: HoldStorage) -> None:
         if said.agent_id not in self.tenants:
             image = StorageImage(said.number, said.files) if said.number else None
-            self.services.hold_storage(said.agent_id, image)
+            self.services.hold_storage(said.agent_id, image, said.lost)
 
     def _current(self, agent_id: str, incarnation: int) -> Tenant | None:
         # Mail and calls open no life of their own: the wake-up does, and comes before them.

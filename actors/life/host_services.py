@@ -119,10 +119,10 @@ class HostServices:
             said.append(Patches([each.packed() for each in patches]))
         return said
 
-    def hold_storage(self, agent_id: str, image: StorageImage | None) -> None:
-        """Take what the storage of an agent is whose life is about to begin here."""
+    def hold_storage(self, agent_id: str, image: StorageImage | None, lost: str) -> None:
+        """Take what the storage of an agent is whose life is about to begin here, or why it is lost."""
         assert self._carried is not None, "only who carries storages says what they are"
-        self._carried.hold(agent_id, image)
+        self._carried.hold(agent_id, image, lost)
 
     def forget_storage(self, agent_id: str) -> None:
         """The life has ended for which the storage was held."""

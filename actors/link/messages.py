@@ -146,11 +146,13 @@ class Code(NamedTuple):
 
 
 class HoldStorage(NamedTuple):
-    """What the storage of an agent is that is about to begin a life on this host: how many patches it has, and its files."""
+    """What the storage of an agent is that is about to begin a life on this host: how many patches it has, and its files; or why it is
+    lost."""
 
     agent_id: str
     number: int
     files: dict[str, bytes]
+    lost: str = ""
 
 
 class Happened(NamedTuple):

@@ -7,6 +7,7 @@ on it, and then the same effects are outstanding again.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import compress, takewhile
@@ -18,9 +19,11 @@ from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
 from perdure.ledger import (
     BATCH_MIN,
+    WAY_OUT,
     DeliverMail,
     Effect,
     ForgetStorage,
+    LedgerDamaged,
     StartAttempt,
     StartBatch,
     Status,
@@ -36,6 +39,7 @@ from perdure.ledger import (
 )
 from perdure.policies import Limits
 
+log = logging.getLogger("perdure.supervisor")
 Command = StartAttempt | StartBatch | WakeAgent | DeliverMail | StopAgent
 Part = tuple[str, str]  # of a run: its input, or its output
 
@@ -78,9 +82,15 @@ class EffectExecutor:
     async def _hold_storages(self, carrier: StorageCarrier, effects: list[Effect]) -> None:
         # A host is told what a storage is before the life begins that needs it.
         for session, agent in [each for effect in effects for each in self._beginning(effect)]:
-            image = await self._world.threads.commit(partial(carrier.begins, agent)) if carrier.exists(agent) else None
-            if image is not None:
-                session.say(HoldStorage(agent, *image))
+            if not carrier.exists(agent):
+                continue
+            try:
+                image = await self._world.threads.commit(partial(carrier.begins, agent))
+            except LedgerDamaged as problem:  # a host tells who asks for the agent
+                log.exception("the storage of %s cannot be read", agent)
+                session.say(HoldStorage(agent, 0, {}, f"{problem}. {WAY_OUT}"))
+            else:
+                session.say(HoldStorage(agent, *(image or (0, {}))))
 
     def _beginning(self, effect: Effect) -> Iterator[tuple[PeerSession, str]]:
         """The agents whose lives this effect begins, each with its host."""

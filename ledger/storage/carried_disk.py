@@ -21,7 +21,7 @@ from tempfile import mkdtemp
 from threading import Lock
 from typing import Final
 
-from perdure.ledger.errors import StorageError
+from perdure.ledger.errors import StorageError, StorageLost
 from perdure.ledger.storage.disk import Disk
 from perdure.ledger.storage.file_disk import FileDisk, log_of, place_of
 from perdure.ledger.storage.log_file import FileLog, LogFile
@@ -60,6 +60,7 @@ class CarriedDisk(FileDisk):
         super().__init__(directory, SharedLog(Path(directory), boot=""))
         self.on_patch: Callable[[], None] = lambda: None
         self._told: dict[str, StorageImage | None] = {}  # of lives that have not opened their storages yet
+        self._lost: dict[str, str] = {}
         self._numbers: dict[str, int] = {}  # the last patch of each storage that is open
         self._incarnations: dict[str, int] = {}
         self._databases: dict[str, _CarriedDatabase] = {}
@@ -69,13 +70,15 @@ class CarriedDisk(FileDisk):
 
     # what the host does
 
-    def hold(self, agent_id: str, image: StorageImage | None) -> None:
-        """Say what the storage of an agent is whose life is about to begin; None if it has none."""
+    def hold(self, agent_id: str, image: StorageImage | None, lost: str = "") -> None:
+        """Say what the storage of an agent is whose life is about to begin; None if it has none. One that is lost cannot be opened."""
         self._told[agent_id] = image
+        self._lost[agent_id] = lost
 
     def let_go(self, agent_id: str) -> None:
         """The life has ended: what was said for it does not count any more."""
         self._told.pop(agent_id, None)
+        self._lost.pop(agent_id, None)
 
     def take_patches(self) -> list[Patch]:
         """What was committed since the last call, in order."""
@@ -95,6 +98,8 @@ class CarriedDisk(FileDisk):
             self._told[agent_id] = StorageImage(self._numbers[agent_id], {MAIN: self.path_of(agent_id).read_bytes()})
 
     def has(self, agent_id: str) -> bool:
+        if self._lost.get(agent_id):
+            return True
         if agent_id in self._told:
             return self._told[agent_id] is not None
         return agent_id in self._numbers and super().has(agent_id)
@@ -148,6 +153,8 @@ class CarriedDisk(FileDisk):
     # the cache
 
     def _hold(self, agent_id: str, holder: object) -> None:
+        if self._lost.get(agent_id):
+            raise StorageLost(agent_id, self._lost[agent_id])
         is_new = agent_id not in self._holders
         super()._hold(agent_id, holder)
         if is_new:

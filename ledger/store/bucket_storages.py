@@ -99,12 +99,16 @@ class BucketStorages:
             base = self._base(con, agent_id) if agent_id in self._known else None
             return 0 if base is None else base.number
 
-    def image(self, con: duckdb.DuckDBPyConnection, agent_id: str) -> StorageImage | None:
-        """A storage, from its base and its tail."""
+    def parts(self, con: duckdb.DuckDBPyConnection, agent_id: str) -> tuple[Base | None, list[Patch]]:
+        """The base of a storage, and its tail."""
         with self._lock:
             tail = [patch for _, patch in self._tails.get(agent_id, ())]
             base = self._base(con, agent_id) if agent_id in self._known else None
-        if base is None or any(patch.is_deletion for patch in tail):
+        return (None if any(patch.is_deletion for patch in tail) else base), tail
+
+    def assembled(self, agent_id: str, base: Base | None, tail: list[Patch]) -> StorageImage | None:
+        """A storage, made of these. Raises `LedgerDamaged` if a pack is missing or damaged."""
+        if base is None:
             return image_after(None, tail)
         files = {}
         for name, size in base.sizes.items():

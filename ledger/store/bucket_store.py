@@ -283,7 +283,8 @@ class BucketStore(DuckDBStore):
 
     def storage(self, agent_id: str) -> StorageImage | None:
         with self._reading() as con:
-            return self._storages.image(con, agent_id)
+            base, tail = self._storages.parts(con, agent_id)
+        return self._storages.assembled(agent_id, base, tail)  # what is damaged of one agent harms no other
 
     def storages_of(self, agent_id: str) -> list[str]:
         with self._reading() as con:

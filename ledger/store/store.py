@@ -109,7 +109,7 @@ class Store(Protocol):
         that the store must not be used again. A boot gives a batch back as it was written, and every other question as its members."""
 
     def storage(self, agent_id: str) -> StorageImage | None:
-        """The carried storage of an agent; None if it has none."""
+        """The carried storage of an agent; None if it has none. Raises `LedgerDamaged` if it cannot be read."""
 
     def has_storage(self, agent_id: str) -> bool:
         """Whether an agent has a carried storage, told from memory. Any thread may ask."""

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from perdure import Agent, BucketUnreachable, RunContext, exposed
+from perdure import Agent, BucketUnreachable, RunContext, StorageLost, exposed
 from perdure.actors import Client
 from perdure.actors.sim_world.weather import Span, Weather
+from perdure.ledger import LedgerDamaged
 from perdure.ledger.storage.patches import FilePatch, Patch, image_after, patch_of, whole
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 
@@ -132,6 +133,33 @@ def test_a_bucket_that_does_not_answer_refuses_new_work_and_answers_questions(
         assert not (await client.ask("audit"))["findings"]
         monkeypatch.undo()
         assert (await client.run(Stepper, run_id="new")).ok
+
+    laboratory.play(story)
+    laboratory.settle()
+
+
+def test_a_storage_that_cannot_be_read_harms_its_agent_alone(
+    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(client: Client) -> None:
+        for name in "ab":
+            await client.agent(Counter, name).add(1)
+        await kill_hosts(laboratory)
+        storage = laboratory.store.storage
+
+        def read(agent: str) -> Any:
+            if agent.startswith("a@"):
+                raise LedgerDamaged("s3://b/p/storage/1", "its bytes do not fit their digest")
+            return storage(agent)
+
+        monkeypatch.setattr(laboratory.store, "storage", read)
+        with pytest.raises(StorageLost, match="do not fit their digest"):
+            await client.agent(Counter, "a").add(1)
+        assert await client.agent(Counter, "b").add(1) == 2
+        assert {each.cause for each in laboratory.simulation.crashes} == {"killed"}
+        monkeypatch.undo()
+        await kill_hosts(laboratory)
+        assert await client.agent(Counter, "a").add(1) == 2
 
     laboratory.play(story)
     laboratory.settle()
