@@ -13,8 +13,12 @@ import pytest
 from perdure import Agent, BucketUnreachable, RunContext, StorageLost, exposed
 from perdure.actors import Client
 from perdure.actors.sim_world.weather import Span, Weather
-from perdure.ledger import LedgerDamaged
+from perdure.actors.supervisor.storage_carrier import StorageCarrier
+from perdure.ledger import Activation, LedgerDamaged, View
+from perdure.ledger.storage.agent_storages import AgentStorages
+from perdure.ledger.storage.carried_disk import CarriedDisk
 from perdure.ledger.storage.patches import FilePatch, Patch, image_after, patch_of, whole
+from perdure.ledger.store.memory_store import MemoryStore
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 
 SLOW = Weather(commit_slow=1, commit_slow_ms=Span(20_000, 20_000))
@@ -183,6 +187,53 @@ def test_commits_without_facts_are_followed_by_a_checkpoint_too(
             assert len(taken) > before
 
         laboratory.play(story)
+
+
+def test_patches_of_an_earlier_life_and_patches_that_are_said_again_do_not_count() -> None:
+    view, store = View(), MemoryStore(carries_storages=True)
+    carrier = StorageCarrier(view, store)
+    view.agents["a"] = Activation("a", incarnation=2, host_id="h")
+
+    def due_after(host: str, incarnation: int, *numbers: int) -> list[int]:
+        carrier.take(host, [Patch("a", incarnation, number, [whole("", b"x")]).packed() for number in numbers])
+        due = list(carrier.due())
+        store.append([], [], due)
+        return [each.number for each in due]
+
+    assert due_after("h", 1, 1) == [], "of an earlier life"
+    assert due_after("other", 2, 1) == [], "of another host"
+    assert due_after("h", 2, 1, 2) == [1, 2]
+    assert due_after("h", 2, 1, 2, 3) == [3], "a host says again what was not acknowledged"
+    view.agents["a"].host_id = ""
+    carrier.ended(["a"])
+    assert due_after("h", 2, 4) == [4], "it was the last life, and there is no later one"
+    with pytest.raises(AssertionError, match="patch 9 of a came after patch 4"):
+        due_after("h", 2, 9)
+
+
+def test_what_a_host_answers_itself_waits_until_it_is_durable(laboratory: Laboratory) -> None:
+    async def story(client: Client) -> None:
+        await client.agent(Counter, "a").add(1)
+        (tenant,) = [tenant for host in laboratory.hosts.values() for tenant in host.tenants.values()]
+        laboratory.simulation.change_weather(SLOW)
+        tenant.agent.state["n"] = 7
+        begun_s = asyncio.get_running_loop().time()
+        await tenant.look("a question that is passed on to the supervisor", b"")
+        assert asyncio.get_running_loop().time() - begun_s > 15
+        laboratory.simulation.heal()
+
+    laboratory.play(story)
+
+
+def test_what_a_life_leaves_in_the_cache_is_not_there_for_the_next_one(tmp_path: Path) -> None:
+    disk = CarriedDisk(tmp_path)
+    first = AgentStorages(disk)
+    first.open("a", 1).save_result("r", b"one")
+    first.close()
+    assert not list(tmp_path.rglob("*.db*"))
+    disk.hold("a", None)
+    assert not AgentStorages(disk).open("a", 2).exists
+    disk.close()
 
 
 # ---------------------------------------------------------------- patches
