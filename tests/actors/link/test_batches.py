@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from perdure.actors import KillPoint
 from perdure.actors.link.messages import Starts
 from perdure.actors.link.wire import messages_in
-from perdure.ledger import Payload, Request, Row, StartBatch, Status, agent_id, outstanding
+from perdure.ledger import Request, Row, StartBatch, Status, agent_id, outstanding
 from perdure.ledger.store.batches import BATCHES
 from perdure.scenarios.bench.growth import CHILD, TurnBench, requests
 from perdure.scenarios.bench.ledger import AT_MS
@@ -31,9 +31,9 @@ def test_a_batch_outlives_the_supervisor_wherever_it_dies(
     written: set[str] = set()
     visits = 0
 
-    def watched(ledger: Ledger, rows: Sequence[Row], payloads: list[Payload]) -> None:
+    def watched(ledger: Ledger, rows: Sequence[Row], *others: Any) -> None:
         written.update(row.kind for row in rows)
-        append(ledger, rows, payloads)
+        append(ledger, rows, *others)
 
     append = Ledger.append
     monkeypatch.setattr(Ledger, "append", watched)
