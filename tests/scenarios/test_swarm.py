@@ -38,12 +38,17 @@ def test_a_swarm_of_seeds_with_thousands_of_kills_breaks_no_invariant(part: int)
     play_seeds(part, KILLS_MIN / PARTS, DEAR_MAX)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("first_seed", range(0, 24, 6))
+@pytest.mark.parametrize(
+    "first_seed",
+    [
+        *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (0, 5)),
+        *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 120, 5)),
+    ],
+)
 def test_a_swarm_whose_storages_are_carried_loses_nothing_with_the_disks_of_its_hosts(first_seed: int) -> None:
-    total = swarm(6, first_seed, carried=True)
+    total = swarm(5, first_seed, carried=True)
     assert total.ok, "\n".join(f"{failure.replay}: {failure.problem}" for failure in total.failures)
-    assert total.kills > 20
+    assert total.kills
 
 
 @pytest.mark.long
