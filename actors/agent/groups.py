@@ -166,13 +166,13 @@ class OwnStorage(_Group):
         """Take a snapshot as this agent's storage; only before anything was written to it."""
         self._perdure.restore(Path(path))
 
-    async def durable(self) -> None:
+    def durable(self) -> Awaitable[None]:
         """Wait until everything that this agent has written is durable, so that others may be told of it.
 
         With a directory it is at once. With a bucket a write returns before it is there; what Perdure itself passes on waits for it, and
         so does `await run.step(…)`. What you send yourself right after a write does not.
         """
-        await self._perdure.services.settled()
+        return self._perdure.bridge(self._perdure.services.settled())
 
     def fork(self, name: str) -> None:
         """Give a new agent of this class a copy of this agent's storage; refused if that agent has one."""

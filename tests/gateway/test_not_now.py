@@ -21,6 +21,7 @@ from perdure.ledger import (
     AgentForbidden,
     AgentUnreachable,
     BadRequest,
+    BucketUnreachable,
     ConflictingRequest,
     HostUnavailable,
     LedgerError,
@@ -198,6 +199,7 @@ def test_the_log_hears_of_a_cause_once_a_minute_however_many_causes_there_are(
         (TooManyRequests("enough"), 429, 1013, {"retry-after": "1"}),
         (RuntimeClosed("runtime", "it is"), 503, 1011, {}),
         (HostUnavailable("none"), 503, 1011, {"retry-after": "2"}),
+        (BucketUnreachable("s3://secret/prefix", 7.0, "refused", 2_000), 503, 1011, {"retry-after": "2"}),
         (FULL, 503, 1011, {"retry-after": "2"}),
         (KeyError("a bug of ours"), 500, 1011, {}),
         (PerdureError("a bug of ours"), 500, 1011, {}),
@@ -249,7 +251,15 @@ KINDS = {
     429: (TooManyRequests, AdmissionRefused, Overloaded),
     500: (KeyError, PerdureError),
     502: (OutcomeUnknown,),
-    503: (RuntimeClosed, StorageLost, GatewayStopped, SupervisorUnreachable, HostUnavailable, LedgerError),
+    503: (
+        RuntimeClosed,
+        StorageLost,
+        GatewayStopped,
+        SupervisorUnreachable,
+        HostUnavailable,
+        BucketUnreachable,
+        LedgerError,
+    ),
 }
 
 

@@ -133,6 +133,7 @@ GROUPS: dict[str, Verb] = {
     "SubAgentGroup.delete": lambda agent, _: agent.sub_agents.delete(LoopTalker, "s"),
     "OwnStorage.snapshot": lambda agent, _: agent.sql("SELECT 1"),  # of files; not here
     "OwnStorage.restore": lambda agent, _: agent.sql("SELECT 1"),
+    "OwnStorage.durable": lambda agent, _: agent.storage.durable(),
     "OwnStorage.fork": lambda agent, _: agent.sql("SELECT 1"),
 }
 HANDLES: dict[str, Verb] = {

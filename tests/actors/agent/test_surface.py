@@ -43,7 +43,7 @@ GROUPS = {
     "schedules": "get list history cancel pause resume retry",
     "queued": "list drop drop_all retry",
     "sub_agents": "has list abort delete",
-    "storage": "snapshot restore fork",
+    "storage": "snapshot restore durable fork",
 }
 
 
