@@ -39,7 +39,10 @@ def _can_unshare() -> bool:
     )
 
 
-pytestmark = pytest.mark.skipif(not _can_unshare(), reason="another disk at a path takes root, and `unshare`")
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(not _can_unshare(), reason="another disk at a path takes root, and `unshare`"),
+]
 
 
 class Where(Agent):
