@@ -42,6 +42,10 @@ class Diary(Agent):
     def write(self, line: str) -> int:
         self.sql("CREATE TABLE IF NOT EXISTS lines (line VARCHAR)")
         self.sql("INSERT INTO lines VALUES ($1)", [line])
+        return self.lines()
+
+    @exposed(repeatable=True)
+    def lines(self) -> int:
         return int(self.sql("SELECT count(*) FROM lines")[0][0])
 
 
@@ -74,7 +78,11 @@ def test_what_was_acknowledged_is_there_whatever_is_killed_and_deleted(
         for key in [key for key in runtime._session.cluster.processes() if key != "supervisor"]:  # type: ignore[union-attr] # noqa: SLF001
             kill([process_of(runtime, key)])
         assert [note.show() for note in notes] == [5, 5, 5]
+        assert runtime.agent(Diary, "d").lines() == 2
         kill([process_of(runtime, "supervisor")])
+        assert (
+            runtime.agent(Diary, "d").lines() == 2
+        )  # of a call that may not be repeated it could be unknown what became
         assert runtime.agent(Diary, "d").write("c") == 3
         steps = runtime.run(Stepper, STEPS, run_id="steps").output
         assert len(steps) == STEPS
