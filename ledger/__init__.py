@@ -22,7 +22,8 @@ if TYPE_CHECKING:
         checked,
     )
     from perdure.ledger.batch_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
-    from perdure.ledger.bucket_cache import CACHE_VARIABLE, begin_cache, bucket_of, check_url, is_url
+    from perdure.ledger.bucket_cache import CACHE_VARIABLE, begin_cache, bucket_of, given_as
+    from perdure.ledger.bucket_url import checked_url, is_url
     from perdure.ledger.codec import decode, pack, unpack, unpack_opened
     from perdure.ledger.directory_format import (
         AGENTS,
@@ -208,7 +209,7 @@ if TYPE_CHECKING:
     from perdure.ledger.storage.this_machine import mount_of
     from perdure.ledger.store.batches import BATCH_MIN, batch_of, count_of, expand_rows
     from perdure.ledger.store.bucket_store import open_bucket
-    from perdure.ledger.store.store import BatchRow, FactRow, First, Payload, Record, Row, Store, Wanted
+    from perdure.ledger.store.store import BatchRow, CarryingStore, FactRow, First, Payload, Record, Row, Store, Wanted
     from perdure.ledger.timeouts import arm
     from perdure.ledger.values import (
         FINGERPRINT_BYTES,

@@ -63,7 +63,7 @@ from perdure.actors.ray_world.ray_internals import (
     shut_down,
     workers_of,
 )
-from perdure.ledger import BadRequest, PerdureError, RuntimeClosed, SupervisorUnreachable
+from perdure.ledger import BadRequest, PerdureError, RuntimeClosed, SupervisorUnreachable, given_as
 from perdure.policies import backoff_ms
 
 T = TypeVar("T")
@@ -153,7 +153,7 @@ class Driver:
         entered = self._submit(functools.partial(self._enter, member, address, start_with))
         try:
             if wait([entered], SILENT_S).not_done:
-                sys.stderr.write(f"perdure: opening {member.data}; a Ray takes a while on a busy machine\n")
+                sys.stderr.write(f"perdure: opening {given_as(member.data)}; a Ray takes a while on a busy machine\n")
             return entered.result()
         except BaseException:
             if not entered.done():  # Ctrl-C, for example: nothing else would leave what is entered meanwhile

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from perdure.ledger import CACHE_VARIABLE, BadRequest, begin_cache, check_url, is_url
+from perdure.ledger import CACHE_VARIABLE, BadRequest, begin_cache, checked_url, is_url
 
 FIELD: Final = "data"
 _UNUSABLE: Final = {
@@ -43,7 +43,7 @@ def data_directory(given: object) -> Path:
 
 
 def _cache(url: str) -> Path:
-    check_url(url)
+    url = checked_url(url)
     try:
         return begin_cache(url)
     except OSError as problem:

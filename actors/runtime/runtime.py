@@ -43,7 +43,15 @@ from perdure.actors.runtime.data_directory import check_program, data_directory
 from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, awaited
 from perdure.actors.threads import awaitable, wait_for
-from perdure.ledger import BadRequest, RuntimeClosed, SupervisorUnreachable, bucket_of, check_format, check_whole
+from perdure.ledger import (
+    BadRequest,
+    RuntimeClosed,
+    SupervisorUnreachable,
+    bucket_of,
+    check_format,
+    check_whole,
+    given_as,
+)
 from perdure.policies import Limits
 
 
@@ -296,7 +304,7 @@ class Runtime:
         serves it already has others, or if the runtime is open. With `may_start=False`: `SupervisorUnreachable` if nothing serves it.
         """
         if self._session is not None and self._session.is_ours:
-            raise BadRequest("runtime", f"it is open on {self.data} already")
+            raise BadRequest("runtime", f"it is open on {given_as(self.data)} already")
         check_program()
         try:
             cluster = self._enter()
@@ -323,7 +331,7 @@ class Runtime:
             check_format(self.data)
         found = RayCluster.found(self.data, self._address)
         if found is None:
-            raise SupervisorUnreachable(f"nothing serves {self.data}")
+            raise SupervisorUnreachable(f"nothing serves {given_as(self.data)}")
         return found
 
     async def _first_answer(self) -> Plain:
@@ -331,7 +339,7 @@ class Runtime:
             async with asyncio.timeout(None if self._may_start else LOOK_S):
                 return await self.client.ask("limits")
         except TimeoutError:
-            raise SupervisorUnreachable(f"the supervisor of {self.data} does not answer") from None
+            raise SupervisorUnreachable(f"the supervisor of {given_as(self.data)} does not answer") from None
 
     def close(self) -> None:
         """End the conversation; a cluster that this runtime started ends too, and everything durable stays. Callers that wait get a

@@ -26,7 +26,6 @@ from datetime import timedelta
 from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
-from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import (
@@ -39,6 +38,7 @@ from obstore.exceptions import (
 )
 from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, ObjectStore, S3Store, from_url
 
+from perdure.ledger.bucket_url import KEYS, checked_url
 from perdure.ledger.errors import BadRequest, LedgerError
 from perdure.ledger.slots import Answer, Create, Delete, Get, Newest, NoAnswer, Request
 
@@ -56,12 +56,10 @@ _USUAL, _USUAL_MIN = 200, 20  # as many of the last requests tell what is usual,
 _USUAL_MIN_S: Final = 0.05
 _LONG_S: Final = 1e6
 _THREADS: Final = 64  # they are made as they are needed: for reads at the same time, and for what is late
-_PREFIX_BYTES: Final = 500  # S3 allows 1,024 for a key
 _WORDS_MAX: Final = 500  # of what a client says
 
-_KEYS: Final = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your store has in their place"
-_UNKNOWN: Final = "it does not know the keys", _KEYS
-_NO_KEYS: Final = "no keys were found, and this machine has no role that gives any", _KEYS
+_UNKNOWN: Final = "it does not know the keys", KEYS
+_NO_KEYS: Final = "no keys were found, and this machine has no role that gives any", KEYS
 _NO_BUCKET: Final = "there is no such bucket", "create it, or correct the address"
 _REGION: Final = "it is in another region", "set AWS_REGION"
 _FINAL: Final = {
@@ -282,7 +280,7 @@ def _store_at(url: str, answer_s: float) -> ObjectStore:
             return MemoryStore()
         if url.startswith("file:"):
             return LocalStore.from_url(url, mkdir=True)
-        _check(url)
+        checked_url(url)
         return from_url(
             url,
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=1)},
@@ -296,19 +294,3 @@ def _store_at(url: str, answer_s: float) -> ObjectStore:
         if isinstance(problem, BadRequest | KeyboardInterrupt | SystemExit):
             raise
         raise BadRequest("data", f"{url!r} cannot be opened: {problem}") from problem
-
-
-def _check(url: str) -> None:
-    """Refuse what obstore would pass over, so that it opened another prefix than the one that is read."""
-    parts = urlsplit(url)
-    if parts.username is not None and parts.password is not None:
-        raise BadRequest("data", f"an address with keys in it is not opened, since it is shown and logged; {_KEYS}")
-    prefix = unquote(parts.path).strip("/")
-    if any(each in url for each in "?#") or not url.isprintable():
-        raise BadRequest("data", f"{url!r} has characters that no address of a bucket has, such as ? or #")
-    if prefix and not {"", ".", ".."}.isdisjoint(prefix.split("/")):
-        raise BadRequest("data", f"{url!r} has an empty part, `.` or `..` in its prefix")
-    if len(prefix.encode()) > _PREFIX_BYTES:
-        raise BadRequest(
-            "data", f"a prefix may have {_PREFIX_BYTES} bytes, and that of {url!r} has {len(prefix.encode())}"
-        )

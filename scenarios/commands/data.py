@@ -15,7 +15,7 @@ import typer
 
 from perdure import actors
 from perdure.actors import LOGS, mistakable, read_record
-from perdure.ledger import AGENTS, HARD, BadRequest, Status, lasting, name_of, type_of
+from perdure.ledger import AGENTS, HARD, BadRequest, Status, bucket_of, given_as, lasting, name_of, type_of
 from perdure.scenarios.commands.background import about, counted, show_agent, tally
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.opening import opened
@@ -126,7 +126,7 @@ def _gateways(ledger: ColdLedger | Runtime) -> list[dict[str, Any]]:
 def _print_overview(data: Path, told: dict[str, Any]) -> None:
     served, runs = told["supervisor"], told["runs"]
     by = f"served by process {served['pid']} on {served['node']}" if served else "no supervisor serves it now"
-    print(f"{data}: {by}")
+    print(f"{given_as(data)}: {by}")
     for words in mistakable(data / "code"):
         print(f"names  {words}")
     print("runs   " + (", ".join(f"{count} {status}" for status, count in runs.items() if count) or "none"))
@@ -374,7 +374,7 @@ def _directory(data: Path, ledger: ColdLedger | Runtime) -> dict[str, Any]:
     files = [path for path in data.rglob("*") if path.is_file()]
     record = read_record(data)
     return {
-        "directory": str(data.resolve()),
+        "directory": bucket_of(data) or str(data.resolve()),
         "cluster": record.address if record is not None else "none",
         "megabytes": round(sum(path.stat().st_size for path in files) / 1_048_576, 1),
         "logs": f"{data.resolve() / LOGS}, shown by perdure logs",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from perdure import actors
 from perdure.actors import read_record
-from perdure.ledger import NoLongerServed, SupervisorUnreachable
+from perdure.ledger import NoLongerServed, SupervisorUnreachable, given_as
 from perdure.scenarios.commands.cold import ColdLedger
 
 if TYPE_CHECKING:
@@ -36,5 +36,5 @@ def opened(data: Path) -> Iterator[ColdLedger | Runtime]:
             yield runtime
             return
     with ColdLedger(data) as ledger:
-        print(f"No supervisor serves {data}. Its ledger answers, and nothing is started.", file=sys.stderr)
+        print(f"No supervisor serves {given_as(data)}. Its ledger answers, and nothing is started.", file=sys.stderr)
         yield ledger

@@ -43,6 +43,7 @@ def said(*arguments: str) -> Result:
 
 def test_it_is_looked_at_without_beginning_anything(filled: str, tmp_path: Path) -> None:
     before = sorted((tmp_path / "bucket").rglob("*"))
+    assert filled in said("ps", "--data", filled).output, "as it was given, and not where its cache is"
     for command in ("audit", "ps", "show"):
         told = said(command, "--json", "--data", filled)
         assert told.exit_code == 0, told.output
@@ -99,6 +100,18 @@ def test_a_url_stands_for_a_cache_on_this_machine(url: str) -> None:
     data = data_directory(url)
     assert (data, bucket_of(data)) == (cache_of(url), url)
     assert bucket_of(data.parent) == ""
+
+
+def test_one_bucket_has_one_cache_however_its_url_is_written(url: str) -> None:
+    assert data_directory(f"{url}/") == data_directory(url.replace("file", "FILE")) == data_directory(url)
+
+
+def test_keys_in_a_url_are_refused_before_they_are_written_anywhere(url: str, tmp_path: Path) -> None:
+    assert url
+    with pytest.raises(BadRequest, match="keys in it") as refused:
+        Runtime("s3://AKIA123:hidden@bucket/prefix")
+    assert "hidden" not in str(refused.value)
+    assert not (tmp_path / "cache").exists()
 
 
 def test_a_cache_that_cannot_be_made_is_said_with_where_to_say_another_place(

@@ -1,0 +1,53 @@
+"""What the URL of a bucket may be: `s3://bucket/prefix`, `gs://…`, `az://…`, or `file://…` for a directory that stands for one."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from perdure.ledger.errors import BadRequest
+
+FIELD: Final = "data"
+PREFIX_BYTES: Final = 500  # S3 allows 1,024 for a key
+KEYS: Final = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or what your store has in their place"
+SCHEMES: Final = ("s3", "gs", "az", "file")
+_URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+
+
+def is_url(text: str) -> bool:
+    """Whether this names a bucket, and not a directory."""
+    return _URL.match(text) is not None
+
+
+def checked_url(url: str) -> str:
+    """The URL of a bucket in the one form in which it is compared. Raises `BadRequest` for one that no bucket has, or that a store would
+    read as that of another prefix."""
+    scheme, _, rest = url.partition("://")
+    scheme, parts = scheme.lower(), urlsplit(url)
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{each}://" for each in SCHEMES)
+        raise BadRequest(
+            FIELD, f"{url!r:.200} is no bucket that Perdure knows; it knows {known}. A directory is given as a path"
+        )
+    if parts.username is not None and parts.password is not None:
+        raise BadRequest(FIELD, f"an address with keys in it is not opened, since it is shown and logged; {KEYS}")
+    if scheme != "file" and not parts.netloc:
+        raise BadRequest(FIELD, f"{url!r:.200} names no bucket; write {scheme}://bucket/prefix")
+    if any(each in url for each in "?#") or not url.isprintable():
+        words = (
+            "has options or characters that no address of a bucket has, such as ? or #, or that stores read differently"
+        )
+        raise BadRequest(
+            FIELD, f"{url!r:.200} {words}; keys and endpoints are said by variables such as AWS_ENDPOINT_URL"
+        )
+    prefix = unquote(parts.path).strip("/")
+    if prefix and not {"", ".", ".."}.isdisjoint(prefix.split("/")):
+        raise BadRequest(
+            FIELD, f"{url!r:.200} has an empty part, `.` or `..` in its prefix, which stores read differently"
+        )
+    if scheme != "file" and len(prefix.encode()) > PREFIX_BYTES:
+        raise BadRequest(
+            FIELD, f"a prefix may have {PREFIX_BYTES} bytes, and that of {url!r} has {len(prefix.encode())}"
+        )
+    return f"{scheme}://{rest.rstrip('/')}"
