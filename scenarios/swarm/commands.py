@@ -85,7 +85,10 @@ def swarm_command(
 
 
 def replay(
-    seed: Annotated[int, typer.Argument(help="The seed.")], story: Story = None, as_json: AsJson = False
+    seed: Annotated[int, typer.Argument(help="The seed.")],
+    story: Story = None,
+    carried: Carried = False,
+    as_json: AsJson = False,
 ) -> None:
     """Play one seed of the swarm again, exactly as it was, and print what went wrong. The exit code is 1 if anything did.
 
@@ -94,7 +97,7 @@ def replay(
         perdure replay 42 --story trees
     """
     known(story)
-    report = play(seed, story)
+    report = play(seed, story, carried=carried)
     if as_json:
         print(json.dumps({**asdict(report), "ok": report.ok}))
     else:

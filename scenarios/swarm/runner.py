@@ -82,6 +82,7 @@ class SeedReport:
     seconds: float
     problem: str = ""
     trace: str = field(default="", compare=False)
+    carried: bool = False
 
     @property
     def ok(self) -> bool:
@@ -91,8 +92,9 @@ class SeedReport:
     def replay(self) -> str:
         """The line that plays this seed again: a command, or for a story of your own a call."""
         if self.story not in STORIES:
-            return f"perdure.scenarios.swarm.runner.play({self.seed}, {self.story})"
-        return f"perdure replay {self.seed}" + (f" --story {self.story}" if self.story != story_of(self.seed) else "")
+            return f"perdure.scenarios.swarm.runner.play({self.seed}, {self.story}{', carried=True' * self.carried})"
+        drawn = "" if self.story == story_of(self.seed) else f" --story {self.story}"
+        return f"perdure replay {self.seed}{drawn}{' --carried' * self.carried}"
 
 
 @dataclass
@@ -169,6 +171,7 @@ def play(seed: int, story: str | Story | None = None, *, limits: Limits = SWIFT,
         perf_counter() - begun_s,
         problem,
         trace,
+        carried,
     )
 
 
