@@ -271,6 +271,12 @@ class Life:
             return self._awaited_elsewhere(job)
         return cast("Pending[T]", wait_for(self._begun(job)))
 
+    def wait_durable(self) -> None:
+        """In sync code, wait until what was committed cannot be lost with this machine. Code on a loop does not wait here: it would hold
+        up others, so it awaits `until_durable` of the services."""
+        if self.services.is_carried and self.transaction is None and not has_loop():
+            wait_for(self._begun(self.services.until_durable()))
+
     async def _awaited_elsewhere(self, job: Pending[T]) -> T:
         return await awaitable(self._begun(job))
 

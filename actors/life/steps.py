@@ -78,15 +78,21 @@ class RemembersSteps:
             if inspect.isawaitable(outcome):
                 return self._finish_step(name, called, outcome)
             self._finish(name, called, pack([False, Kept(plain(f"step {name!r}", outcome))]))
-        return _given(outcome) if awaits else outcome
+        if awaits:
+            return self._given_durably(outcome)
+        self._life.wait_durable()
+        return outcome
+
+    async def _given_durably(self, value: T) -> T:
+        await self._life.services.until_durable()
+        return value
 
     async def _finish_step(self, name: str, called: _Called, pending: Awaitable[T]) -> T:
         with self._noted(name, called):
             value = await pending
             body = pack([True, Kept(plain(f"step {name!r}", value))])
             await self._life.written(partial(self._finish, name, called, body))
-            await self._life.services.settled()
-        return value
+        return await self._given_durably(value)
 
     def _call(self, name: str, job: Callable[[], object]) -> _Called:
         made_of = _made_of(job)
