@@ -343,17 +343,17 @@ class JournalLife:
 
 def _framed(parts: Sequence[object]) -> bytes:
     body = encoder()(parts)
-    return body + _digest_of(body)
+    return body + digest_of(body)
 
 
 def _parts_of(key: str, framed: bytes) -> Any:
     body, digest = framed[:-_DIGEST], framed[-_DIGEST:]
-    if _digest_of(body) != digest:
+    if digest_of(body) != digest:
         raise SlotDamaged(key, "its bytes do not fit their digest")
     return unpack(body)
 
 
-def _digest_of(body: bytes) -> bytes:
+def digest_of(body: bytes) -> bytes:
     return blake2b(body, digest_size=_DIGEST).digest()
 
 

@@ -51,7 +51,7 @@ from perdure.actors.jobs.schedule_requests import CallbackOptions, every, instan
 from perdure.actors.life.activity import ACTIVITY, CALL
 from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, AsyncChild, Child, RunOptions
 from perdure.actors.life.class_checks import BOUNDS, check_made
-from perdure.actors.life.placement import Checks
+from perdure.actors.life.host_options import Checks
 from perdure.actors.life.results import Detached, RunHandle, RunHandles, RunInfo, RunResult, statuses_of
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.link.questions import ListRuns

@@ -172,7 +172,7 @@ class OwnStorage(_Group):
         With a directory it is at once. With a bucket a write returns before it is there; what Perdure itself passes on waits for it, and
         so does `await run.step(…)`. What you send yourself right after a write does not.
         """
-        return self._perdure.bridge(self._perdure.services.settled())
+        return self._perdure.bridge(self._perdure.services.until_durable())
 
     def fork(self, name: str) -> None:
         """Give a new agent of this class a copy of this agent's storage; refused if that agent has one."""

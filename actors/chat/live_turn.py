@@ -32,7 +32,7 @@ from perdure.actors.chat.turn import Turn
 from perdure.actors.code.author_call import in_words, result_of, text_of, tried
 from perdure.actors.life.activity import CALL
 from perdure.actors.life.child_types import RunOptions
-from perdure.actors.life.placement import Placement
+from perdure.actors.life.host_options import Placement
 from perdure.actors.life.results import Detached, RunHandle, RunResult
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import TOOL
@@ -327,7 +327,7 @@ class LiveTurn:
             return
         if tool.effect != "pure":  # a later life must know that the call has begun
             self.stream.flush(calls=[(call_id, {"attempt": context.attempt, "at_ms": self._state.tenant.now_ms()})])
-            await self._tenant.services.settled()
+            await self._tenant.services.until_durable()
         with spans.tool(self.turn, part, context.attempt) as ended:
             limit_ms = tool.limit_ms(self._agent.tool_timeout_ms)
             end = await execute(self._tenant, tool, part.get("input"), context, limit_ms)

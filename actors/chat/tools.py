@@ -37,7 +37,7 @@ from perdure.actors.chat.tool_schema import ToolContext, ToolInput, context_name
 from perdure.actors.code.author_call import is_async, overrides, tried_now
 from perdure.actors.code.naming import function_name, load_function
 from perdure.actors.code.written import signature_of
-from perdure.actors.life.placement import ASKED_OF_RAY, Placement, pool_spec
+from perdure.actors.life.host_options import ASKED_OF_RAY, Placement, pool_spec
 from perdure.actors.life.results import Detached, RunResult
 from perdure.ledger import BadRequest, PerdureError, check_bool, check_number, check_word, pack
 from perdure.policies import Json, JsonObject

@@ -27,7 +27,7 @@ from perdure.actors.link.messages import (
     CallAnswered,
     CallAstray,
     CallCut,
-    Code,
+    CodeFiles,
     Deliver,
     Happened,
     HoldStorage,
@@ -296,7 +296,7 @@ class Host:
             tenant.lost_by = said.cause
             tenant.spawn(tenant.wake())
 
-    def _code(self, said: Code) -> None:
+    def _code(self, said: CodeFiles) -> None:
         if self.services.code is not None:
             self.services.code.put(said.files)
 
@@ -388,7 +388,7 @@ class Host:
         Passivate: _passivate,
         RetireHost: _retire,
         HoldStorage: _hold_storage,
-        Code: _code,
+        CodeFiles: _code,
         Ping: lambda *_: None,  # the next exchange is the answer, and it is on its way already
     }
 

@@ -290,7 +290,7 @@ class Tenant(Life):
         # What goes wrong is told by the supervisor's way, which the caller takes next.
         self._enter(trace)
         reply, problem = await tried(self._asked_here(method_name, body))
-        await self.services.settled()  # this answer goes past the supervisor
+        await self.services.until_durable()  # this answer goes past the supervisor
         self.touch()
         return reply if problem is None else None
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from perdure.actors.code.author_call import tried_now
+from perdure.actors.life.host_options import pool_spec
 from perdure.actors.life.life import Life
-from perdure.actors.life.placement import pool_spec
 from perdure.ledger import Alarm, StorageLost
 from perdure.ledger.storage.agent_storages import FIBER_OPEN, QUEUED, SCHEDULE
 

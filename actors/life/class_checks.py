@@ -13,7 +13,7 @@ from typing import Any, Final
 from perdure.actors.code.annotations import is_of_perdure
 from perdure.actors.code.signatures import check_run, run_shapes, shapes_of
 from perdure.actors.life.class_options import count
-from perdure.actors.life.placement import PLACEMENT, Checks, pool_spec
+from perdure.actors.life.host_options import PLACEMENT, Checks, pool_spec
 from perdure.ledger import BadRequest, check_bool, check_ms
 from perdure.policies import InvalidValue, Retries
 

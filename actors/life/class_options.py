@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import ClassVar, Protocol, cast
 
 from perdure.actors.code.author_call import overrides
-from perdure.actors.life.placement import Placed, pool_spec
+from perdure.actors.life.host_options import Placed, pool_spec
 from perdure.ledger import check_ms, check_whole
 from perdure.policies import JsonObject
 

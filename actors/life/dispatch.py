@@ -13,9 +13,9 @@ from perdure.actors.code.signatures import run_shapes
 from perdure.actors.event_stream import Followed
 from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.child_types import RunOptions
+from perdure.actors.life.host_options import Placement
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
-from perdure.actors.life.placement import Placement
 from perdure.actors.life.results import (
     REFUSED_BY_LIMIT,
     UNREADABLE,

@@ -24,9 +24,9 @@ from perdure.actors.life.activity import ACTIVITY
 from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.dispatch import Dispatch
 from perdure.actors.life.handle import Handle
+from perdure.actors.life.host_options import pool_spec
 from perdure.actors.life.life import Life
 from perdure.actors.life.outbox import Outbox
-from perdure.actors.life.placement import pool_spec
 from perdure.actors.link.caller import THROUGH, Address, AgentCaller, TellContent, standalone_of
 from perdure.actors.link.direct_calls import split_route
 from perdure.actors.link.messages import Abort

@@ -16,7 +16,7 @@ from perdure.actors.code.author_call import text_of, traced
 from perdure.actors.code.carried_code import CarriedCode
 from perdure.actors.life.commit_batcher import CommitBatcher
 from perdure.actors.link.call_log import CallLog
-from perdure.actors.link.messages import CallAnswered, Code, Message, Patches, Plain
+from perdure.actors.link.messages import CallAnswered, CodeFiles, Message, Patches, Plain
 from perdure.actors.link.peer import LATER_S, Peer
 from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.link.wire import error_to_plain
@@ -114,7 +114,7 @@ class HostServices:
     def _said_first(self) -> list[Message]:
         said: list[Message] = []
         if self.code is not None and (files := self.code.take()):
-            said.append(Code(files))
+            said.append(CodeFiles(files))
         if self._carried is not None and (patches := self._carried.take_patches()):
             said.append(Patches([each.packed() for each in patches]))
         return said
@@ -129,10 +129,10 @@ class HostServices:
         if self._carried is not None:
             self._carried.let_go(agent_id)
 
-    async def settled(self) -> None:
+    async def until_durable(self) -> None:
         """Wait until nothing that was committed here can be lost with this machine."""
         if self._carried is not None:
-            await self.peer.settled()
+            await self.peer.until_durable()
 
     def _soon_patches(self) -> None:
         if not self._is_saying_patches:

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import Final
 
 from perdure.actors.code.author_call import tried
+from perdure.actors.life.host_options import pool_spec
 from perdure.actors.life.life import Life
-from perdure.actors.life.placement import pool_spec
 from perdure.actors.link.caller import TellContent
 from perdure.actors.link.messages import Plain
 from perdure.ledger import BadRequest, ConflictingRequest, Forget, Overloaded, Request, Tell, digest_of, pack, unpack

@@ -12,8 +12,8 @@ from perdure.actors.life.activity import ACTIVITY, Activity
 from perdure.actors.life.child_types import RunOptions
 from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.class_options import Runs, class_options
+from perdure.actors.life.host_options import Placement, pool_spec
 from perdure.actors.life.life import Life
-from perdure.actors.life.placement import Placement, pool_spec
 from perdure.actors.life.results import Detached
 from perdure.actors.telemetry.telemetry import carried_by_run
 from perdure.ledger import (

@@ -138,7 +138,7 @@ class Patches(NamedTuple):
     patches: list[bytes]
 
 
-class Code(NamedTuple):
+class CodeFiles(NamedTuple):
     """Files of the code directory, by names (`actors.code.carried_code`): from a peer to the supervisor, which keeps them, and from there
     to the others. It goes before whatever needs them."""
 
@@ -361,7 +361,7 @@ Question: TypeAlias = Call | Abort | Tell | Steering | Query
 Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled
 """The stimuli that hosts report."""
 
-FromPeer: TypeAlias = Request | Ask | Wait | Code
+FromPeer: TypeAlias = Request | Ask | Wait | CodeFiles
 FromClient: TypeAlias = ClientHello | Follow | Observe | Adopt
 FromHost: TypeAlias = (
     HostHello | Report | CallAnswered | CallCut | CallAstray | HostVitals | Prepared | InboxKept | Patches
@@ -371,7 +371,7 @@ ToHost: TypeAlias = (
     | HoldStorage
 )  # fmt: skip
 ToPeer: TypeAlias = RunEnded | RunsEnded | Refused | Exists | Reply
-FromSupervisor: TypeAlias = ToHost | RunEvent | ToPeer | Happened | Code
+FromSupervisor: TypeAlias = ToHost | RunEvent | ToPeer | Happened | CodeFiles
 Message: TypeAlias = FromPeer | FromClient | FromHost | FromSupervisor
 
 
@@ -398,7 +398,7 @@ TABLE: Final[dict[type[Message | Question], Direction]] = {
     **dict.fromkeys(get_args(Question), Direction.ASKED),
     RunEvent: Direction.TO_CLIENT,
     Happened: Direction.FROM_HOST_TO_CLIENTS,
-    Code: Direction.BETWEEN,
+    CodeFiles: Direction.BETWEEN,
 }
 """Every kind of message, and who says it to whom. The position of a kind is its number on the wire."""
 

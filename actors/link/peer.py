@@ -10,7 +10,7 @@ What is pushed stays in the link until the supervisor has made it durable, throu
 lives. After a failure, or when the supervisor answers with another epoch, a new session begins with a hello.
 
 Where the storages of agents are carried by the supervisor, what was committed is said before whatever is said next, or a moment later. So
-nothing that was said can speak of a commit that is lost, and what leaves this process by other ways waits for `settled`.
+nothing that was said can speak of a commit that is lost, and what leaves this process by other ways waits for `until_durable`.
 
 What is pushed can be encoded: it is at once, or it is an end of a run that surely can be (`wire.piece_of`). Anything else raises
 `BadRequest` to who pushes it, and was not said; so no message can harm the conversation of others.
@@ -151,7 +151,7 @@ class Peer:
         self._hurry.set()
         return future
 
-    async def settled(self) -> None:
+    async def until_durable(self) -> None:
         """Wait until all that was committed here is durable."""
         self.say_first()
         if not self.is_clear:

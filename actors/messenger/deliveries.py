@@ -186,7 +186,7 @@ class Posts:
 
     async def _asked(self, what: str, request: Callable[[], Awaitable[T]]) -> tuple[T | None, ProviderTrouble | None]:
         """Make one request. Errors other than `ProviderTrouble` are bugs of the adapter, and are not repeated."""
-        await self._replies.tenant.services.settled()
+        await self._replies.tenant.services.until_durable()
         self._replies.tenant.faults.at(KillPoint.BEFORE_EFFECT, f"messenger {what}")
         begun_ms = self._replies.tenant.now_ms()
         try:

@@ -12,7 +12,7 @@ from perdure import ledger
 from perdure.actors.code.naming import load_type
 from perdure.actors.ports import PoolSpec
 from perdure.actors.ray_world.cluster_record import check_directory
-from perdure.ledger import AGENTS, LEDGER, BadRequest, CarriedDisk, Store, begin_cache, own_folder
+from perdure.ledger import AGENTS, LEDGER, BadRequest, CarriedDisk, CarryingStore, begin_cache, own_folder
 from perdure.policies import Limits
 
 LOGS: Final = "logs"
@@ -114,7 +114,7 @@ class Deployment(NamedTuple):
         return self.part("agent_storages", self.part("disk", self.data / "agents"))
 
 
-def bucket_store(place: Path, url: str, *, looks: bool = False) -> Store:
+def bucket_store(place: Path, url: str, *, looks: bool = False) -> CarryingStore:
     """The ledger in a bucket, with its cache at a place; with `looks` to look at it only. Raises `BadRequest` if what reaches buckets is
     not installed."""
     try:

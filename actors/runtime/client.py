@@ -18,14 +18,14 @@ from perdure.actors.life.class_checks import check_class
 from perdure.actors.life.class_options import class_options
 from perdure.actors.life.dispatch import result_of
 from perdure.actors.life.handle import Handle, address_of
-from perdure.actors.life.placement import pool_spec
+from perdure.actors.life.host_options import pool_spec
 from perdure.actors.life.results import RunHandle, RunResult
 from perdure.actors.life.run_requests import input_shape, preview
 from perdure.actors.link.caller import Address, AgentCaller
 from perdure.actors.link.direct_calls import DirectCalls
 from perdure.actors.link.messages import (
     ClientHello,
-    Code,
+    CodeFiles,
     Fields,
     Follow,
     Happened,
@@ -102,7 +102,7 @@ class Client:
 
     def _said_first(self) -> list[Message]:
         files = {} if self._code is None else self._code.take()
-        return [Code(files)] if files else []
+        return [CodeFiles(files)] if files else []
 
     def take(self, limits: Limits) -> None:
         """Use these limits from now on."""
@@ -151,7 +151,7 @@ class Client:
                         follower(frame)
             case Happened():
                 self._happened(message)
-            case Code(files):
+            case CodeFiles(files):
                 if self._code is not None:
                     self._code.put(files)
             case _:

@@ -100,14 +100,14 @@ MakeSupervisor = Callable[[World, Fleet], SupervisorLike]
 MakeHost = Callable[[World, Transport, str], HostLike]
 
 
-class Growth(NamedTuple):
+class NodeGrowth(NamedTuple):
     """What a host waits for, in words, and for how long."""
 
     waits_for: str = ""
     after_ms: float = 0
 
 
-NOTHING_LACKS: Final = Growth()
+NOTHING_LACKS: Final = NodeGrowth()
 
 
 class Machine:
@@ -130,7 +130,7 @@ class Cluster:
         self.machines: dict[str, Machine] = {}
         self.broken: Callable[[PoolSpec], str] = lambda _spec: ""  # why hosts of this pool fail as they start
         self.lack: Callable[[PoolSpec], str] = lambda _spec: ""  # what no node has of what they ask for
-        self.growth: Callable[[PoolSpec], Growth] = lambda _spec: NOTHING_LACKS
+        self.growth: Callable[[PoolSpec], NodeGrowth] = lambda _spec: NOTHING_LACKS
         self.elsewhere: dict[str, str] = {}  # nodes that do not see the directory, and what each has instead
         self.draining: dict[str, NodeDrain] = {}
         self.crashes: list[SimFailure] = []
@@ -441,7 +441,7 @@ class Simulation:
         """From now on no node has this of what hosts of a pool ask for; nothing is missing where it is empty."""
         self._cluster.lack = lack
 
-    def grow_nodes(self, growth: Callable[[PoolSpec], Growth]) -> None:
+    def grow_nodes(self, growth: Callable[[PoolSpec], NodeGrowth]) -> None:
         """From now on hosts of a pool wait for nodes that come."""
         self._cluster.growth = growth
 

@@ -82,7 +82,7 @@ class EffectExecutor:
     async def _hold_storages(self, carrier: StorageCarrier, effects: list[Effect]) -> None:
         # A host is told what a storage is before the life begins that needs it.
         for session, agent in [each for effect in effects for each in self._beginning(effect)]:
-            if not carrier.exists(agent):
+            if not carrier.may_exist(agent):
                 continue
             try:
                 image = await self._world.threads.commit(partial(carrier.begins, agent))

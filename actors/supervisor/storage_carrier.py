@@ -4,14 +4,24 @@ begins with what is durable. The code directory rides with it as if it were a st
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
 from perdure.actors.code.carried_code import PACKAGE, put_code
-from perdure.actors.link.messages import Code
+from perdure.actors.link.messages import CodeFiles
 from perdure.actors.supervisor.sessions import PeerSession
-from perdure.ledger import Patch, Payload, Row, StorageImage, Store, View, patch_of, whole
+from perdure.ledger import (
+    BucketUnreachable,
+    CarryingStore,
+    Patch,
+    Payload,
+    Row,
+    StorageImage,
+    View,
+    digest_of,
+    patch_of,
+    whole,
+)
 
 CODE: Final = "code"
 """Stands where an agent's address would; no agent has it."""
@@ -24,11 +34,11 @@ class StorageCarrier:
     acknowledged; the number of a patch tells whether it is known already.
     """
 
-    def __init__(self, view: View, store: Store) -> None:
+    def __init__(self, view: View, store: CarryingStore) -> None:
         self._view, self._store = view, store
         self._numbers: dict[str, int] = {}  # of agents that are awake
         self._due: list[Patch] = []
-        self._code: dict[str, bytes] = {}  # digests
+        self._code: dict[str, str] = {}  # digests
         self._texts: dict[str, bytes] = {}  # of what is no package: Ray brings these to hosts
         self._new: list[tuple[PeerSession, dict[str, bytes]]] = []
 
@@ -54,7 +64,7 @@ class StorageCarrier:
 
     def take_code(self, session: PeerSession, files: Mapping[str, bytes]) -> None:
         """Take in files of a peer's code directory. They become durable with the facts of this turn."""
-        new = {name: content for name, content in files.items() if self._code.get(name) != _digest(content)}
+        new = {name: content for name, content in files.items() if self._code.get(name) != digest_of(content)}
         if new:
             number = self._numbers[CODE] = self._known(CODE) + 1
             self._due.append(Patch(CODE, 0, number, [whole(name, content) for name, content in new.items()]))
@@ -67,12 +77,12 @@ class StorageCarrier:
             self._texts |= texts
             for session in sessions if texts else ():
                 if session is not sender:
-                    session.say(Code(texts))
+                    session.say(CodeFiles(texts))
         self._new.clear()
 
     def greet(self, session: PeerSession) -> None:
         if self._texts:
-            session.say(Code(self._texts))
+            session.say(CodeFiles(self._texts))
 
     def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Patch]) -> None:
         """Make these durable, and write the code among them into this machine's code directory."""
@@ -82,7 +92,7 @@ class StorageCarrier:
                 self._keep_code({part.file: bytes(part.content) for part in patch.parts})
 
     def _keep_code(self, files: Mapping[str, bytes]) -> None:
-        self._code |= {name: _digest(content) for name, content in files.items()}
+        self._code |= {name: digest_of(content) for name, content in files.items()}
         self._texts |= {name: content for name, content in files.items() if not name.endswith(PACKAGE)}
         if self._store.cache_dir:
             put_code(Path(self._store.cache_dir) / CODE, files)
@@ -93,7 +103,14 @@ class StorageCarrier:
         return due
 
     def exists(self, agent_id: str) -> bool:
-        return agent_id in self._numbers or self._store.has_storage(agent_id)
+        return self._known(agent_id) > 0
+
+    def may_exist(self, agent_id: str) -> bool:
+        """The same, from memory: False is sure."""
+        return agent_id in self._numbers or self._store.may_have_storage(agent_id)
+
+    def unreachable(self) -> BucketUnreachable | None:
+        return self._store.unreachable()
 
     def begins(self, agent_id: str) -> StorageImage | None:
         """What a life begins with. It reads the store, on the thread that does so."""
@@ -115,8 +132,6 @@ class StorageCarrier:
 
     def _known(self, agent_id: str) -> int:
         known = self._numbers.get(agent_id)
-        return self._store.patches_of(agent_id) if known is None else known
-
-
-def _digest(content: bytes) -> bytes:
-    return blake2b(content, digest_size=16).digest()
+        if known is None:
+            return self._store.patches_of(agent_id) if self._store.may_have_storage(agent_id) else 0
+        return known

@@ -25,7 +25,7 @@ from perdure.actors.link.messages import (
     CallAnswered,
     CallCut,
     ClientHello,
-    Code,
+    CodeFiles,
     Exists,
     Happened,
     HostHello,
@@ -60,6 +60,7 @@ from perdure.ledger import (
     BATCH_MIN,
     Adopt,
     BadRequest,
+    CarryingStore,
     Ended,
     Fact,
     Overloaded,
@@ -173,7 +174,7 @@ class Supervisor:
         self.findings = list(boot.findings)
         self.view = restore(boot)
         if self.store.carries_storages:
-            self._carrier = StorageCarrier(self.view, self.store)
+            self._carrier = StorageCarrier(self.view, cast("CarryingStore", self.store))
             await self.world.threads.commit(self._carrier.begin)
         self.clock = LedgerClock(self.world.clock, self.view)
         self.view.awake_at_ms = self.clock.began_ms
@@ -323,7 +324,7 @@ class Supervisor:
         elif isinstance(message, Patches):
             assert self._carrier is not None, "a host carries its storages because its supervisor does"
             self._carrier.take(session.peer_id, message.patches)
-        elif isinstance(message, Code):
+        elif isinstance(message, CodeFiles):
             assert self._carrier is not None, "only a cache is told to others"
             self._carrier.take_code(session, message.files)
         elif self._carrier is not None and isinstance(message, CallAnswered | CallCut | Happened):
@@ -395,10 +396,12 @@ class Supervisor:
         self.world.faults.at(KillPoint.BEFORE_COMMIT)
         began_s = asyncio.get_running_loop().time()
         count = count_of(rows)
-        is_brief = count <= BRIEF_MAX and not payloads and not self.sessions.inbox and self._carrier is None
-        append = self.store.append if self._carrier is None else self._carrier.append
-        commit = self.world.threads.commit(partial(append, rows, payloads, patches), is_brief=is_brief)
-        await (commit if self._carrier is None else self._meanwhile(commit))
+        is_brief = count <= BRIEF_MAX and not payloads and not self.sessions.inbox
+        if self._carrier is None:
+            await self.world.threads.commit(partial(self.store.append, rows, payloads), is_brief=is_brief)
+        else:
+            append = partial(self._carrier.append, rows, payloads, patches)
+            await self._meanwhile(self.world.threads.commit(append), self._carrier)
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
         self.world.metrics.observe("commit_ms", took_ms)
         self.queries.work.commits += 1
@@ -408,12 +411,12 @@ class Supervisor:
         self.checkpoints.committed(count + len(patches))
         return took_ms
 
-    async def _meanwhile(self, commit: Coroutine[object, object, None]) -> None:
+    async def _meanwhile(self, commit: Coroutine[object, object, None], carrier: StorageCarrier) -> None:
         """Wait until a commit is in the bucket. When that does not answer, what clients ask for is refused, and questions are answered."""
         committing, findings = awaited(commit), list(self.findings)
         try:
             while not (await asyncio.wait({committing}, timeout=LOOK_MS / 1000))[0]:
-                trouble = self.store.unreachable()
+                trouble = carrier.unreachable()
                 if trouble is not None:
                     self.findings[:] = [*findings, f"{trouble}. What is shown here may not be durable yet"]
                     self.intake.refuse_waiting(trouble)

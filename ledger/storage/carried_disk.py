@@ -1,8 +1,8 @@
 """The disk of a host that owns no storages: what is committed here is carried to the supervisor, and the files are a cache.
 
 The supervisor says what a storage is before a life of its agent begins (`hold`), and the files are made then; they are dropped when the
-life ends. So a host needs nothing but its supervisor, and whatever a death leaves here is never read again. Nothing is synchronised: a
-commit is durable when its patch is, and until then nothing that speaks of it may leave the process (`actors.link.peer`).
+life ends. So a host needs nothing but its supervisor, and whatever a death leaves here is never read again. Nothing has to be
+synchronised: a commit is durable when its patch is, and until then nothing that speaks of it may leave the process (`actors.link.peer`).
 
 A log is carried as it is written. Of a database, what DuckDB's log has grown by is carried after each commit. A checkpoint changes the file
 itself: then the blocks that changed are carried, and that the log is empty, in one patch.
@@ -14,7 +14,6 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
-from hashlib import blake2b
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -25,6 +24,7 @@ from perdure.ledger.errors import StorageError, StorageLost
 from perdure.ledger.storage.disk import Disk
 from perdure.ledger.storage.file_disk import FileDisk, log_of, place_of
 from perdure.ledger.storage.log_file import FileLog, LogFile
+from perdure.ledger.storage.log_format import check_of
 from perdure.ledger.storage.patches import MAIN, WAL, FilePatch, Patch, StorageImage, whole
 from perdure.ledger.storage.shared_log import CommitPart, SharedLog
 from perdure.ledger.whole_files import write_at
@@ -204,7 +204,8 @@ class _CarriedLog(FileLog):
         self.write(0, content, durable=True)
 
     def settle(self) -> None:
-        """Nothing is synchronised here."""
+        # its name need not outlive the life
+        ...
 
 
 class _CarriedDatabase:
@@ -212,7 +213,7 @@ class _CarriedDatabase:
 
     def __init__(self, path: Path) -> None:
         self.path, self._wal = path, log_of(path)
-        self._blocks = [_digest(block) for _, block in self._read()]
+        self._blocks = [check_of(block) for _, block in self._read()]
         self._end = self._wal_size()
 
     def grown(self) -> FilePatch | None:
@@ -232,7 +233,7 @@ class _CarriedDatabase:
         before, self._blocks, self._end = self._blocks, [], 0
         size, parts = self.path.stat().st_size, [FilePatch(WAL, 0, b"", 0)]
         for start, block in self._read():
-            digest, at = _digest(block), len(self._blocks)
+            digest, at = check_of(block), len(self._blocks)
             self._blocks.append(digest)
             if at >= len(before) or before[at] != digest:
                 parts.append(FilePatch(MAIN, start, block, size))
@@ -248,7 +249,3 @@ class _CarriedDatabase:
             return self._wal.stat().st_size
         except FileNotFoundError:
             return 0
-
-
-def _digest(block: bytes) -> bytes:
-    return blake2b(block, digest_size=16).digest()

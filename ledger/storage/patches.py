@@ -43,10 +43,6 @@ class Patch(NamedTuple):
     def is_deletion(self) -> bool:
         return self.number == 0
 
-    @property
-    def size(self) -> int:
-        return sum(len(part.content) for part in self.parts)
-
     def packed(self) -> bytes:
         return encoder()([self.agent_id, self.incarnation, self.number, [list(part) for part in self.parts]])
 
@@ -73,12 +69,11 @@ def image_after(image: StorageImage | None, patches: Iterable[Patch]) -> Storage
         if patch.is_deletion:
             files.clear()
         for part in patch.parts:
-            write_part(files.setdefault(part.file, bytearray()), part)
+            _write(files.setdefault(part.file, bytearray()), part)
     return StorageImage(number, {name: bytes(body) for name, body in files.items() if body}) if number else None
 
 
-def write_part(body: bytearray, part: FilePatch) -> None:
-    """Make the change in the content of a file."""
+def _write(body: bytearray, part: FilePatch) -> None:
     if part.start > len(body):
         body.extend(bytes(part.start - len(body)))
     body[part.start : part.start + len(part.content)] = part.content

@@ -1,18 +1,17 @@
 """The agents' storages of a ledger in a bucket: their bases in packs, and their tails in the journal.
 
 A *tail* is what an agent has committed since the last root: patches in slots of the journal, and in memory. Before a root lets these slots
-go, their patches are folded into *bases*: blocks of files, many of them in one object, a *pack*. Where each block lies stands in two tables
-of the ledger's database, so a root that names the database's pieces names all bases too, and one transaction changes both.
+go, their patches are folded into *bases*: blocks of files, many of them in one object, a *pack*. Where each block lies stands in tables of
+the ledger's database, so a root that names the database's pieces names all bases too.
 
-A pack is written once, and never changed. When less than half of it is still in use, what is left is written into the next pack; when
-nothing is, the pack is deleted after the next root.
+A pack is written once, and never changed. When less than half of it is still in use, a root writes what is left into another pack, but for
+the blocks of storages that it folds; when nothing is, the pack is deleted after the root.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
 from threading import RLock
 from typing import Final, NamedTuple
 
@@ -21,6 +20,7 @@ import duckdb
 from perdure.ledger.codec import pack, unpack
 from perdure.ledger.errors import LedgerDamaged
 from perdure.ledger.ids import is_within
+from perdure.ledger.slots import digest_of
 from perdure.ledger.storage.patches import FilePatch, Patch, StorageImage, image_after
 from perdure.ledger.store.duckdb_file import transact
 from perdure.ledger.store.key_filter import KeyFilter
@@ -87,7 +87,7 @@ class BucketStorages:
 
     # what there is
 
-    def has(self, agent_id: str) -> bool:
+    def may_have(self, agent_id: str) -> bool:
         tail = self._tails.get(agent_id)
         return not tail[-1][1].is_deletion if tail else agent_id in self._known
 
@@ -125,7 +125,7 @@ class BucketStorages:
         with self._lock:
             rows = con.execute("SELECT agent_id FROM storages WHERE starts_with(agent_id, $1)", [agent_id]).fetchall()
             known = dict.fromkeys([*(agent for (agent,) in rows), *self._tails])
-            return [agent for agent in known if self.has(agent) and (not agent_id or is_within(agent, agent_id))]
+            return [each for each in known if self.may_have(each) and (not agent_id or is_within(each, agent_id))]
 
     # a root
 
@@ -309,7 +309,3 @@ class PackWriter:
 def _insert(con: duckdb.DuckDBPyConnection, table: str, rows: list[list[object]]) -> None:
     if rows:
         con.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)
-
-
-def digest_of(block: bytes) -> bytes:
-    return blake2b(block, digest_size=16).digest()

@@ -20,7 +20,6 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -39,10 +38,11 @@ from perdure.ledger.slots import (
     Root,
     SlotDamaged,
     claim,
+    digest_of,
     get,
 )
 from perdure.ledger.storage.patches import Patch, StorageImage, patch_of
-from perdure.ledger.store.bucket import Bucket, BucketRefused
+from perdure.ledger.store.bucket import UNREACHABLE_S, Bucket, BucketRefused
 from perdure.ledger.store.bucket_storages import BucketStorages, PackWriter
 from perdure.ledger.store.duckdb_file import DATABASE, create, transact
 from perdure.ledger.store.duckdb_file import get as get_value
@@ -61,8 +61,6 @@ T = TypeVar("T")
 FORMAT: Final = 1
 PIECE: Final = 1 << 18
 """Bytes of a piece of the database's file."""
-SILENT_S: Final = 5.0
-"""Seconds without an answer after which new work is refused."""
 _RETRY_MS: Final = 2_000
 _OPENING_TRIES: Final = 10
 _EDITION: Final = "edition"  # in the table `meta`
@@ -115,7 +113,7 @@ class BucketStore(DuckDBStore):
         self._life = JournalLife(b"")
         self._tries_max = math.inf
         self._snapshot: Snapshot | None = None
-        self._settled = Chain()  # up to the last slot whose commit the backlog has seen
+        self._in_backlog = Chain()  # up to the last slot of which the backlog has the commit
         self._patches: Sequence[Patch] = ()  # of the commit that is under way
         self._storages = BucketStorages(bucket.url, self._fetched_pack)
         self._committed = (
@@ -131,7 +129,7 @@ class BucketStore(DuckDBStore):
         self._life = JournalLife(secrets.token_bytes(8))
         begun = self._asked(self._life.look() if self._looks else self._life.begin(self._about))
         entries = [entry for entry, _ in begun.entries if not entry.is_fence]
-        self._settled, self._is_behind = self._life.chain, bool(entries)
+        self._in_backlog, self._is_behind = self._life.chain, bool(entries)
         self._storages = BucketStorages(self._bucket.url, self._fetched_pack)
         for entry in entries:
             self._storages.take(entry.slot, map(patch_of, entry.pieces))
@@ -144,9 +142,8 @@ class BucketStore(DuckDBStore):
         boot = super()._boot()
         con = self._ready()
         edition = "" if self._snapshot is None else self._snapshot.edition
-        if (
-            get_value(con, _EDITION) or ""
-        ) != edition:  # a life that could announce no root has folded storages in this cache
+        # Another one was written by a life that folded storages here, and could announce no root.
+        if (get_value(con, _EDITION) or "") != edition:
             self._release()
             self._drop_files()
             return self._boot()
@@ -234,7 +231,7 @@ class BucketStore(DuckDBStore):
         for at in range(0, len(snapshot.names), WINDOW):
             names = snapshot.names[at : at + WINDOW]
             for name, digest, body in zip(names, snapshot.digests[at:], self._asked(get(names)), strict=False):
-                if body is not None and _digest(body) != digest:
+                if body is not None and digest_of(body) != digest:
                     raise LedgerDamaged(
                         f"{self._bucket.url}/{name}", "its bytes do not fit their digest", "restore an earlier root"
                     )
@@ -256,7 +253,7 @@ class BucketStore(DuckDBStore):
         else:
             super().append(rows, payloads)
         self._storages.take(self._life.chain.slot, patches)
-        self._settled = self._life.chain
+        self._in_backlog = self._life.chain
 
     def _make_durable(self, commit: Commit) -> None:
         self._put_slot(b"".join(frame_of(commit)))
@@ -270,12 +267,12 @@ class BucketStore(DuckDBStore):
 
     def unreachable(self) -> BucketUnreachable | None:
         silent_s = self._bucket.unanswered_s()
-        if silent_s < SILENT_S:
+        if silent_s < UNREACHABLE_S:
             return None
         return BucketUnreachable(self._bucket.url, silent_s, self._bucket.trouble, _RETRY_MS)
 
-    def has_storage(self, agent_id: str) -> bool:
-        return self._storages.has(agent_id)
+    def may_have_storage(self, agent_id: str) -> bool:
+        return self._storages.may_have(agent_id)
 
     def patches_of(self, agent_id: str) -> int:
         with self._reading() as con:
@@ -308,7 +305,7 @@ class BucketStore(DuckDBStore):
         The root covers the slots up to here. Later ones, which come meanwhile, are read again by who begins with it: their facts may be in
         the database, their patches are in no base.
         """
-        chain, committed, self._is_behind = self._settled, self._committed, False
+        chain, committed, self._is_behind = self._in_backlog, self._committed, False
         self._snapshots += 1
         edition = f"{chain.slot:012x}-{self._life.nonce.hex()}-{self._snapshots}"
         packs = PackWriter(self._put_piece, f"storage/{edition}")
@@ -337,7 +334,7 @@ class BucketStore(DuckDBStore):
         digests: list[bytes] = []
         with (self.path / DATABASE).open("rb") as file:
             while body := file.read(PIECE):
-                digest = _digest(body)
+                digest = digest_of(body)
                 if digest not in known:
                     known[digest] = self._put_piece(f"{folder}/{len(names):06}", body)
                 names.append(known[digest])
@@ -368,10 +365,6 @@ def open_bucket(path: Path, url: str, *, looks: bool = False) -> BucketStore:
 
 def _weight(body: bytes, pieces: Sequence[bytes]) -> int:
     return len(body) + sum(map(len, pieces))
-
-
-def _digest(body: bytes) -> bytes:
-    return blake2b(body, digest_size=16).digest()
 
 
 def _delete(keys: Sequence[str]) -> Procedure[None]:

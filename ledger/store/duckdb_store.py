@@ -31,8 +31,7 @@ import duckdb
 
 from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.duckdb_format import is_damage
-from perdure.ledger.errors import BadRequest, BucketUnreachable, LedgerDamaged, LedgerError, LedgerUnwritable
-from perdure.ledger.storage.patches import Patch, StorageImage
+from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError, LedgerUnwritable
 from perdure.ledger.store.assessment import Assessment, assess
 from perdure.ledger.store.batches import expand_rows
 from perdure.ledger.store.duckdb_file import (
@@ -86,7 +85,6 @@ class DuckDBStore:
 
     _inserter: Inserter  # of the connection that the boot has made
     carries_storages = False
-    cache_dir = ""
     # bytes in the journal before the database's file takes them in; reading back as many takes a second
     journal_max = 64 << 20
 
@@ -121,9 +119,7 @@ class DuckDBStore:
             self._release()
             raise
 
-    def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Patch] = ()) -> None:
-        """As that of every store."""
-        assert not patches, "storages lie in a directory of their own"
+    def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
         self._ready()
         if not rows and not payloads:
             return
@@ -132,21 +128,6 @@ class DuckDBStore:
             self._make_durable(commit)
             self._mark = commit.after
             self._backlog.append(commit)
-
-    def unreachable(self) -> BucketUnreachable | None:
-        return None
-
-    def storage(self, agent_id: str) -> StorageImage | None:
-        raise AssertionError(f"the storage of {agent_id} lies in a directory of its own")
-
-    def has_storage(self, agent_id: str) -> bool:
-        raise AssertionError(f"the storage of {agent_id} lies in a directory of its own")
-
-    def patches_of(self, agent_id: str) -> int:
-        raise AssertionError(f"the storage of {agent_id} lies in a directory of its own")
-
-    def storages_of(self, agent_id: str) -> list[str]:
-        raise AssertionError(f"the storage of {agent_id} lies in a directory of its own")
 
     def _make_durable(self, commit: Commit) -> None:
         self._journal.append(commit)

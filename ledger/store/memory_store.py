@@ -77,7 +77,7 @@ class MemoryStore:
     def storage(self, agent_id: str) -> StorageImage | None:
         return self._storages.get(agent_id)
 
-    def has_storage(self, agent_id: str) -> bool:
+    def may_have_storage(self, agent_id: str) -> bool:
         return agent_id in self._storages
 
     def patches_of(self, agent_id: str) -> int:

@@ -92,33 +92,15 @@ class Store(Protocol):
     """The durable side of the ledger. Every method blocks. The supervisor calls `append`, `records` and `family_runs` from one thread, and
     the others from a second one, which commits do not wait for; `known_among` from any."""
 
-    cache_dir: str
-    """The directory of this machine that is a cache of what is in this store; empty if there is none."""
-
     carries_storages: bool
-    """Whether the agents' storages are in this store, and not in a directory that all hosts share."""
-
-    def unreachable(self) -> BucketUnreachable | None:
-        """Why nothing becomes durable now, if it is far away and has not answered for a while. Any thread may ask."""
+    """Whether it is a `CarryingStore`."""
 
     def boot(self) -> Boot:
         """Read what a start needs, and mend what has a second copy. `findings` says what was found and done."""
 
-    def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Patch] = ()) -> None:
-        """Make a group of facts durable, and the patches of carried storages of which they speak: all of them or none. Any error means
-        that the store must not be used again. A boot gives a batch back as it was written, and every other question as its members."""
-
-    def storage(self, agent_id: str) -> StorageImage | None:
-        """The carried storage of an agent; None if it has none. Raises `LedgerDamaged` if it cannot be read."""
-
-    def has_storage(self, agent_id: str) -> bool:
-        """Whether an agent has a carried storage, told from memory. Any thread may ask."""
-
-    def patches_of(self, agent_id: str) -> int:
-        """How many patches the carried storage of an agent has; 0 if there is none."""
-
-    def storages_of(self, agent_id: str) -> list[str]:
-        """The agents among this one and its descendants that have carried storages; of an empty address, all."""
+    def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
+        """Make a group of facts durable: all of them or none. Any error means that the store must not be used again. A boot gives a
+        batch back as it was written, and every other question as its members."""
 
     def follow(self) -> None:
         """Let what answers questions catch up with what is durable. Only the cost of a later question depends on it."""
@@ -176,3 +158,28 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release the file. Idempotent."""
+
+
+class CarryingStore(Store, Protocol):
+    """A store that has the agents' storages too, which then lie in no directory that hosts share."""
+
+    cache_dir: str
+    """The directory of this machine that is a cache of what is in this store; empty if there is none."""
+
+    def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Patch] = ()) -> None:
+        """As that of every store; with the facts become durable the patches of storages of which they speak."""
+
+    def storage(self, agent_id: str) -> StorageImage | None:
+        """The storage of an agent; None if it has none. Raises `LedgerDamaged` if it cannot be read."""
+
+    def may_have_storage(self, agent_id: str) -> bool:
+        """False if an agent surely has no storage, told from memory. Any thread may ask."""
+
+    def patches_of(self, agent_id: str) -> int:
+        """How many patches the storage of an agent has; 0 if there is none."""
+
+    def storages_of(self, agent_id: str) -> list[str]:
+        """The agents among this one and its descendants that have storages; of an empty address, all."""
+
+    def unreachable(self) -> BucketUnreachable | None:
+        """Why nothing becomes durable now, if it is far away and has not answered for a while. Any thread may ask."""

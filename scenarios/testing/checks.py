@@ -311,7 +311,7 @@ class LedgerDisk(CarriedDisk):
         self.forgotten.setdefault(agent_id, set()).update(forgotten.items())
 
     def has(self, agent_id: str) -> bool:
-        return self._ledger.has_storage(agent_id)
+        return self._ledger.may_have_storage(agent_id)
 
     def _hold(self, agent_id: str, holder: object) -> None:
         self.hold(agent_id, self._ledger.storage(agent_id))

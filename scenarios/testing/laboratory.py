@@ -92,7 +92,6 @@ class Laboratory:
         carried: Path | None = None,
         **simulation: Any,
     ) -> None:
-        self._carried = carried
         self.limits, self._telemetry = limits, telemetry or Telemetry()
         self._diaries = diaries
         self._client: Client | None = None

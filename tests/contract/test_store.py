@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perdure.ledger.errors import LedgerError
-from perdure.ledger.storage.patches import Patch
 from perdure.ledger.store.bucket import Bucket
 from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.duckdb_store import DuckDBStore
@@ -26,8 +25,8 @@ class Following(DuckDBStore):
 
     commits = 0
 
-    def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Patch] = ()) -> None:
-        super().append(rows, payloads, patches)
+    def append(self, rows: Sequence[Row], payloads: list[Payload]) -> None:
+        super().append(rows, payloads)
         self.commits += 1
         if self.commits % 2:
             self.follow()

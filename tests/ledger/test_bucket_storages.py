@@ -55,7 +55,7 @@ def told(store: BucketStore) -> dict[str, StorageImage]:
     images = {agent: image for agent in agents if (image := store.storage(agent)) is not None}
     for agent in agents:
         assert store.patches_of(agent) == (images[agent].number if agent in images else 0)
-        assert store.has_storage(agent) or agent not in images
+        assert store.may_have_storage(agent) or agent not in images
     return images
 
 

@@ -21,7 +21,7 @@ from perdure.actors.code.naming import cell_file, load_type, prefer_pinned, pref
 from perdure.actors.code.packages import places_file
 from perdure.actors.code.pinned import places_of, unpacked
 from perdure.actors.gateway.client_connection import served
-from perdure.actors.life.placement import pool_spec
+from perdure.actors.life.host_options import pool_spec
 from perdure.actors.ray_world.system import system_world
 from perdure.actors.runtime.packing import Packer, files_for, needed_here, pack_up, package_file
 from perdure.ledger import BadRequest, UnknownAgentType, pool_key, with_package

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, PoolSpec
-from perdure.actors.life.placement import pool_spec
-from perdure.actors.sim_world.simulation import NOTHING_LACKS, Growth
+from perdure.actors.life.host_options import pool_spec
+from perdure.actors.sim_world.simulation import NOTHING_LACKS, NodeGrowth
 from perdure.actors.supervisor.pool import plain_spec, spec_of
 from perdure.ledger import NoSuchNode, pool_key, with_package
 from perdure.policies import NodeOffer, node_lack
@@ -135,7 +135,7 @@ def test_what_no_node_has_is_refused_with_what_there_is_and_the_run_goes_on_when
 
 def test_hosts_that_wait_for_nodes_are_asked_for_all_at_once_visibly_and_nothing_is_refused() -> None:
     """An autoscaler sees what waits. Were it two hosts at a time, as many as may be starting, ten nodes would take five times as long."""
-    coming = Growth("no node has 1 GPU (the most that one has: 0 GPU); the autoscaler is asked for one", 200_000)
+    coming = NodeGrowth("no node has 1 GPU (the most that one has: 0 GPU); the autoscaler is asked for one", 200_000)
 
     async def story(stage: Stage) -> None:
         stage.simulation.grow_nodes(lambda spec: coming if spec.resources else NOTHING_LACKS)
@@ -156,7 +156,7 @@ def test_hosts_that_wait_for_nodes_are_asked_for_all_at_once_visibly_and_nothing
 
 
 def test_hosts_that_wait_end_when_nothing_waits_for_them_any_more_so_that_no_node_comes_for_nothing() -> None:
-    coming = Growth("no node has 1 GPU (the most that one has: 0 GPU); the autoscaler is asked for one", 200_000)
+    coming = NodeGrowth("no node has 1 GPU (the most that one has: 0 GPU); the autoscaler is asked for one", 200_000)
 
     async def story(stage: Stage) -> None:
         stage.simulation.grow_nodes(lambda spec: coming if spec.resources else NOTHING_LACKS)
@@ -186,7 +186,7 @@ def test_a_queue_on_few_gpus_goes_on_on_the_hosts_that_are_there_while_others_wa
         first = await stage.client.start(Rendering, 0)
         await asyncio.sleep(10)
         stage.simulation.grow_nodes(
-            lambda spec: Growth("no node has 1 GPU left", 3_000_000) if spec.resources else NOTHING_LACKS
+            lambda spec: NodeGrowth("no node has 1 GPU left", 3_000_000) if spec.resources else NOTHING_LACKS
         )
         asked = [asyncio.ensure_future(stage.client.run(Rendering, number)) for number in range(1, 4)]
         assert (await first.result()).output == 0

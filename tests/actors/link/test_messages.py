@@ -8,7 +8,18 @@ import pytest
 
 from perdure.actors.host.host import Host
 from perdure.actors.link import messages
-from perdure.actors.link.messages import REPORTS, STIMULI, TABLE, Ask, Call, Code, Direction, Message, Question, ToHost
+from perdure.actors.link.messages import (
+    REPORTS,
+    STIMULI,
+    TABLE,
+    Ask,
+    Call,
+    CodeFiles,
+    Direction,
+    Message,
+    Question,
+    ToHost,
+)
 from perdure.actors.link.wire import (
     SupervisorFrame,
     bodies_of,
@@ -66,7 +77,7 @@ def test_every_stimulus_is_a_message_but_for_those_that_the_supervisor_makes_its
 
 
 def test_a_host_has_a_command_for_every_message_that_is_for_hosts_alone() -> None:
-    assert set(Host.COMMANDS) == {*get_args(ToHost), Code}
+    assert set(Host.COMMANDS) == {*get_args(ToHost), CodeFiles}
 
 
 def test_a_message_is_small_on_the_wire() -> None:

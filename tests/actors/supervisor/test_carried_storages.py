@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from perdure import Agent, BucketUnreachable, RunContext, StorageLost, exposed
 from perdure.actors import Client
+from perdure.actors.life.life import Life
 from perdure.actors.sim_world.weather import Span, Weather
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
-from perdure.ledger import Activation, LedgerDamaged, View
+from perdure.ledger import Activation, LedgerDamaged, SupervisorStarted, View, open_bucket, record_fact
 from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.ledger.storage.carried_disk import CarriedDisk
 from perdure.ledger.storage.patches import FilePatch, Patch, image_after, patch_of, whole
@@ -54,7 +57,10 @@ class Stepper(Agent):
             return 1
 
         begun_s = asyncio.get_running_loop().time()
-        await run.step("one", nothing)
+        if self.name.startswith("sync"):
+            await run.step("one", lambda: 1)
+        else:
+            await run.step("one", nothing)
         return asyncio.get_running_loop().time() - begun_s
 
 
@@ -96,7 +102,7 @@ def test_an_answer_waits_until_what_it_speaks_of_is_durable(laboratory: Laborato
     laboratory.play(story)
 
 
-@pytest.mark.parametrize("waits", ["step", "durable"])
+@pytest.mark.parametrize("waits", ["step", "sync step", "durable"])
 def test_a_step_and_durable_wait_for_it_too(laboratory: Laboratory, waits: str) -> None:
     async def story(client: Client) -> float:
         await client.agent(Counter, "a").add(1)
@@ -104,7 +110,7 @@ def test_a_step_and_durable_wait_for_it_too(laboratory: Laboratory, waits: str) 
             laboratory.simulation.change_weather(SLOW)
             took_s = await client.agent(Counter, "a").add_durably(1)
         else:
-            run = asyncio.ensure_future(client.run(Stepper, run_id="s"))
+            run = asyncio.ensure_future(client.run(Stepper, run_id=waits.replace(" ", "-")))
             await asyncio.sleep(0)
             laboratory.simulation.change_weather(SLOW)
             took_s = (await run).output
@@ -112,6 +118,45 @@ def test_a_step_and_durable_wait_for_it_too(laboratory: Laboratory, waits: str) 
         return float(took_s)
 
     assert laboratory.play(story) > 15
+
+
+@pytest.mark.parametrize(("carried", "open_transaction"), [(True, False), (True, True), (False, False)])
+def test_sync_code_waits_in_its_step_but_for_one_in_a_transaction(*, carried: bool, open_transaction: bool) -> None:
+    begun: list[object] = []
+
+    def begin(job: object) -> Future[None]:
+        begun.append(job)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    services = SimpleNamespace(is_carried=carried, until_durable=lambda: "until durable")
+    life = SimpleNamespace(services=services, transaction=object() if open_transaction else None, _begun=begin)
+    Life.wait_durable(life)  # type: ignore[arg-type]
+    assert begun == (["until durable"] if carried and not open_transaction else [])
+
+    async def on_a_loop() -> None:
+        begun.clear()
+        Life.wait_durable(life)  # type: ignore[arg-type]
+        assert not begun
+
+    asyncio.run(on_a_loop())
+
+
+def test_a_deleted_storage_is_no_agent_any_more_although_its_name_is_remembered(tmp_path: Path) -> None:
+    store = open_bucket(tmp_path / "ledger", f"file://{tmp_path}/bucket")
+    store.boot()
+    store.root_s = 0
+    carrier, parts = StorageCarrier(View(), store), [whole("", b"x")]
+    fact = record_fact(View(), SupervisorStarted(1, {}), 1_000)
+    store.append([fact], [], [Patch("a", 1, 1, parts), Patch("b", 1, 1, parts)])
+    store.checkpoint(b"m", 1, [], [])
+    carrier.delete("a")
+    store.append([], [], carrier.due())
+    store.checkpoint(b"m", 1, [], [])
+    assert (carrier.exists("a"), carrier.exists("b"), carrier.exists("c")) == (False, True, False)
+    assert carrier.may_exist("b")
+    store.close()
 
 
 def test_a_bucket_that_does_not_answer_refuses_new_work_and_answers_questions(
