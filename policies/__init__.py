@@ -36,13 +36,17 @@
 | `nodes` | which node could give what a host asks for? |
 | `node_choice` | which node takes the next host, and how is one left that drains? |
 | `placement` | which host takes the next agent, and how many hosts are wanted? |
-| `strikes` | which process is killed next, in a drill? |
+| `kill_targets` | which process is killed next, in a drill? |
 | `ranked_queue` | whose turn is it on a host? |
 | `agents_client` | what do the frames of Cloudflare's clients ask for, and what are they told? |
 | `turn_size` | how many messages does the supervisor decide at once? |
 | `spans` | how is a span named, by whichever process tells it? |
 
 Each name loads its module when it is first used.
+
+A new policy is pure functions, whose arguments are time and dice, too, and whose outcomes are values; a question in the table above, and
+its names below; its limits in `policies/limits.py`, with what each bounds; and tests in `tests/policies`: each case, and laws by
+`hypothesis`.
 """
 
 from typing import TYPE_CHECKING

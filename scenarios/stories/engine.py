@@ -5,6 +5,12 @@ A subclass of `Scenario` declares what it needs around it (`surroundings`), what
 time play on a directory, says how to resume after an interruption, and prints the results.
 
 Each scenario has three modules: `NAME.py` declares it, one of `scenarios/cast/` has its agents, and `NAME_checks.py` finds problems.
+A new one also needs
+
+- a permanent name for the module of its agents, in `actors/code/permanent_names.py`;
+- its command, below the subclass, with examples in the docstring; a row in `scenarios/commands/catalog.py`, and a place in the table of
+  commands in `scenarios/README.md`;
+- tests in `tests/scenarios`, in the simulated world, and tests that its checks find what is wrong.
 """
 
 from __future__ import annotations
