@@ -15,7 +15,7 @@ import yaml
 
 from tests.tidy import ROOT
 
-SHARED = "/mnt/perdure"
+KEYS = "~/.perdure-bucket"
 TOKEN = "~/.ray/auth_token"  # noqa: S105 - where it lies, not what it is
 Config = dict[str, Any]
 
@@ -89,8 +89,8 @@ def test_the_head_misses_a_silent_node_within_two_seconds(config: Config) -> Non
 def test_every_node_gets_the_project_and_installs_it(config: Config) -> None:
     assert config["file_mounts"]["~/perdure"] == "."
     (install,) = [command for command in config["setup_commands"] if "pip install" in command]
-    assert install.endswith("~/perdure'[dashboard]'")
-    assert "dashboard" in project()["optional-dependencies"]
+    assert install.endswith("~/perdure'[bucket,dashboard]'")
+    assert {"bucket", "dashboard"} <= project()["optional-dependencies"].keys()
 
 
 def test_what_git_ignores_and_what_is_durable_here_is_not_sent_along(config: Config) -> None:
@@ -117,6 +117,13 @@ def test_every_process_asks_for_the_token_and_has_it(config: Config) -> None:
     assert any(f"chmod 600 {TOKEN}" in command for command in config["setup_commands"])
 
 
+def test_every_node_has_the_keys_of_the_bucket_in_its_environment_and_shares_nothing_else(config: Config) -> None:
+    assert config["file_mounts"][KEYS] == KEYS
+    assert all(command.startswith(f". {KEYS}; ") for command in start_commands(config))
+    assert any(f"chmod 600 {TOKEN} {KEYS}" in command for command in config["setup_commands"])
+    assert "/mnt" not in json.dumps(config)
+
+
 def test_the_token_itself_does_not_stand_in_the_file() -> None:
     assert "RAY_AUTH_TOKEN=" not in (ROOT / "ray_cluster.yaml").read_text("utf-8")
 
@@ -127,16 +134,18 @@ def test_the_dashboard_listens_on_loopback_only(config: Config) -> None:
     assert "0.0.0.0" not in head + worker  # noqa: S104 - it is looked for, not bound to
 
 
-def test_a_node_without_the_shared_storage_is_refused(config: Config) -> None:
-    (check,) = config["initialization_commands"]
-    assert f"mountpoint -q {SHARED}" in check
-    assert f"test -w {SHARED}" in check
-    assert "exit 1" in check
+def test_the_check_of_a_shared_directory_satisfies_the_schema_too(config: Config) -> None:
+    lines = (ROOT / "ray_cluster.yaml").read_text("utf-8").splitlines()
+    first = lines.index("# initialization_commands:")
+    shared = yaml.safe_load("\n".join(line.removeprefix("# ") for line in lines[first : first + 2]))
+    jsonschema.validate(config | shared, json.loads(of_ray("ray-schema.json")))
+    (check,) = shared["initialization_commands"]
+    assert check.startswith("mountpoint -q /mnt/perdure && test -w /mnt/perdure || ")
 
 
 def test_the_commands_in_its_head_are_ours(config: Config) -> None:
     text = (ROOT / "ray_cluster.yaml").read_text("utf-8")
-    assert f"perdure run fan-out --address auto --data {SHARED}" in text
+    assert "perdure run fan-out --address auto --data s3://BUCKET/perdure" in text
     assert "perdure" in project()["scripts"]
     assert config["cluster_name"] == "perdure"
 

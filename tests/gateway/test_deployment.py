@@ -15,6 +15,7 @@ import pytest
 import yaml
 from typer.main import get_command
 
+from perdure.ledger import bucket_of
 from perdure.scenarios.cli import app
 from tests.tidy import ROOT
 
@@ -72,7 +73,6 @@ WORDS = {"type": "object", "additionalProperties": {"type": "string"}}
 VOLUME = _known(
     "name",
     name="string",
-    persistentVolumeClaim=_known("claimName", claimName="string", readOnly="boolean"),
     secret=_known(secretName="string", optional="boolean"),
 )
 CONTAINER = _known(
@@ -80,6 +80,7 @@ CONTAINER = _known(
     name="string",
     image="string",
     env=_listed(_known("name", name="string", value="string")),
+    envFrom=_listed(_known(secretRef=_known(name="string", optional="boolean"))),
     resources=_known(limits=WORDS, requests=WORDS),
     ports=_listed(_known("containerPort", containerPort=COUNT, name="string")),
     volumeMounts=_listed(_known("name", "mountPath", name="string", mountPath="string", readOnly="boolean")),
@@ -137,7 +138,8 @@ def test_a_silent_pod_is_dead_as_soon_as_a_silent_machine() -> None:
     assert all(f"{each['name']}={each['value']}" in text for each in head["env"])
 
 
-def test_the_manifest_has_what_kuberay_requires() -> None:
+def test_the_manifest_has_what_kuberay_requires(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_CACHE", str(tmp_path))
     job, service = yaml.safe_load_all(JOB)
     given = served(job["spec"]["entrypoint"].split())
     cluster = job["spec"]["rayClusterSpec"]
@@ -147,12 +149,12 @@ def test_the_manifest_has_what_kuberay_requires() -> None:
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
     assert {"rayStartParams", "template"} == set(head)
     for pod in (head["template"]["spec"], *(group["template"]["spec"] for group in cluster["workerGroupSpecs"])):
-        volumes = {each["name"] for each in pod["volumes"]}
+        volumes = {each["name"] for each in pod.get("volumes", ())}
         (container,) = pod["containers"]
-        mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
-        assert set(mounts) <= volumes
-        assert mounts["data"] == str(given["data"])
+        assert {each["name"] for each in container.get("volumeMounts", ())} <= volumes
+        assert container["envFrom"] == [{"secretRef": {"name": "perdure-bucket", "optional": True}}]
         assert container["image"]
+    assert bucket_of(given["data"]) == "s3://BUCKET/agents"
     assert str(given["token_file"]).startswith("/secrets/")
     names = {each["name"]: each["containerPort"] for each in head["template"]["spec"]["containers"][0]["ports"]}
     assert names[service["spec"]["ports"][0]["targetPort"]] == given["port"]

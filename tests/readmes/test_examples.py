@@ -120,7 +120,9 @@ def test_every_module_is_played_here() -> None:
         "shelf",
         "shop",
         "test_research",
+        "till",
         "tools",
+        "train",
     }
 
 
@@ -135,7 +137,7 @@ def test_a_script_prints_what_is_shown(
     module = example(command.removeprefix("$ python ").removesuffix(".py"))
     assert module.__file__ is not None
     with Laboratory(seed=1) as laboratory:
-        monkeypatch.setattr("perdure.Runtime", lambda data: SimulatedRuntime(laboratory) if data else None)
+        monkeypatch.setattr("perdure.Runtime", lambda data, address=None: SimulatedRuntime(laboratory))
         capsys.readouterr()
         runpy.run_path(module.__file__, run_name="__main__")
         laboratory.settle()

@@ -74,6 +74,16 @@ def test_what_a_bucket_does_not_do_is_said(filled: str, tmp_path: Path) -> None:
         assert "bucket" in told.output + str(told.exception), arguments
 
 
+def test_what_changes_it_goes_through_its_supervisor_and_what_looks_at_storages_sees_those_of_this_machine(
+    filled: str,
+) -> None:
+    changes = said("forget", "n@m:Note", "--yes", "--data", filled)
+    assert "goes through its supervisor" in str(changes.exception)
+    for command in ("fibers", "schedules", "turns"):
+        assert "in 0 storages" in said(command, "--data", filled).stdout
+    assert "it has no storage" in str(said("inspect", "n@m:Note", "--data", filled).exception)
+
+
 def test_a_prefix_where_nothing_has_run_is_said_to_be_one(url: str) -> None:
     told = said("audit", "--data", url)
     assert told.exit_code != 0
