@@ -255,7 +255,7 @@ class Runtime:
     """A client of the supervisor of one data directory; starts Ray, or joins it.
 
     Args:
-        data: the directory under which everything durable lies.
+        data: the directory under which everything durable lies, or the URL of a bucket: `s3://bucket/prefix`.
         address: the Ray cluster to join; by default the one that already serves `data`, else a new one on this machine.
         limits: every limit; see `policies.Limits`. They are those of the supervisor, so one that joins may leave them out, and then has
             the supervisor's; given limits must be the same.

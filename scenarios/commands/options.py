@@ -34,7 +34,9 @@ def directory(given: str | Path) -> Path:
         raise typer.BadParameter(refusal.problem) from None
 
 
-Data = Annotated[Path, typer.Option(help="The data directory.", parser=directory, metavar="DIR")]
+Data = Annotated[
+    Path, typer.Option(help="The data directory, or the URL of a bucket.", parser=directory, metavar="DIR")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")]
 
 
