@@ -42,7 +42,8 @@ from perdure.ledger.codec import encoder, unpack
 T = TypeVar("T")
 
 WINDOW: Final = 16
-"""Slots that are read at once: a begin takes as many round trips as there are windows."""
+"""Slots that are read first: they are read at once, and after each window that is full a larger one, up to `WINDOW_MAX`."""
+WINDOW_MAX: Final = 256
 IDENTITY: Final = "perdure.json"
 ROOTS: Final = "root/"
 _DIGEST: Final = 16
@@ -234,20 +235,29 @@ class JournalLife:
     def newest_root(self) -> Procedure[Root | None]:
         """The last snapshot that was announced."""
         if not self._root:
-            hint = yield from _newest(ROOTS)
-            self._root = int(hint.removeprefix(ROOTS) or 0)
+            yield from self.hinted()
         newest: Root | None = None
         at = max(self._root, 1)
-        while (body := (yield from _sure_get(root_key(at)))) is not None:
-            newest, self._root, at = _root_of(at, body), at, at + 1
-        return newest
+        while True:
+            body, after = yield from get([root_key(at), root_key(at + 1)])
+            if body is not None:
+                newest, self._root = _root_of(at, body), at
+            if after is None:
+                return newest
+            at += 1
+
+    def hinted(self) -> Procedure[None]:
+        """Ask where to begin to look for it."""
+        hint = yield from _newest(ROOTS)
+        self._root = int(hint.removeprefix(ROOTS) or 0)
 
     def _read(self) -> Procedure[tuple[list[tuple[SlotRecord, Chain]], SlotDamaged | None]]:
         """Read on to the first slot that is missing. The second says why if that is a hole, or if a slot does not follow."""
         entries: list[tuple[SlotRecord, Chain]] = []
         while True:
             first = self.chain.slot + 1
-            keys = [slot_key(slot) for slot in range(first, first + WINDOW)]
+            window = min(max(WINDOW, 4 * len(entries)), WINDOW_MAX)
+            keys = [slot_key(slot) for slot in range(first, first + window)]
             bodies = yield from get(keys)
             for key, body in zip(keys, bodies, strict=True):
                 if body is None:

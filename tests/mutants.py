@@ -167,6 +167,8 @@ MUTANTS = (
            "test_a_root_that_was_not_announced_leaves_a_cache_that_is_not_used"),
     Mutant("ledger.storage.carried_disk:CarriedDisk._release", "removed call", "_drop",
            "test_what_a_life_leaves_in_the_cache_is_not_there_for_the_next_one"),
+    Mutant("ledger.store.bucket_store:BucketStore._fetch_piece", "never", "digest_of held",
+           "test_of_a_cache_of_an_earlier_root_what_has_not_changed_is_not_fetched"),
     Mutant("ledger.store.bucket:Bucket._create", "never", "_CONFLICTS",
            "test_a_conflict_says_nothing_of_what_is_there_and_is_asked_again_after_a_pause"),
     Mutant("ledger.store.bucket:Bucket._get", "never", "_refusal",

@@ -55,7 +55,9 @@ _PAUSE_S, _PAUSE_MAX_S = 0.05, 2.0  # between two tries; it doubles
 _USUAL, _USUAL_MIN = 200, 20  # as many of the last requests tell what is usual, and fewer tell nothing
 _USUAL_MIN_S: Final = 0.05
 _LONG_S: Final = 1e6
-_THREADS: Final = 64  # they are made as they are needed: for reads at the same time, and for what is late
+READS: Final = 32
+"""So many objects are read at the same time."""
+_THREADS: Final = 2 * READS  # they are made as they are needed: for reads at the same time, and for what is late
 _WORDS_MAX: Final = 500  # of what a client says
 
 _UNKNOWN: Final = "it does not know the keys", KEYS
@@ -130,6 +132,9 @@ class Bucket:
         self._pause, self._now_s = pause, now_s
         self._waits: dict[int, dict[type[Request], _Wait]] = {}  # by thread
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="perdure-bucket")
+        self._readers = ThreadPoolExecutor(
+            READS, thread_name_prefix="perdure-reads"
+        )  # each waits for one of the threads
         self._took_s: dict[type[Request], deque[float]] = {Create: deque(maxlen=_USUAL), Get: deque(maxlen=_USUAL)}
 
     def run(self, procedure: Generator[Request, Answer, T], *, tries_max: float = math.inf) -> T:
@@ -147,6 +152,18 @@ class Bucket:
             return result
         finally:
             self._waits.pop(threading.get_ident(), None)
+
+    def at_once(self, jobs: Sequence[Callable[[], T]]) -> list[T]:
+        """What these return that read each one object, many at the same time. All have ended when this ends, however it does."""
+        if len(jobs) == 1:  # one that is done at once with others may read by this, too
+            return [jobs[0]()]
+        begun = [self._readers.submit(job) for job in jobs]
+        try:
+            return [each.result() for each in begun]
+        finally:
+            for each in begun:
+                each.cancel()
+            wait(begun)
 
     def unanswered_s(self) -> float:
         """How long the request has waited that waits longest for an answer, since it was sent first; 0 if none does."""
@@ -205,10 +222,9 @@ class Bucket:
     def _answer(self, request: Request) -> Answer:
         match request:
             case Create(key, body):
-                (is_created,) = self._soonest(Create, [partial(self._create, key, body)])
-                return is_created
+                return self._soonest(Create, partial(self._create, key, body))
             case Get(keys):
-                return self._soonest(Get, [partial(self._get, key) for key in keys])
+                return self.at_once([partial(self._soonest, Get, partial(self._get, key)) for key in keys])
             case Newest(prefix):
                 # Where all objects count one is enough to know of, and there may be millions, of somebody else.
                 pages = islice(obstore.list(self._store, prefix), None if prefix else 1)
@@ -237,17 +253,13 @@ class Bucket:
 
     # ---------------------------------------------------------------- what is late is asked a second time
 
-    def _soonest(self, kind: type[Request], calls: Sequence[Callable[[], T]]) -> list[T]:
-        """What calls that are made at the same time return, each the sooner of one or two copies."""
+    def _soonest(self, kind: type[Request], call: Callable[[], T]) -> T:
+        """What a call returns, or a second copy of it if that is sooner."""
         took_s = self._took_s[kind]
-        firsts = [self._threads.submit(_timed, call, took_s) for call in calls]
-        late = wait(firsts, _usual_s(list(took_s))).not_done
-        seconds = {
-            each: self._threads.submit(_timed, call, took_s)
-            for each, call in zip(firsts, calls, strict=True)
-            if each in late
-        }
-        return [_sooner(first, seconds[first]) if first in late else first.result() for first in firsts]
+        first = self._threads.submit(_timed, call, took_s)
+        if wait([first], _usual_s(list(took_s))).not_done:
+            return _sooner(first, self._threads.submit(_timed, call, took_s))
+        return first.result()
 
 
 def _sooner(first: Future[T], second: Future[T]) -> T:

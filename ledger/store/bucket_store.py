@@ -17,9 +17,13 @@ not change since the last root is named again. A reader that misses a piece has 
 from __future__ import annotations
 
 import math
+import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -27,7 +31,6 @@ from perdure.ledger.codec import pack, unpack
 from perdure.ledger.errors import BadRequest, BucketUnreachable, LedgerDamaged, LedgerError
 from perdure.ledger.slots import (
     IDENTITY,
-    WINDOW,
     Chain,
     Delete,
     Fenced,
@@ -52,6 +55,7 @@ from perdure.ledger.store.journal import MIRROR, SEGMENT, Journal, commit_in, fr
 from perdure.ledger.store.journal_scan import scan
 from perdure.ledger.store.seals import GENESIS, Commit, Mark
 from perdure.ledger.store.store import Boot, Payload, Record, Row
+from perdure.ledger.whole_files import write_at
 
 if TYPE_CHECKING:
     import duckdb
@@ -125,8 +129,8 @@ class BucketStore(DuckDBStore):
         self._is_whole = False  # nothing of what a boot reads is missing, so a root may be announced
 
     def _fill(self) -> None:
-        self._check_prefix()
         self._life = JournalLife(secrets.token_bytes(8))
+        self._bucket.at_once([self._check_prefix, self._take_hint])
         begun = self._asked(self._life.look() if self._looks else self._life.begin(self._about))
         entries = [entry for entry, _ in begun.entries if not entry.is_fence]
         self._in_backlog, self._is_behind = self._life.chain, bool(entries)
@@ -150,6 +154,10 @@ class BucketStore(DuckDBStore):
         self._storages.begin(con)
         self._is_whole, self._tries_max = not self._looks, math.inf
         return boot
+
+    def _take_hint(self) -> None:
+        with suppress(BucketRefused):  # then it is asked for again, when it is needed
+            self._bucket.run(self._life.hinted(), tries_max=1)
 
     def _check_prefix(self) -> None:
         """Whose prefix this is. Raises what says why it cannot be used."""
@@ -200,7 +208,8 @@ class BucketStore(DuckDBStore):
         return (found.entries[-1].after if found.entries else found.bases[-1]), found.segments
 
     def _drop_files(self) -> None:
-        for name in (DATABASE, SEGMENT, MIRROR):
+        # Without a journal the database's file says nothing. It stays for what it has of the pieces of the next one.
+        for name in (f"{DATABASE}.", SEGMENT, MIRROR):
             for path in self.path.glob(f"{name}*"):
                 path.unlink()
 
@@ -220,22 +229,31 @@ class BucketStore(DuckDBStore):
         return GENESIS
 
     def _fetch(self, snapshot: Snapshot) -> bool:
-        with (self.path / DATABASE).open("wb") as file:
-            for body in self._pieces(snapshot):
-                if body is None:
-                    return False
-                file.write(body)
+        path = self.path / DATABASE
+        path.touch()
+        with path.open("r+b") as file:
+            pieces = zip(count(0, PIECE), snapshot.names, snapshot.digests, strict=False)
+            sizes = self._bucket.at_once([partial(self._fetch_piece, file.fileno(), *each) for each in pieces])
+            if None in sizes:
+                return False
+            file.truncate(PIECE * (len(sizes) - 1) + (sizes[-1] or 0))
         return True
 
-    def _pieces(self, snapshot: Snapshot) -> Iterator[bytes | None]:
-        for at in range(0, len(snapshot.names), WINDOW):
-            names = snapshot.names[at : at + WINDOW]
-            for name, digest, body in zip(names, snapshot.digests[at:], self._asked(get(names)), strict=False):
-                if body is not None and digest_of(body) != digest:
-                    raise LedgerDamaged(
-                        f"{self._bucket.url}/{name}", "its bytes do not fit their digest", "restore an earlier root"
-                    )
-                yield body
+    def _fetch_piece(self, file: int, start: int, name: str, digest: bytes) -> int | None:
+        """Put a piece where it belongs in the database's file; one that is there already, of an earlier root, is not read. Returns how many
+        bytes it has; None if it is missing."""
+        held = os.pread(file, PIECE, start)
+        if digest_of(held) == digest:
+            return len(held)
+        (body,) = self._asked(get([name]))
+        if body is None:
+            return None
+        if digest_of(body) != digest:
+            raise LedgerDamaged(
+                f"{self._bucket.url}/{name}", "its bytes do not fit their digest", "restore an earlier root"
+            )
+        write_at(file, body, start)
+        return len(body)
 
     # at work
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 
 import obstore
 import pytest
 
+from perdure.ledger.codec import unpack
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError
 from perdure.ledger.slots import IDENTITY, Answer, Create, NoAnswer, Request
+from perdure.ledger.store import bucket_store
 from perdure.ledger.store.bucket import Bucket, BucketRefused
 from perdure.ledger.store.bucket_store import BucketStore
+from perdure.ledger.store.duckdb_file import DATABASE
 from perdure.ledger.store.journal import SEGMENT
 from perdure.ledger.store.store import FactRow, Record
 
@@ -113,7 +117,48 @@ def test_a_cache_that_is_there_is_brought_up_to_date_and_not_fetched(tmp_path: P
     cloud.asked = 0
     again = opened(tmp_path / "a", cloud)
     assert found(again) == list(range(1, ROWS + 4))
-    assert cloud.asked < 12
+    assert cloud.asked == 7, "identity, list; roots, slots, roots, fence, roots"
+
+
+def test_of_a_cache_of_an_earlier_root_what_has_not_changed_is_not_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_store, "PIECE", 16 << 10)
+    cloud = Cloud()
+    store = opened(tmp_path / "a", cloud)
+    store.root_s = 0
+    append(store, 1, ROWS)
+    store.checkpoint(b"m", 1, [], [])
+    store._release()  # noqa: SLF001 - as if it were killed
+    elsewhere = opened(tmp_path / "b", cloud)
+    elsewhere.root_s = 0
+    append(elsewhere, ROWS + 1, ROWS + 1)
+    elsewhere.checkpoint(b"m", 2, [], [])
+    elsewhere.close()
+    pieces = len(unpack(unpack(cloud.get(cloud.names("root")[-1])[:-16])[-1])[2])
+    cloud.asked = 0
+    again = opened(tmp_path / "a", cloud)
+    assert 0 < cloud.asked - 7 < pieces
+    assert found(again) == list(range(1, ROWS + 2))
+    assert (tmp_path / "a" / DATABASE).read_bytes() == (tmp_path / "b" / DATABASE).read_bytes()
+
+
+def test_when_a_piece_cannot_be_read_none_is_written_any_more(tmp_path: Path) -> None:
+    begun: list[int] = []
+
+    def job(number: int) -> int:
+        begun.append(number)
+        if number == 3:
+            raise LedgerDamaged("it", "is damaged")
+        return number
+
+    bucket = Bucket(f"file://{tmp_path}")
+    assert bucket.at_once([partial(job, at) for at in (1, 2, 4)]) == [1, 2, 4]
+    with pytest.raises(LedgerDamaged):
+        bucket.at_once([partial(job, at) for at in range(1_000)])
+    count = len(begun)
+    bucket.at_once([partial(job, 4)] * 100)
+    assert len(begun) == count + 100
 
 
 @pytest.mark.parametrize("harm", ["torn", "gone", "strange"])
