@@ -138,6 +138,7 @@ if TYPE_CHECKING:
     )
     from perdure.ledger.known_agent import KnownAgent, KnownAgents, standing_of
     from perdure.ledger.mail import MILESTONE, Mail, MailState, Slot
+    from perdure.ledger.maintenance.replica import ReplicatedStore, open_replicated
     from perdure.ledger.old_code import code_standings, older_awake
     from perdure.ledger.placements import (
         assign_hosts,
@@ -149,6 +150,7 @@ if TYPE_CHECKING:
     )
     from perdure.ledger.preview import preview_of, shown_input
     from perdure.ledger.protocol import decide
+    from perdure.ledger.replica_settings import ReplicaSettings, checked_replica, keep_replica, replica_of
     from perdure.ledger.run import Run, outcome_of
     from perdure.ledger.run_pages import page_of
     from perdure.ledger.secret import (

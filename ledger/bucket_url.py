@@ -20,7 +20,7 @@ def is_url(text: str) -> bool:
     return _URL.match(text) is not None
 
 
-def checked_url(url: str) -> str:
+def checked_url(url: str, field: str = FIELD) -> str:
     """The URL of a bucket in the one form in which it is compared. Raises `BadRequest` for one that no bucket has, or that a store would
     read as that of another prefix."""
     scheme, _, rest = url.partition("://")
@@ -28,26 +28,26 @@ def checked_url(url: str) -> str:
     if scheme not in SCHEMES:
         known = ", ".join(f"{each}://" for each in SCHEMES)
         raise BadRequest(
-            FIELD, f"{url!r:.200} is no bucket that Perdure knows; it knows {known}. A directory is given as a path"
+            field, f"{url!r:.200} is no bucket that Perdure knows; it knows {known}. A directory is given as a path"
         )
     if parts.username is not None and parts.password is not None:
-        raise BadRequest(FIELD, f"an address with keys in it is not opened, since it is shown and logged; {KEYS}")
+        raise BadRequest(field, f"an address with keys in it is not opened, since it is shown and logged; {KEYS}")
     if scheme != "file" and not parts.netloc:
-        raise BadRequest(FIELD, f"{url!r:.200} names no bucket; write {scheme}://bucket/prefix")
+        raise BadRequest(field, f"{url!r:.200} names no bucket; write {scheme}://bucket/prefix")
     if any(each in url for each in "?#") or not url.isprintable():
         words = (
             "has options or characters that no address of a bucket has, such as ? or #, or that stores read differently"
         )
         raise BadRequest(
-            FIELD, f"{url!r:.200} {words}; keys and endpoints are said by variables such as AWS_ENDPOINT_URL"
+            field, f"{url!r:.200} {words}; keys and endpoints are said by variables such as AWS_ENDPOINT_URL"
         )
     prefix = unquote(parts.path).strip("/")
     if prefix and not {"", ".", ".."}.isdisjoint(prefix.split("/")):
         raise BadRequest(
-            FIELD, f"{url!r:.200} has an empty part, `.` or `..` in its prefix, which stores read differently"
+            field, f"{url!r:.200} has an empty part, `.` or `..` in its prefix, which stores read differently"
         )
     if scheme != "file" and len(prefix.encode()) > PREFIX_BYTES:
         raise BadRequest(
-            FIELD, f"a prefix may have {PREFIX_BYTES} bytes, and that of {url!r} has {len(prefix.encode())}"
+            field, f"a prefix may have {PREFIX_BYTES} bytes, and that of {url!r} has {len(prefix.encode())}"
         )
     return f"{scheme}://{rest.rstrip('/')}"

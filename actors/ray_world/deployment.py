@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -12,7 +13,7 @@ from perdure import ledger
 from perdure.actors.code.naming import load_type
 from perdure.actors.ports import PoolSpec
 from perdure.actors.ray_world.cluster_record import check_directory
-from perdure.ledger import AGENTS, LEDGER, BadRequest, CarriedDisk, CarryingStore, begin_cache, own_folder
+from perdure.ledger import AGENTS, LEDGER, BadRequest, CarriedDisk, CarryingStore, begin_cache, own_folder, replica_of
 from perdure.policies import Limits
 
 LOGS: Final = "logs"
@@ -106,7 +107,12 @@ class Deployment(NamedTuple):
     def store(self) -> Any:
         """The ledger. Raises `BadRequest` if it is in a bucket, and what reaches buckets is not installed."""
         place = self.data / LEDGER
-        return bucket_store(place, self.bucket) if self.bucket else self.part("store", place)
+        if self.bucket:
+            return bucket_store(place, self.bucket)
+        if (replica := replica_of(self.data)) is not None:
+            with _bucket_needed("replica", replica.url):
+                return ledger.open_replicated(self.data, replica, self.identity)
+        return self.part("store", place)
 
     def agent_storages(self) -> Any:
         if self.bucket:
@@ -117,7 +123,13 @@ class Deployment(NamedTuple):
 def bucket_store(place: Path, url: str, *, looks: bool = False) -> CarryingStore:
     """The ledger in a bucket, with its cache at a place; with `looks` to look at it only. Raises `BadRequest` if what reaches buckets is
     not installed."""
-    try:
+    with _bucket_needed("data", url):
         return ledger.open_bucket(place, url, looks=looks)
+
+
+@contextmanager
+def _bucket_needed(field: str, url: str) -> Iterator[None]:
+    try:
+        yield
     except ImportError as problem:
-        raise BadRequest("data", f"{url} needs `pip install 'perdure[bucket]'` ({problem})") from problem
+        raise BadRequest(field, f"{url} needs `pip install 'perdure[bucket]'` ({problem})") from problem

@@ -53,6 +53,7 @@ class Checkpoints:
         behind: how many facts of earlier lives came after the snapshot.
         append: makes facts durable together.
         wake: lets the next turn begin.
+        touch: is told of agents whose storages were deleted.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Checkpoints:
         behind: int,
         append: Callable[[Sequence[Fact]], Awaitable[None]],
         wake: Callable[[], None],
+        touch: Callable[[list[str]], None],
     ) -> None:
         self.forgetting: list[str] = []  # runs that were cleared, and agents that were deleted
         self._world, self._tasks, self._view, self._store, self._agent_storages = (
@@ -79,7 +81,7 @@ class Checkpoints:
             agent_storages,
         )
         self._limits, self._snapshot_loader, self._append, self._wake = limits, snapshot_loader, append, wake
-        self._carrier = carrier
+        self._carrier, self._touch = carrier, touch
         self._facts, self._unfollowed = behind, 0
         self._quiet_since_s = 0.0
         self._begun_s, self._age_max_s = asyncio.get_running_loop().time(), snapshot_age_max_ms(limits) / 1000
@@ -202,6 +204,7 @@ class Checkpoints:
         agent = self._agent_of(key)
         if self._carrier is None:
             await self._world.threads.archive(partial(self._agent_storages.forget_family, agent, settle=False))
+            self._touch([agent])
         self._world.faults.at(KillPoint.MID_CLEAR, agent)
         return True
 

@@ -13,6 +13,7 @@ from perdure.actors.ports import World
 from perdure.actors.supervisor.backup_service import BackupService
 from perdure.actors.supervisor.changes import Changes
 from perdure.actors.supervisor.drain import Drain
+from perdure.actors.supervisor.replication import Replication
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.actors.tasks import Tasks, report_error
 from perdure.ledger import PerdureError, Store, View, older_awake
@@ -46,9 +47,11 @@ class Queries:
         drain: Drain,
         backup_service: BackupService,
         changes: Changes,
+        replication: Replication | None,
     ) -> None:
         self._world, self._tasks, self._sessions = world, tasks, sessions
         self._drain, self._backup_service, self._changes = drain, backup_service, changes
+        self._replication = replication
         self._books = Books(view, store, limits, findings, now_ms, backup_service.stored_below, self._about)
         self.work = Work()
         self._open: list[tuple[PeerSession, str, Query]] = []
@@ -90,4 +93,5 @@ class Queries:
         return await self._world.threads.read(answer.read) if isinstance(answer, Later) else answer
 
     def _about(self) -> dict[str, object]:
-        return {"pid": self._world.vitals.pid(), "node": self._world.vitals.node(), **asdict(self.work)}
+        about = {"pid": self._world.vitals.pid(), "node": self._world.vitals.node(), **asdict(self.work)}
+        return about if self._replication is None else {**about, "replica": self._replication.told()}

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from perdure.actors.events.observability import Channel, EventType
 from perdure.actors.link.messages import (
@@ -50,6 +50,7 @@ from perdure.actors.supervisor.node_drains import NodeDrains
 from perdure.actors.supervisor.pool import Pool
 from perdure.actors.supervisor.publisher import Publisher
 from perdure.actors.supervisor.queries import Queries
+from perdure.actors.supervisor.replication import Replication
 from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
@@ -60,6 +61,7 @@ from perdure.ledger import (
     BATCH_MIN,
     Adopt,
     BadRequest,
+    BucketUnreachable,
     CarryingStore,
     Ended,
     Fact,
@@ -90,6 +92,9 @@ from perdure.ledger import (
 )
 from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.policies import LedgerTime, Limits, turn_size_after, with_leap
+
+if TYPE_CHECKING:  # it needs what reaches buckets
+    from perdure.ledger import ReplicatedStore
 
 BRIEF_MAX: Final = 16  # facts that are encoded and written in less time than a thread takes to wake
 LOOK_MS: Final = 2_000  # until the clocks are looked at again, whatever the timers say
@@ -150,6 +155,7 @@ class Supervisor:
         self._stimuli: list[Stimulus] = []
         self._turn_size = limits.turn_max
         self._carrier: StorageCarrier | None = None
+        self._replication: Replication | None = None
         self._speaks_of_commits: list[tuple[PeerSession, Message]] = []  # passed on when these are durable
 
     async def exchange(self, frame: bytes) -> bytes:
@@ -163,6 +169,8 @@ class Supervisor:
             await self._boot()
             for job in (self._turns(), self._sweeps(), self._timers(), self.pool.heartbeat.serve()):
                 self._tasks.start(job)
+            if self._replication is not None:
+                self._tasks.start(self._replication.serve())
             self._ready.set()
             try:
                 return await self._tasks.over()
@@ -192,6 +200,7 @@ class Supervisor:
         self.checkpoints = Checkpoints(
             world, self._tasks, view, self.store, self._agent_storages, self.limits, self.snapshot_loader,
             carrier=self._carrier, behind=count_of(boot.rows), append=self._record, wake=sessions.arrived.set,
+            touch=lambda agents: self._replication.touch(agents) if self._replication is not None else None,
         )  # fmt: skip
         self.expiry = RunExpiry(
             world, view, self.store, self.limits, self.snapshot_loader, self.checkpoints, self.now_ms, self.report
@@ -200,10 +209,16 @@ class Supervisor:
             world, view, self.store, self.checkpoints, self._agent_storages.disk.directory, lost=self.pool.heartbeat.lost,
             wake=sessions.arrived.set,
         )  # fmt: skip
+        if self.store.is_followed:
+            followed = cast("ReplicatedStore", self.store)
+            self._replication = Replication(
+                world, self._tasks, view, followed, lost=self.pool.heartbeat.lost, wake=sessions.arrived.set
+            )
         self.changes = Changes(view)
         self.queries = Queries(
             world, self._tasks, self.now_ms, view, sessions, self.store, self.limits,
             findings=self.findings, drain=self.drain, backup_service=self.backup_service, changes=self.changes,
+            replication=self._replication,
         )  # fmt: skip
         ways = CallRouter(view, self._agent_storages.exists if self._carrier is None else self._carrier.exists)
         self.calls = Calls(view, sessions, ways)
@@ -244,6 +259,8 @@ class Supervisor:
             if self.checkpoints.has_step:
                 await self._timed(self.checkpoints.between_turns)
             await self.backup_service.between_turns()
+            if self._replication is not None:
+                await self._replication.between_turns()
 
     async def _timed(self, step: Callable[[], Awaitable[None]]) -> None:
         began_s, done = asyncio.get_running_loop().time(), self.queries.work
@@ -303,6 +320,8 @@ class Supervisor:
         self.calls.seen(touched)
         if self._carrier is not None:
             self._carrier.ended(touched)
+        if self._replication is not None:
+            self._replication.touch(touched)
         if may_begin:
             self.calls.hand_over()
         self.intake.tell_settled()  # behind the deliveries, which were effects: mail that is on its way is not forgotten
@@ -401,7 +420,9 @@ class Supervisor:
             await self.world.threads.commit(partial(self.store.append, rows, payloads), is_brief=is_brief)
         else:
             append = partial(self._carrier.append, rows, payloads, patches)
-            await self._meanwhile(self.world.threads.commit(append), self._carrier)
+            await self._meanwhile(self.world.threads.commit(append), self._carrier.unreachable)
+        if self._replication is not None and self._replication.is_late:
+            await self._meanwhile(self._replication.caught_up(), self._replication.unreachable)
         took_ms = (asyncio.get_running_loop().time() - began_s) * 1000
         self.world.metrics.observe("commit_ms", took_ms)
         self.queries.work.commits += 1
@@ -411,12 +432,14 @@ class Supervisor:
         self.checkpoints.committed(count + len(patches))
         return took_ms
 
-    async def _meanwhile(self, commit: Coroutine[object, object, None], carrier: StorageCarrier) -> None:
+    async def _meanwhile(
+        self, commit: Coroutine[object, object, None], unreachable: Callable[[], BucketUnreachable | None]
+    ) -> None:
         """Wait until a commit is in the bucket. When that does not answer, what clients ask for is refused, and questions are answered."""
         committing, findings = awaited(commit), list(self.findings)
         try:
             while not (await asyncio.wait({committing}, timeout=LOOK_MS / 1000))[0]:
-                trouble = carrier.unreachable()
+                trouble = unreachable()
                 if trouble is not None:
                     self.findings[:] = [*findings, f"{trouble}. What is shown here may not be durable yet"]
                     self.intake.refuse_waiting(trouble)

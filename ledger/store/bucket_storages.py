@@ -11,7 +11,7 @@ the blocks of storages that it folds; when nothing is, the pack is deleted after
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import RLock
 from typing import Final, NamedTuple
 
@@ -30,11 +30,11 @@ BLOCK: Final = 1 << 18
 PACK: Final = 1 << 20
 """Bytes after which the next pack is begun."""
 _HELD_MAX: Final = 16  # packs that were read, and are kept in memory
-_TABLES: Final = (
-    "CREATE TABLE IF NOT EXISTS storages (agent_id VARCHAR, number BIGINT, sizes BLOB)",
-    "CREATE TABLE IF NOT EXISTS storage_blocks (agent_id VARCHAR, file VARCHAR, nth INT, pack VARCHAR, start INT, size INT, digest BLOB)",
-    "CREATE TABLE IF NOT EXISTS storage_packs (pack VARCHAR, size INTEGER)",
-)
+_COLUMNS: Final = {
+    "storages": "agent_id VARCHAR, number BIGINT, sizes BLOB",
+    "storage_blocks": "agent_id VARCHAR, file VARCHAR, nth INT, pack VARCHAR, start INT, size INT, digest BLOB",
+    "storage_packs": "pack VARCHAR, size INTEGER",
+}
 
 
 class Extent(NamedTuple):
@@ -75,8 +75,8 @@ class BucketStorages:
 
     def begin(self, con: duckdb.DuckDBPyConnection) -> None:
         """Take up the bases that the database knows."""
-        for table in _TABLES:
-            con.execute(table)
+        for table, columns in _COLUMNS.items():
+            con.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns})")
         self._known.add(agent for (agent,) in con.execute("SELECT agent_id FROM storages").fetchall())
 
     def take(self, slot: int, patches: Iterable[Patch]) -> None:
@@ -121,6 +121,17 @@ class BucketStorages:
                 )
         return image_after(StorageImage(base.number, files), tail)
 
+    def has_files(self, con: duckdb.DuckDBPyConnection, agent_id: str, files: Mapping[str, bytes]) -> bool:
+        """Whether a storage has these files, and no others. What is in bases alone is compared by its digests."""
+        base, tail = self.parts(con, agent_id)
+        if tail or base is None:
+            image = self.assembled(agent_id, base, tail)
+            return image is not None and image.files == {name: content for name, content in files.items() if content}
+        return base.sizes == {name: len(content) for name, content in files.items() if content} and all(
+            extent.digest == digest_of(files[file][nth * BLOCK : (nth + 1) * BLOCK])
+            for (file, nth), extent in base.blocks.items()
+        )
+
     def family(self, con: duckdb.DuckDBPyConnection, agent_id: str) -> list[str]:
         with self._lock:
             rows = con.execute("SELECT agent_id FROM storages WHERE starts_with(agent_id, $1)", [agent_id]).fetchall()
@@ -155,6 +166,16 @@ class BucketStorages:
                 "SELECT pack FROM storage_packs WHERE pack NOT IN (SELECT pack FROM storage_blocks)"
             ).fetchall()
         ]
+
+    def rows(self, con: duckdb.DuckDBPyConnection) -> dict[str, list[tuple[object, ...]]]:
+        """Where all bases lie: what `put_rows` puts into another database."""
+        return {table: con.execute(f"SELECT * FROM {table}").fetchall() for table in _COLUMNS}
+
+    def put_rows(self, con: duckdb.DuckDBPyConnection, rows: Mapping[str, Sequence[Sequence[object]]]) -> None:
+        self.begin(con)
+        for table, each in rows.items():
+            con.execute(f"DELETE FROM {table}")
+            _insert(con, table, each)
 
     def forget_packs(self, con: duckdb.DuckDBPyConnection, names: list[str]) -> None:
         con.execute("DELETE FROM storage_packs WHERE pack IN (SELECT unnest($1::VARCHAR[]))", [names])
@@ -306,6 +327,6 @@ class PackWriter:
             self._parts, self._size = [], 0
 
 
-def _insert(con: duckdb.DuckDBPyConnection, table: str, rows: list[list[object]]) -> None:
+def _insert(con: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Sequence[object]]) -> None:
     if rows:
         con.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(rows[0]))})", rows)

@@ -51,7 +51,7 @@ from perdure.ledger.store.duckdb_file import DATABASE, create, transact
 from perdure.ledger.store.duckdb_file import get as get_value
 from perdure.ledger.store.duckdb_file import put as put_value
 from perdure.ledger.store.duckdb_store import DuckDBStore
-from perdure.ledger.store.journal import MIRROR, SEGMENT, Journal, commit_in, frame_of
+from perdure.ledger.store.journal import MIRROR, SEGMENT, Journal, commits_in, frame_of
 from perdure.ledger.store.journal_scan import scan
 from perdure.ledger.store.seals import GENESIS, Commit, Mark
 from perdure.ledger.store.store import Boot, Payload, Record, Row
@@ -93,6 +93,7 @@ class BucketStore(DuckDBStore):
         about: what the fence tells later lives of this one.
         looks: to look at what is there, while a supervisor may go on: nothing is begun, and nothing can be committed.
         now_s: a steady clock, by which a root is due.
+        follows: the directory whose replica this is; none if the bucket is the place of record.
     """
 
     carries_storages = True
@@ -109,8 +110,10 @@ class BucketStore(DuckDBStore):
         about: bytes = b"",
         looks: bool = False,
         now_s: Callable[[], float] = time.monotonic,
+        follows: str = "",
     ) -> None:
         super().__init__(path, fsync=False)
+        self._follows = follows
         self.cache_dir = str(path.parent)
         self._looks = looks
         self._bucket, self._about, self._now_s = bucket, about, now_s
@@ -139,7 +142,7 @@ class BucketStore(DuckDBStore):
             self._storages.take(entry.slot, map(patch_of, entry.pieces))
         self._committed = sum(_weight(entry.body, entry.pieces) for entry in entries)
         self._rooted, self._rooted_s = 0, self._now_s()
-        self._catch_up_files(begun.root, [commit_in(entry.body) for entry in entries if entry.body])
+        self._catch_up_files(begun.root, [commit for entry in entries for commit in commits_in(entry.body)])
 
     def _boot(self) -> Boot:
         self._is_whole, self._tries_max = False, _OPENING_TRIES
@@ -168,7 +171,7 @@ class BucketStore(DuckDBStore):
             self._check_format(there)
             return
         try:
-            there = self._asked(claim(pack([FORMAT, secrets.token_hex(8)])))
+            there = self._asked(claim(pack([FORMAT, secrets.token_hex(8), *filter(None, [self._follows])])))
         except NotCreatedOnce:
             why = "it overwrites an object that is to be created once: two supervisors would both commit there"
             raise BucketRefused(self._bucket.url, why, "use a store that knows `If-None-Match: *`") from None
@@ -176,12 +179,24 @@ class BucketStore(DuckDBStore):
 
     def _check_format(self, there: bytes | None) -> None:
         try:
-            found = unpack(there or b"")[0]
-        except (ValueError, TypeError, LookupError):
+            found, _, *follows = unpack(there or b"")
+        except (ValueError, TypeError):
             words = f"{self._bucket.url} holds objects of somebody else; name an empty prefix"
             raise BadRequest("data", words) from None
         if found != FORMAT:
             raise BucketRefused(self._bucket.url, f"{IDENTITY} says format {found}, and this Perdure reads {FORMAT}")
+        if self._looks or "".join(follows) == self._follows:
+            return
+        if not self._follows:
+            raise BucketRefused(
+                self._bucket.url, "it is the replica of a directory", "restore it into an empty prefix or directory"
+            )
+        whose = "another directory" if follows else "no directory"
+        raise BucketRefused(
+            self._bucket.url,
+            f"it is the replica of {whose}",
+            "restore it if its directory was lost, and name an empty prefix here",
+        )
 
     def _catch_up_files(self, root: Root | None, commits: list[Commit]) -> None:
         """Bring the cache to the end of the chain, or make it anew."""
@@ -311,11 +326,14 @@ class BucketStore(DuckDBStore):
         super().checkpoint(meta, upto_seq, records, forgotten)
 
     def _fold(self, con: duckdb.DuckDBPyConnection) -> None:
-        is_due = self._committed - self._rooted > self.root_bytes or self._now_s() - self._rooted_s >= self.root_s
-        if self._is_whole and self._is_behind and is_due:
+        if self._is_due():
             self._publish(con)
         else:
             super()._fold(con)
+
+    def _is_due(self) -> bool:
+        is_late = self._committed - self._rooted > self.root_bytes or self._now_s() - self._rooted_s >= self.root_s
+        return self._is_whole and self._is_behind and is_late
 
     def _publish(self, con: duckdb.DuckDBPyConnection) -> None:
         """Fold, put the database's file into the bucket as it is then, and announce it.
@@ -324,11 +342,7 @@ class BucketStore(DuckDBStore):
         the database, their patches are in no base.
         """
         chain, committed, self._is_behind = self._in_backlog, self._committed, False
-        self._snapshots += 1
-        edition = f"{chain.slot:012x}-{self._life.nonce.hex()}-{self._snapshots}"
-        packs = PackWriter(self._put_piece, f"storage/{edition}")
-        unused = self._storages.fold(con, chain.slot, packs)
-        transact(con, lambda: put_value(con, _EDITION, edition))
+        edition, unused = self._fold_storages(con, chain.slot)
         self._storages.forget_packs(con, unused)
         super()._fold(con)
         before = self._snapshot
@@ -341,6 +355,15 @@ class BucketStore(DuckDBStore):
             self._asked(self._life.collect())
             self._asked(_delete(sorted({*(before.names if before else ())} - {*names})))
             self._asked(_delete(unused))
+
+    def _fold_storages(self, con: duckdb.DuckDBPyConnection, slot: int) -> tuple[str, list[str]]:
+        """Bring the tails up to this slot into bases. Returns the edition that the file is now, and the packs that it does not name any
+        more."""
+        self._snapshots += 1
+        edition = f"{slot:012x}-{self._life.nonce.hex()}-{self._snapshots}"
+        unused = self._storages.fold(con, slot, PackWriter(self._put_piece, f"storage/{edition}"))
+        transact(con, lambda: put_value(con, _EDITION, edition))
+        return edition, unused
 
     def _fetched_pack(self, name: str) -> bytes | None:
         (body,) = self._asked(get([name]))

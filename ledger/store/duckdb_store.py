@@ -85,6 +85,7 @@ class DuckDBStore:
 
     _inserter: Inserter  # of the connection that the boot has made
     carries_storages = False
+    is_followed = False
     # bytes in the journal before the database's file takes them in; reading back as many takes a second
     journal_max = 64 << 20
 
@@ -328,7 +329,11 @@ class DuckDBStore:
         transact(con, lambda: self._settle(con))
         with self._guard.around(con, "ledger"):
             con.execute("CHECKPOINT")
-        self._journal.drop(self._followed.seq)
+        self._journal.drop(self._dropped_upto())
+
+    def _dropped_upto(self) -> int:
+        """The last fact that the journal need not have."""
+        return self._followed.seq
 
     def _settle(self, con: duckdb.DuckDBPyConnection) -> None:
         # The caller has a transaction open.

@@ -15,7 +15,7 @@ What each step survives:
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -145,14 +145,20 @@ def frame_of(commit: Commit) -> list[bytes]:
     return [head, digest(head, *commit.parts), *commit.parts]
 
 
-def commit_in(frame: bytes) -> Commit:
-    """The commit that stands in a frame. Raises `ValueError` if it is not whole."""
-    start = FRAME.size + CHECK
-    head, check, packed = frame[: FRAME.size], frame[FRAME.size : start], frame[start:]
-    if len(frame) < start or check != digest(head, packed):
-        raise ValueError("a frame does not fit its digest")
-    _, _, before_seq, after_seq, before, after = FRAME.unpack(head)
-    return unseal(Mark(before_seq, before), Mark(after_seq, after), packed)
+def commits_in(frames: bytes) -> Iterator[Commit]:
+    """The commits that stand in frames, one after the other. Raises `ValueError` if one is not whole."""
+    place = 0
+    while place < len(frames):
+        body = place + FRAME.size + CHECK
+        head, check = frames[place : place + FRAME.size], frames[place + FRAME.size : body]
+        if len(check) < CHECK:
+            raise ValueError("a frame is cut off")
+        _, length, before_seq, after_seq, before, after = FRAME.unpack(head)
+        place = body + length
+        packed = frames[body:place]
+        if check != digest(head, packed):
+            raise ValueError("a frame does not fit its digest")
+        yield unseal(Mark(before_seq, before), Mark(after_seq, after), packed)
 
 
 def digest(*parts: bytes | memoryview) -> bytes:

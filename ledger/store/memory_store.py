@@ -24,6 +24,8 @@ class MemoryStore:
 
     cache_dir = ""
 
+    is_followed = False
+
     def __init__(self, *, carries_storages: bool = False) -> None:
         self.carries_storages = carries_storages
         self._storages: dict[str, StorageImage] = {}

@@ -1,0 +1,120 @@
+"""The directory is followed into a bucket (`ledger.maintenance.replica`): what is new goes there in cuts between two turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from perdure.actors.ports import World
+from perdure.actors.tasks import Tasks
+from perdure.ledger import BucketUnreachable, View
+
+if TYPE_CHECKING:  # it needs what reaches buckets
+    from perdure.ledger import ReplicatedStore
+
+
+class Replication:
+    """The following in one life of the supervisor.
+
+    Args:
+        lost: is told for how many milliseconds the loop decided nothing.
+        wake: lets the next turn begin.
+
+    Attributes:
+        is_filled: the bucket has had everything at least once in this life, so its lag is what was promised.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        tasks: Tasks,
+        view: View,
+        store: ReplicatedStore,
+        *,
+        lost: Callable[[float], object],
+        wake: Callable[[], None],
+    ) -> None:
+        self._world, self._tasks, self._view, self._store = world, tasks, view, store
+        self.settings = store.settings
+        self._lost, self._wake = lost, wake
+        self._touched: dict[str, None] = {}
+        self._cutting: asyncio.Future[None] | None = None
+        self._wanted, self._advanced = asyncio.Event(), asyncio.Event()
+        self._tidying: asyncio.Task[None] | None = None
+        self.is_filled = False
+
+    async def serve(self) -> None:
+        """Follow until this is cancelled."""
+        await self._world.threads.run(partial(self._store.prepare, None))
+        await self._put()
+        self.is_filled = True
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.lag_ms / 1000):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            agents = self._candidates()
+            if agents:
+                await self._world.threads.run(partial(self._store.prepare, agents))
+            for agent in agents:
+                self._touched.pop(agent, None)
+            if self._store.has_news:
+                await self._put()
+
+    def touch(self, keys: Iterable[str]) -> None:
+        """These runs and agents have changed, or were deleted."""
+        runs = self._view.runs
+        self._touched.update((runs[key].child if key in runs else key, None) for key in keys)
+
+    @property
+    def is_late(self) -> bool:
+        return self.is_filled and self._store.behind_ms() > self.settings.lag_max_ms
+
+    async def caught_up(self) -> None:
+        """Wait until the bucket is no further behind than it may be. The ledger decides nothing meanwhile."""
+        while self.is_late:
+            self._advanced.clear()
+            self._wanted.set()
+            await self.between_turns()
+            if self._cutting is None and self.is_late:
+                await self._advanced.wait()
+
+    async def between_turns(self) -> None:
+        """Make the cut, if one is due."""
+        cutting, self._cutting = self._cutting, None
+        if cutting is None:
+            return
+        began_s = asyncio.get_running_loop().time()
+        await self._world.threads.commit(partial(self._store.cut, self._candidates()))
+        self._touched.clear()
+        self._lost((asyncio.get_running_loop().time() - began_s) * 1000)
+        cutting.set_result(None)
+
+    def told(self) -> dict[str, object]:
+        """What an operator is told."""
+        trouble = self._store.unreachable()
+        return {
+            **self.settings._asdict(),
+            "behind_ms": round(self._store.behind_ms()),
+            "filled": self.is_filled,
+            "trouble": str(trouble or ""),
+        }
+
+    def unreachable(self) -> BucketUnreachable | None:
+        return self._store.unreachable()
+
+    def _candidates(self) -> list[str]:
+        return list({**self._touched, **self._view.awake})
+
+    async def _put(self) -> None:
+        cutting = self._cutting = asyncio.get_running_loop().create_future()
+        self._wake()
+        self._advanced.set()  # whoever waits for us makes the cut
+        await cutting
+        await self._world.threads.run(self._store.put)
+        self._advanced.set()
+        if self._tidying is None or self._tidying.done():
+            self._tidying = self._tasks.start(self._world.threads.run(self._store.tidy))

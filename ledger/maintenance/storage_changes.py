@@ -1,0 +1,218 @@
+"""What has changed in the files of a directory's storages and code since they were looked at last, as patches.
+
+Agents write their files themselves, and tell nobody what. So the files are looked at: those that their stamps say have changed are read, as
+they were together at one moment (`copying`), and compared block by block with what they were. Whoever looks between two decisions of the
+ledger gets what fits the ledger: an agent commits before it reports, and has heard of nothing that is decided later (`cut`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from threading import Lock
+from typing import Final, NamedTuple
+
+from perdure.ledger.directory_format import AGENTS
+from perdure.ledger.maintenance.copies import CopyReader
+from perdure.ledger.maintenance.copying import copy_storage
+from perdure.ledger.maintenance.listing import Stamps, list_storages, stamps_of
+from perdure.ledger.storage.file_disk import is_log_at, place_of
+from perdure.ledger.storage.log_format import check_of, read_log
+from perdure.ledger.storage.patches import MAIN, WAL, FilePatch, Patch, whole
+
+CODE: Final = "code"
+"""The folder of the directory with its code, and the name under which it is carried, as if it were a storage."""
+SAVED: Final = ".blocks"  # what a checkpoint that did not end has saved
+_BLOCK: Final = 4 << 10
+_FRESH_NS: Final = (
+    50_000_000  # the clock of a file system may stand still for as long, so another change may have the same stamp
+)
+_PART: Final = 32 << 20  # bytes of patches
+_DRAFT: Final = re.compile(r"\.\d+-\d+$")  # see `whole_files`
+
+Files = dict[str, bytes]
+"""The files of a storage, by what their names add to that of the first one."""
+
+
+class _Blocks(NamedTuple):
+    """A file as it was: its size, and the digests of its blocks."""
+
+    size: int
+    digests: list[bytes]
+
+
+class _Seen(NamedTuple):
+    """A storage as it was when it was read last."""
+
+    agent_id: str
+    stamps: object
+    number: int
+    files: dict[str, _Blocks]
+
+
+class StorageChanges:
+    """The changes in one directory. Any thread may look, one at a time.
+
+    Args:
+        scratch: a folder for copies.
+        known: how many patches the storage of an agent has where they are carried to.
+        is_there: whether these files are what a storage is there, which has patches.
+        agents: those that have storages there.
+    """
+
+    def __init__(
+        self,
+        data: Path,
+        scratch: Path,
+        *,
+        known: Callable[[str], int],
+        is_there: Callable[[str, Files], bool],
+        agents: Iterable[str],
+    ) -> None:
+        self._data, self._scratch = data, scratch
+        self._known, self._is_there = known, is_there
+        self._agents = {place_of(agent): agent for agent in agents if agent != CODE}
+        self._seen: dict[str, _Seen] = {}
+        self._fresh: set[str] = set()  # may have changed without another stamp
+        self._patches: list[Patch] = []
+        self._lock = Lock()
+
+    def look(self, agents: Iterable[str]) -> None:
+        """Look at the storages of these agents and of what lies below them, and at the code. Raises `StorageError`, `OSError`."""
+        with self._lock:
+            due, self._fresh = dict.fromkeys(self._fresh), set()
+            for agent in agents:
+                self._agents[place_of(agent)] = agent
+                due |= dict.fromkeys(self._family(place_of(agent)))
+            for place in due:
+                self._look_at(place)
+            self._look_at_code()
+
+    def look_at_all(self) -> Iterator[list[Patch]]:
+        """Look at all storages and the code. What has changed comes in parts, lest all of it be in memory."""
+        with self._lock:
+            self._fresh = set()
+            for place in dict.fromkeys([*list_storages(self._data / AGENTS).storages, *self._agents]):
+                self._look_at(place)
+                if sum(len(part.content) for patch in self._patches for part in patch.parts) > _PART:
+                    yield self.take()
+            self._look_at_code()
+            yield self.take()
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._patches)
+
+    def take(self) -> list[Patch]:
+        """What was found since the last call, in order."""
+        patches, self._patches = self._patches, []
+        return patches
+
+    def _family(self, place: str) -> Iterator[str]:
+        yield place
+        folder = place.removesuffix(".db")
+        if (self._data / AGENTS / folder).is_dir():
+            for path in (self._data / AGENTS / folder).rglob("*.db"):
+                yield path.relative_to(self._data / AGENTS).as_posix()
+        elif not (self._data / AGENTS / place).exists():  # deleted, with what was below
+            yield from [each for each in self._agents if each.startswith(f"{folder}/")]
+
+    def _look_at(self, place: str) -> None:
+        path = self._data / AGENTS / place
+        stamps, seen = stamps_of(path), self._seen.get(place)
+        if stamps is None:
+            self._gone(place, seen)
+        elif seen is None or seen.stamps != stamps:
+            self._compare(place, path)
+
+    def _look_at_code(self) -> None:
+        folder = self._data / CODE
+        with suppress(FileNotFoundError):
+            paths = [path for path in sorted(folder.iterdir()) if not _DRAFT.search(path.name) and path.is_file()]
+            stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
+            seen = self._seen.get(CODE)
+            if stamps and (seen is None or seen.stamps != stamps):
+                self._note(CODE, CODE, stamps, {path.name: path.read_bytes() for path in paths})
+
+    def _read(self, path: Path) -> tuple[Stamps, Files] | None:
+        """A storage's files as they were together. None if it is deleted."""
+        with suppress(FileNotFoundError):
+            while is_log_at(path):
+                before, content, after = stamps_of(path), path.read_bytes(), stamps_of(path)
+                if before is not None and after is not None and before.database[0] == after.database[0]:
+                    reading = read_log(content)
+                    return before, {MAIN: content if reading.is_damaged else content[: reading.end]}
+        copy = self._scratch / "copy.db"
+        stamps = copy_storage(path, copy)
+        if stamps is None:
+            return None
+        parts = {ending: copy.with_name(copy.name + ending) for ending in (MAIN, WAL, SAVED)}
+        return stamps, {ending: part.read_bytes() for ending, part in parts.items() if part.exists()}
+
+    def _gone(self, place: str, seen: _Seen | None) -> None:
+        agent = self._agents.get(place, "")
+        if agent and (self._known(agent) if seen is None else seen.number):
+            self._patches.append(Patch(agent, 0, 0))
+            self._seen[place] = _Seen(agent, None, 0, {})
+
+    def _compare(self, place: str, path: Path) -> None:
+        found = self._read(path)
+        if found is None:
+            self._gone(place, self._seen.get(place))
+            return
+        stamps, files = found
+        agent = self._agents.get(place) or self._owner(files)
+        if agent:
+            self._agents[place] = agent
+            self._note(place, agent, stamps, files)
+            if time.time_ns() - max(each[2] for each in stamps if each is not None) < _FRESH_NS:
+                self._fresh.add(place)
+                self._seen[place] = self._seen[place]._replace(stamps=None)
+
+    def _owner(self, files: Files) -> str:
+        """Whose storage this is; empty while nothing was committed to it."""
+        if (head := read_log(files[MAIN]).head) is not None:
+            return head.agent_id
+        copy = self._scratch / "copy.db"
+        for ending, content in files.items():
+            copy.with_name(copy.name + ending).write_bytes(content)
+        with CopyReader() as reader:
+            return reader.read(copy).agent_id
+
+    def _note(self, place: str, agent: str, stamps: object, files: Files) -> None:
+        seen = self._seen.get(place)
+        number = self._known(agent) if seen is None else seen.number
+        parts = list[FilePatch]()
+        if seen is not None:
+            parts = list(_changed(seen.files, files))
+        elif not number or not self._is_there(agent, files):
+            if number:
+                self._patches.append(Patch(agent, 0, 0))
+            number, parts = 0, [whole(name, content) for name, content in files.items()]
+        if parts:
+            number += 1
+            self._patches.append(Patch(agent, 0, number, parts))
+        self._seen[place] = _Seen(agent, stamps, number, {name: _blocks_of(each) for name, each in files.items()})
+
+
+def _blocks_of(content: bytes) -> _Blocks:
+    with memoryview(content) as view:
+        return _Blocks(len(content), [check_of(view[at : at + _BLOCK]) for at in range(0, len(content), _BLOCK)])
+
+
+def _changed(before: Mapping[str, _Blocks], files: Files) -> Iterator[FilePatch]:
+    """What makes these files of those."""
+    for name, (size, digests) in before.items():
+        content = files.get(name, b"")
+        now = _blocks_of(content).digests
+        same = [at < len(digests) and digest == digests[at] for at, digest in enumerate(now)]
+        runs = [at for at in range(len(now)) if not same[at] and (not at or same[at - 1])]
+        for first in runs:
+            last = next((at for at in range(first, len(now)) if same[at]), len(now))
+            yield FilePatch(name, first * _BLOCK, content[first * _BLOCK : last * _BLOCK], len(content))
+        if not runs and len(content) != size:
+            yield FilePatch(name, len(content), b"", len(content))
+    yield from (whole(name, content) for name, content in files.items() if name not in before)

@@ -1,0 +1,69 @@
+"""Where a directory is followed to (`maintenance.replica`). A file of the directory says so."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from perdure.ledger.bucket_url import checked_url
+from perdure.ledger.errors import BadRequest
+from perdure.ledger.whole_files import keep_whole
+
+REPLICA: Final = "replica"
+"""The folder of a directory that says where it is followed to, and has what that needs. It may be deleted while nothing works with the
+directory; then the directory is not followed any more."""
+SETTINGS: Final = "settings"
+LAG_MS: Final = 500
+LAG_MAX_MS: Final = 2_000
+_LAG_MIN_MS, _LAG_MOST_MS = 10, 3_600_000
+
+
+class ReplicaSettings(NamedTuple):
+    """Where a directory is followed to.
+
+    Args:
+        url: of the bucket.
+        lag_ms: how often what is new is brought there.
+        lag_max_ms: answers wait while the bucket is further behind than this.
+    """
+
+    url: str
+    lag_ms: int = LAG_MS
+    lag_max_ms: int = LAG_MAX_MS
+
+
+def checked_replica(url: str, lag_ms: float = LAG_MS, lag_max_ms: float = LAG_MAX_MS) -> ReplicaSettings:
+    """Settings that can be used. Raises `BadRequest` that names the parameter."""
+    for name, value in (("lag_ms", lag_ms), ("lag_max_ms", lag_max_ms)):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not _LAG_MIN_MS <= value <= _LAG_MOST_MS:
+            raise BadRequest(
+                name, f"{value!r:.100} is no number of milliseconds between {_LAG_MIN_MS} and {_LAG_MOST_MS:,}"
+            )
+    if lag_max_ms < lag_ms:
+        raise BadRequest("lag_max_ms", f"{lag_max_ms} ms is less than lag_ms ({lag_ms} ms), so every answer would wait")
+    if not isinstance(url, str):
+        raise BadRequest("replica", f"{url!r:.200} is no URL; write s3://bucket/prefix")
+    return ReplicaSettings(checked_url(url, "replica"), int(lag_ms), int(lag_max_ms))
+
+
+def replica_of(data: Path) -> ReplicaSettings | None:
+    """Where this directory is followed to; None if nowhere. Raises `BadRequest` if what says so cannot be read."""
+    path = data / REPLICA / SETTINGS
+    try:
+        return ReplicaSettings(**json.loads(path.read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, TypeError) as problem:
+        words = f"{path} cannot be read ({problem}); name the bucket again, and it is written anew"
+        raise BadRequest("replica", words) from problem
+
+
+def keep_replica(data: Path, settings: ReplicaSettings | None) -> None:
+    """Say where a directory is followed to from its next start on; None for nowhere."""
+    if settings is None:
+        shutil.rmtree(data / REPLICA, ignore_errors=True)
+    else:
+        keep_whole(data / REPLICA / SETTINGS, json.dumps(settings._asdict()).encode())
