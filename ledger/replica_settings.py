@@ -24,7 +24,7 @@ class ReplicaSettings(NamedTuple):
     """Where a directory is followed to.
 
     Args:
-        url: of the bucket.
+        url: of the bucket; empty for nowhere.
         lag_ms: how often what is new is brought there.
         lag_max_ms: answers wait while the bucket is further behind than this.
     """
@@ -35,7 +35,7 @@ class ReplicaSettings(NamedTuple):
 
 
 def checked_replica(url: str, lag_ms: float = LAG_MS, lag_max_ms: float = LAG_MAX_MS) -> ReplicaSettings:
-    """Settings that can be used. Raises `BadRequest` that names the parameter."""
+    """Settings that can be used; an empty URL is that of nowhere. Raises `BadRequest` that names the parameter."""
     for name, value in (("lag_ms", lag_ms), ("lag_max_ms", lag_max_ms)):
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not _LAG_MIN_MS <= value <= _LAG_MOST_MS:
@@ -46,7 +46,7 @@ def checked_replica(url: str, lag_ms: float = LAG_MS, lag_max_ms: float = LAG_MA
         raise BadRequest("lag_max_ms", f"{lag_max_ms} ms is less than lag_ms ({lag_ms} ms), so every answer would wait")
     if not isinstance(url, str):
         raise BadRequest("replica", f"{url!r:.200} is no URL; write s3://bucket/prefix")
-    return ReplicaSettings(checked_url(url, "replica"), int(lag_ms), int(lag_max_ms))
+    return ReplicaSettings(url and checked_url(url, "replica"), int(lag_ms), int(lag_max_ms))
 
 
 def replica_of(data: Path) -> ReplicaSettings | None:
@@ -61,9 +61,9 @@ def replica_of(data: Path) -> ReplicaSettings | None:
         raise BadRequest("replica", words) from problem
 
 
-def keep_replica(data: Path, settings: ReplicaSettings | None) -> None:
-    """Say where a directory is followed to from its next start on; None for nowhere."""
-    if settings is None:
+def keep_replica(data: Path, settings: ReplicaSettings) -> None:
+    """Say where a directory is followed to from its next start on; with no URL, nowhere."""
+    if not settings.url:
         shutil.rmtree(data / REPLICA, ignore_errors=True)
     else:
         keep_whole(data / REPLICA / SETTINGS, json.dumps(settings._asdict()).encode())

@@ -34,7 +34,7 @@ Look:     ps, show, explain, audit, doctor   a directory, served or cold
           logs, inspect                      what agents printed, and keep
           fibers, schedules, turns           what they do beside runs
 Steer:    cancel, retry, clear, stop         its runs, mail and processes
-Keep:     backup, restore                    copies of it
+Keep:     backup, restore, replica           copies of it
 Break:    kill, chaos                        its processes
 Prove:    swarm, replay, explore             simulated worlds
 Measure:  bench
@@ -87,6 +87,7 @@ class Commands(LazyGroup):
         ),
         "backup": Entry("perdure.scenarios.commands.backup:backup", "Back a directory up, served or cold."),
         "restore": Entry("perdure.scenarios.commands.backup:restore", "Bring a directory back from a backup."),
+        "replica": Entry("perdure.scenarios.commands.replica:replica", "Follow a directory into a bucket."),
         "chaos": Entry(
             "perdure.scenarios.commands.chaos:chaos", "Kill processes for a while, and account for the work."
         ),

@@ -23,7 +23,14 @@ from perdure.actors.ray_world.processes import SUPERVISOR, SupervisorProcess
 from perdure.actors.ray_world.ray_transport import find_supervisor
 from perdure.actors.ray_world.spares import prepared_environment
 from perdure.actors.ray_world.system import system_world
-from perdure.ledger import NoLongerServed, SupervisorUnreachable
+from perdure.ledger import (
+    BadRequest,
+    NoLongerServed,
+    ReplicaSettings,
+    SupervisorUnreachable,
+    keep_replica,
+    replica_of,
+)
 from perdure.policies import NODE_ID
 
 PAUSES_S = (0.05, 0.2, 1.0)  # until the supervisor is looked for again
@@ -75,12 +82,15 @@ class Opening:
     """A directory that this process opens, and opens again when its Ray has begun anew. Which directory it is, is known from the first time
     on: what lies at its path later is no other one.
 
+    Args:
+        replica: where the directory is to be followed to; with no URL to nowhere, and None for wherever it says itself.
+
     Attributes:
         deployment: the directory's, with its identity as soon as that is known.
     """
 
-    def __init__(self, deployment: Deployment) -> None:
-        self.deployment = deployment
+    def __init__(self, deployment: Deployment, replica: ReplicaSettings | None = None) -> None:
+        self.deployment, self._replica = deployment, replica
 
     def ensure(self, own: bool) -> Handle:
         """Find the supervisor or create it. The caller has the startup lock. Nothing is begun where Ray knows of a supervisor, and this
@@ -92,6 +102,11 @@ class Opening:
             refuse_unmounted(data)
             self.deployment = self.deployment._replace(identity=begin_directory(data))
             note_mount(data)
+        if self._replica is not None and self._replica != (replica_of(data) or ReplicaSettings("")):
+            if _served(self.deployment):
+                words = f"the supervisor of {data} is at work already, and follows it as it was told to; `perdure stop` it first"
+                raise BadRequest("replica", words)
+            keep_replica(data, self._replica)
         return ensure_supervisor(self.deployment._replace(own=own))
 
 

@@ -28,7 +28,7 @@ from perdure.actors.ray_world.ray_connection import cause_of, exit_on_sigterm
 from perdure.actors.ray_world.ray_internals import GCS, RAYLET
 from perdure.actors.ray_world.ray_transport import RayTransport, find_supervisor
 from perdure.actors.ray_world.supervisors import Opening, find_again, find_served, no_longer_served
-from perdure.ledger import BadRequest, SupervisorUnreachable, bring_up_to_date, bucket_of
+from perdure.ledger import BadRequest, ReplicaSettings, SupervisorUnreachable, bring_up_to_date, bucket_of
 from perdure.policies import Limits
 
 STRIKE_S: Final = 60.0  # for all that are struck at once
@@ -61,6 +61,7 @@ class RayCluster:
         limits: Limits | None = None,
         num_cpus: int | None = None,
         implementations: Implementations | None = None,
+        replica: ReplicaSettings | None = None,
     ) -> Self:
         """Join the Ray that is named or that serves the directory already, else start one; see that its supervisor exists.
 
@@ -78,7 +79,7 @@ class RayCluster:
         if not deployment.bucket:
             bring_up_to_date(deployment.data)
         deployment.check_ledger()
-        opening = Opening(deployment)
+        opening = Opening(deployment, replica)
         member = OpenDirectory(deployment.data, opening.ensure)
         exit_on_sigterm()
         life = DRIVER.enter(member, address or os.environ.get("RAY_ADDRESS"), num_cpus)

@@ -108,6 +108,19 @@ class HostLine(BaseModel):
     node: str
 
 
+class ReplicaLine(BaseModel):
+    """Where a directory is followed to, and how far that is behind."""
+
+    url: str
+    lag_ms: int
+    lag_max_ms: int
+    behind_ms: int
+    filled: Annotated[
+        bool, Field(description="Whether this life has compared everything; the lag is kept from then on.")
+    ]
+    trouble: str
+
+
 class Served(BaseModel):
     """The supervisor."""
 
@@ -116,6 +129,7 @@ class Served(BaseModel):
     commits: Annotated[int, Field(description="How many commits this life has made.")]
     commit_ms: Annotated[float, Field(description="How many milliseconds they took together.")]
     longest_turn_ms: Annotated[float, Field(description="How many the longest of its turns took besides its commit.")]
+    replica: ReplicaLine | None = None
 
 
 class Unstartable(BaseModel):

@@ -247,6 +247,23 @@ FILES: Final = (
     ),
     DirectoryFile("cluster.lock", "which process starts a Ray here", "a start; not synchronised", "again", "nothing"),
     DirectoryFile(
+        "replica/settings",
+        "to which bucket the directory is followed, and how closely",
+        f"a start that is told so; {_WHOLE}",
+        "nothing",
+        "refused",
+        "without it the directory is not followed any more",
+    ),
+    DirectoryFile(
+        "replica/ledger/*",
+        "what the bucket has of the ledger",
+        _SUPERVISOR,
+        "again",
+        "again",
+        "fetched from the bucket",
+    ),
+    DirectoryFile("replica/copy.db*", "a storage that is being read", _SUPERVISOR, "nothing", "nothing"),
+    DirectoryFile(
         "scenario.json",
         "how far `perdure run` came",
         f"`perdure run`; {_WHOLE}",

@@ -50,8 +50,10 @@ from perdure.ledger import (
     bucket_of,
     check_format,
     check_whole,
+    checked_replica,
     given_as,
 )
+from perdure.ledger.replica_settings import LAG_MAX_MS, LAG_MS
 from perdure.policies import Limits
 
 
@@ -260,6 +262,11 @@ class Runtime:
         limits: every limit; see `policies.Limits`. They are those of the supervisor, so one that joins may leave them out, and then has
             the supervisor's; given limits must be the same.
         may_start: False to look at what serves `data`, and start neither a Ray nor a supervisor.
+        replica: the bucket into which the directory is followed, `s3://bucket/prefix`; "" to follow it no more. The directory remembers
+            it, so later programs may leave it out.
+        lag_ms: how often what is new is brought into that bucket.
+        lag_max_ms: answers wait while the bucket is further behind. If the directory is lost, so much at most of what was acknowledged is
+            undone, everywhere at once, when the replica is restored.
     """
 
     def __init__(
@@ -269,9 +276,16 @@ class Runtime:
         address: str | None = None,
         limits: Limits | None = None,
         may_start: bool = True,
+        replica: str | None = None,
+        lag_ms: float = LAG_MS,
+        lag_max_ms: float = LAG_MAX_MS,
     ) -> None:
         self.data = data_directory(data)
         self.limits = limits or Limits()
+        self._replica = None if replica is None else checked_replica(replica, lag_ms, lag_max_ms)
+        if self._replica is not None and (bucket_of(self.data) or not may_start):
+            words = "only a directory is followed, and only by what may start its supervisor"
+            raise BadRequest("replica", words)
         self._demanded, self._address, self._may_start = limits, address, may_start
         self._session: RuntimeSession | None = None
         self._was_open = False
@@ -326,7 +340,7 @@ class Runtime:
 
     def _enter(self) -> RayCluster:
         if self._may_start:
-            return RayCluster.start(self.data, address=self._address, limits=self.limits)
+            return RayCluster.start(self.data, address=self._address, limits=self.limits, replica=self._replica)
         if not bucket_of(self.data):
             check_format(self.data)
         found = RayCluster.found(self.data, self._address)

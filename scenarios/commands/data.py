@@ -20,6 +20,7 @@ from perdure.scenarios.commands.background import about, counted, show_agent, ta
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
+from perdure.scenarios.commands.replica import replica_words
 from perdure.scenarios.commands.shown import equation, json_of, print_hosts, print_live, print_pairs, print_runs
 from perdure.scenarios.commands.watch import watch
 
@@ -68,6 +69,8 @@ def ps(
 
     The background work is that of the 100 storages that were written last: what is open, and what has failed. They are read from copies,
     and no agent is woken. `perdure fibers`, `schedules` and `turns` list it for all agents.
+
+    The lines that begin with "copy" say where a directory is followed to (`perdure replica`), and how far that is behind.
 
     Agents and runs that have older code than came last, and runs that are parked for their input, are counted if there are any.
 
@@ -131,6 +134,8 @@ def _print_overview(data: Path, told: dict[str, Any]) -> None:
         print(f"names  {words}")
     print("runs   " + (", ".join(f"{count} {status}" for status, count in runs.items() if count) or "none"))
     print("mail   " + equation(told["audit"]))
+    if served and "replica" in served:
+        print(f"copy   {replica_words(served['replica'])}")
     bounds = told["kept"]
     for_ms, most = bounds["ended_kept_ms"], bounds["ended_kept_max"]
     said = [f"for {lasting(for_ms)}"] * math.isfinite(for_ms) + [f"at most {most:,.0f}"] * math.isfinite(most)

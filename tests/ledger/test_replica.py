@@ -130,7 +130,9 @@ def test_the_bucket_has_the_directory_as_it_was_at_the_last_cut(tmp_path: Path, 
     directory.begin()
     expected = directory.follow()
     for _ in range(40):
-        match die.choice(["commit", "commit", "write", "write", "delete", "follow", "checkpoint", "root", "die", "end"]):
+        match die.choice(
+            ["commit", "commit", "write", "write", "delete", "follow", "checkpoint", "root", "die", "end"]
+        ):
             case "commit":
                 directory.commit()
             case "write":
@@ -289,7 +291,7 @@ def test_the_directory_says_where_it_is_followed_to(tmp_path: Path) -> None:
     (tmp_path / "replica" / "settings").write_bytes(b"\xff")
     with pytest.raises(BadRequest, match="name the bucket again"):
         replica_of(tmp_path)
-    keep_replica(tmp_path, None)
+    keep_replica(tmp_path, checked_replica(""))
     assert replica_of(tmp_path) is None
 
 
