@@ -150,7 +150,14 @@ if TYPE_CHECKING:
     )
     from perdure.ledger.preview import preview_of, shown_input
     from perdure.ledger.protocol import decide
-    from perdure.ledger.replica_settings import ReplicaSettings, checked_replica, keep_replica, replica_of
+    from perdure.ledger.replica_settings import (
+        LAG_MAX_MS,
+        LAG_MS,
+        ReplicaSettings,
+        checked_replica,
+        keep_replica,
+        replica_of,
+    )
     from perdure.ledger.run import Run, outcome_of
     from perdure.ledger.run_pages import page_of
     from perdure.ledger.secret import (

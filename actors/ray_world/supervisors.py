@@ -103,11 +103,15 @@ class Opening:
             self.deployment = self.deployment._replace(identity=begin_directory(data))
             note_mount(data)
         if self._replica is not None and self._replica != (replica_of(data) or ReplicaSettings("")):
-            if _served(self.deployment):
-                words = f"the supervisor of {data} is at work already, and follows it as it was told to; `perdure stop` it first"
-                raise BadRequest("replica", words)
-            keep_replica(data, self._replica)
+            self._follow_to(self._replica)
         return ensure_supervisor(self.deployment._replace(own=own))
+
+    def _follow_to(self, replica: ReplicaSettings) -> None:
+        data = self.deployment.data
+        if _served(self.deployment):
+            words = f"the supervisor of {data} is at work already, and follows it as it was told to; `perdure stop` it first"
+            raise BadRequest("replica", words)
+        keep_replica(data, replica)
 
 
 def _served(deployment: Deployment) -> bool:

@@ -44,6 +44,8 @@ from perdure.actors.runtime.packing import Packer
 from perdure.actors.tasks import Pending, awaited
 from perdure.actors.threads import awaitable, wait_for
 from perdure.ledger import (
+    LAG_MAX_MS,
+    LAG_MS,
     BadRequest,
     RuntimeClosed,
     SupervisorUnreachable,
@@ -53,7 +55,6 @@ from perdure.ledger import (
     checked_replica,
     given_as,
 )
-from perdure.ledger.replica_settings import LAG_MAX_MS, LAG_MS
 from perdure.policies import Limits
 
 

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from perdure.actors.ports import KillPoint, World
+from perdure.actors.supervisor.replication import Replication
 from perdure.actors.supervisor.snapshot_loader import SnapshotLoader
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
 from perdure.actors.tasks import Tasks
@@ -53,7 +54,7 @@ class Checkpoints:
         behind: how many facts of earlier lives came after the snapshot.
         append: makes facts durable together.
         wake: lets the next turn begin.
-        touch: is told of agents whose storages were deleted.
+        replication: is told of agents whose storages were deleted.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Checkpoints:
         behind: int,
         append: Callable[[Sequence[Fact]], Awaitable[None]],
         wake: Callable[[], None],
-        touch: Callable[[list[str]], None],
+        replication: Replication | None,
     ) -> None:
         self.forgetting: list[str] = []  # runs that were cleared, and agents that were deleted
         self._world, self._tasks, self._view, self._store, self._agent_storages = (
@@ -81,7 +82,7 @@ class Checkpoints:
             agent_storages,
         )
         self._limits, self._snapshot_loader, self._append, self._wake = limits, snapshot_loader, append, wake
-        self._carrier, self._touch = carrier, touch
+        self._carrier, self._replication = carrier, replication
         self._facts, self._unfollowed = behind, 0
         self._quiet_since_s = 0.0
         self._begun_s, self._age_max_s = asyncio.get_running_loop().time(), snapshot_age_max_ms(limits) / 1000
@@ -204,7 +205,8 @@ class Checkpoints:
         agent = self._agent_of(key)
         if self._carrier is None:
             await self._world.threads.archive(partial(self._agent_storages.forget_family, agent, settle=False))
-            self._touch([agent])
+            if self._replication is not None:
+                self._replication.touch([agent])
         self._world.faults.at(KillPoint.MID_CLEAR, agent)
         return True
 

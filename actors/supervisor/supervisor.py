@@ -181,9 +181,7 @@ class Supervisor:
         boot = await self.world.threads.commit(self.store.boot)
         self.findings = list(boot.findings)
         self.view = restore(boot)
-        if self.store.carries_storages:
-            self._carrier = StorageCarrier(self.view, cast("CarryingStore", self.store))
-            await self.world.threads.commit(self._carrier.begin)
+        await self._begin_to_carry()
         self.clock = LedgerClock(self.world.clock, self.view)
         self.view.awake_at_ms = self.clock.began_ms
         self.view.code_due_ms = self.clock.began_ms + CODE_WAIT_MS
@@ -200,7 +198,7 @@ class Supervisor:
         self.checkpoints = Checkpoints(
             world, self._tasks, view, self.store, self._agent_storages, self.limits, self.snapshot_loader,
             carrier=self._carrier, behind=count_of(boot.rows), append=self._record, wake=sessions.arrived.set,
-            touch=lambda agents: self._replication.touch(agents) if self._replication is not None else None,
+            replication=self._replication,
         )  # fmt: skip
         self.expiry = RunExpiry(
             world, view, self.store, self.limits, self.snapshot_loader, self.checkpoints, self.now_ms, self.report
@@ -209,11 +207,6 @@ class Supervisor:
             world, view, self.store, self.checkpoints, self._agent_storages.disk.directory, lost=self.pool.heartbeat.lost,
             wake=sessions.arrived.set,
         )  # fmt: skip
-        if self.store.is_followed:
-            followed = cast("ReplicatedStore", self.store)
-            self._replication = Replication(
-                world, self._tasks, view, followed, lost=self.pool.heartbeat.lost, wake=sessions.arrived.set
-            )
         self.changes = Changes(view)
         self.queries = Queries(
             world, self._tasks, self.now_ms, view, sessions, self.store, self.limits,
@@ -235,6 +228,16 @@ class Supervisor:
         }
         self._stimuli.append(self.clock.tick())
         self.sessions.arrived.set()
+
+    async def _begin_to_carry(self) -> None:
+        if self.store.carries_storages:
+            self._carrier = StorageCarrier(self.view, cast("CarryingStore", self.store))
+            await self.world.threads.commit(self._carrier.begin)
+        if self.store.is_followed:
+            followed, wake = cast("ReplicatedStore", self.store), self.sessions.arrived.set
+            self._replication = Replication(
+                self.world, self._tasks, self.view, followed, lost=lambda ms: self.pool.heartbeat.lost(ms), wake=wake
+            )
 
     def now_ms(self) -> int:
         return self.clock.now_ms()

@@ -6,8 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from perdure.ledger import BadRequest, bucket_of, checked_replica, given_as, keep_replica, lasting, replica_of
-from perdure.ledger.replica_settings import LAG_MAX_MS, LAG_MS
+from perdure.ledger import (
+    LAG_MAX_MS,
+    LAG_MS,
+    BadRequest,
+    bucket_of,
+    checked_replica,
+    given_as,
+    keep_replica,
+    lasting,
+    replica_of,
+)
 from perdure.scenarios.commands.opening import served
 from perdure.scenarios.commands.options import HERE, AsJson, Data
 from perdure.scenarios.commands.shown import json_of

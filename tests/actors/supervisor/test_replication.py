@@ -1,0 +1,186 @@
+"""A supervisor whose directory is followed: cuts lie between its decisions, and answers wait when the bucket is too far behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+from perdure import Agent, BucketUnreachable, exposed
+from perdure.actors import Client
+from perdure.actors.ports import Fleet, World
+from perdure.ledger import Payload, ReplicaSettings, Row, expand_rows
+from perdure.ledger.store.store import Record
+from perdure.scenarios.testing.checks import Ledger
+from perdure.scenarios.testing.laboratory import Laboratory
+
+
+class Counter(Agent):
+    @exposed
+    def add(self, by: int) -> int:
+        self.state["n"] = self.state.get("n", 0) + by
+        return int(self.state["n"])
+
+
+class Quick(Agent):
+    """Ends at once."""
+
+    async def run(self, input: None) -> int:
+        return 1
+
+
+class Followed(Ledger):
+    """A ledger in memory that tells what it was asked to do for its replica."""
+
+    is_followed = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.settings = ReplicaSettings("s3://b/p", 500, 2_000)
+        self.new: list[tuple[int, float]] = []  # facts, and when they came
+        self.due: list[tuple[int, float]] = []
+        self.checkpoints = 0
+        self.there = 0
+        self.looked: list[set[str]] = []
+        self.away = False
+
+    def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Any] = ()) -> None:
+        super().append(rows, payloads, patches)
+        if rows:
+            self.new.append((len(expand_rows(rows)), asyncio.get_running_loop().time()))
+
+    def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
+        super().checkpoint(meta, upto_seq, records, forgotten)
+        self.checkpoints += 1
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self.new)
+
+    def behind_ms(self) -> float:
+        oldest = next(iter([*self.due, *self.new]), None)
+        return 0.0 if oldest is None else (asyncio.get_running_loop().time() - oldest[1]) * 1000
+
+    def unreachable(self) -> BucketUnreachable | None:
+        return BucketUnreachable("s3://b/p", 7.0, "connection refused", 2_000) if self.away else None
+
+    def prepare(self, agents: Iterable[str] | None) -> None:
+        self.looked.append(set(agents or ()))
+
+    def cut(self, agents: Iterable[str]) -> None:
+        self.looked[-1] |= set(agents)
+        self.due += self.new
+        self.new = []
+
+    def put(self) -> None:
+        self.there += sum(count for count, _ in self.due)
+        self.due = []
+
+    def tidy(self) -> None:
+        """There is nothing to keep small."""
+
+
+class Threads:
+    """Those of a process, but for what waits for the bucket."""
+
+    def __init__(self, inner: Any, store: Followed) -> None:
+        self._inner, self._store = inner, store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def run(self, job: Callable[[], Any]) -> Any:
+        while job == self._store.put and self._store.away:
+            await asyncio.sleep(0.1)
+        return await self._inner.run(job)
+
+
+class FollowedLaboratory(Laboratory):
+    """A laboratory whose ledger is followed."""
+
+    store: Followed
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.store = Followed()
+
+    def _supervisor(self, world: World, fleet: Fleet) -> Any:
+        return super()._supervisor(world._replace(threads=Threads(world.threads, self.store)), fleet)
+
+
+def test_everything_that_is_decided_gets_there_and_only_what_may_have_changed_is_looked_at() -> None:
+    with FollowedLaboratory() as laboratory:
+        store = laboratory.store
+
+        async def story(client: Client) -> None:
+            await client.agent(Counter, "a").add(1)
+            for at in range(5):
+                assert (await client.run(Quick, run_id=f"r{at}")).ok
+            await asyncio.sleep(2)
+            assert store.there == store.facts_count
+            looked = {agent.partition("@")[0] for each in store.looked for agent in each}
+            assert {"a", "r0", "r4"} <= looked
+            puts = len(store.looked)
+            await asyncio.sleep(20)  # the agent sleeps by now
+            rest = len(store.looked)
+            await asyncio.sleep(60)
+            assert len(store.looked) - rest < 5, "nothing is looked at when nothing happens"
+            assert rest > puts
+            told = (await client.ask("ps", 0))["supervisor"]["replica"]
+            assert told == {
+                "url": "s3://b/p", "lag_ms": 500, "lag_max_ms": 2_000, "behind_ms": 0, "filled": True, "trouble": "",
+            }  # fmt: skip
+
+        laboratory.play(story)
+        laboratory.settle()
+
+
+def test_answers_wait_while_the_bucket_is_too_far_behind_and_new_work_is_refused_when_it_does_not_answer() -> None:
+    with FollowedLaboratory() as laboratory:
+        store = laboratory.store
+
+        async def story(client: Client) -> None:
+            agent = client.agent(Counter, "a")
+            await agent.add(1)
+            await asyncio.sleep(2)
+            store.away = True
+            assert (await client.run(Quick, run_id="soon")).ok, "the bucket may be as far behind as this"
+            await asyncio.sleep(3)
+            under_way = asyncio.ensure_future(client.run(Quick, run_id="late"))
+            await asyncio.sleep(10)
+            assert not under_way.done()
+            with pytest.raises(BucketUnreachable, match="has not answered for 7 s"):
+                await client.run(Quick, run_id="new")
+            told = await client.ask("ps", 0)
+            assert told["supervisor"]["replica"]["behind_ms"] > 10_000
+            assert "connection refused" in told["supervisor"]["replica"]["trouble"]
+            assert store.there < store.facts_count
+            store.away = False
+            assert (await under_way).ok, "what was accepted goes on by itself"
+            await asyncio.sleep(2)
+            assert store.there == store.facts_count
+
+        laboratory.play(story)
+        laboratory.settle()
+
+
+def test_the_supervisor_that_dies_while_it_waits_leaves_a_life_that_catches_up() -> None:
+    with FollowedLaboratory() as laboratory:
+        store = laboratory.store
+
+        async def story(client: Client) -> None:
+            await client.run(Quick, run_id="first")
+            store.away = True
+            under_way = asyncio.ensure_future(client.run(Quick, run_id="late"))
+            await asyncio.sleep(5)
+            laboratory.simulation.kill("supervisor")
+            await asyncio.sleep(5)
+            store.away = False
+            assert (await under_way).ok
+            await asyncio.sleep(3)
+            assert store.there == store.facts_count
+
+        laboratory.play(story)
+        laboratory.settle()
