@@ -235,12 +235,13 @@ class Supervisor:
             await self.world.threads.commit(self._carrier.begin)
         if self.store.is_followed:
             followed, wake = cast("ReplicatedStore", self.store), self.sessions.arrived.set
-            self._replication = Replication(
-                self.world, self._tasks, self.view, followed, lost=lambda ms: self.pool.heartbeat.lost(ms), wake=wake
-            )
+            self._replication = Replication(self.world, self._tasks, self.view, followed, lost=self._lost, wake=wake)
 
     def now_ms(self) -> int:
         return self.clock.now_ms()
+
+    def _lost(self, for_ms: float) -> None:
+        self.pool.heartbeat.lost(for_ms)
 
     def _move(self) -> None:
         log.info("the supervisor ends, to live on another node: its own drains")
