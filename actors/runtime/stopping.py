@@ -119,6 +119,9 @@ async def _wait_for_rest(client: Client, patience_s: float, on_wait: Callable[[i
         if told["at_work"] and settled_s <= clock() < end_s:
             on_wait(told["at_work"])
             settled_s = end_s  # once is enough
+    while told.get("replica_behind") and clock() < end_s:
+        await asyncio.sleep(LOOK_S)
+        told = await _ask(client)
     return int(told["at_work"] + told["waiting"])
 
 

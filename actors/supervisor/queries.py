@@ -86,7 +86,8 @@ class Queries:
             case Keep():
                 return await self._backup_service.answer(query)
             case WindDown():
-                return self._drain.ask()
+                is_behind = self._replication is not None and self._replication.is_behind
+                return {**self._drain.ask(), **({"replica_behind": True} if is_behind else {})}
         answer = query(self._books)
         if isinstance(query, Upgrade) and query.now:
             self._sessions.let_go(older_awake(self._books.view, query.agent_type))

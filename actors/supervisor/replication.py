@@ -73,6 +73,11 @@ class Replication:
     def is_late(self) -> bool:
         return self.is_filled and self._store.behind_ms() > self.settings.lag_max_ms
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the bucket lacks anything that is known of here."""
+        return not self.is_filled or bool(self._touched) or self._store.has_news or self._store.behind_ms() > 0
+
     async def caught_up(self) -> None:
         """Wait until the bucket is no further behind than it may be. The ledger decides nothing meanwhile."""
         while self.is_late:

@@ -201,7 +201,7 @@ class ReplicatedStore(DuckDBStore):
         changes = StorageChanges(
             self._data,
             scratch,
-            known=follower.patches_of,
+            known=lambda agent: follower.patches_of(agent) if follower.may_have_storage(agent) else 0,
             is_there=follower.has_files,
             agents=follower.storages_of(""),
         )

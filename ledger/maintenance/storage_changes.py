@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
@@ -31,6 +32,7 @@ _FRESH_NS: Final = (
     50_000_000  # the clock of a file system may stand still for as long, so another change may have the same stamp
 )
 _PART: Final = 32 << 20  # bytes of patches
+_SEEN_MAX: Final = 20_000  # storages that are remembered as they were
 _DRAFT: Final = re.compile(r"\.\d+-\d+$")  # see `whole_files`
 
 Files = dict[str, bytes]
@@ -81,14 +83,20 @@ class StorageChanges:
         self._lock = Lock()
 
     def look(self, agents: Iterable[str]) -> None:
-        """Look at the storages of these agents and of what lies below them, and at the code. Raises `StorageError`, `OSError`."""
+        """Look at the storages of these agents and of what lies below them, and at the code. What was found before has been taken.
+
+        Raises `StorageError`, `OSError`.
+        """
         with self._lock:
-            due, self._fresh = dict.fromkeys(self._fresh), set()
+            self._forget()
+            fresh, self._fresh = self._fresh, set()
+            for place in fresh:
+                self._look_at(place, self._agents.get(place, ""))
             for agent in agents:
-                self._agents[place_of(agent)] = agent
-                due |= dict.fromkeys(self._family(place_of(agent)))
-            for place in due:
-                self._look_at(place)
+                place = place_of(agent)
+                self._look_at(place, agent)
+                for below in self._below(place.removesuffix(".db")):
+                    self._look_at(below, self._agents.get(below, ""))
             self._look_at_code()
 
     def look_at_all(self) -> Iterator[list[Patch]]:
@@ -96,7 +104,8 @@ class StorageChanges:
         with self._lock:
             self._fresh = set()
             for place in dict.fromkeys([*list_storages(self._data / AGENTS).storages, *self._agents]):
-                self._look_at(place)
+                self._look_at(place, self._agents.get(place, ""))
+                self._forget()
                 if sum(len(part.content) for patch in self._patches for part in patch.parts) > _PART:
                     yield self.take()
             self._look_at_code()
@@ -111,22 +120,23 @@ class StorageChanges:
         patches, self._patches = self._patches, []
         return patches
 
-    def _family(self, place: str) -> Iterator[str]:
-        yield place
-        folder = place.removesuffix(".db")
+    def _forget(self) -> None:
+        # What comes again is compared with what was carried.
+        for place in list(islice(self._seen, max(0, len(self._seen) - _SEEN_MAX))):
+            del self._seen[place]
+
+    def _below(self, folder: str) -> Iterator[str]:
         if (self._data / AGENTS / folder).is_dir():
             for path in (self._data / AGENTS / folder).rglob("*.db"):
                 yield path.relative_to(self._data / AGENTS).as_posix()
-        elif not (self._data / AGENTS / place).exists():  # deleted, with what was below
-            yield from [each for each in self._agents if each.startswith(f"{folder}/")]
 
-    def _look_at(self, place: str) -> None:
+    def _look_at(self, place: str, agent: str) -> None:
         path = self._data / AGENTS / place
         stamps, seen = stamps_of(path), self._seen.get(place)
         if stamps is None:
-            self._gone(place, seen)
+            self._gone(place, agent)
         elif seen is None or seen.stamps != stamps:
-            self._compare(place, path)
+            self._compare(place, agent, path)
 
     def _look_at_code(self) -> None:
         folder = self._data / CODE
@@ -152,19 +162,24 @@ class StorageChanges:
         parts = {ending: copy.with_name(copy.name + ending) for ending in (MAIN, WAL, SAVED)}
         return stamps, {ending: part.read_bytes() for ending, part in parts.items() if part.exists()}
 
-    def _gone(self, place: str, seen: _Seen | None) -> None:
-        agent = self._agents.get(place, "")
-        if agent and (self._known(agent) if seen is None else seen.number):
-            self._patches.append(Patch(agent, 0, 0))
-            self._seen[place] = _Seen(agent, None, 0, {})
+    def _gone(self, place: str, agent: str) -> None:
+        seen = self._seen.pop(place, None)
+        if not agent or not (self._known(agent) if seen is None else seen.number):
+            return
+        self._patches.append(Patch(agent, 0, 0))
+        self._seen[place] = _Seen(agent, None, 0, {})
+        folder = place.removesuffix(".db")
+        for below, each in list(self._agents.items()):
+            if below.startswith(f"{folder}/"):
+                self._look_at(below, each)
 
-    def _compare(self, place: str, path: Path) -> None:
+    def _compare(self, place: str, agent: str, path: Path) -> None:
         found = self._read(path)
         if found is None:
-            self._gone(place, self._seen.get(place))
+            self._gone(place, agent)
             return
         stamps, files = found
-        agent = self._agents.get(place) or self._owner(files)
+        agent = agent or self._owner(files)
         if agent:
             self._agents[place] = agent
             self._note(place, agent, stamps, files)
@@ -183,7 +198,7 @@ class StorageChanges:
             return reader.read(copy).agent_id
 
     def _note(self, place: str, agent: str, stamps: object, files: Files) -> None:
-        seen = self._seen.get(place)
+        seen = self._seen.pop(place, None)
         number = self._known(agent) if seen is None else seen.number
         parts = list[FilePatch]()
         if seen is not None:

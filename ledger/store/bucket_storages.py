@@ -122,14 +122,19 @@ class BucketStorages:
         return image_after(StorageImage(base.number, files), tail)
 
     def has_files(self, con: duckdb.DuckDBPyConnection, agent_id: str, files: Mapping[str, bytes]) -> bool:
-        """Whether a storage has these files, and no others. What is in bases alone is compared by its digests."""
+        """Whether a storage surely has these files, and no others, told without reading a pack."""
         base, tail = self.parts(con, agent_id)
-        if tail or base is None:
-            image = self.assembled(agent_id, base, tail)
-            return image is not None and image.files == {name: content for name, content in files.items() if content}
-        return base.sizes == {name: len(content) for name, content in files.items() if content} and all(
-            extent.digest == digest_of(files[file][nth * BLOCK : (nth + 1) * BLOCK])
-            for (file, nth), extent in base.blocks.items()
+        files = {name: content for name, content in files.items() if content}
+        if base is None:
+            image = image_after(None, tail)
+            return image is not None and image.files == files
+        return (
+            not tail
+            and base.sizes == {name: len(content) for name, content in files.items()}
+            and all(
+                extent.digest == digest_of(files[file][nth * BLOCK : (nth + 1) * BLOCK])
+                for (file, nth), extent in base.blocks.items()
+            )
         )
 
     def family(self, con: duckdb.DuckDBPyConnection, agent_id: str) -> list[str]:

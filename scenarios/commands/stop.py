@@ -29,7 +29,8 @@ def stop(
     """Stop the supervisor and the hosts that serve a directory, whoever started them. Nothing durable is lost.
 
     Nothing new begins, idle agents are put to sleep, and running work may go on until the timeout. What is cut off then goes on when the
-    directory is served again; runs get their next attempt. Scripts that have the directory open are told.
+    directory is served again; runs get their next attempt. Scripts that have the directory open are told. If the directory is followed
+    (`perdure replica`), the bucket gets what it lacks, within the timeout.
 
     A Ray cluster goes on. Only a Ray that Perdure started for this directory, and whose script is dead, is ended too. If nothing serves the
     directory, the command says so and exits with 0.
