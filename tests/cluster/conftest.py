@@ -10,12 +10,14 @@ import os
 import secrets
 import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from perdure.actors.ray_world.driver import DRIVER, OpenDirectory
+from perdure.actors.runtime import packing
 
 
 class SharedRay:
@@ -52,6 +54,21 @@ def have_token(file: Path) -> None:
         with suppress(FileExistsError):
             os.link(draft, file)
         draft.unlink()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Function) -> Iterator[None]:
+    """A program has the agents of its own module. This process has those of all that was collected, and each directory that it opens would
+    be offered the code of them all: seconds, each time."""
+    everything, module = packing._subclasses, item.module  # noqa: SLF001 - whose agents a process has
+
+    def of_the_module(cls: type) -> list[type]:
+        known = [each for each in vars(module).values() if isinstance(each, type)]
+        return [each for each in everything(cls) if each.__module__ == module.__name__ or each in known]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "_subclasses", of_the_module)
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
