@@ -52,6 +52,11 @@ class Together(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
 
+    def _pending_of(self, workload: dict[str, dict[str, bool]]) -> int:
+        for group in [group for group, tests in workload.items() if all(tests.values())]:
+            del workload[group]  # it would be counted after each of thousands of tests
+        return super()._pending_of(workload)
+
 
 def group_of(nodeid: str) -> str:
     """The name of its group; of a test that is in none, its own."""
@@ -65,7 +70,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several processes test, what takes long is begun first, so that none of it is left over when there is nothing else to do."""
+    """What shares a Ray is one after the other. Where several processes test, what takes long is begun first, so that none of it is left
+    over when there is nothing else to do."""
+    items.sort(key=lambda item: CLUSTER in item.path.parents and item.get_closest_marker("shared_ray") is None)
     if WORKER:
         items.sort(key=lambda item: not _takes_long(item) or CLUSTER in item.path.parents)
 
