@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.mypy_once import Mypy
@@ -24,6 +25,9 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read by Ray when it sta
 
 settings.register_profile("perdure", derandomize=True, deadline=None, database=None)
 settings.load_profile("perdure")
+providers._get_local_constants = (  # noqa: SLF001 - there is no setting
+    lambda: providers._local_constants  # noqa: SLF001
+)  # not those in all that was imported: it takes each process seconds to read, and the examples would depend on what else is tested
 
 gc.disable()  # until everything is collected: what is imported stays, and searching it for cycles takes a quarter of the time
 

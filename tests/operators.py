@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -95,7 +97,15 @@ def changes_of(file: str, source: str) -> list[Change]:
 
 def lines_of(source: str, symbol: str) -> list[tuple[int, int]]:
     """The first and last lines of what defines `function`, `Class.method`, `CONSTANT` or `Class.field`."""
-    return [(node.lineno, node.end_lineno or 0) for name, node in _definitions(ast.parse(source), "") if name == symbol]
+    return _lines(source).get(symbol, [])
+
+
+@cache
+def _lines(source: str) -> dict[str, list[tuple[int, int]]]:
+    found = defaultdict[str, list[tuple[int, int]]](list)
+    for name, node in _definitions(ast.parse(source), ""):
+        found[name].append((node.lineno, node.end_lineno or 0))
+    return found
 
 
 def slips_of(file: str, source: str) -> list[Change]:
