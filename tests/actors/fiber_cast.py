@@ -54,7 +54,7 @@ class Jobs(Agent):
     async def forever(self, fiber: FiberContext) -> None:
         self.effects["forever"] += 1
         self.stash("here")
-        await asyncio.sleep(3_600)
+        await asyncio.sleep(1_000)
         self.effects["forever ended"] += 1
 
     async def stubborn(self, fiber: FiberContext) -> None:

@@ -12,7 +12,7 @@ from perdure.scenarios.swarm.runner import play
 from tests.kit import NOW_MS, Change, Ledger, asked, enacted
 
 
-@pytest.mark.parametrize("seed", [3, 5])
+@pytest.mark.parametrize("seed", [3, pytest.param(5, marks=pytest.mark.thorough)])
 def test_no_decision_of_a_swarm_changes_the_view(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     decided = 0
 

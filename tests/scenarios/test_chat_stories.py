@@ -56,9 +56,9 @@ def peace() -> Iterator[Peace]:
 
 
 def test_whoever_dies_at_whichever_moment_the_turn_completes() -> None:
-    told = played("chat-recovery", "--points", "24", "--seed", "3")
+    told = played("chat-recovery", "--points", "12", "--seed", "3")
     assert told["verified"]
-    assert told["turns"] == {"asked": 26, "completed": 26, "error": 0}, (
+    assert told["turns"] == {"asked": 14, "completed": 14, "error": 0}, (
         "each half has a turn in peace beside its points"
     )
     assert all(told["kills"].values()), told["kills"]

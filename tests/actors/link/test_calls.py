@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from perdure.actors import Agent, KillPoint, RemoteError, exposed
-from perdure.actors.link.call_log import ANSWERS_KEPT, CALLS_KEPT, CallLog
+from perdure.actors.link import call_log
+from perdure.actors.link.call_log import ANSWERS_KEPT, CallLog
 from perdure.actors.link.messages import Call, MakeCall, Reply
 from perdure.actors.link.wire import PeerFrame, decode_all, messages_in
 from perdure.actors.sim_world.simulation import Weather
@@ -406,9 +407,10 @@ def test_a_call_under_way_is_never_forgotten_and_an_old_answer_is_only_known_to_
     assert calls.find("never") is None
 
 
-def test_so_many_calls_are_known_and_no_more() -> None:
+def test_so_many_calls_are_known_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(call_log, "CALLS_KEPT", 100)
     calls = CallLog()
-    for number in range(CALLS_KEPT + 1):
+    for number in range(101):
         calls.begin(f"c{number}")
         calls.answer(f"c{number}", True, None)
     assert calls.find("c0") is None
