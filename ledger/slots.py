@@ -158,7 +158,8 @@ def claim(body: bytes) -> Procedure[bytes | None]:
     """Be the first under a prefix, or find who was: the body that was put there then. None if the prefix holds other objects. No two
     callers have the same body.
 
-    Raises `NotCreatedOnce` of a store on which whoever comes later wins: two supervisors would both commit there.
+    Raises `NotCreatedOnce` of a store on which whoever comes later wins: two supervisors would both commit there. It is left as it was, so
+    that whoever opens it next finds out, too.
     """
     there = yield from _sure_get(IDENTITY)
     if there is None and (yield from _newest("")):
@@ -171,11 +172,12 @@ def claim(body: bytes) -> Procedure[bytes | None]:
         there = yield from _sure_get(IDENTITY)
     while there == body:  # so this is the first opening
         try:
-            if (yield Create(IDENTITY, body)):
-                raise NotCreatedOnce
-            break
+            if not (yield Create(IDENTITY, body)):
+                return there
+            yield Delete((IDENTITY,))
         except NoAnswer:
             continue
+        raise NotCreatedOnce
     return there
 
 
