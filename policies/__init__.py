@@ -40,6 +40,7 @@
 | `ranked_queue` | whose turn is it on a host? |
 | `agents_client` | what do the frames of Cloudflare's clients ask for, and what are they told? |
 | `turn_size` | how many messages does the supervisor decide at once? |
+| `linger` | how long does it wait for more of them, where each commit has a price? |
 | `spans` | how is a span named, by whichever process tells it? |
 
 Each name loads its module when it is first used.
@@ -142,6 +143,7 @@ if TYPE_CHECKING:
     from perdure.policies.kill_targets import StrikeTarget, carriers, from_here, in_turns, victims
     from perdure.policies.ledger_time import LEAP_MS, Leap, LedgerTime, carried, with_leap
     from perdure.policies.limits import Limits
+    from perdure.policies.linger import Pace, linger_ms, pace_after
     from perdure.policies.liveness import COMING, MUTE, Silence, is_noteworthy, is_unbearable, silence_after, was_late
     from perdure.policies.long_texts import Counting, length_of, sendable, split, spoken
     from perdure.policies.node_choice import (

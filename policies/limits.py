@@ -92,6 +92,7 @@ class Limits:
     group_max: int = 256  # mails handled in one transaction
     inbox_max: int = 1_000  # handled mails after which an agent asks which of them it may forget
     turn_max: int = 1_000  # messages decided in one commit; fewer if that many take long
+    linger_ms: float = 100  # the least interval between two commits to a bucket while it is busy; 0 does not wait
     checkpoint_facts: int = 200_000  # facts after which a checkpoint is taken even under load
     checkpoint_idle_ms: int = 3_000  # idle time after which a checkpoint is taken
     retained_in_memory: int = 20_000  # ended runs kept in memory for quick answers

@@ -134,12 +134,17 @@ class Sessions:
             self.arrived.set()
         return gap
 
+    @property
+    def waiting(self) -> int:
+        """How many messages wait for a turn."""
+        return sum(map(len, self.inbox.values()))
+
     def take(self, most: float) -> list[Arrived]:
         """The first messages that wait, at least one; what is left is announced again.
 
         If not all are taken, each peer has the same share: one with one question does not wait behind one with thousands.
         """
-        count = max(1, min(most, sum(map(len, self.inbox.values()))))
+        count = max(1, min(most, self.waiting))
         taken: list[Arrived] = []
         while self.inbox and len(taken) < count:
             left = int(count) - len(taken)

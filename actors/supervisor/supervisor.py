@@ -91,7 +91,7 @@ from perdure.ledger import (
     restore,
 )
 from perdure.ledger.storage.agent_storages import AgentStorages
-from perdure.policies import LedgerTime, Limits, turn_size_after, with_leap
+from perdure.policies import LedgerTime, Limits, Pace, linger_ms, pace_after, turn_size_after, with_leap
 
 if TYPE_CHECKING:  # it needs what reaches buckets
     from perdure.ledger import ReplicatedStore
@@ -154,6 +154,7 @@ class Supervisor:
         self._looks_at_ms = math.inf  # when the timers are looked at again
         self._stimuli: list[Stimulus] = []
         self._turn_size = limits.turn_max
+        self._pace = Pace()
         self._carrier: StorageCarrier | None = None
         self._replication: Replication | None = None
         self._speaks_of_commits: list[tuple[PeerSession, Message]] = []  # passed on when these are durable
@@ -256,6 +257,8 @@ class Supervisor:
         await self._perform(everything(self.view))
         while True:
             await self.sessions.arrived.wait()
+            if self._carrier is not None:
+                await self._linger()
             self.sessions.arrived.clear()
             await self._timed(self._turn)
             for _ in range(PASSES):
@@ -265,6 +268,14 @@ class Supervisor:
             await self.backup_service.between_turns()
             if self._replication is not None:
                 await self._replication.between_turns()
+
+    async def _linger(self) -> None:
+        loop, sessions = asyncio.get_running_loop(), self.sessions
+        while pause_ms := linger_ms(self._pace, loop.time() * 1000, sessions.waiting, self.limits):
+            sessions.arrived.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_ms / 1000):
+                    await sessions.arrived.wait()
 
     async def _timed(self, step: Callable[[], Awaitable[None]]) -> None:
         began_s, done = asyncio.get_running_loop().time(), self.queries.work
@@ -295,6 +306,9 @@ class Supervisor:
         arm(self.view, touched, self.limits)
         commit_ms = await self._append(rows, payloads)
         if self._carrier is not None:
+            if commit_ms:
+                count, awake = len(arrived), len(self.view.awake)
+                self._pace = pace_after(self._pace, began_s * 1000, count, awake, self.limits)
             self._carrier.pass_on_code(self.sessions.by_peer.values())
         for session, number in {each.session: each.number for each in arrived}.items():  # the last number of each
             session.commit(number)

@@ -30,6 +30,7 @@ LOOK_S = 0.005
 STEP_S = 1.0
 BATCH: Final = 500  # fibers that are accepted at once
 EVENTS_A_SECOND: Final = 1_000
+STEPS: Final = 6  # of a turn
 
 
 class Nap(BaseModel):
@@ -147,6 +148,28 @@ class Item(Writer):
         await asyncio.sleep(STEP_S)
         await run.step("second", self.nothing)
         return run.attempt
+
+
+class Turns(BaseModel):
+    """How many turns to take, of how many seconds each, and how long to wait before the first."""
+
+    count: int
+    seconds: float
+    first_s: float = 0.0
+
+
+class Thinker(Agent):
+    """Takes turns of six steps that wait, as for a model, and give 2 KB each."""
+
+    async def run(self, input: Turns, run: RunContext) -> int:
+        await asyncio.sleep(input.first_s)
+        for number in range(input.count * STEPS):
+            await run.step(f"step {number}", partial(self.think, input.seconds / STEPS))
+        return input.count
+
+    async def think(self, seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "x" * 2_000
 
 
 class ManyRunner(Parent):

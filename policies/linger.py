@@ -1,0 +1,68 @@
+"""How long the supervisor waits between two commits to a bucket.
+
+There each commit is a request, which has its price however small it is. A supervisor that is never idle makes some fifty a second. If they
+are the small commits of many agents, which mostly wait for models, ten a second do as well: what comes meanwhile shares one.
+
+So it *lingers*: a turn begins no sooner than the limit `linger_ms` after the last commit began, or when many messages wait. It begins to
+when for a second many agents have been awake, and commits came at least twice as often as with a linger. One agent that awaits one run
+after the other therefore never waits for it; nor does a fan-out, whose commits are few and large.
+
+Agents that do nothing but wait for their commits would only do less in a second, and need as many commits for it. So if in the first second
+of a linger fewer messages come than in the one before, it is given up for a while.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from perdure.policies.limits import Limits
+
+SPAN_MS: Final = 1_000.0
+AGENTS: Final = 20
+MESSAGES: Final = 100
+SLOWED: Final = 0.6  # of the messages of the second before
+PROMPT_MS: Final = 30_000.0  # after it was given up
+MOST_MS: Final = 5_000.0  # whatever the limit says
+
+
+class Pace(NamedTuple):
+    """Of commits.
+
+    Attributes:
+        began_ms: when the last one began.
+        lingers: whether the next one waits.
+        since_ms: from when the commits and their messages are counted.
+        before: how many messages came each millisecond, before it lingered; 0 if that does not count any more.
+        prompt_until_ms: until when it does not linger.
+    """
+
+    began_ms: float = 0.0
+    lingers: bool = False
+    since_ms: float = 0.0
+    commits: int = 0
+    messages: int = 0
+    before: float = 0.0
+    prompt_until_ms: float = 0.0
+
+
+def pace_after(pace: Pace, began_ms: float, messages: int, awake: int, limits: Limits) -> Pace:
+    """After a commit of so many messages that began then, with so many agents awake."""
+    spanned_ms, commits, messages = began_ms - pace.since_ms, pace.commits + 1, pace.messages + messages
+    if spanned_ms < SPAN_MS:
+        return pace._replace(began_ms=began_ms, commits=commits, messages=messages)
+    rate, then = messages / spanned_ms, Pace(began_ms, since_ms=began_ms, prompt_until_ms=pace.prompt_until_ms)
+    if awake < AGENTS:
+        return then
+    if not pace.lingers:
+        lingers = commits * limits.linger_ms >= 2 * spanned_ms and began_ms >= pace.prompt_until_ms
+        return then._replace(lingers=lingers, before=rate)
+    if rate < SLOWED * pace.before:
+        return then._replace(prompt_until_ms=began_ms + PROMPT_MS)
+    return then._replace(lingers=True)
+
+
+def linger_ms(pace: Pace, now_ms: float, waiting: int, limits: Limits) -> float:
+    """How long the next turn waits yet, with so many messages that wait for it; 0 for not at all."""
+    if not pace.lingers or waiting >= MESSAGES:
+        return 0.0
+    return max(0.0, pace.began_ms + min(limits.linger_ms, MOST_MS) - now_ms)
