@@ -217,6 +217,7 @@ if TYPE_CHECKING:
     from perdure.ledger.storage.patches import Patch, StorageImage, patch_of, whole
     from perdure.ledger.storage.this_machine import mount_of
     from perdure.ledger.store.batches import BATCH_MIN, batch_of, count_of, expand_rows
+    from perdure.ledger.store.bucket import Bucket
     from perdure.ledger.store.bucket_store import open_bucket
     from perdure.ledger.store.store import BatchRow, CarryingStore, FactRow, First, Payload, Record, Row, Store, Wanted
     from perdure.ledger.timeouts import arm

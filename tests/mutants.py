@@ -35,6 +35,12 @@ class Mutant(NamedTuple):
 MUTANTS = (
     Mutant("policies.chat_recovery:evaluate", "never", "is_sealed",
            "test_w_25_a_sealed_incident_is_final_whatever_progress_is_made"),
+    Mutant("policies.linger:pace_after", "never", "awake",
+           "test_when_it_lingers"),
+    Mutant("policies.linger:pace_after", "never", "rate",
+           "test_when_it_lingers"),
+    Mutant("actors.supervisor.supervisor:Supervisor._turns", "removed call", "_linger",
+           "test_many_agents_that_commit_a_little_each_make_ten_commits_a_second"),
     Mutant("policies.nodes:_fits", "comparison", "expression",
            "test_an_expression_names_the_values_that_a_label_has_and_a_missing_label_has_none"),
     Mutant("policies.nodes:node_lack", "comparison", "has get wanted",

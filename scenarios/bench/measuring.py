@@ -18,6 +18,7 @@ import psutil
 from perdure import actors
 from perdure.actors import Agent
 from perdure.actors.ray_world.os_processes import ProcessId, cpu_s
+from perdure.ledger import is_url
 from perdure.policies import Limits
 
 if TYPE_CHECKING:
@@ -35,12 +36,13 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True)
 class Bench:
-    """The context of a measurement: its directory, its size, and where it reports progress."""
+    """The context of a measurement: its directory, its size, where it reports progress, and the bucket that it measures, if any."""
 
     data: Path
     quick: bool = False
     say: Callable[[str], None] = print
     load: int = 0
+    bucket: str = ""
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
@@ -63,8 +65,9 @@ class Bench:
 
     @contextmanager
     def cluster(self, name: str, **limits: Any) -> Iterator[Runtime]:
-        """A new Ray on a new directory, with its warm hosts up. The heap of this process is left alone meanwhile."""
-        runtime = actors.Runtime(self.data / name, address="local", limits=Limits(**limits))
+        """A new Ray on a new directory, or on that bucket if the name is its URL, with its warm hosts up. The heap of this process is left
+        alone meanwhile."""
+        runtime = actors.Runtime(name if is_url(name) else self.data / name, address="local", limits=Limits(**limits))
         with runtime:
             wait_for(lambda: len(hosts_up(runtime)) >= runtime.limits.hosts_warm)
             calm(runtime)

@@ -1,8 +1,8 @@
 """`perdure bench`: the table, measured and printed. Every group has its own data directory, cluster and process, so that a crash, a hang or
 a leak affects that group only.
 
-`python -m perdure.scenarios.bench.runner GROUP DIRECTORY LOAD [--quick]` is that process. It prints its figures as one line of JSON. Its
-stderr is passed on. If it fails, the last line of that is the cause.
+`python -m perdure.scenarios.bench.runner GROUP DIRECTORY LOAD [--quick] [URL]` is that process. It prints its figures as one line of
+JSON. Its stderr is passed on. If it fails, the last line of that is the cause.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from perdure.ledger import BadRequest
+from perdure import ledger
+from perdure.ledger import BadRequest, checked_url, is_url
 from perdure.scenarios.bench.figures import Failed, report, show
 from perdure.scenarios.bench.measuring import Bench
-from perdure.scenarios.bench.table import FIGURES, VERSUS
+from perdure.scenarios.bench.table import BUCKET, FIGURES, VERSUS
 from perdure.scenarios.commands.options import AsJson
 from perdure.scenarios.versus.peers import PeerName, installed
 
 PATIENCE_S: Final = 300.0  # for one group; each takes a minute or so
-PATIENCE_WITH_PEERS_S: Final = 1_800.0  # the slowest needs a minute for a fan-out of a thousand on a busy machine
+PATIENCE_BESIDE_S: Final = 1_800.0  # the slowest peer needs a minute for a fan-out of a thousand on a busy machine
 FAREWELL_S: Final = 10.0  # for a process that was told to end
 
 
@@ -38,23 +39,30 @@ def main(
     as_json: bool = False,
     quick: bool = False,
     only: Sequence[str] = (),
-    data: Path | None = None,
+    data: str | Path | None = None,
     load: int = 0,
     versus: PeerName | None = None,
 ) -> bool:
-    """Measure and print. Returns whether each group could be measured. The files stay in `data`, if given.
+    """Measure and print. Returns whether each group could be measured. What is written stays in `data`, if given; a bucket is what is
+    measured.
 
-    Raises `BadRequest` if `only` names an unknown group, or the peer is not installed.
+    Raises `BadRequest` if `only` names a group that is unknown or not measured there, or if the peer, or what reaches buckets, is not
+    installed.
     """
+    bucket = _bucket_in(data)
+    known = BUCKET if bucket else FIGURES
     for each in only:
-        if each not in FIGURES:
-            raise BadRequest("only", f"{each!r} is not one of {', '.join(FIGURES)}")
+        if each in BUCKET and not bucket:
+            raise BadRequest("only", f"{each!r} is measured in a bucket; name one: --data s3://bucket/prefix")
+        if each not in known:
+            raise BadRequest("only", f"{each!r} is not one of {', '.join(known)}")
     if versus is not None:
         installed(versus)
-    groups = [versus] if versus is not None else [group for group in FIGURES if not only or group in only]
-    room = tempfile.TemporaryDirectory(prefix="perdure-bench-") if data is None else nullcontext(str(data))
+    groups = [versus] if versus is not None else [group for group in known if not only or group in only]
+    keep = data is not None and not bucket
+    room = nullcontext(str(data)) if keep else tempfile.TemporaryDirectory(prefix="perdure-bench-")
     with room as place:
-        measured = [_measure(group, Path(place), quick=quick, load=load) for group in groups]
+        measured = [_measure(group, Path(place), quick=quick, load=load, bucket=bucket) for group in groups]
     figures = [figure for each in measured if not isinstance(each, Failed) for figure in each]
     failures = [each for each in measured if isinstance(each, Failed)]
     told = report(figures, failures)
@@ -65,11 +73,23 @@ def main(
     return not failures
 
 
-def _measure(group: str, place: Path, *, quick: bool, load: int) -> list[dict[str, Any]] | Failed:
+def _bucket_in(data: str | Path | None) -> str:
+    if data is None or not is_url(str(data)):
+        return ""
+    url = checked_url(str(data))
+    try:
+        ledger.Bucket(url)
+    except ImportError as problem:
+        raise BadRequest("data", f"{url} needs `pip install 'perdure[bucket]'` ({problem})") from problem
+    return url
+
+
+def _measure(group: str, place: Path, *, quick: bool, load: int, bucket: str) -> list[dict[str, Any]] | Failed:
     begun_s = time.monotonic()
     _say(f"measuring {group} …")
-    patience_s = PATIENCE_WITH_PEERS_S if group in VERSUS else PATIENCE_S
-    measured = measure_apart(group, command_for(group, place, quick=quick, load=load), patience_s, _say)
+    patience_s = PATIENCE_S if group in FIGURES else PATIENCE_BESIDE_S
+    command = command_for(group, place, quick=quick, load=load, bucket=bucket)
+    measured = measure_apart(group, command, patience_s, _say)
     verb = "could not measure" if isinstance(measured, Failed) else "measured"
     _say(f"{verb} {group} in {time.monotonic() - begun_s:.0f} s")
     return measured
@@ -80,9 +100,10 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def command_for(group: str, place: Path, *, quick: bool, load: int = 0) -> list[str]:
+def command_for(group: str, place: Path, *, quick: bool, load: int = 0, bucket: str = "") -> list[str]:
     module = "perdure.scenarios.bench.runner"
-    return [sys.executable, "-m", module, group, str(place.resolve()), str(load), *(["--quick"] if quick else [])]
+    more = ["--quick"] * quick + [bucket] * bool(bucket)
+    return [sys.executable, "-m", module, group, str(place.resolve()), str(load), *more]
 
 
 def measure_apart(
@@ -136,7 +157,10 @@ def _cause(code: int, said: list[str]) -> str:
 def bench(
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: shows that it works, measures nothing.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="Only this group of figures; repeatable.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Keep what is written, in this directory.", file_okay=False)] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Keep what is written, in this directory; or measure this bucket.", metavar="DIR|URL"),
+    ] = None,
     load: Annotated[
         int, typer.Option(min=0, max=64, help="Processes that only compute, beside the group `busy-host`.")
     ] = 0,
@@ -152,6 +176,9 @@ def bench(
 
     Each figure has its unit. A whole measurement takes some minutes and needs an idle machine.
 
+    With --data s3://bucket/prefix the group `bucket` is measured, alone: runs there, beside a directory. They stay in the bucket, under a
+    prefix of their own.
+
     --versus measures Perdure, another system and plain Ray calls in turns: awaited children one after the other, and 1,000 instant children
     at once. Medians of five are compared. The other system must be installed beside Perdure: `pip install 'perdure[dbos]'`, or
     `pip install 'perdure[restate]'` with `npm install @restatedev/restate-server`. If it is not, the exit code is 2.
@@ -160,15 +187,21 @@ def bench(
         perdure bench --quick
         perdure bench --only fan-out --only cluster-death --json
         perdure bench --only busy-host --load 8
+        perdure bench --data s3://bucket/prefix
         perdure bench --versus dbos --json
     """
+    if data is not None and Path(data).is_file():
+        raise BadRequest("data", f"{data!r} is a file; name a directory, or a bucket")
     if versus is not None and (only or load):
         raise BadRequest("versus", "it has figures of its own, so it goes without --only and --load")
+    if versus is not None and data is not None and is_url(data):
+        raise BadRequest("versus", "other systems are measured on a disk, so it goes without a bucket")
     if not main(as_json, quick, only or (), data, load, versus):
         raise typer.Exit(1)
 
 
 if __name__ == "__main__":
     name, where, load, *more = sys.argv[1:]
-    group = FIGURES[name] if name in FIGURES else VERSUS[PeerName(name)]
-    print(json.dumps(group.measure(Bench(Path(where), "--quick" in more, _say, int(load)))))
+    group = (FIGURES | BUCKET)[name] if name not in VERSUS else VERSUS[PeerName(name)]
+    url = next(filter(is_url, more), "")
+    print(json.dumps(group.measure(Bench(Path(where), "--quick" in more, _say, int(load), url))))

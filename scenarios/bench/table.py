@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from perdure.scenarios.bench import chats, deaths, face, gateway, growth, ledger, runs
+from perdure.scenarios.bench import buckets, chats, deaths, face, gateway, growth, ledger, runs
 from perdure.scenarios.bench.alarms import alarms
 from perdure.scenarios.bench.figures import Group, Measure, at_least, at_most
 from perdure.scenarios.versus.peers import PEERS, PeerName
@@ -18,6 +18,8 @@ ITEMS: Final = "{total:,} detached items of two steps, a milestone and a second'
 LOST: Final = "the same: attempts beyond the first, and hosts lost"
 BOOT: Final = "boot with {retained:,} retained and {live:,} live runs"
 AWAKE: Final = "memory of one of {count:,} agents that are awake and at rest"
+THERE: Final = "the same on a directory"
+BUSY: Final = "{agents:,} busy agents, a turn of six steps in {seconds} s each"
 STREAMS: Final = "{count:,} chat children that stream 20 chunks in 10 s"
 SLEEPERS: Final = "{count:,} children that sleep {seconds} s"
 RINGING: Final = "alarms/s of sleeping agents: late"
@@ -222,6 +224,24 @@ FIGURES: Final[dict[str, Group]] = {
         ),
         Measure("the same, until anything is painted", "ms", None, "with {page} runs"),
     ),
+}
+
+BUCKET: Final = {
+    "bucket": Group(
+        buckets.bucket,
+        Measure("PUT of 1 KB", "ms"),
+        Measure("awaited run, p50", "ms", None, "two PUTs, one after the other"),
+        Measure("the same, beyond twice the median PUT", "ms", at_most(8), "the whole of it on a directory"),
+        Measure("awaited run, p99", "ms", None, THERE),
+        Measure("fan-out of {count:,} instant children", "runs/s", None, THERE),
+        Measure("the same, as a share of the directory's", "", at_least(0.6)),
+        Measure("the same, commits", "PUTs", at_most(30)),
+        Measure("{count:,} detached runs with a handler that updates state", "deliveries/s", None, THERE),
+        Measure("the same, as a share of the directory's", "", at_least(0.5)),
+        Measure("supervisor killed → a run that is asked for then", "ms", None, THERE),
+        Measure(f"{BUSY}: commits", "PUTs/s", at_most(10)),
+        Measure("the same: the turns", "s", None, THERE),
+    )
 }
 
 VERSUS: Final = {

@@ -121,6 +121,12 @@ class Parent(Agent):
         return await async_ms(self.run_agent_tools(naps)) / 1000
 
     @exposed
+    async def think(self, count: int, seconds: float, first_s: float) -> list[float]:
+        """Many agents that take a turn each: the seconds of each turn. They begin one after the other, within the time of a step."""
+        turns = [Turn(seconds=seconds, first_s=first_s + number / count * seconds / STEPS) for number in range(count)]
+        return [float(each.output) for each in await self.run_agent_tools([(Thinker, turn) for turn in turns])]
+
+    @exposed
     async def send_to_bed(self, count: int, nap: Nap) -> int:
         """Many detached sleepers. Returns when they are accepted."""
         naps = [(Sleeper, nap.model_copy(update={"number": number})) for number in range(count)]
@@ -150,22 +156,23 @@ class Item(Writer):
         return run.attempt
 
 
-class Turns(BaseModel):
-    """How many turns to take, of how many seconds each, and how long to wait before the first."""
+class Turn(BaseModel):
+    """How many seconds to think, and how many to wait before."""
 
-    count: int
     seconds: float
     first_s: float = 0.0
 
 
 class Thinker(Agent):
-    """Takes turns of six steps that wait, as for a model, and give 2 KB each."""
+    """Takes a turn of six steps, which wait as for a model and give 2 KB each. Gives back how many seconds it took."""
 
-    async def run(self, input: Turns, run: RunContext) -> int:
+    async def run(self, input: Turn, run: RunContext) -> float:
         await asyncio.sleep(input.first_s)
-        for number in range(input.count * STEPS):
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        for number in range(STEPS):
             await run.step(f"step {number}", partial(self.think, input.seconds / STEPS))
-        return input.count
+        return loop.time() - begun_s
 
     async def think(self, seconds: float) -> str:
         await asyncio.sleep(seconds)

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from perdure import ledger
 from perdure.actors import Client
 from perdure.ledger import BadRequest, Wanted, page_of, restore
 from perdure.ledger.store.duckdb_store import DuckDBStore
@@ -30,6 +32,7 @@ from perdure.scenarios.bench.ledger import boot_once, build
 from perdure.scenarios.bench.measuring import Bench, percentile
 from perdure.scenarios.bench.runner import measure_apart
 from perdure.scenarios.cast.measured import Parent, Sleepyhead
+from perdure.scenarios.cli import app
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.tidy import ROOT
 
@@ -129,7 +132,7 @@ COMMANDS = {
 def test_a_group_that_fails_is_a_failed_row_and_the_others_are_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def toy(group: str, place: Path, *, quick: bool, load: int) -> list[str]:
+    def toy(group: str, place: Path, *, quick: bool, load: int, bucket: str) -> list[str]:
         return [sys.executable, "-c", COMMANDS[group][0].format(json.dumps([LEDGER]))]
 
     monkeypatch.setattr(runner, "command_for", toy)
@@ -207,7 +210,56 @@ def test_the_parent_of_the_benchmark_gets_what_it_asks_for() -> None:
     async def story(client: Client) -> None:
         for method in ("one_by_one", "fan_out", "detach"):
             told[method] = await client.call(Parent, "parent", method, (3,), {})
+        told["think"] = await client.call(Parent, "parent", "think", (3, 60, 1), {})
 
     with Laboratory(7) as laboratory:
         laboratory.play(story)
-    assert set(told) == {"one_by_one", "fan_out", "detach"}
+    assert set(told) == {"one_by_one", "fan_out", "detach", "think"}
+    assert told["think"] == pytest.approx([60] * 3, rel=0.05)
+
+
+def test_a_bucket_is_measured_where_one_is_named_and_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def toy(group: str, place: Path, *, quick: bool, load: int, bucket: str) -> list[str]:
+        asked.append((group, bucket))
+        return [sys.executable, "-c", COMMANDS["awaited"][0].format(json.dumps([LEDGER]))]
+
+    monkeypatch.setattr(runner, "command_for", toy)
+    url = (tmp_path / "bucket").as_uri()
+    assert runner.main(data=url + "/") is True
+    assert runner.main(only=["bucket"], data=url) is True
+    assert asked == [("bucket", url)] * 2
+    with pytest.raises(
+        BadRequest, match=r"only.*'bucket' is measured in a bucket; name one: --data s3://bucket/prefix"
+    ):
+        runner.main(only=["bucket"])
+    with pytest.raises(BadRequest, match=r"only.*'fan-out' is not one of bucket"):
+        runner.main(only=["fan-out"], data=url)
+    with pytest.raises(BadRequest, match=r"data.*no bucket that Perdure knows"):
+        runner.main(data="ftp://somewhere")
+    monkeypatch.setitem(sys.modules, "perdure.ledger.store.bucket", None)
+    monkeypatch.delattr(ledger, "Bucket", raising=False)
+    with pytest.raises(BadRequest, match=r"data.*needs `pip install 'perdure\[bucket\]'`"):
+        runner.main(data=url)
+    capsys.readouterr()
+
+
+def test_the_process_of_a_group_is_told_the_bucket(tmp_path: Path) -> None:
+    assert runner.command_for("bucket", tmp_path, quick=True, bucket="s3://b/p")[-3:] == ["0", "--quick", "s3://b/p"]
+    assert runner.command_for("awaited", tmp_path, quick=False)[-2:] == [str(tmp_path), "0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--data", __file__], "is a file; name a directory, or a bucket"),
+        (["--data", "s3://b/p", "--versus", "dbos"], "it goes without a bucket"),
+    ],
+)
+def test_what_cannot_be_measured_so_is_refused(words: list[str], said: str) -> None:
+    refused = CliRunner().invoke(app, ["bench", *words]).exception
+    assert isinstance(refused, BadRequest)
+    assert said in str(refused)

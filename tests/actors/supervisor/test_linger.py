@@ -10,7 +10,7 @@ from typing import NamedTuple
 from perdure.actors import Client
 from perdure.actors.sim_world.weather import Span, Weather
 from perdure.policies import Limits
-from perdure.scenarios.cast.measured import Instant, Parent, Thinker, Turns
+from perdure.scenarios.cast.measured import Instant, Parent
 from perdure.scenarios.testing.laboratory import Laboratory, Story
 
 PUT_MS = 15
@@ -54,9 +54,8 @@ async def at_once(client: Client) -> None:
 
 
 async def busy(client: Client) -> None:
-    """Three hundred agents, two hundred steps a second, for seven seconds."""
-    turns = [Turns(count=1, seconds=9, first_s=1.5 * number / 300) for number in range(300)]
-    await asyncio.gather(*(client.run(Thinker, each) for each in turns))
+    """Three hundred agents, two hundred steps a second, for seven seconds and a half."""
+    await client.call(Parent, "parent", "think", (300, 9, 0), {})
 
 
 def test_runs_that_are_awaited_one_after_the_other_see_no_linger(tmp_path: Path) -> None:
