@@ -213,8 +213,9 @@ if TYPE_CHECKING:
         Unstarted,
         Up,
     )
-    from perdure.ledger.storage.carried_disk import CarriedDisk, own_folder
-    from perdure.ledger.storage.patches import Patch, StorageImage, patch_of, whole
+    from perdure.ledger.storage.carried_disk import CarriedDisk, FetchedStorage, own_folder
+    from perdure.ledger.storage.patches import FilePatch, Patch, StorageImage, image_after, patch_of, whole
+    from perdure.ledger.storage.signed_storage import INLINE_MAX, SignedBlock, SignedStorage, in_parts, signed_of
     from perdure.ledger.storage.this_machine import mount_of
     from perdure.ledger.store.batches import BATCH_MIN, batch_of, count_of, expand_rows
     from perdure.ledger.store.bucket import Bucket
@@ -234,7 +235,7 @@ if TYPE_CHECKING:
         unpack_value,
     )
     from perdure.ledger.view import View, last_end
-    from perdure.ledger.whole_files import add_line, keep_whole, lines_of, numbered_lines
+    from perdure.ledger.whole_files import add_line, keep_whole, lines_of, numbered_lines, write_at
     from perdure.ledger.wording import lasting, of_json
 
 if __name__ != "perdure.ledger":  # imported from a checkout: every module would exist twice

@@ -17,6 +17,7 @@ from typing import ClassVar, Final
 from perdure.actors.code.author_call import tried
 from perdure.actors.code.naming import load_type
 from perdure.actors.events.observability import Channel, ObservedEvent, subscribe
+from perdure.actors.host.arriving_storages import ArrivingStorages
 from perdure.actors.host.tenant import Tenant
 from perdure.actors.life.handlers import Letter
 from perdure.actors.life.host_services import HostServices
@@ -53,7 +54,7 @@ from perdure.actors.link.supervisor_client import SupervisorClient
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import Transport, World
 from perdure.actors.tasks import Tasks, self_cancelled
-from perdure.ledger import Ended, Released, StorageError, StorageImage, Unstarted, agent_id, pack, unpack
+from perdure.ledger import Ended, Released, StorageError, Unstarted, agent_id, pack, unpack
 from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.policies import LEAP_MS, Limits, Rank
 
@@ -181,6 +182,7 @@ class Host:
         )
         self.tenants: dict[str, Tenant] = {}
         self.services.agents = self.tenants
+        self.arriving = ArrivingStorages(self.services, self._tasks, self._receive)
         self.peer.is_busy = lambda: world.threads.writes_waiting > 0 or not world.turns.is_free
         self._left: dict[str, int] = {}  # the newest life of each agent that has left: commands for it may be under way
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -202,7 +204,8 @@ class Host:
                 await asyncio.wait(left, timeout=GOODBYE_S)
 
     def _hello(self, again: bool) -> HostHello:
-        # the supervisor that is greeted says anew whether there are observers
+        # the supervisor that is greeted says anew whether there are observers, and what it had begun to say of storages
+        self.arriving.begin_session()
         self._watched(Observed(observed=False, followed=False))
         for message in self.supervisor.ask_again() if again else ():
             if self._loop is not None:
@@ -225,6 +228,8 @@ class Host:
     # what the supervisor says
 
     def _receive(self, message: Message) -> None:
+        if self.arriving.defers(message):
+            return
         command = self.COMMANDS.get(type(message))
         if command is not None:
             command(self, message)
@@ -279,7 +284,7 @@ class Host:
     def _starts(self, said: Starts) -> None:
         for run_id, incarnation, body in zip(said.run_ids, said.incarnations, said.inputs, strict=True):
             agent = agent_id(said.agent_type, run_id)
-            self._start(Start(agent, incarnation, run_id, 1, body, collect=False, options=said.options))
+            self._receive(Start(agent, incarnation, run_id, 1, body, collect=False, options=said.options))
 
     def _start(self, said: Start) -> None:
         agent_id, incarnation, run_id, attempt, body, collect, options, reported, after = said
@@ -302,8 +307,7 @@ class Host:
 
     def _hold_storage(self, said: HoldStorage) -> None:
         if said.agent_id not in self.tenants:
-            image = StorageImage(said.number, said.files) if said.number else None
-            self.services.hold_storage(said.agent_id, image, said.lost)
+            self.arriving.hold(said)
 
     def _current(self, agent_id: str, incarnation: int) -> Tenant | None:
         # Mail and calls open no life of their own: the wake-up does, and comes before them.

@@ -23,7 +23,7 @@ from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import World
 from perdure.actors.tasks import Pending, Tasks
 from perdure.actors.threads import beside
-from perdure.ledger import BadRequest, CarriedDisk, StorageImage, Up, type_of
+from perdure.ledger import BadRequest, CarriedDisk, Up, type_of
 from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.policies import Limits
 
@@ -119,10 +119,11 @@ class HostServices:
             said.append(Patches([each.packed() for each in patches]))
         return said
 
-    def hold_storage(self, agent_id: str, image: StorageImage | None, lost: str) -> None:
-        """Take what the storage of an agent is whose life is about to begin here, or why it is lost."""
+    @property
+    def carried(self) -> CarriedDisk:
+        """The disk whose storages the supervisor carries."""
         assert self._carried is not None, "only who carries storages says what they are"
-        self._carried.hold(agent_id, image, lost)
+        return self._carried
 
     def forget_storage(self, agent_id: str) -> None:
         """The life has ended for which the storage was held."""

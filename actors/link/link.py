@@ -17,6 +17,7 @@ M = TypeVar("M")  # what goes out
 N = TypeVar("N")  # what comes in
 
 FRAME_MAX: Final = 1_000  # messages in one frame: one side works on them while the other makes the next
+FRAME_BYTES_MAX: Final = 8 << 20  # of messages that are weighed, and one more
 
 
 class Link(Generic[M]):
@@ -62,12 +63,14 @@ class Link(Generic[M]):
     def is_clear(self) -> bool:
         return not self._unacked
 
-    def take(self, most: int = FRAME_MAX) -> tuple[int, list[M]]:
-        """The next messages that have not been sent yet, as few as make up `most`, with the number of the first."""
-        first, fresh = self._sent + 1, list[M]()
+    def take(self, most: int = FRAME_MAX, weigh: Callable[[M], int] = lambda _: 0) -> tuple[int, list[M]]:
+        """The next messages that have not been sent yet, as few as make up `most`, with the number of the first. Where they are weighed,
+        those that are heavy go in several frames."""
+        first, fresh, weight = self._sent + 1, list[M](), 0
         for message, count in islice(self._unacked, self._out, None):
-            if self._sent >= first + most - 1:
+            if self._sent >= first + most - 1 or weight > FRAME_BYTES_MAX:
                 break
+            weight += weigh(message)
             fresh.append(message)
             self._sent += count
         self._out += len(fresh)

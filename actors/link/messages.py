@@ -145,14 +145,24 @@ class CodeFiles(NamedTuple):
     files: dict[str, bytes]
 
 
+class StorageUnread(NamedTuple):
+    """A host could not read what `HoldStorage` has named, and waits to be told anew: where it is by now, or, with `inline`, what it is."""
+
+    agent_id: str
+    inline: bool
+
+
 class HoldStorage(NamedTuple):
     """What the storage of an agent is that is about to begin a life on this host: how many patches it has, and its files; or why it is
-    lost."""
+    lost. Of a large one that the host can read, `base` says where (`ledger.storage.signed_storage`). What is in the files, or has changed
+    in them since, is said in several messages if it is much; all but the last of them say that there is more."""
 
     agent_id: str
     number: int
-    files: dict[str, bytes]
+    parts: list[Plain]
     lost: str = ""
+    base: Plain = None
+    more: bool = False
 
 
 class Happened(NamedTuple):
@@ -364,7 +374,16 @@ Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Rele
 FromPeer: TypeAlias = Request | Ask | Wait | CodeFiles
 FromClient: TypeAlias = ClientHello | Follow | Observe | Adopt
 FromHost: TypeAlias = (
-    HostHello | Report | CallAnswered | CallCut | CallAstray | HostVitals | Prepared | InboxKept | Patches
+    HostHello
+    | Report
+    | CallAnswered
+    | CallCut
+    | CallAstray
+    | HostVitals
+    | Prepared
+    | InboxKept
+    | Patches
+    | StorageUnread
 )
 ToHost: TypeAlias = (
     Start | Starts | Wake | Deliver | MailSettled | Stop | MakeCall | Signal | Observed | Prepare | Passivate | RetireHost | Ping

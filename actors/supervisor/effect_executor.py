@@ -19,11 +19,13 @@ from perdure.actors.supervisor.sessions import PeerSession, Sessions
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
 from perdure.ledger import (
     BATCH_MIN,
+    INLINE_MAX,
     WAY_OUT,
     DeliverMail,
     Effect,
     ForgetStorage,
     LedgerDamaged,
+    SignedStorage,
     StartAttempt,
     StartBatch,
     Status,
@@ -33,6 +35,7 @@ from perdure.ledger import (
     View,
     WakeAgent,
     agent_id,
+    in_parts,
     letter,
     outcome_of,
     type_of,
@@ -45,7 +48,8 @@ Part = tuple[str, str]  # of a run: its input, or its output
 
 
 class EffectExecutor:
-    """Carries effects out for one supervisor life. `payloads` are large inputs and outputs that are at hand."""
+    """Carries effects out for one supervisor life. `payloads` are large inputs and outputs that are at hand; `unread` are the agents
+    whose storages hosts could not read, and what their bases may have at most so that the supervisor carries them itself."""
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class EffectExecutor:
         self._limits, self._pause_s = limits, limits.sweep_ms / 1000
         self._stopped_s: dict[tuple[str, int], float] = {}  # when each life was told to stop, the longest ago first
         self.payloads: dict[Part, bytes] = {}
+        self.unread: dict[str, tuple[PeerSession, float]] = {}
         self.types: dict[str, None] = {}  # those that began to work in this life of the supervisor
 
     async def perform(self, effects: list[Effect], at_ms: int) -> list[str]:
@@ -82,15 +87,28 @@ class EffectExecutor:
     async def _hold_storages(self, carrier: StorageCarrier, effects: list[Effect]) -> None:
         # A host is told what a storage is before the life begins that needs it.
         for session, agent in [each for effect in effects for each in self._beginning(effect)]:
-            if not carrier.may_exist(agent):
-                continue
-            try:
-                image = await self._world.threads.commit(partial(carrier.begins, agent))
-            except LedgerDamaged as problem:  # a host tells who asks for the agent
-                log.exception("the storage of %s cannot be read", agent)
-                session.say(HoldStorage(agent, 0, {}, f"{problem}. {WAY_OUT}"))
-            else:
-                session.say(HoldStorage(agent, *(image or (0, {}))))
+            if carrier.may_exist(agent):
+                await self._hold_storage(carrier, session, agent, INLINE_MAX)
+        unread, self.unread = self.unread, {}
+        for agent, (session, inline_max) in unread.items():
+            life = self._view.agents.get(agent)
+            if life is not None and life.host_id == session.peer_id and life.begun_in == session.link.session:
+                await self._hold_storage(carrier, session, agent, inline_max)
+
+    async def _hold_storage(self, carrier: StorageCarrier, session: PeerSession, agent: str, inline_max: float) -> None:
+        try:
+            found = await self._world.threads.commit(partial(carrier.begins, agent, inline_max))
+        except LedgerDamaged as problem:  # a host tells who asks for the agent
+            log.exception("the storage of %s cannot be read", agent)
+            session.say(HoldStorage(agent, 0, [], f"{problem}. {WAY_OUT}"))
+            return
+        base = found.plain() if isinstance(found, SignedStorage) else None
+        parts = found.tail if isinstance(found, SignedStorage) else found.parts() if found is not None else ()
+        *first, last = map(list, in_parts(parts))
+        number = 0 if found is None else found.number
+        for each in first:
+            session.say(HoldStorage(agent, number, each, more=True))
+        session.say(HoldStorage(agent, number, last, base=base))
 
     def _beginning(self, effect: Effect) -> Iterator[tuple[PeerSession, str]]:
         """The agents whose lives this effect begins, each with its host."""

@@ -120,7 +120,7 @@ class Sessions:
             await session.held.hold()
         elif heard_now:
             await session.commit_of(said.first + len(heard_now) - 1)
-        first, bodies = link.take()
+        first, bodies = link.take(weigh=len)
         heard = (self.epoch, link.session, session.durable, first)
         return frame_of(SupervisorFrame(*heard, (), missed=False, seq=self.seq), bodies)
 

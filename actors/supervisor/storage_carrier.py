@@ -16,6 +16,7 @@ from perdure.ledger import (
     Patch,
     Payload,
     Row,
+    SignedStorage,
     StorageImage,
     View,
     digest_of,
@@ -112,11 +113,11 @@ class StorageCarrier:
     def unreachable(self) -> BucketUnreachable | None:
         return self._store.unreachable()
 
-    def begins(self, agent_id: str) -> StorageImage | None:
+    def begins(self, agent_id: str, inline_max: float) -> StorageImage | SignedStorage | None:
         """What a life begins with. It reads the store, on the thread that does so."""
-        image = self._store.storage(agent_id)
-        self._numbers[agent_id] = 0 if image is None else image.number
-        return image
+        found = self._store.storage_for_host(agent_id, inline_max)
+        self._numbers[agent_id] = 0 if found is None else found.number
+        return found
 
     def delete(self, agent_id: str) -> None:
         """Delete the storages of an agent and its descendants, with what becomes durable next. None of them lives."""

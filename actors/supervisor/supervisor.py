@@ -34,6 +34,7 @@ from perdure.actors.link.messages import (
     Refused,
     Reply,
     Report,
+    StorageUnread,
 )
 from perdure.actors.link.wire import content_of, error_to_plain
 from perdure.actors.ports import MOVED, Clock, Fleet, KillPoint, World
@@ -59,6 +60,7 @@ from perdure.actors.tasks import Tasks, awaited
 from perdure.actors.telemetry.run_spans import RunSpans
 from perdure.ledger import (
     BATCH_MIN,
+    INLINE_MAX,
     Adopt,
     BadRequest,
     BucketUnreachable,
@@ -361,6 +363,8 @@ class Supervisor:
         elif isinstance(message, Patches):
             assert self._carrier is not None, "a host carries its storages because its supervisor does"
             self._carrier.take(session.peer_id, message.patches)
+        elif isinstance(message, StorageUnread):
+            self.effect_executor.unread[message.agent_id] = session, math.inf if message.inline else INLINE_MAX
         elif isinstance(message, CodeFiles):
             assert self._carrier is not None, "only a cache is told to others"
             self._carrier.take_code(session, message.files)
@@ -477,7 +481,7 @@ class Supervisor:
         await self.snapshot_loader.look_up_reports(key for key in keys if key in agents and not self.view.is_new(key))
         at_ms = self.now_ms()
         effects = list(outstanding(self.view, keys, at_ms))
-        if effects:
+        if effects or self.effect_executor.unread:
             self.world.faults.at(KillPoint.BEFORE_EFFECT)
             self.checkpoints.forgetting.extend(await self.effect_executor.perform(effects, at_ms))
             self.world.faults.at(KillPoint.AFTER_EFFECT)

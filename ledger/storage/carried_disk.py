@@ -14,11 +14,12 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
+from itertools import count
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from threading import Lock
-from typing import Final
+from typing import Final, NamedTuple
 
 from perdure.ledger.errors import StorageError, StorageLost
 from perdure.ledger.storage.disk import Disk
@@ -49,6 +50,31 @@ def own_folder(place: Path) -> Path:
     return made
 
 
+def _put(content: bytes | Path, file: Path) -> None:
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        content.replace(file)
+
+
+class FetchedStorage(NamedTuple):
+    """A storage as it is after `number` patches, whose files were made apart (`CarriedDisk.new_place`). They are moved to where they
+    belong."""
+
+    number: int
+    files: dict[str, Path]
+
+    def whole(self) -> FetchedStorage:
+        """The same without files of no size, which are none."""
+        empty = {name: path for name, path in self.files.items() if not path.stat().st_size}
+        FetchedStorage(0, empty).discard()
+        return FetchedStorage(self.number, {name: path for name, path in self.files.items() if name not in empty})
+
+    def discard(self) -> None:
+        for path in self.files.values():
+            path.unlink(missing_ok=True)
+
+
 class CarriedDisk(FileDisk):
     """A disk whose commits are taken away by `take_patches`.
 
@@ -59,7 +85,10 @@ class CarriedDisk(FileDisk):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, SharedLog(Path(directory), boot=""))
         self.on_patch: Callable[[], None] = lambda: None
-        self._told: dict[str, StorageImage | None] = {}  # of lives that have not opened their storages yet
+        self._places = count(1)
+        self._told: dict[
+            str, StorageImage | FetchedStorage | None
+        ] = {}  # of lives that have not opened their storages yet
         self._lost: dict[str, str] = {}
         self._numbers: dict[str, int] = {}  # the last patch of each storage that is open
         self._incarnations: dict[str, int] = {}
@@ -70,15 +99,24 @@ class CarriedDisk(FileDisk):
 
     # what the host does
 
-    def hold(self, agent_id: str, image: StorageImage | None, lost: str = "") -> None:
+    def new_place(self) -> Path:
+        """Where a file can be made that nobody else makes."""
+        folder = self.directory / "arriving"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder / str(next(self._places))
+
+    def hold(self, agent_id: str, image: StorageImage | FetchedStorage | None, lost: str = "") -> None:
         """Say what the storage of an agent is whose life is about to begin; None if it has none. One that is lost cannot be opened."""
+        self.let_go(agent_id)
         self._told[agent_id] = image
         self._lost[agent_id] = lost
 
     def let_go(self, agent_id: str) -> None:
         """The life has ended: what was said for it does not count any more."""
-        self._told.pop(agent_id, None)
+        told = self._told.pop(agent_id, None)
         self._lost.pop(agent_id, None)
+        if isinstance(told, FetchedStorage):
+            told.discard()
 
     def take_patches(self) -> list[Patch]:
         """What was committed since the last call, in order."""
@@ -165,7 +203,7 @@ class CarriedDisk(FileDisk):
                 self._numbers[agent_id] = image.number
                 path.parent.mkdir(parents=True, exist_ok=True)
                 for name, content in image.files.items():
-                    path.with_name(path.name + name).write_bytes(content)
+                    _put(content, path.with_name(path.name + name))
 
     def _release(self, agent_id: str) -> None:
         is_held = agent_id in self._holders

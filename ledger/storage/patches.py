@@ -59,6 +59,10 @@ class StorageImage(NamedTuple):
     number: int
     files: dict[str, bytes]
 
+    def parts(self) -> list[FilePatch]:
+        """What makes it of nothing."""
+        return [whole(name, content) for name, content in self.files.items()]
+
 
 def image_after(image: StorageImage | None, patches: Iterable[Patch]) -> StorageImage | None:
     """The storage after these patches, of which each follows the one before."""

@@ -22,6 +22,7 @@ from perdure.ledger.errors import LedgerDamaged
 from perdure.ledger.ids import is_within
 from perdure.ledger.slots import digest_of
 from perdure.ledger.storage.patches import FilePatch, Patch, StorageImage, image_after
+from perdure.ledger.storage.signed_storage import SignedBlock, SignedStorage
 from perdure.ledger.store.duckdb_file import transact
 from perdure.ledger.store.key_filter import KeyFilter
 
@@ -56,6 +57,18 @@ class Base(NamedTuple):
     number: int
     sizes: dict[str, int]
     blocks: dict[Place, Extent]
+
+
+def signed_storage(base: Base, tail: Sequence[Patch], urls: Mapping[str, str]) -> SignedStorage:
+    """A storage of this base and tail, with the URLs of the packs."""
+    places = {pack: number for number, pack in enumerate(urls)}
+    blocks = [
+        SignedBlock(file, nth * BLOCK, places[extent.pack], *extent[1:]) for (file, nth), extent in base.blocks.items()
+    ]
+    number = tail[-1].number if tail else base.number
+    return SignedStorage(
+        number, base.sizes, list(urls.values()), blocks, [part for patch in tail for part in patch.parts]
+    )
 
 
 class BucketStorages:

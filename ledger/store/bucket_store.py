@@ -45,8 +45,9 @@ from perdure.ledger.slots import (
     get,
 )
 from perdure.ledger.storage.patches import Patch, StorageImage, patch_of
+from perdure.ledger.storage.signed_storage import SignedStorage
 from perdure.ledger.store.bucket import UNREACHABLE_S, Bucket, BucketRefused
-from perdure.ledger.store.bucket_storages import BucketStorages, PackWriter
+from perdure.ledger.store.bucket_storages import BucketStorages, PackWriter, signed_storage
 from perdure.ledger.store.duckdb_file import DATABASE, create, transact
 from perdure.ledger.store.duckdb_file import get as get_value
 from perdure.ledger.store.duckdb_file import put as put_value
@@ -315,6 +316,15 @@ class BucketStore(DuckDBStore):
         with self._reading() as con:
             base, tail = self._storages.parts(con, agent_id)
         return self._storages.assembled(agent_id, base, tail)  # what is damaged of one agent harms no other
+
+    def storage_for_host(self, agent_id: str, inline_max: float) -> StorageImage | SignedStorage | None:
+        with self._reading() as con:
+            base, tail = self._storages.parts(con, agent_id)
+        if base is not None and sum(base.sizes.values()) > inline_max:
+            packs = list(dict.fromkeys(extent.pack for extent in base.blocks.values()))
+            if urls := self._bucket.signed(packs):
+                return signed_storage(base, tail, dict(zip(packs, urls, strict=True)))
+        return self._storages.assembled(agent_id, base, tail)
 
     def storages_of(self, agent_id: str) -> list[str]:
         with self._reading() as con:

@@ -13,6 +13,7 @@ from perdure.ledger.errors import LedgerError
 from perdure.ledger.ids import is_within
 from perdure.ledger.status import HARD
 from perdure.ledger.storage.patches import Patch, StorageImage, image_after
+from perdure.ledger.storage.signed_storage import SignedStorage
 from perdure.ledger.store.batches import changed_by, expand_rows
 from perdure.ledger.store.store import Boot, FactRow, First, Payload, Record, Row, Wanted
 
@@ -78,6 +79,9 @@ class MemoryStore:
 
     def storage(self, agent_id: str) -> StorageImage | None:
         return self._storages.get(agent_id)
+
+    def storage_for_host(self, agent_id: str, inline_max: float) -> StorageImage | SignedStorage | None:
+        return self.storage(agent_id)
 
     def may_have_storage(self, agent_id: str) -> bool:
         return agent_id in self._storages

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeAlias
 if TYPE_CHECKING:
     from perdure.ledger.errors import BucketUnreachable
     from perdure.ledger.storage.patches import Patch, StorageImage
+    from perdure.ledger.storage.signed_storage import SignedStorage
 
 First = Literal["oldest", "newest"]
 """Which end of a list comes first, by the time of the request."""
@@ -173,6 +174,9 @@ class CarryingStore(Store, Protocol):
 
     def storage(self, agent_id: str) -> StorageImage | None:
         """The storage of an agent; None if it has none. Raises `LedgerDamaged` if it cannot be read."""
+
+    def storage_for_host(self, agent_id: str, inline_max: float) -> StorageImage | SignedStorage | None:
+        """The same for a host, which reads by itself what it can, if the base has more than `inline_max` bytes."""
 
     def may_have_storage(self, agent_id: str) -> bool:
         """False if an agent surely has no storage, told from memory. Any thread may ask."""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.actors.link.link import FRAME_MAX, Link
+from perdure.actors.link.link import FRAME_BYTES_MAX, FRAME_MAX, Link
 from perdure.actors.link.messages import (
     CallAnswered,
     CallCut,
@@ -406,3 +406,13 @@ def test_on_a_crowded_host_an_answer_is_said_at_once_and_what_nobody_waits_for_g
     loop.run_until_complete(host.live())
     loop.close()
     assert list(host.heard_at_s) == ["HostHello", "HostVitals", "CallAnswered", "CallCut", "Ping"]
+
+
+def test_heavy_messages_go_in_several_frames() -> None:
+    link: Link[bytes] = Link()
+    for _ in range(5):
+        link.push(bytes(FRAME_BYTES_MAX // 2))
+    taken = [len(link.take(weigh=len)[1]) for _ in range(3)]
+    assert taken == [3, 2, 0]
+    link.rewind()
+    assert len(link.take()[1]) == 5
