@@ -180,6 +180,16 @@ class Bucket:
             self.trouble = _words(problem)
             return []
 
+    def puts_s(self, count: int) -> list[float]:
+        """How many seconds each of so many objects of 1 KB takes to be created, one after the other. They are deleted again."""
+        keys, took_s = [f"put/{number:06}" for number in range(count)], []
+        for key in keys:
+            began_s = self._now_s()
+            self.run(_asked(Create(key, bytes(1_000))))
+            took_s.append(self._now_s() - began_s)
+        self.run(_asked(Delete(tuple(keys))))
+        return took_s
+
     def _patiently(self, request: Request, waits: dict[type[Request], _Wait], tries_max: float) -> Answer | NoAnswer:
         """Ask once, and wait after a failure, longer after each in a row."""
         waiting = waits.setdefault(type(request), _Wait(self._now_s()))
@@ -260,6 +270,10 @@ class Bucket:
         if wait([first], _usual_s(list(took_s))).not_done:
             return _sooner(first, self._threads.submit(_timed, call, took_s))
         return first.result()
+
+
+def _asked(request: Request) -> Generator[Request, Answer, Answer]:
+    return (yield request)
 
 
 def _sooner(first: Future[T], second: Future[T]) -> T:

@@ -12,12 +12,10 @@ from typing import NamedTuple
 from perdure import ledger
 from perdure.actors import Runtime
 from perdure.actors.ray_world.os_processes import kill
-from perdure.ledger.slots import Answer, Create, Delete, Procedure
 from perdure.scenarios.bench.figures import Compared, Found
 from perdure.scenarios.bench.measuring import Bench, calm, handle, percentile, process_of, took_ms
 from perdure.scenarios.cast.measured import STEPS, Instant, Parent
 
-BODY = bytes(1_000)
 SETTLED_S = 2.0  # for busy agents to be there, and to have begun
 
 
@@ -38,7 +36,7 @@ def bucket(bench: Bench) -> Found:
     count, agents = bench.size(10_000, 500), bench.size(1_000, 60)
     turn_s = bench.size(30, 6)
     fresh = f"{bench.bucket}/bench-{token_hex(4)}"
-    puts = _puts_ms(f"{fresh}/puts", bench.size(200, 40))
+    puts = [took_s * 1000 for took_s in ledger.Bucket(f"{fresh}/puts").puts_s(bench.size(200, 40))]
     on_disk = _side(bench, "directory", count, agents, turn_s)
     there = _side(bench, f"{fresh}/runs", count, agents, turn_s)
     put_ms, pair_ms = statistics.median(puts), statistics.median(map(sum, zip(puts[::2], puts[1::2], strict=True)))
@@ -61,18 +59,6 @@ def bucket(bench: Bench) -> Found:
         agents=agents,
         seconds=turn_s,
     )
-
-
-def _puts_ms(url: str, count: int) -> list[float]:
-    """What objects take that are created one after the other. They are deleted again."""
-    bucket, keys = ledger.Bucket(url), [f"{number:04}" for number in range(count)]
-    times = [took_ms(partial(bucket.run, _asked(Create(key, BODY)))) for key in keys]
-    bucket.run(_asked(Delete(tuple(keys))))
-    return times
-
-
-def _asked(request: Create | Delete) -> Procedure[Answer]:
-    return (yield request)
 
 
 def _side(bench: Bench, place: str, count: int, agents: int, turn_s: int) -> Side:

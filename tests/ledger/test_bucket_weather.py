@@ -503,3 +503,16 @@ def test_where_nothing_is_signed_there_are_no_urls(s3: S3, url: str, tmp_path: P
     assert Bucket("memory:///").signed(["a"]) == []
     assert Bucket(f"file://{tmp_path}/bucket").signed(["a"]) == []
     assert Bucket(url).signed([]) == []
+
+
+# ---------------------------------------------------------------- what it takes
+
+
+def test_how_long_objects_take_to_be_created_is_measured_and_none_is_left(s3: S3, url: str) -> None:
+    before = s3.counts()
+    s3.weather(stall=True, stall_s=0.02, verbs="PUT")
+    took_s = Bucket(url).puts_s(3)
+    assert len(took_s) == 3
+    assert min(took_s) >= 0.02
+    assert happened(s3, before)["PUT"] == 3
+    assert Waiting(url).names() == []
