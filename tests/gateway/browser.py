@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Page
-
-from perdure.scenarios.bench.chromium import chromium
+from playwright.sync_api import Browser, Page
 
 PATIENCE_MS = 60_000
 
 
 @contextmanager
-def browser_page(**options: object) -> Iterator[Page]:
-    """A page. What its scripts report as an error fails the test at the end, violations of its content policy among them."""
+def browser_page(browser: Browser, **options: object) -> Iterator[Page]:
+    """A page that knows nothing of those before it. What its scripts report as an error fails the test at the end, violations of its
+    content policy among them."""
     told: list[str] = []
-    with chromium() as browser:
-        page = browser.new_context(**options).new_page()  # type: ignore[arg-type]
+    with browser.new_context(**options) as context:  # type: ignore[arg-type]
+        page = context.new_page()
         page.set_default_timeout(PATIENCE_MS)
         page.on("pageerror", lambda problem: told.append(str(problem)))
         page.on("console", lambda said: told.append(said.text) if _is_ours(said.type, said.text) else None)

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
+from perdure.scenarios.bench.chromium import chromium
 from tests.gateway.browser import PATIENCE_MS, browser_page
 from tests.gateway.real import RealGateway, client, real_gateway
 
@@ -24,6 +25,12 @@ expect.set_options(timeout=PATIENCE_MS)
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealGateway]:
     setup = {"setup": "tests.gateway.cast:script", "setup_options": {"between_ms": 20}}
     with real_gateway(tmp_path_factory.mktemp("dashboard"), AGENTS, **setup) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
         yield started
 
 
@@ -46,10 +53,12 @@ def notes(page: Page) -> list[str]:
     return [item.removeprefix(time) for item, time in told]
 
 
-def test_a_run_is_shown_from_its_beginning_to_its_end_and_by_keys_alone(gateway: RealGateway, tmp_path: Path) -> None:
+def test_a_run_is_shown_from_its_beginning_to_its_end_and_by_keys_alone(
+    gateway: RealGateway, browser: Browser, tmp_path: Path
+) -> None:
     gate = tmp_path / "gate"
     begin(gateway, "shown", gate)
-    with browser_page() as page:
+    with browser_page(browser) as page:
         page.goto(gateway.url)
         expect(page.locator("#line")).to_have_class("up")
         expect(row(page, "shown").locator(".state")).to_have_text("running")
@@ -70,11 +79,11 @@ def test_a_run_is_shown_from_its_beginning_to_its_end_and_by_keys_alone(gateway:
 
 
 def test_the_page_goes_on_after_the_gateway_was_killed_and_tells_nothing_twice(
-    gateway: RealGateway, tmp_path: Path
+    gateway: RealGateway, browser: Browser, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     begin(gateway, "long", gate)
-    with browser_page() as page:
+    with browser_page(browser) as page:
         page.goto(f"{gateway.url}/#/runs/long")
         expect(page.locator("progress")).to_be_visible()
         gateway.kill()
@@ -94,9 +103,11 @@ def test_the_page_goes_on_after_the_gateway_was_killed_and_tells_nothing_twice(
         assert notes(page) == told
 
 
-def test_a_run_is_cancelled_and_found_in_the_history_by_its_status(gateway: RealGateway, tmp_path: Path) -> None:
+def test_a_run_is_cancelled_and_found_in_the_history_by_its_status(
+    gateway: RealGateway, browser: Browser, tmp_path: Path
+) -> None:
     begin(gateway, "unwanted", tmp_path / "never")
-    with browser_page() as page:
+    with browser_page(browser) as page:
         page.goto(f"{gateway.url}/#/runs/unwanted")
         page.get_by_role("button", name="Cancel").click()
         page.get_by_role("button", name="Leave it").click()
@@ -118,9 +129,11 @@ def test_a_run_is_cancelled_and_found_in_the_history_by_its_status(gateway: Real
         expect(row(page, "unwanted")).to_be_visible()
 
 
-def test_a_run_is_cleared_when_that_is_meant_and_a_success_is_told_as_one(gateway: RealGateway, tmp_path: Path) -> None:
+def test_a_run_is_cleared_when_that_is_meant_and_a_success_is_told_as_one(
+    gateway: RealGateway, browser: Browser, tmp_path: Path
+) -> None:
     begin(gateway, "spoilt", tmp_path / "never")
-    with browser_page() as page:
+    with browser_page(browser) as page:
         page.goto(f"{gateway.url}/#/runs/spoilt")
         page.get_by_role("button", name="Clear").click()
         asked = page.get_by_role("dialog")
@@ -139,10 +152,10 @@ def test_a_run_is_cleared_when_that_is_meant_and_a_success_is_told_as_one(gatewa
         expect(page.get_by_role("alert")).to_contain_text("spoilt")
 
 
-def test_a_process_is_killed_when_that_is_meant(tmp_path: Path) -> None:
+def test_a_process_is_killed_when_that_is_meant(tmp_path: Path, browser: Browser) -> None:
     """What is struck really is told elsewhere (`test_kill`): here all processes are one."""
     options = {"options": {"allows_kill": True}, "hooks": {"striker": "tests.gateway.cast:strike_nobody"}}
-    with real_gateway(tmp_path, [GATED], **options) as gateway, browser_page() as page:
+    with real_gateway(tmp_path, [GATED], **options) as gateway, browser_page(browser) as page:
         begin(gateway, "struck", tmp_path / "never")
         page.goto(f"{gateway.url}/#/hosts")
         kill = page.get_by_role("button", name="Kill").nth(1)
@@ -155,11 +168,13 @@ def test_a_process_is_killed_when_that_is_meant(tmp_path: Path) -> None:
         expect(page.get_by_role("status").filter(has_text="was ended by SIGKILL")).to_have_class("notice good")
 
 
-def test_an_interrupted_run_is_counted_as_such_and_not_as_live(gateway: RealGateway, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_counted_as_such_and_not_as_live(
+    gateway: RealGateway, browser: Browser, tmp_path: Path
+) -> None:
     with client(gateway) as asked:
         counts = asked.get("/api/overview").json()["runs"]
     told = {"runs": {**counts, "starting": 1, "running": 2, "interrupted": 4}, "live": [], "hosts": [], "agents": []}
-    with browser_page() as page:
+    with browser_page(browser) as page:
         stream = f"id: 1\nevent: overview\ndata: {json.dumps(told)}\n\n"
         page.route("**/api/live", lambda route: route.fulfill(content_type="text/event-stream", body=stream))
         page.goto(gateway.url)
@@ -167,14 +182,14 @@ def test_an_interrupted_run_is_counted_as_such_and_not_as_live(gateway: RealGate
         expect(page.locator("#counts div").nth(1)).to_have_text("interrupted4")
 
 
-def test_a_run_that_does_not_exist_is_told_so(gateway: RealGateway) -> None:
-    with browser_page() as page:
+def test_a_run_that_does_not_exist_is_told_so(gateway: RealGateway, browser: Browser) -> None:
+    with browser_page(browser) as page:
         page.goto(f"{gateway.url}/#/runs/nobody")
         expect(page.get_by_role("alert")).to_contain_text(re.compile("nobody"))
 
 
-def test_someone_talks_to_a_chat_agent_and_finds_the_conversation_again(gateway: RealGateway) -> None:
-    with browser_page() as page:
+def test_someone_talks_to_a_chat_agent_and_finds_the_conversation_again(gateway: RealGateway, browser: Browser) -> None:
+    with browser_page(browser) as page:
         page.goto(f"{gateway.url}/#/agents")
         page.get_by_role("link", name="talker").click()
         page.get_by_label("Message").fill("sum")
@@ -186,10 +201,10 @@ def test_someone_talks_to_a_chat_agent_and_finds_the_conversation_again(gateway:
         expect(page.get_by_role("log")).to_contain_text("That is all.")
 
 
-def test_the_figures_tell_how_long_a_commit_takes(gateway: RealGateway, tmp_path: Path) -> None:
+def test_the_figures_tell_how_long_a_commit_takes(gateway: RealGateway, browser: Browser, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     gate.touch()
-    with browser_page() as page:
+    with browser_page(browser) as page:
         page.goto(f"{gateway.url}/#/figures")
         expect(page.locator("#line")).to_have_class("up")
         commit = page.locator("figure", has_text="a commit takes").locator("b")
@@ -199,8 +214,10 @@ def test_the_figures_tell_how_long_a_commit_takes(gateway: RealGateway, tmp_path
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_has_a_heading_and_fits_on_a_narrow_screen(gateway: RealGateway, scheme: Any) -> None:
-    with browser_page(color_scheme=scheme, viewport={"width": 360, "height": 700}) as page:
+def test_every_page_has_a_heading_and_fits_on_a_narrow_screen(
+    gateway: RealGateway, browser: Browser, scheme: Any
+) -> None:
+    with browser_page(browser, color_scheme=scheme, viewport={"width": 360, "height": 700}) as page:
         for name in ("runs", "agents", "hosts", "figures"):
             page.goto(f"{gateway.url}/#/{name}")
             expect(page.locator("h1")).to_contain_text(name.title())
