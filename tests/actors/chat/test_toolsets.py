@@ -58,28 +58,41 @@ def no_trouble(doing: str, problem: Exception) -> None:
     raise AssertionError(doing) from problem
 
 
-async def used(agent: type[ChatAgent], path: Path) -> None:
-    """Every tool of the server is listed with its effect, and called as another process would call it."""
+async def listed_of(agent: type[ChatAgent]) -> dict[str, Tool]:
+    """Every tool of the server, listed with its effect."""
     tools = {each.name: each for each in await listed(agent, None, no_trouble)}
     assert {name: each.effect for name, each in tools.items()} == {
         "read": "pure", "append": "once", "put": "idempotent", "fail": "once",
     }  # fmt: skip
     assert tools["read"].spec.description == "Read a file."
     assert "path" in str(tools["read"].spec.parameters["properties"])
+    return tools
 
-    async def called(name: str, **given: Any) -> Any:
-        found = find_library_tool(tools[name].reference(), None)
-        return await found.bound(given, CALL)()  # type: ignore[misc]
 
-    assert await called("put", path=str(path), text="hello") == "put"
-    assert await called("read", path=str(path)) == "hello"
-    with pytest.raises(ToldToModel, match="Error executing tool fail"):
-        await called("fail", why="no")
+async def called(tool: Tool, **given: Any) -> Any:
+    """What it gives when it is called as another process would call it."""
+    found = find_library_tool(tool.reference(), None)
+    return await found.bound(given, CALL)()  # type: ignore[misc]
 
 
 def test_the_tools_of_a_server_over_stdio(tmp_path: Path) -> None:
     """The server is a child process of whoever calls."""
-    asyncio.run(used(OverStdio, tmp_path / "note"))
+
+    async def story() -> None:
+        tools = await listed_of(OverStdio)
+        assert await called(tools["put"], path=str(tmp_path / "note"), text="hello") == "put"
+
+    asyncio.run(story())
+    assert (tmp_path / "note").read_text("utf-8") == "hello"
+
+
+async def used(path: Path) -> None:
+    """The tools of a server over HTTP are listed, and called."""
+    tools = await listed_of(OverHttp)
+    assert await called(tools["put"], path=str(path), text="hello") == "put"
+    assert await called(tools["read"], path=str(path)) == "hello"
+    with pytest.raises(ToldToModel, match="Error executing tool fail"):
+        await called(tools["fail"], why="no")
 
 
 def test_the_tools_of_a_server_over_http_and_of_one_that_is_down(tmp_path: Path) -> None:
@@ -96,13 +109,13 @@ def test_the_tools_of_a_server_over_http_and_of_one_that_is_down(tmp_path: Path)
     asyncio.run(down())
     server = subprocess.Popen([sys.executable, SERVER, str(PORT)], stderr=subprocess.DEVNULL)
     try:
-        asyncio.run(_until_up(used, tmp_path / "note"))
+        asyncio.run(_until_up(tmp_path / "note"))
     finally:
         server.kill()
         server.wait()
 
 
-async def _until_up(story: Any, path: Path) -> None:
+async def _until_up(path: Path) -> None:
     async with asyncio.timeout(30):
         while True:
             try:
@@ -112,7 +125,7 @@ async def _until_up(story: Any, path: Path) -> None:
                 continue
             writer.close()
             break
-    await story(OverHttp, path)
+    await used(path)
 
 
 notes = FunctionToolset[None](id="notes")
