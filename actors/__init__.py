@@ -71,7 +71,18 @@ if TYPE_CHECKING:
     from perdure.actors.messenger.messenger_agent import MessengerAgent, messengers_of
     from perdure.actors.messenger.messenger_events import Kind, MessengerEvent, Person, conversation_name
     from perdure.actors.messenger.telegram import Telegram
-    from perdure.actors.ports import Clock, Dice, Faults, Fleet, KillPoint, PoolSpec, Threads, Transport, World
+    from perdure.actors.ports import (
+        BUCKET_POINTS,
+        Clock,
+        Dice,
+        Faults,
+        Fleet,
+        KillPoint,
+        PoolSpec,
+        Threads,
+        Transport,
+        World,
+    )
     from perdure.actors.ray_world.baseline import PlainRay
     from perdure.actors.ray_world.cluster_record import check_directory, read_record
     from perdure.actors.ray_world.deployment import LOGS, bucket_store

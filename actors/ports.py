@@ -40,6 +40,14 @@ class KillPoint(StrEnum):
     MID_CANCEL = "mid_cancel"
     MID_CLEAR = "mid_clear"
     MID_PASSIVATION = "mid_passivation"
+    BEFORE_PUT = "before_put"
+    AFTER_PUT = "after_put"
+    BEFORE_ROOT = "before_root"
+    MID_COLLECT = "mid_collect"
+
+
+BUCKET_POINTS: Final = (KillPoint.BEFORE_PUT, KillPoint.AFTER_PUT, KillPoint.BEFORE_ROOT, KillPoint.MID_COLLECT)
+"""Those around the requests to a bucket. Only the simulated bucket visits them."""
 
 
 class Faults(Protocol):

@@ -220,7 +220,19 @@ if TYPE_CHECKING:
     from perdure.ledger.store.batches import BATCH_MIN, batch_of, count_of, expand_rows
     from perdure.ledger.store.bucket import Bucket
     from perdure.ledger.store.bucket_store import open_bucket
-    from perdure.ledger.store.store import BatchRow, CarryingStore, FactRow, First, Payload, Record, Row, Store, Wanted
+    from perdure.ledger.store.journal import commits_in
+    from perdure.ledger.store.store import (
+        BatchRow,
+        Boot,
+        CarryingStore,
+        FactRow,
+        First,
+        Payload,
+        Record,
+        Row,
+        Store,
+        Wanted,
+    )
     from perdure.ledger.timeouts import arm
     from perdure.ledger.values import (
         FINGERPRINT_BYTES,

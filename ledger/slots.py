@@ -265,7 +265,7 @@ class JournalLife:
                 if body is None:
                     break
                 try:
-                    entry = SlotRecord(*_parts_of(key, body))
+                    entry = record_of(key, body)
                 except SlotDamaged as damage:
                     return entries, damage
                 if (entry.slot, entry.before) != (self.chain.slot + 1, self.chain.digest):
@@ -356,6 +356,11 @@ class JournalLife:
 def _framed(parts: Sequence[object]) -> bytes:
     body = encoder()(parts)
     return body + digest_of(body)
+
+
+def record_of(key: str, framed: bytes) -> SlotRecord:
+    """What the object of a slot holds. Raises `SlotDamaged`."""
+    return SlotRecord(*_parts_of(key, framed))
 
 
 def _parts_of(key: str, framed: bytes) -> Any:

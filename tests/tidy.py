@@ -21,6 +21,9 @@ FOLDERS = ("policies", "ledger", "actors", "scenarios")  # imports go from right
 # Rooms that other folders may enter directly, so that the front door loads neither Ray nor a database.
 DOORS = frozenset(
     {
+        "perdure.ledger.slots",
+        "perdure.ledger.store.bucket",
+        "perdure.ledger.store.bucket_store",
         "perdure.ledger.store.duckdb_store",
         "perdure.ledger.store.integrity",
         "perdure.ledger.store.memory_store",
@@ -35,6 +38,7 @@ DOORS = frozenset(
         "perdure.ledger.maintenance.looking",
         "perdure.actors.link.messages",
         "perdure.actors.link.wire",
+        "perdure.actors.sim_world.sim_bucket",
         "perdure.actors.sim_world.simulation",
         "perdure.actors.supervisor.calls",
         "perdure.actors.supervisor.effect_executor",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from perdure.actors.events.observability import Metrics, NoMetrics
-from perdure.actors.ports import Faults, KillPoint, World
+from perdure.actors.ports import BUCKET_POINTS, Faults, KillPoint, World
 from perdure.actors.ray_world.clocks import CLOCK, clock_from
 from perdure.actors.ray_world.os_processes import resident_mb
 from perdure.actors.telemetry.telemetry import OFF, Telemetry
@@ -129,8 +129,9 @@ def faults_from(order: str) -> Faults:
         return NoFaults()
     name, _, rest = order.partition(":")
     visits, _, once = rest.partition(":")
-    if name not in list(KillPoint) or not (visits or "1").isdecimal():
-        raise BadRequest(KILL, f"{order!r} is not point[:nth[:file]], where point is one of {', '.join(KillPoint)}")
+    points = [point for point in KillPoint if point not in BUCKET_POINTS]
+    if name not in points or not (visits or "1").isdecimal():
+        raise BadRequest(KILL, f"{order!r} is not point[:nth[:file]], where point is one of {', '.join(points)}")
     return KillOrder(KillPoint(name), int(visits or 1), Path(once) if once else None)
 
 

@@ -62,6 +62,7 @@ class SimContext:
         self.die = Random(seed)
         self.weather = weather
         self.loop = loop
+        self.has_files = False  # messages carry files
         self.clocks_off_ms = 0  # all wall clocks, beside what each is off
         self.trace: deque[ChronicleEntry] = deque(maxlen=trace_max)
         self.errors: list[SimFailure] = []

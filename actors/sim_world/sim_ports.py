@@ -3,7 +3,7 @@
 Threads are the interesting ones. A job takes virtual time, and takes effect somewhere in the middle of it: a process
 that is killed meanwhile has done it or not, and a task that is cancelled meanwhile does not stop it (a real thread
 would not stop either). The ledger's thread does its jobs one after the other in call order; by the weather it is
-slow, or the disk refuses, before or after the effect.
+slow, or the disk refuses, before or after the effect. Jobs that wait for something in the middle are done in strands.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from perdure.actors.ports import KillPoint, World
 from perdure.actors.sim_world.process import SimProcess
+from perdure.actors.sim_world.strands import Strand, outcome_of
 from perdure.actors.sim_world.weather import DiskFault
 from perdure.actors.tasks import as_failure, to_the_end
 from perdure.policies import Rank, RankedQueue
@@ -144,6 +145,24 @@ class SimThreads:
         self._process = process
         self._nature = process.nature
         self._ledger, self._archive, self._reads, self._writes = _Line(), _Line(), _Line(), _Writes()
+        self._strands: list[Strand] | None = None  # that have not ended; None if no job waits in the middle
+
+    def wait_in_strands(self) -> None:
+        """From now on jobs may wait (`Strand.wait`)."""
+        self._strands = []
+        self._process.on_death(self._unwind)
+
+    def begin_strand(self, work: Callable[[], object], done: Callable[[object, BaseException | None], None]) -> None:
+        """Do some work, which may wait, on a thread of its own. The dead begin nothing."""
+        if not self._process.alive:
+            return
+        strand = Strand(work, done)
+        self._strands = [*(each for each in self._strands or () if not each.has_ended), strand]
+        strand.begin()
+
+    def _unwind(self) -> None:
+        for strand in self._strands or ():
+            strand.end(self._process.cause)
 
     async def run(self, job: Callable[[], T]) -> T:
         entry = self._entry(job)
@@ -225,15 +244,26 @@ class SimThreads:
     def _perform(self, job: _Job, rest_ms: float, fault: DiskFault | None, then: Callable[[], None]) -> None:
         if not self._process.alive:
             return
-        result: object = None
-        error: Exception | None = None
-        if not job.answer.cancelled() and (fault is None or fault.took_effect):
-            try:
-                result = job.work()
-            except BaseException as raised:
-                error = as_failure(raised)
-                if error is None:  # killed at a kill point inside the job: no caller waits for it any more
-                    return
+        done = partial(self._performed, job, rest_ms, fault, then)
+        if job.answer.cancelled() or (fault is not None and not fault.took_effect):
+            done(None, None)
+        elif self._strands is None:
+            done(*outcome_of(job.work))
+        else:
+            self.begin_strand(job.work, done)
+
+    def _performed(
+        self,
+        job: _Job,
+        rest_ms: float,
+        fault: DiskFault | None,
+        then: Callable[[], None],
+        result: object,
+        raised: BaseException | None,
+    ) -> None:
+        error = None if raised is None else as_failure(raised)
+        if raised is not None and error is None:  # killed at a kill point inside the job: no caller waits any more
+            return
         self._nature.later(rest_ms, self._answer, job.answer, result, fault if error is None else error, then)
 
     def _answer(

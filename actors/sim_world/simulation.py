@@ -11,6 +11,8 @@ the process is alive.
     Supervisor ── Fleet.spawn, kill, death, survivors ──► Ray's part, played by `sim_cluster`: it starts hosts, notices
                   deaths, restarts a supervisor that died (but no host, and no supervisor whose `serve` returned)
 
+A process whose ledger is in a bucket has threads that wait (`strands`), and `sim_bucket` is what they wait for.
+
 A process ends in one of four ways: its `serve` returns, its `serve` raises, somebody kills it, or it is killed at a
 kill point that it visits. All four are the same moment (`SimProcess.end`): dead ports, then `on_death` callbacks, then
 tasks.

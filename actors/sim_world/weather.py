@@ -9,10 +9,10 @@ uniform.
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from perdure.actors.ports import KillPoint
+from perdure.actors.ports import BUCKET_POINTS, KillPoint
 
 if TYPE_CHECKING:
     from random import Random
@@ -51,6 +51,12 @@ class Weather:
 
     Disk, of each commit: it takes `commit_ms`; `commit_slow`, it takes `commit_slow_ms`; `commit_fails` without effect,
     `commit_fails_late` after it took effect. Other threads take `thread_ms`.
+
+    Bucket, of each request: it takes `bucket_ms` each way. `bucket_lost`, `bucket_answer_lost`: nothing is heard, which counts as no answer
+    after `bucket_silent_ms`. `bucket_busy`: it is refused for now. Of each write: `bucket_late`, nothing is heard, and it takes effect
+    after `bucket_late_ms`; `bucket_doubled`, it does so besides. `bucket_cut`: this process has no answers for `bucket_cut_ms`;
+    `bucket_stands`: nobody has any for `bucket_stands_ms`. Of each list: `bucket_stale`, it is an earlier one. Of each beginning:
+    `cache_lost`, the machine is a new one. After a failure it is asked again in `bucket_pause_ms`.
 
     Clocks: a new process's clock is off by up to `clock_skew_ms`, and jumps by `clock_jump_ms` every
     `clock_jump_every_ms` on average (0: never).
@@ -91,6 +97,21 @@ class Weather:
     spawn_ms: Span = Span(100, 1_200)
     death_seen_ms: Span = Span(5, 50)
     restart_ms: Span = Span(100, 1_500)
+    bucket_ms: Span = Span(1, 20)
+    bucket_lost: float = 0.0
+    bucket_answer_lost: float = 0.0
+    bucket_silent_ms: Span = Span(1_000, 10_000)
+    bucket_pause_ms: Span = Span(25, 1_000)
+    bucket_busy: float = 0.0
+    bucket_late: float = 0.0
+    bucket_doubled: float = 0.0
+    bucket_late_ms: Span = Span(50, 60_000)
+    bucket_cut: float = 0.0
+    bucket_cut_ms: Span = Span(300, 20_000)
+    bucket_stands: float = 0.0
+    bucket_stands_ms: Span = Span(300, 20_000)
+    bucket_stale: float = 0.0
+    cache_lost: float = 0.0
 
     @classmethod
     def calm(cls) -> Weather:
@@ -107,11 +128,10 @@ class Weather:
             return cls.calm()
 
         def rate(most: float) -> float:
-            exists, strength = rng.choice((True, False)), rng.random()
-            return min(RATE_MAX, most * strength * strength * intensity) if exists else 0.0
+            return _rate(rng, most * intensity)
 
         mail_ms = rng.choice((Span(0.2, 3), Span(1, 30), Span(5, 150)))
-        kills = tuple((point, rate(0.1)) for point in KillPoint)
+        kills = tuple((point, rate(0.1)) for point in KillPoint if point not in BUCKET_POINTS)
         return cls(
             mail_ms=mail_ms,
             lost=rate(0.2),
@@ -131,3 +151,30 @@ class Weather:
             slow=rate(0.03),
             stopped=rate(0.01),
         )
+
+    def with_bucket(self, rng: Random, intensity: float = 1.0) -> Weather:
+        """Draw what goes wrong with a bucket. Where it is calm, nothing does."""
+        if self == Weather.calm():
+            return self
+
+        def rate(most: float) -> float:
+            return _rate(rng, most * intensity)
+
+        return replace(
+            self,
+            kills=(*self.kills, *((point, rate(0.1)) for point in BUCKET_POINTS)),
+            bucket_lost=rate(0.1),
+            bucket_answer_lost=rate(0.1),
+            bucket_busy=rate(0.1),
+            bucket_late=rate(0.1),
+            bucket_doubled=rate(0.2),
+            bucket_cut=rate(0.01),
+            bucket_stands=rate(0.01),
+            bucket_stale=rate(0.5),
+            cache_lost=rate(0.5),
+        )
+
+
+def _rate(rng: Random, most: float) -> float:
+    exists, strength = rng.choice((True, False)), rng.random()
+    return min(RATE_MAX, most * strength * strength) if exists else 0.0

@@ -95,6 +95,7 @@ class BucketStore(DuckDBStore):
         looks: to look at what is there, while a supervisor may go on: nothing is begun, and nothing can be committed.
         now_s: a steady clock, by which a root is due.
         follows: the directory whose replica this is; none if the bucket is the place of record.
+        token: random bytes, as many as it is asked for.
     """
 
     carries_storages = True
@@ -112,12 +113,13 @@ class BucketStore(DuckDBStore):
         looks: bool = False,
         now_s: Callable[[], float] = time.monotonic,
         follows: str = "",
+        token: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         super().__init__(path, fsync=False)
         self._follows = follows
         self.cache_dir = str(path.parent)
         self._looks = looks
-        self._bucket, self._about, self._now_s = bucket, about, now_s
+        self._bucket, self._about, self._now_s, self._token = bucket, about, now_s, token
         self._life = JournalLife(b"")
         self._tries_max = math.inf
         self._snapshot: Snapshot | None = None
@@ -133,7 +135,7 @@ class BucketStore(DuckDBStore):
         self._is_whole = False  # nothing of what a boot reads is missing, so a root may be announced
 
     def _fill(self) -> None:
-        self._life = JournalLife(secrets.token_bytes(8))
+        self._life = JournalLife(self._token(8))
         self._bucket.at_once([self._check_prefix, self._take_hint])
         begun = self._asked(self._life.look() if self._looks else self._life.begin(self._about))
         entries = [entry for entry, _ in begun.entries if not entry.is_fence]
@@ -172,7 +174,7 @@ class BucketStore(DuckDBStore):
             self._check_format(there)
             return
         try:
-            there = self._asked(claim(pack([FORMAT, secrets.token_hex(8), *filter(None, [self._follows])])))
+            there = self._asked(claim(pack([FORMAT, self._token(8).hex(), *filter(None, [self._follows])])))
         except NotCreatedOnce:
             why = "it overwrites an object that is to be created once: two supervisors would both commit there"
             raise BucketRefused(self._bucket.url, why, "use a store that knows `If-None-Match: *`") from None

@@ -252,6 +252,20 @@ class Member(Agent):
         return [word for (word,) in self.sql("SELECT word FROM heard")]
 
 
+class Tally(Agent):
+    """Counts its calls, in its state or in a table."""
+
+    @exposed
+    def count(self, *, in_table: bool) -> int:
+        """The next number."""
+        if not in_table:
+            self.state["count"] = self.state.get("count", 0) + 1
+            return int(self.state["count"])
+        self.sql("CREATE TABLE IF NOT EXISTS counted (n INTEGER)")
+        self.sql("INSERT INTO counted SELECT count(*) + 1 FROM counted")
+        return int(self.sql("SELECT max(n) FROM counted")[0][0])
+
+
 class FamilyHead(Agent):
     """Tells the members of its family each word once, however often it is asked to."""
 

@@ -25,7 +25,10 @@ from perdure.scenarios.testing.laboratory import Violation
 
 Carried = Annotated[
     bool,
-    typer.Option("--carried", help="Storages ride with the ledger, as in a bucket, and hosts die with their disks."),
+    typer.Option(
+        "--carried",
+        help="The ledger and the storages are in a bucket with weather of its own, and machines die with their disks.",
+    ),
 ]
 Story = Annotated[str | None, typer.Option(help="One story for every seed; by default the seed draws one.")]
 
@@ -77,6 +80,7 @@ def swarm_command(
         )
     if stopped is not None:
         options = f" --story {story}" * (story is not None) + f" --processes {processes}" * (processes is not None)
+        options += " --carried" * carried
         left = f"perdure swarm --first-seed {next_seed} --seeds {seeds - report.seeds}{options}"
         print(f"Stopped before seed {next_seed}. This plays the others: {left}", file=sys.stderr)
         raise typer.Exit(code_of(stopped))

@@ -26,6 +26,7 @@ class PlayContext:
     tag: str = ""
     meddled: dict[str, None] = field(default_factory=dict)
     complaints: list[str] = field(default_factory=list)
+    heard: dict[str, int] = field(default_factory=dict)
 
     def expect(self, fine: bool, complaint: str) -> None:
         if not fine:

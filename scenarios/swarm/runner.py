@@ -23,20 +23,21 @@ from random import Random
 from tempfile import TemporaryDirectory
 from time import perf_counter
 
-from perdure.actors import Client, KillPoint
+from perdure.actors import BUCKET_POINTS, Client, KillPoint
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.sim_world.simulation import Span
 from perdure.policies import Limits
 from perdure.scenarios.cast.outside import Outside
 from perdure.scenarios.swarm.conversations import around_chats, around_letters, chats, letters
 from perdure.scenarios.swarm.play_context import Part, PlayContext
-from perdure.scenarios.swarm.stories import STORIES, play_parts
+from perdure.scenarios.swarm.stories import STORIES, play_parts, tallies
 from perdure.scenarios.testing.laboratory import Laboratory, Story, Violation, Weather, finding
 
 FIRE_S = 25.0
 CALM_MS = 900_000.0
 KILL_SHARE = 0.7
 KILL_RATE_MAX = 0.5
+ROOTED_FACTS, ROOTED_IDLE_MS = 40, 500  # so that a bucket has a root soon
 AHEAD = 8  # seeds that are handed to each process in advance
 MIXTURE = (
     "trees",
@@ -125,14 +126,17 @@ def story_of(seed: int) -> str:
     return Random(f"story/{seed}").choice(MIXTURE)
 
 
-def weather_of(seed: int) -> Weather:
+def weather_of(seed: int, *, carried: bool = False) -> Weather:
     """The weather of a seed: what `Weather.drawn` draws, made to strike more often, because processes return quickly here."""
     die = Random(f"weather/{seed}")
     weather = Weather.drawn(die, intensity=2.0)
-    kills = tuple((point, KILL_RATE_MAX * die.random() ** 2) for point in KillPoint if die.random() < KILL_SHARE)
+    points = (point for point in KillPoint if point not in BUCKET_POINTS)
+    kills = tuple((point, KILL_RATE_MAX * die.random() ** 2) for point in points if die.random() < KILL_SHARE)
+    weather = replace(weather, kills=kills if weather != Weather.calm() else ())
+    if carried:
+        weather = weather.with_bucket(Random(f"bucket/{seed}"), intensity=3.0)
     return replace(
         weather,
-        kills=kills if weather != Weather.calm() else (),
         spawn_ms=Span(5, 150),
         restart_ms=Span(5, 150),
         lost_noticed_ms=Span(50, 800),
@@ -140,6 +144,9 @@ def weather_of(seed: int) -> Weather:
         hang_ms=Span(50, 5_000),
         slow_ms=Span(50, 5_000),
         stop_ms=Span(50, 5_000),
+        bucket_silent_ms=Span(100, 2_000),
+        bucket_cut_ms=Span(100, 15_000),
+        bucket_stands_ms=Span(100, 15_000),
     )
 
 
@@ -148,13 +155,17 @@ def play(seed: int, story: str | Story | None = None, *, limits: Limits = SWIFT,
 
     Args:
         story: one of ours by its name, by default the one that the seed draws; or your own, a coroutine function that is given a client.
-        carried: the supervisor carries the agents' storages, as it does with a bucket, and each host loses its disk when it dies.
+        carried: the ledger and the agents' storages are in a simulated bucket, and machines lose their disks. Needs `perdure[bucket]`.
     """
     chosen = story_of(seed) if story is None else story
+    if carried:
+        limits = replace(limits, checkpoint_facts=ROOTED_FACTS, checkpoint_idle_ms=ROOTED_IDLE_MS)
     begun_s = perf_counter()
     with ExitStack() as stack:
         place = Path(stack.enter_context(TemporaryDirectory(prefix="perdure-"))) if carried else None
-        laboratory = Laboratory(seed, weather_of(seed), limits, diaries=isinstance(chosen, str), carried=place)
+        laboratory = Laboratory(
+            seed, weather_of(seed, carried=carried), limits, diaries=isinstance(chosen, str), carried=place
+        )
         stack.enter_context(_hushed())
         stack.enter_context(laboratory)
         play_it = (
@@ -190,13 +201,15 @@ def _hushed() -> Iterator[None]:
 def _play_ours(laboratory: Laboratory, name: str) -> None:
     meddled: dict[str, None] = {}
     complaints: list[str] = []
+    heard: dict[str, int] = {}
     seed = laboratory.simulation.seed
+    parts = STORIES[name] if laboratory.bucket is None else (*STORIES[name], tallies)
 
     async def fire(client: Client) -> None:
-        await play_parts(STORIES[name], PlayContext(client, Random(seed), False, "", meddled, complaints), seed)
+        await play_parts(parts, PlayContext(client, Random(seed), False, "", meddled, complaints, heard), seed)
 
     async def calm(client: Client) -> None:
-        await play_parts(STORIES[name], PlayContext(client, Random(seed), True, "", meddled, complaints), seed)
+        await play_parts(parts, PlayContext(client, Random(seed), True, "", meddled, complaints, heard), seed)
 
     with around_story(name) as complaints_outside:
         _play(laboratory, fire, calm)

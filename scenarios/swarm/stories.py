@@ -24,6 +24,7 @@ from perdure.scenarios.cast.workers import (
     FamilyHead,
     LoneWorker,
     OnceWorker,
+    Tally,
     Task,
     Worker,
 )
@@ -205,6 +206,24 @@ async def families(context: PlayContext) -> None:
     await context.call(FamilyHead, head, "drop", names[0])
     heard = await context.call(FamilyHead, head, "heard", names[0])
     context.expect(heard == [], f"{names[0]} of {head} was deleted, and has heard {heard}")
+
+
+async def tallies(context: PlayContext) -> None:
+    """Agents whose answers only grow, whoever dies in between: what was answered once is never forgotten."""
+
+    async def tally(name: str, calls: list[float]) -> None:
+        for pause_s in calls:
+            await asyncio.sleep(pause_s)
+            told = await context.persist(
+                lambda: context.client.call(Tally, name, "count", (), {"in_table": name.endswith("table")})
+            )
+            before = context.heard.get(name, 0)
+            context.expect(told is None or told > before, f"{name} answered {told} after it had answered {before}")
+            context.heard[name] = told or before
+
+    pauses = [[context.die.choice((0.0, 0.01, 1.0, 4.0)) for _ in range(context.die.randint(1, 6))] for _ in range(3)]
+    names = (f"{context.tag}tally", f"{context.tag}tally-table", f"{context.tag}other-tally")
+    await asyncio.gather(*map(tally, names, pauses))
 
 
 STORIES: dict[str, tuple[Part, ...]] = {

@@ -14,6 +14,7 @@
 | 8 the fold of the facts is the kept view | `unlike_the_shadow`, `unlike_the_snapshot` |
 | 9 stale reports change nothing | `Ledger.append` |
 | 10 nothing cleared comes back | `Ledger.append`, `left_behind` |
+| what was let out is in the bucket | `bucket_ledger` |
 
 Invariant 4 is about tools of chat agents. Their own story checks it.
 """
@@ -42,6 +43,7 @@ from perdure.ledger import (
     Row,
     Run,
     Slot,
+    Store,
     View,
     agent_id,
     ancestors,
@@ -187,7 +189,7 @@ def _differences(what: str, kept: Any, folded: Any) -> Iterator[str]:
             yield f"{what}: {name} is kept as {mine!r}, and folds to {theirs!r}"
 
 
-def unlike_the_snapshot(store: MemoryStore, shadow: View) -> Iterator[str]:
+def unlike_the_snapshot(store: Store, shadow: View) -> Iterator[str]:
     for complaint in unlike_the_shadow(restore(store.boot()), shadow):
         yield f"after a boot: {complaint}"
 

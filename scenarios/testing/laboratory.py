@@ -22,6 +22,7 @@ import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
@@ -40,6 +41,7 @@ from perdure.actors import (
     World,
 )
 from perdure.actors.sim_world.simulation import Simulation, Stuck, Weather, on_death
+from perdure.ledger import BadRequest
 from perdure.ledger.storage.agent_storages import AgentStorages, Disk, MemoryDisk
 from perdure.policies import Limits
 from perdure.scenarios.testing.checks import (
@@ -68,6 +70,7 @@ Story = Callable[[Client], Awaitable[Any]]
 
 QUICK = Limits(hosts_max=3, hosts_warm=1, idle_ms=2_000, orphan_ms=20_000, turn_max=8)
 LOOK_STRIDE = 7
+BUCKET_LEDGER = "perdure.scenarios.testing.bucket_ledger"  # what it needs may not be installed
 
 
 class Laboratory:
@@ -76,8 +79,8 @@ class Laboratory:
     Invariants are looked at after every `step_stride` steps of the loop if a new fact has become durable since; with `checked=False` only
     what is free is checked. `diaries=True` says that every handler of every parent writes `run.delivery_id` into a table `told` of its
     storage: then `verify` holds these rows against the account, too. One that took effect twice is found even if the runtime believes
-    its own inbox wrongly. `telemetry` is told the spans of all processes. With a folder `carried`, the supervisor carries the storages, and
-    each host has a cache there that dies with it.
+    its own inbox wrongly. `telemetry` is told the spans of all processes. With a folder `carried`, the ledger is in a simulated bucket, and
+    carries the storages; each machine has its cache in the folder, and that of a host dies with it. Needs `perdure[bucket]`.
     """
 
     def __init__(
@@ -97,6 +100,11 @@ class Laboratory:
         self._client: Client | None = None
         self.store = Ledger(carries_storages=carried is not None)
         self.disk = MemoryDisk() if carried is None else LedgerDisk(carried / "verified", self.store)
+        self.bucket: Any = None
+        if carried is not None:
+            module = _bucket_module()
+            self.bucket = module.BucketLedger(carried, self.store)
+            simulation["harmless"] = (*simulation.get("harmless", ()), module.BucketRefused)
         self.supervisors: list[Supervisor] = []
         self.hosts: dict[str, Host] = {}
         self._seen = 0
@@ -107,9 +115,8 @@ class Laboratory:
     def _supervisor(self, world: World, fleet: Fleet) -> Wiretap:
         agent_storages = AgentStorages(self.disk)
         on_death(agent_storages.crash)
-        supervisor = Supervisor(
-            world._replace(telemetry=self._telemetry), fleet, self.store, agent_storages, self.limits
-        )
+        store = self.store if self.bucket is None else self.bucket.life(world, self.simulation.weather.cache_lost)
+        supervisor = Supervisor(world._replace(telemetry=self._telemetry), fleet, store, agent_storages, self.limits)
         self.supervisors.append(supervisor)
         on_death(lambda: self.supervisors.remove(supervisor))
         return Wiretap(supervisor, self.store)
@@ -239,7 +246,7 @@ class Laboratory:
         demand(
             self.store.violations,
             unlike_the_shadow(view, shadow),
-            unlike_the_snapshot(self.store, shadow),
+            unlike_the_snapshot(self.store, shadow) if self.bucket is None else self.bucket.unlike(),
             unfinished(view),
             unlike_the_inboxes(self.disk, shadow, parents, diaries=self._diaries),
             left_behind(self.disk, shadow, self.store.cleared),
@@ -251,6 +258,13 @@ class Laboratory:
     def __exit__(self, *_: object) -> None:
         self.simulation.close()
         self.disk.close()
+
+
+def _bucket_module() -> Any:
+    try:
+        return import_module(BUCKET_LEDGER)
+    except ImportError as problem:
+        raise BadRequest("carried", f"needs `pip install 'perdure[bucket]'` ({problem})") from problem
 
 
 def finding(play: Callable[[], None]) -> tuple[str, str]:

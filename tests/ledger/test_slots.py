@@ -123,6 +123,17 @@ BREAKERS: dict[str, type[JournalLife]] = {
     "delete what was read": GreedyLife,
     "publish first": HastyLife,
 }
+SHOWN_BY = {
+    "create only": 6,
+    "the same body": 0,
+    "read back": 6,
+    "fences stay": 7,
+    "look before the fence": 8,
+    "look after the fence": 12,
+    "delete what was read": 205,
+    "publish first": 1,
+}
+"""A seed in which a rule matters."""
 RARE = {"look before the fence": 1_500, "delete what was read": 3_000}
 """The seeds to play until one shows what the rule is for."""
 
@@ -356,6 +367,15 @@ def test_nothing_acknowledged_is_lost_and_nothing_is_there_twice() -> None:
     wrong, seen = wrong_of(JournalLife, range(300))
     assert not wrong
     assert all(seen[each] > 100 for each in ("acknowledged", "fenced", "kill", "give up", "done"))
+
+
+@pytest.mark.parametrize("rule", BREAKERS)
+def test_where_a_rule_matters_nothing_is_lost_with_it_and_something_without_it(rule: str) -> None:
+    (with_it, _), (without_it, _) = (
+        wrong_of(kind, range(SHOWN_BY[rule], SHOWN_BY[rule] + 1)) for kind in (JournalLife, BREAKERS[rule])
+    )
+    assert not with_it
+    assert without_it
 
 
 @pytest.mark.thorough

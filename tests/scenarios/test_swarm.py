@@ -48,7 +48,7 @@ def test_a_swarm_of_seeds_with_thousands_of_kills_breaks_no_invariant(part: int)
         *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 120, 5)),
     ],
 )
-def test_a_swarm_whose_storages_are_carried_loses_nothing_with_the_disks_of_its_hosts(first_seed: int) -> None:
+def test_a_swarm_whose_storages_are_carried_loses_nothing_with_the_disks_of_its_machines(first_seed: int) -> None:
     total = swarm(5, first_seed, carried=True)
     assert total.ok, "\n".join(f"{failure.replay}: {failure.problem}" for failure in total.failures)
     assert total.kills

@@ -159,28 +159,22 @@ def test_a_deleted_storage_is_no_agent_any_more_although_its_name_is_remembered(
     store.close()
 
 
-def test_a_bucket_that_does_not_answer_refuses_new_work_and_answers_questions(
-    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trouble = BucketUnreachable("s3://b/p", 7.0, "connection refused", 2_000)
-
+def test_a_bucket_that_does_not_answer_refuses_new_work_and_answers_questions(laboratory: Laboratory) -> None:
     async def story(client: Client) -> None:
         agent = client.agent(Counter, "a")
         await agent.add(1)
-        laboratory.simulation.change_weather(Weather(commit_slow=1, commit_slow_ms=Span(100_000, 100_000)))
+        laboratory.simulation.change_weather(Weather(bucket_lost=1))
         under_way = asyncio.ensure_future(agent.add(1))
-        await asyncio.sleep(6)
-        monkeypatch.setattr(laboratory.store, "unreachable", lambda: trouble)
-        with pytest.raises(BucketUnreachable, match="has not answered for 7 s"):
+        await asyncio.sleep(8)
+        with pytest.raises(BucketUnreachable, match=r"has not answered for \d+ s"):
             await client.run(Stepper, run_id="new")
         with pytest.raises(BucketUnreachable):
             await client.agent(Counter, "b").add(1)
-        assert any("s3://b/p has not answered" in each for each in (await client.ask("audit"))["findings"])
+        assert any("has not answered for" in each for each in (await client.ask("audit"))["findings"])
         assert not under_way.done()
         laboratory.simulation.heal()
         assert await under_way == 2, "what was accepted goes on by itself"
         assert not (await client.ask("audit"))["findings"]
-        monkeypatch.undo()
         assert (await client.run(Stepper, run_id="new")).ok
 
     laboratory.play(story)
@@ -194,14 +188,15 @@ def test_a_storage_that_cannot_be_read_harms_its_agent_alone(
         for name in "ab":
             await client.agent(Counter, name).add(1)
         await kill_hosts(laboratory)
-        storage = laboratory.store.storage
+        store: Any = laboratory.supervisors[-1].store
+        storage = store.storage
 
         def read(agent: str) -> Any:
             if agent.startswith("a@"):
                 raise LedgerDamaged("s3://b/p/storage/1", "its bytes do not fit their digest")
             return storage(agent)
 
-        monkeypatch.setattr(laboratory.store, "storage", read)
+        monkeypatch.setattr(store, "storage", read)
         with pytest.raises(StorageLost, match="do not fit their digest"):
             await client.agent(Counter, "a").add(1)
         assert await client.agent(Counter, "b").add(1) == 2
