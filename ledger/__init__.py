@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         RetryRefused,
         RunBeingCleared,
         RuntimeClosed,
+        ServedElsewhere,
         StaleIncarnation,
         StartTimedOut,
         StorageConflict,
@@ -233,6 +234,7 @@ if TYPE_CHECKING:
         Store,
         Wanted,
     )
+    from perdure.ledger.succession import ATTEND_S, NOBODY, Claim
     from perdure.ledger.timeouts import arm
     from perdure.ledger.values import (
         FINGERPRINT_BYTES,

@@ -23,7 +23,8 @@
     │   ├── LedgerLost                there are agents' storages, and no ledger that knows of them
     │   ├── LedgerUnwritable          read-only, or no space left
     │   ├── VersionMismatch           what serves the directory is of another version of Perdure
-    │   └── NoLongerServed            the supervisor of the data directory has ended, by `perdure stop` for example
+    │   ├── NoLongerServed            the supervisor of the data directory has ended, by `perdure stop` for example
+    │   └── ServedElsewhere           another Ray serves the bucket; it is not taken from one that lives unless that is asked for
     ├── StorageError                  an agent's storage cannot do what was asked
     │   ├── StorageConflict           another transaction of this agent wrote the same rows; run it again
     │   ├── StorageLost               the agent's storage lacks what it had; the operator decides
@@ -195,6 +196,10 @@ class VersionMismatch(LedgerError):
 
 class NoLongerServed(LedgerError):
     """The supervisor of the data directory has ended, by `perdure stop` or under one who only looks. Opening it again starts another."""
+
+
+class ServedElsewhere(LedgerError):
+    """Another Ray serves the bucket, or has taken it over. The problem names its machine and since when."""
 
 
 class StorageError(PerdureError):

@@ -32,7 +32,7 @@ Nothing here waits or sends. A procedure is a generator of requests; who drives 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
@@ -104,11 +104,12 @@ Procedure: TypeAlias = Generator[Request, Answer, T]
 
 
 class Chain(NamedTuple):
-    """How far the journal is known: the last slot, its epoch, and its digest."""
+    """How far the journal is known: the last slot, its epoch, its digest, and the slot of the last fence."""
 
     slot: int = 0
     epoch: int = 0
     digest: bytes = b""
+    fence: int = 0
 
 
 class SlotRecord(NamedTuple):
@@ -162,7 +163,7 @@ def claim(body: bytes) -> Procedure[bytes | None]:
     that whoever opens it next finds out, too.
     """
     there = yield from _sure_get(IDENTITY)
-    if there is None and (yield from _newest("")):
+    if there is None and (yield from newest_key("")):
         there = yield from _sure_get(IDENTITY)  # what was listed may be that of another who has come first since
         if there is None:
             return None
@@ -198,10 +199,15 @@ class JournalLife:
 
     # beginning
 
-    def begin(self, about: bytes = b"") -> Procedure[Begun]:
-        """Read what there is, put up the fence, and be the life that decides. Raises `SlotDamaged`."""
+    def begin(self, follow: Callable[[bytes | None], bytes] = lambda _: b"") -> Procedure[Begun]:
+        """Read what there is, put up the fence, and be the life that decides. Raises `SlotDamaged`.
+
+        `follow` is told what the fence of the newest life says (None if there is none), and returns what the own one says. If it raises,
+        nothing is begun.
+        """
         while True:
             found, entries = yield from self.look()
+            about = follow((yield from self._newest_about(entries)))
             if not (yield from self._put_up_fence(about, entries)):
                 continue
             passed = yield from self.newest_root()
@@ -221,6 +227,18 @@ class JournalLife:
             if damage is not None:
                 raise damage
             return Begun(found, entries)
+
+    def _newest_about(self, entries: list[tuple[SlotRecord, Chain]]) -> Procedure[bytes | None]:
+        if not self.chain.fence:
+            return None
+        for entry, _ in reversed(entries):
+            if entry.is_fence:
+                return entry.body
+        key = slot_key(self.chain.fence)
+        body = yield from _sure_get(key)
+        if body is None:
+            raise SlotDamaged(key, "it is missing, and fences are never deleted")
+        return record_of(key, body).body
 
     def _has_news(self, known: int) -> bool:
         return self._root != known
@@ -250,7 +268,7 @@ class JournalLife:
 
     def hinted(self) -> Procedure[None]:
         """Ask where to begin to look for it."""
-        hint = yield from _newest(ROOTS)
+        hint = yield from newest_key(ROOTS)
         self._root = int(hint.removeprefix(ROOTS) or 0)
 
     def _read(self) -> Procedure[tuple[list[tuple[SlotRecord, Chain]], SlotDamaged | None]]:
@@ -328,13 +346,13 @@ class JournalLife:
         return slot not in self._fences
 
     def _entry(self, *, is_fence: bool, pieces: tuple[bytes, ...], body: bytes) -> SlotRecord:
-        slot, epoch, digest = self.chain
+        slot, epoch, digest, _ = self.chain
         return SlotRecord(is_fence, slot + 1, epoch + is_fence, self.nonce, digest, pieces, body)
 
     def _take(self, entry: SlotRecord, body: bytes) -> None:
         if entry.is_fence:
             self._fences.add(entry.slot)
-        self.chain = Chain(entry.slot, entry.epoch, body[-_DIGEST:])
+        self.chain = Chain(entry.slot, entry.epoch, body[-_DIGEST:], entry.slot if entry.is_fence else self.chain.fence)
 
     def create(self, key: str, body: bytes) -> Procedure[bool]:
         """Create an object. Returns whether it is there as it was meant; False if another one is."""
@@ -375,8 +393,8 @@ def digest_of(body: bytes) -> bytes:
 
 
 def _root_of(number: int, framed: bytes) -> Root:
-    slot, epoch, digest, _, about = _parts_of(root_key(number), framed)
-    return Root(number, Chain(slot, epoch, digest), about)
+    slot, epoch, digest, fence, _, about = _parts_of(root_key(number), framed)
+    return Root(number, Chain(slot, epoch, digest, fence), about)
 
 
 # ---------------------------------------------------------------- asking until there is an answer
@@ -398,7 +416,8 @@ def _sure_get(key: str) -> Procedure[bytes | None]:
     return body
 
 
-def _newest(prefix: str) -> Procedure[str]:
+def newest_key(prefix: str) -> Procedure[str]:
+    """The last key under a prefix, or an empty text: a hint."""
     while True:
         try:
             return str((yield Newest(prefix)))

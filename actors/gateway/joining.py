@@ -15,12 +15,12 @@ from perdure.actors.runtime.packing import Packer
 from perdure.policies import Limits
 
 
-def joining(data: str | Path, *, address: str | None) -> Opener:
+def joining(data: str | Path, *, address: str | None, take_over: bool = False) -> Opener:
     """Start the cluster that serves a directory, or join it, as `Runtime` does. What it raises is what `Runtime.open` raises."""
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[Client, None]:
-        cluster = await asyncio.to_thread(RayCluster.start, Path(data), address=address)
+        cluster = await asyncio.to_thread(RayCluster.start, Path(data), address=address, take_over=take_over)
         try:
             packer = Packer(cluster.deployment.code_dir, sources_only=cluster.is_local)
             client = Client(system_world(), cluster.transport(), Limits(), cluster.deployment.code_dir, packer)

@@ -13,7 +13,18 @@ from perdure import ledger
 from perdure.actors.code.naming import load_type
 from perdure.actors.ports import PoolSpec
 from perdure.actors.ray_world.cluster_record import check_directory
-from perdure.ledger import AGENTS, LEDGER, BadRequest, CarriedDisk, CarryingStore, begin_cache, own_folder, replica_of
+from perdure.ledger import (
+    AGENTS,
+    LEDGER,
+    NOBODY,
+    BadRequest,
+    CarriedDisk,
+    CarryingStore,
+    Claim,
+    begin_cache,
+    own_folder,
+    replica_of,
+)
 from perdure.policies import Limits
 
 LOGS: Final = "logs"
@@ -42,6 +53,7 @@ class Deployment(NamedTuple):
         telemetry: the variables of OpenTelemetry in the environment of who started it; none if telemetry was off there.
         identity: which directory is meant (`identity`); empty if that is not known.
         bucket: the URL of the bucket that the directory is a cache of, on each machine its own; empty if it is the place of record.
+        claim: who serves the bucket.
     """
 
     data: Path
@@ -52,6 +64,7 @@ class Deployment(NamedTuple):
     telemetry: tuple[tuple[str, str], ...] = ()
     identity: str = ""
     bucket: str = ""
+    claim: Claim = NOBODY
 
     def here(self) -> Deployment:
         """The same on this machine."""
@@ -108,7 +121,7 @@ class Deployment(NamedTuple):
         """The ledger. Raises `BadRequest` if it is in a bucket, and what reaches buckets is not installed."""
         place = self.data / LEDGER
         if self.bucket:
-            return bucket_store(place, self.bucket)
+            return bucket_store(place, self.bucket, self.claim)
         if (replica := replica_of(self.data)) is not None:
             with _bucket_needed("replica", replica.url):
                 return ledger.open_replicated(self.data, replica, self.identity)
@@ -120,11 +133,11 @@ class Deployment(NamedTuple):
         return self.part("agent_storages", self.part("disk", self.data / "agents"))
 
 
-def bucket_store(place: Path, url: str, *, looks: bool = False) -> CarryingStore:
+def bucket_store(place: Path, url: str, claim: Claim = NOBODY, *, looks: bool = False) -> CarryingStore:
     """The ledger in a bucket, with its cache at a place; with `looks` to look at it only. Raises `BadRequest` if what reaches buckets is
     not installed."""
     with _bucket_needed("data", url):
-        return ledger.open_bucket(place, url, looks=looks)
+        return ledger.open_bucket(place, url, claim, looks=looks)
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from perdure.ledger import (
     DirectoryElsewhere,
     LedgerError,
     RedactedStream,
+    ServedElsewhere,
     SupervisorUnreachable,
     without_secrets,
 )
@@ -346,7 +347,7 @@ class SupervisorProcess(RayProcess):
     """A supervisor with its store. Ray restarts the process when it dies.
 
     Every error ends the process, except for a ledger that cannot be opened: callers get that error, and at most once a second their
-    calls begin another life.
+    calls begin another life; but not if another Ray serves the bucket, until a program opens it anew.
     """
 
     def __init__(self, deployment: Deployment, world: World, fleet: Fleet) -> None:
@@ -375,8 +376,10 @@ class SupervisorProcess(RayProcess):
             )
             self._made.set_result(None)
             why = await self._supervisor.serve()
-        except (LedgerError, asyncio.CancelledError):
+        except (LedgerError, asyncio.CancelledError) as end:
             await threads.commit(store.close)
+            if isinstance(end, asyncio.CancelledError) and store.carries_storages:
+                await threads.commit(store.depart)
             raise
         await threads.commit(store.close)
         if why == MOVED:
@@ -391,8 +394,8 @@ class SupervisorProcess(RayProcess):
             _leave(self._began_s + BREATH_S - asyncio.get_running_loop().time(), 1)
 
     async def home(self) -> tuple[str, bool]:
-        """Which directory it serves, and whether it could not begin because its machine does not see that."""
-        has_failed = self._life.done() and isinstance(_error_of(self._life), DirectoryElsewhere)
+        """Which directory it serves, and whether it could not begin because its machine does not see that, or another Ray serves it."""
+        has_failed = self._life.done() and isinstance(_error_of(self._life), DirectoryElsewhere | ServedElsewhere)
         return self._deployment.identity, has_failed
 
     async def exchange(self, frame: bytes) -> bytes:
@@ -401,7 +404,9 @@ class SupervisorProcess(RayProcess):
             answer: bytes = await self._supervisor.exchange(frame)
             return answer
         loop = asyncio.get_running_loop()
-        if self._life.done() and _error_of(self._life) is not None and loop.time() > self._began_s + BREATH_S:
+        error = _error_of(self._life) if self._life.done() else None
+        is_final = error is None or isinstance(error, ServedElsewhere)
+        if not is_final and loop.time() > self._began_s + BREATH_S:
             self._begin()
         life, first = self._life, awaited(self._first_exchange(frame))
         await asyncio.wait({first, life}, return_when=asyncio.FIRST_COMPLETED)

@@ -11,6 +11,7 @@ from ray.util.metrics import Counter, Gauge, Histogram
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
 
 from perdure.actors.events.observability import Tags
+from perdure.actors.ports import World
 from perdure.actors.ray_world.cluster_record import begin_directory, refuse_if_stopped
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.fleet import ActorFleet
@@ -24,7 +25,9 @@ from perdure.actors.ray_world.ray_transport import find_supervisor
 from perdure.actors.ray_world.spares import prepared_environment
 from perdure.actors.ray_world.system import system_world
 from perdure.ledger import (
+    NOBODY,
     BadRequest,
+    Claim,
     NoLongerServed,
     ReplicaSettings,
     SupervisorUnreachable,
@@ -75,7 +78,17 @@ class RaySupervisor(SupervisorProcess):
         telemetry, metrics = begin_telemetry(deployment, SUPERVISOR)
         world = system_world(several(RayMetrics(), metrics), telemetry=telemetry)
         world = world._replace(cores=int(ray.cluster_resources().get("CPU", 0)))  # type: ignore[no-untyped-call]
+        if deployment.bucket:
+            deployment = deployment._replace(claim=_claim(deployment.claim, world))
         super().__init__(deployment, world, ActorFleet(RayActors(deployment)))
+
+
+def _claim(given: Claim, world: World) -> Claim:
+    context = ray.get_runtime_context()
+    return given._replace(
+        session=context.get_session_name(), machine=world.vitals.node(), since_ms=world.clock.now_ms(),
+        is_restarted=bool(context.was_current_actor_reconstructed),
+    )  # fmt: skip
 
 
 class Opening:
@@ -104,7 +117,9 @@ class Opening:
             note_mount(data)
         if self._replica is not None and self._replica != (replica_of(data) or ReplicaSettings("")):
             self._follow_to(self._replica)
-        return ensure_supervisor(self.deployment._replace(own=own))
+        handle = ensure_supervisor(self.deployment._replace(own=own))
+        self.deployment = self.deployment._replace(claim=NOBODY)  # to take over is asked for once
+        return handle
 
     def _follow_to(self, replica: ReplicaSettings) -> None:
         data = self.deployment.data
@@ -153,7 +168,8 @@ def _find_or_create(deployment: Deployment) -> Handle:
 
 def _of_this_directory(handle: Handle, deployment: Deployment) -> Handle:
     """A supervisor, unless it serves another directory. One that could not begin, because Ray has restarted it on a machine that does not
-    see the directory, is ended: another one is created here. One that does not answer soon is taken as it is."""
+    see the directory, or because another Ray serves the bucket, is ended: another one is created here. One that does not answer soon is
+    taken as it is."""
     try:
         identity, has_failed = ray.get(control(handle, "home"), timeout=ANSWER_S)
     except RayError:  # busy, or on its way to another life

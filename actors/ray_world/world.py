@@ -28,7 +28,7 @@ from perdure.actors.ray_world.ray_connection import cause_of, exit_on_sigterm
 from perdure.actors.ray_world.ray_internals import GCS, RAYLET
 from perdure.actors.ray_world.ray_transport import RayTransport, find_supervisor
 from perdure.actors.ray_world.supervisors import Opening, find_again, find_served, no_longer_served
-from perdure.ledger import BadRequest, ReplicaSettings, SupervisorUnreachable, bring_up_to_date, bucket_of
+from perdure.ledger import BadRequest, Claim, ReplicaSettings, SupervisorUnreachable, bring_up_to_date, bucket_of
 from perdure.policies import Limits
 
 STRIKE_S: Final = 60.0  # for all that are struck at once
@@ -62,6 +62,7 @@ class RayCluster:
         num_cpus: int | None = None,
         implementations: Implementations | None = None,
         replica: ReplicaSettings | None = None,
+        take_over: bool = False,
     ) -> Self:
         """Join the Ray that is named or that serves the directory already, else start one; see that its supervisor exists.
 
@@ -75,6 +76,7 @@ class RayCluster:
             implementations=implementations or Implementations(),
             telemetry=traced_program(),
             bucket=bucket_of(data),
+            claim=Claim(take_over=take_over),
         )
         if not deployment.bucket:
             bring_up_to_date(deployment.data)

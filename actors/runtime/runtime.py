@@ -268,6 +268,7 @@ class Runtime:
         lag_ms: how often what is new is brought into that bucket.
         lag_max_ms: answers wait while the bucket is further behind. If the directory is lost, so much at most of what was acknowledged is
             undone, everywhere at once, when the replica is restored.
+        take_over: also take a bucket that a living supervisor of another Ray serves, which then ends.
     """
 
     def __init__(
@@ -280,6 +281,7 @@ class Runtime:
         replica: str | None = None,
         lag_ms: float = LAG_MS,
         lag_max_ms: float = LAG_MAX_MS,
+        take_over: bool = False,
     ) -> None:
         self.data = data_directory(data)
         self.limits = limits or Limits()
@@ -287,7 +289,7 @@ class Runtime:
         if self._replica is not None and (bucket_of(self.data) or not may_start):
             words = "only a directory is followed, and only by what may start its supervisor"
             raise BadRequest("replica", words)
-        self._demanded, self._address, self._may_start = limits, address, may_start
+        self._demanded, self._address, self._may_start, self._take_over = limits, address, may_start, take_over
         self._session: RuntimeSession | None = None
         self._was_open = False
 
@@ -341,7 +343,13 @@ class Runtime:
 
     def _enter(self) -> RayCluster:
         if self._may_start:
-            return RayCluster.start(self.data, address=self._address, limits=self.limits, replica=self._replica)
+            return RayCluster.start(
+                self.data,
+                address=self._address,
+                limits=self.limits,
+                replica=self._replica,
+                take_over=self._take_over,
+            )
         if not bucket_of(self.data):
             check_format(self.data)
         found = RayCluster.found(self.data, self._address)

@@ -110,6 +110,9 @@ class StorageCarrier:
         """The same, from memory: False is sure."""
         return agent_id in self._numbers or self._store.may_have_storage(agent_id)
 
+    def attend(self) -> None:
+        self._store.attend()
+
     def unreachable(self) -> BucketUnreachable | None:
         return self._store.unreachable()
 

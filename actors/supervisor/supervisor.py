@@ -59,6 +59,7 @@ from perdure.actors.supervisor.sweep_queue import SweepQueue
 from perdure.actors.tasks import Tasks, awaited
 from perdure.actors.telemetry.run_spans import RunSpans
 from perdure.ledger import (
+    ATTEND_S,
     BATCH_MIN,
     INLINE_MAX,
     Adopt,
@@ -174,6 +175,8 @@ class Supervisor:
                 self._tasks.start(job)
             if self._replication is not None:
                 self._tasks.start(self._replication.serve())
+            if self._carrier is not None:
+                self._tasks.start(self._attend(self._carrier))
             self._ready.set()
             try:
                 return await self._tasks.over()
@@ -505,6 +508,11 @@ class Supervisor:
                     (self._looks_at_ms - now_ms) / 1000
                 ):  # `wait_for` may lose a cancellation (3.11)
                     await self._sooner.wait()
+
+    async def _attend(self, carrier: StorageCarrier) -> None:
+        while True:
+            await asyncio.sleep(ATTEND_S)
+            await self.world.threads.run(carrier.attend)
 
     async def _sweeps(self) -> None:
         loop = asyncio.get_running_loop()

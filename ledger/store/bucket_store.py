@@ -31,6 +31,7 @@ from perdure.ledger.codec import pack, unpack
 from perdure.ledger.errors import BadRequest, BucketUnreachable, LedgerDamaged, LedgerError
 from perdure.ledger.slots import (
     IDENTITY,
+    Begun,
     Chain,
     Delete,
     Fenced,
@@ -56,6 +57,20 @@ from perdure.ledger.store.journal import MIRROR, SEGMENT, Journal, commits_in, f
 from perdure.ledger.store.journal_scan import scan
 from perdure.ledger.store.seals import GENESIS, Commit, Mark
 from perdure.ledger.store.store import Boot, Payload, Record, Row
+from perdure.ledger.succession import (
+    KNOCK_S,
+    NOBODY,
+    Claim,
+    Verdict,
+    attend,
+    depart,
+    heard,
+    holder_of,
+    knock,
+    refusal,
+    successor,
+    verdict,
+)
 from perdure.ledger.whole_files import write_at
 
 if TYPE_CHECKING:
@@ -68,6 +83,7 @@ PIECE: Final = 1 << 18
 """Bytes of a piece of the database's file."""
 _RETRY_MS: Final = 2_000
 _OPENING_TRIES: Final = 10
+_LOOK_S: Final = 0.2  # between two looks whether a life has answered
 _EDITION: Final = "edition"  # in the table `meta`
 
 
@@ -87,15 +103,20 @@ class Snapshot(NamedTuple):
         return Mark(self.seq, self.digest)
 
 
+class _Asks(Exception):
+    """Whether the newest life answers has to be known first."""
+
+
 class BucketStore(DuckDBStore):
     """A `Store` in a bucket, with its cache in a directory.
 
     Args:
-        about: what the fence tells later lives of this one.
+        claim: who begins here.
         looks: to look at what is there, while a supervisor may go on: nothing is begun, and nothing can be committed.
         now_s: a steady clock, by which a root is due.
         follows: the directory whose replica this is; none if the bucket is the place of record.
         token: random bytes, as many as it is asked for.
+        pause: waits between two looks whether another life answers.
     """
 
     carries_storages = True
@@ -109,17 +130,18 @@ class BucketStore(DuckDBStore):
         path: Path,
         bucket: Bucket,
         *,
-        about: bytes = b"",
+        claim: Claim = NOBODY,
         looks: bool = False,
         now_s: Callable[[], float] = time.monotonic,
         follows: str = "",
         token: Callable[[int], bytes] = secrets.token_bytes,
+        pause: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__(path, fsync=False)
         self._follows = follows
         self.cache_dir = str(path.parent)
         self._looks = looks
-        self._bucket, self._about, self._now_s, self._token = bucket, about, now_s, token
+        self._bucket, self._claim, self._now_s, self._token, self._pause = bucket, claim, now_s, token, pause
         self._life = JournalLife(b"")
         self._tries_max = math.inf
         self._snapshot: Snapshot | None = None
@@ -133,11 +155,12 @@ class BucketStore(DuckDBStore):
         self._is_behind = False  # the last root is
         self._snapshots = 0  # of this life
         self._is_whole = False  # nothing of what a boot reads is missing, so a root may be announced
+        self._answered = 0  # the last knock that was
 
     def _fill(self) -> None:
-        self._life = JournalLife(self._token(8))
+        self._life, self._answered = JournalLife(self._token(8)), 0
         self._bucket.at_once([self._check_prefix, self._take_hint])
-        begun = self._asked(self._life.look() if self._looks else self._life.begin(self._about))
+        begun = self._asked(self._life.look()) if self._looks else self._begun()
         entries = [entry for entry, _ in begun.entries if not entry.is_fence]
         self._in_backlog, self._is_behind = self._life.chain, bool(entries)
         self._storages = BucketStorages(self._bucket.url, self._fetched_pack)
@@ -146,6 +169,43 @@ class BucketStore(DuckDBStore):
         self._committed = sum(_weight(entry.body, entry.pieces) for entry in entries)
         self._rooted, self._rooted_s = 0, self._now_s()
         self._catch_up_files(begun.root, [commit for entry in entries for commit in commits_in(entry.body)])
+
+    def _begun(self) -> Begun:
+        """Put up the fence. Raises `ServedElsewhere` if another Ray's life stands there and is not to be followed."""
+        asked: dict[int, bool] = {}  # by the fence of a life, whether it answers
+        while True:
+            try:
+                return self._asked(self._life.begin(lambda about: self._says(about, asked)))
+            except _Asks:
+                asked[self._life.chain.fence] = self._answers()
+
+    def _says(self, about: bytes | None, asked: dict[int, bool]) -> bytes:
+        holder = holder_of(about)
+        found = verdict(self._claim, holder, answers=asked.get(self._life.chain.fence))
+        if found is Verdict.ASKS:
+            raise _Asks
+        if holder is not None and found is not Verdict.BEGINS:
+            raise refusal(self._bucket.url, found, holder)
+        return successor(self._claim, holder).packed()
+
+    def _answers(self) -> bool:
+        """Whether the newest life answers."""
+        known = self._asked(heard(self._life, 0))
+        if known is None:
+            number, until_s = self._asked(knock(self._life.chain.fence)), self._now_s() + KNOCK_S
+            while known is None and self._now_s() < until_s:
+                self._pause(_LOOK_S)
+                known = self._asked(heard(self._life, number))
+        return bool(known)
+
+    def attend(self) -> None:
+        """As that of every store."""
+        self._answered = self._asked(attend(self._life, self._answered))
+
+    def depart(self) -> None:
+        """As that of every store."""
+        with suppress(BucketRefused):
+            self._bucket.run(depart(self._life), tries_max=_OPENING_TRIES)
 
     def _boot(self) -> Boot:
         self._is_whole, self._tries_max = False, _OPENING_TRIES
@@ -411,9 +471,9 @@ class BucketStore(DuckDBStore):
             ) from damage
 
 
-def open_bucket(path: Path, url: str, *, looks: bool = False) -> BucketStore:
+def open_bucket(path: Path, url: str, claim: Claim = NOBODY, *, looks: bool = False) -> BucketStore:
     """The ledger in the bucket of this URL, with its cache at a path; with `looks` to look at it only. Raises `BadRequest`."""
-    return BucketStore(path, Bucket(url), looks=looks)
+    return BucketStore(path, Bucket(url), claim=claim, looks=looks)
 
 
 def _weight(body: bytes, pieces: Sequence[bytes]) -> int:

@@ -74,6 +74,12 @@ class MemoryStore:
         for payload in payloads:
             self._payloads[payload.run_id, payload.part] = (home.get(payload.run_id, self._last_seq), payload.body)
 
+    def attend(self) -> None:
+        """Nobody asks."""
+
+    def depart(self) -> None:
+        """Nobody comes."""
+
     def unreachable(self) -> None:
         return None
 

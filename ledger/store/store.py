@@ -187,5 +187,12 @@ class CarryingStore(Store, Protocol):
     def storages_of(self, agent_id: str) -> list[str]:
         """The agents among this one and its descendants that have storages; of an empty address, all."""
 
+    def attend(self) -> None:
+        """Answer those that ask whether this life goes on. To be called every `ATTEND_S`, from one thread, for which nothing waits: it may
+        take as long as the store does not answer. Raises a `LedgerError` if another life has begun."""
+
+    def depart(self) -> None:
+        """Say that this life is over and no other one follows by itself, so that whoever comes next need not ask. It is closed by then."""
+
     def unreachable(self) -> BucketUnreachable | None:
         """Why nothing becomes durable now, if it is far away and has not answered for a while. Any thread may ask."""

@@ -10,7 +10,7 @@ import typer
 
 from perdure.actors import ServePlan, joining, offers_of, serve_stdio
 from perdure.ledger import BadRequest
-from perdure.scenarios.commands.options import HERE, Data
+from perdure.scenarios.commands.options import HERE, Data, TakeOver
 
 
 def mcp(
@@ -19,6 +19,7 @@ def mcp(
     ],
     data: Data = HERE,
     address: Annotated[str | None, typer.Option(help="The Ray cluster to join, host:port.")] = None,
+    take_over: TakeOver = False,
 ) -> None:
     """Offer agents as tools to an MCP client that starts this command, over standard input and output.
 
@@ -30,7 +31,8 @@ def mcp(
         perdure mcp my_agents
         perdure mcp my_agents:Importer --data ./perdure-data
     """
-    app = ServePlan(tuple(targets), str(Path.cwd())).application(opener=joining(data, address=address))
+    opener = joining(data, address=address, take_over=take_over)
+    app = ServePlan(tuple(targets), str(Path.cwd())).application(opener=opener)
     able = [each for each in app.backend.registry.roots.values() if callable(getattr(each, "run", None))]
     choices = app.mcp_tools or tuple(able)
     if not choices:

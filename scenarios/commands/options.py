@@ -37,6 +37,9 @@ def directory(given: str | Path) -> Path:
 Data = Annotated[
     Path, typer.Option(help="The data directory, or the URL of a bucket.", parser=directory, metavar="DIR")
 ]
+TakeOver = Annotated[
+    bool, typer.Option("--take-over", help="Take a bucket even from another Ray that serves it now, and then ends.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")]
 
 

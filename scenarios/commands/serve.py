@@ -13,7 +13,7 @@ import typer
 from perdure.actors import Gateways, Runtime, ServePlan, bound, check_certificate, stop_serving, token_digest
 from perdure.ledger import BadRequest
 from perdure.scenarios.cast.demo import PLACE, Repeater
-from perdure.scenarios.commands.options import HERE, Data
+from perdure.scenarios.commands.options import HERE, Data, TakeOver
 from perdure.scenarios.commands.stop import stopped_words
 from perdure.scenarios.exits import heed_sigterm
 
@@ -31,6 +31,7 @@ def serve(
     workers: Annotated[int, typer.Option(min=1, max=64, help="Processes that share the port.")] = 2,
     data: Data = HERE,
     address: Annotated[str | None, typer.Option(help="The Ray cluster to join, host:port.")] = None,
+    take_over: TakeOver = False,
     token: Annotated[
         str | None,
         typer.Option(help="The token of every request. Others on this machine can see it here: prefer a file."),
@@ -84,7 +85,7 @@ def serve(
     with bound(host, port) as reserved:
         plan = plan._replace(port=reserved.getsockname()[1])
         heed_sigterm()
-        with Runtime(data, address=address) as runtime:
+        with Runtime(data, address=address, take_over=take_over) as runtime:
             if demo:
                 runtime.agent(Repeater, PLACE).begin()
             _stop_if_asked(data, asyncio.run(_serve(runtime, plan, workers, data)))

@@ -106,10 +106,18 @@ def _named(kind: str, victim: Victim) -> str:
     return f"{who} (process {victim.pid})" if victim.pid else who
 
 
-def perform(scenario: Scenario, world: str, data: Path, address: str | None = None, *, as_json: bool = False) -> None:
+def perform(
+    scenario: Scenario,
+    world: str,
+    data: Path,
+    address: str | None = None,
+    *,
+    as_json: bool = False,
+    take_over: bool = False,
+) -> None:
     """Play and print the results: an object or sentences. Problems go to stderr, and the exit code is then 1."""
     scenario.screen = screen_for(as_json=as_json)
-    told = simulated(scenario) if world == "sim" else under_ray(scenario, data, address)
+    told = simulated(scenario) if world == "sim" else under_ray(scenario, data, address, take_over=take_over)
     print(json.dumps(told) if as_json else "\n".join(scenario.sentences(told)))
     for difference in scenario.wrong:
         print(f"differs: {difference}", file=sys.stderr)
@@ -144,11 +152,11 @@ def simulate_in_one_world(
                 raise
 
 
-def under_ray(scenario: Scenario, data: Path, address: str | None = None) -> dict[str, Any]:
+def under_ray(scenario: Scenario, data: Path, address: str | None = None, *, take_over: bool = False) -> dict[str, Any]:
     """Play in a cluster on a directory, and return the object that `--json` prints."""
     with playing(data):
         try:
-            with scenario.surroundings(data), RayStage(data, address) as stage, scenario.screen:
+            with scenario.surroundings(data), RayStage(data, address, take_over=take_over) as stage, scenario.screen:
                 scenario.joined(stage)
                 asyncio.run(_timed(scenario, scenario.play, stage))
         except KeyboardInterrupt as stop:

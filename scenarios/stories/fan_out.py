@@ -28,7 +28,7 @@ from perdure.scenarios.cast.census import (
     files_for,
     standard_library,
 )
-from perdure.scenarios.commands.options import AsJson, Data, World, WorldName
+from perdure.scenarios.commands.options import AsJson, Data, TakeOver, World, WorldName
 from perdure.scenarios.commands.shown import in_words, percentiles, rate
 from perdure.scenarios.faults.by_progress import Director, Due, draw_kills, left_of
 from perdure.scenarios.faults.chaos import MAIL, unbalanced
@@ -397,6 +397,7 @@ def run_fan_out(
         str | None, typer.Option(help="A Ray cluster to join, as host:port; by default one is started.")
     ] = None,
     data: Data = Path("perdure-data"),
+    take_over: TakeOver = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="Carry on the fan-out that was interrupted in this directory.")
     ] = False,
@@ -431,4 +432,4 @@ def run_fan_out(
         raise BadRequest(
             "cold-restart", f"it would kill the whole cluster at {address}, which others may use; leave --address out"
         )
-    perform(FanOut(order, pace, resume=resume), world, data, address, as_json=as_json)
+    perform(FanOut(order, pace, resume=resume), world, data, address, as_json=as_json, take_over=take_over)

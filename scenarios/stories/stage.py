@@ -74,10 +74,10 @@ class RayStage(Stage):
 
     world = "ray"
 
-    def __init__(self, data: Path, address: str | None) -> None:
+    def __init__(self, data: Path, address: str | None, *, take_over: bool = False) -> None:
         self.data, self._address = data, address
         self.start_s = 0.0  # to start or join the cluster
-        self._runtime = actors.Runtime(data, address=address)
+        self._runtime = actors.Runtime(data, address=address, take_over=take_over)
 
     def __enter__(self) -> Self:
         self._open()

@@ -409,7 +409,7 @@ def test_a_life_finds_what_an_earlier_one_has_committed_and_in_which_order() -> 
     life = begun(bucket)
     for at in range(8):
         driven(life.append(f"c{at}".encode(), [b"piece"] * at), bucket)
-    found: Begun = driven(JournalLife(b"two").begin(b"who I am"), bucket)
+    found: Begun = driven(JournalLife(b"two").begin(lambda _: b"who I am"), bucket)
     (_, *commits, fence) = [entry for entry, _ in found.entries]
     assert [each.body for each in commits] == [f"c{at}".encode() for at in range(8)]
     assert [len(each.pieces) for each in commits] == list(range(8))

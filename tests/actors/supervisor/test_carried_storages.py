@@ -17,7 +17,16 @@ from perdure.actors import Client
 from perdure.actors.life.life import Life
 from perdure.actors.sim_world.weather import Span, Weather
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
-from perdure.ledger import Activation, LedgerDamaged, SupervisorStarted, View, open_bucket, record_fact
+from perdure.ledger import (
+    ATTEND_S,
+    Activation,
+    LedgerDamaged,
+    LedgerError,
+    SupervisorStarted,
+    View,
+    open_bucket,
+    record_fact,
+)
 from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.ledger.storage.carried_disk import CarriedDisk
 from perdure.ledger.storage.patches import FilePatch, Patch, image_after, patch_of, whole
@@ -179,6 +188,28 @@ def test_a_bucket_that_does_not_answer_refuses_new_work_and_answers_questions(la
 
     laboratory.play(story)
     laboratory.settle()
+
+
+def test_a_supervisor_attends_to_its_door_although_nothing_happens_and_ends_when_another_has_begun(
+    laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+
+    def attend() -> None:
+        looks.append(asyncio.get_running_loop().time())
+        if len(looks) == 3:
+            raise LedgerError("s3://b/p", "another supervisor has begun")
+
+    async def story(client: Client) -> None:
+        await client.agent(Counter, "a").add(1)
+        (first,) = laboratory.supervisors
+        monkeypatch.setattr(laboratory.store, "attend", attend)
+        await asyncio.sleep(5 * ATTEND_S)
+        assert len(looks) > 3
+        assert first not in laboratory.supervisors
+        assert await client.agent(Counter, "a").add(1) == 2
+
+    laboratory.play(story)
 
 
 def test_a_storage_that_cannot_be_read_harms_its_agent_alone(
