@@ -8,9 +8,10 @@ import platform
 import sys
 import time
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
-from perdure import Agent, Limits, OutcomeUnknown, RunContext, Runtime, exposed
+from perdure import Agent, Limits, OutcomeUnknown, PerdureError, RunContext, Runtime, exposed
 
 LIMITS = Limits(hosts_max=4, idle_ms=1_000)
 AGENTS = 8
@@ -88,6 +89,40 @@ def second(runtime: Runtime, place: Path) -> None:
     time.sleep(600)
 
 
+def old(runtime: Runtime, place: Path, url: str) -> None:
+    """Has the supervisor on its machine, which will be cut off while this works."""
+    runtime.start(Stepper, STEPS, run_id="long")
+    _say(place, "old", {"url": url})
+    _work(runtime, place, "old")
+    time.sleep(600)
+
+
+def new(runtime: Runtime, place: Path) -> None:
+    """Works on the other machine, and tells in the end what has become of the work of both."""
+    _say(place, "new", {})
+    _work(runtime, place, "new")
+    found = {f"{name}{at}": _shown(runtime, f"{name}{at}") for name in ("old", "new") for at in range(AGENTS)}
+    steps = runtime.run(Stepper, STEPS, run_id="long").output
+    _say(place, "end", {"found": found, "steps": steps, "ps": runtime.ps(), "audit": runtime.audit()})
+    time.sleep(5)
+    _say(place, "later", {"ps": runtime.ps()})
+    time.sleep(600)
+
+
+def _work(runtime: Runtime, place: Path, name: str) -> None:
+    with (place / f"{name}.calls").open("w", buffering=1) as calls:
+        for at in count():
+            if (place / "stop").exists():
+                return
+            agent = f"{name}{at % AGENTS}"
+            calls.write(f"asked {agent}\n")
+            try:
+                calls.write(f"told {agent} {runtime.agent(Note, agent).add(1)}\n")
+            except PerdureError as problem:
+                calls.write(f"failed {agent} {type(problem).__name__}: {problem}\n")
+            time.sleep(0.05)
+
+
 def _shown(runtime: Runtime, name: str) -> object:
     while True:
         with suppress(OutcomeUnknown):  # of a call that was handed to the machine that died
@@ -100,15 +135,19 @@ def _say(place: Path, name: str, told: object) -> None:
     draft.rename(place / f"{name}.json")
 
 
+LEADING = {"first": first, "old": old}
+FOLLOWING = {"second": second, "new": new}
+
+
 def begin(program: str, url: str, address: str, place: Path) -> None:
-    """Play a program. Ray may begin the first one's supervisor elsewhere than it was asked to: then another prefix is tried."""
+    """Play a program. Ray may begin a leading one's supervisor elsewhere than it was asked to: then another prefix is tried."""
     for number in range(TRIES):
-        prefix = url if program == "second" else f"{url}/{number}"
+        prefix = url if program in FOLLOWING else f"{url}/{number}"
         with Runtime(data=prefix, address=address, limits=LIMITS) as runtime:
-            if program == "second":
-                second(runtime, place)
+            if program in FOLLOWING:
+                FOLLOWING[program](runtime, place)
             elif runtime.ps()["supervisor"]["node"] == platform.node():
-                first(runtime, place, prefix)
+                LEADING[program](runtime, place, prefix)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ SETTINGS = {  # of every process there
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "",
     "RAY_health_check_period_ms": "500",
+    "RAY_health_check_timeout_ms": "1000",  # twice as long as is advised: the tests of a busy machine are slow themselves
     "RAY_health_check_failure_threshold": "3",
 }
 _PLAY = """
@@ -67,7 +68,7 @@ class Machines:
 
     @property
     def ray(self) -> str:
-        return f"{self._net}.1:{RAY_PORT}"
+        return f"{self.address(1)}:{RAY_PORT}"
 
     def up(self) -> None:
         """Make the network."""
@@ -79,7 +80,7 @@ class Machines:
             _ip(f"netns add {space}")
             _ip(f"link add {cable} type veth peer name eth0 netns {space}")
             _ip(f"link set {cable} master pb{self._mark}")
-            _ip(f"-n {space} addr add {self._net}.{number}/24 dev eth0")
+            _ip(f"-n {space} addr add {self.address(number)}/24 dev eth0")
             _ip(f"-n {space} link set eth0 up")
             _ip(f"-n {space} link set lo up")
             _ip(f"link set {cable} up")
@@ -106,7 +107,7 @@ class Machines:
             ["--head", f"--port={RAY_PORT}", "--include-dashboard=false"] if number == 1 else [f"--address={self.ray}"]
         )
         ray = [
-            str(Path(sys.executable).with_name("ray")), "start", *where, f"--node-ip-address={self._net}.{number}", "--num-cpus=2",
+            str(Path(sys.executable).with_name("ray")), "start", *where, f"--node-ip-address={self.address(number)}", "--num-cpus=2",
             f'--resources={{"node{number}": 1000}}', "--object-store-memory=80000000", "--disable-usage-stats", "--block",
         ]  # fmt: skip
         apart = [
@@ -157,6 +158,13 @@ class Machines:
     def cut(self, number: int, *, off: bool = True) -> None:
         """Take a machine off the network, or put it back."""
         _ip(f"link set {self._cable(number)} {'down' if off else 'up'}")
+
+    def part(self, number: int, address: str, *, off: bool = True) -> None:
+        """Cut a machine off from this address alone, or no more."""
+        _ip(f"-n {self._space(number)} route {'add' if off else 'del'} blackhole {address}/32")
+
+    def address(self, number: int) -> str:
+        return f"{self._net}.{number}"
 
     def _space(self, number: int) -> str:
         return f"pm{self._mark}-{number}"
