@@ -199,15 +199,15 @@ class JournalLife:
 
     # beginning
 
-    def begin(self, follow: Callable[[bytes | None], bytes] = lambda _: b"") -> Procedure[Begun]:
+    def begin(self, follow: Callable[[bytes | None], bytes] | None = None) -> Procedure[Begun]:
         """Read what there is, put up the fence, and be the life that decides. Raises `SlotDamaged`.
 
         `follow` is told what the fence of the newest life says (None if there is none), and returns what the own one says. If it raises,
-        nothing is begun.
+        nothing is begun. By default it says nothing.
         """
         while True:
             found, entries = yield from self.look()
-            about = follow((yield from self._newest_about(entries)))
+            about = b"" if follow is None else follow((yield from self._newest_about(entries)))
             if not (yield from self._put_up_fence(about, entries)):
                 continue
             passed = yield from self.newest_root()

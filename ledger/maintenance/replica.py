@@ -50,8 +50,8 @@ class Follower(BucketStore):
         identity: of the directory.
     """
 
-    def __init__(self, path: Path, bucket: Bucket, identity: str, *, about: bytes = b"") -> None:
-        super().__init__(path, bucket, about=about, follows=identity)
+    def __init__(self, path: Path, bucket: Bucket, identity: str) -> None:
+        super().__init__(path, bucket, follows=identity)
         self._adopts = False
 
     @property

@@ -27,8 +27,9 @@ SETTINGS = {  # of every process there
     "RAY_health_check_timeout_ms": "1000",  # twice as long as is advised: the tests of a busy machine are slow themselves
     "RAY_health_check_failure_threshold": "3",
 }
+# The machine outlives its Ray, which ends where the others have taken it for dead.
 _PLAY = """
-hostname {name}; mkdir -p {ray}; mount --bind {disk}/ray {ray}; mount -t tmpfs tmpfs /dev/shm; exec "$@"
+hostname {name}; mkdir -p {ray}; mount --bind {disk}/ray {ray}; mount -t tmpfs tmpfs /dev/shm; "$@"; exec sleep infinity
 """
 
 

@@ -30,6 +30,7 @@ from perdure.ledger import (
 from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.ledger.storage.carried_disk import CarriedDisk
 from perdure.ledger.storage.patches import FilePatch, Patch, image_after, patch_of, whole
+from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
 
@@ -193,17 +194,17 @@ def test_a_bucket_that_does_not_answer_refuses_new_work_and_answers_questions(la
 def test_a_supervisor_attends_to_its_door_although_nothing_happens_and_ends_when_another_has_begun(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[float] = []
+    looks: list[BucketStore] = []
 
-    def attend() -> None:
-        looks.append(asyncio.get_running_loop().time())
+    def attend(store: BucketStore) -> None:
+        looks.append(store)
         if len(looks) == 3:
             raise LedgerError("s3://b/p", "another supervisor has begun")
 
     async def story(client: Client) -> None:
         await client.agent(Counter, "a").add(1)
         (first,) = laboratory.supervisors
-        monkeypatch.setattr(laboratory.store, "attend", attend)
+        monkeypatch.setattr(BucketStore, "attend", attend)
         await asyncio.sleep(5 * ATTEND_S)
         assert len(looks) > 3
         assert first not in laboratory.supervisors
