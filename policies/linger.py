@@ -7,8 +7,9 @@ So it *lingers*: a turn begins no sooner than the limit `linger_ms` after the la
 when for a second many agents have been awake, and commits came at least twice as often as with a linger. One agent that awaits one run
 after the other therefore never waits for it; nor does a fan-out, whose commits are few and large.
 
-Agents that do nothing but wait for their commits would only do less in a second, and need as many commits for it. So if in the first second
-of a linger fewer messages come than in the one before, it is given up for a while.
+Agents that do nothing but wait for their commits would only do less in a second, and need as many commits for it. So if fewer messages come
+in the first second of a linger than in the one before, it is given up for a while. That is brief at first, because there may just be less
+to do than before: many agents that are begun at once say more than they do later.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ SPAN_MS: Final = 1_000.0
 AGENTS: Final = 20
 MESSAGES: Final = 100
 SLOWED: Final = 0.6  # of the messages of the second before
-PROMPT_MS: Final = 30_000.0  # after it was given up
+PAUSE_MS, PAUSE_MOST_MS = 2_000.0, 64_000.0  # after it was given up; it doubles each time
 MOST_MS: Final = 5_000.0  # whatever the limit says
 
 
@@ -33,6 +34,7 @@ class Pace(NamedTuple):
         lingers: whether the next one waits.
         since_ms: from when the commits and their messages are counted.
         before: how many messages came each millisecond, before it lingered; 0 if that does not count any more.
+        pause_ms: for how long it was given up last; 0 if that does not count any more.
         prompt_until_ms: until when it does not linger.
     """
 
@@ -42,6 +44,7 @@ class Pace(NamedTuple):
     commits: int = 0
     messages: int = 0
     before: float = 0.0
+    pause_ms: float = 0.0
     prompt_until_ms: float = 0.0
 
 
@@ -50,15 +53,17 @@ def pace_after(pace: Pace, began_ms: float, messages: int, awake: int, limits: L
     spanned_ms, commits, messages = began_ms - pace.since_ms, pace.commits + 1, pace.messages + messages
     if spanned_ms < SPAN_MS:
         return pace._replace(began_ms=began_ms, commits=commits, messages=messages)
-    rate, then = messages / spanned_ms, Pace(began_ms, since_ms=began_ms, prompt_until_ms=pace.prompt_until_ms)
+    rate = messages / spanned_ms
+    then = Pace(began_ms, since_ms=began_ms, pause_ms=pace.pause_ms, prompt_until_ms=pace.prompt_until_ms)
     if awake < AGENTS:
         return then
     if not pace.lingers:
         lingers = commits * limits.linger_ms >= 2 * spanned_ms and began_ms >= pace.prompt_until_ms
         return then._replace(lingers=lingers, before=rate)
     if rate < SLOWED * pace.before:
-        return then._replace(prompt_until_ms=began_ms + PROMPT_MS)
-    return then._replace(lingers=True)
+        pause_ms = min(max(2 * pace.pause_ms, PAUSE_MS), PAUSE_MOST_MS)
+        return then._replace(pause_ms=pause_ms, prompt_until_ms=began_ms + pause_ms)
+    return then._replace(lingers=True, pause_ms=0.0)
 
 
 def linger_ms(pace: Pace, now_ms: float, waiting: int, limits: Limits) -> float:

@@ -45,7 +45,7 @@ def after(*seconds: Second, limits: Limits = LIMITS) -> Pace:
     return pace
 
 
-BUSY, CROWDED = (20, 4, 1_000), (100, 20, 1_000)
+BUSY, CROWDED, SLOWED = (20, 4, 1_000), (100, 20, 1_000), (100, 4, 1_000)
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,15 @@ BUSY, CROWDED = (20, 4, 1_000), (100, 20, 1_000)
         pytest.param([BUSY, (100, 11, 1_000)], False, id="fewer do, so that it only slows down"),
         pytest.param([BUSY, CROWDED, (100, 5, 1_000)], True, id="less is to be done, later on"),
         pytest.param([BUSY, CROWDED, (100, 20, 19)], False, id="the agents went to sleep"),
-        pytest.param([BUSY, (100, 4, 1_000), *[BUSY] * 29], False, id="it was given up a while ago"),
-        pytest.param([BUSY, (100, 4, 1_000), *[BUSY] * 31], True, id="it is tried again"),
+        pytest.param([BUSY, SLOWED, BUSY], False, id="it was given up a while ago"),
+        pytest.param([BUSY, SLOWED, BUSY, BUSY], True, id="it is tried again"),
+        pytest.param(
+            [BUSY, SLOWED, BUSY, BUSY, SLOWED, BUSY, BUSY, BUSY], False, id="it was given up twice, for longer"
+        ),
+        pytest.param([BUSY, SLOWED, BUSY, BUSY, SLOWED, BUSY, BUSY, BUSY, BUSY], True, id="it is tried once more"),
+        pytest.param(
+            [(20, 20, 1_000), SLOWED, BUSY, BUSY, CROWDED, CROWDED], True, id="only the first second was that busy"
+        ),
         pytest.param([(20, 4, 19)], False, id="a few agents"),
         pytest.param([(20, 1, 1)] * 20, False, id="one agent awaits one run after the other"),
         pytest.param([(50, 4, 1_000)], True, id="twice as many commits as with a linger"),
