@@ -125,15 +125,15 @@ BREAKERS: dict[str, type[JournalLife]] = {
 }
 SHOWN_BY = {
     "create only": 6,
-    "the same body": 0,
+    "the same body": 6,
     "read back": 6,
-    "fences stay": 7,
-    "look before the fence": 8,
-    "look after the fence": 12,
-    "delete what was read": 205,
-    "publish first": 1,
+    "fences stay": 11,
+    "look before the fence": 0,
+    "look after the fence": 23,
+    "delete what was read": 25,
+    "publish first": 3,
 }
-"""A seed in which a rule matters."""
+"""The first seed in which a rule matters. Where what is asked for changes, the seeds are others."""
 RARE = {"look before the fence": 1_500, "delete what was read": 3_000}
 """The seeds to play until one shows what the rule is for."""
 
