@@ -221,14 +221,14 @@ def test_a_storage_that_cannot_be_read_harms_its_agent_alone(
             await client.agent(Counter, name).add(1)
         await kill_hosts(laboratory)
         store: Any = laboratory.supervisors[-1].store
-        storage = store.storage
+        storage_for_host = store.storage_for_host
 
-        def read(agent: str) -> Any:
+        def read(agent: str, inline_max: float) -> Any:
             if agent.startswith("a@"):
                 raise LedgerDamaged("s3://b/p/storage/1", "its bytes do not fit their digest")
-            return storage(agent)
+            return storage_for_host(agent, inline_max)
 
-        monkeypatch.setattr(store, "storage", read)
+        monkeypatch.setattr(store, "storage_for_host", read)
         with pytest.raises(StorageLost, match="do not fit their digest"):
             await client.agent(Counter, "a").add(1)
         assert await client.agent(Counter, "b").add(1) == 2
