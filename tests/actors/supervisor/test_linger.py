@@ -14,7 +14,8 @@ from perdure.scenarios.cast.measured import Instant, Parent
 from perdure.scenarios.testing.laboratory import Laboratory, Story
 
 PUT_MS = 15
-CALM = replace(Weather.calm(), commit_ms=Span(PUT_MS, PUT_MS))
+WAY = Span(PUT_MS / 2, PUT_MS / 2)
+CALM = replace(Weather.calm(), commit_ms=Span(0.5, 0.5), bucket_ms=WAY)
 
 
 class Played(NamedTuple):
