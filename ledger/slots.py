@@ -350,9 +350,11 @@ class JournalLife:
         return SlotRecord(is_fence, slot + 1, epoch + is_fence, self.nonce, digest, pieces, body)
 
     def _take(self, entry: SlotRecord, body: bytes) -> None:
+        fence = self.chain.fence
         if entry.is_fence:
-            self._fences.add(entry.slot)
-        self.chain = Chain(entry.slot, entry.epoch, body[-_DIGEST:], entry.slot if entry.is_fence else self.chain.fence)
+            fence = entry.slot
+            self._fences.add(fence)
+        self.chain = Chain(entry.slot, entry.epoch, body[-_DIGEST:], fence)
 
     def create(self, key: str, body: bytes) -> Procedure[bool]:
         """Create an object. Returns whether it is there as it was meant; False if another one is."""
