@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from perdure.ledger.batch_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
     from perdure.ledger.bucket_cache import CACHE_VARIABLE, begin_cache, bucket_of, given_as
     from perdure.ledger.bucket_url import checked_url, is_url
+    from perdure.ledger.code_files import CODE, PACKAGE, TYPES, put_code, type_lines
     from perdure.ledger.codec import decode, pack, unpack, unpack_opened
     from perdure.ledger.directory_format import (
         AGENTS,
@@ -139,6 +140,14 @@ if TYPE_CHECKING:
     )
     from perdure.ledger.known_agent import KnownAgent, KnownAgents, standing_of
     from perdure.ledger.mail import MILESTONE, Mail, MailState, Slot
+    from perdure.ledger.maintenance.bucket_backups import pin_bucket, pins_of, unpin_bucket
+    from perdure.ledger.maintenance.bucket_examination import examine_bucket
+    from perdure.ledger.maintenance.bucket_restoration import (
+        is_ledger,
+        restore_directory_to_bucket,
+        restore_to_bucket,
+        restore_to_directory,
+    )
     from perdure.ledger.maintenance.replica import ReplicatedStore, open_replicated
     from perdure.ledger.old_code import code_standings, older_awake
     from perdure.ledger.placements import (
@@ -159,6 +168,7 @@ if TYPE_CHECKING:
         keep_replica,
         replica_of,
     )
+    from perdure.ledger.retention import Moment
     from perdure.ledger.run import Run, outcome_of
     from perdure.ledger.run_pages import page_of
     from perdure.ledger.secret import (

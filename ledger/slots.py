@@ -7,14 +7,18 @@ Keys, of which none is ever used twice and none is overwritten:
     root/<number>       announces a snapshot of everything up to a slot; numbered without gaps
 
 So one conditional verb is enough, *create*, which fails where an object is. A list of keys is a hint where to begin to look; what is there
-is found by reading on to the first key that is missing.
+is found by reading on to the first key that is missing. Of old roots each hundredth stays, so that who comes to one that was deleted goes
+on there.
+
+A root says up to which slot those before it are not kept any more. Later slots are, though the root covers them, and so are the snapshots
+of earlier roots: for as long as a ledger can be restored as it was then.
 
 A *life* of the supervisor begins by reading to the first slot that is missing and creating it: its **fence**. It commits by creating the
 next slot, one at a time. The next slot of an earlier life that still runs is where the fence stands, so that life acknowledges nothing
 any more. Each object names the one before it by its digest, so a slot that does not follow is found.
 
 The network delays, doubles and loses requests and answers, and a request may take effect after its sender has given it up or died.
-Eight rules make that harmless. Without any one of them an acknowledged commit is lost or taken twice, which the explorer in
+Ten rules make that harmless. Without any one of them an acknowledged commit is lost or taken twice, which the explorer in
 `tests/ledger/test_slots.py` plays:
 
     create only             a slot is created and never overwritten: the later of two writers must fail, not win
@@ -24,8 +28,12 @@ Eight rules make that harmless. Without any one of them an acknowledged commit i
     look before the fence   a root that came while the slots were read makes what was read worthless: they may have been deleted slots, into
                             which a late request has put a stray
     look after the fence    a root that has passed the fence before it stood makes the fence a stray
-    delete what was read    a life deletes only slots that it has read or written: of others it does not know which are fences
-    publish first           slots are deleted after the root that covers them stands
+    delete what was read    a life deletes only slots that it has read or written, or of which a root says which are fences
+    publish first           slots are deleted after a root stands that covers them and says so
+    the last root counts    a life names again what that root names which is the last when its fence stands: an earlier one may name what
+                            was deleted
+    look before the sweep   what no root names any more is listed, then the slot after the root is found missing, then it is deleted: so no
+                            later life has begun with an earlier root, and what one puts there is not in the list
 
 Nothing here waits or sends. A procedure is a generator of requests; who drives it sends back each answer, or throws `NoAnswer` in.
 """
@@ -45,8 +53,12 @@ WINDOW: Final = 16
 """Slots that are read first: they are read at once, and after each window that is full a larger one, up to `WINDOW_MAX`."""
 WINDOW_MAX: Final = 256
 IDENTITY: Final = "perdure.json"
+JOURNAL: Final = "journal/"
 ROOTS: Final = "root/"
+LANDING: Final = 100
+"""Of old roots those stay whose numbers this divides."""
 _DIGEST: Final = 16
+AFTER_ALL: Final = "~"
 
 
 class NoAnswer(Exception):
@@ -92,14 +104,21 @@ class Newest(NamedTuple):
     prefix: str
 
 
+class Names(NamedTuple):
+    """The keys under a prefix up to a key: a hint, which may be old."""
+
+    prefix: str
+    last: str
+
+
 class Delete(NamedTuple):
     """Delete objects. Those that stay are garbage, and harm nobody."""
 
     keys: tuple[str, ...]
 
 
-Request: TypeAlias = Create | Get | Newest | Delete
-Answer: TypeAlias = bool | str | list[bytes | None] | None
+Request: TypeAlias = Create | Get | Newest | Names | Delete
+Answer: TypeAlias = bool | str | list[bytes | None] | list[str] | None
 Procedure: TypeAlias = Generator[Request, Answer, T]
 
 
@@ -131,11 +150,18 @@ class SlotRecord(NamedTuple):
 
 
 class Root(NamedTuple):
-    """Announces a snapshot: everything up to the end of a chain is in what `about` names."""
+    """Announces a snapshot: everything up to the end of a chain is in what `about` names.
+
+    Attributes:
+        since: slots up to this one are not kept any more.
+        fences: those after it, up to the end of the chain.
+    """
 
     number: int
     chain: Chain
     about: bytes
+    since: int
+    fences: Sequence[int]
 
 
 class Begun(NamedTuple):
@@ -147,7 +173,7 @@ class Begun(NamedTuple):
 
 def slot_key(slot: int) -> str:
     """Where a slot lies."""
-    return f"journal/{slot:012x}"
+    return f"{JOURNAL}{slot:012x}"
 
 
 def root_key(number: int) -> str:
@@ -194,7 +220,8 @@ class JournalLife:
         self.chain = Chain()
         self.fence = 0
         self._root = 0  # the number of the newest that is known
-        self._covered = self._collected = 0  # by a root; slots up to here are deleted, or not ours to delete
+        self._covered = 0  # by a root
+        self._since = self._told = 0  # slots up to here are not kept; the fences after the second one are known
         self._fences: set[int] = set()
 
     # beginning
@@ -210,9 +237,10 @@ class JournalLife:
             about = b"" if follow is None else follow((yield from self._newest_about(entries)))
             if not (yield from self._put_up_fence(about, entries)):
                 continue
-            passed = yield from self.newest_root()
-            if not self._is_passed(passed):
-                return Begun(found, entries)
+            last = yield from self.newest_root()
+            if self._is_passed(last):
+                continue
+            return self._begun(found, last, entries)
 
     def look(self) -> Procedure[Begun]:
         """Read what there is, and begin nothing: another life may go on meanwhile. Raises `SlotDamaged`."""
@@ -246,11 +274,18 @@ class JournalLife:
     def _is_passed(self, newest: Root | None) -> bool:
         return newest is not None and newest.chain.slot >= self.fence
 
+    def _begun(self, found: Root | None, last: Root | None, entries: list[tuple[SlotRecord, Chain]]) -> Begun:
+        # Another life may have announced one meanwhile, of slots that were read here.
+        if last is None or found == last:
+            return Begun(found, entries)
+        self._fences.update(last.fences)
+        return Begun(last, [each for each in entries if each[0].slot > last.chain.slot])
+
     def _go_on_from(self, found: Root | None) -> None:
         self.chain = Chain() if found is None else found.chain
         self._covered = self.chain.slot
-        self._collected = self.chain.slot
-        self._fences = set()
+        self._since = self._told = 0 if found is None else found.since
+        self._fences = set() if found is None else set(found.fences)
 
     def newest_root(self) -> Procedure[Root | None]:
         """The last snapshot that was announced."""
@@ -259,17 +294,40 @@ class JournalLife:
         newest: Root | None = None
         at = max(self._root, 1)
         while True:
-            body, after = yield from get([root_key(at), root_key(at + 1)])
+            # Of those in between, some may be deleted. If that happens during the last look of a life, a later life has begun.
+            landing = at + LANDING - at % LANDING
+            body, after, stays = yield from get([root_key(at), root_key(at + 1), root_key(landing)])
             if body is not None:
                 newest, self._root = _root_of(at, body), at
-            if after is None:
+            if stays is not None:
+                at = landing
+            elif after is not None:
+                at += 1
+            else:
                 return newest
-            at += 1
 
     def hinted(self) -> Procedure[None]:
         """Ask where to begin to look for it."""
         hint = yield from newest_key(ROOTS)
-        self._root = int(hint.removeprefix(ROOTS) or 0)
+        self._root = _number_in(hint, 10)
+
+    def kept_roots(self) -> Procedure[list[Root]]:
+        """The roots with which a reader can begin: those of which all later slots are kept. The newest comes first."""
+        newest = yield from self.newest_root()
+        if newest is None:
+            return []
+        kept, number = [newest], newest.number
+        while number > 1:
+            numbers = range(number - 1, max(number - 1 - WINDOW, 0), -1)
+            for number, body in zip(numbers, (yield from get([*map(root_key, numbers)])), strict=True):
+                try:
+                    root = None if body is None else _root_of(number, body)
+                except SlotDamaged:
+                    root = None
+                if root is None or root.chain.slot < newest.since:
+                    return kept
+                kept.append(root)
+        return kept
 
     def _read(self) -> Procedure[tuple[list[tuple[SlotRecord, Chain]], SlotDamaged | None]]:
         """Read on to the first slot that is missing. The second says why if that is a hole, or if a slot does not follow."""
@@ -283,13 +341,9 @@ class JournalLife:
                 if body is None:
                     break
                 try:
-                    entry = record_of(key, body)
+                    entries.append(self._follow(key, body))
                 except SlotDamaged as damage:
                     return entries, damage
-                if (entry.slot, entry.before) != (self.chain.slot + 1, self.chain.digest):
-                    return entries, SlotDamaged(key, "it does not follow the slot before it")
-                self._take(entry, body)
-                entries.append((entry, self.chain))
             else:
                 continue
             if not any(bodies[self.chain.slot + 1 - first :]):
@@ -298,9 +352,16 @@ class JournalLife:
             if (yield from _sure_get(key)) is None:
                 return entries, SlotDamaged(key, "it is missing, and later ones are there")
 
+    def _follow(self, key: str, body: bytes) -> tuple[SlotRecord, Chain]:
+        entry = record_of(key, body)
+        if (entry.slot, entry.before) != (self.chain.slot + 1, self.chain.digest):
+            raise SlotDamaged(key, "it does not follow the slot before it")
+        self._take(entry, body)
+        return entry, self.chain
+
     def _put_up_fence(self, about: bytes, entries: list[tuple[SlotRecord, Chain]]) -> Procedure[bool]:
         entry = self._entry(is_fence=True, pieces=(), body=about)
-        body = _framed(entry)
+        body = framed(entry)
         if not (yield from self.create(slot_key(entry.slot), body)):
             return False
         self._take(entry, body)
@@ -313,13 +374,26 @@ class JournalLife:
     def append(self, body: bytes, pieces: Sequence[bytes] = ()) -> Procedure[None]:
         """Make a commit durable: when this has ended it may be acknowledged. Raises `Fenced`."""
         entry = self._entry(is_fence=False, pieces=tuple(pieces), body=body)
-        framed = _framed(entry)
-        if not (yield from self.create(slot_key(entry.slot), framed)):
+        packed = framed(entry)
+        if not (yield from self.create(slot_key(entry.slot), packed)):
             raise Fenced
-        self._take(entry, framed)
+        self._take(entry, packed)
 
-    def publish(self, chain: Chain, about: bytes) -> Procedure[bool]:
-        """Announce a snapshot of everything up to a chain's end. Returns False if there is one that reaches further. Raises `Fenced`."""
+    def replay(self, root: Root | None, last: int) -> Procedure[Begun]:
+        """What there was up to a slot, from a root on, and nothing is begun. Raises `SlotDamaged` for one that is missing."""
+        self._go_on_from(root)
+        entries: list[tuple[SlotRecord, Chain]] = []
+        while self.chain.slot < last:
+            keys = [slot_key(slot) for slot in range(self.chain.slot + 1, min(self.chain.slot + WINDOW, last) + 1)]
+            for key, body in zip(keys, (yield from get(keys)), strict=True):
+                if body is None:
+                    raise SlotDamaged(key, "it is missing")
+                entries.append(self._follow(key, body))
+        return Begun(root, entries)
+
+    def publish(self, chain: Chain, about: bytes, since: int = 0) -> Procedure[bool]:
+        """Announce a snapshot of everything up to a chain's end, and that slots up to `since` are not kept any more. Returns False if there
+        is one that reaches further. Raises `Fenced`."""
         while True:
             newest = yield from self.newest_root()
             if newest is not None and newest.chain.epoch > self.chain.epoch:
@@ -327,23 +401,57 @@ class JournalLife:
             if newest is not None and newest.chain.slot > chain.slot:
                 return False
             number = self._root + 1
-            if (yield from self.create(root_key(number), _framed([*chain, self.nonce, about]))):
-                self._root, self._covered = number, chain.slot
+            gone = max(since, 0 if newest is None else newest.since)
+            if (yield from self.create(root_key(number), self._root_body(chain, about, gone))):
+                self._root, self._covered, self._since = number, chain.slot, gone
                 return True
 
-    def collect(self) -> Procedure[None]:
-        """Delete the slots that the last root of this life covers."""
-        slots = range(max(1, self._collected + 1), self._covered + 1)
-        keys = tuple(slot_key(slot) for slot in slots if self._may_go(slot))
-        self._collected = self._covered
-        if keys:
-            try:
-                yield Delete(keys)
-            except NoAnswer:
-                return
+    def plant(self, about: bytes) -> Procedure[bool]:
+        """Announce a snapshot from elsewhere as the first one, before any slot. Returns False if there is another."""
+        return self.create(root_key(1), self._root_body(Chain(), about, 0))
+
+    def _root_body(self, chain: Chain, about: bytes, since: int) -> bytes:
+        fences = sorted(each for each in self._fences if since < each <= chain.slot)
+        return framed([*chain, self.nonce, about, since, fences])
+
+    def collect(
+        self, oldest: int, has_slot: Callable[[int], bool], prefixes: Sequence[str], has: Callable[[str], bool]
+    ) -> Procedure[None]:
+        """Delete the slots that the last root of this life says not to be kept any more, the roots before the `oldest` one, and the objects
+        under these prefixes; not what is said to be kept all the same."""
+        slots = yield from self.slots_to_go(has_slot)
+        last = max(oldest, 1) - 1
+        roots = yield from names(ROOTS, root_key(min(last, self._root // LANDING * LANDING)))
+        gone = [slot_key(slot) for slot in slots] + [key for key in roots if _number_in(key, 10) % LANDING]
+        for prefix in prefixes:
+            gone += [key for key in (yield from names(prefix, prefix + AFTER_ALL)) if not has(key)]
+        if gone and (yield from self._is_last()):
+            with suppress(NoAnswer):
+                yield Delete(tuple(gone))
+
+    def slots_to_go(self, has_slot: Callable[[int], bool]) -> Procedure[list[int]]:
+        """The slots that are there, and that the last root says not to be kept any more. What an earlier life should have deleted, or kept
+        for a backup that is no more, is read to know whether it is a fence."""
+        listed = [_number_in(key, 16) for key in (yield from names(JOURNAL, slot_key(self._since)))]
+        slots = [slot for slot in listed if slot and not has_slot(slot) and self._may_go(slot)]
+        unknown = [slot for slot in slots if slot <= self._told]
+        for at in range(0, len(unknown), WINDOW):
+            these = unknown[at : at + WINDOW]
+            bodies = yield from get([*map(slot_key, these)])
+            self._fences.update(slot for slot, body in zip(these, bodies, strict=True) if _may_be_fence(slot, body))
+        return [slot for slot in slots if self._may_go(slot)]
 
     def _may_go(self, slot: int) -> bool:
         return slot not in self._fences
+
+    def _is_last(self) -> Procedure[bool]:
+        """Whether no later life has begun."""
+        slot = self.chain.slot + 1
+        while (body := (yield from _sure_get(slot_key(slot)))) is not None:
+            if record_of(slot_key(slot), body).nonce != self.nonce:
+                return False
+            slot += 1  # another thread commits
+        return True
 
     def _entry(self, *, is_fence: bool, pieces: tuple[bytes, ...], body: bytes) -> SlotRecord:
         slot, epoch, digest, _ = self.chain
@@ -373,17 +481,19 @@ class JournalLife:
 # A list, packed, and its digest. That of a slot covers the digest of the one before, the nonce and the pieces.
 
 
-def _framed(parts: Sequence[object]) -> bytes:
+def framed(parts: Sequence[object]) -> bytes:
+    """The object that says this."""
     body = encoder()(parts)
     return body + digest_of(body)
 
 
 def record_of(key: str, framed: bytes) -> SlotRecord:
     """What the object of a slot holds. Raises `SlotDamaged`."""
-    return SlotRecord(*_parts_of(key, framed))
+    return SlotRecord(*parts_of(key, framed))
 
 
-def _parts_of(key: str, framed: bytes) -> Any:
+def parts_of(key: str, framed: bytes) -> Any:
+    """What an object says. Raises `SlotDamaged`."""
     body, digest = framed[:-_DIGEST], framed[-_DIGEST:]
     if digest_of(body) != digest:
         raise SlotDamaged(key, "its bytes do not fit their digest")
@@ -395,8 +505,23 @@ def digest_of(body: bytes) -> bytes:
 
 
 def _root_of(number: int, framed: bytes) -> Root:
-    slot, epoch, digest, fence, _, about = _parts_of(root_key(number), framed)
-    return Root(number, Chain(slot, epoch, digest, fence), about)
+    slot, epoch, digest, fence, _, about, since, fences = parts_of(root_key(number), framed)
+    return Root(number, Chain(slot, epoch, digest, fence), about, since, fences)
+
+
+def _number_in(key: str, base: int) -> int:
+    # 0 if it is no key of ours
+    try:
+        return int(key.rpartition("/")[2], base)
+    except ValueError:
+        return 0
+
+
+def _may_be_fence(slot: int, body: bytes | None) -> bool:
+    try:
+        return body is None or record_of(slot_key(slot), body).is_fence
+    except SlotDamaged:
+        return True
 
 
 # ---------------------------------------------------------------- asking until there is an answer
@@ -411,6 +536,22 @@ def get(keys: Sequence[str]) -> Procedure[list[bytes | None]]:
         except NoAnswer:
             if half := len(keys) // 2:
                 return (yield from get(keys[:half])) + (yield from get(keys[half:]))
+
+
+def delete(keys: Sequence[str]) -> Procedure[None]:
+    """Delete these objects, and know that they are gone."""
+    while keys and any(each is not None for each in (yield from get(keys))):
+        with suppress(NoAnswer):
+            yield Delete(tuple(keys))
+
+
+def names(prefix: str, last: str) -> Procedure[list[str]]:
+    """The keys under a prefix up to a key: a hint."""
+    while True:
+        try:
+            return cast("list[str]", (yield Names(prefix, last)))
+        except NoAnswer:
+            continue
 
 
 def _sure_get(key: str) -> Procedure[bytes | None]:

@@ -1,23 +1,15 @@
 """Code that travels with the ledger, where the machines of a cluster share no directory: texts of notebook cells, packages, names of types.
 
 What a process writes into its code directory is said to the supervisor before whatever it says next, is durable with it, and is written
-into the code directory of every process that may need it. Files are whole; of `types.txt`, to which several processes add, each line goes
-by itself.
+into the code directory of every process that may need it (`ledger.code_files`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from hashlib import blake2b
 from pathlib import Path
-from typing import Final
 
-from perdure.ledger import add_line, keep_whole, lines_of
-
-TYPES: Final = "types.txt"
-LINE: Final = f"{TYPES}/"
-"""Begins the name under which a line of it travels."""
-PACKAGE: Final = ".zip"
+from perdure.ledger import TYPES, add_line, keep_whole, put_code, type_lines
 
 _kept: dict[Path, None] = {}  # what this process has written, or found there as it would have written it
 _changes = [0]  # how often; it may miss one of two at once, and never both
@@ -34,10 +26,6 @@ def add_type(code_dir: Path, line: str) -> None:
     """Write the line of a type. Raises `OSError`."""
     add_line(code_dir / TYPES, line)
     _changes[0] += 1
-
-
-def line_name(line: str) -> str:
-    return LINE + blake2b(line.encode(), digest_size=8).hexdigest()
 
 
 class CarriedCode:
@@ -57,8 +45,7 @@ class CarriedCode:
             path.name: path for path in list(_kept) if path.parent == self._code_dir and path.name not in self._known
         }
         files = {name: path.read_bytes() for name, path in new.items()}
-        lines = {line_name(line): line.encode() for line in lines_of(self._code_dir / TYPES)}
-        files |= {name: line for name, line in lines.items() if name not in self._known}
+        files |= {name: line for name, line in type_lines(self._code_dir).items() if name not in self._known}
         self._known.update(files)
         return files
 
@@ -66,13 +53,3 @@ class CarriedCode:
         """Write what others have said. Raises `OSError`."""
         self._known.update(files)
         put_code(self._code_dir, files)
-
-
-def put_code(code_dir: Path, files: Mapping[str, bytes]) -> None:
-    """Write these files and lines, as far as they are not there. Raises `OSError`."""
-    lines = set(lines_of(code_dir / TYPES))
-    for name, content in files.items():
-        if not name.startswith(LINE):
-            keep_whole(code_dir / name, content)
-        elif (line := content.decode()) not in lines:
-            add_line(code_dir / TYPES, line)

@@ -16,8 +16,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from perdure.actors.code.carried_code import TYPES, add_type
-from perdure.ledger import BadRequest, lines_of, numbered_lines, origin_of
+from perdure.actors.code.carried_code import add_type
+from perdure.ledger import TYPES, BadRequest, lines_of, numbered_lines, origin_of
 
 NAMED: Final = "name:"
 log = logging.getLogger("perdure.code")

@@ -9,17 +9,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from perdure.actors.code.carried_code import TYPES
 from perdure.actors.code.known_types import damaged_lines, known_types, mistakable
 from perdure.actors.code.naming import ROOTS, cell_file, is_cell_whole
 from perdure.actors.code.packages import digest_of, packed_in
 from perdure.actors.code.pinned import noted_places
 from perdure.actors.ray_world.cluster_record import RECORD, record_in
 from perdure.actors.ray_world.identity import IDENTITY, identity_of
-from perdure.ledger import FORMAT_FILE, LEDGER, LedgerError, check_format, numbered_lines
+from perdure.ledger import CODE, FORMAT_FILE, LEDGER, TYPES, LedgerError, check_format, numbered_lines
 from perdure.ledger.store.integrity import Finding
 
-CODE: Final = "code"
 SCENARIO: Final = "scenario.json"
 
 Fate = Literal[

@@ -27,7 +27,7 @@ from perdure.actors.sim_world.sim_ports import SimThreads
 from perdure.actors.sim_world.strands import Outcome, Wake, current_strand
 from perdure.actors.sim_world.weather import Span, Weather
 from perdure.actors.tasks import Killed
-from perdure.ledger.slots import ROOTS, Answer, Create, Delete, Get, Newest, NoAnswer, Request
+from perdure.ledger.slots import ROOTS, Answer, Create, Delete, Get, Names, Newest, NoAnswer, Request
 from perdure.ledger.store.bucket import Bucket
 
 T = TypeVar("T")
@@ -70,6 +70,8 @@ class SimObjects:
                 if not is_stale:
                     self._listed[prefix] = max((key for key in self.held if key.startswith(prefix)), default="")
                 return self._listed.get(prefix, "")
+            case Names(prefix, last):
+                return [key for key in self.held if key.startswith(prefix) and key <= last]
             case Delete(keys):
                 for key in keys:
                     self.held.pop(key, None)
@@ -250,7 +252,7 @@ def _brief(request: Request) -> str:
     match request:
         case Create(key, _):
             return f"create {key}"
-        case Newest(prefix):
-            return f"newest {prefix!r}"
+        case Newest(prefix) | Names(prefix, _):
+            return f"{type(request).__name__.lower()} {prefix!r}"
         case Get(keys) | Delete(keys):
             return f"{type(request).__name__.lower()} {keys[0]} and {len(keys) - 1} more"

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
-from perdure.actors.code.carried_code import PACKAGE, put_code
 from perdure.actors.link.messages import CodeFiles
 from perdure.actors.supervisor.sessions import PeerSession
 from perdure.ledger import (
+    CODE,
+    PACKAGE,
     BucketUnreachable,
     CarryingStore,
     Patch,
@@ -21,11 +21,9 @@ from perdure.ledger import (
     View,
     digest_of,
     patch_of,
+    put_code,
     whole,
 )
-
-CODE: Final = "code"
-"""Stands where an agent's address would; no agent has it."""
 
 
 class StorageCarrier:

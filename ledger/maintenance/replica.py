@@ -70,6 +70,7 @@ class Follower(BucketStore):
     def take(self, group: Sequence[Commit], patches: Sequence[Patch]) -> None:
         """Put these into one slot. When this returns they are in the bucket."""
         self._ready()
+        self._at_ms = max([self._at_ms, *(commit.rows[-1].at_ms for commit in group)])
         self._patches = patches
         with self._fatal():
             self._put_slot(b"".join(part for commit in group for part in frame_of(commit)))

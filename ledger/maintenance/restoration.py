@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -24,7 +25,21 @@ def restore_backup(target: BackupTarget, data: Path, name: str = "", *, replace:
     that is in use, or that another restore is bringing back; `LedgerError` for a piece that is missing or damaged; `LedgerUnwritable` if
     there is no room. What was brought until then is removed.
     """
-    manifest, data = _chosen(target, name), data.resolve()
+    manifest = _chosen(target, name)
+    with brought(data, replace=replace) as part:
+        of_format = (FORMAT_FILE, f"{LEDGER}/{FORMAT_FILE}")
+        first, *others = sorted(manifest.entries.values(), key=lambda each: each.path not in of_format)
+        _bring(target, first, part)
+        _check_format(target, manifest, part)
+        for entry in others:
+            _bring(target, entry, part)
+    return manifest
+
+
+@contextmanager
+def brought(data: Path, *, replace: bool) -> Iterator[Path]:
+    """What is put into this part is the directory when the block has ended well; else it is removed. Raises as `restore_backup`."""
+    data = data.resolve()
     if data.is_mount():
         raise BadRequest("dir", f"{data} is where a file system is mounted; choose a directory in it")
     with ExitStack() as stack:
@@ -33,19 +48,13 @@ def restore_backup(target: BackupTarget, data: Path, name: str = "", *, replace:
             taken = _taken(data, replace=replace)
             if is_begun(data / LEDGER):
                 stack.callback(Lock(data / LEDGER).release)  # no process begins to use it meanwhile
-            of_format = (FORMAT_FILE, f"{LEDGER}/{FORMAT_FILE}")
-            first, *others = sorted(manifest.entries.values(), key=lambda each: each.path not in of_format)
-            _bring(target, first, part)
-            _check_format(target, manifest, part)
-            for entry in others:
-                _bring(target, entry, part)
+            yield part
             os.sync()
             _publish(part, data, taken)
         except OSError as problem:
             advice = "make room, or choose another directory, and restore again; nothing there was changed"
             words = f"it cannot be written ({problem.strerror or problem})"
             raise LedgerUnwritable(str(data), words, advice) from problem
-    return manifest
 
 
 def _taken(data: Path, *, replace: bool) -> os.stat_result | None:

@@ -18,7 +18,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import suppress
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ from obstore.store import AzureStore, GCSStore, LocalStore, MemoryStore, ObjectS
 
 from perdure.ledger.bucket_url import KEYS, checked_url
 from perdure.ledger.errors import BadRequest, LedgerError
-from perdure.ledger.slots import Answer, Create, Delete, Get, Newest, NoAnswer, Request
+from perdure.ledger.slots import Answer, Create, Delete, Get, Names, Newest, NoAnswer, Request
 
 T = TypeVar("T")
 
@@ -239,6 +239,8 @@ class Bucket:
                 # Where all objects count one is enough to know of, and there may be millions, of somebody else.
                 pages = islice(obstore.list(self._store, prefix), None if prefix else 1)
                 return max((each["path"] for page in pages for each in page), default="")
+            case Names(prefix, last):
+                return list(self._names(prefix, last))
             case Delete(keys):
                 with suppress(FileNotFoundError):
                     obstore.delete(self._store, list(keys))
@@ -252,6 +254,13 @@ class Bucket:
                 raise
             return False
         return True
+
+    def _names(self, prefix: str, last: str) -> Iterator[str]:
+        for page in obstore.list(self._store, prefix):
+            found = [each["path"] for each in page if each["path"] <= last]
+            yield from found
+            if page and not found and not isinstance(self._store, LocalStore | MemoryStore):
+                return  # they are in order, and there may be very many
 
     def _get(self, key: str) -> bytes | None:
         try:

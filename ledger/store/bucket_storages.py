@@ -38,6 +38,12 @@ _COLUMNS: Final = {
 }
 
 
+def drop_storages(con: duckdb.DuckDBPyConnection) -> None:
+    """Take the tables out of a ledger's database that is in no bucket."""
+    for table in _COLUMNS:
+        con.execute(f"DROP TABLE IF EXISTS {table}")
+
+
 class Extent(NamedTuple):
     """Where a block lies."""
 
@@ -194,6 +200,9 @@ class BucketStorages:
         for table, each in rows.items():
             con.execute(f"DELETE FROM {table}")
             _insert(con, table, each)
+
+    def packs(self, con: duckdb.DuckDBPyConnection) -> list[str]:
+        return [name for (name,) in con.execute("SELECT pack FROM storage_packs").fetchall()]
 
     def forget_packs(self, con: duckdb.DuckDBPyConnection, names: list[str]) -> None:
         con.execute("DELETE FROM storage_packs WHERE pack IN (SELECT unnest($1::VARCHAR[]))", [names])

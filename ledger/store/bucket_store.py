@@ -5,13 +5,13 @@ What is true when a method returns:
 - `append`: the commit is in the bucket, with the patches of the agents' storages in the same slot. The cache's journal has it too, not
   synchronised.
 - `checkpoint` and `close`: when enough was committed since the last root, or long enough ago, the database's file is put into the bucket
-  in pieces, the next root names them, and the slots that it covers are deleted. Before that the patches in these slots go into bases
-  (`bucket_storages`), which the database's file names.
+  in pieces, and the next root names them. Before that the patches in the slots that it covers go into bases (`bucket_storages`), which
+  the database's file names. What no root of the last day and no backup needs is deleted then (`retention`).
 - `boot`: the fence stands, so no other life commits any more. A cache that tells another story than the bucket, or none that can be
   read, is dropped and made anew.
 
 A piece has a name of its own for ever, `snapshot/<slot>-<life>-<snapshot>/<number>`, so to delete one is always safe; a piece that did
-not change since the last root is named again. A reader that misses a piece has an old root: there is a newer one.
+not change since the last root is named again. They stay for a day after the last root that names them, so no reader misses one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -29,14 +29,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from perdure.ledger.codec import pack, unpack
 from perdure.ledger.errors import BadRequest, BucketUnreachable, LedgerDamaged, LedgerError
+from perdure.ledger.retention import UPLOADS, Dated, Kept, Pin, dated, floor_of, pins
 from perdure.ledger.slots import (
     IDENTITY,
     Begun,
     Chain,
-    Delete,
     Fenced,
     JournalLife,
-    NoAnswer,
     NotCreatedOnce,
     Procedure,
     Root,
@@ -82,20 +81,26 @@ FORMAT: Final = 1
 PIECE: Final = 1 << 18
 """Bytes of a piece of the database's file."""
 _RETRY_MS: Final = 2_000
-_OPENING_TRIES: Final = 10
 _LOOK_S: Final = 0.2  # between two looks whether a life has answered
-_EDITION: Final = "edition"  # in the table `meta`
+_SWEEPS: Final = 24  # in the time for which history is kept
+OPENING_TRIES: Final = 10
+EDITION: Final = "edition"  # in the table `meta`
+RESTORED: Final = "restored"
+"""Said by the first object of a prefix which begins with a root: until that is there, nothing may begin."""
 
 
 class Snapshot(NamedTuple):
     """What a root says of the database's file: the commit that it reaches, and its pieces with their digests, in order. A file of another
-    `edition` names bases that the root does not."""
+    `edition` names bases that the root does not. What follows is for retention (`retention.Dated`)."""
 
     seq: int
     digest: bytes
     names: list[str]
     digests: list[bytes]
     edition: str
+    reach: int
+    made_ms: int
+    dropped: list[str]
 
     @property
     def mark(self) -> Mark:
@@ -114,6 +119,7 @@ class BucketStore(DuckDBStore):
         claim: who begins here.
         looks: to look at what is there, while a supervisor may go on: nothing is begun, and nothing can be committed.
         now_s: a steady clock, by which a root is due.
+        wall_ms: ms since 1970, by which history is kept.
         follows: the directory whose replica this is; none if the bucket is the place of record.
         token: random bytes, as many as it is asked for.
         pause: waits between two looks whether another life answers.
@@ -124,6 +130,8 @@ class BucketStore(DuckDBStore):
     """Bytes of commits after which a root is due."""
     root_s = 600.0
     """Seconds after which a root is due, if there was a commit."""
+    keep_s = 86_400.0
+    """Seconds for which the ledger can be restored as it was."""
 
     def __init__(
         self,
@@ -136,12 +144,14 @@ class BucketStore(DuckDBStore):
         follows: str = "",
         token: Callable[[int], bytes] = secrets.token_bytes,
         pause: Callable[[float], None] = time.sleep,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         super().__init__(path, fsync=False)
         self._follows = follows
         self.cache_dir = str(path.parent)
         self._looks = looks
         self._bucket, self._claim, self._now_s, self._token, self._pause = bucket, claim, now_s, token, pause
+        self._wall_ms = wall_ms
         self._life = JournalLife(b"")
         self._tries_max = math.inf
         self._snapshot: Snapshot | None = None
@@ -154,6 +164,9 @@ class BucketStore(DuckDBStore):
         self._rooted, self._rooted_s = 0, 0.0  # how many of them the last root covers, and when it was announced
         self._is_behind = False  # the last root is
         self._snapshots = 0  # of this life
+        self._at_ms = 0  # no fact is later
+        self._swept_s = -math.inf
+        self._is_restored = False  # the prefix began with a root
         self._is_whole = False  # nothing of what a boot reads is missing, so a root may be announced
         self._answered = 0  # the last knock that was
 
@@ -161,6 +174,12 @@ class BucketStore(DuckDBStore):
         self._life, self._answered = JournalLife(self._token(8)), 0
         self._bucket.at_once([self._check_prefix, self._take_hint])
         begun = self._asked(self._life.look()) if self._looks else self._begun()
+        if self._is_restored and begun.root is None:
+            words = f"a restore into {self._bucket.url} has not ended: let it end, or restore into it again"
+            raise BadRequest("data", words)
+        self._take_up(begun)
+
+    def _take_up(self, begun: Begun) -> None:
         entries = [entry for entry, _ in begun.entries if not entry.is_fence]
         self._in_backlog, self._is_behind = self._life.chain, bool(entries)
         self._storages = BucketStorages(self._bucket.url, self._fetched_pack)
@@ -168,7 +187,10 @@ class BucketStore(DuckDBStore):
             self._storages.take(entry.slot, map(patch_of, entry.pieces))
         self._committed = sum(_weight(entry.body, entry.pieces) for entry in entries)
         self._rooted, self._rooted_s = 0, self._now_s()
-        self._catch_up_files(begun.root, [commit for entry in entries for commit in commits_in(entry.body)])
+        commits = [commit for entry in entries for commit in commits_in(entry.body)]
+        made_ms = 0 if begun.root is None else dated(begun.root).made_ms
+        self._at_ms = max([made_ms, *(commit.rows[-1].at_ms for commit in commits)])
+        self._catch_up_files(begun.root, commits)
 
     def _begun(self) -> Begun:
         """Put up the fence. Raises `ServedElsewhere` if another Ray's life stands there and is not to be followed."""
@@ -205,15 +227,15 @@ class BucketStore(DuckDBStore):
     def depart(self) -> None:
         """As that of every store."""
         with suppress(BucketRefused):
-            self._bucket.run(depart(self._life), tries_max=_OPENING_TRIES)
+            self._bucket.run(depart(self._life), tries_max=OPENING_TRIES)
 
     def _boot(self) -> Boot:
-        self._is_whole, self._tries_max = False, _OPENING_TRIES
+        self._is_whole, self._tries_max = False, OPENING_TRIES
         boot = super()._boot()
         con = self._ready()
         edition = "" if self._snapshot is None else self._snapshot.edition
         # Another one was written by a life that folded storages here, and could announce no root.
-        if (get_value(con, _EDITION) or "") != edition:
+        if (get_value(con, EDITION) or "") != edition:
             self._release()
             self._drop_files()
             return self._boot()
@@ -231,24 +253,12 @@ class BucketStore(DuckDBStore):
             (there,) = self._asked(get([IDENTITY]))
             if there is None:
                 raise BadRequest("data", f"there is no ledger in {self._bucket.url}: nothing has run there")
-            self._check_format(there)
-            return
-        try:
-            there = self._asked(claim(pack([FORMAT, self._token(8).hex(), *filter(None, [self._follows])])))
-        except NotCreatedOnce:
-            why = "it overwrites an object that is to be created once: two supervisors would both commit there"
-            raise BucketRefused(self._bucket.url, why, "use a store that knows `If-None-Match: *`") from None
-        self._check_format(there)
-
-    def _check_format(self, there: bytes | None) -> None:
-        try:
-            found, _, *follows = unpack(there or b"")
-        except (ValueError, TypeError):
-            words = f"{self._bucket.url} holds objects of somebody else; name an empty prefix"
-            raise BadRequest("data", words) from None
-        if found != FORMAT:
-            raise BucketRefused(self._bucket.url, f"{IDENTITY} says format {found}, and this Perdure reads {FORMAT}")
-        if self._looks or "".join(follows) == self._follows:
+        else:
+            there = self._claimed([FORMAT, self._token(8).hex(), *filter(None, [self._follows])])
+        words = self._words_of(there)
+        self._is_restored = RESTORED in words
+        follows = "".join(each for each in words if each != RESTORED)
+        if self._looks or follows == self._follows:
             return
         if not self._follows:
             raise BucketRefused(
@@ -260,6 +270,23 @@ class BucketStore(DuckDBStore):
             f"it is the replica of {whose}",
             "restore it if its directory was lost, and name an empty prefix here",
         )
+
+    def _claimed(self, words: list[object]) -> bytes | None:
+        try:
+            return self._asked(claim(pack(words)))
+        except NotCreatedOnce:
+            why = "it overwrites an object that is to be created once: two supervisors would both commit there"
+            raise BucketRefused(self._bucket.url, why, "use a store that knows `If-None-Match: *`") from None
+
+    def _words_of(self, there: bytes | None) -> list[str]:
+        try:
+            found, _, *words = unpack(there or b"")
+        except (ValueError, TypeError):
+            problem = f"{self._bucket.url} holds objects of somebody else; name an empty prefix"
+            raise BadRequest("data", problem) from None
+        if found != FORMAT:
+            raise BucketRefused(self._bucket.url, f"{IDENTITY} says format {found}, and this Perdure reads {FORMAT}")
+        return list(words)
 
     def _catch_up_files(self, root: Root | None, commits: list[Commit]) -> None:
         """Bring the cache to the end of the chain, or make it anew."""
@@ -293,18 +320,15 @@ class BucketStore(DuckDBStore):
 
     def _fetched(self, root: Root | None) -> Mark:
         """Make the database's file from the last snapshot. Returns how far that reaches."""
-        while root is not None:
-            snapshot = self._snapshot = Snapshot(*unpack(root.about))
-            if self._fetch(snapshot):
-                return snapshot.mark
-            # Unless pieces are lost, an earlier life has announced a root since, and deleted pieces of this one.
-            number, root = root.number, self._asked(self._life.newest_root())
-            if root is None or root.number == number:
-                raise LedgerDamaged(
-                    self._bucket.url, "pieces of the last snapshot are missing", "restore an earlier root"
-                )
-        create(self.path, fsync=False)
-        return GENESIS
+        if root is None:
+            create(self.path, fsync=False)
+            return GENESIS
+        snapshot = self._snapshot = Snapshot(*unpack(root.about))
+        if not self._fetch(snapshot):
+            raise LedgerDamaged(
+                self._bucket.url, "pieces of the last snapshot are missing", "restore it as it was at an earlier slot"
+            )
+        return snapshot.mark
 
     def _fetch(self, snapshot: Snapshot) -> bool:
         path = self.path / DATABASE
@@ -342,6 +366,7 @@ class BucketStore(DuckDBStore):
             raise BadRequest(
                 "data", f"{self._bucket.url} is only looked at here; what changes it goes through its supervisor"
             )
+        self._at_ms = max(self._at_ms, rows[-1].at_ms if rows else 0)
         self._patches = patches
         if patches and not rows and not payloads:
             with self._fatal():
@@ -414,19 +439,55 @@ class BucketStore(DuckDBStore):
         the database, their patches are in no base.
         """
         chain, committed, self._is_behind = self._in_backlog, self._committed, False
+        floor, later = self._floor()
         edition, unused = self._fold_storages(con, chain.slot)
         self._storages.forget_packs(con, unused)
         super()._fold(con)
+        reach, made_ms = self._life.chain.slot, max(self._at_ms, self._wall_ms())
         before = self._snapshot
         known = dict(zip(before.digests, before.names, strict=True)) if before else {}
         names, digests = self._put_pieces(f"snapshot/{edition}", known)
-        snapshot = Snapshot(*self._followed, names, digests, edition)
-        if self._asked(self._life.publish(chain, pack(list(snapshot)))):
+        dropped = sorted({*(before.names if before else ())} - {*names}) + unused
+        snapshot = Snapshot(*self._followed, names, digests, edition, reach, made_ms, dropped)
+        since = 0 if floor is None else floor.chain.slot
+        about = pack(list(snapshot))
+        if self._asked(self._announced(chain, about, since)):
             self._snapshot = snapshot
             self._rooted, self._rooted_s = committed, self._now_s()
-            self._asked(self._life.collect())
-            self._asked(_delete(sorted({*(before.names if before else ())} - {*names})))
-            self._asked(_delete(unused))
+            if floor is not None:
+                self._sweep(con, floor, [*later, dated(Root(0, chain, about, since, ()))])
+
+    def _floor(self) -> tuple[Root | None, list[Dated]]:
+        """The oldest root that is still needed, if it is time to look for it, and those after it."""
+        if self._now_s() - self._swept_s < self.keep_s / _SWEEPS:
+            return None, []
+        self._swept_s = self._now_s()
+        kept = [dated(root) for root in self._asked(self._life.kept_roots())]
+        at = floor_of(kept, self._wall_ms() - 1000 * self.keep_s)
+        return (None, []) if at < 0 else (kept[at].root, kept[:at])
+
+    def _sweep(self, con: duckdb.DuckDBPyConnection, floor: Root, later: list[Dated]) -> None:
+        try:
+            kept = self._kept(con, floor, later)
+        except LedgerDamaged:
+            return  # what that pin needs is not known; `perdure doctor` names it
+        self._asked(self._life.collect(floor.number, kept.has_slot, UPLOADS, kept.has))
+
+    def _kept(self, con: duckdb.DuckDBPyConnection, floor: Root, later: Iterable[Dated]) -> Kept:
+        found = self.pins()
+        dropped = (each.dropped for each in later)
+        return Kept(floor, frozenset(self.names(con)).union(*dropped, *(pin.names for pin in found)), found)
+
+    def names(self, con: duckdb.DuckDBPyConnection) -> list[str]:
+        """The objects that the last root names."""
+        return [*(self._snapshot.names if self._snapshot else ()), *self._storages.packs(con)]
+
+    def pins(self) -> list[Pin]:
+        """The backups, by their names. Raises `LedgerDamaged` for one that cannot be read."""
+        return self._asked(pins())
+
+    def _announced(self, chain: Chain, about: bytes, since: int) -> Procedure[bool]:
+        return self._life.publish(chain, about, since)
 
     def _fold_storages(self, con: duckdb.DuckDBPyConnection, slot: int) -> tuple[str, list[str]]:
         """Bring the tails up to this slot into bases. Returns the edition that the file is now, and the packs that it does not name any
@@ -434,7 +495,7 @@ class BucketStore(DuckDBStore):
         self._snapshots += 1
         edition = f"{slot:012x}-{self._life.nonce.hex()}-{self._snapshots}"
         unused = self._storages.fold(con, slot, PackWriter(self._put_piece, f"storage/{edition}"))
-        transact(con, lambda: put_value(con, _EDITION, edition))
+        transact(con, lambda: put_value(con, EDITION, edition))
         return edition, unused
 
     def _fetched_pack(self, name: str) -> bytes | None:
@@ -478,11 +539,3 @@ def open_bucket(path: Path, url: str, claim: Claim = NOBODY, *, looks: bool = Fa
 
 def _weight(body: bytes, pieces: Sequence[bytes]) -> int:
     return len(body) + sum(map(len, pieces))
-
-
-def _delete(keys: Sequence[str]) -> Procedure[None]:
-    if keys:
-        try:
-            yield Delete(tuple(keys))
-        except NoAnswer:
-            return  # garbage

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
-from perdure import actors
+from perdure import actors, ledger
 from perdure.actors import read_record
 from perdure.ledger import (
     AGENTS,
@@ -28,7 +27,7 @@ from perdure.ledger.maintenance.cold_view import cold_view
 from perdure.ledger.maintenance.examination import examine_storages
 from perdure.ledger.maintenance.restore_part import left_beside
 from perdure.ledger.store.integrity import Finding, Severity, examine, is_begun, repair
-from perdure.scenarios.commands.options import HERE, AsJson, Data
+from perdure.scenarios.commands.options import HERE, AsJson, Data, bucket_extra
 from perdure.scenarios.commands.shown import json_of
 from perdure.scenarios.exits import REFUSED
 
@@ -46,7 +45,8 @@ def doctor(
     """Verify a directory: the ledger's files, chain, journal and records, and the agents' storages against the ledger.
 
     Of a bucket, the chain of its journal is followed from its last root, and the pieces of the ledger's database are verified; with
-    --deep each storage, too. It may be served meanwhile.
+    --deep each storage, too. Objects are named that are not of the ledger, that nothing names and that are older than what is kept, and
+    that a backup lacks. It may be served meanwhile.
 
     Each line begins with its severity: `ok`; `warning`, which the next start repairs or which does no harm; `damage`, which it does not;
     `refused`, when the ledger is absent, in use, not writable or of another format. Exits 1 if there is damage, and 2 if the ledger could
@@ -81,7 +81,8 @@ def doctor(
             raise BadRequest(
                 "repair", f"nothing is repaired in {url}: no object is ever changed there; restore what is missing"
             )
-        show(_of_bucket(url, deep=deep), as_json=as_json)
+        with bucket_extra(url):
+            show(ledger.examine_bucket(url, deep=deep), as_json=as_json)
         return
     findings = None if mend else _of_served(data, deep=deep)
     if findings is None:
@@ -111,25 +112,6 @@ def diagnosis(data: Path, *, mend: bool = False, deep: bool = False) -> list[Fin
         severity: Severity = "warning" if any(each.severity == "damage" for each in findings) else "damage"
         findings.append(Finding(severity, what, "repair the ledger, and ask again"))
     return [*findings, *examine_storages(data / AGENTS, known, deep=deep), *actors.findings_in(data)]
-
-
-def _of_bucket(url: str, *, deep: bool) -> list[Finding]:
-    with (
-        TemporaryDirectory(prefix="perdure-") as place,
-        closing(actors.bucket_store(Path(place) / LEDGER, url, looks=True)) as store,
-    ):
-        try:
-            boot = store.boot()
-            agents = store.storages_of("")
-            for agent in agents if deep else ():
-                store.storage(agent)
-        except LedgerDamaged as problem:
-            return [Finding("damage", f"{problem.path}: {problem.problem}", problem.advice)]
-        except LedgerError as problem:
-            return [Finding("refused", problem.problem, problem.advice)]
-    verified = f", and {len(agents)} storages" if deep else f"; it has {len(agents)} storages (--deep verifies them)"
-    whole = Finding("ok", f"{url}: the journal follows the last root, the ledger fits its digests{verified}", "")
-    return [whole, *(Finding("warning", each, "") for each in boot.findings)]
 
 
 def show(findings: list[Finding], *, as_json: bool = False) -> None:

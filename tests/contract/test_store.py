@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from shutil import rmtree
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -13,7 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perdure.ledger.errors import LedgerError
+from perdure.ledger.maintenance.seeding import copy_ledger
 from perdure.ledger.store.bucket import Bucket
+from perdure.ledger.store.bucket_past import PastStore
+from perdure.ledger.store.bucket_seed import seed_bucket
 from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.memory_store import MemoryStore
@@ -42,11 +47,30 @@ class Wandering(BucketStore):
         rmtree(self.path, ignore_errors=True)
 
 
+class Restored(BucketStore):
+    """Goes on in another bucket whenever it is closed."""
+
+    root_s = keep_s = 0
+
+    def close(self) -> None:
+        is_open = self._con is not None
+        super().close()
+        if not is_open:
+            return
+        with TemporaryDirectory() as place, closing(PastStore(Path(place) / "past", self._bucket)) as past:
+            past.boot()
+            past.settle()
+            copy_ledger(past.path, Path(place) / "ledger")
+            self._bucket = Bucket("memory:///")
+            seed_bucket(self._bucket, Path(place) / "ledger", [])
+
+
 STORES: dict[str, Callable[[Path], Store]] = {
     "memory": lambda _: MemoryStore(),
     "duckdb": partial(DuckDBStore, fsync=False),
     "following": partial(Following, fsync=False),
     "bucket": lambda path: Wandering(path, Bucket("memory:///")),
+    "restored": lambda path: Restored(path, Bucket("memory:///")),
 }
 
 

@@ -91,7 +91,7 @@ def test_each_storage_is_as_its_last_commit_left_it(tmp_path: Path, seed: int) -
 def test_packs_of_which_little_is_left_are_written_anew_and_deleted(tmp_path: Path) -> None:
     cloud, model = Cloud(), Model(random.Random(1))
     store = opened(tmp_path / "a", cloud)
-    store.root_s = 0
+    store.root_s = store.keep_s = 0
     for seq in range(1, 25):
         store.append([fact(seq)], [], [model.patch()])
         store.checkpoint(b"m", seq, [], [])

@@ -10,12 +10,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from perdure.actors import Runtime, data_directory
-from perdure.ledger import BadRequest, SupervisorStarted, View, bucket_of, record_fact
+from perdure.ledger import FORMAT, BadRequest, SupervisorStarted, View, bucket_of, record_fact
 from perdure.ledger.bucket_cache import cache_of
 from perdure.ledger.storage.patches import Patch, whole
 from perdure.ledger.store.bucket_store import open_bucket
 from perdure.policies import Limits
 from perdure.scenarios.cli import app
+from tests.ledger.directories import file_of, lived, written
+
+NOTE = "n@m:Note"
 
 
 @pytest.fixture
@@ -27,12 +30,14 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def filled(url: str, tmp_path: Path) -> str:
-    """A bucket with one fact and one storage, of which a root knows."""
+    """A bucket with some facts and one storage, of which a root knows."""
     store = open_bucket(tmp_path / "writer" / "ledger", url)
     store.boot()
     store.root_s = 0
-    fact = record_fact(View(), SupervisorStarted(1, asdict(Limits())), 1_000)
-    store.append([fact], [], [Patch("n@m:Note", 1, 1, [whole("", b"content")])])
+    come = written(tmp_path / "agent", NOTE, 1, "x")
+    view = View()
+    facts = [record_fact(view, each, 1_000) for each in (SupervisorStarted(1, asdict(Limits())), *lived(NOTE, 1, come))]
+    store.append(facts, [], [Patch(NOTE, 1, 1, [whole("", file_of(tmp_path / "agent", NOTE).read_bytes())])])
     store.close()
     return url
 
@@ -64,14 +69,83 @@ def test_doctor_verifies_it_and_names_what_is_damaged(filled: str, tmp_path: Pat
 
 
 def test_what_a_bucket_does_not_do_is_said(filled: str, tmp_path: Path) -> None:
-    for arguments in (
-        ["doctor", "--repair", "--data", filled],
-        ["backup", filled, str(tmp_path / "copies")],
-        ["restore", str(tmp_path / "copies"), filled],
+    copies = str(tmp_path / "copies")
+    for arguments, words in (
+        (["doctor", "--repair", "--data", filled], "nothing is repaired"),
+        (["backup", filled, copies], f"perdure restore {filled} {copies}"),
+        (["backup", filled, "--name", "a/b"], "letters, digits, dots"),
+        (["backup", filled, "--delete", "monday"], "has no backup 'monday'"),
+        (["backup", copies], "say where backups lie"),
+        (["backup", copies, copies, "--list"], "are for a bucket"),
+        (["restore", copies, filled], "has no whole backup"),
+        (["restore", filled, copies, "--at", "soon"], "neither the number of a slot nor a time"),
+        (["restore", filled, copies, "--at", "99"], "slot 99 is not kept"),
+        (["restore", filled, copies, "--at", "1970-01-01"], "nothing had been committed"),
+        (["restore", filled, copies, "--backup", "monday"], "has no backup 'monday'"),
+        (["restore", filled, copies, "--backup", "monday", "--at", "2"], "say --at or --backup"),
+        (["restore", copies, copies, "--at", "2"], "has no ledger"),
+        (["restore", filled, filled], "is not empty"),
+        (["restore", filled, f"{filled}2", "--replace"], "no prefix is moved aside"),
+        (["restore", f"{filled}3", copies], "has no whole backup"),
     ):
         told = said(*arguments)
         assert told.exit_code != 0
-        assert "bucket" in told.output + str(told.exception), arguments
+        assert words in told.output + str(told.exception), arguments
+    assert not (tmp_path / "copies" / "ledger").exists()
+
+
+def test_it_is_brought_into_a_directory_and_from_there_into_another_prefix(filled: str, tmp_path: Path) -> None:
+    copy, other, backups, third = str(tmp_path / "copy"), f"{filled}-2", str(tmp_path / "backups"), f"{filled}-3"
+    for source, target, words in (
+        (filled, copy, f"{filled} up to slot 2, with 1 storages, is in {copy}"),
+        (filled, other, f"{filled} up to slot 2, with 1 storages, is in {other}"),
+        (other, third, f"{other} up to slot 0, with 1 storages, is in {third}"),
+    ):
+        told = said("restore", source, target)
+        assert told.exit_code == 0, told.output
+        assert words in told.stdout
+    assert file_of(Path(copy), NOTE).read_bytes() == file_of(tmp_path / "agent", NOTE).read_bytes()
+    assert (Path(copy) / "format").read_text() == f"{FORMAT}\n"
+    assert not list(Path(copy).parent.glob("copy.restoring*"))
+    for data in (copy, other, third):
+        told = said("audit", "--json", "--data", data)
+        assert json.loads(told.stdout)["balanced"], told.output
+    assert "not empty" in str(said("restore", filled, copy).exception)
+    assert said("backup", copy, backups).exit_code == 0
+    told = said("restore", backups, f"{filled}-4")
+    assert told.exit_code == 0, told.output
+    assert f"is in {filled}-4" in told.stdout
+
+
+def test_a_backup_of_it_is_kept_in_it_until_it_is_deleted(filled: str, tmp_path: Path) -> None:
+    for name in ("", "monday", ""):
+        told = said("backup", filled, *(["--name", name] if name else []))
+        assert told.exit_code == 0, told.output
+        assert "1 storages and the ledger up to fact 3, at slot 2" in told.stdout
+    assert [line.split()[0] for line in said("backup", filled, "--list").stdout.splitlines()] == [
+        "00000001",
+        "monday",
+        "00000002",
+    ]
+    assert "has a backup 'monday' already" in str(said("backup", filled, "--name", "monday").exception)
+    assert "there are 3 backups" in said("doctor", "--data", filled).stdout
+    copy = str(tmp_path / "copy")
+    assert said("restore", filled, copy, "--backup", "monday").exit_code == 0
+    assert said("backup", filled, "--delete", "monday").exit_code == 0
+    made = json.loads(said("backup", filled, "--keep", "1", "--json").stdout)
+    assert (made["name"], made["pruned"]) == ("00000003", 2)
+    assert json.loads(said("backup", filled, "--list", "--json").stdout)[0]["slot"] == 2
+
+
+def test_doctor_names_what_is_strange_and_what_a_backup_lacks(filled: str, tmp_path: Path) -> None:
+    assert said("backup", filled).exit_code == 0
+    (tmp_path / "bucket" / "cat.jpg").write_bytes(b"cat")
+    told = said("doctor", "--data", filled)
+    assert (told.exit_code, "1 objects (cat.jpg) are not of this ledger" in told.stdout) == (0, True)
+    (pack,) = [each for each in (tmp_path / "bucket" / "storage").rglob("*") if each.is_file()]
+    pack.unlink()
+    told = said("doctor", "--data", filled)
+    assert (told.exit_code, "the backup 00000001 lacks 1 objects (storage/" in told.stdout) == (1, True)
 
 
 def test_what_changes_it_goes_through_its_supervisor_and_what_looks_at_storages_sees_those_of_this_machine(

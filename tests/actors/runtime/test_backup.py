@@ -13,8 +13,10 @@ import pytest
 from perdure.actors import Agent, Client, Detached, Fleet, RunContext, RunInfo, RunResult, Supervisor, World, exposed
 from perdure.actors.sim_world.simulation import Weather, on_death
 from perdure.ledger.maintenance.backup import Backup
+from perdure.ledger.maintenance.bucket_restoration import restore_directory_to_bucket, restore_to_directory
 from perdure.ledger.maintenance.restoration import restore_backup
 from perdure.ledger.maintenance.target import BackupTarget
+from perdure.ledger.retention import Moment
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.commands.doctor import diagnosis
@@ -150,6 +152,22 @@ def test_what_was_backed_up_amid_the_work_goes_on_from_one_moment_exactly_once(
     with Workshop(tmp_path / "copy") as copy:
         copy.rest()
         assert copy.told() == all_hops()
+
+
+def test_what_was_in_a_bucket_meanwhile_goes_on_exactly_once(tmp_path: Path) -> None:
+    data, copy, url = tmp_path / "data", tmp_path / "copy", f"file://{tmp_path}/bucket"
+    with Workshop(data, 3) as workshop:
+        workshop.begin()
+        while not all(workshop.told()):
+            pass
+        assert workshop.told() != all_hops()
+    assert restore_directory_to_bucket(data, url).findings == []
+    made = restore_to_directory(url, copy, Moment(), replace=False)
+    assert made.storages > RELAYS
+    assert not damage(copy)
+    with Workshop(copy) as again:
+        again.rest()
+        assert again.told() == all_hops()
 
 
 def test_a_supervisor_that_dies_before_the_cut_has_the_backup_begin_again(tmp_path: Path, target: BackupTarget) -> None:
