@@ -99,6 +99,7 @@ if TYPE_CHECKING:
         begun_at_ms,
         everywhere,
         newest_first,
+        storages_in,
         version_in,
     )
     from perdure.actors.runtime.log_files import LogFiles, WantedLogs

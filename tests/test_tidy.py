@@ -47,6 +47,7 @@ IMPURE_IN_LEDGER = {
     "ledger/maintenance/looking.py",
     "ledger/maintenance/replica.py",
     "ledger/maintenance/storage_changes.py",
+    "ledger/maintenance/storage_sources.py",
     "ledger/replica_settings.py",
     "ledger/maintenance/copies.py",
     "ledger/maintenance/restoration.py",

@@ -22,7 +22,7 @@ from perdure.actors.life.handle import Handle, address_of
 from perdure.actors.link.caller import CallerSide
 from perdure.actors.link.messages import Plain
 from perdure.actors.runtime.client import Client
-from perdure.ledger import AGENTS, PerdureError, agent_id, path_of, sub_agent_id
+from perdure.ledger import PerdureError, agent_id, path_of, sub_agent_id
 
 T = TypeVar("T")
 
@@ -78,7 +78,7 @@ class Backend:
         neighbours: GatewayBus | None,
     ) -> None:
         self.neighbours = neighbours or GatewayBus()
-        self.data, self.storages, self.backups, self.stopper = data, data / AGENTS, backups, stopper
+        self.data, self.backups, self.stopper = data, backups, stopper
         self.registry, self.security, self.striker = registry, security, striker
         self._connection = ClientConnection(opener)
         self._may_address = may_address

@@ -26,6 +26,7 @@ from perdure.ledger import (
     NoLongerServed,
     SupervisorUnreachable,
     check_format,
+    given_as,
     keep_whole,
     keep_word,
 )
@@ -201,7 +202,7 @@ def refuse_if_stopped(data: Path, address: str) -> None:
     record = _written(data)
     if record is not None and record.stopped and record.address == address:
         advice = "open it anew: what was under way goes on then"
-        raise NoLongerServed(str(data), "what served it was stopped (`perdure stop`)", advice)
+        raise NoLongerServed(given_as(data), "what served it was stopped (`perdure stop`)", advice)
 
 
 def forget_record(data: Path, address: str) -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from perdure import ledger
 from perdure.actors.code.naming import load_type
@@ -19,13 +19,15 @@ from perdure.ledger import (
     NOBODY,
     BadRequest,
     CarriedDisk,
-    CarryingStore,
     Claim,
     begin_cache,
     own_folder,
     replica_of,
 )
 from perdure.policies import Limits
+
+if TYPE_CHECKING:
+    from perdure.ledger.store.bucket_store import BucketStore  # which brings what reaches buckets with it
 
 LOGS: Final = "logs"
 
@@ -133,7 +135,7 @@ class Deployment(NamedTuple):
         return self.part("agent_storages", self.part("disk", self.data / "agents"))
 
 
-def bucket_store(place: Path, url: str, claim: Claim = NOBODY, *, looks: bool = False) -> CarryingStore:
+def bucket_store(place: Path, url: str, claim: Claim = NOBODY, *, looks: bool = False) -> BucketStore:
     """The ledger in a bucket, with its cache at a place; with `looks` to look at it only. Raises `BadRequest` if what reaches buckets is
     not installed."""
     with _bucket_needed("data", url):

@@ -40,7 +40,7 @@ from perdure.actors.ray_world.ray_internals import (
     shut_down,
     silence_worker_logs,
 )
-from perdure.ledger import SupervisorUnreachable
+from perdure.ledger import SupervisorUnreachable, given_as
 from perdure.policies import Limits
 
 NAMESPACE: Final = "perdure"
@@ -95,7 +95,7 @@ def join_recorded(data: Path) -> bool:
     """
     known = read_record(data)
     if known is None:
-        raise ValueError(f"there is no Ray for {data}")
+        raise ValueError(f"there is no Ray for {given_as(data)}")
     with ray_environment({AUTH: known.auth}):
         _init(address=known.address)
         try:
@@ -109,7 +109,9 @@ def join_recorded(data: Path) -> bool:
 def join_again(data: Path, address: str | None) -> bool:
     """Join again. Returns False: it is not our own. Raises `SupervisorUnreachable` if that Ray has ended."""
     if not join(data, address):
-        raise SupervisorUnreachable(f"the Ray that served {data} has ended. Open it anew to start one from here")
+        raise SupervisorUnreachable(
+            f"the Ray that served {given_as(data)} has ended. Open it anew to start one from here"
+        )
     return False
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
+from pathlib import Path
 
 from pydantic_core import to_jsonable_python
 
@@ -16,7 +16,7 @@ from perdure.actors.gateway.security import Scope
 from perdure.actors.life.handle import Method, tell
 from perdure.actors.rest import models
 from perdure.actors.rest.table import ApiRequest, Handlers, Operation
-from perdure.actors.runtime.inspecting import agent_told, everywhere, rows_of
+from perdure.actors.runtime.inspecting import Everywhere, Told, agent_told, everywhere, rows_of, storages_in
 from perdure.ledger import BadRequest, name_of, type_of
 
 
@@ -30,14 +30,11 @@ class AgentHandlers(Handlers):
         if not name_of(agent) or not type_of(agent):
             raise BadRequest("agent", f"{agent!r:.200} is no address of an agent; one is name@module:Class")
         known = await self._backend.ask("agent", agent)
-        folder = self._backend.storages
-        told = await asyncio.to_thread(agent_told, known, folder, agent)
+        told = await asyncio.to_thread(_told, self._backend.data, known, agent, sql)
         if told is None:
             raise NoSuchAgent(
                 f"{agent!r:.200} is asleep or unknown: it has no storage, and the ledger holds nothing for it"
             )
-        if sql is not None:
-            told = {**told, "rows": await asyncio.to_thread(rows_of, folder, agent, sql)}
         return told
 
     @Operation("GET", "/api/fibers", models.WorkTold, query=models.WorkAsked)
@@ -57,8 +54,7 @@ class AgentHandlers(Handlers):
 
     async def _work(self, kind: str, asked: ApiRequest) -> object:
         which: models.WorkAsked = asked.query
-        folder = self._backend.storages
-        found = await asyncio.to_thread(partial(everywhere, kind, folder, which.storages, failed=which.failed))
+        found = await asyncio.to_thread(_work_of_all, self._backend.data, kind, which)
         return {
             "rows": found.rows[: which.limit],
             "all": len(found.rows),
@@ -119,3 +115,14 @@ def _exposed(reached: Reached, name: str) -> Callable[..., object]:
             "method", f"{name} gives its values bit by bit; follow it over a WebSocket, or over a handle of a `Runtime`"
         )
     return function
+
+
+def _told(data: Path, known: Told | None, agent: str, sql: str | None) -> Told | None:
+    with storages_in(data) as source:
+        told = agent_told(known, source, agent)
+        return told if told is None or sql is None else {**told, "rows": rows_of(source, agent, sql)}
+
+
+def _work_of_all(data: Path, kind: str, which: models.WorkAsked) -> Everywhere:
+    with storages_in(data) as source:
+        return everywhere(kind, source, which.storages, failed=which.failed)

@@ -60,7 +60,8 @@ class LogHandlers(Handlers):
 
     @Operation("GET", "/api/logs", LogsTold, query=LogsAsked)
     async def show_logs(self, asked: ApiRequest) -> object:
-        """What agents' code printed and logged, wherever it ran. At most `logs_bytes_max` of it is kept."""
+        """What agents' code printed and logged, wherever it ran; of a ledger in a bucket, on the gateway's machine alone. At most
+        `logs_bytes_max` of it is kept."""
         which: LogsAsked = asked.query
         work = LogFiles(self._backend.data / LOGS).newest
         return {"records": await asyncio.to_thread(work, which.wanted(which.since_ms), which.last)}

@@ -20,7 +20,7 @@ from perdure.actors.gateway.security import Scope
 from perdure.actors.rest.table import ApiRequest, Handlers, Operation, Taken
 from perdure.actors.runtime.tending import Asking, ServedSteward, served_findings
 from perdure.actors.tasks import awaited
-from perdure.ledger import LedgerError
+from perdure.ledger import LedgerError, bucket_of
 from perdure.ledger.maintenance.backup import Backup, BackupSummary, prune
 from perdure.ledger.maintenance.target import BackupTarget
 from perdure.policies import JsonObject
@@ -100,6 +100,8 @@ class KeepingHandlers(Handlers):
         Only what has changed since the last backup is copied. It is answered when the backup is whole. Who asks while one is being made
         is answered with that one.
         """
+        if url := bucket_of(self._backend.data):
+            raise Forbidden(f"{url} is a bucket, and what is here is a cache; see `perdure backup --help`")
         place = self._backend.backups
         if not place:
             raise Forbidden("this gateway has no place for backups; start it with --backups PLACE")

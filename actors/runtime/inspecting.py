@@ -5,9 +5,11 @@ Everything here blocks. What storages tell is what was durable a moment ago.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -15,8 +17,10 @@ from perdure.actors.chat.turn import Turn
 from perdure.actors.jobs.callback_rows import CallbackRow
 from perdure.actors.jobs.fiber import Fiber
 from perdure.actors.life.migration import FIRST
-from perdure.ledger import unpack
-from perdure.ledger.maintenance.looking import Looked, look, opened_copy, places_in
+from perdure.actors.ray_world.deployment import bucket_store
+from perdure.ledger import AGENTS, LEDGER, bucket_of, unpack
+from perdure.ledger.maintenance.looking import Looked, look, opened_copy
+from perdure.ledger.maintenance.storage_sources import BucketSource, DirectorySource, StorageSource
 from perdure.ledger.storage.agent_storages import FIBER, QUEUED, SCHEDULE, STATE, TURN, VERSION
 from perdure.policies import CallbackStatus, FiberStatus, TurnStatus
 
@@ -118,10 +122,25 @@ class Everywhere(NamedTuple):
     unreadable: list[str]
 
 
-def agent_told(known: Told | None, directory: Path, agent: str, *, whole: bool = True) -> Told | None:
+@contextmanager
+def storages_in(data: Path) -> Iterator[StorageSource]:
+    """The storages of a directory, or those that its bucket has now. Raises a `LedgerError` if the bucket cannot be read."""
+    if not (url := bucket_of(data)):
+        yield DirectorySource(data / AGENTS)
+        return
+    # In a cache of its own, because a supervisor may have the other one.
+    with (
+        TemporaryDirectory(prefix="perdure-") as cache,
+        closing(bucket_store(Path(cache) / LEDGER, url, looks=True)) as store,
+    ):
+        store.boot()
+        yield BucketSource(store)
+
+
+def agent_told(known: Told | None, source: StorageSource, agent: str, *, whole: bool = True) -> Told | None:
     """What is known of an agent: where it is, its mail and work, and if that is wanted (`whole`) its state and tables. `known` is what the
     ledger says. None if it is unknown."""
-    with opened_copy(directory, agent) as storage:
+    with opened_copy(source, agent) as storage:
         if known is None and storage is None:
             return None
         told: Told = known or {"agent": agent, "host": None}
@@ -138,7 +157,7 @@ def agent_told(known: Told | None, directory: Path, agent: str, *, whole: bool =
 
 def everywhere(
     kind: str,
-    directory: Path,
+    source: StorageSource,
     storages_max: int | None = None,
     *,
     failed: bool,
@@ -147,8 +166,8 @@ def everywhere(
     """The work of one kind, of all storages or of those that were written last; `lives` are of the agents that are awake."""
     rows: list[Told] = []
     problems: list[str] = []
-    places = places_in(directory)[:storages_max] if directory.is_dir() else []
-    for found in look(directory, places, RECORDS_OF_WORK):
+    places = source.places()[:storages_max]
+    for found in look(source, places, RECORDS_OF_WORK):
         if found.problem:
             problems.append(f"{found.place}: {found.problem}")
         else:
@@ -160,9 +179,9 @@ def newest_first(rows: list[Told], *, failed: bool) -> list[Told]:
     return sorted((row for row in rows if row["is_failed"] or not failed), key=begun_at_ms, reverse=True)
 
 
-def rows_of(directory: Path, agent: str, storage_sql: str) -> list[Told]:
+def rows_of(source: StorageSource, agent: str, storage_sql: str) -> list[Told]:
     """Rows of an agent's tables, by a question that changes nothing. Raises `BadRequest` for one that cannot be answered."""
-    with opened_copy(directory, agent) as storage:
+    with opened_copy(source, agent) as storage:
         if storage is None:
             return []
         answer = storage.ask(storage_sql)

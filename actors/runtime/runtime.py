@@ -558,6 +558,6 @@ def check_limits(demanded: Limits, in_force: Limits, data: Path) -> None:
         said = "; ".join(f"{name} is {getattr(in_force, name):,}, not {getattr(demanded, name):,}" for name in names)
         raise BadRequest(
             f"limits.{names[0]}",
-            f"the supervisor that serves {data} was started with other limits: {said}. "
+            f"the supervisor that serves {given_as(data)} was started with other limits: {said}. "
             "Leave `limits` out to take those in force, or end that supervisor's cluster first",
         )

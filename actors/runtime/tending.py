@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.actors.runtime.directory_files import findings_in
-from perdure.ledger import AGENTS, LEDGER, KnownAgent, KnownAgents
+from perdure.ledger import AGENTS, LEDGER, KnownAgent, KnownAgents, bucket_of, given_as
 from perdure.ledger.maintenance.examination import examine_storages
 from perdure.ledger.store.integrity import Finding, lock_of
 
@@ -38,11 +38,14 @@ def served_findings(ask: Asking, data: Path, *, deep: bool = False) -> list[Find
     told = ask("ps", 0)
     served = told["supervisor"]
     who = f"process {served['pid']} on {served['node']}"
-    what = f"{data} is served by {who}, which has verified the ledger when it started"
+    what = f"{given_as(data)} is served by {who}, which has verified the ledger when it started"
     findings = [Finding("ok", what, "stop it to look again")]
     advice = "mend the cause; hosts are tried again by themselves, and what waits for one goes on then"
     findings += [Finding("damage", each["told"], advice) for each in told["unstartable"]]
     findings += [Finding("warning", each["told"], ADVICE) for each in told["elsewhere"]]
+    if url := bucket_of(data):  # what is here is a cache
+        advice = f"`perdure doctor --deep --data {url}` does"
+        return [*findings, Finding("ok", "what is in the bucket was not verified again here", advice)]
     if not lock_of(data / LEDGER).exists():
         what = f"the lock of the ledger was deleted while {who} serves it, so another process could begin to write beside it"
         findings.append(Finding("damage", what, "stop what serves it with `perdure stop`, and start it again"))

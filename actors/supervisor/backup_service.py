@@ -11,12 +11,13 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 from perdure.actors.link.messages import Fields, Plain
 from perdure.actors.link.questions import Keep
 from perdure.actors.ports import World
 from perdure.actors.supervisor.checkpoints import Checkpoints
-from perdure.ledger import BadRequest, LedgerError, StorageError, Store, View, standing_of
+from perdure.ledger import BadRequest, CarryingStore, LedgerError, StorageError, Store, View, standing_of
 from perdure.ledger.maintenance.cut import STAGE, read_known, stage_cut
 from perdure.ledger.storage.agent_storages import stored_below
 
@@ -47,6 +48,8 @@ class BackupService:
         self._cut: Callable[[], None] | None = None
 
     def stored_below(self, agent_id: str) -> int:
+        if self._store.carries_storages:
+            return sum(each != agent_id for each in cast("CarryingStore", self._store).storages_of(agent_id))
         return 0 if self._storages is None else stored_below(self._storages, agent_id)
 
     async def answer(self, asked: Keep) -> Plain:

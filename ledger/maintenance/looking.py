@@ -1,4 +1,4 @@
-"""What lies in the storages of agents, read from copies (`copying`): an agent that sleeps is not woken, one at work is not held up.
+"""What lies in the storages of agents, read from copies (`storage_sources`): an agent that sleeps is not woken, one at work is not held up.
 
 What is found is what was durable at that moment.
 """
@@ -17,12 +17,8 @@ import duckdb
 from perdure.ledger.duckdb_format import is_damage
 from perdure.ledger.errors import WAY_OUT, BadRequest, StorageError, StorageLost
 from perdure.ledger.maintenance.copies import CopyReader, QueryResult, read_records
-from perdure.ledger.maintenance.copying import copy_storage
-from perdure.ledger.maintenance.listing import list_storages
-from perdure.ledger.storage.after_power_cut import redo
-from perdure.ledger.storage.file_disk import is_log_at, place_of
-from perdure.ledger.storage.this_machine import boot_id
-from perdure.policies import INFINITY
+from perdure.ledger.maintenance.storage_sources import StorageSource
+from perdure.ledger.storage.file_disk import is_log_at
 
 ROWS_MAX = 1_000  # of an answer to a query
 _RECORDS = "SELECT number, kind, key, body FROM {0}.perdure.records WHERE kind IN ({1})"
@@ -49,27 +45,19 @@ class Table(NamedTuple):
     rows: int
 
 
-def places_in(directory: Path, bytes_max: float = INFINITY) -> list[str]:
-    # Those that were written last come first.
-    found = list_storages(directory).storages
-    stamps = {place: [stamp for stamp in each if stamp is not None] for place, each in found.items()}
-    small = [place for place, each in stamps.items() if sum(size for _, size, _ in each) <= bytes_max]
-    return sorted(small, key=lambda place: -max(written_ns for _, _, written_ns in stamps[place]))
-
-
-def look(directory: Path, places: Collection[str], kinds: Collection[str]) -> Iterator[Looked]:
+def look(source: StorageSource, places: Collection[str], kinds: Collection[str]) -> Iterator[Looked]:
     # A storage that is deleted meanwhile is left out.
     with TemporaryDirectory(prefix="perdure-look-") as folder, CopyReader() as reader:
         copy = Path(folder) / "copy.db"
         for place in places:
-            found = _copied(reader, directory, place, copy, kinds)
+            found = _copied(reader, source, place, copy, kinds)
             if found is not None:
                 yield found
 
 
-def _copied(reader: CopyReader, directory: Path, place: str, copy: Path, kinds: Collection[str]) -> Looked | None:
+def _copied(reader: CopyReader, source: StorageSource, place: str, copy: Path, kinds: Collection[str]) -> Looked | None:
     try:
-        if copy_storage(directory / place, copy) is None:
+        if not source.copy(place, copy):
             return None
         if is_log_at(copy):
             return _looked_in_log(copy, place, kinds)
@@ -129,17 +117,16 @@ class OneStorage:
 
 
 @contextmanager
-def opened_copy(directory: Path, agent_id: str) -> Iterator[OneStorage | None]:
+def opened_copy(source: StorageSource, agent_id: str) -> Iterator[OneStorage | None]:
     """A copy of the storage of an agent; None if it has none. Raises `StorageError` if it cannot be read."""
-    redo(directory, boot_id())
-    place = place_of(agent_id)
+    place = source.place_of(agent_id)
     with TemporaryDirectory(prefix="perdure-look-") as folder, CopyReader() as reader:
         copy = Path(folder) / "copy.db"
         try:
-            if copy_storage(directory / place, copy) is None:
+            if not source.copy(place, copy):
                 yield None
                 return
             with reader.attached(copy) as name:
                 yield OneStorage(reader, name, place)
         except (OSError, duckdb.Error) as problem:
-            raise StorageError(agent_id, f"{directory / place} cannot be read: {problem}") from problem
+            raise StorageError(agent_id, f"{source.name}/{place} cannot be read: {problem}") from problem

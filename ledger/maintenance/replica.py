@@ -55,10 +55,6 @@ class Follower(BucketStore):
         self._adopts = False
 
     @property
-    def url(self) -> str:
-        return self._bucket.url
-
-    @property
     def mark(self) -> Mark:
         """How far it has come."""
         return self._mark

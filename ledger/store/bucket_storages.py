@@ -19,7 +19,7 @@ import duckdb
 
 from perdure.ledger.codec import pack, unpack
 from perdure.ledger.errors import LedgerDamaged
-from perdure.ledger.ids import is_within
+from perdure.ledger.ids import is_within, name_of
 from perdure.ledger.slots import digest_of
 from perdure.ledger.storage.patches import FilePatch, Patch, StorageImage, image_after
 from perdure.ledger.storage.signed_storage import SignedBlock, SignedStorage
@@ -36,6 +36,9 @@ _COLUMNS: Final = {
     "storage_blocks": "agent_id VARCHAR, file VARCHAR, nth INT, pack VARCHAR, start INT, size INT, digest BLOB",
     "storage_packs": "pack VARCHAR, size INTEGER",
 }
+
+_NEWEST: Final = """SELECT agent_id, any_value(s.sizes) FROM storages s LEFT JOIN storage_blocks b USING (agent_id)
+    GROUP BY agent_id ORDER BY max(b.pack) DESC NULLS LAST"""
 
 
 def drop_storages(con: duckdb.DuckDBPyConnection) -> None:
@@ -161,6 +164,21 @@ class BucketStorages:
             rows = con.execute("SELECT agent_id FROM storages WHERE starts_with(agent_id, $1)", [agent_id]).fetchall()
             known = dict.fromkeys([*(agent for (agent,) in rows), *self._tails])
             return [each for each in known if self.may_have(each) and (not agent_id or is_within(each, agent_id))]
+
+    def newest(self, con: duckdb.DuckDBPyConnection) -> dict[str, int]:
+        """The agents, without code that travels, and how many bytes their storages have. Those that were written last come first: by
+        their slots, and before the last root by the packs, of which each is of one root; what is packed anew counts as written then."""
+        with self._lock:
+            bases = {agent: unpack(sizes) for agent, sizes in con.execute(_NEWEST).fetchall()}
+            tails = {agent: [patch for _, patch in self._tails[agent]] for agent in self._newest_tails()}
+        return {
+            agent: _bytes_after(bases.get(agent, {}), tails.get(agent, ()))
+            for agent in dict.fromkeys([*tails, *bases])
+            if name_of(agent) and self.may_have(agent)
+        }
+
+    def _newest_tails(self) -> list[str]:
+        return sorted(self._tails, key=lambda agent: self._tails[agent][-1][0], reverse=True)
 
     # a root
 
@@ -352,6 +370,15 @@ class PackWriter:
             self._put(name, b"".join(self._parts))
             self.made[name] = self._size
             self._parts, self._size = [], 0
+
+
+def _bytes_after(sizes: Mapping[str, int], tail: Iterable[Patch]) -> int:
+    after = dict(sizes)
+    for patch in tail:
+        if patch.is_deletion:
+            after.clear()
+        after |= {part.file: part.size for part in patch.parts}
+    return sum(after.values())
 
 
 def _insert(con: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Sequence[object]]) -> None:

@@ -170,6 +170,11 @@ class BucketStore(DuckDBStore):
         self._is_whole = False  # nothing of what a boot reads is missing, so a root may be announced
         self._answered = 0  # the last knock that was
 
+    @property
+    def url(self) -> str:
+        """Of the bucket."""
+        return self._bucket.url
+
     def _fill(self) -> None:
         self._life, self._answered = JournalLife(self._token(8)), 0
         self._bucket.at_once([self._check_prefix, self._take_hint])
@@ -240,7 +245,8 @@ class BucketStore(DuckDBStore):
             self._drop_files()
             return self._boot()
         self._storages.begin(con)
-        self._is_whole, self._tries_max = not self._looks, math.inf
+        self._is_whole = not self._looks
+        self._tries_max = _OPENING_TRIES if self._looks else math.inf
         return boot
 
     def _take_hint(self) -> None:
@@ -416,6 +422,11 @@ class BucketStore(DuckDBStore):
     def storages_of(self, agent_id: str) -> list[str]:
         with self._reading() as con:
             return self._storages.family(con, agent_id)
+
+    def newest_storages(self) -> dict[str, int]:
+        """The agents that have storages, with how many bytes each has. Those that were written last come first."""
+        with self._reading() as con:
+            return self._storages.newest(con)
 
     def checkpoint(self, meta: bytes, upto_seq: int, records: list[Record], forgotten: list[str]) -> None:
         """As that of every store. What is forgotten is gone from the bucket with the next root."""

@@ -6,15 +6,17 @@ An agent's storage is read from a copy, whether the agent sleeps or is at work. 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
 from perdure import actors
-from perdure.ledger import AGENTS, BadRequest, name_of, type_of
-from perdure.ledger.maintenance.looking import OneStorage, look, opened_copy, places_in
+from perdure.ledger import BadRequest, LedgerError, name_of, type_of
+from perdure.ledger.maintenance.looking import OneStorage, look, opened_copy
+from perdure.ledger.maintenance.storage_sources import StorageSource
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
@@ -23,6 +25,7 @@ from perdure.scenarios.commands.shown import instant, json_of, print_pairs, prin
 if TYPE_CHECKING:
     from perdure.actors import Runtime
 
+T = TypeVar("T")
 Told = dict[str, Any]
 
 Agent = Annotated[str, typer.Argument(metavar="AGENT", help="An agent's address, as name@module:Class.")]
@@ -96,20 +99,41 @@ def inspect(
         perdure inspect "anna@desk.agents:Assistant"
         perdure inspect "anna@desk.agents:Assistant" --sql "SELECT * FROM pages LIMIT 10"
     """
-    with opened(data) as ledger:
-        told = about(ledger, data, agent, whole=sql is None)
-    if sql is None:
-        show_agent(told, as_json=as_json)
+    with opened(data) as ledger, storages_of(ledger, data) as storages:
+        told = about(ledger, storages, agent, whole=sql is None)
+        if sql is not None:
+            with opened_copy(storages, agent) as storage:
+                _print_answer(agent, storage, sql, as_json=as_json)
+            return
+    show_agent(told, as_json=as_json)
+
+
+@contextmanager
+def storages_of(ledger: ColdLedger | Runtime, data: Path) -> Iterator[StorageSource]:
+    """The storages of the directory, or bucket, that was opened."""
+    if isinstance(ledger, ColdLedger):
+        yield ledger.storages
         return
-    with opened_copy(data / AGENTS, agent) as storage:
-        _print_answer(agent, storage, sql, as_json=as_json)
+    with actors.storages_in(data) as storages:
+        yield storages
 
 
-def about(ledger: ColdLedger | Runtime, data: Path, agent: str, *, whole: bool = False) -> Told:
+def of_storages(
+    ledger: ColdLedger | Runtime, data: Path, work: Callable[[StorageSource], T], without: Callable[[str], T]
+) -> T:
+    """What this tells of the storages; or of the problem, where a bucket cannot be read from here. What serves it answers all the same."""
+    try:
+        with storages_of(ledger, data) as storages:
+            return work(storages)
+    except (LedgerError, BadRequest) as problem:
+        return without(str(problem))
+
+
+def about(ledger: ColdLedger | Runtime, storages: StorageSource, agent: str, *, whole: bool = False) -> Told:
     """What is known of an agent; its state and tables, too, if it is to be `whole`. Raises `BadRequest` if it is unknown."""
     if not name_of(agent) or not type_of(agent):
         raise BadRequest("agent", f"{agent!r} is no address of an agent; one is name@module:Class")
-    told: Told | None = actors.agent_told(ledger.ask("agent", agent), data / AGENTS, agent, whole=whole)
+    told: Told | None = actors.agent_told(ledger.ask("agent", agent), storages, agent, whole=whole)
     if told is None:
         raise BadRequest(
             "agent", f"{agent} is asleep or unknown: it has no storage, and the ledger holds nothing for it"
@@ -137,12 +161,12 @@ def show_agent(told: Told, *, as_json: bool) -> None:
             _print(kind, urgent_first[:SHOWN_OF_AGENT])
 
 
-def tally(data: Path, most: int) -> Told:
+def tally(storages: StorageSource, most: int) -> Told:
     """How much background work is open, and how much has failed, by the storages that were written last and are not large."""
-    places, total = places_in(data / AGENTS, SMALL_BYTES)[:most], len(places_in(data / AGENTS))
+    places, total = storages.places(SMALL_BYTES)[:most], len(storages.places())
     counts = {kind: {"open": 0, "failed": 0, "all": 0} for kind in actors.KINDS_OF_WORK}
     problems = []
-    for found in look(data / AGENTS, places, actors.RECORDS_OF_WORK):
+    for found in look(storages, places, actors.RECORDS_OF_WORK):
         problems += [found.place] if found.problem else []
         for kind, tell in actors.KINDS_OF_WORK.items() if not found.problem else ():
             for name, count in tally_of(tell(found, actors.NOT_AWAKE)).items():
@@ -165,15 +189,15 @@ def counted(kind: str, counts: dict[str, int]) -> str:
 
 
 def _list(kind: str, data: Path, agent: str | None, limit: int, *, failed: bool, as_json: bool) -> None:
-    with opened(data) as ledger:
+    with opened(data) as ledger, storages_of(ledger, data) as storages:
         served = ledger.ask("ps", 0)["supervisor"]
         if agent is not None:
-            rows = actors.newest_first(about(ledger, data, agent).get(kind, []), failed=failed)
+            rows = actors.newest_first(about(ledger, storages, agent).get(kind, []), failed=failed)
             found = actors.Everywhere(rows, storages=1, unreadable=[])
         else:
             awake = {} if isinstance(ledger, ColdLedger) else actors.standing_by(ledger.ask)
             lives = {each: its.incarnation for each, its in awake.items() if its.is_awake}
-            found = actors.everywhere(kind, data / AGENTS, failed=failed, lives=lives)
+            found = actors.everywhere(kind, storages, failed=failed, lives=lives)
     chosen, count, problems = found
     if as_json:
         about_it = {"supervisor": served, "storages": count, "unreadable": problems, "all": len(chosen)}

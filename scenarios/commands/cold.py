@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
@@ -32,7 +31,7 @@ from perdure.ledger import (
     run_from,
     unpack_opened,
 )
-from perdure.ledger.storage.agent_storages import stored_below
+from perdure.ledger.maintenance.storage_sources import BucketSource, DirectorySource, StorageSource
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.ledger.store.integrity import is_begun
 from perdure.policies import Limits
@@ -42,29 +41,35 @@ FAMILY_MAX: Final = 100_000
 
 
 class ColdLedger:
-    """Answers like a supervisor, from the files. Raises a `LedgerError` if they cannot be opened."""
+    """Answers like a supervisor, from the files. Raises a `LedgerError` if they cannot be opened.
+
+    Attributes:
+        storages: of the agents.
+    """
 
     def __init__(self, data: Path) -> None:
         with ExitStack() as undo:
-            self._store = self._of_bucket(url, undo) if (url := bucket_of(data)) else self._of_directory(data)
+            url = bucket_of(data)
+            self._store, self.storages = self._of_bucket(url, undo) if url else self._of_directory(data)
             undo.callback(self._store.close)
             boot = self._store.boot()
             self._undo = undo.pop_all()
         self._view = restore(boot)
-        limits, below = Limits.recorded(self._view.limits), partial(stored_below, data / AGENTS)
+        limits, below = Limits.recorded(self._view.limits), self.storages.below
         self._books = actors.Books(self._view, self._store, limits, boot.findings, self._now_ms, below)
 
-    def _of_bucket(self, url: str, undo: ExitStack) -> Store:
+    def _of_bucket(self, url: str, undo: ExitStack) -> tuple[Store, StorageSource]:
         # In a cache of its own, because a supervisor may have the other one.
         cache = undo.enter_context(TemporaryDirectory(prefix="perdure-"))
-        return actors.bucket_store(Path(cache) / LEDGER, url, looks=True)
+        store = actors.bucket_store(Path(cache) / LEDGER, url, looks=True)
+        return store, BucketSource(store)
 
-    def _of_directory(self, data: Path) -> Store:
+    def _of_directory(self, data: Path) -> tuple[Store, StorageSource]:
         path = data / LEDGER
         actors.check_directory(data)
         if not is_begun(path):
             raise BadRequest("data", f"there is no ledger in {data}: nothing has run there; see that the path is right")
-        return DuckDBStore(path)
+        return DuckDBStore(path), DirectorySource(data / AGENTS)
 
     def __enter__(self) -> Self:
         return self

@@ -15,8 +15,9 @@ import typer
 
 from perdure import actors
 from perdure.actors import LOGS, mistakable, read_record
-from perdure.ledger import AGENTS, HARD, BadRequest, Status, bucket_of, given_as, lasting, name_of, type_of
-from perdure.scenarios.commands.background import about, counted, show_agent, tally
+from perdure.ledger import HARD, BadRequest, Status, bucket_of, given_as, lasting, name_of, type_of
+from perdure.ledger.maintenance.storage_sources import StorageSource
+from perdure.scenarios.commands.background import about, counted, of_storages, show_agent, storages_of, tally
 from perdure.scenarios.commands.cold import ColdLedger
 from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
@@ -96,13 +97,13 @@ def ps(
         watch(data, limit, as_json=as_json)
         return
     if agent is not None:
-        with opened(data) as ledger:
-            show_agent(about(ledger, data, agent), as_json=as_json)
+        with opened(data) as ledger, storages_of(ledger, data) as storages:
+            show_agent(about(ledger, storages, agent), as_json=as_json)
         return
     with opened(data) as ledger:
         told = ledger.ask("ps", limit) | {"gateways": _gateways(ledger)}
         if not listing:
-            told |= {"background": tally(data, STORAGES_MAX)}
+            told |= {"background": of_storages(ledger, data, _tally, lambda problem: {"problem": problem})}
         if listing:
             # One more than the page has tells whether there are older ones.
             found = ledger.ask("list", parent, chosen, None, page * limit + 1, "newest")
@@ -117,6 +118,10 @@ def ps(
             print(f"\nThere are older ones: --page {page + 1}.")
     else:
         _print_overview(data, told)
+
+
+def _tally(storages: StorageSource) -> dict[str, Any]:
+    return tally(storages, STORAGES_MAX)
 
 
 # The processes of a gateway belong to the program that started them, and not to the supervisor.
@@ -166,6 +171,8 @@ def _some(count: int, what: str) -> str:
 
 
 def _background(told: dict[str, Any]) -> str:
+    if "problem" in told:
+        return f"not known, since the storages cannot be read from here: {told['problem']}"
     if not told["storages"]:
         return "none: no agent has a storage"
     found = "; ".join(f"{kind} {counted(kind, told[kind])}" for kind in actors.KINDS_OF_WORK)
@@ -297,7 +304,7 @@ def clear(
         print(f"{_runs(told['runs'])} cleared.")
         return
     if status is None and older_than is None:
-        _confirm(f"all runs in {data} would be cleared", yes=yes)
+        _confirm(f"all runs in {given_as(data)} would be cleared", yes=yes)
     with opened(data) as ledger:
         count = ledger.clear(status=None if status is None else [str(each) for each in status], older_than=before_ms)
     print(f"{_runs(count)} cleared.")
@@ -377,13 +384,18 @@ def _runs(count: int) -> str:
 def _directory(data: Path, ledger: ColdLedger | Runtime) -> dict[str, Any]:
     told = ledger.ask("ps", 0)
     files = [path for path in data.rglob("*") if path.is_file()]
-    record = read_record(data)
+    record, megabytes = read_record(data), round(sum(path.stat().st_size for path in files) / 1_048_576, 1)
+    here = (
+        {"cache": str(data.resolve()), "megabytes in the cache": megabytes}
+        if bucket_of(data)
+        else {"megabytes": megabytes}
+    )
     return {
         "directory": bucket_of(data) or str(data.resolve()),
         "cluster": record.address if record is not None else "none",
-        "megabytes": round(sum(path.stat().st_size for path in files) / 1_048_576, 1),
+        **here,
         "logs": f"{data.resolve() / LOGS}, shown by perdure logs",
-        "storages": len(list((data / AGENTS).rglob("*.db"))),
+        "storages": of_storages(ledger, data, lambda storages: len(storages.places()), str),
         "facts": told["facts"],
         "supervisor lives": told["epoch"],
         **ledger.ask("limits"),

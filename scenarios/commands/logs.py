@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from perdure.actors import LOGS, LogFiles, WantedLogs
-from perdure.ledger import BadRequest, check_format
+from perdure.ledger import BadRequest, bucket_of, check_format
 from perdure.scenarios.commands.options import HERE, Data, duration_ms
 
 POLL_S: Final = 0.3
@@ -50,6 +50,7 @@ def logs(
     What the tools of a chat agent print is the agent's too: functions, and agents that its model calls, with what they ask for in turn.
 
     The logs lie in the data directory, and are read there: nothing is asked or started. They are bounded by the limit `logs_bytes_max`.
+    Of a bucket each machine has those of its own processes, and shows no others.
 
     Examples:
         perdure logs
@@ -60,6 +61,11 @@ def logs(
         raise BadRequest("data", f"there is no directory {data}")
     check_format(data)
     since_ms = 0 if since is None else time.time_ns() // 1_000_000 - duration_ms(since, "since")
+    if url := bucket_of(data):
+        print(
+            f"perdure: these are the logs of this machine alone; other machines of {url} have their own",
+            file=sys.stderr,
+        )
     files, wanted = LogFiles(data / LOGS), WantedLogs(whose or "", since_ms, level.upper(), without_tools=own)
     newest = files.newest(wanted, last)
     _print(newest, as_json=as_json)

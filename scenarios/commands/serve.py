@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from perdure.actors import Gateways, Runtime, ServePlan, bound, check_certificate, stop_serving, token_digest
-from perdure.ledger import BadRequest
+from perdure.ledger import BadRequest, given_as
 from perdure.scenarios.cast.demo import PLACE, Repeater
 from perdure.scenarios.commands.options import HERE, Data, TakeOver
 from perdure.scenarios.commands.stop import stopped_words
@@ -124,10 +124,10 @@ async def _serve(runtime: Runtime, plan: ServePlan, workers: int, data: Path) ->
         loop.add_signal_handler(each, stopped.set)
     await gateways.start()
     try:
-        print(f"Perdure serves {data} at {plan.url} (Ctrl-C ends it)", flush=True)
+        print(f"Perdure serves {given_as(data)} at {plan.url} (Ctrl-C ends it)", flush=True)
         wish = await _first(stopped.wait(), gateways.kept(), gateways.stop_wish(), gateways.stopped())
         if isinstance(wish, str):
-            _say(f"{data}: {wish}, so this gateway ends too; `perdure serve` serves it again")
+            _say(f"{given_as(data)}: {wish}, so this gateway ends too; `perdure serve` serves it again")
     finally:
         print("Draining.", file=sys.stderr, flush=True)
         await gateways.stop()

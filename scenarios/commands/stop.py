@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from perdure import actors
-from perdure.ledger import LEDGER, BadRequest
+from perdure.ledger import LEDGER, BadRequest, given_as
 from perdure.ledger.store.integrity import refuse_if_in_use
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import json_of
@@ -78,13 +78,13 @@ def _as_object(stopped: Stopped | None) -> dict[str, Any]:
 def stopped_words(data: Path, stopped: Stopped | None) -> Iterable[str]:
     """What was stopped, in sentences."""
     if stopped is None:
-        yield f"Nothing serves {data}."
+        yield f"Nothing serves {given_as(data)}."
         return
     who = stopped.supervisor
     pids = [str(about.pid) for about in stopped.hosts.values() if about is not None]
     hosts = "1 host" if len(stopped.hosts) == 1 else f"{len(stopped.hosts)} hosts"
     yield (
-        f"Stopped what served {data}: the supervisor"
+        f"Stopped what served {given_as(data)}: the supervisor"
         + (f" (process {who.pid} on {who.node})" if who is not None else ", which did not answer,")
         + f" and {hosts}"
         + (f" (process{'es' if len(pids) > 1 else ''} {', '.join(pids)})." if pids else ".")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from perdure import actors
-from perdure.ledger import AGENTS, BadRequest, type_of
-from perdure.ledger.maintenance.looking import look, places_in
+from perdure.ledger import BadRequest, type_of
+from perdure.ledger.maintenance.looking import look
+from perdure.ledger.maintenance.storage_sources import StorageSource
 from perdure.ledger.storage.agent_storages import VERSION
-from perdure.scenarios.commands.background import SMALL_BYTES
+from perdure.scenarios.commands.background import SMALL_BYTES, of_storages
 from perdure.scenarios.commands.opening import opened
 from perdure.scenarios.commands.options import HERE, AsJson, Data
 from perdure.scenarios.commands.shown import instant, json_of, print_table
@@ -65,7 +65,9 @@ def upgrade(
             while _older(ledger.ask("upgrade", agent_type, False)) and time.monotonic() < until_s:
                 time.sleep(LOOK_S)
         types = actors.by_type(ledger.ask("upgrade", None, False), data / CODE, agent_type)
-    unreadable = _add_versions(data, types, agent_type)
+        unreadable = of_storages(
+            ledger, data, lambda storages: _add_versions(storages, types, agent_type), lambda problem: [problem]
+        )
     if agent_type is not None and not types:
         raise BadRequest("agent_type", f"nothing of {agent_type!r} is known here; `perdure upgrade` lists all types")
     told: Told = {"types": types, "unreadable": unreadable}
@@ -81,10 +83,10 @@ def _older(types: list[Told]) -> int:
     return sum(row["awake_older"] for row in types)
 
 
-def _add_versions(data: Path, types: list[Told], agent_type: str | None) -> list[str]:
+def _add_versions(storages: StorageSource, types: list[Told], agent_type: str | None) -> list[str]:
     kept: dict[str, Counter[int]] = {}
     unreadable = []
-    for found in look(data / AGENTS, places_in(data / AGENTS, SMALL_BYTES)[:STORAGES_MAX], (VERSION,)):
+    for found in look(storages, storages.places(SMALL_BYTES)[:STORAGES_MAX], (VERSION,)):
         if found.problem:
             unreadable.append(f"{found.place}: {found.problem}")
         elif found.agent_id:

@@ -20,7 +20,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from perdure.ledger import BadRequest, SupervisorUnreachable
+from perdure.ledger import BadRequest, SupervisorUnreachable, given_as
 from perdure.scenarios.commands.shown import equation, json_of
 from perdure.scenarios.exits import TERMINATED
 from perdure.scenarios.faults.observer import Observer
@@ -159,7 +159,7 @@ async def _watch(data: Path, live_max: int, screen: Screen, *, as_json: bool) ->
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    view, pause_s = LiveOverview(str(data)), FRAME_S if sys.stdout.isatty() and not as_json else LINE_S
+    view, pause_s = LiveOverview(given_as(data)), FRAME_S if sys.stdout.isatty() and not as_json else LINE_S
     screen.show(view)
     async with Observer(data) as observer:
         while True:

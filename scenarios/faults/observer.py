@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from perdure import actors
 from perdure.actors import read_record
 from perdure.actors.ray_world.os_processes import strike
-from perdure.ledger import NoLongerServed, SupervisorUnreachable
+from perdure.ledger import NoLongerServed, SupervisorUnreachable, given_as
 from perdure.scenarios.faults.strikes import Victim, kill_by
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class Observer:
         except TimeoutError:
             if not await asyncio.to_thread(self._is_still_there, runtime):
                 await self._let_go()
-                raise NotServed(f"what served {self._data} has ended") from None
-            raise SupervisorUnreachable(f"the supervisor of {self._data} does not answer") from None
+                raise NotServed(f"what served {given_as(self._data)} has ended") from None
+            raise SupervisorUnreachable(f"the supervisor of {given_as(self._data)} does not answer") from None
         except (SupervisorUnreachable, NoLongerServed) as problem:
             await self._let_go()
             kind = NotServed if isinstance(problem, NoLongerServed) else SupervisorUnreachable
@@ -79,7 +79,7 @@ class Observer:
     async def _joined(self) -> Runtime:
         if self._runtime is None:
             if await asyncio.to_thread(read_record, self._data) is None:
-                raise NotServed(f"nothing serves {self._data}")
+                raise NotServed(f"nothing serves {given_as(self._data)}")
             runtime = actors.Runtime(self._data, may_start=False)
             opening = asyncio.ensure_future(asyncio.to_thread(runtime.open))
             try:

@@ -20,6 +20,7 @@ from typing import Any, Final
 from perdure import actors
 from perdure.actors.ray_world.clocks import CLOCK, shift_clocks
 from perdure.ledger import PerdureError
+from perdure.ledger.maintenance.storage_sources import DirectorySource
 from perdure.policies import in_turns
 from perdure.scenarios.cast.census import Census
 from perdure.scenarios.cast.clerk import clerk_environment, script_of
@@ -350,7 +351,7 @@ async def waited_for(stage: Stage, storages: Path) -> str:
     open_now += [f"runs: {some(runs)}"] if runs else []
     open_now += [f"{told['audit']['pending']} letters are not handled"] if told["audit"]["pending"] else []
     for kind in NAMES_OF_ROWS:
-        found = await asyncio.to_thread(actors.everywhere, kind, storages, failed=False)
+        found = await asyncio.to_thread(actors.everywhere, kind, DirectorySource(storages), failed=False)
         rows = open_rows(kind, found.rows)
         open_now += [f"{kind}: {some(rows)}"] if rows else []
     return "; ".join(open_now) or "nothing that the supervisor or a storage knows of"

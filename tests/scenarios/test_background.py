@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,13 @@ from typer.testing import CliRunner
 
 from perdure.actors import Agent, ChatAgent, Client, FiberContext, Occurrence, exposed
 from perdure.actors.runtime.inspecting import KINDS_OF_WORK, NOT_AWAKE, RECORDS_OF_WORK
+from perdure.ledger import View, record_fact, restore
 from perdure.ledger.facts import AgentActivated, SupervisorStarted
-from perdure.ledger.maintenance.looking import look, opened_copy, places_in
+from perdure.ledger.maintenance.looking import look, opened_copy
+from perdure.ledger.maintenance.storage_sources import DirectorySource
 from perdure.ledger.storage.agent_storages import FileDisk
+from perdure.ledger.storage.patches import MAIN, WAL, Patch, whole
+from perdure.ledger.store.bucket_store import open_bucket
 from perdure.policies import Limits
 from perdure.scenarios.cli import app
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -89,13 +95,43 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         laboratory.play(story, timeout_ms=7_200_000)
         at_work = [each for host in laboratory.hosts.values() for each in host.tenants]
         assert ADA in at_work
-        (found,) = (
-            it for it in look(data / "agents", places_in(data / "agents"), RECORDS_OF_WORK) if it.agent_id == ADA
-        )
+        source = DirectorySource(data / "agents")
+        (found,) = (it for it in look(source, source.places(), RECORDS_OF_WORK) if it.agent_id == ADA)
         running = {it["fiber_id"]: it["status"] for it in KINDS_OF_WORK["fibers"](found, found.incarnation)}
         assert running == {"good": "completed", "bad": "error", "long": "running"}, "it is read while it is at work"
         recorded(data, SupervisorStarted(1, asdict(Limits())), AgentActivated(ADA, found.incarnation, "h1"))
     return data
+
+
+@pytest.fixture(scope="module", params=["directory", "bucket"])
+def given(request: pytest.FixtureRequest, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """That directory, or a bucket that has what it has: a root knows of all storages but one."""
+    if request.param == "directory":
+        yield str(data)
+        return
+    place = tmp_path_factory.mktemp("bucket")
+    url, source = f"file://{place}/bucket", DirectorySource(data / "agents")
+    agents = [found.agent_id for found in look(source, source.places(), RECORDS_OF_WORK)]
+    facts = [SupervisorStarted(1, asdict(Limits())), AgentActivated(ADA, 1, "h1")]
+    with closing(open_bucket(place / "ledger", url)) as store:
+        view: View = restore(store.boot())
+        store.root_s = 0
+        rows = [record_fact(view, fact, 1_000) for fact in facts]
+        store.append(
+            rows, [], [Patch("code", 0, 1, [whole("a.py", b"")]), *(carried(data, each) for each in agents[:-1])]
+        )
+    with closing(open_bucket(place / "ledger", url)) as store:
+        store.boot()
+        store.append([], [], [carried(data, each) for each in agents[-1:]])
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PERDURE_CACHE", str(place / "cache"))
+        yield url
+
+
+def carried(data: Path, agent: str) -> Patch:
+    file = file_of(data, agent)
+    files = {ending: file.with_name(file.name + ending) for ending in (MAIN, WAL)}
+    return Patch(agent, 1, 1, [whole(ending, path.read_bytes()) for ending, path in files.items() if path.exists()])
 
 
 def perdure(*words: object) -> Any:
@@ -104,14 +140,14 @@ def perdure(*words: object) -> Any:
     return json.loads(done.stdout)
 
 
-def test_ps_counts_what_is_open_and_what_has_failed_and_changes_nothing(data: Path) -> None:
+def test_ps_counts_what_is_open_and_what_has_failed_and_changes_nothing(given: str, data: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in (data / "agents").rglob("*")}
-    told = perdure("ps", "--data", data)["background"]
+    told = perdure("ps", "--data", given)["background"]
     assert told["fibers"] == {"open": 1, "failed": 1, "all": 3}
     assert told["schedules"] == {"open": 3, "failed": 2, "all": 3}
     assert told["turns"] == {"open": 0, "failed": 1, "all": 2}
     assert (told["storages"], told["looked_at"], told["unreadable"]) == (3, 3, [])
-    said = CliRunner().invoke(app, ["ps", "--data", str(data)]).stdout
+    said = CliRunner().invoke(app, ["ps", "--data", given]).stdout
     assert (
         "work   fibers 1 open, 1 failed; schedules 3 open, 2 keep failing; turns 0 open, 1 failed (in 3 storages)"
         in said
@@ -119,37 +155,37 @@ def test_ps_counts_what_is_open_and_what_has_failed_and_changes_nothing(data: Pa
     assert {path: path.stat().st_mtime_ns for path in (data / "agents").rglob("*")} == before
 
 
-def test_work_is_listed_across_agents_with_its_last_error(data: Path) -> None:
-    fibers = {it["fiber_id"]: it for it in perdure("fibers", "--data", data)["fibers"]}
+def test_work_is_listed_across_agents_with_its_last_error(given: str) -> None:
+    fibers = {it["fiber_id"]: it for it in perdure("fibers", "--data", given)["fibers"]}
     assert (fibers["bad"]["agent"], fibers["bad"]["error"]) == (ADA, "ValueError: a bad fiber")
     assert (fibers["long"]["status"], fibers["long"]["is_recovering"]) == ("interrupted", True), "nobody serves it"
-    assert [it["fiber_id"] for it in perdure("fibers", "--failed", "--data", data)["fibers"]] == ["bad"]
-    failing = perdure("schedules", "--failed", "--data", data)["schedules"]
+    assert [it["fiber_id"] for it in perdure("fibers", "--failed", "--data", given)["fibers"]] == ["bad"]
+    failing = perdure("schedules", "--failed", "--data", given)["schedules"]
     assert {(it["kind"], it["status"], it["error"]) for it in failing} == {
         ("delayed", "parked", "LookupError: no such thing"),
         ("queued", "parked", "LookupError: no such thing"),
     }
-    turns = perdure("turns", "--data", data)["turns"]
+    turns = perdure("turns", "--data", given)["turns"]
     assert sorted((it["agent"].partition("@")[0], it["status"]) for it in turns) == [("s", "completed"), ("x", "error")]
-    (failed,) = perdure("turns", "--failed", "--data", data)["turns"]
+    (failed,) = perdure("turns", "--failed", "--data", given)["turns"]
     assert failed["error"]
-    assert perdure("turns", "--agent", ADA, "--data", data)["turns"] == []
-    assert perdure("schedules", "--limit", 1, "--data", data)["all"] == 3
-    table = CliRunner().invoke(app, ["schedules", "--failed", "--data", str(data)]).stdout
+    assert perdure("turns", "--agent", ADA, "--data", given)["turns"] == []
+    assert perdure("schedules", "--limit", 1, "--data", given)["all"] == 3
+    table = CliRunner().invoke(app, ["schedules", "--failed", "--data", given]).stdout
     assert table.count("LookupError: no such thing") == 2
 
 
-def test_inspect_shows_an_agent_with_its_state_tables_and_work(data: Path) -> None:
-    told = perdure("inspect", ADA, "--data", data)
+def test_inspect_shows_an_agent_with_its_state_tables_and_work(given: str) -> None:
+    told = perdure("inspect", ADA, "--data", given)
     assert told["state"] == {"name": "Ada"}
     assert told["tables"] == [{"name": "pages", "columns": "title VARCHAR, number INTEGER", "rows": 2}]
     assert (told["host"], told["was_cut_off"]) == (None, True)
     assert [len(told[kind]) for kind in KINDS_OF_WORK] == [3, 3, 0]
-    said = CliRunner().invoke(app, ["inspect", ADA, "--data", str(data)]).stdout
+    said = CliRunner().invoke(app, ["inspect", ADA, "--data", given]).stdout
     for words in ("cut off at work", '{"name": "Ada"}', "pages(title VARCHAR, number INTEGER): 2 rows", "a bad fiber"):
         assert words in said
-    assert "state" not in perdure("ps", ADA, "--data", data)
-    asked = perdure("inspect", ADA, "--sql", "SELECT title FROM pages WHERE number > 1", "--data", data)
+    assert "state" not in perdure("ps", ADA, "--data", given)
+    asked = perdure("inspect", ADA, "--sql", "SELECT title FROM pages WHERE number > 1", "--data", given)
     assert asked == [{"title": "two"}]
 
 
@@ -165,8 +201,8 @@ def test_inspect_shows_an_agent_with_its_state_tables_and_work(data: Path) -> No
         (["ps", "nobody@desk:Clerk"], "is asleep or unknown"),
     ],
 )
-def test_what_cannot_be_shown_is_refused_in_words(data: Path, words: list[str], said: str) -> None:
-    done = CliRunner().invoke(app, [*words, "--data", str(data)])
+def test_what_cannot_be_shown_is_refused_in_words(given: str, words: list[str], said: str) -> None:
+    done = CliRunner().invoke(app, [*words, "--data", given])
     assert done.exit_code != 0
     assert said in str(done.exception)
 
@@ -174,7 +210,7 @@ def test_what_cannot_be_shown_is_refused_in_words(data: Path, words: list[str], 
 def test_deleted_values_are_not_told_and_a_damaged_storage_is_named_and_stops_nothing(tmp_path: Path) -> None:
     recorded(tmp_path, SupervisorStarted(1, asdict(Limits())))
     written(tmp_path, OTHER, 1, "first", "second")
-    with opened_copy(tmp_path / "agents", OTHER) as storage:
+    with opened_copy(DirectorySource(tmp_path / "agents"), OTHER) as storage:
         assert storage is not None
         assert len(storage.look(["state"]).records["state"]) == 1
     written(tmp_path, ADA, 1, "value")
@@ -187,7 +223,8 @@ def test_deleted_values_are_not_told_and_a_damaged_storage_is_named_and_stops_no
 
 
 def test_a_fiber_of_a_life_that_is_awake_runs_and_one_of_another_life_was_cut_off(data: Path) -> None:
-    (found,) = (it for it in look(data / "agents", places_in(data / "agents"), RECORDS_OF_WORK) if it.agent_id == ADA)
+    source = DirectorySource(data / "agents")
+    (found,) = (it for it in look(source, source.places(), RECORDS_OF_WORK) if it.agent_id == ADA)
     for life, status in (
         (found.incarnation, "running"),
         (found.incarnation + 1, "interrupted"),

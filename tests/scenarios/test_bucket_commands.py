@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from typer.testing import CliRunner, Result
 from perdure.actors import Runtime, data_directory
 from perdure.ledger import FORMAT, BadRequest, SupervisorStarted, View, bucket_of, record_fact
 from perdure.ledger.bucket_cache import cache_of
+from perdure.ledger.maintenance.storage_sources import BucketSource
 from perdure.ledger.storage.patches import Patch, whole
+from perdure.ledger.store.bucket import BucketRefused
 from perdure.ledger.store.bucket_store import open_bucket
 from perdure.policies import Limits
 from perdure.scenarios.cli import app
@@ -148,14 +151,60 @@ def test_doctor_names_what_is_strange_and_what_a_backup_lacks(filled: str, tmp_p
     assert (told.exit_code, "the backup 00000001 lacks 1 objects (storage/" in told.stdout) == (1, True)
 
 
-def test_what_changes_it_goes_through_its_supervisor_and_what_looks_at_storages_sees_those_of_this_machine(
-    filled: str,
-) -> None:
+def test_what_changes_it_goes_through_its_supervisor(filled: str) -> None:
     changes = said("forget", "n@m:Note", "--yes", "--data", filled)
     assert "goes through its supervisor" in str(changes.exception)
+
+
+def test_the_storages_in_it_are_counted_and_one_that_cannot_be_read_is_named(filled: str, tmp_path: Path) -> None:
+    assert json.loads(said("show", "--json", "--data", filled).stdout)["storages"] == 1
     for command in ("fibers", "schedules", "turns"):
-        assert "in 0 storages" in said(command, "--data", filled).stdout
-    assert "it has no storage" in str(said("inspect", "n@m:Note", "--data", filled).exception)
+        told = said(command, "--data", filled)
+        assert "in 1 storages" in told.stdout
+        assert "a storage cannot be read: n@m:Note" in told.stderr
+    (pack,) = [each for each in (tmp_path / "bucket" / "storage").rglob("*") if each.is_file()]
+    pack.write_bytes(b"c0ntent")
+    assert "do not fit their digest" in said("fibers", "--data", filled).stderr
+    assert "of which 1 cannot be read" in said("ps", "--data", filled).stdout
+    assert "do not fit their digest" in str(said("inspect", "n@m:Note", "--data", filled).exception)
+
+
+def test_those_that_were_written_last_come_first_and_large_ones_may_be_left_out(url: str, tmp_path: Path) -> None:
+    def commit(root_s: float, **sizes: int) -> None:
+        with closing(open_bucket(tmp_path / "writer" / "ledger", url)) as store:
+            store.boot()
+            store.root_s = root_s
+            for name, size in sizes.items():
+                number = store.patches_of(f"{name}@m:Note") + 1
+                store.append([], [], [Patch(f"{name}@m:Note", 1, number, [whole("", bytes(size))])])
+
+    commit(0, a=10, b=20)
+    commit(0, c=30)
+    commit(600, b=5, d=40)
+    with closing(open_bucket(tmp_path / "look" / "ledger", url, looks=True)) as store:
+        store.boot()
+        assert list(store.newest_storages().items()) == [
+            ("d@m:Note", 40), ("b@m:Note", 5), ("c@m:Note", 30), ("a@m:Note", 10)
+        ]  # fmt: skip
+        assert BucketSource(store).places(bytes_max=10) == ["b@m:Note", "a@m:Note"]
+        assert BucketSource(store).below("a@m:Note") == 0
+
+
+def test_ps_answers_where_the_bucket_cannot_be_read_from_here(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: object) -> None:
+        raise BucketRefused(filled, "the keys have expired")
+
+    monkeypatch.setattr("perdure.scenarios.commands.background.ColdLedger", str)  # as if it were served
+    monkeypatch.setattr("perdure.actors.storages_in", refused)
+    assert "work   not known, since the storages cannot be read from here: " in said("ps", "--data", filled).stdout
+    assert "the keys have expired" in json.loads(said("show", "--json", "--data", filled).stdout)["storages"]
+    assert "the keys have expired" in said("upgrade", "--data", filled).stderr
+
+
+def test_it_is_called_by_its_url_and_its_logs_are_those_of_this_machine(filled: str) -> None:
+    assert said("stop", "--data", filled).stdout == f"Nothing serves {filled}.\n"
+    assert f"nothing serves {filled}" in str(said("kill", "supervisor", "--data", filled).exception)
+    assert said("logs", "--data", filled).stderr.startswith("perdure: these are the logs of this machine alone")
 
 
 def test_a_prefix_where_nothing_has_run_is_said_to_be_one(url: str) -> None:
