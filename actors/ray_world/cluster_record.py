@@ -25,6 +25,7 @@ from perdure.ledger import (
     LedgerUnwritable,
     NoLongerServed,
     SupervisorUnreachable,
+    bucket_of,
     check_format,
     given_as,
     keep_whole,
@@ -40,6 +41,7 @@ WAY_BACK: Final = (
 RECORD: Final = "cluster.json"
 LOCK: Final = "cluster.lock"
 AUTH: Final = "RAY_AUTH_MODE"
+ADDRESS: Final = "RAY_ADDRESS"
 PACKAGE: Final = Path(__file__).absolute().parents[2]  # not resolved: in a checkout it is made of links
 KNOCK_S: Final = 3.0  # for a Ray to answer
 HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"  # the first bytes of HTTP/2, which gRPC speaks
@@ -167,6 +169,16 @@ def read_record(data: Path) -> ClusterRecord | None:
     record = _written(data)
     with contextlib.suppress(BadRequest):
         return record if record is not None and not record.stopped and answers(record.address) else None
+    return None
+
+
+def ray_of(data: Path) -> ClusterRecord | None:
+    """The same; for a bucket that no program of this machine has opened, the Ray that `RAY_ADDRESS` names."""
+    record, named = read_record(data), os.environ.get(ADDRESS)
+    if record is not None or not named or not bucket_of(data):
+        return record
+    with contextlib.suppress(BadRequest):
+        return ClusterRecord(named) if named == "auto" or answers(named) else None
     return None
 
 

@@ -26,7 +26,7 @@ from perdure.actors.ray_world.cluster_record import (
     PACKAGE,
     answers,
     ray_environment,
-    read_record,
+    ray_of,
 )
 from perdure.actors.ray_world.deployment import Deployment
 from perdure.actors.ray_world.os_processes import children, descendants, kill, this_process
@@ -40,7 +40,7 @@ from perdure.actors.ray_world.ray_internals import (
     shut_down,
     silence_worker_logs,
 )
-from perdure.ledger import SupervisorUnreachable, given_as
+from perdure.ledger import SupervisorUnreachable, bucket_of, given_as
 from perdure.policies import Limits
 
 NAMESPACE: Final = "perdure"
@@ -93,13 +93,15 @@ def join_recorded(data: Path) -> bool:
 
     Raises `SupervisorUnreachable` if it cannot be joined, and `ValueError` if nothing serves the directory.
     """
-    known = read_record(data)
+    known = ray_of(data)
     if known is None:
         raise ValueError(f"there is no Ray for {given_as(data)}")
     with ray_environment({AUTH: known.auth}):
         _init(address=known.address)
         try:
-            ray.get_actor(Deployment(data, Limits()).supervisor, NAMESPACE)  # another Ray may have the address by now
+            ray.get_actor(
+                Deployment(data, Limits(), bucket=bucket_of(data)).supervisor, NAMESPACE
+            )  # another Ray may have the address by now
         except ValueError:
             shut_down()
             raise

@@ -80,6 +80,10 @@ T = TypeVar("T")
 FORMAT: Final = 1
 PIECE: Final = 1 << 18
 """Bytes of a piece of the database's file."""
+_LOOKED_AT: Final = (
+    "is only looked at here, and what changes it goes through its supervisor: ask on a machine of the cluster that serves it, with the "
+    "variable RAY_ADDRESS=auto if no program there has opened it; if nothing serves it, let a program open it first"
+)
 _RETRY_MS: Final = 2_000
 _LOOK_S: Final = 0.2  # between two looks whether a life has answered
 _SWEEPS: Final = 24  # in the time for which history is kept
@@ -369,9 +373,7 @@ class BucketStore(DuckDBStore):
         """As that of every store."""
         self._ready()
         if self._looks:
-            raise BadRequest(
-                "data", f"{self._bucket.url} is only looked at here; what changes it goes through its supervisor"
-            )
+            raise BadRequest("data", f"{self._bucket.url} {_LOOKED_AT}")
         self._at_ms = max(self._at_ms, rows[-1].at_ms if rows else 0)
         self._patches = patches
         if patches and not rows and not payloads:

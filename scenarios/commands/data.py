@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from perdure import actors
-from perdure.actors import LOGS, mistakable, read_record
+from perdure.actors import LOGS, mistakable, ray_of
 from perdure.ledger import HARD, BadRequest, Status, bucket_of, given_as, lasting, name_of, type_of
 from perdure.ledger.maintenance.storage_sources import StorageSource
 from perdure.scenarios.commands.background import about, counted, of_storages, show_agent, storages_of, tally
@@ -131,9 +131,13 @@ def _gateways(ledger: ColdLedger | Runtime) -> list[dict[str, Any]]:
     return [{"gateway": port, "pid": info.pid, "node": info.node} for port, info in ledger.cluster.gateways()]
 
 
+def _unserved(data: Path) -> str:
+    return "no supervisor that is known on this machine serves it" if bucket_of(data) else "no supervisor serves it now"
+
+
 def _print_overview(data: Path, told: dict[str, Any]) -> None:
     served, runs = told["supervisor"], told["runs"]
-    by = f"served by process {served['pid']} on {served['node']}" if served else "no supervisor serves it now"
+    by = f"served by process {served['pid']} on {served['node']}" if served else _unserved(data)
     print(f"{given_as(data)}: {by}")
     for words in mistakable(data / "code"):
         print(f"names  {words}")
@@ -384,7 +388,7 @@ def _runs(count: int) -> str:
 def _directory(data: Path, ledger: ColdLedger | Runtime) -> dict[str, Any]:
     told = ledger.ask("ps", 0)
     files = [path for path in data.rglob("*") if path.is_file()]
-    record, megabytes = read_record(data), round(sum(path.stat().st_size for path in files) / 1_048_576, 1)
+    record, megabytes = ray_of(data), round(sum(path.stat().st_size for path in files) / 1_048_576, 1)
     here = (
         {"cache": str(data.resolve()), "megabytes in the cache": megabytes}
         if bucket_of(data)
@@ -392,7 +396,9 @@ def _directory(data: Path, ledger: ColdLedger | Runtime) -> dict[str, Any]:
     )
     return {
         "directory": bucket_of(data) or str(data.resolve()),
-        "cluster": record.address if record is not None else "none",
+        "cluster": record.address
+        if record is not None
+        else "none" + " that this machine knows" * bool(bucket_of(data)),
         **here,
         "logs": f"{data.resolve() / LOGS}, shown by perdure logs",
         "storages": of_storages(ledger, data, lambda storages: len(storages.places()), str),

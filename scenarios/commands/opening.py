@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perdure import actors
-from perdure.actors import read_record
-from perdure.ledger import NoLongerServed, SupervisorUnreachable, given_as
+from perdure.actors import ray_of
+from perdure.ledger import NoLongerServed, SupervisorUnreachable, bucket_of
 from perdure.scenarios.commands.cold import ColdLedger
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def served(data: Path) -> Iterator[Runtime | None]:
     """What serves the directory; None if nothing does. No Ray and no supervisor is started."""
     with ExitStack() as stack:
         runtime: Runtime | None = None
-        if read_record(data) is not None:
+        if ray_of(data) is not None:
             with suppress(SupervisorUnreachable, NoLongerServed):  # its Ray answers, and its supervisor does not
                 runtime = stack.enter_context(actors.Runtime(data, may_start=False))
         yield runtime
@@ -36,5 +36,12 @@ def opened(data: Path) -> Iterator[ColdLedger | Runtime]:
             yield runtime
             return
     with ColdLedger(data) as ledger:
-        print(f"No supervisor serves {given_as(data)}. Its ledger answers, and nothing is started.", file=sys.stderr)
+        print(_cold_words(data), file=sys.stderr)
         yield ledger
+
+
+def _cold_words(data: Path) -> str:
+    if url := bucket_of(data):
+        known = f"No supervisor that is known on this machine serves {url}."
+        return f"{known} Its ledger answers; what may be at work elsewhere is shown as cut off."
+    return f"No supervisor serves {data}. Its ledger answers, and nothing is started."

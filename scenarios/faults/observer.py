@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from perdure import actors
-from perdure.actors import read_record
+from perdure.actors import ray_of
 from perdure.actors.ray_world.os_processes import strike
 from perdure.ledger import NoLongerServed, SupervisorUnreachable, given_as
 from perdure.scenarios.faults.strikes import Victim, kill_by
@@ -78,7 +78,7 @@ class Observer:
 
     async def _joined(self) -> Runtime:
         if self._runtime is None:
-            if await asyncio.to_thread(read_record, self._data) is None:
+            if await asyncio.to_thread(ray_of, self._data) is None:
                 raise NotServed(f"nothing serves {given_as(self._data)}")
             runtime = actors.Runtime(self._data, may_start=False)
             opening = asyncio.ensure_future(asyncio.to_thread(runtime.open))
@@ -107,6 +107,6 @@ class Observer:
 
 def serves(address: str, data: Path) -> bool:
     """Whether the Ray at this address serves a directory. On a busy machine it may answer late; one that has ended refuses at once."""
-    found = (read_record(data) for _ in range(KNOCKS))
+    found = (ray_of(data) for _ in range(KNOCKS))
     record = next((each for each in found if each is not None), None)
-    return record is not None and record.address == address
+    return record is not None and record.address in (address, "auto")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -58,6 +61,34 @@ class Stepper(Agent):
             return run.attempt
 
         return [await run.step(f"step {at}", work) for at in range(n)]
+
+
+def test_commands_of_another_process_ask_its_supervisor_and_read_the_storages_in_the_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"file://{tmp_path}/bucket"
+
+    def said(*words: str, **environment: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "perdure.scenarios.cli", *words, "--data", url],
+            env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+        return done.stdout + done.stderr
+
+    monkeypatch.setenv("PERDURE_CACHE", str(tmp_path / "cache"))
+    with Runtime(url, limits=Limits(hosts_max=1)) as runtime:
+        assert runtime.agent(Note, "n").add(5) == 5
+        runtime.start(Stepper, 1_000, run_id="steps")
+        note = json.loads(said("inspect", f"n@{__name__}:Note", "--json"))
+        assert note["state"] == {"n": 5}
+        fibers = json.loads(said("fibers", "--json"))
+        assert fibers["supervisor"]["pid"]
+        assert fibers["storages"] >= 1
+        other = str(tmp_path / "other")  # as if a machine of the cluster had not opened it yet
+        assert "RAY_ADDRESS=auto" in said("cancel", "steps", PERDURE_CACHE=other)
+        address = str(runtime.cluster.address)
+        assert "Run steps is aborted." in said("cancel", "steps", PERDURE_CACHE=other, RAY_ADDRESS=address)
+        assert f"Stopped what served {url}" in said("stop", "--timeout", "0s")
 
 
 def test_what_was_acknowledged_is_there_whatever_is_killed_and_deleted(

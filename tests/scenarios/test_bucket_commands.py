@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from perdure.actors import Runtime, data_directory
+from perdure.actors import Runtime, data_directory, everywhere, served_findings, storages_in
 from perdure.ledger import FORMAT, BadRequest, SupervisorStarted, View, bucket_of, record_fact
 from perdure.ledger.bucket_cache import cache_of
 from perdure.ledger.maintenance.storage_sources import BucketSource
@@ -154,6 +154,8 @@ def test_doctor_names_what_is_strange_and_what_a_backup_lacks(filled: str, tmp_p
 def test_what_changes_it_goes_through_its_supervisor(filled: str) -> None:
     changes = said("forget", "n@m:Note", "--yes", "--data", filled)
     assert "goes through its supervisor" in str(changes.exception)
+    assert "RAY_ADDRESS=auto" in str(changes.exception)
+    assert f"No supervisor that is known on this machine serves {filled}." in changes.stderr
 
 
 def test_the_storages_in_it_are_counted_and_one_that_cannot_be_read_is_named(filled: str, tmp_path: Path) -> None:
@@ -201,8 +203,18 @@ def test_ps_answers_where_the_bucket_cannot_be_read_from_here(filled: str, monke
     assert "the keys have expired" in said("upgrade", "--data", filled).stderr
 
 
+def test_rest_reads_the_storages_in_it_and_says_nothing_of_the_cache(filled: str) -> None:
+    with storages_in(data_directory(filled)) as source:
+        assert everywhere("fibers", source, failed=False).storages == 1
+    overview = {"supervisor": {"pid": 7, "node": "here"}, "unstartable": [], "elsewhere": []}
+    found = served_findings(lambda *_: overview, data_directory(filled))
+    assert [each.severity for each in found] == ["ok", "ok"], found
+    assert found[0].what.startswith(f"{filled} is served by process 7")
+    assert filled in found[1].advice
+
+
 def test_it_is_called_by_its_url_and_its_logs_are_those_of_this_machine(filled: str) -> None:
-    assert said("stop", "--data", filled).stdout == f"Nothing serves {filled}.\n"
+    assert said("stop", "--data", filled).stdout == f"Nothing that is known on this machine serves {filled}.\n"
     assert f"nothing serves {filled}" in str(said("kill", "supervisor", "--data", filled).exception)
     assert said("logs", "--data", filled).stderr.startswith("perdure: these are the logs of this machine alone")
 
