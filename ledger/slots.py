@@ -234,7 +234,7 @@ class JournalLife:
         """
         while True:
             found, entries = yield from self.look()
-            about = b"" if follow is None else follow((yield from self._newest_about(entries)))
+            about = b"" if follow is None else follow((yield from self.newest_about(entries)))
             if not (yield from self._put_up_fence(about, entries)):
                 continue
             last = yield from self.newest_root()
@@ -256,7 +256,8 @@ class JournalLife:
                 raise damage
             return Begun(found, entries)
 
-    def _newest_about(self, entries: list[tuple[SlotRecord, Chain]]) -> Procedure[bytes | None]:
+    def newest_about(self, entries: Sequence[tuple[SlotRecord, Chain]] = ()) -> Procedure[bytes | None]:
+        """What the newest fence says; None if there is none. It is read again if it is not among these."""
         if not self.chain.fence:
             return None
         for entry, _ in reversed(entries):

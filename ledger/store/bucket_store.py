@@ -80,9 +80,9 @@ T = TypeVar("T")
 FORMAT: Final = 1
 PIECE: Final = 1 << 18
 """Bytes of a piece of the database's file."""
-_LOOKED_AT: Final = (
-    "is only looked at here, and what changes it goes through its supervisor: ask on a machine of the cluster that serves it, with the "
-    "variable RAY_ADDRESS=auto if no program there has opened it; if nothing serves it, let a program open it first"
+_WHERE_TO_ASK: Final = (
+    "ask on a machine of the cluster that serves it, with the variable RAY_ADDRESS=auto if no program there has opened it; if nothing "
+    "serves it, let a program open it first"
 )
 _RETRY_MS: Final = 2_000
 _LOOK_S: Final = 0.2  # between two looks whether a life has answered
@@ -373,7 +373,10 @@ class BucketStore(DuckDBStore):
         """As that of every store."""
         self._ready()
         if self._looks:
-            raise BadRequest("data", f"{self._bucket.url} {_LOOKED_AT}")
+            holder = holder_of(self._asked(self._life.newest_about()))
+            who = f", the last one on {holder}" if holder is not None and holder.session else ""
+            words = "is only looked at here, and what changes it goes through its supervisor"
+            raise BadRequest("data", f"{self._bucket.url} {words}{who}: {_WHERE_TO_ASK}")
         self._at_ms = max(self._at_ms, rows[-1].at_ms if rows else 0)
         self._patches = patches
         if patches and not rows and not payloads:

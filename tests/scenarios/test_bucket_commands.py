@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from perdure.actors import Runtime, data_directory, everywhere, served_findings, storages_in
-from perdure.ledger import FORMAT, BadRequest, SupervisorStarted, View, bucket_of, record_fact
+from perdure.ledger import FORMAT, BadRequest, Claim, SupervisorStarted, View, bucket_of, record_fact
 from perdure.ledger.bucket_cache import cache_of
 from perdure.ledger.maintenance.storage_sources import BucketSource
 from perdure.ledger.storage.patches import Patch, whole
@@ -34,7 +34,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def filled(url: str, tmp_path: Path) -> str:
     """A bucket with some facts and one storage, of which a root knows."""
-    store = open_bucket(tmp_path / "writer" / "ledger", url)
+    store = open_bucket(tmp_path / "writer" / "ledger", url, Claim("session_7", "till-1"))
     store.boot()
     store.root_s = 0
     come = written(tmp_path / "agent", NOTE, 1, "x")
@@ -154,6 +154,7 @@ def test_doctor_names_what_is_strange_and_what_a_backup_lacks(filled: str, tmp_p
 def test_what_changes_it_goes_through_its_supervisor(filled: str) -> None:
     changes = said("forget", "n@m:Note", "--yes", "--data", filled)
     assert "goes through its supervisor" in str(changes.exception)
+    assert "its supervisor, the last one on till-1 (Ray's session_7)" in str(changes.exception)
     assert "RAY_ADDRESS=auto" in str(changes.exception)
     assert f"No supervisor that is known on this machine serves {filled}." in changes.stderr
 
