@@ -250,7 +250,7 @@ class BucketStore(DuckDBStore):
             return self._boot()
         self._storages.begin(con)
         self._is_whole = not self._looks
-        self._tries_max = _OPENING_TRIES if self._looks else math.inf
+        self._tries_max = OPENING_TRIES if self._looks else math.inf
         return boot
 
     def _take_hint(self) -> None:
