@@ -531,12 +531,13 @@ def _may_be_fence(slot: int, body: bytes | None) -> bool:
 
 def get(keys: Sequence[str]) -> Procedure[list[bytes | None]]:
     """Read objects. They may be read at different times: if one of many has no answer, each half of them is asked for by itself."""
-    while True:
+    while keys:
         try:
             return cast("list[bytes | None]", (yield Get(tuple(keys))))
         except NoAnswer:
             if half := len(keys) // 2:
                 return (yield from get(keys[:half])) + (yield from get(keys[half:]))
+    return []
 
 
 def delete(keys: Sequence[str]) -> Procedure[None]:

@@ -31,6 +31,8 @@ __all__ = ["BucketLedger", "BucketRefused"]
 
 ROOTS_S = (0.0, 3.0, 30.0)
 """After how long a root is due, of which each life draws one. Bytes do not count: how many a storage has is not the same in each play."""
+KEPT_S = (0.0, 0.0, 5.0)
+"""For how long history is kept, likewise."""
 
 
 class BucketLedger:
@@ -90,8 +92,10 @@ class WatchedStore(BucketStore):
 
     def __init__(self, path: Path, bucket: SimBucket, ledger: BucketLedger, world: World) -> None:
         clock, die = world.clock, Random(world.dice.token())
-        super().__init__(path, bucket, now_s=lambda: clock.steady_ms() / 1000, token=die.randbytes)
-        self._all, self.root_s = ledger, die.choice(ROOTS_S)
+        super().__init__(
+            path, bucket, now_s=lambda: clock.steady_ms() / 1000, wall_ms=clock.now_ms, token=die.randbytes
+        )
+        self._all, self.root_s, self.keep_s = ledger, die.choice(ROOTS_S), die.choice(KEPT_S)
 
     def boot(self) -> Boot:
         boot = super().boot()

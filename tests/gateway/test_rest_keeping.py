@@ -44,6 +44,7 @@ AT: Final[dict[str, str]] = {
 }
 NOT_SERVED: Final = {
     "restore": "a directory that is brought back is not served yet",
+    "replica": "a directory that is served is followed as it was told before",
     "serve": "it is what answers",
     "mcp": "its clients speak MCP; over HTTP they have /mcp",
     "chaos": "a client that kills again and again asks POST /api/kill each time",

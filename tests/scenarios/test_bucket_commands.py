@@ -160,16 +160,20 @@ def test_what_changes_it_goes_through_its_supervisor(filled: str) -> None:
 
 
 def test_the_storages_in_it_are_counted_and_one_that_cannot_be_read_is_named(filled: str, tmp_path: Path) -> None:
-    assert json.loads(said("show", "--json", "--data", filled).stdout)["storages"] == 1
+    store = open_bucket(tmp_path / "writer" / "ledger", filled)
+    store.boot()
+    store.append([], [], [Patch("bad@m:Note", 1, 1, [whole("", b"content")])])
+    store.close()
+    assert json.loads(said("show", "--json", "--data", filled).stdout)["storages"] == 2
     for command in ("fibers", "schedules", "turns"):
         told = said(command, "--data", filled)
-        assert "in 1 storages" in told.stdout
-        assert "a storage cannot be read: n@m:Note" in told.stderr
-    (pack,) = [each for each in (tmp_path / "bucket" / "storage").rglob("*") if each.is_file()]
-    pack.write_bytes(b"c0ntent")
+        assert "in 2 storages" in told.stdout
+        assert "a storage cannot be read: bad@m:Note" in told.stderr
+    for pack in [each for each in (tmp_path / "bucket" / "storage").rglob("*") if each.is_file()]:
+        pack.write_bytes(b"c0ntent")
     assert "do not fit their digest" in said("fibers", "--data", filled).stderr
-    assert "of which 1 cannot be read" in said("ps", "--data", filled).stdout
-    assert "do not fit their digest" in str(said("inspect", "n@m:Note", "--data", filled).exception)
+    assert "of which 2 cannot be read" in said("ps", "--data", filled).stdout
+    assert "do not fit their digest" in str(said("inspect", NOTE, "--data", filled).exception)
 
 
 def test_those_that_were_written_last_come_first_and_large_ones_may_be_left_out(url: str, tmp_path: Path) -> None:
