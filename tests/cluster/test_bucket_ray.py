@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from perdure import Agent, RunContext, Runtime, exposed
+from perdure import Agent, BadRequest, RunContext, Runtime, exposed
 from perdure.actors.ray_world.os_processes import kill
 from perdure.ledger.bucket_cache import cache_of
 from perdure.policies import Limits
@@ -128,3 +128,39 @@ def test_what_was_acknowledged_is_there_whatever_is_killed_and_deleted(
         shutil.rmtree(cache_of(url))
         told = CliRunner().invoke(app, ["audit", "--json", "--data", url])
         assert json.loads(told.stdout)["balanced"], told.output
+
+
+def test_a_directory_that_is_followed_is_brought_back_from_its_replica(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with in_process() as s3:
+        for name, value in s3.environment.items():
+            monkeypatch.setenv(name, value)
+        url, limits, data = s3.url("replica"), Limits(hosts_max=2, idle_ms=500), tmp_path / "data"
+        runtime = Runtime(data, limits=limits, replica=url, lag_ms=100)
+        runtime.open()
+        notes = [runtime.agent(Note, f"n{at}") for at in range(3)]
+        assert [note.add(5) for note in notes] == [5, 5, 5]
+        assert [runtime.agent(Diary, "d").write(line) for line in "ab"] == [1, 2]
+        steps = runtime.run(Stepper, 2, run_id="steps").output
+        kill([process_of(runtime, "supervisor")])
+        assert runtime.agent(Diary, "d").lines() == 2
+        assert runtime.agent(Diary, "d").write("c") == 3
+        with pytest.raises(BadRequest, match="`perdure stop` it first"), Runtime(data, replica=s3.url("other")):
+            """It is followed as it was told."""
+        deadline_s = time.monotonic() + 60
+        while (told := runtime.ps()["supervisor"]["replica"])["behind_ms"] or not told["filled"]:
+            assert time.monotonic() < deadline_s, told
+            time.sleep(0.1)
+        time.sleep(1)  # what agents write behind their answers is looked at a moment later
+        runtime.kill_everything()
+        shutil.rmtree(data)
+
+        back = CliRunner().invoke(app, ["restore", url, str(tmp_path / "back")])
+        assert back.exit_code == 0, back.output
+        with Runtime(tmp_path / "back", limits=limits) as again:
+            assert [again.agent(Note, f"n{at}").show() for at in range(3)] == [5, 5, 5]
+            assert again.agent(Diary, "d").write("d") == 4
+            assert again.run(Stepper, 2, run_id="steps").output == steps
+            assert again.audit()["balanced"]
+            assert "replica" not in again.ps()["supervisor"]
