@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from perdure.actors import Agent, Client
-from perdure.ledger import HostUnavailable, OutcomeUnknown, Overloaded
+from perdure.ledger import BucketUnreachable, HostUnavailable, OutcomeUnknown, Overloaded
 
 TRIES_MAX = 200
 OFTEN, SELDOM = 0.3, 0.1
@@ -37,7 +37,7 @@ class PlayContext:
         for _ in range(TRIES_MAX):
             try:
                 return await ask()
-            except (OutcomeUnknown, Overloaded, HostUnavailable):
+            except (BucketUnreachable, OutcomeUnknown, Overloaded, HostUnavailable):
                 await asyncio.sleep(0.05)
         self.expect(False, "a call was interrupted for ever")
         return None

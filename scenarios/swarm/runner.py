@@ -13,7 +13,7 @@ import signal
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
@@ -26,6 +26,7 @@ from time import perf_counter
 from perdure.actors import BUCKET_POINTS, Client, KillPoint
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.sim_world.simulation import Span
+from perdure.ledger import BucketUnreachable
 from perdure.policies import Limits
 from perdure.scenarios.cast.outside import Outside
 from perdure.scenarios.swarm.conversations import around_chats, around_letters, chats, letters
@@ -234,7 +235,8 @@ def _play(laboratory: Laboratory, fire: Story, calm: Story) -> None:
             playing.cancel()
             await asyncio.wait({playing})
         elif not playing.cancelled():
-            playing.result()
+            with suppress(BucketUnreachable):  # new work was refused, so the fire ends here
+                playing.result()
 
     laboratory.play(cut_off, timeout_ms=CALM_MS)
     laboratory.heal()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ from perdure.actors import Client
 from perdure.actors.chat.tools import function_tool
 from perdure.actors.life.host_options import Placement
 from perdure.actors.sim_world.weather import Span, Weather
-from perdure.ledger.store.bucket import UNREACHABLE_S
+from perdure.ledger import LAG_MAX_MS
+from perdure.ledger.store.bucket import SIGNED, UNREACHABLE_S
 from perdure.ledger.store.bucket_store import BucketStore
+from perdure.ledger.succession import KNOCK_S
 from perdure.policies import Limits
 from perdure.policies.node_choice import MOVE_MS
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -152,6 +155,10 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
     assert ("or ten minutes" in CLUSTER.prose, BucketStore.root_s) == (True, 600)
     assert number(r"at work (\d+) s before the end") * 1000 == MOVE_MS
     assert ("empty for a minute" in CLUSTER.prose, Limits().host_idle_ms) == (True, 60_000)
+    assert number(r"is followed after (\d+) s") == KNOCK_S
+    assert ("for an hour" in CLUSTER.prose, SIGNED) == (True, timedelta(hours=1))
+    assert ("last day is kept" in CLUSTER.prose, BucketStore.keep_s) == (True, 86_400)
+    assert number(r"`lag_max_ms` \((\d+) s\)") * 1_000 == LAG_MAX_MS
 
 
 def test_a_dead_machine_is_missed_as_soon_as_the_page_says() -> None:
@@ -170,3 +177,5 @@ def test_the_price_of_a_month_is_calculated() -> None:
     )
     assert most == 1_000 // answer_ms
     assert dollars == pytest.approx(most * 30.4 * 86_400 / 1e6 * price, rel=0.01)
+    assert 1_000 / Limits().linger_ms == 10
+    assert number(r"ten a second are \$(\d+)") == pytest.approx(10 * 30.4 * 86_400 / 1e6 * price, rel=0.01)

@@ -209,6 +209,7 @@ def test_limits_that_are_named_exist_and_have_the_value_that_is_said() -> None:
         | set(vars(ledger.Overloaded(1, 1, 1)))
         | set(actors.FiberInspection.__annotations__)
         | set(TurnEnded.__annotations__)
+        | set(ledger.ReplicaSettings._fields)
     )
     named = {word for word in WORDS if re.fullmatch(r"[a-z][a-z_]+_(?:ms|max)", word)}
     assert named - elsewhere <= known.keys()
