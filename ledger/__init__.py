@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from perdure.ledger.batch_decisions import are_alike, end_together, is_plain_end, is_plain_request, request_together
     from perdure.ledger.bucket_cache import CACHE_VARIABLE, begin_cache, bucket_of, given_as
+    from perdure.ledger.bucket_history import Moment
     from perdure.ledger.bucket_url import checked_url, is_url
     from perdure.ledger.code_files import CODE, PACKAGE, TYPES, put_code, type_lines
     from perdure.ledger.codec import decode, pack, unpack, unpack_opened
@@ -148,7 +149,7 @@ if TYPE_CHECKING:
         restore_to_bucket,
         restore_to_directory,
     )
-    from perdure.ledger.maintenance.replica import ReplicatedStore, open_replicated
+    from perdure.ledger.maintenance.replicated_store import ReplicatedStore, open_replicated
     from perdure.ledger.old_code import code_standings, older_awake
     from perdure.ledger.placements import (
         assign_hosts,
@@ -168,7 +169,6 @@ if TYPE_CHECKING:
         keep_replica,
         replica_of,
     )
-    from perdure.ledger.retention import Moment
     from perdure.ledger.run import Run, outcome_of
     from perdure.ledger.run_pages import page_of
     from perdure.ledger.secret import (

@@ -1,4 +1,4 @@
-"""Where a directory is followed to (`maintenance.replica`). A file of the directory says so."""
+"""Where a directory is followed to (`maintenance.replicated_store`). A file of the directory says so."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ if TYPE_CHECKING:
     from perdure.policies.kill_targets import StrikeTarget, carriers, from_here, in_turns, victims
     from perdure.policies.ledger_time import LEAP_MS, Leap, LedgerTime, carried, with_leap
     from perdure.policies.limits import Limits
-    from perdure.policies.linger import Pace, linger_ms, pace_after
+    from perdure.policies.linger import CommitPace, linger_ms, pace_after
     from perdure.policies.liveness import COMING, MUTE, Silence, is_noteworthy, is_unbearable, silence_after, was_late
     from perdure.policies.long_texts import Counting, length_of, sendable, split, spoken
     from perdure.policies.node_choice import (

@@ -26,7 +26,7 @@ PAUSE_MS, PAUSE_MOST_MS = 2_000.0, 64_000.0  # after it was given up; it doubles
 MOST_MS: Final = 5_000.0  # whatever the limit says
 
 
-class Pace(NamedTuple):
+class CommitPace(NamedTuple):
     """Of commits.
 
     Attributes:
@@ -48,13 +48,13 @@ class Pace(NamedTuple):
     prompt_until_ms: float = 0.0
 
 
-def pace_after(pace: Pace, began_ms: float, messages: int, awake: int, limits: Limits) -> Pace:
+def pace_after(pace: CommitPace, began_ms: float, messages: int, awake: int, limits: Limits) -> CommitPace:
     """After a commit of so many messages that began then, with so many agents awake."""
     spanned_ms, commits, messages = began_ms - pace.since_ms, pace.commits + 1, pace.messages + messages
     if spanned_ms < SPAN_MS:
         return pace._replace(began_ms=began_ms, commits=commits, messages=messages)
     rate = messages / spanned_ms
-    then = Pace(began_ms, since_ms=began_ms, pause_ms=pace.pause_ms, prompt_until_ms=pace.prompt_until_ms)
+    then = CommitPace(began_ms, since_ms=began_ms, pause_ms=pace.pause_ms, prompt_until_ms=pace.prompt_until_ms)
     if awake < AGENTS:
         return then
     if not pace.lingers:
@@ -66,7 +66,7 @@ def pace_after(pace: Pace, began_ms: float, messages: int, awake: int, limits: L
     return then._replace(lingers=True, pause_ms=0.0)
 
 
-def linger_ms(pace: Pace, now_ms: float, waiting: int, limits: Limits) -> float:
+def linger_ms(pace: CommitPace, now_ms: float, waiting: int, limits: Limits) -> float:
     """How long the next turn waits yet, with so many messages that wait for it; 0 for not at all."""
     if not pace.lingers or waiting >= MESSAGES:
         return 0.0

@@ -45,7 +45,7 @@ IMPURE_IN_LEDGER = {
     "ledger/maintenance/examination.py",
     "ledger/maintenance/listing.py",
     "ledger/maintenance/looking.py",
-    "ledger/maintenance/replica.py",
+    "ledger/maintenance/replicated_store.py",
     "ledger/maintenance/storage_changes.py",
     "ledger/maintenance/storage_sources.py",
     "ledger/replica_settings.py",

@@ -1,4 +1,4 @@
-"""The directory is followed into a bucket (`ledger.maintenance.replica`): what is new goes there in cuts between two turns."""
+"""The directory is followed into a bucket (`ledger.maintenance.replicated_store`): what is new goes there in cuts between two turns."""
 
 from __future__ import annotations
 

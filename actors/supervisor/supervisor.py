@@ -94,7 +94,7 @@ from perdure.ledger import (
     restore,
 )
 from perdure.ledger.storage.agent_storages import AgentStorages
-from perdure.policies import LedgerTime, Limits, Pace, linger_ms, pace_after, turn_size_after, with_leap
+from perdure.policies import CommitPace, LedgerTime, Limits, linger_ms, pace_after, turn_size_after, with_leap
 
 if TYPE_CHECKING:  # it needs what reaches buckets
     from perdure.ledger import ReplicatedStore
@@ -157,7 +157,7 @@ class Supervisor:
         self._looks_at_ms = math.inf  # when the timers are looked at again
         self._stimuli: list[Stimulus] = []
         self._turn_size = limits.turn_max
-        self._pace = Pace()
+        self._pace = CommitPace()
         self._carrier: StorageCarrier | None = None
         self._replication: Replication | None = None
         self._speaks_of_commits: list[tuple[PeerSession, Message]] = []  # passed on when these are durable

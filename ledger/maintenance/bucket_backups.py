@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from perdure.ledger.bucket_history import Pin, checked_name
 from perdure.ledger.directory_format import LEDGER
 from perdure.ledger.errors import BadRequest
 from perdure.ledger.maintenance.manifest import name_after
-from perdure.ledger.retention import Pin, checked_name
 from perdure.ledger.store.bucket import Bucket
 from perdure.ledger.store.bucket_past import PastStore
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import NamedTuple
 
+from perdure.ledger.bucket_history import Moment
 from perdure.ledger.bucket_url import checked_url
 from perdure.ledger.code_files import CODE, put_code
 from perdure.ledger.directory_format import AGENTS, FORMAT, FORMAT_FILE, LEDGER, keep_word
 from perdure.ledger.errors import LedgerUnwritable
 from perdure.ledger.maintenance.restoration import brought
 from perdure.ledger.maintenance.seeding import copy_ledger, seed_from_directory
-from perdure.ledger.retention import Moment
 from perdure.ledger.slots import IDENTITY, get
 from perdure.ledger.storage.file_disk import place_of
 from perdure.ledger.storage.patches import StorageImage

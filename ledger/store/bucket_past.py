@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from perdure.ledger.bucket_history import UPLOADS, Dated, Moment, Pin, dated, pin_key
 from perdure.ledger.code_files import CODE
 from perdure.ledger.errors import BadRequest
-from perdure.ledger.retention import UPLOADS, Dated, Moment, Pin, dated, pin_key
 from perdure.ledger.slots import AFTER_ALL, Begun, Chain, JournalLife, Root, delete, get, names, slot_key
 from perdure.ledger.store.bucket import Bucket
 from perdure.ledger.store.bucket_store import BucketStore

@@ -27,9 +27,9 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from perdure.ledger.bucket_history import UPLOADS, Dated, KeptObjects, Pin, dated, floor_of, pins
 from perdure.ledger.codec import pack, unpack
 from perdure.ledger.errors import BadRequest, BucketUnreachable, LedgerDamaged, LedgerError
-from perdure.ledger.retention import UPLOADS, Dated, Kept, Pin, dated, floor_of, pins
 from perdure.ledger.slots import (
     IDENTITY,
     Begun,
@@ -95,7 +95,7 @@ RESTORED: Final = "restored"
 
 class Snapshot(NamedTuple):
     """What a root says of the database's file: the commit that it reaches, and its pieces with their digests, in order. A file of another
-    `edition` names bases that the root does not. What follows is for retention (`retention.Dated`)."""
+    `edition` names bases that the root does not. What follows is for retention (`bucket_history.Dated`)."""
 
     seq: int
     digest: bytes
@@ -489,10 +489,10 @@ class BucketStore(DuckDBStore):
             return  # what that pin needs is not known; `perdure doctor` names it
         self._asked(self._life.collect(floor.number, kept.has_slot, UPLOADS, kept.has))
 
-    def _kept(self, con: duckdb.DuckDBPyConnection, floor: Root, later: Iterable[Dated]) -> Kept:
+    def _kept(self, con: duckdb.DuckDBPyConnection, floor: Root, later: Iterable[Dated]) -> KeptObjects:
         found = self.pins()
         dropped = (each.dropped for each in later)
-        return Kept(floor, frozenset(self.names(con)).union(*dropped, *(pin.names for pin in found)), found)
+        return KeptObjects(floor, frozenset(self.names(con)).union(*dropped, *(pin.names for pin in found)), found)
 
     def names(self, con: duckdb.DuckDBPyConnection) -> list[str]:
         """The objects that the last root names."""

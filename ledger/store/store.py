@@ -96,7 +96,7 @@ class Store(Protocol):
     carries_storages: bool
     """Whether it is a `CarryingStore`."""
     is_followed: bool
-    """Whether it is a `maintenance.replica.ReplicatedStore`."""
+    """Whether it is a `maintenance.replicated_store.ReplicatedStore`."""
 
     def boot(self) -> Boot:
         """Read what a start needs, and mend what has a second copy. `findings` says what was found and done."""

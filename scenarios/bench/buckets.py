@@ -19,7 +19,7 @@ from perdure.scenarios.cast.measured import STEPS, Instant, Parent
 SETTLED_S = 2.0  # for busy agents to be there, and to have begun
 
 
-class Side(NamedTuple):
+class MeasuredPlace(NamedTuple):
     """What was measured of one place of record; of each fan-out also its commits."""
 
     awaited_ms: list[float]
@@ -61,7 +61,7 @@ def bucket(bench: Bench) -> Found:
     )
 
 
-def _side(bench: Bench, place: str, count: int, agents: int, turn_s: int) -> Side:
+def _side(bench: Bench, place: str, count: int, agents: int, turn_s: int) -> MeasuredPlace:
     bench.say(f"on {place} …")
     repeats = bench.size(5, 2)
     with bench.cluster(place) as runtime:
@@ -75,7 +75,9 @@ def _side(bench: Bench, place: str, count: int, agents: int, turn_s: int) -> Sid
             fan_outs.append(count / parent.fan_out(count))
             commits.append(float(_commits(runtime) - before))
             detached.append(count / parent.detach(count))
-        return Side(awaited_ms, fan_outs, commits, detached, *_busy(runtime, agents, turn_s), _deaths_ms(runtime))
+        return MeasuredPlace(
+            awaited_ms, fan_outs, commits, detached, *_busy(runtime, agents, turn_s), _deaths_ms(runtime)
+        )
 
 
 def _busy(runtime: Runtime, agents: int, turn_s: int) -> tuple[float, list[float]]:

@@ -123,7 +123,9 @@ class Parent(Agent):
     @exposed
     async def think(self, count: int, seconds: float, first_s: float) -> list[float]:
         """Many agents that take a turn each: the seconds of each turn. They begin one after the other, within the time of a step."""
-        turns = [Turn(seconds=seconds, first_s=first_s + number / count * seconds / STEPS) for number in range(count)]
+        turns = [
+            ThinkingTurn(seconds=seconds, first_s=first_s + number / count * seconds / STEPS) for number in range(count)
+        ]
         return [float(each.output) for each in await self.run_agent_tools([(Thinker, turn) for turn in turns])]
 
     @exposed
@@ -156,7 +158,7 @@ class Item(Writer):
         return run.attempt
 
 
-class Turn(BaseModel):
+class ThinkingTurn(BaseModel):
     """How many seconds to think, and how many to wait before."""
 
     seconds: float
@@ -166,7 +168,7 @@ class Turn(BaseModel):
 class Thinker(Agent):
     """Takes a turn of six steps, which wait as for a model and give 2 KB each. Gives back how many seconds it took."""
 
-    async def run(self, input: Turn, run: RunContext) -> float:
+    async def run(self, input: ThinkingTurn, run: RunContext) -> float:
         await asyncio.sleep(input.first_s)
         loop = asyncio.get_running_loop()
         begun_s = loop.time()

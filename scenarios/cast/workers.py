@@ -252,7 +252,7 @@ class Member(Agent):
         return [word for (word,) in self.sql("SELECT word FROM heard")]
 
 
-class Tally(Agent):
+class CallCounter(Agent):
     """Counts its calls, in its state or in a table."""
 
     @exposed

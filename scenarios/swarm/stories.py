@@ -21,10 +21,10 @@ from perdure.scenarios.cast.workers import (
     HANDLERS,
     Boss,
     BossJob,
+    CallCounter,
     FamilyHead,
     LoneWorker,
     OnceWorker,
-    Tally,
     Task,
     Worker,
 )
@@ -215,7 +215,7 @@ async def tallies(context: PlayContext) -> None:
         for pause_s in calls:
             await asyncio.sleep(pause_s)
             told = await context.persist(
-                lambda: context.client.call(Tally, name, "count", (), {"in_table": name.endswith("table")})
+                lambda: context.client.call(CallCounter, name, "count", (), {"in_table": name.endswith("table")})
             )
             before = context.heard.get(name, 0)
             context.expect(told is None or told > before, f"{name} answered {told} after it had answered {before}")

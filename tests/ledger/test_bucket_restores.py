@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from perdure.ledger import CODE, restore
+from perdure.ledger.bucket_history import Moment
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerUnwritable
 from perdure.ledger.maintenance import bucket_restoration
 from perdure.ledger.maintenance.bucket_restoration import restore_directory_to_bucket, restore_to_directory
 from perdure.ledger.maintenance.seeding import seed_from_directory
-from perdure.ledger.retention import Moment
 from perdure.ledger.slots import Answer, Create, Request
 from perdure.ledger.storage.file_disk import place_of
 from perdure.ledger.store import bucket_seed

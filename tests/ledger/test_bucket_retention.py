@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from perdure.ledger import slots
+from perdure.ledger.bucket_history import Moment
 from perdure.ledger.errors import BadRequest
-from perdure.ledger.retention import Moment
 from perdure.ledger.storage.patches import FilePatch, Patch, StorageImage
 from perdure.ledger.store import bucket_storages
 from perdure.ledger.store.bucket_past import PastStore

@@ -13,7 +13,7 @@ import pytest
 from perdure.ledger.errors import BadRequest, LedgerError
 from perdure.ledger.maintenance import storage_changes
 from perdure.ledger.maintenance.copying import copy_storage
-from perdure.ledger.maintenance.replica import Follower, ReplicatedStore
+from perdure.ledger.maintenance.replicated_store import Follower, ReplicatedStore
 from perdure.ledger.replica_settings import ReplicaSettings, checked_replica, keep_replica, replica_of
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.storage.file_disk import place_of

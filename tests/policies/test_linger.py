@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.policies import INFINITY, Limits, Pace, linger_ms, pace_after
+from perdure.policies import INFINITY, CommitPace, Limits, linger_ms, pace_after
 
 LIMITS = Limits(linger_ms=100)
-LINGERS = Pace(began_ms=1_000, lingers=True)
+LINGERS = CommitPace(began_ms=1_000, lingers=True)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ LINGERS = Pace(began_ms=1_000, lingers=True)
         pytest.param(LINGERS, 1_000, 5, Limits(linger_ms=INFINITY), 5_000, id="it is bounded"),
     ],
 )
-def test_how_long(pace: Pace, now_ms: float, waiting: int, limits: Limits, waits_ms: float) -> None:
+def test_how_long(pace: CommitPace, now_ms: float, waiting: int, limits: Limits, waits_ms: float) -> None:
     assert linger_ms(pace, now_ms, waiting, limits) == waits_ms
 
 
@@ -36,8 +36,8 @@ Second = tuple[int, int, int]
 """Every so many milliseconds a commit, of so many messages, with so many agents awake."""
 
 
-def after(*seconds: Second, limits: Limits = LIMITS) -> Pace:
-    pace, at_ms = Pace(), 0
+def after(*seconds: Second, limits: Limits = LIMITS) -> CommitPace:
+    pace, at_ms = CommitPace(), 0
     for every_ms, messages, awake in seconds:
         for _ in range(1_000 // every_ms):
             at_ms += every_ms
@@ -88,7 +88,7 @@ def test_a_burst_that_ends_within_a_second_does_not_make_it_linger() -> None:
         for pace in accumulate(
             range(5_020, 5_980, 20),
             lambda pace, at: pace_after(pace, at, 9, 99, LIMITS),
-            initial=Pace(5_000, since_ms=5_000),
+            initial=CommitPace(5_000, since_ms=5_000),
         )
     )
 
@@ -97,7 +97,7 @@ def test_a_burst_that_ends_within_a_second_does_not_make_it_linger() -> None:
 def test_whatever_came_before_no_turn_waits_longer_than_the_limit(
     commits: list[tuple[float, int, int]], pause_ms: float
 ) -> None:
-    pace, at_ms = Pace(), 0.0
+    pace, at_ms = CommitPace(), 0.0
     for after_ms, messages, awake in commits:
         at_ms += after_ms
         pace = pace_after(pace, at_ms, messages, awake, LIMITS)

@@ -12,11 +12,11 @@ import pytest
 
 from perdure.actors import Agent, Client, Detached, Fleet, RunContext, RunInfo, RunResult, Supervisor, World, exposed
 from perdure.actors.sim_world.simulation import Weather, on_death
+from perdure.ledger.bucket_history import Moment
 from perdure.ledger.maintenance.backup import Backup
 from perdure.ledger.maintenance.bucket_restoration import restore_directory_to_bucket, restore_to_directory
 from perdure.ledger.maintenance.restoration import restore_backup
 from perdure.ledger.maintenance.target import BackupTarget
-from perdure.ledger.retention import Moment
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.store.duckdb_store import DuckDBStore
 from perdure.scenarios.commands.doctor import diagnosis

@@ -104,7 +104,7 @@ def floor_of(kept: Sequence[Dated], before_ms: float) -> int:
     return next((at for at, each in enumerate(kept) if each.made_ms <= before_ms), -1)
 
 
-class Kept(NamedTuple):
+class KeptObjects(NamedTuple):
     """What is kept beside what has come since the floor: these objects, and the slots of these pins."""
 
     floor: Root
