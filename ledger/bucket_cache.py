@@ -41,5 +41,5 @@ def bucket_of(data: Path) -> str:
     """The URL of the bucket that this directory is a cache of; empty if it is the place of record itself."""
     try:
         return (data / BUCKET_FILE).read_text("utf-8")
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         return ""

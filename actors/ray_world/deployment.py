@@ -125,7 +125,7 @@ class Deployment(NamedTuple):
         if self.bucket:
             return bucket_store(place, self.bucket, self.claim)
         if (replica := replica_of(self.data)) is not None:
-            with _bucket_needed("replica", replica.url):
+            with bucket_needed("replica", replica.url):
                 return ledger.open_replicated(self.data, replica, self.identity)
         return self.part("store", place)
 
@@ -138,13 +138,20 @@ class Deployment(NamedTuple):
 def bucket_store(place: Path, url: str, claim: Claim = NOBODY, *, looks: bool = False) -> BucketStore:
     """The ledger in a bucket, with its cache at a place; with `looks` to look at it only. Raises `BadRequest` if what reaches buckets is
     not installed."""
-    with _bucket_needed("data", url):
+    with bucket_needed("data", url):
         return ledger.open_bucket(place, url, claim, looks=looks)
 
 
 @contextmanager
-def _bucket_needed(field: str, url: str) -> Iterator[None]:
+def bucket_needed(field: str, url: str) -> Iterator[None]:
+    """Inside, what reaches buckets is imported. Raises `BadRequest` if it is not installed."""
     try:
         yield
     except ImportError as problem:
         raise BadRequest(field, f"{url} needs `pip install 'perdure[bucket]'` ({problem})") from problem
+
+
+def check_bucket(field: str, url: str) -> None:
+    """Raise `BadRequest` if what reaches buckets is not installed here."""
+    with bucket_needed(field, url):
+        ledger.Bucket(url)

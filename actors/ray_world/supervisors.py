@@ -13,7 +13,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 from perdure.actors.events.observability import Tags
 from perdure.actors.ports import World
 from perdure.actors.ray_world.cluster_record import begin_directory, refuse_if_stopped
-from perdure.actors.ray_world.deployment import Deployment
+from perdure.actors.ray_world.deployment import Deployment, check_bucket
 from perdure.actors.ray_world.fleet import ActorFleet
 from perdure.actors.ray_world.hosts import RayActors
 from perdure.actors.ray_world.identity import elsewhere, is_blank, note_mount, refuse_elsewhere, refuse_unmounted
@@ -126,6 +126,8 @@ class Opening:
         if _served(self.deployment):
             words = f"the supervisor of {data} is at work already, and follows it as it was told to; `perdure stop` it first"
             raise BadRequest("replica", words)
+        if replica.url:
+            check_bucket("replica", replica.url)
         keep_replica(data, replica)
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.ledger.directory_format import LEDGER
-from perdure.ledger.errors import BadRequest, BucketUnreachable, LedgerError
+from perdure.ledger.errors import BucketUnreachable, LedgerError
 from perdure.ledger.maintenance.storage_changes import Files, StorageChanges
 from perdure.ledger.replica_settings import REPLICA, ReplicaSettings
 from perdure.ledger.storage.patches import Patch
@@ -164,7 +164,7 @@ class ReplicatedStore(DuckDBStore):
     def boot(self) -> Boot:
         """As that of every store. What the bucket cannot take up from is brought there first, which is everything at the first time.
 
-        Raises `BadRequest` if the bucket follows another directory, or this one as it is not any more.
+        Raises `BucketRefused` if the bucket follows another directory, and `LedgerError` if it knows more of this one.
         """
         self._changes, self._upto = None, 0
         for each in (
@@ -189,11 +189,10 @@ class ReplicatedStore(DuckDBStore):
         follower.boot()
         reached, here = follower.mark, self._mark
         if reached.seq > here.seq:
-            words = (
-                f"{follower.url} has {reached.seq} facts of this directory, which has {here.seq}: it is older than its "
-                "replica. Restore the replica, or name an empty prefix"
+            problem = (
+                f"it has {reached.seq} facts of this directory, which has {here.seq}: it is older than its replica"
             )
-            raise BadRequest("replica", words)
+            raise LedgerError(follower.url, problem, "restore the replica, or name an empty prefix")
         scratch = self._data / REPLICA
         changes = StorageChanges(
             self._data,

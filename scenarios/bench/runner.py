@@ -22,7 +22,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from perdure import ledger
+from perdure import actors
 from perdure.ledger import BadRequest, checked_url, is_url
 from perdure.scenarios.bench.figures import Failed, report, show
 from perdure.scenarios.bench.measuring import Bench
@@ -77,10 +77,7 @@ def _bucket_in(data: str | Path | None) -> str:
     if data is None or not is_url(str(data)):
         return ""
     url = checked_url(str(data))
-    try:
-        ledger.Bucket(url)
-    except ImportError as problem:
-        raise BadRequest("data", f"{url} needs `pip install 'perdure[bucket]'` ({problem})") from problem
+    actors.check_bucket("data", url)
     return url
 
 

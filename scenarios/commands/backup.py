@@ -20,7 +20,7 @@ from perdure.ledger.maintenance.target import BackupTarget
 from perdure.ledger.store.integrity import is_begun
 from perdure.scenarios.commands.doctor import diagnosis, show
 from perdure.scenarios.commands.opening import served
-from perdure.scenarios.commands.options import AsJson, bucket_extra, directory
+from perdure.scenarios.commands.options import AsJson, directory
 from perdure.scenarios.commands.shown import json_of
 
 Directory = Annotated[Path, typer.Argument(help="The data directory.", parser=directory, metavar="DIR")]
@@ -65,7 +65,7 @@ def backup(
         if target:
             advice = f"to copy it elsewhere, use `perdure restore {url} {target}`"
             raise BadRequest("target", f"a backup of {url} is kept in that bucket, so name no target; {advice}")
-        with bucket_extra(url):
+        with actors.bucket_needed("data", url):
             _of_bucket(url, _Wish(name, keep, listed, unwanted), as_json=as_json)
         return
     if not target or name or listed or unwanted:
@@ -167,7 +167,7 @@ def restore(
     if url and replace:
         raise BadRequest("replace", f"no prefix is moved aside; {url} must be an empty one")
     if _is_ledger(target):
-        with bucket_extra(target):
+        with actors.bucket_needed("data", target):
             told = _bring_ledger(checked_url(target), data, Moment(*_moment(at), name), replace=replace)
     elif at:
         raise BadRequest("at", f"{target} has no ledger, and a backup is of one moment; name it with --backup")
@@ -195,7 +195,7 @@ def _bring_backup(target: BackupTarget, data: Path, name: str, *, replace: bool)
             place = Path(stack.enter_context(TemporaryDirectory(prefix="perdure-"))) / "data"
         manifest = restore_backup(target, place, name, replace=replace)
         if url:
-            stack.enter_context(bucket_extra(url))
+            stack.enter_context(actors.bucket_needed("data", url))
             left_out = ledger.restore_directory_to_bucket(place, url).findings
     made = f"Backup {manifest.name} of {_time(manifest.made_at_ms)}, up to fact {manifest.seq}"
     return [f"{made}, is in {url or place}.", *left_out]

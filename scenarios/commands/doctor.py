@@ -27,7 +27,7 @@ from perdure.ledger.maintenance.cold_view import cold_view
 from perdure.ledger.maintenance.examination import examine_storages
 from perdure.ledger.maintenance.restore_part import left_beside
 from perdure.ledger.store.integrity import Finding, Severity, examine, is_begun, repair
-from perdure.scenarios.commands.options import HERE, AsJson, Data, bucket_extra
+from perdure.scenarios.commands.options import HERE, AsJson, Data
 from perdure.scenarios.commands.shown import json_of
 from perdure.scenarios.exits import REFUSED
 
@@ -81,7 +81,7 @@ def doctor(
             raise BadRequest(
                 "repair", f"nothing is repaired in {url}: no object is ever changed there; restore what is missing"
             )
-        with bucket_extra(url):
+        with actors.bucket_needed("data", url):
             show(ledger.examine_bucket(url, deep=deep), as_json=as_json)
         return
     findings = None if mend else _of_served(data, deep=deep)

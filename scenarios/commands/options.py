@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -43,15 +41,6 @@ TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Take a bucket even from another Ray that serves it now, and then ends.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object at the end, and nothing else.")]
-
-
-@contextmanager
-def bucket_extra(url: str) -> Iterator[None]:
-    """Says which extra is missing where this block reaches a bucket."""
-    try:
-        yield
-    except ImportError as problem:
-        raise BadRequest("data", f"{url} needs `pip install 'perdure[bucket]'` ({problem})") from problem
 
 
 def duration_ms(words: str, option: str, most_ms: int = AGE_MAX_MS) -> int:

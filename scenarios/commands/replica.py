@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from perdure import actors
 from perdure.ledger import (
     LAG_MAX_MS,
     LAG_MS,
@@ -56,7 +57,10 @@ def replica(
                 raise BadRequest("replica", f"a supervisor serves {data}; `perdure stop` it first")
             if not data.is_dir():
                 raise BadRequest("data", f"there is no directory {data}")
-            keep_replica(data, checked_replica(url or "", lag_ms, lag_max_ms))
+            wanted = checked_replica(url or "", lag_ms, lag_max_ms)
+            if url:
+                actors.check_bucket("replica", url)
+            keep_replica(data, wanted)
     settings = replica_of(data)
     told = told or (settings._asdict() if settings is not None else None)
     if as_json:

@@ -226,7 +226,7 @@ def test_a_bucket_that_knows_more_than_the_directory_is_not_overwritten(
     expected = directory.follow()
     directory.close()
     older = Directory(tmp_path / "older", cloud, tmp_path)
-    with pytest.raises(BadRequest, match=r"has 2 facts of this directory, which has 1: it is older than its replica"):
+    with pytest.raises(LedgerError, match=r"has 2 facts of this directory, which has 1: it is older than its replica"):
         older.begin()
     assert there(tmp_path / "look", cloud) == expected
 
