@@ -52,7 +52,8 @@ def test_a_call_is_cancelled_whichever_processes_have_it_and_its_session(call_at
 
         while await status() != "running":
             await asyncio.sleep(0.01)
-        cancel = {"method": "notifications/cancelled", "params": {"requestId": 2}}
+        (run,) = (await world.client.ask("ps", 10))["live"]
+        cancel = {"method": "notifications/cancelled", "params": {"requestId": 2, "reason": "enough"}}
         foreign = await said(doors[cancel_at], cancel, session, name="eve")
         assert foreign.status == (202 if cancel_at else 404)  # the process that has the session knows whose it is
         await carried()
@@ -61,6 +62,7 @@ def test_a_call_is_cancelled_whichever_processes_have_it_and_its_session(call_at
         await carried()
         assert await status() == ""
         assert (await call).status == 200
+        assert "enough" in (await world.client.ask("inspect", run["run_id"]))["error"]
         for each in apps:
             await each.backend.close()
 

@@ -216,6 +216,7 @@ def test_a_refusal_has_the_status_the_close_code_and_the_advice_of_its_kind(
     assert told["type"] == ("InternalError" if status == 500 else type(problem).__name__)
     assert ("args" in told, "bug of ours" in str(told)) == (status != 500, False)
     assert told.get("field") == getattr(problem, "field", None)
+    assert status != 429 or told["message"] == "enough"
 
 
 def test_an_error_that_is_made_of_more_than_texts_and_numbers_is_told_in_words_alone() -> None:

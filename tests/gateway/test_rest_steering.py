@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure.actors.gateway.bodies import read_json
+from perdure.actors.gateway.bodies import DEPTH_MAX, read_json
 from perdure.actors.gateway.security import Principal, Scope, bearer
 from perdure.actors.rest import models
 from perdure.ledger import BadRequest
@@ -72,6 +72,17 @@ def test_a_wish_that_does_not_fit_starts_nothing_and_names_the_field(wish: Any, 
 def test_a_text_that_is_no_unicode_or_not_in_utf_8_is_refused_as_it_is_read(text: bytes) -> None:
     with pytest.raises(BadRequest, match=r"half of a surrogate pair|is not JSON"):
         read_json(text)
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":[{},', b"]}"), (b'[1,{"b":', b"}]")])
+def test_what_is_nested_too_deeply_for_the_next_reader_is_refused_though_it_can_be_read(
+    opening: bytes, closing: bytes
+) -> None:
+    levels = opening.count(b"[") + opening.count(b'":')
+    times = DEPTH_MAX // levels
+    read_json(opening * times + b"[]" + closing * times)
+    with pytest.raises(BadRequest, match=f"is nested more than {DEPTH_MAX} deep"):
+        read_json(opening * (times + 1) + b"[]" + closing * (times + 1))
 
 
 def test_a_body_that_is_no_json_or_nested_too_deeply_is_refused() -> None:

@@ -241,6 +241,12 @@ def test_what_cannot_be_handed_on_is_an_error_that_says_that_the_call_was_made(v
         function_tool(weather).encoded(value)
 
 
+def test_what_has_as_many_bytes_as_the_limit_is_handed_on_and_one_more_is_not() -> None:
+    assert function_tool(weather).encoded("12345678", 9) == "12345678"
+    with pytest.raises(BadToolOutput, match="has 10 bytes encoded, and the limit is 9"):
+        function_tool(weather).encoded("123456789", 9)
+
+
 def test_what_contains_itself_cannot_be_handed_on() -> None:
     loop: list[Any] = []
     loop.append(loop)

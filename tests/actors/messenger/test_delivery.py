@@ -168,6 +168,15 @@ def test_typing_is_shown_every_four_seconds_until_there_is_something_to_read(slo
     assert posted - shown[-1] < 4.1
 
 
+def test_typing_is_not_shown_any_more_while_a_whole_answer_waits_for_the_provider() -> None:
+    Board.begin(post=["busy"] * 5)
+    rows, _ = visit(asked)
+    assert (outcomes(rows), Board.thread()) == (["answered"], [TOLD])
+    posts = [at_s for at_s, what, _ in Board.requests if what == "post"]
+    assert posts[-1] - posts[0] >= 12
+    assert [what for at_s, what, _ in Board.requests if at_s > posts[0]] == ["post"] * 5
+
+
 # ---------------------------------------------------------------- the provider fails
 
 
@@ -221,6 +230,12 @@ def test_the_policy_says_what_becomes_of_a_post_without_a_reply() -> None:
     rows, _ = visit(asked, Careful, pace=SLOW)
     assert (outcomes(rows), Board.thread()) == (["parked"], [])
     assert "nobody knows whether it arrived" in rows[0]["problem"]
+
+
+def test_an_edit_without_a_reply_is_repeated_whatever_the_policy_says_of_posts() -> None:
+    Board.begin(edit=["lost", "silent"] * 3)
+    rows, _ = visit(asked, Careful, pace=SLOW)
+    assert (outcomes(rows), Board.thread()) == (["answered"], [TOLD])
 
 
 @pytest.mark.shows(chat_recovery="C-0730", messenger="M42 weakness-48")
@@ -286,6 +301,21 @@ class Impatient(Bot):
     """Parks a reply after a few failures in a row."""
 
     delivery: ClassVar[Delivery] = Delivery(tries_max=3, busy_max=2)
+
+
+@pytest.mark.parametrize(("fate", "posts"), [("unreached", 4), ("busy", 3)])
+def test_a_reply_that_is_tried_again_by_hand_has_all_its_tries_again(fate: str, posts: int) -> None:
+    async def story(chat: Chat) -> None:
+        await chat.hear("a story please")
+        for times in (1, 2):
+            (row,) = await chat.rest()
+            assert row["status"] == "parked"
+            assert sum(what == "post" for _, what, _ in Board.requests) == times * posts
+            assert await chat.do("retry_delivery", row["reply_id"]) is True
+        assert outcomes(await chat.rest()) == ["answered"]
+
+    Board.begin(post=[fate] * 2 * posts)
+    visit(story, Impatient)
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,10 @@ def test_a_notice_is_posted_in_its_place_and_begins_no_turn() -> None:
             await chat.do("deliver_notice", "x" * (NOTICE_CHARS_MAX + 1), "t")
         largest = await chat.do("deliver_notice", "x" * NOTICE_CHARS_MAX, "u")
         assert await chat.do("cancel_reply", largest)
+        with pytest.raises(BadRequest, match="kind"):
+            await chat.do("deliver_notice", "Hello", "t", kind="k" * 65)
+        longest = await chat.do("deliver_notice", "x", "u", kind="k" * 64)
+        assert await chat.do("cancel_reply", longest)
         with pytest.raises(BadRequest, match="messenger_id"):
             await chat.do("deliver_notice", "Hello", "t", "other")
         return rows, await chat.do("get_messages")

@@ -29,7 +29,7 @@ from perdure.actors.messenger.telegram import SECRET_HEADER, TEXT_MAX, rendered
 from perdure.ledger import BadRequest
 from perdure.policies import Counting, length_of
 from perdure.scenarios.telegram.bot_api import BotFault
-from perdure.scenarios.telegram.sim import SimTelegram
+from perdure.scenarios.telegram.sim import SimTelegram, SimWire
 
 ADA = {"id": 7, "is_bot": False, "first_name": "Ada", "last_name": "L.", "username": "ada"}
 PRIVATE, GROUP = {"id": 7, "type": "private"}, {"id": -100, "type": "supergroup", "title": "Many"}
@@ -317,6 +317,29 @@ def test_a_process_keeps_its_pace_over_all_threads() -> None:
     took_s, telegram = asked(job)
     assert took_s >= 4 / 25
     assert telegram.log()["methods"] == {"sendChatAction": 5}
+
+
+def test_closing_a_bot_closes_the_connections_that_it_opened() -> None:
+    opened, closed = list[SimWire](), list[SimWire]()
+
+    class Wire(SimWire):
+        def __init__(self) -> None:
+            super().__init__(SimTelegram())
+            opened.append(self)
+
+        async def shutdown(self) -> None:
+            closed.append(self)
+
+    async def main() -> None:
+        bot = Telegram("12:abc", wire=Wire)
+        for times in (1, 2):
+            await bot.typing("telegram:7")
+            await bot.close()
+            await bot.close()
+            assert len(opened) == times
+            assert closed == opened
+
+    asyncio.run(main())
 
 
 @pytest.mark.shows(messenger="M60")
