@@ -145,6 +145,36 @@ def test_who_comes_later_gets_all_after_the_last_event_that_it_has_wherever_the_
     visit([Talker], story)
 
 
+class Stubborn(Agent):
+    """Fails until it is tried again."""
+
+    async def run(self, input: None, run: RunContext) -> str:
+        run.emit({"attempt": run.attempt})
+        await asyncio.sleep(1)
+        if run.attempt == 1:
+            raise ValueError("not yet")
+        return "said"
+
+
+def test_who_has_all_of_an_ended_run_is_told_what_comes_if_it_is_tried_again_though_others_have_not_read_it() -> None:
+    async def story(door: Door, laboratory: Laboratory) -> None:
+        client: Any = laboratory._client  # noqa: SLF001 - the story's own
+        await client.start(Stubborn, None, run_id="talk")
+        await asyncio.sleep(5)
+        feeds = RunFeeds()
+        slow = Watcher(feeds, client)
+        assert await slow.take()
+        late = Watcher(feeds, client, slow.numbers[-1])
+        waiting = asyncio.ensure_future(late.take())
+        await asyncio.sleep(1)
+        assert (await door.post("/api/runs/talk/retry", {})).status == 200
+        async with asyncio.timeout(60):
+            await waiting
+        assert late.numbers[0] == slow.numbers[-1] + 1
+
+    visit([Stubborn], story)
+
+
 def test_a_batch_shares_the_text_of_what_it_is_given() -> None:
     words, count = 500, 200
 

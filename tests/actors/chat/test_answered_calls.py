@@ -240,6 +240,19 @@ def test_a_call_that_was_refused_is_made_again_after_a_message_of_a_person_only(
     visit(Hanger, story, Script(questions=tuple(asked), again=("OUTCOME UNKNOWN",), again_max=1))
 
 
+def test_a_later_life_knows_which_call_was_lost_and_refuses_its_repeat() -> None:
+    hangs = ScriptedCall(name="hang", arguments={"what": "it"})
+
+    async def story(room: Room) -> None:
+        await room.do("chat", "go")
+        await room.sleep()
+        result = await room.do("continue_last_turn")
+        assert [words[:7] for _, words in outcomes(result.message)] == ["OUTCOME", "NOT RUN"]
+
+    visit(Hanger, story, Script(questions=(calls("go", hangs), calls("Continue your last message", hangs))))
+    assert Outside.effects["hang", "it"] == 1
+
+
 @pytest.mark.shows(chat_recovery="C-0994")
 def test_a_question_that_is_answered_while_the_model_speaks_is_not_waited_for() -> None:
     """The turn goes on at the end of the answer, and was never put aside (C-0994)."""

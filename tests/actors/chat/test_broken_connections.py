@@ -134,6 +134,18 @@ def test_each_loss_is_charged_to_the_attempt_that_it_broke() -> None:
     assert (Outside.effects["began", "a"], Outside.effects["began", "b"]) == (1, 1)
 
 
+def test_a_call_that_has_its_result_when_the_connection_breaks_is_told_apart_from_one_at_work() -> None:
+    quick, slow = (ScriptedCall(name="work", arguments={"what": "a", "seconds": seconds}) for seconds in (0.1, 60))
+
+    async def story(client: Client) -> None:
+        assert (await call(client, Worker, "chat", "go")).ok
+
+    for each, phase in ((quick, "P6"), (slow, "P5")):
+        cut = FaultPlan.at({1: Fault(kind=FaultKind.RESET, event=5, duration_ms=2_000)})
+        # the call begins with event 4, and event 5 comes later than its result
+        assert phases(tell(story, streams(each, B), cut, pace=Pace(between_ms=2_000))) == [(phase, "continue")]
+
+
 LOST = Fault(kind=FaultKind.RESET, event=1)
 
 

@@ -14,7 +14,9 @@ from perdure.actors import (
     ChatAgent,
     Client,
     Detached,
+    RunCompleted,
     RunContext,
+    RunInfo,
     TurnResult,
     agent_tool,
     client_tool,
@@ -293,6 +295,26 @@ def test_a_chat_reads_the_structured_result_of_its_detached_chat_child() -> None
         assert json.loads(text.partition("\n\n")[2]) == run["output"]
 
     tell(story)
+
+
+@pytest.mark.parametrize(
+    ("summary", "output", "detail"),
+    [
+        ("", {"n": 1}, '{"n":1}'),
+        ('{"n":1}', {"n": 1}, '{"n":1}'),
+        (json.dumps(["x" * 600]), ["x" * 600], json.dumps(["x" * 600])),
+        ("one", {"n": 1}, 'one\n\n{"n":1}'),
+        ("one", "two", "one"),
+        ("", "two", "two"),
+        ("one", None, "one"),
+        ("", None, ""),
+    ],
+)
+def test_the_notice_of_an_end_has_the_summary_and_the_output_once_each(summary: str, output: Any, detail: str) -> None:
+    run = RunInfo(run_id="r", agent_type="cast:Planner")
+    result = RunCompleted(run_id="r", agent_type="cast:Planner", output=output, summary=summary)
+    told = asyncio.run(ChatAgent.format_detached_completion(object.__new__(Adder), run, result))
+    assert told == "The background run r (Planner) has completed." + (f"\n\n{detail}" if detail else "")
 
 
 @pytest.mark.shows(agent_tools="124", chat_recovery="C-0641")

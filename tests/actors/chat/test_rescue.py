@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from perdure.actors import ChatRecovery, ChatRecoveryContext, Client, KillPoint, tool
+from perdure.actors import ChatRecovery, ChatRecoveryContext, Client, FiberContext, KillPoint, exposed, tool
+from perdure.ledger import BadRequest
 from perdure.policies import default_repair
 from perdure.scenarios.provider.faults import Fault, FaultKind, FaultPlan, Rule
 from perdure.scenarios.provider.script import Question, Round, Script, ScriptedCall
@@ -281,6 +282,50 @@ def test_what_was_stashed_is_there_after_a_death() -> None:
     assert result.status == "completed"
     contexts = [each for each in HEARD if isinstance(each, ChatRecoveryContext)]
     assert [context.recovery_data for context in contexts] == [{"doubled": 7}]
+
+
+class StashingInFibers(Stashing):
+    """Remembers one thing for the turn, and another one for a fiber in the midst of it."""
+
+    @tool
+    async def double(self, a: int) -> str:
+        """Double, and remember that."""
+        self.stash({"doubled": a})
+
+        def keep(fiber: FiberContext) -> list[object]:
+            self.stash("the fiber's")
+            return [fiber.snapshot]
+
+        FOUND.append(await self.run_fiber("keep", keep))
+        return str(2 * a)
+
+    @exposed
+    async def stash_nowhere(self) -> None:
+        """Remember something in the midst of nothing."""
+        self.stash("nothing's")
+
+
+FOUND: list[object] = []
+
+
+def test_what_a_fiber_stashes_in_the_midst_of_a_turn_is_its_own_and_with_neither_there_is_no_place_for_it() -> None:
+    FOUND.clear()
+    rule = _dies_once_in(KillPoint.MID_TOOL, "after")
+
+    def after_double(process: str, point: KillPoint, detail: str) -> bool:
+        return bool(Outside.effects["add", 2]) and len(Outside.provider.log()) > 1 and rule(process, point, detail)
+
+    result, _ = played(StashingInFibers, kill_when=after_double)
+    assert result.status == "completed"
+    contexts = [each for each in HEARD if isinstance(each, ChatRecoveryContext)]
+    assert [context.recovery_data for context in contexts] == [{"doubled": 7}]
+    assert FOUND == [["the fiber's"]]
+
+    async def story(room: Room) -> None:
+        with pytest.raises(BadRequest, match="outside of a fiber"):
+            await room.do("stash_nowhere")
+
+    visit(StashingInFibers, story)
 
 
 class Once(Adder):

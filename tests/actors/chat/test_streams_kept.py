@@ -179,11 +179,14 @@ def test_old_streams_are_dropped_by_number_and_their_turns_are_told_from_the_tra
         assert (await room.do("chat", "words", request_id="kept")).ok
         await room.do("prune", 1)
         assert [await room.do("segments", each) == [] for each in ("open", "failed", "kept")] == [True, True, False]
+        await room.sleep()
         for request_id, before, end in (("open", first, "on_done"), ("failed", failed, "on_error")):
             result, shown, ends = await _events(room, request_id)
             assert (result, ends) == (before, [end])
             assert texts({"parts": _folded(shown)}) == texts(before.message)
             assert outcomes({"parts": _folded(shown)}) == outcomes(before.message)
+        told = await room.do("_perdure_follow_turn", "failed", 0)
+        assert told["events"][-1] == {"type": "error", "errorText": failed.error}
 
     visit(Keeper, story, plan=FaultPlan.at({4: WRONG}), pace=SLOW)
 
@@ -237,6 +240,7 @@ def test_who_asks_how_an_ended_turn_stands_opens_no_stream_of_it() -> None:
         assert (await room.do("chat", "words", request_id="asked")).ok
         for _ in range(2):
             standing = await room.do("_perdure_standing", "asked")
+            assert standing["known"]["message_ids"] == ["asked-0"]
             assert (standing["known"]["status"], standing["known"]["waits_for"]) == ("completed", [])
             assert standing["last"] == standing["known"] == standing["resumable"]
             assert await room.do("held") == []
