@@ -14,7 +14,7 @@ from perdure.actors.chat.chat_store import ChatStore
 from perdure.actors.chat.tools import Tool
 from perdure.actors.chat.transcript import Transcript, told_of
 from perdure.actors.life.results import RunResult
-from perdure.ledger import HARD, Status
+from perdure.ledger import Status
 from perdure.policies import (
     CallEvidence,
     JsonObject,
@@ -151,10 +151,9 @@ async def late_results(transcript: Transcript, lost: LostCalls, inspect: Inspect
         if message_id in transcript:
             continue
         told = await inspect(evidence["runId"])
-        if told is None or told["status"] not in HARD:
-            continue
-        lost.found(call_id)
-        if told["status"] == Status.COMPLETED:
+        # A run that ended in another way says nothing of what the call has done.
+        if told is not None and told["status"] == Status.COMPLETED:
+            lost.found(call_id)
             found.append(_correction(message_id, call_id, evidence, told))
     return found
 

@@ -108,3 +108,19 @@ def test_a_conversation_that_is_cleared_forgets_the_calls_that_may_not_be_repeat
 
     visit(Worker, story, WORK)
     assert (Outside.effects["began", "a"], Outside.effects["done", "a"]) == (2, 1)
+
+
+def test_a_call_whose_run_has_ended_without_a_result_is_not_made_again() -> None:
+    async def story(room: Room) -> None:
+        await room.do("submit_messages", "go", request_id="asked")
+        await room.until(at_work)
+        (run,) = room.view.runs.values()
+        room.laboratory.simulation.kill(run.host_id)
+        await room.do("attach", "asked")
+
+        await room.do("submit_messages", "go", request_id="again")
+        result = await room.do("attach", "again")
+        assert [words.partition(":")[0] for _, words in outcomes(result.message)] == ["NOT RUN"]
+
+    visit(Worker, story, WORK)
+    assert Outside.effects["began", "a"] == 1
