@@ -164,6 +164,7 @@ if TYPE_CHECKING:
     from perdure.ledger.replica_settings import (
         LAG_MAX_MS,
         LAG_MS,
+        REPLICA,
         ReplicaSettings,
         checked_replica,
         keep_replica,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from perdure.ledger.bucket_url import checked_url
-from perdure.ledger.errors import BadRequest
+from perdure.ledger.errors import BadRequest, LedgerDamaged
 from perdure.ledger.whole_files import keep_whole
 
 REPLICA: Final = "replica"
@@ -50,15 +51,17 @@ def checked_replica(url: str, lag_ms: float = LAG_MS, lag_max_ms: float = LAG_MA
 
 
 def replica_of(data: Path) -> ReplicaSettings | None:
-    """Where this directory is followed to; None if nowhere. Raises `BadRequest` if what says so cannot be read."""
-    path = data / REPLICA / SETTINGS
+    """Where this directory is followed to; None if nowhere. Raises `LedgerDamaged` if what says so cannot be read."""
+    path, problem = data / REPLICA / SETTINGS, "it does not fit its digest"
     try:
-        return ReplicaSettings(**json.loads(path.read_bytes()))
+        text, _, check = path.read_bytes().rpartition(b"\n")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, TypeError) as problem:
-        words = f"{path} cannot be read ({problem}); name the bucket again, and it is written anew"
-        raise BadRequest("replica", words) from problem
+    except OSError as failure:
+        text, check, problem = b"", b"", f"it cannot be read: {failure}"
+    if check == _check_of(text):
+        return ReplicaSettings(**json.loads(text))
+    raise LedgerDamaged(str(path), problem, "name the bucket again with `perdure replica`, and it is written anew")
 
 
 def keep_replica(data: Path, settings: ReplicaSettings) -> None:
@@ -66,4 +69,9 @@ def keep_replica(data: Path, settings: ReplicaSettings) -> None:
     if not settings.url:
         shutil.rmtree(data / REPLICA, ignore_errors=True)
     else:
-        keep_whole(data / REPLICA / SETTINGS, json.dumps(settings._asdict()).encode())
+        text = json.dumps(settings._asdict()).encode()
+        keep_whole(data / REPLICA / SETTINGS, text + b"\n" + _check_of(text))
+
+
+def _check_of(text: bytes) -> bytes:
+    return blake2b(text, digest_size=8).hexdigest().encode()

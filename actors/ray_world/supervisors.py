@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Final
 
 import ray
@@ -28,6 +29,7 @@ from perdure.ledger import (
     NOBODY,
     BadRequest,
     Claim,
+    LedgerDamaged,
     NoLongerServed,
     ReplicaSettings,
     SupervisorUnreachable,
@@ -115,7 +117,7 @@ class Opening:
             refuse_unmounted(data)
             self.deployment = self.deployment._replace(identity=begin_directory(data))
             note_mount(data)
-        if self._replica is not None and self._replica != (replica_of(data) or ReplicaSettings("")):
+        if self._replica is not None and self._replica != _followed_to(data):
             self._follow_to(self._replica)
         handle = ensure_supervisor(self.deployment._replace(own=own))
         self.deployment = self.deployment._replace(claim=NOBODY)  # to take over is asked for once
@@ -129,6 +131,13 @@ class Opening:
         if replica.url:
             check_bucket("replica", replica.url)
         keep_replica(data, replica)
+
+
+def _followed_to(data: Path) -> ReplicaSettings | None:
+    """Where the directory says that it is followed to; None if that cannot be read."""
+    with contextlib.suppress(LedgerDamaged):
+        return replica_of(data) or ReplicaSettings("")
+    return None
 
 
 def _served(deployment: Deployment) -> bool:

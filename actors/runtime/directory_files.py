@@ -15,7 +15,17 @@ from perdure.actors.code.packages import digest_of, packed_in
 from perdure.actors.code.pinned import noted_places
 from perdure.actors.ray_world.cluster_record import RECORD, record_in
 from perdure.actors.ray_world.identity import IDENTITY, identity_of
-from perdure.ledger import CODE, FORMAT_FILE, LEDGER, TYPES, LedgerError, check_format, numbered_lines
+from perdure.ledger import (
+    CODE,
+    FORMAT_FILE,
+    LEDGER,
+    REPLICA,
+    TYPES,
+    LedgerError,
+    check_format,
+    numbered_lines,
+    replica_of,
+)
 from perdure.ledger.store.integrity import Finding
 
 SCENARIO: Final = "scenario.json"
@@ -256,8 +266,8 @@ FILES: Final = (
         "replica/ledger/*",
         "what the bucket has of the ledger",
         _SUPERVISOR,
-        "again",
-        "again",
+        "nothing",
+        "nothing",
         "fetched from the bucket",
     ),
     DirectoryFile("replica/copy.db*", "a storage that is being read", _SUPERVISOR, "nothing", "nothing"),
@@ -288,7 +298,7 @@ def findings_in(data: Path) -> list[Finding]:
 
 
 def _of_words(data: Path) -> Iterator[Finding]:
-    for name, check in ((FORMAT_FILE, check_format), (IDENTITY, identity_of)):
+    for name, check in ((FORMAT_FILE, check_format), (IDENTITY, identity_of), (REPLICA, replica_of)):
         try:
             check(data)
         except LedgerError as problem:

@@ -10,7 +10,7 @@ from shutil import copytree, rmtree
 
 import pytest
 
-from perdure.ledger.errors import BadRequest, LedgerError
+from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError
 from perdure.ledger.maintenance import storage_changes
 from perdure.ledger.maintenance.copying import copy_storage
 from perdure.ledger.maintenance.replicated_store import Follower, ReplicatedStore
@@ -294,7 +294,7 @@ def test_the_directory_says_where_it_is_followed_to(tmp_path: Path) -> None:
     keep_replica(tmp_path, settings)
     assert replica_of(tmp_path) == ReplicaSettings("s3://bucket/p", 100, 900)
     (tmp_path / "replica" / "settings").write_bytes(b"\xff")
-    with pytest.raises(BadRequest, match="name the bucket again"):
+    with pytest.raises(LedgerDamaged, match="name the bucket again"):
         replica_of(tmp_path)
     keep_replica(tmp_path, checked_replica(""))
     assert replica_of(tmp_path) is None

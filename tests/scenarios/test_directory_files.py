@@ -21,10 +21,11 @@ from perdure.actors.code.packages import package_file
 from perdure.actors.code.pinned import places_of, unpacked
 from perdure.actors.ray_world.cluster_record import begin_directory, check_directory, startup_lock, write_record
 from perdure.actors.ray_world.exit_report import take_exit_report
+from perdure.actors.ray_world.identity import identity_of
 from perdure.actors.ray_world.processes import ProcessLog
 from perdure.actors.runtime.directory_files import FILES, DirectoryFile, Fate
 from perdure.actors.runtime.packing import pack_up
-from perdure.ledger import PerdureError
+from perdure.ledger import PerdureError, ReplicaSettings, keep_replica, open_replicated, replica_of
 from perdure.ledger.maintenance.cold_view import cold_view
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.store.integrity import Finding
@@ -90,6 +91,7 @@ class Place:
         yield lambda: take_exit_report(self.data / "hosts" / "h1")
         yield lambda: read_record(self.data)
         yield lambda: fan_out.read_book(self.data)
+        yield self.follow
         yield self.play
 
     def use(self) -> list[Exception]:
@@ -109,6 +111,16 @@ class Place:
         with startup_lock(self.data):
             begin_directory(self.data)
             write_record(self.data, "127.0.0.1:1")
+
+    def follow(self) -> None:
+        """The start of a supervisor, as far as the ledger goes."""
+        settings = replica_of(self.data)
+        if settings is not None:
+            with closing(open_replicated(self.data, settings, identity_of(self.data))) as store:
+                store.boot()
+
+    def follow_to(self, bucket: Path) -> None:
+        keep_replica(self.data, ReplicaSettings(f"file://{bucket}"))
 
     def play(self) -> None:
         with playing(self.data):
@@ -165,6 +177,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Place:
     come = {agent: each.reported for agent, each in cold_view(data / "ledger").standing.items()}
     assert all(come[address(cls, name)] for cls, name in KEEPERS)
     place = Place(data, named.stdout.strip(), package, come)
+    place.follow_to(root / "bucket")
+    place.follow()
     unpacked(package_file(package, place.code))
     return place
 
@@ -172,7 +186,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Place:
 @pytest.fixture
 def place(whole: Place, tmp_path: Path) -> Place:
     shutil.copytree(whole.data, tmp_path / "data")
-    return Place(tmp_path / "data", whole.cell, whole.package, whole.come)
+    shutil.copytree(whole.data.with_name("bucket"), tmp_path / "bucket")
+    place = Place(tmp_path / "data", whole.cell, whole.package, whole.come)
+    place.follow_to(tmp_path / "bucket")
+    return place
 
 
 def file_at(path: str) -> DirectoryFile | None:

@@ -32,6 +32,7 @@ from perdure.ledger.store.bucket_storages import BLOCK, Base, PackWriter
 from perdure.ledger.store.bucket_storages import signed_storage as signed
 from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.store import FactRow
+from perdure.scenarios.testing.bucket_ledger import WatchedStore
 from perdure.scenarios.testing.laboratory import Laboratory
 from tests.s3_server import S3, in_process
 
@@ -285,7 +286,7 @@ def laboratory(tmp_path: Path) -> Iterator[Laboratory]:
 @pytest.fixture
 def shelf(s3: S3, laboratory: Laboratory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     made = Shelf(laboratory, Bucket(s3.url(f"{tmp_path.name}-shelf")))
-    monkeypatch.setattr(laboratory.store, "storage_for_host", made.for_host)
+    monkeypatch.setattr(WatchedStore, "storage_for_host", lambda _life, *asked: made.for_host(*asked))
     return made
 
 
