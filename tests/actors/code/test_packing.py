@@ -23,7 +23,6 @@ from perdure.actors.code.pinned import places_of, unpacked
 from perdure.actors.gateway.client_connection import served
 from perdure.actors.life.host_options import pool_spec
 from perdure.actors.ray_world.system import system_world
-from perdure.actors.runtime import packing
 from perdure.actors.runtime.packing import Packer, files_for, needed_here, pack_up, package_file
 from perdure.ledger import BadRequest, UnknownAgentType, pool_key, with_package
 from perdure.policies import Limits
@@ -34,15 +33,6 @@ from tests.actors.one_process import play as play_here
 from tests.kit import Stage, play
 
 Author = Callable[..., type]
-
-
-@pytest.fixture(autouse=True)
-def _only_agents_of_these_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Those of all that was collected would be packed too, and take seconds.
-    everything = packing._subclasses  # noqa: SLF001 - whose agents a process has
-    monkeypatch.setattr(
-        packing, "_subclasses", lambda cls: [each for each in everything(cls) if each.__module__.startswith("packed_")]
-    )
 
 
 @pytest.fixture
