@@ -310,13 +310,13 @@ class Supervisor:
         self.view.touched.clear()
         arm(self.view, touched, self.limits)
         commit_ms = await self._append(rows, payloads)
+        for session, number in {each.session: each.number for each in arrived}.items():  # the last number of each
+            session.commit(number)
         if self._carrier is not None:
             if commit_ms:
                 count, awake = len(arrived), len(self.view.awake)
                 self._pace = pace_after(self._pace, began_s * 1000, count, awake, self.limits)
             self._carrier.pass_on_code(self.sessions.by_peer.values())
-        for session, number in {each.session: each.number for each in arrived}.items():  # the last number of each
-            session.commit(number)
         await self._perform(touched)
         self.sessions.seq = self.view.seq
         self._after_commit(rows, touched)

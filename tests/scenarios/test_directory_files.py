@@ -177,8 +177,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Place:
     come = {agent: each.reported for agent, each in cold_view(data / "ledger").standing.items()}
     assert all(come[address(cls, name)] for cls, name in KEEPERS)
     place = Place(data, named.stdout.strip(), package, come)
-    place.follow_to(root / "bucket")
-    place.follow()
+    served = Place(
+        root / "served", place.cell, place.package, come
+    )  # what follows it begins with a checkpoint, which is no harm
+    shutil.copytree(data, served.data)
+    served.follow_to(root / "bucket")
+    served.follow()
+    shutil.copytree(served.data / "replica", data / "replica")
     unpacked(package_file(package, place.code))
     return place
 
