@@ -23,7 +23,7 @@ from perdure.ledger.ids import is_within, name_of
 from perdure.ledger.slots import digest_of
 from perdure.ledger.storage.patches import FilePatch, Patch, StorageImage, image_after
 from perdure.ledger.storage.signed_storage import SignedBlock, SignedStorage
-from perdure.ledger.store.duckdb_file import transact
+from perdure.ledger.store.duckdb_file import first_row, transact
 from perdure.ledger.store.key_filter import KeyFilter
 
 BLOCK: Final = 1 << 18
@@ -312,7 +312,7 @@ class BucketStorages:
         _insert(con, "storage_packs", [[name, size] for name, size in made.items()])
 
     def _base(self, con: duckdb.DuckDBPyConnection, agent_id: str) -> Base | None:
-        row = con.execute("SELECT number, sizes FROM storages WHERE agent_id = $1", [agent_id]).fetchone()
+        row = first_row(con, "SELECT number, sizes FROM storages WHERE agent_id = $1", [agent_id])
         if row is None:
             return None
         blocks = con.execute(

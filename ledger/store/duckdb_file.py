@@ -168,8 +168,15 @@ def without_log(directory: Path) -> Iterator[str]:
         second.unlink(missing_ok=True)
 
 
+def first_row(con: duckdb.DuckDBPyConnection, query: str, parameters: list[object]) -> tuple[Any, ...] | None:
+    """The first row of an answer, None if it has none. The answer is read to its end: a reader that stopped before would keep its
+    transaction open, and DuckDB then refuses another checkpoint."""
+    rows = con.execute(query, parameters).fetchall()
+    return rows[0] if rows else None
+
+
 def get(con: duckdb.DuckDBPyConnection, key: str) -> Any:
-    row = con.execute("SELECT value FROM meta WHERE key = $1", [key]).fetchone()
+    row = first_row(con, "SELECT value FROM meta WHERE key = $1", [key])
     return None if row is None else msgpack.unpackb(row[0])
 
 

@@ -438,6 +438,7 @@ class Readers:
             words = f"needs more memory than a ledger uses ({MEMORY_MAX_MB} MB); ask for fewer at once"
             raise BadRequest("question", words) from problem
         finally:
+            reader.complete()  # see `first_row`
             with self._changed:
                 self._at_work -= 1
                 self._idle.append(reader)

@@ -15,7 +15,7 @@ import duckdb
 from perdure.ledger.status import HARD
 from perdure.ledger.store.batch_table import batches_after, forget_members, members_between
 from perdure.ledger.store.batches import changed_by, expand_rows, is_whole
-from perdure.ledger.store.duckdb_file import INDEXED_MAX, get, put, transact
+from perdure.ledger.store.duckdb_file import INDEXED_MAX, first_row, get, put, transact
 from perdure.ledger.store.memory_store import TABLES, boot_order
 from perdure.ledger.store.seals import FACT, PAYLOAD, Commit, reweigh
 from perdure.ledger.store.store import BatchRow, FactRow, First, Record, Row, Wanted
@@ -241,12 +241,12 @@ def facts_of(
 
 def stretches(con: duckdb.DuckDBPyConnection, run_id: str, snapshot_seq: int, end: int) -> list[tuple[int, int]]:
     """Where the facts of a run up to the `end` can be: between its record's first and last fact, and after the snapshot."""
-    row = con.execute("SELECT first_seq, last_seq FROM runs WHERE run_id = $1", [run_id]).fetchone()
+    row = first_row(con, "SELECT first_seq, last_seq FROM runs WHERE run_id = $1", [run_id])
     if row is not None and None not in row:
         return [(row[0], min(row[1], end)), (max(row[1], snapshot_seq) + 1, end)]
-    born = con.execute(
-        "SELECT 1 FROM facts WHERE subject = $1 AND frame = 0 AND seq > $2 LIMIT 1", [run_id, snapshot_seq]
-    ).fetchone()
+    born = first_row(
+        con, "SELECT 1 FROM facts WHERE subject = $1 AND frame = 0 AND seq > $2 LIMIT 1", [run_id, snapshot_seq]
+    )
     return [(snapshot_seq + 1, end)] if born else [(0, end)]
 
 
@@ -255,7 +255,7 @@ def payload_of(con: duckdb.DuckDBPyConnection, run_id: str, part: str, snapshot_
         "SELECT body FROM payloads WHERE run_id = $1 AND part = $2 AND seq BETWEEN $3 AND $4 ORDER BY seq DESC LIMIT 1"
     )
     for first_seq, last_seq in [*stretches(con, run_id, snapshot_seq, END)[::-1], (0, END)]:
-        row = con.execute(query, [run_id, part, first_seq, last_seq]).fetchone()
+        row = first_row(con, query, [run_id, part, first_seq, last_seq])
         if row is not None:
             return bytes(row[0])
     return None
