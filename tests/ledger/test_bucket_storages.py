@@ -150,7 +150,10 @@ def test_a_damaged_pack_is_named(tmp_path: Path, harm: str) -> None:
         opened(tmp_path / "b", cloud).storage("agent 0")
 
 
-def test_an_answer_of_which_only_the_first_row_was_read_keeps_no_root_from_being_announced(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", ["payload", "first row"])
+def test_an_answer_of_which_only_the_first_row_was_read_keeps_no_root_from_being_announced(
+    tmp_path: Path, asked: str
+) -> None:
     store = opened(tmp_path / "a", Cloud())
     store.root_s = 0
     store.append([], [], [Patch(agent, 1, 1, [whole("", b"1")]) for agent in "abc"])
@@ -158,11 +161,11 @@ def test_an_answer_of_which_only_the_first_row_was_read_keeps_no_root_from_being
     store.append([fact(1)], [Payload("run 1", "output", b"large")], [Patch("a", 1, 2, [whole("", b"2")])])
     store.append([fact(2)], [], [Patch("b", 1, 2, [whole("", b"2")])])
     store.follow()
-    assert store.payload("run 1", "output") == b"large"
-    for _ in range(2):
-        store.checkpoint(b"m", 2, [], [])
-    with store._reading() as con:  # noqa: SLF001 - as some question may do it
-        con.execute("SELECT * FROM facts").fetchone()
+    if asked == "payload":
+        assert store.payload("run 1", "output") == b"large"
+    else:
+        with store._reading() as con:  # noqa: SLF001 - as some question may do it
+            con.execute("SELECT * FROM facts").fetchone()
     for _ in range(3):
         store.checkpoint(b"m", 2, [], [])
     assert store.patches_of("a") == 2
