@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -10,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from perdure.actors.ports import World
 from perdure.actors.tasks import Tasks
-from perdure.ledger import BucketUnreachable, View
+from perdure.ledger import BucketUnreachable, StorageError, View
 
 if TYPE_CHECKING:  # it needs what reaches buckets
     from perdure.ledger import ReplicatedStore
+
+log = logging.getLogger("perdure.supervisor")
 
 
 class Replication:
@@ -44,25 +47,18 @@ class Replication:
         self._cutting: asyncio.Future[None] | None = None
         self._wanted, self._advanced = asyncio.Event(), asyncio.Event()
         self._tidying: asyncio.Task[None] | None = None
+        self._problem = ""  # why the last round has failed
         self.is_filled = False
 
     async def serve(self) -> None:
-        """Follow until this is cancelled."""
-        await self._world.threads.run(partial(self._store.prepare, None))
-        await self._put()
-        self.is_filled = True
+        """Follow until this is cancelled. What cannot be read together now is tried again."""
+        await self._follow(None)
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.lag_ms / 1000):
                     await self._wanted.wait()
             self._wanted.clear()
-            agents = self._candidates()
-            if agents:
-                await self._world.threads.run(partial(self._store.prepare, agents))
-            for agent in agents:
-                self._touched.pop(agent, None)
-            if self._store.has_news:
-                await self._put()
+            await self._follow(self._candidates() if self.is_filled else None)
 
     def touch(self, keys: Iterable[str]) -> None:
         """These runs and agents have changed, or were deleted."""
@@ -93,19 +89,23 @@ class Replication:
         if cutting is None:
             return
         began_s = asyncio.get_running_loop().time()
-        await self._world.threads.commit(partial(self._store.cut, self._candidates()))
-        self._touched.clear()
+        agents, touched = self._candidates(), self._take_touched()
+        try:
+            await self._world.threads.commit(partial(self._store.cut, agents))
+        except (StorageError, OSError) as problem:
+            self.touch(touched)
+            cutting.set_exception(problem)
+        else:
+            cutting.set_result(None)
         self._lost((asyncio.get_running_loop().time() - began_s) * 1000)
-        cutting.set_result(None)
 
     def told(self) -> dict[str, object]:
         """What an operator is told."""
-        trouble = self._store.unreachable()
         return {
             **self.settings._asdict(),
             "behind_ms": round(self._store.behind_ms()),
             "filled": self.is_filled,
-            "trouble": str(trouble or ""),
+            "trouble": str(self._store.unreachable() or self._problem or self._store.unreadable),
         }
 
     def unreachable(self) -> BucketUnreachable | None:
@@ -113,6 +113,26 @@ class Replication:
 
     def _candidates(self) -> list[str]:
         return list({**self._touched, **self._view.awake})
+
+    def _take_touched(self) -> dict[str, None]:
+        # Before anything is looked at: what is touched while it is may have been looked at too early.
+        touched, self._touched = self._touched, {}
+        return touched
+
+    async def _follow(self, agents: list[str] | None) -> None:
+        touched = self._take_touched()
+        try:
+            if agents != [] or self._store.unreadable:
+                await self._world.threads.run(partial(self._store.prepare, agents))
+            if self._store.has_news or agents is None:
+                await self._put()
+        except (StorageError, OSError) as problem:
+            self.touch(touched)
+            self._problem = str(problem)
+            log.warning("the directory is not followed: %s", problem)
+            await asyncio.sleep(self.settings.lag_ms / 1000)
+        else:
+            self._problem, self.is_filled = "", True
 
     async def _put(self) -> None:
         cutting = self._cutting = asyncio.get_running_loop().create_future()

@@ -207,6 +207,7 @@ class ReplicatedStore(DuckDBStore):
                 self._fold(con)
                 follower.adopt(self.path / DATABASE, self._followed)
                 follower.announce(changes.look_at_all())
+                changes.carried()
         else:
             self._new.extend((commit, self._now_s()) for commit in missing)
         self._changes, self._upto = changes, follower.mark.seq
@@ -242,6 +243,11 @@ class ReplicatedStore(DuckDBStore):
         """Whether anything is known that the bucket lacks."""
         return bool(self._new or self._checkpoints or self._found or self._following().has_news)
 
+    @property
+    def unreadable(self) -> str:
+        """A storage that the bucket gets no more of because the disk does not give it; empty if there is none."""
+        return next(iter(self._following().unreadable.values()), "")
+
     def unreachable(self) -> BucketUnreachable | None:
         return self._follower.unreachable()
 
@@ -271,6 +277,7 @@ class ReplicatedStore(DuckDBStore):
             self._follower.take(group, self._found)
             self._upto = self._follower.mark.seq
             self._cut, self._found = [], []
+            self._following().carried()
         self._checkpoints_due.extend(self._checkpoints_cut)
         self._checkpoints_cut = []
 

@@ -7,7 +7,7 @@ ledger gets what fits the ledger: an agent commits before it reports, and has he
 
 from __future__ import annotations
 
-import re
+import errno
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -16,24 +16,23 @@ from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
 
+from perdure.ledger.block_guard import BlockGuard
+from perdure.ledger.code_files import CODE, code_in
 from perdure.ledger.directory_format import AGENTS
 from perdure.ledger.maintenance.copies import CopyReader
 from perdure.ledger.maintenance.copying import copy_storage
 from perdure.ledger.maintenance.listing import Stamps, list_storages, stamps_of
-from perdure.ledger.storage.file_disk import is_log_at, place_of
+from perdure.ledger.storage.file_disk import is_log_at, log_of, place_of
 from perdure.ledger.storage.log_format import check_of, read_log
 from perdure.ledger.storage.patches import MAIN, WAL, FilePatch, Patch, whole
 
-CODE: Final = "code"
-"""The folder of the directory with its code, and the name under which it is carried, as if it were a storage."""
-SAVED: Final = ".blocks"  # what a checkpoint that did not end has saved
 _BLOCK: Final = 4 << 10
 _FRESH_NS: Final = (
     50_000_000  # the clock of a file system may stand still for as long, so another change may have the same stamp
 )
 _PART: Final = 32 << 20  # bytes of patches
 _SEEN_MAX: Final = 20_000  # storages that are remembered as they were
-_DRAFT: Final = re.compile(r"\.\d+-\d+$")  # see `whole_files`
+_UNREADABLE: Final = (errno.EACCES, errno.EIO, errno.EPERM)
 
 Files = dict[str, bytes]
 """The files of a storage, by what their names add to that of the first one."""
@@ -63,6 +62,9 @@ class StorageChanges:
         known: how many patches the storage of an agent has where they are carried to.
         is_there: whether these files are what a storage is there, which has patches.
         agents: those that have storages there.
+
+    Attributes:
+        unreadable: why a storage was passed over that the disk does not give; it is tried again.
     """
 
     def __init__(
@@ -81,16 +83,15 @@ class StorageChanges:
         self._fresh: set[str] = set()  # may have changed without another stamp
         self._patches: list[Patch] = []
         self._lock = Lock()
+        self.unreadable: dict[str, str] = {}
 
     def look(self, agents: Iterable[str]) -> None:
-        """Look at the storages of these agents and of what lies below them, and at the code. What was found before has been taken.
+        """Look at the storages of these agents and of what lies below them, and at the code.
 
-        Raises `StorageError`, `OSError`.
+        Raises `StorageError`, `OSError`: what was found until then counts, and is looked at again.
         """
         with self._lock:
-            self._forget()
-            fresh, self._fresh = self._fresh, set()
-            for place in fresh:
+            for place in list(self._fresh):
                 self._look_at(place, self._agents.get(place, ""))
             for agent in agents:
                 place = place_of(agent)
@@ -102,10 +103,8 @@ class StorageChanges:
     def look_at_all(self) -> Iterator[list[Patch]]:
         """Look at all storages and the code. What has changed comes in parts, lest all of it be in memory."""
         with self._lock:
-            self._fresh = set()
             for place in dict.fromkeys([*list_storages(self._data / AGENTS).storages, *self._agents]):
                 self._look_at(place, self._agents.get(place, ""))
-                self._forget()
                 if sum(len(part.content) for patch in self._patches for part in patch.parts) > _PART:
                     yield self.take()
             self._look_at_code()
@@ -120,10 +119,12 @@ class StorageChanges:
         patches, self._patches = self._patches, []
         return patches
 
-    def _forget(self) -> None:
-        # What comes again is compared with what was carried.
-        for place in list(islice(self._seen, max(0, len(self._seen) - _SEEN_MAX))):
-            del self._seen[place]
+    def carried(self) -> None:
+        """What was taken has been carried."""
+        with self._lock:
+            for place in list(islice(self._seen, max(0, len(self._seen) - _SEEN_MAX))):
+                if place not in self._fresh:  # what comes again is compared with what was carried
+                    del self._seen[place]
 
     def _below(self, folder: str) -> Iterator[str]:
         if (self._data / AGENTS / folder).is_dir():
@@ -131,6 +132,7 @@ class StorageChanges:
                 yield path.relative_to(self._data / AGENTS).as_posix()
 
     def _look_at(self, place: str, agent: str) -> None:
+        self._fresh.discard(place)
         path = self._data / AGENTS / place
         stamps, seen = stamps_of(path), self._seen.get(place)
         if stamps is None:
@@ -140,12 +142,10 @@ class StorageChanges:
 
     def _look_at_code(self) -> None:
         folder = self._data / CODE
-        with suppress(FileNotFoundError):
-            paths = [path for path in sorted(folder.iterdir()) if not _DRAFT.search(path.name) and path.is_file()]
-            stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
-            seen = self._seen.get(CODE)
-            if stamps and (seen is None or seen.stamps != stamps):
-                self._note(CODE, CODE, stamps, {path.name: path.read_bytes() for path in paths})
+        stamps = {path.name: _stamp(path) for path in sorted(folder.iterdir())} if folder.is_dir() else {}
+        seen = self._seen.get(CODE)
+        if stamps and (seen is None or seen.stamps != stamps):
+            self._note(CODE, CODE, stamps, code_in(folder))
 
     def _read(self, path: Path) -> tuple[Stamps, Files] | None:
         """A storage's files as they were together. None if it is deleted."""
@@ -159,8 +159,10 @@ class StorageChanges:
         stamps = copy_storage(path, copy)
         if stamps is None:
             return None
-        parts = {ending: copy.with_name(copy.name + ending) for ending in (MAIN, WAL, SAVED)}
-        return stamps, {ending: part.read_bytes() for ending, part in parts.items() if part.exists()}
+        guard = BlockGuard(copy, fsync=False)
+        guard.mend()
+        guard.close()
+        return stamps, {name: part.read_bytes() for name, part in ((MAIN, copy), (WAL, log_of(copy))) if part.exists()}
 
     def _gone(self, place: str, agent: str) -> None:
         seen = self._seen.pop(place, None)
@@ -174,7 +176,15 @@ class StorageChanges:
                 self._look_at(below, each)
 
     def _compare(self, place: str, agent: str, path: Path) -> None:
-        found = self._read(path)
+        try:
+            found = self._read(path)
+        except OSError as problem:
+            if problem.errno not in _UNREADABLE:
+                raise
+            self.unreadable[place] = f"{path} cannot be read: {problem.strerror}"
+            self._fresh.add(place)
+            return
+        self.unreadable.pop(place, None)
         if found is None:
             self._gone(place, agent)
             return
@@ -211,6 +221,11 @@ class StorageChanges:
             number += 1
             self._patches.append(Patch(agent, 0, number, parts))
         self._seen[place] = _Seen(agent, stamps, number, {name: _blocks_of(each) for name, each in files.items()})
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    about = path.stat()
+    return about.st_size, about.st_mtime_ns
 
 
 def _blocks_of(content: bytes) -> _Blocks:

@@ -6,7 +6,7 @@ What is true when a method returns:
   synchronised.
 - `checkpoint` and `close`: when enough was committed since the last root, or long enough ago, the database's file is put into the bucket
   in pieces, and the next root names them. Before that the patches in the slots that it covers go into bases (`bucket_storages`), which
-  the database's file names. What no root of the last day and no backup needs is deleted then (`retention`).
+  the database's file names. What no root of the last day and no backup needs is deleted then (`bucket_history`).
 - `boot`: the fence stands, so no other life commits any more. A cache that tells another story than the bucket, or none that can be
   read, is dropped and made anew.
 

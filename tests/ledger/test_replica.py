@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from shutil import copytree, rmtree
+from typing import Any
 
+import duckdb
 import pytest
 
+from perdure.ledger.block_guard import BlockGuard
 from perdure.ledger.errors import BadRequest, LedgerDamaged, LedgerError
 from perdure.ledger.maintenance import storage_changes
 from perdure.ledger.maintenance.copying import copy_storage
 from perdure.ledger.maintenance.replicated_store import Follower, ReplicatedStore
+from perdure.ledger.maintenance.storage_changes import StorageChanges
 from perdure.ledger.replica_settings import ReplicaSettings, checked_replica, keep_replica, replica_of
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.storage.file_disk import place_of
@@ -309,3 +314,47 @@ def test_a_storage_of_some_other_agent_is_carried_under_its_own_name(directory: 
         image = store.storage("stranger@m:T")
         assert image is not None
         assert image.files[""] == (directory.data / "agents" / place_of("stranger@m:T")).read_bytes()
+
+
+def test_a_storage_that_the_disk_does_not_give_keeps_no_other_from_the_bucket(
+    directory: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = directory.disk.path_of(AGENTS[0])
+    directory.write(AGENTS[0], 1)
+    directory.write(AGENTS[1], 1)
+    read = StorageChanges._read  # noqa: SLF001
+
+    def refused(changes: StorageChanges, path: Path) -> Any:
+        if path == bad:
+            raise OSError(errno.EIO, "Input/output error")
+        return read(changes, path)
+
+    monkeypatch.setattr(StorageChanges, "_read", refused)
+    directory.follow()
+    assert sorted(there(tmp_path / "look", directory.cloud)[1]) == [AGENTS[1]]
+    assert directory.store.unreadable == f"{bad} cannot be read: Input/output error"
+    monkeypatch.undo()
+    directory.store.prepare([])
+    directory.store.cut([])
+    directory.store.put()
+    assert there(tmp_path / "look", directory.cloud)[1] == directory.files()
+    assert not directory.store.unreadable
+
+
+def test_what_a_checkpoint_that_did_not_end_has_torn_is_mended_in_the_bucket(
+    directory: Directory, tmp_path: Path
+) -> None:
+    directory.write(AGENTS[0], "kept", tables=True)
+    path = directory.disk.path_of(AGENTS[0])
+    guard = BlockGuard(path, fsync=False)
+    with closing(duckdb.connect(":memory:")) as con:
+        con.execute(f"ATTACH '{path}' AS torn (TYPE duckdb)")
+        with suppress(InterruptedError), guard.around(con, "torn"):
+            raise InterruptedError
+    guard.close()
+    assert guard.saved.exists()
+    directory.follow()
+    with looked_at(tmp_path / "look", directory.cloud) as store:
+        image = store.storage(AGENTS[0])
+        assert image is not None
+        assert set(image.files) <= {"", ".wal"}

@@ -11,7 +11,7 @@ import pytest
 from perdure import Agent, BucketUnreachable, exposed
 from perdure.actors import Client
 from perdure.actors.ports import Fleet, World
-from perdure.ledger import Payload, ReplicaSettings, Row, expand_rows
+from perdure.ledger import Payload, ReplicaSettings, Row, StorageError, expand_rows
 from perdure.ledger.store.store import Record
 from perdure.scenarios.testing.checks import Ledger
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -44,7 +44,11 @@ class Followed(Ledger):
         self.checkpoints = 0
         self.there = 0
         self.looked: list[set[str]] = []
+        self.cuts: list[set[str]] = []
         self.away = False
+        self.unreadable = ""
+        self.at_prepare: Callable[[], None] = lambda: None
+        self.at_cut: Callable[[], None] = lambda: None
 
     def append(self, rows: Sequence[Row], payloads: list[Payload], patches: Sequence[Any] = ()) -> None:
         super().append(rows, payloads, patches)
@@ -68,8 +72,11 @@ class Followed(Ledger):
 
     def prepare(self, agents: Iterable[str] | None) -> None:
         self.looked.append(set(agents or ()))
+        self.at_prepare()
 
     def cut(self, agents: Iterable[str]) -> None:
+        self.at_cut()
+        self.cuts.append(set(agents))
         self.looked[-1] |= set(agents)
         self.due += self.new
         self.new = []
@@ -185,4 +192,49 @@ def test_the_supervisor_that_dies_while_it_waits_leaves_a_life_that_catches_up()
             assert store.there == store.facts_count
 
         laboratory.play(story)
+        laboratory.settle()
+
+
+def test_what_changes_while_it_is_looked_at_is_looked_at_again() -> None:
+    with FollowedLaboratory() as laboratory:
+        store = laboratory.store
+
+        async def story(client: Client) -> None:
+            await client.run(Quick, run_id="first")
+            await asyncio.sleep(2)
+            replication: Any = laboratory.supervisors[-1]._replication  # noqa: SLF001 - as a turn does it meanwhile
+            replication.touch(["x@m:T"])
+            store.at_prepare = lambda: replication.touch(["x@m:T"])
+            await client.run(Quick, run_id="second")
+            await asyncio.sleep(2)
+            assert any("x@m:T" in each for each in store.cuts)
+
+        laboratory.play(story)
+        laboratory.settle()
+
+
+@pytest.mark.parametrize("where", ["at_prepare", "at_cut"])
+def test_a_storage_that_cannot_be_read_now_is_read_later_and_ends_nothing(where: str) -> None:
+    with FollowedLaboratory() as laboratory:
+        store = laboratory.store
+
+        def busy() -> None:
+            raise StorageError("a@m:T", "it changed during each of 200 tries to copy it; try again later")
+
+        async def story(client: Client) -> None:
+            await client.run(Quick, run_id="first")
+            setattr(store, where, busy)
+            assert (await client.run(Quick, run_id="second")).ok
+            await asyncio.sleep(1.5)
+            told = (await client.ask("ps", 0))["supervisor"]["replica"]
+            assert "try again later" in told["trouble"]
+            assert store.there < store.facts_count
+            setattr(store, where, lambda: None)
+            await asyncio.sleep(3)
+            assert store.there == store.facts_count
+            assert not (await client.ask("ps", 0))["supervisor"]["replica"]["trouble"]
+            assert len(laboratory.supervisors) == 1
+
+        laboratory.play(story)
+        assert not laboratory.simulation.crashes
         laboratory.settle()
