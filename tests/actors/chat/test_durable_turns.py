@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from perdure.actors import KillPoint
 from perdure.scenarios.provider.script import ScriptedCall
@@ -80,15 +81,20 @@ def test_what_a_call_came_to_is_durable_at_once() -> None:
     assert Outside.effects["double", 7] == 1
 
 
+async def of_a_lost_call(room: Room) -> Any:
+    """How the turn ended in which the host of a call was killed."""
+    await room.do("submit_messages", "go", request_id="asked")
+    await room.until(at_work)
+    (run,) = room.view.runs.values()
+    room.laboratory.simulation.kill(run.host_id)
+    return await room.do("attach", "asked")
+
+
 def test_a_tool_that_may_run_once_runs_at_most_once() -> None:
     """A death of the tool's own host in the middle of the call: nobody knows what it did, so nobody begins it again."""
 
     async def story(room: Room) -> None:
-        await room.do("submit_messages", "go", request_id="asked")
-        await room.until(at_work)
-        (run,) = room.view.runs.values()
-        room.laboratory.simulation.kill(run.host_id)
-        result = await room.do("attach", "asked")
+        result = await of_a_lost_call(room)
         assert [state for state, words in outcomes(result.message) if "OUTCOME UNKNOWN" in words] == ["output-error"]
 
     visit(Worker, story, WORK)
@@ -97,11 +103,7 @@ def test_a_tool_that_may_run_once_runs_at_most_once() -> None:
 
 def test_a_conversation_that_is_cleared_forgets_the_calls_that_may_not_be_repeated() -> None:
     async def story(room: Room) -> None:
-        await room.do("submit_messages", "go", request_id="asked")
-        await room.until(at_work)
-        (run,) = room.view.runs.values()
-        room.laboratory.simulation.kill(run.host_id)
-        await room.do("attach", "asked")
+        await of_a_lost_call(room)
         await room.do("clear")
         await room.do("submit_messages", "go", request_id="again")
         await room.until(lambda: room.is_("completed", "again"))
@@ -112,12 +114,7 @@ def test_a_conversation_that_is_cleared_forgets_the_calls_that_may_not_be_repeat
 
 def test_a_call_whose_run_has_ended_without_a_result_is_not_made_again() -> None:
     async def story(room: Room) -> None:
-        await room.do("submit_messages", "go", request_id="asked")
-        await room.until(at_work)
-        (run,) = room.view.runs.values()
-        room.laboratory.simulation.kill(run.host_id)
-        await room.do("attach", "asked")
-
+        await of_a_lost_call(room)
         await room.do("submit_messages", "go", request_id="again")
         result = await room.do("attach", "again")
         assert [words.partition(":")[0] for _, words in outcomes(result.message)] == ["NOT RUN"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
@@ -260,6 +261,15 @@ def pauses_of(stall_ms: float) -> list[float]:
     return [later - earlier - stall_ms for earlier, later in itertools.pairwise(at_ms)]
 
 
+def _dies_after_double() -> Callable[[str, KillPoint, str], bool]:
+    rule = _dies_once_in(KillPoint.MID_TOOL, "after")
+
+    def after_double(process: str, point: KillPoint, detail: str) -> bool:
+        return bool(Outside.effects["add", 2]) and len(Outside.provider.log()) > 1 and rule(process, point, detail)
+
+    return after_double
+
+
 class Stashing(Told):
     """Remembers something in the middle of a turn."""
 
@@ -273,12 +283,7 @@ class Stashing(Told):
 @pytest.mark.shows(chat_recovery="C-0558 C-0559 C-0589 C-1104 C-1132 C-1133")
 def test_what_was_stashed_is_there_after_a_death() -> None:
     """The next life's hook is given it (C-0558, C-0559, C-0589)."""
-    rule = _dies_once_in(KillPoint.MID_TOOL, "after")
-
-    def after_double(process: str, point: KillPoint, detail: str) -> bool:
-        return bool(Outside.effects["add", 2]) and len(Outside.provider.log()) > 1 and rule(process, point, detail)
-
-    result, _ = played(Stashing, kill_when=after_double)
+    result, _ = played(Stashing, kill_when=_dies_after_double())
     assert result.status == "completed"
     contexts = [each for each in HEARD if isinstance(each, ChatRecoveryContext)]
     assert [context.recovery_data for context in contexts] == [{"doubled": 7}]
@@ -310,12 +315,7 @@ FOUND: list[object] = []
 
 def test_what_a_fiber_stashes_in_the_midst_of_a_turn_is_its_own_and_with_neither_there_is_no_place_for_it() -> None:
     FOUND.clear()
-    rule = _dies_once_in(KillPoint.MID_TOOL, "after")
-
-    def after_double(process: str, point: KillPoint, detail: str) -> bool:
-        return bool(Outside.effects["add", 2]) and len(Outside.provider.log()) > 1 and rule(process, point, detail)
-
-    result, _ = played(StashingInFibers, kill_when=after_double)
+    result, _ = played(StashingInFibers, kill_when=_dies_after_double())
     assert result.status == "completed"
     contexts = [each for each in HEARD if isinstance(each, ChatRecoveryContext)]
     assert [context.recovery_data for context in contexts] == [{"doubled": 7}]
