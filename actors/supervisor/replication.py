@@ -7,16 +7,20 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from perdure.actors.ports import World
 from perdure.actors.tasks import Tasks
-from perdure.ledger import BucketUnreachable, StorageError, View
+from perdure.ledger import BucketUnreachable, LedgerError, StorageError, View
 
 if TYPE_CHECKING:  # it needs what reaches buckets
     from perdure.ledger import ReplicatedStore
 
 log = logging.getLogger("perdure.supervisor")
+
+REFUSED_S: Final = 5.0
+"""How long new work waits for a bucket that takes nothing, before it is refused."""
+RETRY_MS: Final = 2_000
 
 
 class Replication:
@@ -47,7 +51,7 @@ class Replication:
         self._cutting: asyncio.Future[None] | None = None
         self._wanted, self._advanced = asyncio.Event(), asyncio.Event()
         self._tidying: asyncio.Task[None] | None = None
-        self._problem = ""  # why the last round has failed
+        self._problem = self._untidy = ""  # why the last round has failed, and the last root
         self.is_filled = False
 
     async def serve(self) -> None:
@@ -105,11 +109,15 @@ class Replication:
             **self.settings._asdict(),
             "behind_ms": round(self._store.behind_ms()),
             "filled": self.is_filled,
-            "trouble": str(self._store.unreachable() or self._problem or self._store.unreadable),
+            "trouble": str(self._store.unreachable() or self._problem or self._untidy or self._store.unreadable),
         }
 
     def unreachable(self) -> BucketUnreachable | None:
-        return self._store.unreachable()
+        """Why answers wait for the bucket; None while it may still take what they wait for."""
+        behind_s = self._store.behind_ms() / 1000
+        if not self._problem or behind_s < self.settings.lag_max_ms / 1000 + REFUSED_S:
+            return self._store.unreachable()
+        return BucketUnreachable(self.settings.url, behind_s, self._problem, RETRY_MS)
 
     def _candidates(self) -> list[str]:
         return list({**self._touched, **self._view.awake})
@@ -126,10 +134,11 @@ class Replication:
                 await self._world.threads.run(partial(self._store.prepare, agents))
             if self._store.has_news or agents is None:
                 await self._put()
-        except (StorageError, OSError) as problem:
+        except (LedgerError, StorageError, OSError) as problem:  # the directory is whole: nothing that lives ends
             self.touch(touched)
+            if str(problem) != self._problem:
+                log.warning("the directory is not followed: %s", problem)
             self._problem = str(problem)
-            log.warning("the directory is not followed: %s", problem)
             await asyncio.sleep(self.settings.lag_ms / 1000)
         else:
             self._problem, self.is_filled = "", True
@@ -142,4 +151,13 @@ class Replication:
         await self._world.threads.run(self._store.put)
         self._advanced.set()
         if self._tidying is None or self._tidying.done():
-            self._tidying = self._tasks.start(self._world.threads.run(self._store.tidy))
+            self._tidying = self._tasks.start(self._tidy())
+
+    async def _tidy(self) -> None:
+        try:
+            await self._world.threads.run(self._store.tidy)
+        except (LedgerError, OSError) as problem:
+            self._untidy = str(problem)
+            log.warning("the replica has no new snapshot: %s", problem)
+        else:
+            self._untidy = ""

@@ -50,6 +50,11 @@ class Follower(BucketStore):
         identity: of the directory.
     """
 
+    _fenced = (
+        "another program has begun to follow a directory into it, a copy of this one: nothing more goes there from here",
+        "stop that one and open this one again, or name an empty prefix (`perdure replica`)",
+    )
+
     def __init__(self, path: Path, bucket: Bucket, identity: str) -> None:
         super().__init__(path, bucket, follows=identity)
         self._adopts = False
@@ -241,7 +246,7 @@ class ReplicatedStore(DuckDBStore):
     @property
     def has_news(self) -> bool:
         """Whether anything is known that the bucket lacks."""
-        return bool(self._new or self._checkpoints or self._found or self._following().has_news)
+        return bool(self._new or self._cut or self._checkpoints or self._found or self._following().has_news)
 
     @property
     def unreadable(self) -> str:
@@ -271,7 +276,10 @@ class ReplicatedStore(DuckDBStore):
             self._checkpoints_cut.append(self._checkpoints.popleft())
 
     def put(self) -> None:
-        """Put the cut into the bucket, however long that takes to answer."""
+        """Put the cut into the bucket, however long that takes to answer.
+
+        Raises `LedgerError`, at every call from then on, if it takes nothing more of this life.
+        """
         group = [commit for commit, _ in self._cut]
         if group or self._found:
             self._follower.take(group, self._found)

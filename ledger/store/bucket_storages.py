@@ -6,12 +6,17 @@ the ledger's database, so a root that names the database's pieces names all base
 
 A pack is written once, and never changed. When less than half of it is still in use, a root writes what is left into another pack, but for
 the blocks of storages that it folds; when nothing is, the pack is deleted after the root.
+
+A pack that is missing or damaged costs the storages in it alone. What cannot be read stays where it is, and what was to be changed in it is
+lost for good: `LOST` takes the place of its digest, so whoever reads that storage is refused, also if the pack comes back.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from threading import RLock
 from typing import Final, NamedTuple
 
@@ -26,11 +31,14 @@ from perdure.ledger.storage.signed_storage import SignedBlock, SignedStorage
 from perdure.ledger.store.duckdb_file import first_row, transact
 from perdure.ledger.store.key_filter import KeyFilter
 
+log = logging.getLogger("perdure.ledger")
+
 BLOCK: Final = 1 << 18
 """Bytes of a file that lie together."""
 PACK: Final = 1 << 20
 """Bytes after which the next pack is begun."""
 _HELD_MAX: Final = 16  # packs that were read, and are kept in memory
+LOST: Final = b""
 _COLUMNS: Final = {
     "storages": "agent_id VARCHAR, number BIGINT, sizes BLOB",
     "storage_blocks": "agent_id VARCHAR, file VARCHAR, nth INT, pack VARCHAR, start INT, size INT, digest BLOB",
@@ -226,7 +234,7 @@ class BucketStorages:
         con.execute("DELETE FROM storage_packs WHERE pack IN (SELECT unnest($1::VARCHAR[]))", [names])
 
     def _folded(self, base: Base | None, patches: Sequence[Patch], packs: PackWriter) -> Base | None:
-        opened: dict[Place, bytearray] = {}
+        opened: dict[Place, bytearray | None] = {}  # None for what is lost
         number, sizes, blocks = (0, dict[str, int](), dict[Place, Extent]()) if base is None else base
         sizes, blocks = dict(sizes), dict(blocks)
         for patch in patches:
@@ -236,16 +244,27 @@ class BucketStorages:
                     kept.clear()
             for part in patch.parts:
                 self._change(sizes, blocks, opened, part)
-        blocks |= {place: packs.add(bytes(body)) for place, body in opened.items()}
+        blocks |= {
+            place: blocks[place]._replace(digest=LOST) if body is None else packs.add(bytes(body))
+            for place, body in opened.items()
+        }
         return Base(number, sizes, blocks) if number else None
 
     def _change(
-        self, sizes: dict[str, int], blocks: dict[Place, Extent], opened: dict[Place, bytearray], part: FilePatch
+        self,
+        sizes: dict[str, int],
+        blocks: dict[Place, Extent],
+        opened: dict[Place, bytearray | None],
+        part: FilePatch,
     ) -> None:
-        def body(nth: int) -> bytearray:
+        def body(nth: int) -> bytearray | None:
             place = part.file, nth
             if place not in opened:
-                opened[place] = bytearray(self._read(blocks[place]) if place in blocks else b"")
+                try:
+                    opened[place] = bytearray(self._read(blocks[place]) if place in blocks else b"")
+                except LedgerDamaged as damage:
+                    log.warning("the storage that has a block there is lost: %s", damage)
+                    opened[place] = None
             return opened[place]
 
         end = part.start + len(part.content)
@@ -255,13 +274,15 @@ class BucketStorages:
                 max(0, part.start - first),
                 part.content[max(0, first - part.start) : first + BLOCK - part.start],
             )
-            block = body(nth)
-            block.extend(bytes(max(0, begin - len(block))))
-            block[begin : begin + len(content)] = content
+            if begin == 0 and (len(content) == BLOCK or end >= part.size):
+                opened[part.file, nth] = bytearray(content)
+            elif (block := body(nth)) is not None:
+                block.extend(bytes(max(0, begin - len(block))))
+                block[begin : begin + len(content)] = content
         was, sizes[part.file] = sizes.get(part.file, 0), part.size
         last, rest = divmod(part.size, BLOCK)
-        if rest and max(was, end) > part.size:
-            del body(last)[rest:]
+        if rest and max(was, end) > part.size and (block := body(last)) is not None:
+            del block[rest:]
         for known in (blocks, opened):
             for place in [each for each in known if each[0] == part.file and each[1] * BLOCK >= part.size]:
                 del known[place]
@@ -282,7 +303,8 @@ class BucketStorages:
                 "SELECT agent_id, pack, start, size, digest FROM storage_blocks WHERE pack = $1 ORDER BY start", [name]
             ).fetchall()
             extents = [Extent(*row) for agent, *row in rows if agent not in folded]
-            moved += [(extent, packs.add(self._read(extent))) for extent in extents]
+            with suppress(LedgerDamaged):  # it stays there
+                moved += [(extent, packs.add(body)) for extent, body in [(each, self._read(each)) for each in extents]]
         return moved
 
     def _write(

@@ -136,6 +136,10 @@ class BucketStore(DuckDBStore):
     """Seconds after which a root is due, if there was a commit."""
     keep_s = 86_400.0
     """Seconds for which the ledger can be restored as it was."""
+    _fenced = (
+        "another supervisor has begun on this bucket since: this one commits nothing any more",
+        "what it has not acknowledged is asked again there",
+    )
 
     def __init__(
         self,
@@ -540,8 +544,7 @@ class BucketStore(DuckDBStore):
         try:
             return self._bucket.run(procedure, tries_max=self._tries_max)
         except Fenced:
-            why = "another supervisor has begun on this bucket since: this one commits nothing any more"
-            raise LedgerError(self._bucket.url, why, "what it has not acknowledged is asked again there") from None
+            raise LedgerError(self._bucket.url, *self._fenced) from None
         except SlotDamaged as damage:
             raise LedgerDamaged(
                 f"{self._bucket.url}/{damage.key}", str(damage), "restore the object, or begin at an earlier root"

@@ -378,8 +378,11 @@ class DuckDBStore:
         except (duckdb.Error, OSError) as problem:
             self._refusal = told(self.path, problem)
             raise self._refusal from problem
+        except LedgerError as problem:
+            self._refusal = problem
+            raise
         except BaseException:
-            self._refusal = self._refusal or LedgerUnwritable(
+            self._refusal = LedgerUnwritable(
                 str(self.path), "an earlier commit did not end", "start again from what is durable"
             )
             raise

@@ -150,6 +150,58 @@ def test_a_damaged_pack_is_named(tmp_path: Path, harm: str) -> None:
         opened(tmp_path / "b", cloud).storage("agent 0")
 
 
+@pytest.mark.parametrize("harm", ["flipped", "missing"])
+@pytest.mark.parametrize("mended", [False, True])
+def test_a_damaged_pack_keeps_no_root_from_being_announced_and_costs_only_what_was_changed_in_it(
+    tmp_path: Path, harm: str, *, mended: bool
+) -> None:
+    cloud = Cloud()
+    store = opened(tmp_path / "a", cloud)
+    store.root_s = store.keep_s = 0
+    first = [Patch(each, 1, 1, [whole("", each.encode() * 300)]) for each in "abcde"]
+    store.append([fact(1)], [], first)
+    store.checkpoint(b"m", 1, [], [])
+    (name,) = cloud.names("storage")
+    before = cloud.get(name)
+    cloud.remove(name)
+    if harm == "flipped":
+        cloud.put(name, before[:10] + b"?" + before[11:])  # in that of a
+    store = opened(tmp_path / "b", cloud)
+    store.root_s = store.keep_s = 0
+    second = {
+        "a": FilePatch("", 5, b"!", 300),  # changes a part
+        "b": FilePatch("", 0, b"new", 3),  # replaces all
+        "c": FilePatch("", 0, b"", 0),
+    }
+    store.append([fact(2)], [], [Patch(agent, 1, 2, [part]) for agent, part in second.items()])
+    for seq in (3, 4):
+        store.append([fact(seq)], [], [Patch("f", 1, seq - 2, [whole("", b"f" * seq)])])
+        store.checkpoint(b"m", seq, [], [])
+    store.close()
+    if mended:  # by somebody who has a copy
+        for each in {*cloud.names("storage")} & {name}:
+            cloud.remove(each)
+        cloud.put(name, before)
+    again = opened(tmp_path / "c", cloud)
+    assert found(again) == [1, 2, 3, 4]
+    with pytest.raises(LedgerDamaged, match="storage/"):
+        again.storage("a")
+    images = {each: again.storage(each) for each in "bcf"}
+    assert images == {
+        "b": StorageImage(2, {"": b"new"}),
+        "c": StorageImage(2, {}),
+        "f": StorageImage(2, {"": b"ffff"}),
+    }
+    if mended or harm == "flipped":
+        assert [again.storage(each) for each in "de"] == [StorageImage(1, {"": each.encode() * 300}) for each in "de"]
+    again.append([fact(5)], [], [Patch("a", 0, 0)])
+    again.append([fact(6)], [], [Patch("a", 1, 1, [whole("", b"anew")])])
+    again.root_s = 0
+    again.checkpoint(b"m", 6, [], [])
+    again.close()
+    assert opened(tmp_path / "d", cloud).storage("a") == StorageImage(1, {"": b"anew"})
+
+
 @pytest.mark.parametrize("asked", ["payload", "first row"])
 def test_an_answer_of_which_only_the_first_row_was_read_keeps_no_root_from_being_announced(
     tmp_path: Path, asked: str

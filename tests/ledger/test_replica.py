@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from shutil import copytree, rmtree
 from typing import Any
+from unittest.mock import ANY
 
 import duckdb
 import pytest
@@ -22,6 +23,7 @@ from perdure.ledger.maintenance.storage_changes import StorageChanges
 from perdure.ledger.replica_settings import ReplicaSettings, checked_replica, keep_replica, replica_of
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.storage.file_disk import place_of
+from perdure.ledger.storage.patches import StorageImage
 from perdure.ledger.store.bucket import BucketRefused
 from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.duckdb_store import DuckDBStore
@@ -234,6 +236,51 @@ def test_a_bucket_that_knows_more_than_the_directory_is_not_overwritten(
     with pytest.raises(LedgerError, match=r"has 2 facts of this directory, which has 1: it is older than its replica"):
         older.begin()
     assert there(tmp_path / "look", cloud) == expected
+
+
+def test_a_copy_of_the_directory_takes_the_replica_and_the_first_one_is_told_at_every_cut(
+    directory: Directory, cloud: Cloud, tmp_path: Path
+) -> None:
+    directory.commit()
+    directory.follow()
+    copytree(directory.data, tmp_path / "copy")
+    other = Directory(tmp_path / "copy", cloud, tmp_path / "scratch")
+    (tmp_path / "scratch").mkdir()
+    other.facts = directory.facts
+    other.begin()
+    directory.commit()
+    for _ in range(2):
+        with pytest.raises(LedgerError, match="a copy of this one"):
+            directory.follow()
+    directory.commit()
+    other.write(AGENTS[0], 1)
+    expected = other.follow()
+    other.close()
+    assert there(tmp_path / "look", cloud) == expected
+    directory.close()
+    assert directory.facts == 3, "which the directory itself has taken"
+
+
+def test_what_a_replica_has_lost_is_brought_there_again_by_the_next_life(
+    directory: Directory, cloud: Cloud, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BucketStore, "root_s", 0.0)
+    for agent in AGENTS[:2]:
+        directory.write(agent, "x" * 2000)
+    directory.commit()
+    directory.follow()
+    for name in cloud.names("storage"):
+        cloud.remove(name)
+    directory.write(AGENTS[0], "y")
+    directory.commit()
+    directory.follow()
+    directory.close()
+    directory.begin()
+    expected = directory.follow()[0], directory.files()
+    with looked_at(tmp_path / "look", cloud) as store:
+        assert (len(found(store)), store.storage(AGENTS[0])) == (expected[0], StorageImage(ANY, expected[1][AGENTS[0]]))
+        with pytest.raises(LedgerDamaged, match="is missing"):  # nothing has told that it is lost
+            store.storage(AGENTS[1])
 
 
 def test_a_prefix_is_the_replica_of_one_directory_or_the_place_of_record(

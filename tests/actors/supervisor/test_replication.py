@@ -11,7 +11,7 @@ import pytest
 from perdure import Agent, BucketUnreachable, exposed
 from perdure.actors import Client
 from perdure.actors.ports import Fleet, World
-from perdure.ledger import Payload, ReplicaSettings, Row, StorageError, expand_rows
+from perdure.ledger import LedgerDamaged, LedgerError, Payload, ReplicaSettings, Row, StorageError, expand_rows
 from perdure.ledger.store.store import Record
 from perdure.scenarios.testing.checks import Ledger
 from perdure.scenarios.testing.laboratory import Laboratory
@@ -47,6 +47,8 @@ class Followed(Ledger):
         self.cuts: list[set[str]] = []
         self.away = False
         self.unreadable = ""
+        self.refusal: LedgerError | None = None
+        self.untidy: LedgerError | None = None
         self.at_prepare: Callable[[], None] = lambda: None
         self.at_cut: Callable[[], None] = lambda: None
 
@@ -61,7 +63,7 @@ class Followed(Ledger):
 
     @property
     def has_news(self) -> bool:
-        return bool(self.new)
+        return bool(self.new or self.due)
 
     def behind_ms(self) -> float:
         oldest = next(iter([*self.due, *self.new]), None)
@@ -82,11 +84,14 @@ class Followed(Ledger):
         self.new = []
 
     def put(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
         self.there += sum(count for count, _ in self.due)
         self.due = []
 
     def tidy(self) -> None:
-        """There is nothing to keep small."""
+        if self.untidy is not None:
+            raise self.untidy
 
 
 class Threads:
@@ -189,6 +194,55 @@ def test_the_supervisor_that_dies_while_it_waits_leaves_a_life_that_catches_up()
             store.away = False
             assert (await under_way).ok
             await asyncio.sleep(3)
+            assert store.there == store.facts_count
+
+        laboratory.play(story)
+        laboratory.settle()
+
+
+def test_a_bucket_that_takes_nothing_more_ends_nothing_is_told_and_new_work_is_refused_with_the_reason() -> None:
+    with FollowedLaboratory() as laboratory:
+        store = laboratory.store
+
+        async def story(client: Client) -> None:
+            await client.run(Quick, run_id="first")
+            await asyncio.sleep(2)
+            lives = laboratory.simulation.restarts
+            store.refusal = LedgerError("s3://b/p", "another program follows into it")
+            assert (await client.run(Quick, run_id="soon")).ok
+            await asyncio.sleep(3)
+            under_way = asyncio.ensure_future(client.run(Quick, run_id="late"))
+            await asyncio.sleep(30)
+            with pytest.raises(BucketUnreachable, match="another program follows into it"):
+                await client.run(Quick, run_id="new")
+            told = (await client.ask("ps", 0))["supervisor"]["replica"]
+            assert "another program follows into it" in told["trouble"]
+            assert laboratory.simulation.restarts == lives
+            store.refusal = None
+            assert (await under_way).ok
+            await asyncio.sleep(3)
+            told = (await client.ask("ps", 0))["supervisor"]["replica"]
+            assert (told["trouble"], store.there) == ("", store.facts_count)
+
+        laboratory.play(story)
+        laboratory.settle()
+
+
+def test_a_replica_of_which_no_root_can_be_made_is_told_and_keeps_nobody_waiting() -> None:
+    with FollowedLaboratory() as laboratory:
+        store = laboratory.store
+
+        async def story(client: Client) -> None:
+            store.untidy = LedgerDamaged("s3://b/p/storage/1", "it is missing")
+            for at in range(3):
+                assert (await client.run(Quick, run_id=f"r{at}")).ok
+                await asyncio.sleep(5)
+            told = (await client.ask("ps", 0))["supervisor"]["replica"]
+            assert "storage/1" in told["trouble"]
+            store.untidy = None
+            assert (await client.run(Quick, run_id="last")).ok
+            await asyncio.sleep(5)
+            assert (await client.ask("ps", 0))["supervisor"]["replica"]["trouble"] == ""
             assert store.there == store.facts_count
 
         laboratory.play(story)
