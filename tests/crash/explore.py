@@ -184,7 +184,7 @@ def twice(workload: Workload, folder: Path, at: int) -> str:
     recorded, ended = play(workload, folder, Fault(at, 0))
     shutil.rmtree(folder)
     disk = Disk(folder)
-    killed = [number for number, change in enumerate(recorded) if change.op != "A"][:at][-1]
+    killed = ([number for number, change in enumerate(recorded) if change.op != "A"][:at] or [-1])[-1]
     shown = [number for number, change in enumerate(recorded) if change.op == "A" and killed < number < killed + 60]
     for change in recorded[: random.Random(at).choice(shown or [killed]) + 1]:
         disk.apply(change)
