@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from shutil import copytree, rmtree
 from typing import Any
-from unittest.mock import ANY
 
 import duckdb
 import pytest
@@ -23,7 +22,6 @@ from perdure.ledger.maintenance.storage_changes import StorageChanges
 from perdure.ledger.replica_settings import ReplicaSettings, checked_replica, keep_replica, replica_of
 from perdure.ledger.storage.agent_storages import AgentStorages, FileDisk
 from perdure.ledger.storage.file_disk import place_of
-from perdure.ledger.storage.patches import StorageImage
 from perdure.ledger.store.bucket import BucketRefused
 from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.duckdb_store import DuckDBStore
@@ -278,7 +276,9 @@ def test_what_a_replica_has_lost_is_brought_there_again_by_the_next_life(
     directory.begin()
     expected = directory.follow()[0], directory.files()
     with looked_at(tmp_path / "look", cloud) as store:
-        assert (len(found(store)), store.storage(AGENTS[0])) == (expected[0], StorageImage(ANY, expected[1][AGENTS[0]]))
+        again = store.storage(AGENTS[0])
+        assert again is not None
+        assert (len(found(store)), again.files) == (expected[0], expected[1][AGENTS[0]])
         with pytest.raises(LedgerDamaged, match="is missing"):  # nothing has told that it is lost
             store.storage(AGENTS[1])
 
