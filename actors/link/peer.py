@@ -160,7 +160,8 @@ class Peer:
     def say_first(self) -> None:
         """Say what was committed, unless something that was said meanwhile took it along."""
         for message in self.said_first():
-            self._say(piece_of(message))
+            self._put(piece_of(message))
+            self._wake.set()
 
     def _say(self, piece: Piece, durable: asyncio.Future[None] | None = None) -> None:
         self._queue(piece, durable)
@@ -169,7 +170,10 @@ class Peer:
 
     def _queue(self, piece: Piece, durable: asyncio.Future[None] | None = None) -> None:
         for first in self.said_first():
-            self._queue(piece_of(first))
+            self._put(piece_of(first))  # what threads commit meanwhile goes after it
+        self._put(piece, durable)
+
+    def _put(self, piece: Piece, durable: asyncio.Future[None] | None = None) -> None:
         self._link.push(piece, len(piece[0]))
         self._waiting.append(durable)
 

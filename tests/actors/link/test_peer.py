@@ -7,9 +7,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
+import pytest
+
 from perdure.actors.life.life import Life
 from perdure.actors.link.link import FRAME_MAX
-from perdure.actors.link.messages import HostHello, HostVitals, Message, Wait
+from perdure.actors.link.messages import HostHello, HostVitals, Message, Patches, Wait
 from perdure.actors.link.peer import Peer
 from perdure.actors.link.wire import PeerFrame, SupervisorFrame, decode_all, pieces_of
 from perdure.actors.ray_world.system import system_world
@@ -126,3 +128,21 @@ def test_what_became_of_mail_waits_for_no_runs_that_its_agent_asks_for() -> None
 
     heard = Speaker(say).run(lambda peer: peer.push_many(pieces_of(MANY), "asks"))
     assert heard.index(handled) <= 2 * FRAME_MAX
+
+
+@pytest.mark.parametrize(
+    "say", [lambda peer: peer.push(REPORT), lambda peer: peer.say_first()], ids=["push", "say_first"]
+)
+def test_what_a_thread_commits_while_an_earlier_commit_is_being_said_is_said_after_it(
+    say: Callable[[Peer], None],
+) -> None:
+    commits: list[Message] = [Patches([b"1"]), Patches([b"2"]), Patches([b"3"])]
+
+    def speak(peer: Peer) -> None:
+        peer.said_first = lambda: [commits.pop(0)] if commits else []  # each time there is one more
+        say(peer)
+        peer.push(NOW)
+        peer.push(NOW)
+
+    heard = Speaker(lambda _peer: None).run(speak)
+    assert [each for each in heard if isinstance(each, Patches)] == [Patches([b"1"]), Patches([b"2"]), Patches([b"3"])]
