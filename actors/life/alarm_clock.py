@@ -160,5 +160,5 @@ class StorageRetry:
 
     def _again(self) -> None:
         if self._life.is_broken:
-            self._life.reopen()
+            self.safely(self._life.reopen)
         self.look()

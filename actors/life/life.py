@@ -128,9 +128,15 @@ class Life:
         return self._storage is not None and self._storage.file.ended
 
     def reopen(self) -> None:
-        if self._storage is not None:
-            self._storage.close()
-            self._storage = None
+        """Let the storage be opened anew when it is next used. One that is carried stays open: only the next life is given its files again.
+        An error that has ended the handle on it is raised, so that this life ends."""
+        if self._storage is None:
+            return
+        if self.services.is_carried and self._storage.exists:
+            self._storage.check()
+            return
+        self._storage.close()
+        self._storage = None
 
     def close(self) -> None:
         """From now on nothing of this life counts, and nothing more is written. What holds it in a circle is let go of, so that its memory
