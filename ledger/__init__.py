@@ -226,7 +226,17 @@ if TYPE_CHECKING:
         Up,
     )
     from perdure.ledger.storage.carried_disk import CarriedDisk, FetchedStorage, own_folder
-    from perdure.ledger.storage.patches import FilePatch, Patch, StorageImage, image_after, patch_of, whole
+    from perdure.ledger.storage.patches import (
+        MAIN,
+        FilePatch,
+        Patch,
+        StorageImage,
+        first_of_copy,
+        image_after,
+        is_of_copy,
+        patch_of,
+        whole,
+    )
     from perdure.ledger.storage.signed_storage import INLINE_MAX, SignedBlock, SignedStorage, in_parts, signed_of
     from perdure.ledger.storage.this_machine import mount_of
     from perdure.ledger.store.batches import BATCH_MIN, batch_of, count_of, expand_rows

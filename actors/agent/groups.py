@@ -163,7 +163,7 @@ class OwnStorage(_Group):
         self._perdure.storage.snapshot(Path(path))
 
     def restore(self, path: str | Path) -> None:
-        """Take a snapshot as this agent's storage; only before anything was written to it."""
+        """Take a snapshot as this agent's storage; only before anything was written to it. With a bucket it has 256 MB at most."""
         self._perdure.restore(Path(path))
 
     def durable(self) -> Awaitable[None]:
@@ -174,9 +174,13 @@ class OwnStorage(_Group):
         """
         return self._perdure.bridge(self._perdure.services.until_durable())
 
-    def fork(self, name: str) -> None:
-        """Give a new agent of this class a copy of this agent's storage; refused if that agent has one."""
-        self._perdure.fork(name)
+    def fork(self, name: str) -> Awaitable[None]:
+        """Give a new agent of this class a copy of what is committed in this agent's storage: tables, state and messages.
+
+        Durable when it was awaited; it is there wholly or not at all. With a directory it is at once. With a bucket a copy has 256 MB at
+        most. Raises `BadRequest` if that agent has a storage or is at work, and `TooLarge`.
+        """
+        return self._perdure.fork(name)
 
 
 def shown_schedule(tenant: Tenant, row: CallbackRow) -> Schedule:

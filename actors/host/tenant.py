@@ -8,7 +8,7 @@ The parts stand on the life and on each other, each on those that it is given he
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from perdure.actors.life.results import RunInfo
 from perdure.actors.life.run_context import RunContext
 from perdure.actors.life.state_watch import StateWatch
 from perdure.actors.link.direct_calls import BEGINS, NOT_NOW, DirectRoute, append_route, method_key
-from perdure.actors.link.messages import Report
+from perdure.actors.link.messages import CopyStorage, Report
 from perdure.actors.link.wire import error_to_plain
 from perdure.actors.ports import KillPoint
 from perdure.actors.telemetry.telemetry import CARRIED
@@ -50,6 +50,7 @@ from perdure.ledger import (
     Unstarted,
     agent_id,
     check_id,
+    first_of_copy,
     type_of,
 )
 from perdure.ledger.storage.agent_storages import FIBER, QUEUED, SCHEDULE, State
@@ -332,17 +333,26 @@ class Tenant(Life):
 
     def restore(self, path: Path) -> None:
         """Begin with a copy of another storage, and with what is planned there."""
-        self.reopen()
+        if not self.services.agent_storages.exists(self.agent_id):
+            self.reopen()  # a handle on nothing would be in the way
         self.services.agent_storages.restore(self.agent_id, path)
         self.on_loop(self.schedules.storage_retry.look)
         self.on_loop(self.callback_queue.storage_retry.look)
 
-    def fork(self, name: str) -> None:
-        if self.services.is_carried:
-            raise BadRequest("storage", "an agent of a ledger in a bucket cannot give others copies of its storage")
-        self.storage.checkpoint()
+    def fork(self, name: str) -> Awaitable[None]:
+        """Give another agent a copy of what is committed now. Where storages are carried, the supervisor is asked to."""
         target = agent_id(type_of(self.agent_id), check_id("name", name, self.limits.id_max))
-        self.services.agent_storages.fork(self.agent_id, target)
+        self.storage.checkpoint()
+        if not self.services.is_carried:
+            self.services.agent_storages.fork(self.agent_id, target)
+            return self.done()
+        place = self.services.carried.new_place()
+        self.services.agent_storages.copy_out(self.agent_id, target, place)
+        content = self.services.carried.taken(self.agent_id, place)
+        asked = CopyStorage(self.agent_id, self.incarnation, target, first_of_copy(self.dice.roll()), content)
+        if self.services.is_on_loop:
+            return self.services.supervisor.question(asked)  # as with a directory it is done if nobody awaits it, too
+        return self.bridge(self.ask(asked))
 
     # leaving
 

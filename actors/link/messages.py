@@ -366,7 +366,18 @@ class Abort(NamedTuple):
     reason: str
 
 
-Question: TypeAlias = Call | Abort | Tell | Steering | Query
+class CopyStorage(NamedTuple):
+    """Give an agent that has no storage a copy of another one's, which a life of that has made. `number` is `first_of_copy`
+    (`ledger.storage.patches`)."""
+
+    source_id: str
+    incarnation: int
+    target_id: str
+    number: int
+    content: bytes
+
+
+Question: TypeAlias = Call | Abort | Tell | CopyStorage | Steering | Query
 
 Report: TypeAlias = Up | Progress | Milestone | Chunk | Ended | Unstarted | Released | Awake | Alarm | Handled
 """The stimuli that hosts report."""

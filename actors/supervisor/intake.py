@@ -13,6 +13,7 @@ from perdure.actors.link.messages import (
     CallAstray,
     CallCut,
     ClientHello,
+    CopyStorage,
     Follow,
     Happened,
     HostHello,
@@ -178,10 +179,10 @@ class Intake:
             empty = {"summary": "", "output": None, "agent_type": ""}
             session.say(RunEnded(run_id, {**empty, "status": "aborted", "error": "the run was cleared"}))
 
-    def asked(self, session: PeerSession, asked: Ask) -> Stimulus | None:
+    def asked(self, session: PeerSession, asked: Ask) -> Stimulus | CopyStorage | None:
         """Take in a question. What must be decided first is handed back; anything else is answered after the turn."""
         match asked.question:
-            case Cancel() | Clear() | Retry() as wish:
+            case Cancel() | Clear() | Retry() | CopyStorage() as wish:
                 return wish
             case Tell() as mail:
                 return self._mailed(session, asked.ref, mail)

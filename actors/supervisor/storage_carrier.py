@@ -6,20 +6,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from perdure.actors.link.messages import CodeFiles
+from perdure.actors.link.messages import CodeFiles, CopyStorage
 from perdure.actors.supervisor.sessions import PeerSession
 from perdure.ledger import (
     CODE,
+    MAIN,
     PACKAGE,
+    AgentBeingDeleted,
+    BadRequest,
     BucketUnreachable,
     CarryingStore,
     Patch,
     Payload,
     Row,
     SignedStorage,
+    StaleIncarnation,
     StorageImage,
     View,
     digest_of,
+    is_cleared,
+    is_of_copy,
     patch_of,
     put_code,
     whole,
@@ -60,6 +66,26 @@ class StorageCarrier:
             if patch.number == known + 1:
                 self._numbers[patch.agent_id] = patch.number
                 self._due.append(patch)
+
+    def copy(self, host_id: str, asked: CopyStorage) -> None:
+        """Take in a copy of an agent's storage for another one. It becomes durable with the facts of this turn, after what it is a copy of.
+        Raises `BadRequest` if that one has a storage or is awake, and `StaleIncarnation`."""
+        view, target = self._view, asked.target_id
+        source, its_life = view.agents.get(asked.source_id), view.agents.get(target)
+        if source is None or (source.host_id, source.incarnation) != (host_id, asked.incarnation):
+            raise StaleIncarnation(
+                asked.source_id, "this life of the agent was given up, so nothing that it kept is copied"
+            )
+        known = self._known(target)
+        if is_of_copy(known, asked.number):
+            return  # it was asked for before, of an earlier life of the supervisor
+        if view.doomed_by(target) or is_cleared(view.runs, target):
+            raise AgentBeingDeleted(target)
+        if known or (its_life is not None and (its_life.host_id or its_life.unclean)):
+            raise BadRequest("target_id", f"{target} has a storage already, or is awake")
+        self._numbers[target] = asked.number
+        self._due.append(Patch(target, 0, asked.number, [whole(MAIN, asked.content)]))
+        view.touched[target] = None  # what is known of it here is let go of after the commit
 
     def take_code(self, session: PeerSession, files: Mapping[str, bytes]) -> None:
         """Take in files of a peer's code directory. They become durable with the facts of this turn."""

@@ -26,6 +26,7 @@ from perdure.actors.link.messages import (
     CallCut,
     ClientHello,
     CodeFiles,
+    CopyStorage,
     Exists,
     Happened,
     HostHello,
@@ -73,6 +74,7 @@ from perdure.ledger import (
     Request,
     Row,
     Stimulus,
+    StorageError,
     Store,
     SupervisorStarted,
     Tell,
@@ -412,13 +414,16 @@ class Supervisor:
             elif len(rows) == count:  # one that does not is told where a run that existed already stands (spec W-20)
                 session.answer(Exists(request.run_id, str(self.view.runs[request.run_id].status)))
 
-    def _ask(self, session: PeerSession, ref: str, stimulus: Stimulus, at_ms: int, rows: list[Row]) -> None:
-        if isinstance(stimulus, Tell) and stimulus.mail_id in self.snapshot_loader.posted:
+    def _ask(self, session: PeerSession, ref: str, wish: Stimulus | CopyStorage, at_ms: int, rows: list[Row]) -> None:
+        if isinstance(wish, Tell) and wish.mail_id in self.snapshot_loader.posted:
             session.answer(Reply(ref, ok=True, value=None))
             return
         try:
-            self._decide(stimulus, at_ms, rows, [])
-        except BadRequest as problem:
+            if not isinstance(wish, CopyStorage):
+                self._decide(wish, at_ms, rows, [])
+            elif self._carrier is not None:
+                self._carrier.copy(session.peer_id, wish)
+        except (BadRequest, StorageError) as problem:
             session.answer(Reply(ref, ok=False, value=error_to_plain(problem)))
         else:
             session.answer(Reply(ref, ok=True, value=None))

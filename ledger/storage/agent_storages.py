@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import RLock
 
@@ -183,6 +184,11 @@ class AgentStorages:
             self._refuse_taken("target_id", target_id)
             with self._readable(source_id) as database:
                 self._plant(target_id, database)
+
+    def copy_out(self, source_id: str, target_id: str, path: Path) -> None:
+        """Write what `fork` would give to the other agent into a new file, which is nobody's storage yet."""
+        with self._opening, self._readable(source_id) as database:
+            self.disk.export(source_id, database, path, partial(self._adopt, target_id))
 
     def crash(self) -> None:
         """End as if the process had been killed here: open transactions roll back, logs stay as they are, every handle refuses."""

@@ -21,12 +21,12 @@ from tempfile import mkdtemp
 from threading import Lock
 from typing import Final, NamedTuple
 
-from perdure.ledger.errors import StorageError, StorageLost
+from perdure.ledger.errors import StorageError, StorageLost, TooLarge
 from perdure.ledger.storage.disk import Disk
 from perdure.ledger.storage.file_disk import FileDisk, log_of, place_of
 from perdure.ledger.storage.log_file import FileLog, LogFile
 from perdure.ledger.storage.log_format import check_of
-from perdure.ledger.storage.patches import MAIN, WAL, FilePatch, Patch, StorageImage, whole
+from perdure.ledger.storage.patches import COPY_MAX, MAIN, WAL, FilePatch, Patch, StorageImage, whole
 from perdure.ledger.storage.shared_log import CommitPart, SharedLog
 from perdure.ledger.whole_files import write_at
 
@@ -55,6 +55,13 @@ def _put(content: bytes | Path, file: Path) -> None:
         file.write_bytes(content)
     else:
         content.replace(file)
+
+
+def _in_one_patch(agent_id: str, file: Path) -> bytes:
+    if (size := file.stat().st_size) > COPY_MAX:
+        why = f"the copy of {agent_id} has {size} bytes, and one for a ledger in a bucket has {COPY_MAX} at most: it is carried whole"
+        raise TooLarge("storage", f"{why}. Nothing was written; let the agent keep less, or write what is needed anew")
+    return file.read_bytes()
 
 
 class FetchedStorage(NamedTuple):
@@ -91,6 +98,8 @@ class CarriedDisk(FileDisk):
         ] = {}  # of lives that have not opened their storages yet
         self._lost: dict[str, str] = {}
         self._numbers: dict[str, int] = {}  # the last patch of each storage that is open
+        self._closed: set[str] = set()  # by lives that go on: the files are gone
+        self._ending: set[str] = set()  # those that lives which are over have yet to close
         self._incarnations: dict[str, int] = {}
         self._databases: dict[str, _CarriedDatabase] = {}
         self._changes: dict[str, list[FilePatch]] = {}  # of the commit that is under way
@@ -115,8 +124,18 @@ class CarriedDisk(FileDisk):
         """The life has ended: what was said for it does not count any more."""
         told = self._told.pop(agent_id, None)
         self._lost.pop(agent_id, None)
+        self._closed.discard(agent_id)
+        if agent_id in self._holders:
+            self._ending.add(agent_id)
         if isinstance(told, FetchedStorage):
             told.discard()
+
+    def taken(self, agent_id: str, place: Path) -> bytes:
+        """A storage that was made at a new place, as one patch. The file is removed."""
+        try:
+            return _in_one_patch(agent_id, place)
+        finally:
+            place.unlink()
 
     def take_patches(self) -> list[Patch]:
         """What was committed since the last call, in order."""
@@ -140,7 +159,7 @@ class CarriedDisk(FileDisk):
             return True
         if agent_id in self._told:
             return self._told[agent_id] is not None
-        return agent_id in self._numbers and super().has(agent_id)
+        return agent_id in self._closed or (agent_id in self._numbers and super().has(agent_id))
 
     def group_commit(self) -> AbstractContextManager[Callable[[], CommitPart]]:
         return Disk.group_commit(self)
@@ -169,7 +188,8 @@ class CarriedDisk(FileDisk):
 
     def publish(self, agent_id: str, database: str, *, over: bool = False) -> None:
         super().publish(agent_id, database, over=over)
-        self.change(agent_id, whole(MAIN, self.path_of(agent_id).read_bytes()))
+        path = self.path_of(agent_id)
+        self.change(agent_id, whole(MAIN, path.read_bytes() if over else _in_one_patch(agent_id, path)))
 
     def change(self, agent_id: str, part: FilePatch) -> None:
         """Note what becomes durable with the commit that is under way."""
@@ -193,12 +213,17 @@ class CarriedDisk(FileDisk):
     def _hold(self, agent_id: str, holder: object) -> None:
         if self._lost.get(agent_id):
             raise StorageLost(agent_id, self._lost[agent_id])
+        if agent_id in self._closed and agent_id not in self._told:
+            raise StorageError(
+                agent_id, "this life of the agent has closed it; only the next one is given its files again"
+            )
         is_new = agent_id not in self._holders
         super()._hold(agent_id, holder)
         if is_new:
             image = self._told.pop(agent_id, None)
             path = self.path_of(agent_id)
             self._drop(path)
+            self._closed.discard(agent_id)
             if image is not None:
                 self._numbers[agent_id] = image.number
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -209,6 +234,9 @@ class CarriedDisk(FileDisk):
         is_held = agent_id in self._holders
         super()._release(agent_id)
         if is_held:
+            if agent_id in self._numbers and agent_id not in self._ending:
+                self._closed.add(agent_id)
+            self._ending.discard(agent_id)
             for each in (self._numbers, self._databases, self._changes, self._incarnations):
                 each.pop(agent_id, None)
             self._drop(self.path_of(agent_id))

@@ -159,16 +159,22 @@ class Disk(ABC):
         with self._lock:
             return SqlCursor(agent_id, self._root().cursor(), database)
 
-    def export(self, agent_id: str, database: str, path: Path) -> None:
-        """Copy what is committed in a database into a new file. The file gets its name when it is complete."""
+    def export(
+        self, agent_id: str, database: str, path: Path, adapt: Callable[[str], None] = lambda _database: None
+    ) -> None:
+        """Copy what is committed in a database into a new file, which `adapt` may change. It gets its name when it is complete."""
         part = path.with_name(path.name + ".part")
         part.unlink(missing_ok=True)
-        copy = self._attach(agent_id, str(part), "BLOCK_SIZE 16384")
+        copy, is_whole = self._attach(agent_id, str(part), "BLOCK_SIZE 16384"), False
         try:
             self.copy(agent_id, database, copy)
+            adapt(copy)
             self._root().execute(f"CHECKPOINT {copy}")
+            is_whole = True
         finally:
             self._detach(copy)
+            for left in () if is_whole else part.parent.glob(f"{part.name}*"):
+                left.unlink()
         part.rename(path)
 
     @contextmanager

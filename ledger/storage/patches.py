@@ -8,13 +8,17 @@ Nobody who carries them has to know what is in these files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from perdure.ledger.codec import encoder, unpack
 
 MAIN = ""
 """The file of a storage, a log or a database. DuckDB's log beside it is `WAL`."""
 WAL = ".wal"
+_SPAN: Final = 1 << 32  # more patches than one storage will ever have
+_COPIES: Final = 1 << 30
+COPY_MAX: Final = 256 << 20
+"""Bytes of a storage that is made in one patch, which passes through the supervisor's memory."""
 
 
 class FilePatch(NamedTuple):
@@ -26,13 +30,25 @@ class FilePatch(NamedTuple):
     size: int
 
 
+def first_of_copy(roll: float) -> int:
+    """The number of the first patch of a storage that is a copy of another agent's. Each copy has its own, by chance: one that is asked for
+    again is known by it, and no patch of a life that began before the copy follows it."""
+    return _SPAN * (1 + int(roll * _COPIES))
+
+
+def is_of_copy(number: int, first: int) -> bool:
+    """Whether a patch of this number is of the copy that begins with that one."""
+    return number // _SPAN == first // _SPAN
+
+
 def whole(file: str, content: bytes) -> FilePatch:
     """A file that is replaced as a whole."""
     return FilePatch(file, 0, content, len(content))
 
 
 class Patch(NamedTuple):
-    """What one commit of an agent changed. `number` counts the patches of a storage from 1; 0 says that the storage was deleted."""
+    """What one commit of an agent changed. `number` counts the patches of a storage, from 1 or, in a copy, from `first_of_copy`;
+    0 says that the storage was deleted."""
 
     agent_id: str
     incarnation: int

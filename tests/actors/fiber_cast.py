@@ -222,7 +222,7 @@ class Jobs(Agent):
     @exposed
     async def copy_to(self, name: str) -> None:
         self.state["whose"] = "mine"
-        self.storage.fork(name)
+        await self.storage.fork(name)
 
     @exposed
     async def kept_state(self) -> Any:

@@ -47,6 +47,10 @@ class Diary(Agent):
         self.sql("INSERT INTO lines VALUES ($1)", [line])
         return self.lines()
 
+    @exposed
+    def copy_to(self, name: str) -> None:
+        self.storage.fork(name)  # in sync code it waits
+
     @exposed(repeatable=True)
     def lines(self) -> int:
         return int(self.sql("SELECT count(*) FROM lines")[0][0])
@@ -117,12 +121,16 @@ def test_what_was_acknowledged_is_there_whatever_is_killed_and_deleted(
         assert runtime.agent(Diary, "d").write("c") == 3
         steps = runtime.run(Stepper, STEPS, run_id="steps").output
         assert len(steps) == STEPS
+        runtime.agent(Diary, "d").copy_to("copy")
+        with pytest.raises(BadRequest, match="has a storage already"):
+            runtime.agent(Diary, "d").copy_to("copy")
         runtime.kill_everything()
         shutil.rmtree(tmp_path / "cache")
 
         with Runtime(url, limits=limits) as again:
             assert [again.agent(Note, f"n{at}").show() for at in range(3)] == [5, 5, 5]
             assert again.agent(Diary, "d").write("d") == 4
+            assert again.agent(Diary, "copy").lines() == 3
             assert again.run(Stepper, STEPS, run_id="steps").output == steps
             assert again.audit()["balanced"]
         shutil.rmtree(cache_of(url))

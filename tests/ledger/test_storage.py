@@ -727,7 +727,7 @@ def test_a_fork_has_the_tables_and_the_state_but_not_the_runs_and_the_mail(
     agent_storages: AgentStorages, storage: Storage
 ) -> None:
     fill(storage)
-    agent_storages.fork(AGENT, "twin@m:T")
+    give_copy(agent_storages, "twin@m:T")
     storage.state["a"] = "mine"
     twin = agent_storages.open("twin@m:T", 1)
     assert twin.sql("SELECT * FROM t") == [(1, "one")]
@@ -736,7 +736,7 @@ def test_a_fork_has_the_tables_and_the_state_but_not_the_runs_and_the_mail(
     with pytest.raises(duckdb.ConstraintException):
         twin.sql("INSERT INTO t VALUES (1, 'again')")
     storage.close()
-    agent_storages.fork(AGENT, "second twin@m:T")
+    give_copy(agent_storages, "second twin@m:T")
     assert agent_storages.open("second twin@m:T", 1).state["a"] == "mine"
 
 
@@ -771,6 +771,18 @@ def test_a_file_that_is_no_snapshot_is_refused_and_leaves_nothing(
             agent_storages.restore(AGENT, tmp_path / name)
         assert not agent_storages.exists(AGENT)
     assert dict(agent_storages.open(AGENT, 1).state) == {}
+
+
+def give_copy(agent_storages: AgentStorages, target: str) -> None:
+    """As an agent does it on this disk."""
+    disk = agent_storages.disk
+    if not isinstance(disk, TravellingDisk):
+        agent_storages.fork(AGENT, target)
+        return
+    place = disk.new_place()
+    agent_storages.copy_out(AGENT, target, place)
+    disk.plant(target, disk.taken(AGENT, place))
+    assert not list(place.parent.iterdir())
 
 
 def fill(storage: Storage) -> None:

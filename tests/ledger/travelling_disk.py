@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perdure.ledger.storage.carried_disk import CarriedDisk
-from perdure.ledger.storage.patches import StorageImage, image_after, patch_of
+from perdure.ledger.storage.patches import MAIN, StorageImage, first_of_copy, image_after, patch_of
 
 
 class TravellingDisk(CarriedDisk):
@@ -23,6 +23,10 @@ class TravellingDisk(CarriedDisk):
         super().erase(agent_id, holder)
         self._arrive()
         self.images.pop(agent_id, None)
+
+    def plant(self, agent_id: str, content: bytes) -> None:
+        """Let an agent begin with a copy of another one's storage."""
+        self.images[agent_id] = StorageImage(first_of_copy(0.0), {MAIN: content})
 
     def _hold(self, agent_id: str, holder: object) -> None:
         self._arrive()

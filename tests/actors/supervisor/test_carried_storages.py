@@ -6,33 +6,40 @@ import asyncio
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from perdure import Agent, BucketUnreachable, RunContext, StorageLost, exposed
-from perdure.actors import Client
+from perdure import Agent, BadRequest, BucketUnreachable, OutcomeUnknown, RunContext, StorageLost, exposed
+from perdure.actors import Client, KillPoint
 from perdure.actors.life.life import Life
+from perdure.actors.link.messages import CopyStorage
 from perdure.actors.sim_world.weather import Span, Weather
 from perdure.actors.supervisor.storage_carrier import StorageCarrier
 from perdure.ledger import (
     ATTEND_S,
     Activation,
+    AgentBeingDeleted,
     LedgerDamaged,
     LedgerError,
+    StaleIncarnation,
+    StorageError,
     SupervisorStarted,
+    TooLarge,
     View,
     open_bucket,
     record_fact,
 )
 from perdure.ledger.storage.agent_storages import AgentStorages
 from perdure.ledger.storage.carried_disk import CarriedDisk
-from perdure.ledger.storage.patches import FilePatch, Patch, image_after, patch_of, whole
+from perdure.ledger.storage.patches import FilePatch, Patch, StorageImage, first_of_copy, image_after, patch_of, whole
 from perdure.ledger.store.bucket_store import BucketStore
 from perdure.ledger.store.memory_store import MemoryStore
 from perdure.scenarios.testing.laboratory import QUICK, Laboratory
+from tests.kit import address
 
 SLOW = Weather(commit_slow=1, commit_slow_ms=Span(20_000, 20_000))
 
@@ -57,6 +64,30 @@ class Counter(Agent):
         self.sql("CREATE TABLE IF NOT EXISTS t (x INTEGER)")
         self.sql("INSERT INTO t VALUES (1)")
         return int(self.sql("SELECT count(*) FROM t")[0][0])
+
+    @exposed
+    def kept(self) -> list[int]:
+        tables = self.sql("SELECT count(*) FROM duckdb_tables() WHERE table_name = 't'")[0][0]
+        return [self.state.get("n", 0), self.sql("SELECT count(*) FROM t")[0][0] if tables else 0]
+
+    @exposed
+    async def fork(self, name: str) -> None:
+        await self.storage.fork(name)
+
+    @exposed
+    async def fork_inside(self, name: str) -> None:
+        with self.transaction():
+            self.add(100)
+            await self.storage.fork(name)
+
+    @exposed
+    def snapshot(self, path: str) -> None:
+        self.storage.snapshot(path)
+
+    @exposed
+    def restore(self, path: str) -> list[int]:
+        self.storage.restore(path)
+        return self.kept()
 
 
 class Stepper(Agent):
@@ -306,6 +337,249 @@ def test_what_a_life_leaves_in_the_cache_is_not_there_for_the_next_one(tmp_path:
     disk.hold("a", None)
     assert not AgentStorages(disk).open("a", 2).exists
     disk.close()
+
+
+# ---------------------------------------------------------------- copies
+
+
+@pytest.mark.parametrize("is_database", [False, True])
+def test_a_copy_for_another_agent_is_there_without_any_file_of_its_host(
+    laboratory: Laboratory, *, is_database: bool
+) -> None:
+    async def story(client: Client) -> None:
+        agent, copy = client.agent(Counter, "a"), client.agent(Counter, "b")
+        await agent.add(2)
+        rows = await agent.rows() if is_database else 0
+        await agent.fork("b")
+        await agent.add(3)
+        await kill_hosts(laboratory)
+        assert await copy.kept() == [2, rows]
+        assert [await copy.add(10), await copy.rows()] == [12, rows + 1]
+        await kill_hosts(laboratory)
+        assert [await copy.kept(), await agent.kept()] == [[12, rows + 1], [5, rows]]
+        await copy.fork("c")
+        assert await client.agent(Counter, "c").kept() == [12, rows + 1]
+
+    laboratory.play(story)
+    laboratory.settle()
+
+
+def test_a_copy_is_refused_for_an_agent_that_has_a_storage_or_is_awake_or_is_being_deleted(
+    laboratory: Laboratory, tmp_path: Path
+) -> None:
+    async def story(client: Client) -> None:
+        agent = client.agent(Counter, "a")
+        with pytest.raises(BadRequest, match="never wrote"):
+            await agent.fork("b")
+        await agent.add(1)
+        await client.agent(Counter, "asleep").add(7)
+        await asyncio.sleep(10)
+        assert await client.agent(Counter, "awake").kept() == [0, 0], "it has no storage"
+        for target in ("asleep", "awake", "a"):
+            with pytest.raises(BadRequest, match=f"{target}@.*has a storage already, or is awake"):
+                await agent.fork(target)
+        await agent.fork("b")
+        with pytest.raises(BadRequest, match=r"b@.*has a storage already"):
+            await agent.fork("b")
+        await client.ask("forget", address(Counter, "asleep"))
+        with pytest.raises(AgentBeingDeleted):
+            await agent.fork("asleep")
+        await asyncio.sleep(30)
+        await agent.add(1)
+        await agent.fork("asleep")
+        assert [await client.agent(Counter, name).kept() for name in ("asleep", "awake", "b")] == [
+            [2, 0],
+            [0, 0],
+            [1, 0],
+        ]
+
+    laboratory.play(story)
+    laboratory.settle()
+    assert not list(tmp_path.rglob("arriving/*"))
+
+
+def test_a_copy_has_what_is_committed_and_not_the_open_transaction(laboratory: Laboratory) -> None:
+    async def story(client: Client) -> None:
+        agent = client.agent(Counter, "a")
+        await agent.add(1)
+        await agent.fork_inside("b")
+        assert [await client.agent(Counter, name).kept() for name in "ab"] == [[101, 0], [1, 0]]
+
+    laboratory.play(story)
+
+
+def test_a_copy_is_acknowledged_when_it_is_durable(laboratory: Laboratory) -> None:
+    async def story(client: Client) -> None:
+        agent = client.agent(Counter, "a")
+        await agent.add(1)
+        laboratory.simulation.change_weather(SLOW)
+        begun_s = asyncio.get_running_loop().time()
+        await agent.fork("b")
+        assert asyncio.get_running_loop().time() - begun_s > 15
+        laboratory.simulation.heal()
+
+    laboratory.play(story)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("victims", [("host",), ("supervisor",), ("supervisor", "host")], ids=" and ".join)
+def test_whatever_dies_while_a_copy_is_made_it_is_there_wholly_or_not_at_all(
+    tmp_path: Path, victims: tuple[str, ...]
+) -> None:
+    assert next(visit for visit in count() if not _dies_at(visit, tmp_path, victims)) >= 6
+
+
+def _dies_at(visit: int, tmp_path: Path, victims: tuple[str, ...]) -> bool:
+    """Play a copy in which the victims die when any process has come to this many kill points. Returns whether one did."""
+    visitors: list[str] = []
+    armed: list[bool] = []
+
+    def strikes(process: str, _point: KillPoint, _detail: str) -> bool:
+        if not armed:
+            return False
+        visitors.append(process)
+        if len(visitors) - 1 != visit:
+            return False
+        dying = [
+            each for each in ("supervisor", *laboratory.hosts) if (each if each == "supervisor" else "host") in victims
+        ]
+        for each in dying:
+            if each != process:
+                laboratory.simulation.kill(each)
+        return process in dying
+
+    async def story(client: Client) -> None:
+        agent, copy = client.agent(Counter, "a"), client.agent(Counter, "b")
+        await agent.add(2)
+        armed.append(True)
+        try:
+            await agent.fork("b")
+        except OutcomeUnknown:
+            is_said = False
+        else:
+            is_said = True
+        armed.clear()
+        await kill_hosts(laboratory)
+        kept = await copy.kept()
+        assert kept == [2, 0] or (kept == [0, 0] and not is_said)
+        await kill_hosts(laboratory)
+        if kept == [0, 0]:
+            await agent.fork("b")
+        else:
+            with pytest.raises(BadRequest, match="has a storage already"):
+                await agent.fork("b")
+        assert [await agent.kept(), await copy.add(1), await copy.kept()] == [[2, 0], 3, [3, 0]]
+
+    with Laboratory(1, carried=tmp_path / str(visit), kill_when=strikes) as laboratory:
+        laboratory.play(story)
+        laboratory.settle()
+        return len(visitors) > visit
+
+
+def test_a_copy_that_is_asked_for_again_is_the_one_that_was_made_and_earlier_lives_do_not_write_into_it() -> None:
+    view, store = View(), MemoryStore(carries_storages=True)
+    carrier, first = StorageCarrier(view, store), first_of_copy(0.5)
+    view.agents["a"] = Activation("a", incarnation=2, host_id="h")
+    view.agents["b"] = Activation("b", incarnation=1)  # of which a host that was given up may still speak
+
+    def copy(host: str = "h", incarnation: int = 2, number: int = first) -> list[int]:
+        carrier.copy(host, CopyStorage("a", incarnation, "b", number, b"x"))
+        due = list(carrier.due())
+        store.append([], [], due)
+        return [each.number for each in due]
+
+    for host, incarnation in (("h", 1), ("other", 2)):
+        with pytest.raises(StaleIncarnation):
+            copy(host, incarnation)
+    assert copy() == [first]
+    carrier.take("lost", [Patch("b", 1, number, [whole("", b"old")]).packed() for number in (1, 2)])
+    assert not carrier.due()
+    again = StorageCarrier(view, store)
+    again.take("h", [Patch("b", 1, first + 1, [whole("", b"y")]).packed()])
+    store.append([], [], again.due())
+    view.agents["b"].host_id = "h"  # it has woken since
+    carrier = again
+    assert copy() == []
+    with pytest.raises(BadRequest, match="has a storage already"):
+        copy(number=first_of_copy(0.25))
+    assert store.storage("b") == StorageImage(first + 1, {"": b"y"})
+
+
+def test_a_life_that_would_open_its_storage_anew_keeps_it_open_and_ends_if_it_is_broken(
+    laboratory: Laboratory,
+) -> None:
+    def life() -> Any:
+        (found,) = [each for host in laboratory.hosts.values() for each in host.tenants.values()]
+        return found
+
+    async def story(client: Client) -> None:
+        agent = client.agent(Counter, "a")
+        assert await agent.add(1) == 1
+        life().reopen()  # as a conversation does whose turn has failed
+        assert await agent.add(1) == 2
+        first = life()
+        first.storage.file.broken(OSError("the disk is full"))
+        with pytest.raises(StorageError, match="the disk is full"):
+            first.reopen()
+        await asyncio.sleep(10)
+        assert await agent.add(1) == 3
+        assert life() is not first
+        life().storage.close()
+        with pytest.raises(StaleIncarnation):
+            life().reopen()
+        with pytest.raises(StorageError, match="only the next one"):
+            life().services.agent_storages.open(life().agent_id, life().incarnation)
+        await client.ask("forget", address(Counter, "a"))
+        await asyncio.sleep(30)
+        assert await agent.add(1) == 1, "there is no storage, so none is named to the host of the next life"
+
+    laboratory.play(story)
+    laboratory.settle()
+
+
+def test_a_storage_that_is_restored_is_there_without_any_file_of_its_host(
+    laboratory: Laboratory, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "snapshot.db")
+
+    async def story(client: Client) -> None:
+        agent, other = client.agent(Counter, "a"), client.agent(Counter, "b")
+        assert [await agent.add(2), await agent.rows()] == [2, 1]
+        await agent.snapshot(path)
+        await agent.add(3)
+        assert await other.restore(path) == [2, 1]
+        await kill_hosts(laboratory)
+        assert [await agent.kept(), await other.kept()] == [[5, 1], [2, 1]]
+        await client.ask("forget", address(Counter, "a"))
+        await asyncio.sleep(30)
+        assert await agent.restore(path) == [2, 1]
+        assert await agent.add(1) == 3
+        await kill_hosts(laboratory)
+        assert await agent.kept() == [3, 1]
+        with pytest.raises(BadRequest, match="has a storage already"):
+            await agent.restore(path)
+
+    laboratory.play(story)
+    laboratory.settle()
+
+
+def test_what_would_be_carried_in_one_patch_that_is_too_large_is_refused_and_leaves_nothing(
+    laboratory: Laboratory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(client: Client) -> None:
+        agent = client.agent(Counter, "a")
+        await agent.add(1)
+        await agent.snapshot(str(tmp_path / "snapshot.db"))
+        monkeypatch.setattr("perdure.ledger.storage.carried_disk.COPY_MAX", 9_999)
+        with pytest.raises(TooLarge, match=r"has \d+ bytes, and one .* has 9999 at most"):
+            await agent.fork("b")
+        with pytest.raises(TooLarge):
+            await client.agent(Counter, "c").restore(str(tmp_path / "snapshot.db"))
+        assert [await client.agent(Counter, name).add(1) for name in "abc"] == [2, 1, 1]
+
+    laboratory.play(story)
+    laboratory.settle()
+    assert not list(tmp_path.rglob("arriving/*"))
 
 
 # ---------------------------------------------------------------- patches
