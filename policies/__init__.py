@@ -192,6 +192,7 @@ if TYPE_CHECKING:
         deferred_ids,
         is_settled,
         is_tool_part,
+        object_input,
         repair_transcript,
         tool_name,
         waiting_calls,
@@ -239,7 +240,7 @@ if TYPE_CHECKING:
     from perdure.policies.state_tables import Cell, IllegalTransition, Transitions
     from perdure.policies.transport import classify, next_delay_ms, stalled, stream_ended
     from perdure.policies.turn_size import turn_size_after
-    from perdure.policies.turn_status import TURN_ENDED, TurnEvent, TurnStatus, turn_cell
+    from perdure.policies.turn_status import TURN_ENDED, TURN_TRANSITIONS, TurnEvent, TurnStatus
     from perdure.policies.ui_messages import (
         Event,
         Message,

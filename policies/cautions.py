@@ -1,6 +1,6 @@
 """What the model is told about a call without a normal result, and people about a turn that gave up.
 
-Such a text is the *result* of the call. The warning comes first and partial output last, so truncation never removes the warning.
+Such a text is the *result* of the call. The warning comes first and the evidence last, so truncation never removes the warning.
 
 | why | what happened | what the model is told |
 |---|---|---|
@@ -17,14 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from perdure.policies.failures import ApiKind, Failure, FailureKind, one_line
 from perdure.policies.phases import CallFacts, CallStage
 
-CAUTION_MAX = 4_000
 EVIDENCE_MAX = 300
 
 
@@ -48,29 +46,17 @@ class CallEvidence:
     call_id: str
     effect: str = "once"
     ended_by: str = ""
-    started_at_ms: float | None = None
-    lost_at_ms: float | None = None
     exit_evidence: str = ""
-    touched: str = ""
     idempotency_key: str = ""
-    wait_with: str = ""
-    output_tail: str = ""
 
 
 def caution(why: NoResult, known: CallEvidence) -> str:
-    """The text that replaces the result, of at most `CAUTION_MAX` characters."""
+    """The text that replaces the result."""
     cause = one_line(known.ended_by or "the transport broke")
     opening = _OPENING[why].format(cause=cause, tool=known.tool, call_id=known.call_id)
-    head = " ".join([opening, *_advice(why, known), *_evidence(known)])
-    tail = known.output_tail.strip()
-    room = CAUTION_MAX - len(head) - 40
-    if why not in _MAY_HAVE_BEGUN or not tail or room <= 0:
-        return head
-    kept = tail if len(tail) <= room else "…" + tail[-(room - 1) :]
-    return f"{head}\nLast output before that:\n{kept}"
-
-
-_MAY_HAVE_BEGUN = frozenset({NoResult.DIED, NoResult.STILL_RUNNING, NoResult.ABORTED})
+    evidence = (("evidence", known.exit_evidence), ("idempotency key", known.idempotency_key))
+    said = "; ".join(f"{name} {one_line(value)[:EVIDENCE_MAX]}" for name, value in evidence if value)
+    return " ".join(filter(None, (opening, _advice(why, known.effect), f"Known: {said}." if said else "")))
 
 
 _OPENING = {
@@ -87,39 +73,22 @@ _OPENING = {
 }
 
 
-def _advice(why: NoResult, known: CallEvidence) -> list[str]:
-    if why is NoResult.STILL_RUNNING:
-        return [f"To wait for it: {one_line(known.wait_with)}."] if known.wait_with else []
-    if why is NoResult.UNANSWERED:
-        return ["Ask again only if it is still needed."]
-    if why is NoResult.ABORTED_BEFORE:
-        return ["Do not issue it again unless the user asks for it."]
-    if why not in _MAY_HAVE_BEGUN:
-        return ["It had no effect. Call it again if it is still needed."]
-    if known.effect == "pure":
-        return ["This tool only reads, so it is safe to call it again."]
-    if known.effect == "idempotent":
-        return [
-            "Do not issue it again blindly: verify first. The same call with the same key has its effect at most once."
-        ]
-    return ["Do not issue it again blindly. First verify the state of what it touches, or ask the user."]
+_ADVICE = {
+    NoResult.STILL_RUNNING: "",
+    NoResult.UNANSWERED: "Ask again only if it is still needed.",
+    NoResult.ABORTED_BEFORE: "Do not issue it again unless the user asks for it.",
+    NoResult.NEVER_RAN: "It had no effect. Call it again if it is still needed.",
+    NoResult.CUT_OFF: "It had no effect. Call it again if it is still needed.",
+}
+_ADVICE_BY_EFFECT = {  # of a call that may have begun
+    "pure": "This tool only reads, so it is safe to call it again.",
+    "idempotent": "Do not issue it again blindly: verify first. The same call with the same key has its effect at most once.",
+}
+_VERIFY = "Do not issue it again blindly. First verify the state of what it touches, or ask the user."
 
 
-def _evidence(known: CallEvidence) -> list[str]:
-    said = []
-    if known.started_at_ms is not None:
-        began = datetime.fromtimestamp(known.started_at_ms / 1000, UTC)
-        said.append(f"started {began.isoformat(timespec='seconds')}")
-        if known.lost_at_ms is not None:
-            said.append(f"lost {max(0.0, known.lost_at_ms - known.started_at_ms) / 1000:g} s later")
-    for name, value in (
-        ("evidence", known.exit_evidence),
-        ("touched", known.touched),
-        ("idempotency key", known.idempotency_key),
-    ):
-        if value:
-            said.append(f"{name} {one_line(value)[:EVIDENCE_MAX]}")
-    return [f"Known: {'; '.join(said)}."] if said else []
+def _advice(why: NoResult, effect: str) -> str:
+    return _ADVICE[why] if why in _ADVICE else _ADVICE_BY_EFFECT.get(effect, _VERIFY)
 
 
 def correction(known: CallEvidence, output: str) -> str:
@@ -144,18 +113,15 @@ class Notice:
     has_side_effects: bool
     uncertain: tuple[CallFacts, ...]
 
-    def as_part(self) -> dict[str, Any]:
-        """The data part that ends the assistant's message."""
-        uncertain = [{"toolCallId": call.call_id, "toolName": call.tool} for call in self.uncertain]
+    @property
+    def data(self) -> dict[str, Any]:
+        """Of the part that ends the assistant's message."""
         return {
-            "type": "data-notice",
-            "data": {
-                "kind": "safe-retry-failed",
-                "text": self.text,
-                "reason": self.reason,
-                "sideEffects": self.has_side_effects,
-                "uncertain": uncertain,
-            },
+            "kind": "safe-retry-failed",
+            "text": self.text,
+            "reason": self.reason,
+            "sideEffects": self.has_side_effects,
+            "uncertain": [{"toolCallId": call.call_id, "toolName": call.tool} for call in self.uncertain],
         }
 
 

@@ -11,8 +11,9 @@ Only `Turn.apply` moves the status. The commit that stores the row makes the mov
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
-from perdure.policies.state_tables import Cell
+from perdure.policies.state_tables import Cell, Transitions
 
 
 class TurnStatus(StrEnum):
@@ -50,9 +51,13 @@ class TurnEvent(StrEnum):
 
 _S, _E = TurnStatus, TurnEvent
 _ignored, _illegal = Cell.IGNORED, Cell.ILLEGAL
+_OPEN = (_S.ACCEPTED, _S.RUNNING, _S.PARKED)
+
+TURN_ENDED: Final = frozenset(TurnStatus) - {*_OPEN}
+"""The turn has ended."""
 
 #                  accepted      running       parked      | completed error aborted interrupted skipped: one column, for ends are alike
-_TABLE: dict[TurnEvent, tuple[TurnStatus | Cell, ...]] = {
+_TABLE: Final[dict[TurnEvent, tuple[TurnStatus | Cell, ...]]] = {
     _E.BEGUN:     (_S.RUNNING,   _illegal,     _illegal,    _illegal),
     _E.CUT_OFF:   (_S.ACCEPTED,  _S.RUNNING,   _illegal,    _illegal),
     _E.PARKED:    (_illegal,     _S.PARKED,    _illegal,    _illegal),
@@ -63,12 +68,6 @@ _TABLE: dict[TurnEvent, tuple[TurnStatus | Cell, ...]] = {
     _E.SKIPPED:   (_S.SKIPPED,   _S.SKIPPED,   _illegal,    _ignored),
 }  # fmt: skip
 
-_COLUMN = {status: index for index, status in enumerate((_S.ACCEPTED, _S.RUNNING, _S.PARKED))}
-_END = len(_COLUMN)
-
-TURN_ENDED = frozenset(TurnStatus) - _COLUMN.keys()
-"""The turn has ended."""
-
-
-def turn_cell(status: TurnStatus, event: TurnEvent) -> TurnStatus | Cell:
-    return _TABLE[event][_COLUMN.get(status, _END)]
+TURN_TRANSITIONS: Final = Transitions(
+    (*_OPEN, *TURN_ENDED), {event: (*cells[:3], *cells[3:] * len(TURN_ENDED)) for event, cells in _TABLE.items()}
+)

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote_to_bytes
 
 from perdure.actors.chat.call_reader import speakable
-from perdure.actors.events.message_parts import normalized_input
 from perdure.ledger import BadRequest
-from perdure.policies import JsonObject, Message, Part
+from perdure.policies import JsonObject, Message, Part, object_input
 
 if TYPE_CHECKING:
     from pydantic_ai import messages as lib
@@ -137,7 +136,7 @@ class HistoryWriter:
                 parts.extend(self._hosted(part))
             else:
                 call_id = self._call_id(part)
-                name, given = speakable(str(part.get("toolName"))), normalized_input(part.get("input"))
+                name, given = speakable(str(part.get("toolName"))), object_input(part.get("input"))
                 content, outcome = result_of(part)
                 parts.append(self._lib.ToolCallPart(name, given, call_id, **_told(part, "callProviderMetadata", "id")))
                 results.append(self._lib.ToolReturnPart(name, content, call_id, outcome=outcome))
@@ -183,7 +182,7 @@ class HistoryWriter:
         # The library sends such a call to this provider only.
         told = _told(part, "callProviderMetadata", "id")
         name, call_id = str(part.get("toolName")), part["toolCallId"]
-        call = self._lib.NativeToolCallPart(name, normalized_input(part.get("input")), call_id, **told)
+        call = self._lib.NativeToolCallPart(name, object_input(part.get("input")), call_id, **told)
         about = {name: value for name, value in told.items() if name == "provider_name"}
         return [call, self._lib.NativeToolReturnPart(name, part.get("output"), call_id, **about)]
 

@@ -352,7 +352,7 @@ class LiveTurn:
         if end["ok"]:
             self._returned(call_id, end.get("output"))
         elif end.get("kind") == TIMED_OUT and tool.effect != "pure":
-            words = timed_out(part, tool, end["error"], self._state.tenant.now_ms())
+            words = timed_out(part, tool, end["error"])
             self._failed(call_id, words, {"outcome": "unknown", "cause": TIMED_OUT})
         elif end.get("kind") in (UNAPPROVED, DEFERRED):
             self._tasks.pop(call_id, None)

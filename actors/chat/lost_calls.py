@@ -63,7 +63,6 @@ def died(part: Part, tool: Tool, evidence: OurMetadata, probed: object) -> str:
         call_id=part["toolCallId"],
         effect=tool.effect,
         ended_by="its process was lost",
-        lost_at_ms=evidence["lostAtMs"],
         exit_evidence=evidence["evidence"],
         idempotency_key=evidence["runId"],
     )
@@ -79,14 +78,13 @@ def never_ran(part: Part, why: str) -> str:
     return caution(NoResult.NEVER_RAN, CallEvidence(tool=tool_name(part), call_id=part["toolCallId"], ended_by=why))
 
 
-def timed_out(part: Part, tool: Tool, words: str, at_ms: int) -> str:
+def timed_out(part: Part, tool: Tool, words: str) -> str:
     """What the model is told of a call that timed out."""
     remains = CallEvidence(
         tool=tool.name,
         call_id=part["toolCallId"],
         effect=tool.effect,
         ended_by="its time was over",
-        lost_at_ms=at_ms,
         exit_evidence=words,
     )
     return caution(NoResult.DIED, remains)

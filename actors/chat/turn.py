@@ -13,7 +13,7 @@ about a turn is in this one row, so no crash can come between its pieces. An end
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict
 
@@ -21,16 +21,14 @@ from perdure.actors.events.message_parts import step_base
 from perdure.actors.life.documents import StoredRow
 from perdure.policies import (
     TURN_ENDED,
-    Cell,
+    TURN_TRANSITIONS,
     Event,
-    IllegalTransition,
     Json,
     JsonObject,
     Message,
     Part,
     TurnEvent,
     TurnStatus,
-    turn_cell,
 )
 
 OUTPUT = "data-output"
@@ -130,23 +128,17 @@ class Turn(StoredRow):
 
     def apply(self, event: TurnEvent) -> bool:
         """Move the status by the table. Returns False for an echo. Raises `IllegalTransition`, for a bug of ours."""
-        cell = turn_cell(self.status, event)
-        if cell is Cell.ILLEGAL:
-            raise IllegalTransition(self.request_id, self.status, event)
-        if isinstance(cell, TurnStatus):
-            self.status = cell
-        return cell is not Cell.IGNORED
+        status = TURN_TRANSITIONS.next(self.status, event, self.request_id)
+        self.status = status or self.status
+        return status is not None
 
     @contextmanager
     def applied(self, event: TurnEvent) -> Iterator[bool]:
         # If the block fails, the status is restored.
-        before = self.status
-        counts = self.apply(event)
-        try:
-            yield counts
-        except BaseException:
-            self.status = before
-            raise
+        with ExitStack() as undo:
+            undo.callback(setattr, self, "status", self.status)
+            yield self.apply(event)
+            undo.pop_all()
 
     @property
     def shown(self) -> ActiveTurn:

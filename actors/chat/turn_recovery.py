@@ -89,7 +89,7 @@ class TurnRecovery:
             if action.mode is Mode.STOP:
                 return TurnOutcome(TurnEvent.FAILED, error_text(failure, calls), str(failure.kind), stage="stream")
             notice = notice_of(failure, calls)
-            return TurnOutcome(TurnEvent.FAILED, notice.text, "recovery_exhausted", notice.as_part()["data"], "stream")
+            return TurnOutcome(TurnEvent.FAILED, notice.text, "recovery_exhausted", notice.data, "stream")
         delay_ms = next_delay_ms(max(1, in_a_row), failure, self._state.tenant.dice.roll())
         told = {"recovery": in_a_row, "mode": str(action.mode), "waitsMs": round(delay_ms), "why": failure.text}
         stream.add({"type": "data-status", "transient": True, "data": told})

@@ -17,7 +17,7 @@ from typing import TypeGuard, cast
 
 from pydantic_core import from_json
 
-from perdure.policies import Event, JsonObject, Part, ToolState, is_tool_part, tool_name, without
+from perdure.policies import Event, Part, ToolState, is_tool_part, object_input, tool_name, without
 
 Chunk = Mapping[str, object]
 """An unchecked event of a UI message stream; `type` says which."""
@@ -72,15 +72,6 @@ def events_of(part: Part, part_id: str) -> list[Event]:
     if state == ToolState.OUTPUT_DENIED:
         return [begun, {"type": "tool-output-denied", "toolCallId": call_id}]
     return [begun]
-
-
-def normalized_input(raw: object) -> JsonObject:
-    if isinstance(raw, dict):
-        return raw
-    if isinstance(raw, str) and raw.lstrip().startswith("{"):
-        parsed = chunk_of(raw)
-        return cast("JsonObject", dict(parsed)) if parsed is not None else {}
-    return {}
 
 
 def _replaced(parts: list[Part], index: int, part: Part) -> list[Part]:
@@ -295,7 +286,7 @@ def _input_grew(part: Part, _state: str, chunk: Chunk) -> Part | None:
 
 
 def _input_failed(part: Part, state: str, chunk: Chunk) -> Part:
-    given = {"input": normalized_input(chunk.get("input")), "errorText": str(chunk.get("errorText", ""))}
+    given = {"input": object_input(chunk.get("input")), "errorText": str(chunk.get("errorText", ""))}
     return _moved(part, state, {**given, **_about_call(chunk)})
 
 
@@ -303,7 +294,7 @@ def _approval_requested(part: Part, state: str, chunk: Chunk) -> Part:
     approval = {"id": chunk.get("approvalId")}
     if "approvalDescriptor" in chunk:
         approval["descriptor"] = chunk["approvalDescriptor"]
-    return _moved(part, state, {"input": normalized_input(part.get("input")), "approval": approval})
+    return _moved(part, state, {"input": object_input(part.get("input")), "approval": approval})
 
 
 def _approval_answered(part: Part, state: str, chunk: Chunk) -> Part:
@@ -330,7 +321,7 @@ _TAKES: dict[str, Callable[[Part, str, Chunk], Part | None]] = {
     "tool-input-start": lambda part, _, chunk: _part({**part, **_about_call(chunk)}),
     "tool-input-delta": _input_grew,
     "tool-input-available": lambda part, state, chunk: _moved(
-        part, state, {"input": normalized_input(chunk.get("input")), **_about_call(chunk)}
+        part, state, {"input": object_input(chunk.get("input")), **_about_call(chunk)}
     ),
     "tool-input-error": _input_failed,
     "tool-approval-request": _approval_requested,

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.actors.chat.turn import Turn
 from perdure.ledger import pack
-from perdure.policies import TURN_ENDED, Cell, IllegalTransition, TurnEvent, TurnStatus, turn_cell
+from perdure.policies import TURN_ENDED, TURN_TRANSITIONS, Cell, IllegalTransition, TurnEvent, TurnStatus
 
 ORDER = "accepted running parked completed error aborted interrupted skipped".split()
 EXPECTED = """
@@ -37,7 +37,7 @@ def test_the_table_has_a_row_for_every_event_and_a_cell_for_every_status() -> No
 @pytest.mark.parametrize(("status", "event"), CELLS)
 def test_each_cell_is_what_the_table_says_and_applying_it_does_that(status: TurnStatus, event: TurnEvent) -> None:
     expected, turn = ROWS[event][status], turn_in(status)
-    assert turn_cell(status, event).value == expected
+    assert TURN_TRANSITIONS.cell(status, event).value == expected
     if expected == "illegal":
         with pytest.raises(IllegalTransition, match=f"{event} cannot happen to r while it is {status}"):
             turn.apply(event)
@@ -52,7 +52,7 @@ def test_each_cell_is_what_the_table_says_and_applying_it_does_that(status: Turn
 
 @pytest.mark.parametrize(("status", "event"), CELLS)
 def test_an_ended_turn_never_changes_and_no_open_one_goes_back(status: TurnStatus, event: TurnEvent) -> None:
-    cell = turn_cell(status, event)
+    cell = TURN_TRANSITIONS.cell(status, event)
     if status in TURN_ENDED:
         assert isinstance(cell, Cell)
     elif status is not TurnStatus.ACCEPTED:

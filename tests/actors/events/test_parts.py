@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.actors.events.message_parts import apply_chunk, call_cell, chunk_of, normalized_input
+from perdure.actors.events.message_parts import apply_chunk, call_cell, chunk_of
 from perdure.policies import Part, ToolState
 from perdure.policies.ui_messages import TOOL_SETTLED
 
@@ -225,23 +225,6 @@ def test_an_approval_that_was_given_is_neither_asked_again_nor_turned_into_a_den
     parts = [{**grown(call("tool-input-available", input={}))[0], "state": "approval-responded"}]
     assert apply_chunk(parts, call("tool-approval-request", approvalId="ap")) is parts
     assert apply_chunk(parts, call("tool-output-denied")) is parts
-
-
-@pytest.mark.parametrize(
-    ("raw", "expected"),
-    [
-        ({"a": 1}, {"a": 1}),
-        (' {"a": 1}', {"a": 1}),
-        ('{"a": ', {}),
-        ("[1]", {}),
-        ("text", {}),
-        ([1], {}),
-        (None, {}),
-        (7, {}),
-    ],
-)
-def test_every_tool_input_becomes_an_object(raw: object, expected: dict[str, Any]) -> None:
-    assert normalized_input(raw) == expected
 
 
 # --- what is not a chunk
