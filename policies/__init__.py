@@ -73,7 +73,7 @@ if TYPE_CHECKING:
         CallbackStatus,
         PastOutcome,
     )
-    from perdure.policies.cautions import CallEvidence, NoResult, caution, correction, error_text, notice_of
+    from perdure.policies.cautions import NoResult, caution, correction, error_text, notice_of
     from perdure.policies.chat_config import TERMINAL_MESSAGE, ChatRecovery, ExhaustedContext, ProgressContext
     from perdure.policies.chat_progress import earns_credit
     from perdure.policies.chat_recovery import (
@@ -193,6 +193,7 @@ if TYPE_CHECKING:
         is_settled,
         is_tool_part,
         object_input,
+        open_calls,
         repair_transcript,
         tool_name,
         waiting_calls,

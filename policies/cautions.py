@@ -38,25 +38,23 @@ class NoResult(StrEnum):
     UNANSWERED = "unanswered"
 
 
-@dataclass(frozen=True)
-class CallEvidence:
-    """What is known of such a call. Empty fields are not mentioned. `ended_by` is a phrase such as `its process was killed`."""
-
-    tool: str
-    call_id: str
-    effect: str = "once"
-    ended_by: str = ""
-    exit_evidence: str = ""
-    idempotency_key: str = ""
-
-
-def caution(why: NoResult, known: CallEvidence) -> str:
-    """The text that replaces the result."""
-    cause = one_line(known.ended_by or "the transport broke")
-    opening = _OPENING[why].format(cause=cause, tool=known.tool, call_id=known.call_id)
-    evidence = (("evidence", known.exit_evidence), ("idempotency key", known.idempotency_key))
-    said = "; ".join(f"{name} {one_line(value)[:EVIDENCE_MAX]}" for name, value in evidence if value)
-    return " ".join(filter(None, (opening, _advice(why, known.effect), f"Known: {said}." if said else "")))
+def caution(
+    why: NoResult,
+    tool: str,
+    call_id: str,
+    *,
+    effect: str = "once",
+    ended_by: str = "the transport broke",
+    evidence: str = "",
+    idempotency_key: str = "",
+) -> str:
+    """The text that replaces the result. `ended_by` is a phrase such as `its process was killed`."""
+    cause = one_line(ended_by)
+    opening = _OPENING[why].format(cause=cause, tool=tool, call_id=call_id)
+    known = (("evidence", evidence), ("idempotency key", idempotency_key))
+    said = "; ".join(f"{name} {one_line(value)[:EVIDENCE_MAX]}" for name, value in known if value)
+    advice = _ADVICE[why] if why in _ADVICE else _ADVICE_BY_EFFECT.get(effect, _VERIFY)
+    return " ".join(filter(None, (opening, advice, f"Known: {said}." if said else "")))
 
 
 _OPENING = {
@@ -87,13 +85,9 @@ _ADVICE_BY_EFFECT = {  # of a call that may have begun
 _VERIFY = "Do not issue it again blindly. First verify the state of what it touches, or ask the user."
 
 
-def _advice(why: NoResult, effect: str) -> str:
-    return _ADVICE[why] if why in _ADVICE else _ADVICE_BY_EFFECT.get(effect, _VERIFY)
-
-
-def correction(known: CallEvidence, output: str) -> str:
+def correction(tool: str, call_id: str, output: str) -> str:
     return (
-        f"CORRECTION: the call of {known.tool} with id {known.call_id}, reported above as lost, has finished after all. "
+        f"CORRECTION: the call of {tool} with id {call_id}, reported above as lost, has finished after all. "
         f"What was said about its outcome no longer holds. Its result:\n{output}"
     )
 

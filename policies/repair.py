@@ -79,6 +79,12 @@ def waiting_calls(parts: Sequence[Part], client_tools: frozenset[str]) -> list[P
     ]
 
 
+def open_calls(parts: Iterable[Part]) -> list[Part]:
+    """The calls that are whole and not settled. Of a turn that is parked, these are all that wait for a person or a client."""
+    calls = (part for part in parts if is_tool_part(part) and not is_settled(part))
+    return [part for part in calls if part.get("state") != ToolState.INPUT_STREAMING]
+
+
 def object_input(raw: object) -> JsonObject:
     """The object that providers require: the given one itself, the one in a JSON text, or an empty one."""
     if isinstance(raw, dict):

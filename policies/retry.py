@@ -20,10 +20,11 @@ def jittered_ms(pause_ms: float, roll: float) -> float:
     return pause_ms / 2 + pause_ms / 2 * roll
 
 
-def hinted_ms(headers: Mapping[str, str], now_ms: float | None) -> float | None:
+def hinted_ms(headers: Mapping[str, str]) -> float | None:
     """How long a server asks us to wait: `retry-after-ms`, or `retry-after` in seconds or as an HTTP date.
 
-    A date needs `now_ms`; a past one is 0. An unreadable hint is ignored, and a longer one is cut to 2^31-1 ms.
+    A date counts from that of the answer, so no clock of ours; a past one is 0. An unreadable hint is ignored, and a longer one is cut to
+    2^31-1 ms.
     """
     lower = {name.lower(): value for name, value in headers.items()}
     exact = _number(lower.get("retry-after-ms", ""))
@@ -33,7 +34,7 @@ def hinted_ms(headers: Mapping[str, str], now_ms: float | None) -> float | None:
     seconds = _number(said)
     if seconds is not None:
         return min(seconds * 1000, HINT_PARSED_MAX_MS)
-    until = _date_ms(said)
+    until, now_ms = _date_ms(said), _date_ms(lower.get("date", ""))
     return None if until is None or now_ms is None else min(max(0.0, until - now_ms), HINT_PARSED_MAX_MS)
 
 

@@ -7,7 +7,7 @@ The first test that holds decides, in this order:
 
 | | class | known by | transient |
 |---|---|---|---|
-| E1 | `aborted` | we raised it, or the connection broke while we were aborting | no |
+| E1 | `aborted` | we raised it | no |
 | E2 | `missing_key` | the client says that it has no key | no |
 | – | `local_pressure` | our own pool or limiter was full; nothing was sent, so it costs no budget | yes |
 | E3 | `transport` | a class or an errno of a lost connection, with no HTTP status above it | yes; unknown host, bad certificate: no |
@@ -103,10 +103,9 @@ def _error_object(body: object) -> dict[str, Any] | None:
     return body if "message" in body and ("code" in body or "type" in body) else None
 
 
-def _judge_answer(answer: ProviderResponse, now_ms: float | None) -> Failure:
-    """The failure for an answer. `now_ms` is needed for hints that are dates."""
+def _judge_answer(answer: ProviderResponse) -> Failure:
     text = one_line(answer.text)
-    hint = hinted_ms(answer.raised.headers, now_ms)
+    hint = hinted_ms(answer.raised.headers)
     bare = Failure(
         FailureKind.HTTP if _is_error(answer.raised.status) else FailureKind.IN_BAND,
         f"the provider answered {answer.status}: {text}" if answer.status else f"the provider said: {text}",
@@ -184,13 +183,8 @@ def _may_pass(api: ApiKind, answer: ProviderResponse) -> bool:
 # ---------------------------------------------------------------- transport
 
 
-def classify(
-    raised: Sequence[Raised], *, now_ms: float | None = None, is_aborting: bool = False, is_setup: bool = False
-) -> Failure:
-    """The class of a failure, from an exception and its causes, outermost first.
-
-    `now_ms` is needed for hints that are dates. `is_aborting`: we were closing the stream. `is_setup`: nothing was sent yet.
-    """
+def classify(raised: Sequence[Raised], *, is_setup: bool = False) -> Failure:
+    """The class of a failure, from an exception and its causes, outermost first. `is_setup`: nothing was sent yet."""
     assert raised, "a failure has at least one exception"
     chain = list(raised[:CHAIN_MAX])
     top = chain[0]
@@ -202,10 +196,8 @@ def classify(
     at, answer = next(((index, each) for index, each in answers if each is not None), (len(chain), None))
     lost = _lost(chain[:at])
     if lost is not None:
-        return Failure(FailureKind.ABORTED, lost.text, is_transient=False) if is_aborting else lost
-    if answer is not None:
-        return _judge_answer(answer, now_ms)
-    return _judge_bare(chain, is_aborting=is_aborting, is_setup=is_setup)
+        return lost
+    return _judge_bare(chain, is_setup=is_setup) if answer is None else _judge_answer(answer)
 
 
 def stalled(after_ms: float, *, has_progress: bool) -> Failure:
@@ -257,12 +249,10 @@ def _is_permanent(raised: Raised) -> bool:
     return raised.is_any(signs.BAD_CERTIFICATES) or bool(signs.PERMANENT_TEXTS.match(raised.message.lower()))
 
 
-def _judge_bare(chain: list[Raised], *, is_aborting: bool, is_setup: bool) -> Failure:
+def _judge_bare(chain: list[Raised], *, is_setup: bool) -> Failure:
     messages = {each.message.strip().rstrip(".").lower() for each in chain}
     text = one_line(chain[0].message or (chain[0].lineage or ("an exception",))[0])
     if messages & signs.DROP_PHRASES:
-        if is_aborting:
-            return Failure(FailureKind.ABORTED, text, is_transient=False)
         if any(message.startswith("streamed response ended") for message in messages):
             return stream_ended(text)
         return Failure(FailureKind.BARE_PHRASE, f"the connection was lost: {text}", is_transient=True)

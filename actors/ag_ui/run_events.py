@@ -37,14 +37,13 @@ from ag_ui.core import (
 
 from perdure.actors.ag_ui.speech import Speech
 from perdure.actors.chat.turn import TurnPage
-from perdure.actors.events.message_parts import chunk_of
+from perdure.actors.events.message_parts import CALL_ENDS, chunks_of
 from perdure.actors.events.reducer import FoldedEvent as RunEvent
 from perdure.actors.events.reducer import SentFrame
 from perdure.ledger import LAST_EVENTS
-from perdure.policies import Part, TurnStatus, awaits_client, tool_name
+from perdure.policies import Part, TurnStatus, open_calls, tool_name
 
-OUTPUTS: Final = frozenset({"tool-output-available", "tool-output-error", "tool-output-denied"})
-ANSWERS: Final = OUTPUTS | {"tool-approval-response"}
+ANSWERS: Final = CALL_ENDS | {"tool-approval-response"}
 VERSION: Final = "1.0"
 ACTIVITY: Final = "perdure.run"
 APPROVAL: Final = {
@@ -172,7 +171,7 @@ class AgUiRun:
 
     def parked(self) -> list[BaseEvent]:
         """The turn waits for a person. If all that it waits for are tools of the front end, it executes them and begins another run."""
-        waiting = waiting_calls(self._speech.parts)
+        waiting = open_calls(self._speech.parts)
         if not waiting:
             return self.succeeded()
         if all(self._is_fronted(part) for part in waiting):
@@ -223,10 +222,7 @@ class _Child:
             self._is_over = False
             return self._begin()
         if kind == "chunk" and self._speech is not None:
-            body = chunk_of(event["body"]) or {}
-            several = body.get("chunks") if body.get("type") == "chunks" else [body]
-            found = [chunk_of(each) for each in several] if isinstance(several, list) else []
-            return [told for each in found if each is not None for told in self._speech.say(each)]
+            return [told for each in chunks_of(event["body"]) for told in self._speech.say(each)]
         if kind in ("progress", "milestone"):
             return self._activity(event)
         if kind in LAST_EVENTS and not self._is_over:
@@ -276,12 +272,6 @@ class _Child:
                 message_id=told, activity_type=ACTIVITY, content=content, replace=True, subagent_run_id=tag
             )
         ]
-
-
-def waiting_calls(parts: Iterable[Part]) -> list[Part]:
-    found = [part for part in parts if "toolCallId" in part]
-    names = frozenset(tool_name(part) for part in found)  # nothing else is unsettled in a turn that is parked
-    return [part for part in found if awaits_client(part, names)]
 
 
 def interrupt(request_id: str, part: Part) -> Interrupt:

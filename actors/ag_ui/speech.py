@@ -43,6 +43,8 @@ from ag_ui.core import (
 )
 
 from perdure.actors.events.message_parts import RETRACT, Chunk, apply_chunk
+from perdure.actors.gateway.bodies import read_json
+from perdure.ledger import BadRequest
 from perdure.policies import Json, Part
 
 DENIED: Final = "A person did not allow this call."
@@ -269,15 +271,9 @@ def value_of(message: ToolMessage) -> Json:
     """The result of a front-end tool: what its text is in JSON, else the text."""
     text = text_of(message.content)
     try:
-        value: Json = json.loads(text, parse_constant=_refused)
-    except (ValueError, RecursionError):
+        return read_json(text.encode())
+    except BadRequest:
         return text
-    return value
-
-
-def _refused(constant: str) -> None:
-    # JSON knows no NaN and no infinity.
-    raise ValueError(constant)
 
 
 def _says(message: ToolMessage, content: str) -> bool:

@@ -35,17 +35,17 @@ from ag_ui.core import (
 from ag_ui.encoder import EventEncoder
 from pydantic import ValidationError
 
-from perdure.actors.ag_ui.run_events import OUTPUTS, AgUiRun, interrupt_id, interrupt_of, waiting_calls
+from perdure.actors.ag_ui.run_events import AgUiRun, interrupt_id, interrupt_of
 from perdure.actors.ag_ui.speech import Speech, value_of
 from perdure.actors.chat.followers import TurnPages, is_last
 from perdure.actors.chat.turn import TurnPage, TurnTold
-from perdure.actors.events.message_parts import events_of
+from perdure.actors.events.message_parts import CALL_ENDS, events_of
 from perdure.actors.gateway.backend import Backend, Reached
 from perdure.actors.gateway.chat_turns import CallAnswer, ChatTurns, TurnDropped, turn_id
 from perdure.actors.gateway.problems import is_known, told
 from perdure.actors.gateway.turn_follower import Framed, TurnFollower
 from perdure.ledger import BadRequest, PerdureError, of_json
-from perdure.policies import TURN_ENDED, Json, JsonObject, Part, TurnPlan, TurnStatus, says_nothing
+from perdure.policies import TURN_ENDED, Json, JsonObject, Part, TurnPlan, TurnStatus, open_calls, says_nothing
 from perdure.policies import Message as OurMessage
 
 # ---------------------------------------------------------------- requests
@@ -234,10 +234,10 @@ class _Serving:
         # The result of a call comes after all that its run has said, and may have changed the agent's state.
         for event in page["events"]:
             kind, call_id = event["type"], str(event.get("toolCallId") or "")
-            while kind in OUTPUTS and (framed := await follower.said_before(call_id)) is not None:
+            while kind in CALL_ENDS and (framed := await follower.said_before(call_id)) is not None:
                 yield self._framed(framed)
             yield self._run.event(event)
-            if kind in OUTPUTS:
+            if kind in CALL_ENDS:
                 yield await self._state()
             elif kind == "tool-input-available" and not event.get("providerExecuted"):
                 await follower.runs.follow(call_id)
@@ -333,7 +333,7 @@ class _Serving:
         if turn is None or turn["status"] != TurnStatus.PARKED:
             return {}
         message = await self._turns.message(turn["message_id"])
-        return {} if message is None else {str(part["toolCallId"]): part for part in waiting_calls(message["parts"])}
+        return {} if message is None else {str(part["toolCallId"]): part for part in open_calls(message["parts"])}
 
 
 def answer_of(part: Part, said: ResumeEntry) -> CallAnswer:

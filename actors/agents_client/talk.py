@@ -17,6 +17,7 @@ from perdure.actors.agents_client.line import encoded, json_text
 from perdure.actors.chat.feed import FeedEvent, TurnAccepted, TurnBegun, TurnEnded, TurnStreamed
 from perdure.actors.chat.followers import Caller, Rest, TurnPages
 from perdure.actors.chat.turn import TurnStanding
+from perdure.actors.code.author_call import tried
 from perdure.actors.gateway.chat_turns import ChatTurns
 from perdure.actors.gateway.shared import Watched
 from perdure.actors.tasks import Pending, awaited
@@ -184,18 +185,16 @@ class WatchedChat(Watched):
     # the feed
 
     async def _follow(self) -> None:
+        _, self.problem = await tried(self._take_all())
+        self.wake()
+
+    async def _take_all(self) -> None:
         rest = Rest(self.caller)
-        try:
-            while True:
-                page = await rest.ask("_perdure_feed", self._first)
-                await self._take(page["events"])
-                self._first = page["next"]
-                await rest.after(is_resting=page["is_resting"])
-        except Exception as problem:
-            self.problem = problem
-            raise
-        finally:
-            self.wake()
+        while True:
+            page = await rest.ask("_perdure_feed", self._first)
+            await self._take(page["events"])
+            self._first = page["next"]
+            await rest.after(is_resting=page["is_resting"])
 
     async def _take(self, events: list[FeedEvent]) -> None:
         is_changed, written = False, set()

@@ -19,15 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pydantic_core import to_json
 
 from perdure.actors.chat.plain_data import all_mended
-from perdure.actors.events.message_parts import RETRACT, call_cell, events_of
+from perdure.actors.events.message_parts import CALL_ENDS, RETRACT, call_cell, events_of
 from perdure.actors.events.reducer import AgentToolEvents, RunState
 from perdure.actors.gateway.turn_follower import Framed
-from perdure.policies import PROGRESS_EVERY_S, Event, Part, ToolState, is_tool_part, tool_name
+from perdure.policies import PROGRESS_EVERY_S, Event, Part, ToolState
 
 Chunk = dict[str, Any]
 
@@ -87,13 +87,6 @@ INTERRUPTED: Final = "data-interrupted"
 UNDER_WAY: Final = frozenset({ToolState.INPUT_AVAILABLE, ToolState.APPROVAL_RESPONDED})
 _TEXTS, _LAST = frozenset({"text", "reasoning"}), frozenset({"finish", "error", "abort"})
 _WHOLE = frozenset({"file", "source-url", "source-document"})
-
-
-ENDS: Final = {
-    ToolState.OUTPUT_AVAILABLE: "tool-output-available",
-    ToolState.OUTPUT_ERROR: "tool-output-error",
-    ToolState.OUTPUT_DENIED: "tool-output-denied",
-}
 
 
 @dataclass(eq=False)
@@ -229,7 +222,7 @@ class Translator:
         self._say(chunk("start", event), always=True)
         told, self._silent_steps = self._silent_steps, self._silent_steps if self._retells_base else -1
         for at, part in enumerate(self._base):
-            for each in retold(part, f"before-{at}"):
+            for each in settled(events_of(part, f"before-{at}")):
                 self._take(each)
         self._silent_steps = told
         self._skip_known()
@@ -372,22 +365,6 @@ class Translator:
         self.is_over = True
 
 
-def retold(part: Part, part_id: str) -> list[Event]:
-    """The events that make a part of a stored message, in the state in which it is."""
-    if not is_tool_part(part):
-        return events_of(part, part_id)
-    state = part.get("state")
-    call: Event = {**cast("Event", part), "toolName": tool_name(part)}
-    events: list[Event] = made(call) if state in ENDS else [{**call, "type": "tool-input-available"}]
-    approval = part.get("approval")
-    if approval is not None:
-        asked: Event = {**call, "type": "tool-approval-request", "approvalId": approval.get("id", call["toolCallId"])}
-        events.append({**asked, "approvalDescriptor": approval["descriptor"]} if "descriptor" in approval else asked)
-        if "approved" in approval:
-            events.append({**call, "type": "tool-approval-response", "approved": approval["approved"]})
-    return [*events, {**call, "type": ENDS[ToolState(state)]}] if state in ENDS else events
-
-
 def made(call: Event) -> list[Event]:
     """The events of a call that was made: the client is told the input, and not that the call is to be made."""
     text = to_json(all_mended(call.get("input"))).decode()
@@ -398,7 +375,7 @@ def settled(events: list[Event]) -> list[Event]:
     """Events of the past, in which a call that has its outcome is not told as one to be made."""
     # `tool-input-available` is what the client hears by `onToolCall`. Without it the client shows the call all the same, and does not make
     # it again.
-    over = {each["toolCallId"] for each in events if each["type"] in ENDS.values() and not each.get("preliminary")}
+    over = {each["toolCallId"] for each in events if each["type"] in CALL_ENDS and not each.get("preliminary")}
     found: list[Event] = []
     for event in events:
         if event.get("toolCallId") not in over or event.get("providerExecuted"):

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.actors.chat.call_reader import CallReader
 from perdure.actors.chat.plain_data import TextJoiner, all_mended, mended
 from perdure.actors.chat.tools import ToolSpec
-from perdure.actors.chat.turn_failures import too_long
-from perdure.policies import Event, Json, JsonObject, OurMetadata, ProviderMetadata
+from perdure.actors.chat.turn_failures import ModelFailed, too_long
+from perdure.policies import Event, Failure, FailureKind, Json, JsonObject, OurMetadata, ProviderMetadata
 
 if TYPE_CHECKING:
     from pydantic_ai import messages as lib
@@ -78,7 +78,7 @@ class AnswerReader:
         self._bytes, self._bytes_max = 0, bytes_max
 
     def read(self, event: lib.ModelResponseStreamEvent) -> Iterator[Event]:
-        """The chunks of one event. Raises `ModelFailed` if the answer is too long."""
+        """The chunks of one event. Raises `ModelFailed` if the answer is too long, or goes on with a call that it had finished."""
         if event.event_kind == "part_start":
             self._weigh(event.part)
             yield from self.calls.next_began(event.index)
@@ -88,6 +88,9 @@ class AnswerReader:
             yield from self._grew(event.index, event.delta)
         elif event.event_kind == "part_end":
             yield from self._ended(event.index, event.part, event.canonical_system)
+        if self.calls.overrun is not None:
+            words = f"the provider added to a finished call of {self.calls.overrun}"
+            raise ModelFailed(Failure(FailureKind.IN_BAND, words, is_transient=True))
 
     @property
     def has_calls(self) -> bool:

@@ -98,24 +98,6 @@ async def read_answer(
         cutters.append(awaited(_cut_tail(stream, watchdog, tail_s)))
 
     timer = asyncio.get_running_loop().call_later(LOOK_S, look)
-    try:
-        async with contextlib.aclosing(_read(stream, reader, watchdog)) as chunks:
-            async for chunk in chunks:
-                yield chunk
-    except (ModelFailed, Stalled) as problem:
-        would_repeat = isinstance(problem, Stalled) or problem.failure.is_transient
-        if not would_repeat or reason_of_end(stream, is_over=False) is None:
-            raise
-    finally:
-        timer.cancel()
-        for cutter in cutters:
-            cutter.cancel()
-            await asyncio.gather(cutter, return_exceptions=True)
-    for last in _end(stream, reader):
-        yield last
-
-
-async def _read(stream: StreamedResponse, reader: AnswerReader, watchdog: Watchdog) -> AsyncGenerator[Event]:
     events = EagerReading(aiter(stream))
     try:
         while (event := await watchdog.within(events.next())) is not None:
@@ -123,13 +105,23 @@ async def _read(stream: StreamedResponse, reader: AnswerReader, watchdog: Watchd
             for chunk in reader.read(event):
                 yield chunk
                 is_heard = True
-            _refuse_overrun_call(reader)
             if is_heard:
                 watchdog.heard()
-    except (ModelFailed, Stalled):
-        raise
+    except (ModelFailed, Stalled) as problem:
+        would_repeat = isinstance(problem, Stalled) or problem.failure.is_transient
+        if not would_repeat or reason_of_end(stream, is_over=False) is None:
+            raise
     except Exception as problem:
-        raise ModelFailed(failure_of(problem, is_reading=True)) from problem
+        failure = failure_of(problem, is_reading=True)
+        if not failure.is_transient or reason_of_end(stream, is_over=False) is None:
+            raise ModelFailed(failure) from problem
+    finally:
+        timer.cancel()
+        for cutter in cutters:
+            cutter.cancel()
+            await asyncio.gather(cutter, return_exceptions=True)
+    for last in _end(stream, reader):
+        yield last
 
 
 def _end(stream: StreamedResponse, reader: AnswerReader) -> Iterator[Event | Finished]:
@@ -152,12 +144,6 @@ def _end(stream: StreamedResponse, reader: AnswerReader) -> Iterator[Event | Fin
         name: count for name, count in counts.items() if name.endswith("_tokens") and isinstance(count, int) and count
     }
     yield Finished(reason, usage, stream.provider_response_id)
-
-
-def _refuse_overrun_call(reader: AnswerReader) -> None:
-    if reader.calls.overrun is not None:
-        words = f"the provider added to a finished call of {reader.calls.overrun}"
-        raise ModelFailed(Failure(FailureKind.IN_BAND, words, is_transient=True))
 
 
 async def _cut_tail(stream: StreamedResponse, watchdog: Watchdog, tail_s: float) -> None:

@@ -91,7 +91,8 @@ class ChatStore:
         self._guard: Documents[list[LossRow]] = Documents(life, GUARD)
         self._feed: Documents[Any] = Documents(life, FEED)
         self._summary: Documents[TranscriptSummary] = RememberedDocuments(life, SUMMARY, unpack, pack)
-        self._watchers: dict[asyncio.Future[None], None] = {}
+        self.changed = asyncio.Event()  # set by the next commit that the feed tells of
+        self._watchers = 0
 
     # reading
 
@@ -164,29 +165,26 @@ class ChatStore:
 
     @property
     def is_watched(self) -> bool:
-        return bool(self._watchers)
+        return self._watchers > 0
 
-    @contextmanager
-    def watched(self) -> Iterator[asyncio.Future[None]]:
-        watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._watchers[watcher] = None
+    async def change(self, changed: asyncio.Event) -> None:
+        """Wait for a commit that the feed tells of; `changed` is the event of the next one, as it was when the rows were read."""
+        self._watchers += 1
         try:
-            yield watcher
+            await changed.wait()
         finally:
-            self._watchers.pop(watcher, None)
+            self._watchers -= 1
 
     @contextmanager
     def _changing(self) -> Iterator[Transaction]:
         # The open transaction, or one of its own; the followers of the feed hear of its commit.
         with self._life.storage.transaction() as transaction:
             yield transaction
-            transaction.then(lambda: self._life.on_loop(self._changed))
+            transaction.then(lambda: self._life.on_loop(self._wake))
 
-    def _changed(self) -> None:
-        watchers, self._watchers = self._watchers, {}
-        for watcher in watchers:
-            if not watcher.done():
-                watcher.set_result(None)
+    def _wake(self) -> None:
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
 
     # writing
 

@@ -139,22 +139,21 @@ class Feed:
         return {"events": found, "next": found[-1]["number"] + 1 if found else first, "is_resting": is_resting}
 
     async def _read_next(self, first: int) -> list[FeedEvent]:
-        with self._state.store.watched() as changed:
-            found = self._read(first)  # what was committed since the last look, on another thread
-            if not found:
-                for stream in self._state.streams.values():
-                    stream.hasten()
-                await changed
+        changed = self._state.store.changed
+        found = self._read(first)  # what was committed since the last look, on another thread
+        if not found:
+            for stream in self._state.streams.values():
+                stream.hasten()
+            await self._state.store.change(changed)
         return found or self._read(first)
 
     def _read(self, first: int) -> list[FeedEvent]:
-        rows = self._state.store.rows_from(first // PER_ROW, ROWS_MAX)
-        return batch([event for each in rows for event in self._numbered(*each) if event["number"] >= first])
-
-    def _numbered(self, row: int, kind: str, key: str, value: object) -> Iterator[FeedEvent]:
-        for number, event in enumerate(self._told(kind, key, value), row * PER_ROW):
-            event["number"] = number
-            yield event
+        found: list[FeedEvent] = []
+        for row, kind, key, value in self._state.store.rows_from(first // PER_ROW, ROWS_MAX):
+            for number, event in enumerate(self._told(kind, key, value), row * PER_ROW):
+                event["number"] = number
+                found += [event] if number >= first else []
+        return batch(found)
 
     def _told(self, kind: str, key: str, value: Any) -> Iterator[FeedEvent]:
         if kind == MESSAGE:

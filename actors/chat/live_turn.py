@@ -22,7 +22,7 @@ from typing import Any
 from perdure.actors.chat.approvals import approval_request, call_run_id, first_run_id, is_approved, put_off
 from perdure.actors.chat.chat_messages import shortened_result
 from perdure.actors.chat.conversation_state import ConversationState
-from perdure.actors.chat.lost_calls import aborted, died, evidence_of, never_ran, timed_out
+from perdure.actors.chat.lost_calls import aborted, died, evidence_of
 from perdure.actors.chat.tool_run import DEFERRED, TIMED_OUT, UNAPPROVED, RepeatableToolRun, ToolEnd, ToolRun, execute
 from perdure.actors.chat.tool_schema import ToolContext
 from perdure.actors.chat.tools import Tool, Toolset
@@ -41,8 +41,10 @@ from perdure.policies import (
     CallStage,
     Event,
     JsonObject,
+    NoResult,
     OurMetadata,
     Part,
+    caution,
     deferred_ids,
     is_settled,
     is_tool_part,
@@ -165,7 +167,7 @@ class LiveTurn:
     def give_up(self, why: str) -> None:
         for part in self.stream.parts:
             if is_tool_part(part) and not is_settled(part) and part["toolCallId"] not in self._tasks:
-                words = never_ran(part, why)
+                words = caution(NoResult.NEVER_RAN, tool_name(part), part["toolCallId"], ended_by=why)
                 self.stream.add({"type": "tool-output-error", "toolCallId": part["toolCallId"], "errorText": words})
 
     async def stop_calls(self, reason: str) -> None:
@@ -352,7 +354,8 @@ class LiveTurn:
         if end["ok"]:
             self._returned(call_id, end.get("output"))
         elif end.get("kind") == TIMED_OUT and tool.effect != "pure":
-            words = timed_out(part, tool, end["error"])
+            over = "its time was over"
+            words = caution(NoResult.DIED, tool.name, call_id, effect=tool.effect, ended_by=over, evidence=end["error"])
             self._failed(call_id, words, {"outcome": "unknown", "cause": TIMED_OUT})
         elif end.get("kind") in (UNAPPROVED, DEFERRED):
             self._tasks.pop(call_id, None)

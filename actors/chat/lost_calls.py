@@ -16,7 +16,6 @@ from perdure.actors.chat.transcript import Transcript, told_of
 from perdure.actors.life.results import RunResult
 from perdure.ledger import Status
 from perdure.policies import (
-    CallEvidence,
     JsonObject,
     Message,
     NoResult,
@@ -58,36 +57,20 @@ def died(part: Part, tool: Tool, evidence: OurMetadata, probed: object) -> str:
     """What the model is told of a call that died. `probed` is the author's probe: True, False, or None for unknown."""
     if isinstance(probed, bool):
         return (TOOK_EFFECT if probed else NO_EFFECT).format(tool=tool.name)
-    remains = CallEvidence(
-        tool=tool.name,
-        call_id=part["toolCallId"],
+    return caution(
+        NoResult.STILL_RUNNING if evidence["stillRunning"] else NoResult.DIED,
+        tool.name,
+        part["toolCallId"],
         effect=tool.effect,
         ended_by="its process was lost",
-        exit_evidence=evidence["evidence"],
+        evidence=evidence["evidence"],
         idempotency_key=evidence["runId"],
     )
-    return caution(NoResult.STILL_RUNNING if evidence["stillRunning"] else NoResult.DIED, remains)
 
 
 def aborted(part: Part, *, began: bool, is_question: bool) -> str:
     why = NoResult.UNANSWERED if is_question else NoResult.ABORTED if began else NoResult.ABORTED_BEFORE
-    return caution(why, CallEvidence(tool=tool_name(part), call_id=part["toolCallId"]))
-
-
-def never_ran(part: Part, why: str) -> str:
-    return caution(NoResult.NEVER_RAN, CallEvidence(tool=tool_name(part), call_id=part["toolCallId"], ended_by=why))
-
-
-def timed_out(part: Part, tool: Tool, words: str) -> str:
-    """What the model is told of a call that timed out."""
-    remains = CallEvidence(
-        tool=tool.name,
-        call_id=part["toolCallId"],
-        effect=tool.effect,
-        ended_by="its time was over",
-        exit_evidence=words,
-    )
-    return caution(NoResult.DIED, remains)
+    return caution(why, tool_name(part), part["toolCallId"])
 
 
 class LostCalls:
@@ -161,6 +144,6 @@ def _correction(message_id: str, call_id: str, evidence: OurMetadata, told: Mapp
     if isinstance(output, dict) and "ok" in output:
         output = output.get("output") if output["ok"] else output.get("error")
     text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False, default=str)
-    words = correction(CallEvidence(tool=evidence["tool"], call_id=call_id), text)
+    words = correction(evidence["tool"], call_id, text)
     metadata: JsonObject = {"source": "late-result", "runId": evidence["runId"]}
     return {"id": message_id, "role": "user", "parts": [{"type": "text", "text": words}], "metadata": metadata}

@@ -36,7 +36,6 @@ from perdure.actors.life.life import Life
 from perdure.ledger import StorageError
 from perdure.ledger.storage.agent_storages import unbound
 from perdure.policies import (
-    CallEvidence,
     Event,
     Message,
     NoResult,
@@ -271,7 +270,7 @@ class Stream:
             self.retract(base + 1 + kept)
         for part in self.parts[base + 1 :]:
             if is_tool_part(part) and part.get("state") == "input-streaming":
-                words = caution(NoResult.CUT_OFF, CallEvidence(tool=tool_name(part), call_id=part["toolCallId"]))
+                words = caution(NoResult.CUT_OFF, tool_name(part), part["toolCallId"])
                 self.add({"type": "tool-input-error", "toolCallId": part["toolCallId"], "errorText": words})
         if self.open_text is None:
             self.add({"type": "finish-step", "finishReason": BROKEN})

@@ -48,25 +48,20 @@ def too_long(bytes_max: int) -> ModelFailed:
     return ModelFailed(Failure(FailureKind.UNKNOWN, words, is_transient=False, code="answer_too_long"))
 
 
-def failure_of(
-    problem: BaseException, *, now_ms: float | None = None, is_aborting: bool = False, is_reading: bool = False
-) -> Failure:
+def failure_of(problem: BaseException, *, is_reading: bool = False) -> Failure:
     """The verdict on an exception. Of several that were raised together (a fallback from model to model), a transient one decides.
 
     Args:
         problem: the exception.
-        now_ms: the time, for hints that are dates.
-        is_aborting: whether we were closing the stream ourselves.
         is_reading: whether the answer had begun. An unknown error then means a garbled answer, which is a fault of the connection (spec
             transport-recovery §1.4).
     """
     if isinstance(problem, ModelFailed):
         return problem.failure
     if isinstance(problem, BaseExceptionGroup):
-        judge = partial(failure_of, now_ms=now_ms, is_aborting=is_aborting, is_reading=is_reading)
-        found = [judge(each) for each in problem.exceptions]
+        found = [failure_of(each, is_reading=is_reading) for each in problem.exceptions]
         return next((each for each in found if each.is_transient), found[0])
-    failure = classify(list(chain_of(problem)), now_ms=now_ms, is_aborting=is_aborting, is_setup=not is_reading)
+    failure = classify(list(chain_of(problem)), is_setup=not is_reading)
     if is_reading and failure.kind is FailureKind.UNKNOWN:
         return stream_ended(f"the answer could not be read: {failure.text}")
     return failure

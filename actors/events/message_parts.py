@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeGuard, cast
+from typing import Final, TypeGuard, cast
 
 from pydantic_core import from_json
 
@@ -27,6 +27,10 @@ BROKEN = "interrupted"
 """The reason of a step's end if its answer never ended."""
 
 
+CALL_ENDS: Final = frozenset({"tool-output-available", "tool-output-error", "tool-output-denied"})
+"""The chunks that end a call."""
+
+
 def chunk_of(body: object) -> Chunk | None:
     if isinstance(body, str):
         try:
@@ -34,6 +38,14 @@ def chunk_of(body: object) -> Chunk | None:
         except (ValueError, RecursionError):
             return None
     return body if isinstance(body, Mapping) else None
+
+
+def chunks_of(body: object) -> list[Chunk]:
+    """The chunks in the body of an event, which one may have for itself or several may share."""
+    whole = chunk_of(body)
+    several = whole.get("chunks") if whole is not None and whole.get("type") == "chunks" else [whole]
+    found = map(chunk_of, several if isinstance(several, list) else ())
+    return [each for each in found if each is not None]
 
 
 def apply_chunk(parts: list[Part], chunk: Chunk) -> list[Part]:
@@ -54,7 +66,7 @@ def step_base(parts: Sequence[Part]) -> int:
 
 
 def events_of(part: Part, part_id: str) -> list[Event]:
-    """The events that make a part of a stored message, as short as can be."""
+    """The events that make a part of a stored message, in the state in which it is, as short as can be."""
     kind = part["type"]
     if kind in ("text", "reasoning"):
         delta: Event = {"type": f"{kind}-delta", "id": part_id, "delta": part.get("text", "")}
@@ -63,15 +75,23 @@ def events_of(part: Part, part_id: str) -> list[Event]:
         return [{"type": "start-step"}]
     if not is_tool_part(part):
         return [cast("Event", part)]
-    call_id, name, state = part["toolCallId"], tool_name(part), part.get("state")
-    begun: Event = {"type": "tool-input-available", "toolCallId": call_id, "toolName": name, "input": part.get("input")}
-    if state == ToolState.OUTPUT_AVAILABLE:
-        return [begun, {"type": "tool-output-available", "toolCallId": call_id, "output": part.get("output")}]
-    if state == ToolState.OUTPUT_ERROR:
-        return [begun, {"type": "tool-output-error", "toolCallId": call_id, "errorText": part.get("errorText", "")}]
-    if state == ToolState.OUTPUT_DENIED:
-        return [begun, {"type": "tool-output-denied", "toolCallId": call_id}]
-    return [begun]
+    call: Event = {"type": "", "toolCallId": part["toolCallId"], "toolName": tool_name(part)}
+    call = cast("Event", {**call, **_kept(part, "title", "providerExecuted")})
+    events: list[Event] = [{**call, "type": "tool-input-available", "input": part.get("input")}]
+    approval = part.get("approval")
+    if approval is not None:
+        asked: Event = {**call, "type": "tool-approval-request", "approvalId": approval.get("id", call["toolCallId"])}
+        events.append({**asked, "approvalDescriptor": approval["descriptor"]} if "descriptor" in approval else asked)
+        if "approved" in approval:
+            events.append({**call, "type": "tool-approval-response", "approved": approval["approved"]})
+    match part.get("state"):
+        case ToolState.OUTPUT_AVAILABLE:
+            events.append({**call, "type": "tool-output-available", "output": part.get("output")})
+        case ToolState.OUTPUT_ERROR:
+            events.append({**call, "type": "tool-output-error", "errorText": part.get("errorText", "")})
+        case ToolState.OUTPUT_DENIED:
+            events.append({**call, "type": "tool-output-denied"})
+    return events
 
 
 def _replaced(parts: list[Part], index: int, part: Part) -> list[Part]:

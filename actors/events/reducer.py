@@ -39,7 +39,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, Literal, NamedTuple, NotRequired, TypedDict, cast
 
-from perdure.actors.events.message_parts import apply_chunk, chunk_of
+from perdure.actors.events.message_parts import apply_chunk, chunks_of
 from perdure.ledger import HARD
 from perdure.policies import Json, JsonObject, Part
 
@@ -302,11 +302,9 @@ def _attempt(run: RunState, event: FoldedEvent) -> RunState:
 
 
 def _chunk(run: RunState, event: FoldedEvent) -> RunState:
-    body, parts = chunk_of(event["body"]), run.parts  # several chunks may share one frame
-    several = body.get("chunks") if body is not None and body.get("type") == "chunks" else [body]
-    for each in several if isinstance(several, list) else ():
-        chunk = chunk_of(each)
-        parts = parts if chunk is None else apply_chunk(parts, chunk)
+    parts = run.parts
+    for chunk in chunks_of(event["body"]):
+        parts = apply_chunk(parts, chunk)
     return run if parts is run.parts else replace(run, parts=parts)
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple, TypeVar, cast
 from starlette.requests import HTTPConnection
 
 from perdure.actors.agent.agent import Agent
+from perdure.actors.code.author_call import tried
 from perdure.actors.events.reducer import SentFrame
 from perdure.actors.gateway.client_connection import ClientConnection, Opener
 from perdure.actors.gateway.problems import AgentRaised
@@ -151,9 +152,9 @@ class Backend:
 
 async def asked(call: Awaitable[T]) -> T:
     """Await a call of an author's method. What the author's code raises becomes `AgentRaised`; errors of Perdure stay."""
-    try:
-        return await call
-    except PerdureError:
-        raise
-    except Exception as problem:
+    answer, problem = await tried(call)
+    if isinstance(problem, PerdureError):
+        raise problem
+    if problem is not None:
         raise AgentRaised(problem) from problem
+    return cast("T", answer)

@@ -16,16 +16,16 @@ DEPTH_MAX: Final = 100
 """How deep JSON may be nested."""
 
 
-async def body_of(request: Request) -> bytes:
+async def body_of(request: Request, bytes_max: int = BODY_BYTES_MAX) -> bytes:
     """The body of a request. Raises `TooLarge` as soon as it is."""
     declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared[:20]) > BODY_BYTES_MAX:
-        raise TooLarge("body", f"has more than {BODY_BYTES_MAX} bytes")
+    if declared.isdecimal() and int(declared[:20]) > bytes_max:
+        raise TooLarge("body", f"has more than {bytes_max} bytes")
     body = bytearray()
     async for piece in request.stream():
         body += piece
-        if len(body) > BODY_BYTES_MAX:
-            raise TooLarge("body", f"has more than {BODY_BYTES_MAX} bytes")
+        if len(body) > bytes_max:
+            raise TooLarge("body", f"has more than {bytes_max} bytes")
     return bytes(body)
 
 

@@ -14,12 +14,13 @@ import itertools
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
 from functools import cached_property
 from typing import Final, NamedTuple
 
 from perdure.actors.events.reducer import SentFrame
 from perdure.actors.gateway.plain_json import json_bytes
-from perdure.actors.gateway.shared import Watched
+from perdure.actors.gateway.shared import Shared, Watched
 from perdure.actors.gateway.streaming import event
 from perdure.actors.link.messages import Fields
 from perdure.actors.runtime.client import Client
@@ -61,32 +62,11 @@ def encoded(frame: Fields) -> Encoded:
     return Encoded(frame["sequence"], text, frame["event"]["kind"] in LAST_EVENTS)
 
 
-class RunFeeds:
-    """The watched runs of one gateway."""
+class RunFeed(Watched):
+    """The events of one run, for all its watchers."""
 
-    def __init__(self) -> None:
-        self._feeds: dict[str, _RunFeed] = {}
-
-    async def watch(self, client: Client, run_id: str, after: int = -1) -> AsyncGenerator[Batch, None]:
-        """The events of a run after a number, in batches: kept ones, then live ones, until its hard end. Raises `UnknownRun`."""
-        feed = self._feeds.get(run_id)
-        if feed is None:
-            feed = self._feeds[run_id] = _RunFeed(client, run_id)
-        feed.watchers += 1
-        try:
-            async for batch in feed.after(after):
-                yield batch
-        finally:
-            feed.watchers -= 1
-            if feed.watchers == 0:
-                del self._feeds[run_id]  # who comes while it is stopped gets another one
-                await feed.stop()
-
-
-class _RunFeed(Watched):
     def __init__(self, client: Client, run_id: str) -> None:
         super().__init__()
-        self.watchers = 0
         self._client, self._run_id = client, run_id
         self._fresh: list[Encoded] = []  # what watchers are told next
         self._window: deque[Encoded] = deque(maxlen=WINDOW)
@@ -94,6 +74,9 @@ class _RunFeed(Watched):
         self._told_s = 0.0
         self._telling: asyncio.TimerHandle | None = None
         self._reading = asyncio.Lock()
+
+    async def begin(self) -> None:
+        """The first who asks for what is not there yet has the run followed."""
 
     async def after(self, last: int) -> AsyncGenerator[Batch, None]:
         while True:
@@ -153,7 +136,7 @@ class _RunFeed(Watched):
 
     def _tell_soon(self) -> None:
         loop = asyncio.get_running_loop()
-        wait_s = self._told_s + min(PAUSE_MAX_S, PAUSE_S * self.watchers) - loop.time()
+        wait_s = self._told_s + min(PAUSE_MAX_S, PAUSE_S * self.users) - loop.time()
         if wait_s <= 0:
             self._tell()
         else:
@@ -169,3 +152,16 @@ class _RunFeed(Watched):
 
 def _newest(events: Sequence[Encoded]) -> int:
     return events[-1].sequence if events else -1
+
+
+class RunFeeds(Shared[RunFeed]):
+    """The watched runs of one gateway."""
+
+    async def watch(self, client: Client, run_id: str, after: int = -1) -> AsyncGenerator[Batch, None]:
+        """The events of a run after a number, in batches: kept ones, then live ones, until its hard end. Raises `UnknownRun`."""
+        async with (
+            self.watched(run_id, lambda: RunFeed(client, run_id)) as feed,
+            aclosing(feed.after(after)) as batches,
+        ):
+            async for batch in batches:
+                yield batch

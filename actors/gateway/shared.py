@@ -14,6 +14,7 @@ class Watched:
     """What is begun once, by the first who comes, and stopped once. A task follows it meanwhile, and wakes those who wait for a change."""
 
     def __init__(self) -> None:
+        self.users = 0
         self._following: asyncio.Task[None] | None = None
         self._beginning, self._changed = asyncio.Lock(), asyncio.Event()
 
@@ -32,11 +33,11 @@ class Watched:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)  # its watchers were told
 
-    async def _change(self) -> None:
-        """Wait for a change. Raises what has ended the following."""
+    async def _change(self, since: asyncio.Event | None = None) -> None:
+        """Wait for a change, which may have come since that was the next one's event. Raises what has ended the following."""
         if self._following is not None and self._following.done():
             self._following.result()
-        await self._changed.wait()
+        await (since or self._changed).wait()
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
@@ -50,21 +51,20 @@ class Shared(Generic[T]):
     """Watched things by their keys."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[T, list[object]]] = {}
+        self._known: dict[str, T] = {}
 
     @asynccontextmanager
     async def watched(self, key: str, make: Callable[[], T]) -> AsyncGenerator[T, None]:
         """The thing of this key, while the block lasts."""
         if key not in self._known:
-            self._known[key] = make(), []
-        found, users = self._known[key]
-        user = object()
-        users.append(user)
+            self._known[key] = make()
+        found = self._known[key]
+        found.users += 1
         try:
             await found.begin()
             yield found
         finally:
-            users.remove(user)
-            if not users:
+            found.users -= 1
+            if not found.users:
                 del self._known[key]  # who comes while it is stopped gets another one
                 await found.stop()

@@ -32,7 +32,7 @@ from perdure.actors.mcp_server.long_runs import McpRuns
 from perdure.actors.mcp_server.offers import RESERVED, Choice, Offer, offers_of
 from perdure.actors.tasks import awaited, to_the_end
 from perdure.ledger import HARD, BadRequest, PerdureError, Status, UnknownRun
-from perdure.policies import JsonObject, Part, TurnStatus, awaits_client, tool_name
+from perdure.policies import JsonObject, Part, TurnStatus, open_calls, tool_name
 
 TASKS: Final = "io.modelcontextprotocol/tasks"
 KEY: Final = "perdure/idempotencyKey"
@@ -98,8 +98,7 @@ class Questions:
         if turn is None or turn["status"] != TurnStatus.PARKED:
             return {}
         parts = [part for message in await asked(handle.get_messages()) for part in message["parts"]]
-        names = frozenset(tool_name(part) for part in parts if "toolCallId" in part)
-        return {str(part["toolCallId"]): part for part in parts if awaits_client(part, names)}
+        return {str(part["toolCallId"]): part for part in open_calls(parts)}
 
     async def _chat(self, offer: Offer, known: Mapping[str, object]) -> Handle:
         client = await self._backend.client()

@@ -24,6 +24,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from perdure.actors.code.author_call import in_words, tried, tried_now
+from perdure.actors.gateway.bodies import body_of
 from perdure.actors.messenger.adapter import Messenger, Webhook, WebhookReply
 from perdure.actors.messenger.messenger_agent import MessengerAgent, messengers_of
 from perdure.actors.messenger.messenger_events import MessengerEvent
@@ -104,9 +105,12 @@ class WebhookEndpoint:
 
     async def serve(self, request: Request) -> Response:
         """Answer one webhook."""
-        body = await self._body(request)
-        if body is None:
-            return self._refused(413, f"a webhook is over {self._body_max} bytes")
+        try:
+            body = await body_of(request, self._body_max)
+        except TooLarge as refused:
+            return self._refused(413, str(refused))
+        except ClientDisconnect:
+            body = b""
         headers = {name.lower(): value for name, value in request.headers.items()}
         webhook = Webhook(request.method, request.url.path, headers, body)
         verdict, problem = tried_now(lambda: self.messenger.verified(webhook))
@@ -118,22 +122,6 @@ class WebhookEndpoint:
         if events is None:
             return self._refused(400, in_words(problem) if problem is not None else "nothing in it")
         return await self._accepted([each for each in events if self.messenger.may_answer(each)])
-
-    async def _body(self, request: Request) -> bytes | None:
-        """The body; None if it is too long, and empty if the client hung up before its end."""
-        said = request.headers.get("content-length", "")
-        # A header of thousands of digits is more than `int` reads.
-        if said.isascii() and said.isdigit() and int(said[:20]) > self._body_max:
-            return None
-        found = bytearray()
-        try:
-            async for piece in request.stream():
-                found += piece
-                if len(found) > self._body_max:
-                    return None
-        except ClientDisconnect:
-            return b""
-        return bytes(found)
 
     async def _accepted(self, events: list[MessengerEvent]) -> Response:
         accepted = 0

@@ -16,8 +16,8 @@ from urllib.parse import quote
 import httpx
 
 from perdure.actors.remote import remote_requests
-from perdure.actors.remote.remote_requests import RemoteRequest, given, operation
-from perdure.ledger import SupervisorUnreachable, request_of
+from perdure.actors.remote.remote_requests import Listening, RemoteRequest, given, operation
+from perdure.ledger import request_of
 from perdure.policies import TURN_ENDED, TurnStatus
 
 if TYPE_CHECKING:
@@ -133,39 +133,30 @@ def refusal(answer: httpx.Response) -> Exception:
     return remote_requests.error_of(answer.status_code, {"error": error})
 
 
-class Telling:
-    """How far an answer was told, over however many connections."""
+class Telling(Listening):
+    """How far an answer was told. `is_over` says whether this connection has told an end."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.text = ""
-        self.is_over = False
-        """Whether this connection has told an end."""
-        # Connections in a row that told nothing new, and a block whose end is still to come.
-        self._tries, self._rest = 0, ""
         self._texts: list[str] = []
         self._places: dict[str, int] = {}  # of the texts, by their ids
         self._step = 0  # how many texts stood there when the present step began
 
     @contextmanager
     def connected(self) -> Iterator[None]:
-        """While a connection lasts. That it broke is no error, unless nobody has answered for too long."""
-        self.is_over, self._rest, self._texts, self._places, self._step = False, "", [], {}, 0
-        try:
+        """While a connection lasts, which tells the answer from its beginning."""
+        self.is_over, self._texts, self._places, self._step = False, [], {}, 0
+        with super().connected():
             yield
-        except httpx.TransportError as problem:
-            remote_requests.check_trusted(problem)
-            if self._tries >= remote_requests.TRIES:
-                raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
 
     def pause_s(self) -> float:
-        self._tries += 1
-        return 0.0 if self.is_over and self._tries == 1 else remote_requests.pause_s(self._tries - 1)
+        pause_s = super().pause_s()
+        return 0.0 if self.is_over and self._tries == 1 else pause_s
 
     def take(self, piece: str, message_id: str | None) -> Iterator[Piece]:
         """What is gained by a piece of the stream. Nothing is taken of another message than this one."""
-        *blocks, self._rest = (self._rest + piece).split("\n\n")
-        for block in blocks:
-            data = "".join(line[6:] for line in block.split("\n") if line.startswith("data: "))
+        for _, data in self._events(piece):
             if not data or data == "[DONE]" or self.is_over:
                 continue
             chunk = json.loads(data)

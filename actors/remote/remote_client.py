@@ -15,7 +15,14 @@ import httpx
 from perdure.actors.life.results import RunResult
 from perdure.actors.remote import answers, remote_requests
 from perdure.actors.remote.answers import AnswerEnd, AnswerOperations, ChatOperations, ChatQuestion, Piece, Telling
-from perdure.actors.remote.remote_requests import Awaits, ConnectionState, Operations, RemoteRequest, WatchPosition
+from perdure.actors.remote.remote_requests import (
+    AgentOperations,
+    Awaits,
+    ConnectionState,
+    Operations,
+    RemoteRequest,
+    WatchPosition,
+)
 from perdure.ledger import BadRequest
 
 if TYPE_CHECKING:
@@ -218,10 +225,11 @@ class AsyncGateway(Operations, Awaits):
         place, path = WatchPosition(after), remote_requests.run_path(run_id, "/events")
         while not place.is_over:
             request = RemoteRequest[object]("GET", path, query={"after": place.after})
-            texts = self._wire.texts(request, remote_requests.AGAIN, remote_requests.refusal)
-            async with aclosing(place.frames(texts)) as frames:
-                async for frame in frames:
-                    yield frame
+            with place.connected():
+                async with aclosing(self._wire.texts(request, remote_requests.AGAIN, remote_requests.refusal)) as texts:
+                    async for text in texts:
+                        for frame in place.take(text):
+                            yield frame
             if not place.is_over:
                 await self._wire.sleep(place.pause_s())
 
@@ -247,22 +255,5 @@ class AsyncGateway(Operations, Awaits):
         raise AssertionError("the last try returns or raises")
 
 
-class AsyncRemoteAgent:
+class AsyncRemoteAgent(AgentOperations, Awaits):
     """An agent behind a gateway. Its exposed methods are called as if it were here: `await agent.add(2)`."""
-
-    def __init__(self, ask: Ask, address: tuple[str, ...]) -> None:
-        self._ask, self._address = ask, address
-
-    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
-        """An exposed method, called at most once."""
-        if method.startswith("__"):
-            raise AttributeError(method)
-
-        async def called(*args: object, **kwargs: object) -> Any:
-            return await self._ask(remote_requests.call(self._address, "call", method, args, kwargs))
-
-        return called
-
-    async def tell(self, method: str, *args: object, **kwargs: object) -> None:
-        """Have an exposed method called exactly once, some time soon; durable on return. It is not repeated if the line breaks."""
-        await self._ask(remote_requests.call(self._address, "tell", method, args, kwargs))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from operator import itemgetter
 from typing import Any, Concatenate, Final, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast, overload
@@ -278,6 +279,24 @@ def call(
     )
 
 
+class AgentOperations:
+    """The operations of an agent. Its exposed methods are called as if it were here."""
+
+    def __init__(self, ask: Callable[[RemoteRequest[Any]], Any], address: tuple[str, ...]) -> None:
+        self._ask, self._address = ask, address
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        """An exposed method, called at most once."""
+        if method.startswith("__"):
+            raise AttributeError(method)
+        return lambda *args, **kwargs: self._ask(call(self._address, "call", method, args, kwargs))
+
+    @operation
+    def tell(self, method: str, *args: object, **kwargs: object) -> RemoteRequest[None]:
+        """Have an exposed method called exactly once, some time soon; durable on return. It is not repeated if the line breaks."""
+        return call(self._address, "tell", method, args, kwargs)._replace(told=_nothing)
+
+
 def ended(told: Mapping[str, Any]) -> RunResult:
     """The end of a run, from what is told of it."""
     return run_result(
@@ -354,41 +373,55 @@ def is_answered(request: RemoteRequest[Any], answer: httpx.Response, tries: int)
     return False
 
 
-class WatchPosition:
-    """How far a watcher has come in the events of a run, over however many connections."""
+class Listening:
+    """How far somebody has heard of something, over however many connections.
 
-    def __init__(self, after: int) -> None:
-        self.after, self.is_over = after, False
-        # Connections in a row that told nothing new, and a block whose end is still to come.
-        self._tries, self._rest = 0, ""
+    Attributes:
+        is_over: whether there is nothing more to be heard.
+    """
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._tries = 0  # connections in a row that told nothing new
+        self._rest = ""  # an event whose end is still to come
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """While a connection lasts. That it broke is no error, unless nobody has answered for too long."""
+        self._rest = ""
+        try:
+            yield
+        except httpx.TransportError as problem:
+            check_trusted(problem)
+            if self._tries >= TRIES:
+                raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
 
     def pause_s(self) -> float:
         self._tries += 1
         return pause_s(self._tries - 1)
 
-    async def frames(self, texts: AsyncGenerator[str, None]) -> AsyncGenerator[JsonObject, None]:
-        """The events of one connection. That it broke is no error, unless nobody has answered for too long."""
-        self._rest = ""
-        try:
-            async for text in texts:
-                for frame in self._take(text):
-                    yield frame
-        except httpx.TransportError as problem:
-            check_trusted(problem)
-            if self._tries >= TRIES:
-                raise SupervisorUnreachable(f"the gateway cannot be reached: {problem}") from problem
-        finally:
-            await texts.aclose()
-
-    def _take(self, piece: str) -> Iterator[JsonObject]:
+    def _events(self, piece: str) -> Iterator[tuple[str, str]]:
+        """The names and the data of the events that are whole with a piece of the stream."""
         *blocks, self._rest = (self._rest + piece).split("\n\n")
         for block in blocks:
             lines = [line.partition(": ") for line in block.split("\n")]
-            if ("event", ": ", "end") in lines:
+            name = next((value for field, _, value in lines if field == "event"), "")
+            yield name, "".join(value for field, _, value in lines if field == "data")
+
+
+class WatchPosition(Listening):
+    """How far a watcher has come in the events of a run."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.after = after
+
+    def take(self, piece: str) -> Iterator[JsonObject]:
+        """The events of the run in a piece of the stream."""
+        for name, data in self._events(piece):
+            if name == "end":
                 self.is_over = True
-                return
-            data = "".join(value for name, _, value in lines if name == "data")
-            if data:
+            elif data:
                 frame = json.loads(data)
                 self.after, self._tries = frame["sequence"], 0
                 yield frame

@@ -24,7 +24,7 @@ from perdure.actors.remote.remote_client import (
     AsyncRemoteChat,
     http_options,
 )
-from perdure.actors.remote.remote_requests import Blocks, ConnectionState, Operations, RemoteRequest
+from perdure.actors.remote.remote_requests import AgentOperations, Blocks, ConnectionState, Operations, RemoteRequest
 from perdure.actors.tasks import Pending
 
 T = TypeVar("T")
@@ -128,21 +128,8 @@ class RemoteGateway(Operations, Blocks):
         return RemoteChat(self._ask, self._gateway.chat(chat_class, name), (chat_class, name))
 
 
-class RemoteAgent:
+class RemoteAgent(AgentOperations, Blocks):
     """An agent behind a gateway. Its exposed methods are called as if it were here: `agent.add(2)`."""
-
-    def __init__(self, ask: Ask, address: tuple[str, ...]) -> None:
-        self._ask, self._address = ask, address
-
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        """An exposed method, called at most once."""
-        if method.startswith("__"):
-            raise AttributeError(method)
-        return lambda *args, **kwargs: self._ask(remote_requests.call(self._address, "call", method, args, kwargs))
-
-    def tell(self, method: str, *args: object, **kwargs: object) -> None:
-        """Have an exposed method called exactly once, some time soon; durable on return. It is not repeated if the line breaks."""
-        self._ask(remote_requests.call(self._address, "tell", method, args, kwargs))
 
 
 class RemoteChat(ChatOperations, Blocks):

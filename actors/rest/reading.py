@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing
 from itertools import count
 from typing import Any, Final, NamedTuple, cast
 
@@ -13,11 +13,12 @@ from starlette.responses import Response
 
 from perdure.actors.gateway.backend import Backend
 from perdure.actors.gateway.plain_json import json_bytes
+from perdure.actors.gateway.shared import Shared, Watched
 from perdure.actors.gateway.streaming import event, event_stream
 from perdure.actors.rest import models
 from perdure.actors.rest.table import ApiRequest, Handlers, Operation
-from perdure.actors.tasks import awaited
-from perdure.ledger import BadRequest, LedgerError, PerdureError, SupervisorUnreachable
+from perdure.actors.tasks import Pending, awaited
+from perdure.ledger import BadRequest, LedgerError, SupervisorUnreachable
 from perdure.policies import JsonObject
 
 EVENTS = "text/event-stream"
@@ -53,36 +54,25 @@ class _Look(NamedTuple):
     text: bytes
 
 
-class LookOut:
+class LookOut(Watched):
     """What changes, for all watchers of one gateway."""
 
     def __init__(self, backend: Backend) -> None:
+        super().__init__()
         self._backend = backend
-        self._watchers = 0
-        self._begin = -1  # from this fact on, the looks tell everything
+        self._first = -1  # from this fact on, the looks tell everything
         self._looks: deque[_Look] = deque(maxlen=KEPT)
         self._counts = self._state = b""
-        self._grown = asyncio.Event()
-        self._looking: asyncio.Task[None] | None = None
 
-    async def watch(self, after: int | None, live_max: int) -> AsyncGenerator[bytes, None]:
+    async def _begun(self) -> Pending[None]:
+        return self._look_out()
+
+    async def told(self, after: int | None, live_max: int) -> AsyncGenerator[bytes, None]:
         """Events for one watcher: those after a fact, or else an overview and those after it."""
-        self._watchers += 1
-        if self._looking is None:
-            self._looking = awaited(self._look_out())
-        try:
-            async for piece in self._told(after, live_max):
-                yield piece
-        finally:
-            self._watchers -= 1
-            if not self._watchers:
-                await self._rest()
-
-    async def _told(self, after: int | None, live_max: int) -> AsyncGenerator[bytes, None]:
         counts = state = b""
         look = None if after is None else await self._ask(after)
         while True:
-            grown = self._grown
+            changed = self._changed
             if look is None:  # everything is to be read again
                 if after is not None:
                     yield event(b"{}", name="reset")
@@ -98,17 +88,14 @@ class LookOut:
             if state != self._state:
                 state = self._state
                 yield state
-            look = await self._next(after, grown)
+            look = await self._next(after, changed)
 
-    async def _next(self, after: int, grown: asyncio.Event) -> _Look | None:
-        if after < (self._looks[0].after if self._looks else self._begin):
+    async def _next(self, after: int, changed: asyncio.Event) -> _Look | None:
+        if after < (self._looks[0].after if self._looks else self._first):
             return await self._ask(after)  # this watcher is slow, or new
         found = next((each for each in self._looks if each.upto > after), None)
         if found is None:
-            assert self._looking is not None
-            if self._looking.done():
-                self._looking.result()
-            await grown.wait()
+            await self._change(changed)
         return found or _Look(after, after, b"")
 
     async def _ask(self, after: int) -> _Look | None:
@@ -129,7 +116,7 @@ class LookOut:
                 told = await self._patiently("changed", after, AT_ONCE)
                 if told["reset"]:
                     self._looks.clear()
-                    self._begin = told["upto"]
+                    self._first = told["upto"]
                 elif told["upto"] != after:
                     self._looks.append(_look(after or 0, told))
                 after = told["upto"]
@@ -165,18 +152,6 @@ class LookOut:
         self._state = event(json_bytes({"supervisor": state}), name="state")
         self._wake()
 
-    def _wake(self) -> None:
-        grown, self._grown = self._grown, asyncio.Event()
-        grown.set()
-
-    async def _rest(self) -> None:
-        looking, self._looking = self._looking, None
-        self._looks.clear()
-        if looking is not None:
-            looking.cancel()
-            with suppress(asyncio.CancelledError, PerdureError):
-                await looking
-
 
 def _look(after: int, told: dict[str, Any]) -> _Look:
     runs, gone = told["runs"], told["gone"]
@@ -192,7 +167,7 @@ class ReadingHandlers(Handlers):
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
-        self._look_out = LookOut(backend)
+        self._look_outs: Shared[LookOut] = Shared()
 
     @Operation("GET", "/api/overview", models.OverviewTold, query=models.OverviewAsked)
     async def overview(self, asked: ApiRequest) -> object:
@@ -256,8 +231,17 @@ class ReadingHandlers(Handlers):
         The id of an event is the number of a fact. A client that comes again with the last one, as `Last-Event-ID` or `?after=`, is told
         what has changed since, by whichever gateway.
         """
-        pieces = self._look_out.watch(after(asked), asked.query.live)
-        return event_stream(pieces)
+        since, live_max = after(asked), asked.query.live
+
+        async def pieces() -> AsyncGenerator[bytes, None]:
+            async with (
+                self._look_outs.watched("", lambda: LookOut(self._backend)) as look_out,
+                aclosing(look_out.told(since, live_max)) as told,
+            ):
+                async for piece in told:
+                    yield piece
+
+        return event_stream(pieces())
 
     @Operation("GET", "/api/runs/{run_id}/events", media=EVENTS, of=models.OfRun, query=models.EventsAsked)
     async def run_events(self, asked: ApiRequest) -> Response:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from perdure.actors.ai_sdk.chunks import FIELDS, REWRITTEN, Chunk, Translator, retold
+from perdure.actors.ai_sdk.chunks import FIELDS, REWRITTEN, Chunk, Translator, settled
 from perdure.actors.ai_sdk.routes import encoded
+from perdure.actors.events.message_parts import events_of
 from perdure.policies import Event
 from tests.gateway.ai_sdk_turn import RandomTurn
 from tests.gateway.npm import play
@@ -133,7 +134,7 @@ def test_whatever_happens_while_a_client_listens_is_legal_there(seed: int, cuts:
 def test_a_stored_message_is_told_as_it_stands(seed: int, major: int) -> None:
     turn = RandomTurn(seed)
     reader = Reader(major)
-    told = [event for at, part in enumerate(turn.parts) for event in retold(part, f"p{at}")]
+    told = [event for at, part in enumerate(turn.parts) for event in settled(events_of(part, f"p{at}"))]
     reader.take(Translator(major).chunks(told))
     texts = [part["text"] for part in reader.parts if part["type"] == "text"]
     assert texts == [part["text"] for part in turn.parts if part["type"] == "text"]

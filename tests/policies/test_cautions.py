@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from perdure.policies import (
-    CallEvidence,
     CallFacts,
     CallStage,
     Failure,
@@ -21,7 +20,7 @@ from perdure.policies import (
 from perdure.policies.cautions import EVIDENCE_MAX
 from perdure.policies.failures import ApiKind
 
-LEFT = CallEvidence("deploy", "call-7")
+LEFT = ("deploy", "call-7")
 LOST = Failure(FailureKind.TRANSPORT, "the connection was lost", is_transient=True)
 REFUSED = Failure(FailureKind.HTTP, "the provider answered 401: no such key", False, ApiKind.AUTH, status=401)
 
@@ -31,7 +30,7 @@ def call(stage: CallStage, effect: str = "once", tool: str = "deploy") -> CallFa
 
 
 def test_case_5_a_dead_call_is_reported_with_all_that_a_caution_needs() -> None:
-    text = caution(NoResult.DIED, LEFT)
+    text = caution(NoResult.DIED, *LEFT)
     assert "transport broke while this call of deploy was running" in text  # (a)
     assert "the user did not stop it" in text
     assert "had started" in text  # (b)
@@ -41,14 +40,9 @@ def test_case_5_a_dead_call_is_reported_with_all_that_a_caution_needs() -> None:
 
 
 def test_case_5_the_evidence_that_helps_to_verify_is_in_the_caution() -> None:
-    left = CallEvidence(
-        "deploy",
-        "call-7",
-        ended_by="its process was killed",
-        exit_evidence="signal 9",
-        idempotency_key="k-1",
+    text = caution(
+        NoResult.DIED, *LEFT, ended_by="its process was killed", evidence="signal 9", idempotency_key="k-1"
     )
-    text = caution(NoResult.DIED, left)
     for said in (
         "its process was killed while",
         "evidence signal 9",
@@ -58,18 +52,18 @@ def test_case_5_the_evidence_that_helps_to_verify_is_in_the_caution() -> None:
 
 
 def test_a_call_that_only_reads_may_be_repeated() -> None:
-    text = caution(NoResult.DIED, CallEvidence("grep", "c", effect="pure"))
+    text = caution(NoResult.DIED, "grep", "c", effect="pure")
     assert "safe to call it again" in text
     assert "blindly" not in text
 
 
 def test_an_idempotent_call_may_be_repeated_after_a_look() -> None:
-    assert "at most once" in caution(NoResult.DIED, CallEvidence("pay", "c", effect="idempotent"))
+    assert "at most once" in caution(NoResult.DIED, "pay", "c", effect="idempotent")
 
 
 def test_case_10_a_call_that_a_person_stopped_says_so_and_admits_that_effects_may_exist() -> None:
     """Weakness B7: the system we answer told the model that a stopped command had never run."""
-    text = caution(NoResult.ABORTED, LEFT)
+    text = caution(NoResult.ABORTED, *LEFT)
     assert "the user stopped" in text
     assert "transport" not in text
     assert "none, partial or complete" in text
@@ -85,7 +79,7 @@ NEVER = {
 @pytest.mark.shows(transport_recovery="52")
 @pytest.mark.parametrize(("why", "said"), NEVER.values(), ids=NEVER)
 def test_a_call_that_never_began_is_no_reason_for_caution(why: NoResult, said: str) -> None:
-    text = caution(why, LEFT)
+    text = caution(why, *LEFT)
     assert text.startswith("NOT RUN")
     assert said in text
     assert "no effect" in text
@@ -93,21 +87,21 @@ def test_a_call_that_never_began_is_no_reason_for_caution(why: NoResult, said: s
 
 
 def test_a3_a_tool_that_goes_on_is_not_declared_dead() -> None:
-    text = caution(NoResult.STILL_RUNNING, CallEvidence("build", "call-7"))
+    text = caution(NoResult.STILL_RUNNING, "build", "call-7")
     assert text.startswith("STILL RUNNING")
     assert "Do not issue it again" in text
 
 
 @pytest.mark.parametrize("why", NoResult)
 def test_the_fates_are_told_apart_in_their_first_words(why: NoResult) -> None:
-    openings = {other: caution(other, LEFT)[:60] for other in NoResult}
+    openings = {other: caution(other, *LEFT)[:60] for other in NoResult}
     assert sum(opening == openings[why] for opening in openings.values()) == 1
 
 
 @pytest.mark.shows(transport_recovery="A4")
 @pytest.mark.parametrize("why", [NoResult.DIED, NoResult.ABORTED])
 def test_a4_the_caution_comes_before_the_evidence_of_which_the_beginning_is_told(why: NoResult) -> None:
-    text = caution(why, CallEvidence("shell", "c", exit_evidence="word " * 1_000))
+    text = caution(why, "shell", "c", evidence="word " * 1_000)
     before, _, evidence = text.partition("Known: evidence ")
     assert before.startswith("OUTCOME UNKNOWN")
     assert "Do not issue it again blindly" in before
@@ -115,7 +109,7 @@ def test_a4_the_caution_comes_before_the_evidence_of_which_the_beginning_is_told
 
 
 def test_a17_a_late_result_corrects_what_was_said() -> None:
-    text = correction(LEFT, "deployed 4 files")
+    text = correction(*LEFT, "deployed 4 files")
     assert "call-7" in text
     assert "no longer holds" in text
     assert text.endswith("deployed 4 files")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from perdure.policies import CallEvidence, NoResult, caution
+from perdure.policies import NoResult, caution
 from perdure.scenarios.provider.events import (
     ArgumentsDelta,
     CallStart,
@@ -107,7 +107,7 @@ def test_a_half_text_is_gone_on_with_from_where_it_stops() -> None:
 
 
 def told(why: NoResult, effect: str = "once") -> str:
-    return caution(why, CallEvidence(READ.name, "c0", effect))
+    return caution(why, READ.name, "c0", effect=effect)
 
 
 @pytest.mark.parametrize("text", [told(NoResult.NEVER_RAN), told(NoResult.CUT_OFF), told(NoResult.DIED, "pure")])

@@ -131,7 +131,3 @@ def test_a_verdict_stays_one() -> None:
     assert failure_of(failed, is_reading=True) is failed.failure
     again: Any = pickle.loads(pickle.dumps(failed))
     assert (again.failure, str(again)) == (failed.failure, "odd")
-
-
-def test_whether_we_were_closing_is_taken_into_account() -> None:
-    assert failure_of(ConnectionResetError(104, "x"), is_aborting=True).kind is FailureKind.ABORTED

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.actors.events.message_parts import apply_chunk, call_cell, chunk_of
+from perdure.actors.events.message_parts import apply_chunk, call_cell, chunk_of, chunks_of, events_of
 from perdure.policies import Part, ToolState
 from perdure.policies.ui_messages import TOOL_SETTLED
 
@@ -225,6 +225,34 @@ def test_an_approval_that_was_given_is_neither_asked_again_nor_turned_into_a_den
     parts = [{**grown(call("tool-input-available", input={}))[0], "state": "approval-responded"}]
     assert apply_chunk(parts, call("tool-approval-request", approvalId="ap")) is parts
     assert apply_chunk(parts, call("tool-output-denied")) is parts
+
+
+ASKED: dict[str, Any] = {"id": "ap", "descriptor": {"cost": 3}}
+STORED: dict[str, dict[str, Any]] = {
+    "one that was not made": {"state": "input-available"},
+    "one that asks": {"state": "approval-requested", "approval": ASKED},
+    "one that is allowed": {"state": "approval-responded", "approval": {**ASKED, "approved": True}},
+    "one that is declined": {"state": "output-denied", "approval": {**ASKED, "approved": False}},
+    "one with an output": {"state": "output-available", "output": None, "providerExecuted": True},
+    "one that was allowed": {"state": "output-available", "output": [1], "approval": {**ASKED, "approved": True}},
+    "one that failed": {"state": "output-error", "errorText": "no", "title": "Dig"},
+}
+
+
+@pytest.mark.parametrize("stored", STORED.values(), ids=STORED)
+def test_a_stored_call_is_told_by_events_that_make_the_same_call(stored: dict[str, Any]) -> None:
+    part: Any = {"type": "tool-dig", "toolCallId": "c", "toolName": "dig", "input": {"a": 1}, **stored}
+    parts: list[Any] = []
+    for event in events_of(part, "p"):
+        parts = apply_chunk(parts, event)
+    assert parts == [part]
+
+
+def test_several_chunks_may_share_a_body_and_what_is_none_is_left_out() -> None:
+    several = {"type": "chunks", "chunks": [{"type": "a"}, 3, json.dumps({"type": "b"})]}
+    assert [each["type"] for each in chunks_of(several)] == ["a", "b"]
+    assert [each["type"] for each in chunks_of(json.dumps({"type": "c"}))] == ["c"]
+    assert chunks_of({"type": "chunks", "chunks": 3}) == chunks_of("no JSON") == []
 
 
 # --- what is not a chunk
