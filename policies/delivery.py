@@ -55,7 +55,6 @@ class Next(StrEnum):
     DONE = "done"
     AGAIN = "again"
     ANEW = "anew"
-    REPEAT = "repeat"
     PARK = "park"
 
 
@@ -140,7 +139,7 @@ def after_failure(trouble: DeliveryTrouble, policy: Delivery, *, is_edit: bool, 
 
 
 def after_unknown(policy: Delivery) -> Next:
-    return Next.PARK if policy.unknown == "leave" else Next.REPEAT
+    return Next.PARK if policy.unknown == "leave" else Next.AGAIN
 
 
 def pause_ms(policy: Delivery, tries: int, retry_after_ms: float | None, roll: float) -> float:

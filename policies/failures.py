@@ -85,10 +85,6 @@ class Failure:
     def burns_budget(self) -> bool:
         return self.kind is not FailureKind.LOCAL_PRESSURE  # then nothing was sent
 
-    @property
-    def is_out_of_memory(self) -> bool:
-        return self.code == "OUT_OF_MEMORY"  # of the streaming process; such deaths have their own budget
-
 
 # `httpx2` and `httpcore2` count as `httpx` and `httpcore`.
 def _elder(name: str) -> str:

@@ -127,7 +127,6 @@ class AgUiRun:
             self._is_behind = self._speech.restated = False
 
     def knows(self, call_id: str) -> bool:
-        """Whether the client is told of this call."""
         return self._is_told and any(part.get("toolCallId") == call_id for part in self._speech.parts)
 
     # children

@@ -125,7 +125,6 @@ def encoded(kind: str, **fields: object) -> str:
 
 
 def json_text(value: object) -> str:
-    """A value as JSON. Pure. Raises `ValueError` for what has none."""
     return to_json(value, by_alias=True, inf_nan_mode="null", bytes_mode="base64").decode()
 
 

@@ -188,11 +188,8 @@ class Attendance:
     def _ended_unheard(self, turn: ShownTurn) -> None:
         # The client was offered the stream, and has not asked for it.
         if turn.wire in self._held and turn.wire in self._announced:
-            self._talk.later(self._remind_of_end(turn.wire))
-
-    async def _remind_of_end(self, wire: str) -> None:
-        await asyncio.sleep(UNHEARD_S)
-        self.ask({"type": UNHEARD, "id": wire})
+            unheard: JsonObject = {"type": UNHEARD, "id": turn.wire}
+            asyncio.get_running_loop().call_later(UNHEARD_S, self.ask, unheard)
 
     async def _end_unheard(self, wire: str) -> None:
         # If the client asks for the turn after all, it is told whole: clients know an end that comes twice.

@@ -314,17 +314,14 @@ class WatchedChat(Watched):
             self.settle_soon()
 
     def settle_soon(self) -> None:
-        self.later(self._settled())
+        # An error of it ends the connections, as one of the following does.
+        task = awaited(self._settled())
+        self._jobs.add(task)
+        task.add_done_callback(self._over)
 
     async def _settled(self) -> None:
         await asyncio.sleep(SETTLE_S)
         await self.show_all()
-
-    def later(self, job: Pending[None]) -> None:
-        # An error of it ends the connections, as one of the following does.
-        task = awaited(job)
-        self._jobs.add(task)
-        task.add_done_callback(self._over)
 
     def _over(self, task: asyncio.Task[None]) -> None:
         self._jobs.discard(task)

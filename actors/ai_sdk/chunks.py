@@ -162,7 +162,6 @@ class Translator:
 
     @property
     def open_calls(self) -> list[str]:
-        """The calls that the client knows to be under way."""
         if self.is_over or self._silent_steps:
             return []
         return [call_id for call_id, place in self._calls.items() if place.state in UNDER_WAY]

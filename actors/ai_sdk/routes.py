@@ -28,7 +28,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from perdure.actors.ai_sdk.chunks import NEWEST, OLDEST, Chunk
+from perdure.actors.ai_sdk.chunks import NEWEST, OLDEST
 from perdure.actors.ai_sdk.client_turns import ClientTurns, Following, TurnRequest
 from perdure.actors.chat.plain_data import all_mended
 from perdure.actors.code.author_call import tried
@@ -164,7 +164,7 @@ class ChatSocket:
 
     async def _say(self, frame: Frame) -> None:
         async with self._sending:
-            await self._socket.send_text(to_json(all_mended(frame), inf_nan_mode="null").decode())
+            await self._socket.send_text(encoded(frame).decode())
 
 
 def _text_of(frame: Mapping[str, object], name: str, what: str = "a text") -> str:
@@ -205,11 +205,11 @@ def in_words(endpoint: Endpoint) -> Endpoint:
     return answered
 
 
-def encoded(chunk: Chunk) -> bytes:
+def encoded(told: object) -> bytes:
     try:
-        return to_json(chunk, inf_nan_mode="null")
+        return to_json(told, inf_nan_mode="null")
     except PydanticSerializationError:  # half of a surrogate pair, for which there is no JSON
-        return to_json(all_mended(chunk), inf_nan_mode="null")
+        return to_json(all_mended(told), inf_nan_mode="null")
 
 
 def chat_class(backend: Backend, name: str | None) -> str:
@@ -282,7 +282,7 @@ class _Chats:
         if said is not None and not said.isdecimal():
             raise BadRequest("limit", f"{said!r:.40} is no number of messages")
         shown = await asked.messages(None if said is None else int(said), request.query_params.get("before"))
-        return Response(to_json(all_mended(shown)), media_type="application/json")
+        return Response(encoded(shown), media_type="application/json")
 
     async def socket(self, socket: WebSocket) -> None:
         self._backend.principal(socket, Scope.READ)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 from perdure.actors.chat.call_reader import CallReader
 from perdure.actors.chat.plain_data import TextJoiner, all_mended, mended
 from perdure.actors.chat.tools import ToolSpec
-from perdure.actors.chat.turn_failures import ModelFailed, too_long
-from perdure.policies import Event, Failure, FailureKind, Json, JsonObject, OurMetadata, ProviderMetadata
+from perdure.actors.chat.turn_failures import too_long
+from perdure.policies import Event, Json, JsonObject, OurMetadata, ProviderMetadata
 
 if TYPE_CHECKING:
     from pydantic_ai import messages as lib
@@ -33,8 +33,6 @@ _PLAIN_ID = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 class _Prose:
-    """An unfinished text or reasoning."""
-
     def __init__(self, kind: str, part: int) -> None:
         self.kind, self.id = kind, f"{kind}-{part}"
         self.joiner, self.is_open = TextJoiner(), False
@@ -88,9 +86,6 @@ class AnswerReader:
             yield from self._grew(event.index, event.delta)
         elif event.event_kind == "part_end":
             yield from self._ended(event.index, event.part, event.canonical_system)
-        if self.calls.overrun is not None:
-            words = f"the provider added to a finished call of {self.calls.overrun}"
-            raise ModelFailed(Failure(FailureKind.IN_BAND, words, is_transient=True))
 
     @property
     def has_calls(self) -> bool:

@@ -24,8 +24,9 @@ from typing import Final
 
 from perdure.actors.chat.plain_data import TextJoiner, all_mended, checked, mended
 from perdure.actors.chat.tools import ToolSpec
+from perdure.actors.chat.turn_failures import ModelFailed
 from perdure.ledger import BadRequest, pack
-from perdure.policies import Event, Json, JsonObject, ProviderMetadata
+from perdure.policies import Event, Failure, FailureKind, Json, JsonObject, ProviderMetadata
 
 ENDING = frozenset({"stop", "tool_call"})
 """Reasons of an answer's end that also end its last call; `length` cuts it off."""
@@ -63,6 +64,11 @@ class _Call:
         return "".join(self.pieces)
 
 
+def _overrun(call: _Call) -> ModelFailed:
+    words = f"the provider added to a finished call of {call.name}"
+    return ModelFailed(Failure(FailureKind.IN_BAND, words, is_transient=True))
+
+
 class CallReader:
     """Reads the calls of one answer. Calls go by the number of their part."""
 
@@ -70,8 +76,6 @@ class CallReader:
         self._tools: Mapping[str, ToolSpec] = {each.name: each for each in tools}
         self._taken = set(taken_ids)
         self._calls: dict[int, _Call] = {}
-        self.overrun: str | None = None
-        """The tool of a call that continued after it was given out: the provider broke its own protocol."""
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -80,27 +84,26 @@ class CallReader:
         return part in self._calls
 
     def started(self, part: int, call_id: str, name: str, args: str | JsonObject | None) -> Iterator[Event]:
-        """A call begins, or begins again."""
+        """A call begins, or begins again. Raises `ModelFailed` for one that was given out: the provider broke its own protocol."""
         known = self._calls.get(part)
         if known is None:
             known = self._calls[part] = _Call(self._own_id(call_id), name)
         elif known.is_too_long:
             return
         elif known.is_settled:
-            self.overrun = self.overrun or known.name
-            return
+            raise _overrun(known)
         else:
             known.name, known.pieces, known.given = name, [], None
         yield from self.grew(part, "", args)
 
     def grew(self, part: int, more_name: str, args: str | JsonObject | None) -> Iterator[Event]:
-        """More of a call."""
+        """More of a call. Raises `ModelFailed` as `started` does."""
         call = self._calls[part]
         if call.is_too_long:
             return
         if call.is_settled:
             if more_name or (args.strip() if isinstance(args, str) else args):
-                self.overrun = self.overrun or call.name
+                raise _overrun(call)
             return
         call.name += more_name
         if isinstance(args, dict):

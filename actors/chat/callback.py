@@ -230,8 +230,6 @@ async def follow_turn(
 
 
 class _Follower:
-    """Follows one turn from an event's number on."""
-
     def __init__(
         self,
         caller: Caller,

@@ -330,15 +330,13 @@ class ChatAgent(Agent, Generic[Answer]):
         accepted = self._perdure_conversation.accept_request(trigger, messages, request_id, given)
         if accepted["reason"] == "dropped":
             return cast("Json", accepted)
-        views = self._perdure_conversation.turns.views
-        told = views.told(*await views.opening(str(accepted["request_id"])))
-        return cast("Json", {**told, "accepted": accepted["accepted"]})
+        page = await self._perdure_conversation.turns.views.opening(str(accepted["request_id"]))
+        return cast("Json", {**page, "accepted": accepted["accepted"]})
 
     @watching
     async def _perdure_follow_turn(self, request_id: str, first: int, *, awaits_people: bool = True) -> Any:
         """The events of a turn from a number on, and its status; at once if it waits for people and the caller does not."""
-        views = self._perdure_conversation.turns.views
-        return views.told(*await views.follow(request_id, first, awaits_people=awaits_people))
+        return await self._perdure_conversation.turns.views.follow(request_id, first, awaits_people=awaits_people)
 
     # steering
 
@@ -455,11 +453,9 @@ class ChatAgent(Agent, Generic[Answer]):
         self._perdure_conversation.notify(run, await self.format_detached_completion(run, result))
 
     async def _perdure_react(self, run: RunInfo, milestone: MilestoneInfo) -> None:
-        """A milestone that the model is to answer."""
         self._perdure_conversation.notify(run, await self.format_detached_milestone(run, milestone))
 
     async def _perdure_narrate(self, run: RunInfo, milestone: MilestoneInfo) -> None:
-        """A milestone that is only told."""
         self._perdure_conversation.narrate(run, await self.format_detached_milestone(run, milestone))
 
     @property

@@ -21,7 +21,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 from perdure.actors.chat.chat_messages import is_current
 from perdure.actors.chat.turn import Turn
@@ -199,18 +199,15 @@ class ChatStore:
         self,
         turn: Turn | None = None,
         *,
-        messages: Iterable[tuple[int, Message | None]] = (),
         segment: tuple[int, list[Event]] | None = None,
-        calls: Iterable[tuple[str, InlineCall]] = (),
-        summary: TranscriptSummary | None = None,
         told: Callable[[], None] | None = None,
-        then: Callable[[], None] | None = None,
+        **beside: Unpack[Beside],
     ) -> None:
         """Make all of this durable at once. `then` is done in memory after the commit, and after it `told`.
 
         The feed tells of it in the order of the rows: acceptance, messages, events, end.
         """
-        placed = list(messages)
+        placed, summary = beside.get("messages", ()), beside.get("summary")
         with self._changing() as transaction:
             if turn is not None and not self._turns.stands(turn.request_id):
                 self._put_accepted(transaction, turn, placed)
@@ -225,11 +222,11 @@ class ChatStore:
                     turn.segments += 1
                     turn.events = segment[0] + len(segment[1])
                 self._put_turn(transaction, turn)
-                for call_id, record in calls:
+                for call_id, record in beside.get("calls", ()):
                     self._calls.put(transaction, f"{turn.request_id}\0{call_id}", record)
             if turn is not None and turn.is_over:
                 self.prune_streams()
-            for job in filter(None, (then, told)):
+            for job in filter(None, (beside.get("then"), told)):
                 transaction.then(job)
 
     def _put_turn(self, transaction: Transaction, turn: Turn) -> None:

@@ -181,17 +181,19 @@ class Conversation:
         """How the conversation stands, for a follower of its feed: the number to go on from, the ids and roles of all messages,
         the open turns, the newest ended one and how long ago that was, the turn of a request, and one to be resumed, or None for each."""
         store, known = self.state.store, self.turns.views.find(request_id) if request_id else None
-        ended = max(store.turns(), key=lambda turn: (turn.is_over, turn.ended_at_ms), default=None)
+        last = max((turn for turn in store.turns() if turn.is_over), key=lambda turn: turn.ended_at_ms, default=None)
+
+        def told(turn: Turn | None) -> dict[str, object] | None:
+            return None if turn is None else self._standing_of(turn)
+
         return {
             "next": store.next_row * PER_ROW,
             "messages": [[each["id"], each["role"]] for each in self.state.transcript.messages],
-            "turns": [
-                self._standing_of(each) for each in sorted(self.state.open.values(), key=lambda turn: turn.number)
-            ],
-            "last": None if ended is None or not ended.is_over else self._standing_of(ended),
-            "last_ms_ago": None if ended is None or not ended.is_over else self.tenant.now_ms() - ended.ended_at_ms,
-            "known": None if known is None else self._standing_of(known),
-            "resumable": None if (told := self._resumable()) is None else self._standing_of(told),
+            "turns": [told(each) for each in sorted(self.state.open.values(), key=lambda turn: turn.number)],
+            "last": told(last),
+            "last_ms_ago": None if last is None else self.tenant.now_ms() - last.ended_at_ms,
+            "known": told(known),
+            "resumable": told(self._resumable()),
         }
 
     def _resumable(self) -> Turn | None:

@@ -146,7 +146,6 @@ class ConversationState:
         return stream
 
     def rest(self) -> None:
-        """Cancel the flushes that are due in all streams."""
         for stream in self.streams.values():
             stream.rest()
 

@@ -60,7 +60,14 @@ def merged(events: list[Event]) -> list[Event]:
     joined: list[Event] = []
     run: list[str] = []
     for event in events:
-        if joined and event.get("type") in ("text-delta", "reasoning-delta") and _same_text(joined[-1], event):
+        last = joined[-1] if joined and event.get("type") in ("text-delta", "reasoning-delta") else None
+        # asked for each delta of a long answer, so it compares no more than it must
+        if (
+            last is not None
+            and last.keys() == _PLAIN == event.keys()
+            and last["type"] == event["type"]
+            and last["id"] == event["id"]
+        ):
             run = run or [joined[-1]["delta"]]
             run.append(event["delta"])
             continue
@@ -74,9 +81,3 @@ def merged(events: list[Event]) -> list[Event]:
 def _join(joined: list[Event], run: list[str]) -> None:
     if run:
         joined[-1] = {**joined[-1], "delta": "".join(run)}
-
-
-def _same_text(left: Event, right: Event) -> bool:
-    # Asked for each delta of a long answer, so it compares no more than it must.
-    plain = left.keys() == _PLAIN == right.keys()
-    return plain and bool(left["type"] == right["type"] and left["id"] == right["id"])

@@ -67,8 +67,6 @@ class ModelHistory:
 
 @dataclass
 class _Answer:
-    """One answer of the model: its parts, and whether it has ended."""
-
     parts: list[Part]
     end: Event | None
     steps: int = 1

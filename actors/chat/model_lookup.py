@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from perdure.actors.chat.answer_reader import ANSWER_BYTES_MAX
 from perdure.actors.chat.turn_failures import too_long
+from perdure.actors.code.author_call import tried_now
 from perdure.actors.code.naming import IMPORTING
 from perdure.ledger import BadRequest, Secret, strike
 
@@ -87,13 +88,8 @@ def load_library(model: object) -> None:
     """
     with IMPORTING:
         import_module("pydantic_ai.direct")
-        _load_provider(library_of(model))
-
-
-def _load_provider(provider: str) -> None:
-    # a provider without a module of its own is asked in OpenAI's protocol
-    for name in (provider.partition("-")[0], "openai"):
-        if name.isidentifier():
+        # a provider without a module of its own is asked in OpenAI's protocol
+        for name in filter(str.isidentifier, (library_of(model).partition("-")[0], "openai")):
             with contextlib.suppress(ImportError):
                 import_module(f"pydantic_ai.models.{name}")
                 return
@@ -110,14 +106,17 @@ def _found(name: str, key: str | None, client: httpx2.AsyncClient) -> Model:
     from pydantic_ai.models import infer_model  # noqa: PLC0415 - as above
     from pydantic_ai.providers import infer_provider_class  # noqa: PLC0415 - as above
 
-    try:
+    def inferred() -> Model:
         try:
             infer_provider_class(name.partition(":")[0])
         except ValueError:
             return infer_model(name)  # a name without a provider, such as `test`; or an error that says what was meant
         return infer_model(name, lambda provider: _provider(provider, key, client))
-    except Exception as problem:
+
+    found, problem = tried_now(inferred)
+    if found is None or problem is not None:
         raise UnusableModel("model", f"{name}: {_what_is_missing(problem)}") from problem
+    return found
 
 
 def _provider(name: str, key: str | None, client: httpx2.AsyncClient) -> Provider[Any]:
@@ -141,7 +140,7 @@ def _provider(name: str, key: str | None, client: httpx2.AsyncClient) -> Provide
     return found
 
 
-def _what_is_missing(problem: Exception) -> str:
+def _what_is_missing(problem: Exception | None) -> str:
     said = " ".join(str(problem).split())
     variables = dict.fromkeys(re.findall(r"\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b", said))
     if variables:

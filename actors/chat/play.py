@@ -149,7 +149,6 @@ class Play:
         return None if failure is None else await self._recovery.failed(self.live, failure)
 
     async def _take(self, source: Source, announced: Callable[[str], object]) -> Failure | None:
-        """Write an answer into the stream. Returns the failure of its request, or None."""
         stream = self.live.stream
         resumed = stream.open_text if stream.is_broken else None
         if resumed is None:

@@ -170,7 +170,6 @@ class Stream:
             self._flush_at(asyncio.get_running_loop().time())
 
     def rest(self) -> None:
-        """Cancel the flush that is due."""
         if self._due is not None:
             self._due.cancel()
             self._due = None

@@ -197,6 +197,7 @@ class TurnPage(TypedDict):
 
     request_id: str
     status: str
+    message: Message | None
     error: str
     reason: str
     next_event: int

@@ -160,7 +160,6 @@ class TurnRecovery:
         self._state.emit("chat:turn:start", turn, {"trigger": turn.trigger, "continuation": bool(turn.continues)})
 
     async def _interrupted(self, live: LiveTurn, cause: str) -> TurnOutcome | None:
-        """An attempt was interrupted. Returns None if another one begins now."""
         turn, stream = live.turn, live.stream
         kind = classify_turn(
             has_content=bool(stream.said),
@@ -363,7 +362,6 @@ def _calls(live: LiveTurn, parts: Iterable[Part]) -> Iterable[CallFacts]:
 
 
 def _base(incident: Incident) -> dict[str, object]:
-    """The payload of every event of a recovery."""
     return {
         "incidentId": incident.incident_id,
         "attempt": incident.attempt,

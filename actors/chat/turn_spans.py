@@ -104,7 +104,6 @@ class TurnSpans:
             self.enter(turn)
 
     def ended(self, turn: Turn) -> None:
-        """A turn has ended. It is durable."""
         if self._telemetry.is_on:
             error = "" if turn.status in (TurnStatus.COMPLETED, TurnStatus.SKIPPED) else turn.reason or str(turn.status)
             self._attempt(turn, 0, turn.attempt_at_ms or turn.accepted_at_ms, str(turn.status), error)

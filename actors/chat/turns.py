@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine
+from typing import cast
 
 from perdure.actors.chat.conversation_state import ConversationState
 from perdure.actors.chat.event_lists import batch, merged
@@ -20,7 +21,7 @@ from perdure.actors.chat.history import History
 from perdure.actors.chat.live_turn import LiveTurn
 from perdure.actors.chat.play import Play
 from perdure.actors.chat.summaries import Compaction
-from perdure.actors.chat.turn import Turn, TurnResult, text_in
+from perdure.actors.chat.turn import Turn, TurnPage, TurnResult, text_in
 from perdure.actors.chat.turn_ends import ResponseHook, TurnOutcome, reported
 from perdure.actors.chat.turn_recovery import TurnRecovery, abort
 from perdure.actors.code.author_call import tried, tried_now
@@ -259,8 +260,8 @@ class TurnViews:
 
     async def follow(
         self, request_id: str, first: int, hold_s: float = HOLD_S, *, awaits_people: bool = True
-    ) -> tuple[Turn, list[Event], int]:
-        """A turn, the events of its stream from a number on, and the number after them. Waits a while if there is none yet.
+    ) -> TurnPage:
+        """How far a turn is, and the events of its stream from a number on. Waits a while if there is none yet.
 
         If the stream of an ended turn was dropped, its events are made again from its message.
         """
@@ -268,29 +269,30 @@ class TurnViews:
         if not turn.is_over:
             hold_s = hold_s if awaits_people or turn.status is not TurnStatus.PARKED else 0.0
             events = await self._state.stream_of(turn).next_events(first, hold_s)
-            # it may have been cleared while this waited
-            return self.find(request_id) or turn, events, first + len(events)
+            return self._page(
+                self.find(request_id) or turn, events, first
+            )  # it may have been cleared while this waited
         known = self._recent.get(request_id)
         events = self._state.store.events(request_id, first) if known is None else known[1][first:]
         if first < turn.events and not events:
-            return turn, self._retold(turn), turn.events
-        events = batch(events)
-        return turn, events, first + len(events)
+            return {**self._page(turn, self._retold(turn), 0), "next": turn.events}
+        return self._page(turn, batch(events), first)
 
-    async def opening(self, request_id: str) -> tuple[Turn, list[Event], int]:
+    async def opening(self, request_id: str) -> TurnPage:
         """A turn that was accepted just now, with its first events if they come at once."""
         turn = self.find(request_id)
         if turn is not None and not turn.is_over and not self._is_behind(turn):
             await self._state.stream_of(turn).next_events(1, OPENING_S)
             if self.find(request_id) is None:  # it was cleared meanwhile
-                return turn, [], turn.events
+                return self._page(turn, [], turn.events)
         return await self.follow(request_id, 0, 0.0)
 
-    def told(self, turn: Turn, events: list[Event], after: int) -> dict[str, object]:
+    def _page(self, turn: Turn, events: list[Event], first: int) -> TurnPage:
         # Of a turn that is under way its events are enough.
         is_at_rest = turn.is_over or turn.status is TurnStatus.PARKED
         shown = self.result_of(turn) if is_at_rest else _result(turn)
-        return {**vars(shown), "events": events, "next": after, "attempt": turn.attempt}
+        told = {**vars(shown), "events": events, "next": first + len(events), "attempt": turn.attempt}
+        return cast("TurnPage", told)
 
     def _retold(self, turn: Turn) -> list[Event]:
         message = self._state.transcript.get(turn.message_id)

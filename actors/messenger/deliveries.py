@@ -17,7 +17,8 @@ from typing import TypeVar
 
 from perdure.actors.chat.chat_agent import ChatAgent
 from perdure.actors.chat.event_lists import merged
-from perdure.actors.chat.turn import Turn
+from perdure.actors.chat.followers import is_last
+from perdure.actors.chat.turn import TurnPage
 from perdure.actors.chat.turns import Turns
 from perdure.actors.code.author_call import in_words, tried
 from perdure.actors.events.message_parts import apply_chunk
@@ -31,13 +32,13 @@ from perdure.actors.tasks import awaited
 from perdure.actors.telemetry.telemetry import carried_text
 from perdure.ledger import BadRequest, check_word
 from perdure.policies import (
+    TURN_ENDED,
     DeliveryOutcome,
     Event,
     FiberRetry,
     JsonObject,
     Next,
     Part,
-    ReplyEnding,
     ReplyEvent,
     ReplyStatus,
     TurnStatus,
@@ -95,7 +96,6 @@ class Posts:
 
     @property
     def pace_s(self) -> float:
-        """The least time between two edits, in seconds."""
         own_ms = self._policy.edit_every_ms
         return max(0, self._limits.edit_every_ms if own_ms is None else own_ms) / 1000
 
@@ -127,7 +127,6 @@ class Posts:
         return await until(_ENDS.__contains__, request, lambda: max(0.0, self._quiet_until_s - time_s()))
 
     async def _make(self, index: int, text: str) -> Next:
-        """Bring one message to this text, with at most one request."""
         row = self.rows.get(index) or PostRow(index)
         if row.is_sent and not row.message_id:
             if after_unknown(self._policy) is Next.PARK:
@@ -152,7 +151,7 @@ class Posts:
             if trouble.trouble is not ProviderSilent.trouble:  # it certainly did not arrive
                 row.is_sent = False
                 self._replies.keep_post(self._reply, row)
-            return Next.AGAIN if what is Next.REPEAT else what
+            return what
         row.message_id, row.acknowledged, row.is_sent = str(message_id), row.intended, False
         self._replies.keep_post(self._reply, row)
         self._replies.emit("messenger:posted", self._reply, {"index": row.index, "messageId": row.message_id})
@@ -289,11 +288,14 @@ class ReplyDelivery:
             self._ask()
         elif reply.cancelled is not None:
             await self._turns.cancel(reply.request_id, reply.cancelled)
-        turn = await self._followed()
-        shown, said = self._ending(turn)
+        last, policy, has_posts = await self._followed(), self._messenger.delivery, bool(self._posts.rows)
+        message = None if last is None else last["message"]
+        said = "" if message is None else spoken(message["parts"])
+        status = TurnStatus.ABORTED if last is None else TurnStatus(last["status"])
+        shown = ending(status, policy, has_text=bool(said.strip()), has_posts=has_posts)
         self._stop_typing()
         await self._posts.finish(shown.shown(said))
-        return shown.outcome, "" if turn is None else turn.error
+        return shown.outcome, "" if last is None else last["error"]
 
     def _ask(self) -> None:
         reply, replies = self._reply, self._replies
@@ -307,47 +309,40 @@ class ReplyDelivery:
 
     # following
 
-    async def _followed(self) -> Turn | None:
-        """Show the answer as it grows, until the turn is over; None if the turn was forgotten meanwhile."""
+    async def _followed(self) -> TurnPage | None:
+        """Show the answer as it grows, until the turn is over, and return its last page; None if the turn was forgotten meanwhile."""
         telling, first = StreamedAnswer(), 0
         if not self._posts.rows:
             self._typing = self._replies.tenant.spawn_awaited(self._type())
         while True:
             try:
-                turn, events, first = await self._turns.views.follow(self._reply.request_id, first, HOLD_S)
+                page = await self._turns.views.follow(self._reply.request_id, first, HOLD_S)
             except BadRequest:
                 return None
-            telling.take(events)
-            if turn.is_over and first >= turn.events:
-                return turn
-            self._replies.step_aside(self._reply, is_aside=turn.status is TurnStatus.PARKED)
-            if turn.is_over or not telling.said.strip():
+            first = page["next"]
+            telling.take(page["events"])
+            is_over = page["status"] in TURN_ENDED
+            if is_over and is_last(page):
+                return page
+            self._replies.step_aside(self._reply, is_aside=page["status"] == TurnStatus.PARKED)
+            if is_over or not telling.said.strip():
                 continue
             if self._posts.rows or not telling.is_recovering:
                 words = self._messenger.delivery.recovering_text if telling.is_recovering else ""
                 await self._posts.show(f"{telling.said}\n\n{words}" if words else telling.said)
                 self._stop_typing()
-            await self._pause(turn)
+            await self._pause()
 
-    async def _pause(self, turn: Turn) -> None:
-        ended = awaited(self._turns.ended(turn.request_id))
+    async def _pause(self) -> None:
+        ended = awaited(self._turns.ended(self._reply.request_id))
         await asyncio.wait([ended], timeout=self._posts.pace_s)
         if ended.done() and not ended.cancelled() and ended.exception() is not None:
             return  # a storage that failed; the next look raises it
         ended.cancel()
 
-    def _ending(self, turn: Turn | None) -> tuple[ReplyEnding, str]:
-        policy = self._messenger.delivery
-        if turn is None:
-            return ending(TurnStatus.ABORTED, policy, has_text=False, has_posts=bool(self._posts.rows)), ""
-        message = self._turns.views.result_of(turn).message
-        said = spoken((message or {"parts": []})["parts"])
-        return ending(turn.status, policy, has_text=bool(said.strip()), has_posts=bool(self._posts.rows)), said
-
     # typing
 
     async def _type(self) -> None:
-        """Show the typing indicator until something of the answer is visible. Failures are ignored."""
         while True:
             try:
                 async with asyncio.timeout(TYPING_S):
@@ -508,7 +503,6 @@ class Deliveries:
         return True
 
     async def cancel(self, reply_id: str, reason: str) -> bool:
-        """Cancel a reply and its turn. Returns whether it was open."""
         reply = self._replies.open.get(reply_id)
         if reply is None or reply.cancelled is not None:
             return False

@@ -150,7 +150,6 @@ class ReplySpans:
             yield
 
     def ended(self, reply: ReplyRow) -> None:
-        """A reply is settled or parked. It is durable."""
         if not self._telemetry.is_on:
             return
         error = "" if reply.outcome == DeliveryOutcome.ANSWERED else reply.outcome or str(reply.status)
@@ -232,7 +231,6 @@ class Replies:
         return [MessengerEvent.model_validate(rows[key]["event"]) for key in reply.heard if key in rows]
 
     def all(self) -> list[ReplyRow]:
-        """All stored replies, oldest first."""
         return list(self.rows.all().values())
 
     def posts(self, reply: ReplyRow) -> dict[int, PostRow]:

@@ -239,8 +239,6 @@ class Update(_Read):
 
 
 class _Common(TypedDict):
-    """What the events of one update have in common."""
-
     messenger_id: str
     provider: str
     dedupe_key: str
@@ -468,7 +466,8 @@ class Telegram:
         loop = asyncio.get_running_loop()
         found = self._bots.get(loop)
         if found is None:
-            wire = TelegramWire(_network() if self._wire is None else self._wire())
+            network = HTTPXRequest(64, read_timeout=TIMEOUT_S, write_timeout=TIMEOUT_S, pool_timeout=TIMEOUT_S)
+            wire = TelegramWire(network if self._wire is None else self._wire())
             # Without a wire for updates the library would open connections of its own for them.
             found = self._bots[loop] = Bot(self._token, self._base_url, request=wire, get_updates_request=wire)
         return found
@@ -485,10 +484,6 @@ class Telegram:
             return await request()
         except TelegramError as problem:
             raise _told(problem) from problem
-
-
-def _network() -> BaseRequest:
-    return HTTPXRequest(64, read_timeout=TIMEOUT_S, write_timeout=TIMEOUT_S, pool_timeout=TIMEOUT_S)
 
 
 def _told(problem: TelegramError) -> ProviderTrouble:

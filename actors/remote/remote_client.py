@@ -222,16 +222,21 @@ class AsyncGateway(Operations, Awaits):
 
     async def events(self, run_id: str, after: int = -1) -> AsyncGenerator[dict[str, Any], None]:
         """The events of a run after a number until its end, each once and in order, over however many connections."""
-        place, path = WatchPosition(after), remote_requests.run_path(run_id, "/events")
+        place = WatchPosition(after)
         while not place.is_over:
-            request = RemoteRequest[object]("GET", path, query={"after": place.after})
-            with place.connected():
-                async with aclosing(self._wire.texts(request, remote_requests.AGAIN, remote_requests.refusal)) as texts:
-                    async for text in texts:
-                        for frame in place.take(text):
-                            yield frame
+            async with aclosing(self._connection(run_id, place)) as frames:
+                async for frame in frames:
+                    yield frame
             if not place.is_over:
                 await self._wire.sleep(place.pause_s())
+
+    async def _connection(self, run_id: str, place: WatchPosition) -> AsyncGenerator[dict[str, Any], None]:
+        path = remote_requests.run_path(run_id, "/events")
+        request = RemoteRequest[object]("GET", path, query={"after": place.after})
+        with place.connected():
+            async with aclosing(self._wire.texts(request, remote_requests.AGAIN, remote_requests.refusal)) as texts:
+                async for frame in (each async for text in texts for each in place.take(text)):
+                    yield frame
 
     def agent(self, *address: str) -> AsyncRemoteAgent:
         """An agent by its class and name, as they stand in its address: `gateway.agent("counter", "one")`. For a sub-agent follow `sub`,

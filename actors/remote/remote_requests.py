@@ -292,7 +292,7 @@ class AgentOperations:
         return lambda *args, **kwargs: self._ask(call(self._address, "call", method, args, kwargs))
 
     @operation
-    def tell(self, method: str, *args: object, **kwargs: object) -> RemoteRequest[None]:
+    def tell(self, /, method: str, *args: object, **kwargs: object) -> RemoteRequest[None]:
         """Have an exposed method called exactly once, some time soon; durable on return. It is not repeated if the line breaks."""
         return call(self._address, "tell", method, args, kwargs)._replace(told=_nothing)
 
@@ -417,7 +417,6 @@ class WatchPosition(Listening):
         self.after = after
 
     def take(self, piece: str) -> Iterator[JsonObject]:
-        """The events of the run in a piece of the stream."""
         for name, data in self._events(piece):
             if name == "end":
                 self.is_over = True

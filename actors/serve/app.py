@@ -158,7 +158,6 @@ class Gateway:
 
     @property
     def routes(self) -> list[BaseRoute]:
-        """All routes."""
         return self._app.routes
 
     def again(self, more: Iterable[type[Agent]] = (), **changes: Any) -> Gateway:

@@ -11,6 +11,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -59,7 +60,6 @@ class Guard:
         self._open: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check, and hand on."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -144,7 +144,7 @@ class _Line:
     async def _in_time(self) -> Message:
         if self._scope["type"] != "http":
             return await self._receive()
-        length = _header(self._scope, b"content-length")[:DIGITS]
+        length = Headers(scope=self._scope).get("content-length", "")[:DIGITS]
         self._check("body", int(length) if length.isdecimal() else 0, self._limits.body_bytes_max)
         try:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + max(0.0, self._until_s - _now_s())):
@@ -197,11 +197,6 @@ class _Line:
 
 def _client(scope: Scope) -> str:
     return str((scope.get("client") or ["?"])[0])
-
-
-def _header(scope: Scope, name: bytes) -> str:
-    found: bytes = next((value for key, value in scope["headers"] if key == name), b"")
-    return found.decode("latin-1")
 
 
 def _now_s() -> float:

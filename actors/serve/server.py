@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
+from functools import partial
 
 from perdure.actors.gateway.backend import Stopper, Striker
-from perdure.actors.gateway.client_connection import served
+from perdure.actors.gateway.joining import client_of
 from perdure.actors.gateway_bus import GatewayBus
 from perdure.actors.ports import Transport
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.ray_world.system import system_world
-from perdure.actors.runtime.client import Client
-from perdure.actors.runtime.packing import Packer
 from perdure.actors.serve.app import ServePlan
 from perdure.actors.serve.listening import Server, bound
 from perdure.ledger import LedgerError, SupervisorUnreachable
@@ -42,20 +39,13 @@ class GatewayServer:
         stopper: Stopper | None = None,
         neighbours: GatewayBus | None = None,
     ) -> None:
-        self._plan, self._deployment, self._transport, self._is_local = plan, deployment, transport, is_local
+        self._plan = plan
+        opener = partial(client_of, deployment, transport, deployment.limits, is_local=is_local)
         self._app = plan.application(
-            opener=self._opened, striker=striker, stopper=stopper, data=deployment.data, neighbours=neighbours
+            opener=opener, striker=striker, stopper=stopper, data=deployment.data, neighbours=neighbours
         )
         logging.getLogger("uvicorn").setLevel(logging.ERROR)  # or strangers would fill the log
         self._server = Server(self._app, self._app.limits, plan)
-
-    @asynccontextmanager
-    async def _opened(self) -> AsyncGenerator[Client, None]:
-        deployment = self._deployment
-        packer = Packer(deployment.code_dir, sources_only=self._is_local)
-        client = Client(system_world(), self._transport, deployment.limits, deployment.code_dir, packer)
-        async with served(client):
-            yield client
 
     async def serve(self) -> None:
         with suppress(LedgerError, SupervisorUnreachable):  # then whoever asks is told, until it can be asked

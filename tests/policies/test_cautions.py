@@ -40,9 +40,7 @@ def test_case_5_a_dead_call_is_reported_with_all_that_a_caution_needs() -> None:
 
 
 def test_case_5_the_evidence_that_helps_to_verify_is_in_the_caution() -> None:
-    text = caution(
-        NoResult.DIED, *LEFT, ended_by="its process was killed", evidence="signal 9", idempotency_key="k-1"
-    )
+    text = caution(NoResult.DIED, *LEFT, ended_by="its process was killed", evidence="signal 9", idempotency_key="k-1")
     for said in (
         "its process was killed while",
         "evidence signal 9",

@@ -51,7 +51,7 @@ def test_how_a_turn_ended_says_what_is_shown(
         (DeliveryTrouble.UNREACHED, False, 1, 0, Next.AGAIN),
         (DeliveryTrouble.UNREACHED, False, P.tries_max + 1, 0, Next.PARK),
         (DeliveryTrouble.UNKNOWN, True, 1, 0, Next.AGAIN),
-        (DeliveryTrouble.UNKNOWN, False, 1, 0, Next.REPEAT),
+        (DeliveryTrouble.UNKNOWN, False, 1, 0, Next.AGAIN),
         (DeliveryTrouble.UNCHANGED, True, 99, 99, Next.DONE),
         (DeliveryTrouble.GONE, True, 1, 0, Next.ANEW),
         (DeliveryTrouble.REFUSED, False, 1, 0, Next.PARK),
@@ -66,7 +66,7 @@ def test_what_follows_a_request_that_went_wrong(
 
 def test_a_post_whose_fate_is_unknown_goes_by_the_policy() -> None:
     unknown = {"is_edit": False, "tries": 1, "busy": 0}
-    assert after_failure(DeliveryTrouble.UNKNOWN, Delivery(unknown="repeat"), **unknown) is Next.REPEAT
+    assert after_failure(DeliveryTrouble.UNKNOWN, Delivery(unknown="repeat"), **unknown) is Next.AGAIN
     assert after_failure(DeliveryTrouble.UNKNOWN, Delivery(unknown="leave"), **unknown) is Next.PARK
 
 

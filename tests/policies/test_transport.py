@@ -377,7 +377,9 @@ RAISED = st.builds(
     message=st.text(max_size=40),
     status=st.none() | st.integers(0, 700),
     code=st.none() | st.text(max_size=12),
-    headers=st.dictionaries(st.sampled_from(["Retry-After", "retry-after-ms", "x-should-retry", "date"]), st.text(max_size=12)),
+    headers=st.dictionaries(
+        st.sampled_from(["Retry-After", "retry-after-ms", "x-should-retry", "date"]), st.text(max_size=12)
+    ),
     body=st.recursive(
         st.none() | st.text() | st.integers(),
         lambda inner: st.dictionaries(st.sampled_from(["error", "code", "type", "message"]), inner),

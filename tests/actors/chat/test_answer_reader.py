@@ -262,16 +262,18 @@ def test_a_provider_that_says_anew_how_a_call_begins_is_believed() -> None:
 @pytest.mark.parametrize("late", [args(0, "{}"), call(0, "{}"), more(0, lib.ToolCallPartDelta(tool_name_delta="x"))])
 def test_a_call_that_goes_on_after_it_was_given_out_is_noticed(late: Any) -> None:
     reader = AnswerReader([WEATHER])
-    for event in (call(0, ULM), call(1, None, "c2"), late):
+    for event in (call(0, ULM), call(1, None, "c2")):
         list(reader.read(event))
-    assert reader.calls.overrun == "weather"
+    with pytest.raises(ModelFailed, match="added to a finished call of weather") as failed:
+        list(reader.read(late))
+    assert failed.value.failure.is_transient
 
 
 def test_blanks_after_a_call_that_was_given_out_are_nothing() -> None:
     reader = AnswerReader([WEATHER])
-    for event in (call(0, ULM), call(1, None, "c2"), args(0, " \n")):
+    for event in (call(0, ULM), call(1, None, "c2")):
         list(reader.read(event))
-    assert reader.calls.overrun is None
+    assert list(reader.read(args(0, " \n"))) == []
 
 
 def test_what_the_provider_wants_back_with_a_call_goes_with_it_but_not_with_a_broken_one() -> None:
@@ -335,16 +337,18 @@ def test_however_calls_are_streamed_each_ends_once_and_only_whole_ones_are_given
         if number not in texts:
             chunks += [*reader.next_began(number), *reader.started(number, f"c{number}", "weather", text)]
         else:
-            chunks += reader.grew(number, "", text)
+            try:
+                chunks += reader.grew(number, "", text)
+            except ModelFailed:  # the call was given out
+                break
         texts[number] = texts.get(number, "") + text
     chunks += reader.ended(reason) if reason else ()
     over = ends(chunks)
     assert len({each["toolCallId"] for each in over}) == len(over)
     assert reason is None or len(over) == len(texts)
-    if reader.overrun is None:
-        for each in over:
-            if each["type"] == "tool-input-available":
-                assert arguments_in(texts[int(each["toolCallId"][1:])]) == each["input"]
+    for each in over:
+        if each["type"] == "tool-input-available":
+            assert arguments_in(texts[int(each["toolCallId"][1:])]) == each["input"]
     parts = {part["toolCallId"]: part for part in reduce(apply_chunk, chunks, list[Any]())}
     for each in over:
         state = "input-available" if each["type"] == "tool-input-available" else "output-error"
