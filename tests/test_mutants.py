@@ -79,15 +79,8 @@ HARMLESS = frozenset(  # changes that no behaviour follows from, each with its f
         (
             "actors/gateway/bodies.py",
             (
-                "if declared.isdecimal() and int(declared[:20]) > BODY_BYTES_MAX: => "
-                "if declared.isdecimal() and int(declared[:21]) > BODY_BYTES_MAX:"
-            ),
-        ),
-        (
-            "actors/messenger/ingress.py",
-            (
-                "if said.isascii() and said.isdigit() and int(said[:20]) > self._body_max: => "
-                "if said.isascii() and said.isdigit() and int(said[:21]) > self._body_max:"
+                "if declared.isdecimal() and int(declared[:20]) > bytes_max: => "
+                "if declared.isdecimal() and int(declared[:21]) > bytes_max:"
             ),
         ),
         # what is remembered is made anew, and is the same
