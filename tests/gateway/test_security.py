@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as ASGIScope
 
 from perdure.actors import Agent, ServePlan
-from perdure.actors.gateway import bodies
 from perdure.actors.gateway.bodies import body_of
 from perdure.actors.gateway.rate_limits import GatewayLimits, Rates
 from perdure.actors.gateway.refusals import Forbidden
@@ -425,11 +424,7 @@ def test_a_body_or_a_frame_that_is_too_large_is_refused_before_it_is_whole() -> 
 
 
 @pytest.mark.parametrize(("last", "status"), [(b"x" * 400, 200), (b"x" * 401, 413)])
-def test_a_body_in_pieces_is_bounded_in_all_although_it_declares_no_length(
-    last: bytes, status: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bodies, "BODY_BYTES_MAX", 1000)
-
+def test_a_body_in_pieces_is_bounded_in_all_although_it_declares_no_length(last: bytes, status: int) -> None:
     async def story() -> None:
         told: list[Any] = []
         pieces = [b"x" * 300, b"x" * 300, last]
@@ -453,10 +448,10 @@ def test_a_body_in_pieces_is_bounded_in_all_although_it_declares_no_length(
         pieces[:] = [b"x" * 300, b"x" * 300, last, b"never asked for"]
         if status == 200:
             pieces.pop()
-            assert len(await body_of(Request(scope, receive))) == 1000
+            assert len(await body_of(Request(scope, receive), 1000)) == 1000
             return
         with pytest.raises(TooLarge, match="more than 1000 bytes"):
-            await body_of(Request(scope, receive))
+            await body_of(Request(scope, receive), 1000)
         assert pieces == [b"never asked for"]
 
     asyncio.run(story())
@@ -465,11 +460,7 @@ def test_a_body_in_pieces_is_bounded_in_all_although_it_declares_no_length(
 @pytest.mark.parametrize(
     ("declared", "is_read"), [("1000", True), ("1001", False), ("9" * 5_000, False), ("-1", True), ("a lot", True)]
 )
-def test_a_body_that_declares_to_be_too_large_is_refused_before_it_is_read(
-    declared: str, is_read: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(bodies, "BODY_BYTES_MAX", 1000)
-
+def test_a_body_that_declares_to_be_too_large_is_refused_before_it_is_read(declared: str, is_read: bool) -> None:
     async def story() -> None:
         async def receive() -> Any:
             assert is_read
@@ -478,10 +469,10 @@ def test_a_body_that_declares_to_be_too_large_is_refused_before_it_is_read(
         headers = [(b"content-length", declared.encode())]
         request = Request({"type": "http", "headers": headers}, receive)
         if is_read:
-            assert await body_of(request) == b"x"
+            assert await body_of(request, 1000) == b"x"
             return
         with pytest.raises(TooLarge, match="more than 1000 bytes"):
-            await body_of(request)
+            await body_of(request, 1000)
 
     asyncio.run(story())
 
