@@ -84,7 +84,7 @@ if TYPE_CHECKING:
         World,
     )
     from perdure.actors.ray_world.baseline import PlainRay
-    from perdure.actors.ray_world.cluster_record import check_directory, ray_of, read_record
+    from perdure.actors.ray_world.cluster_record import check_directory, nothing_serves, ray_of, read_record
     from perdure.actors.ray_world.deployment import LOGS, bucket_needed, bucket_store, check_bucket
     from perdure.actors.ray_world.gateways import Gateways
     from perdure.actors.runtime.client import Client

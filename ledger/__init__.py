@@ -238,10 +238,10 @@ if TYPE_CHECKING:
         whole,
     )
     from perdure.ledger.storage.signed_storage import INLINE_MAX, SignedBlock, SignedStorage, in_parts, signed_of
-    from perdure.ledger.storage.this_machine import mount_of
+    from perdure.ledger.storage.this_machine import boot_id, mount_of
     from perdure.ledger.store.batches import BATCH_MIN, batch_of, count_of, expand_rows
     from perdure.ledger.store.bucket import Bucket
-    from perdure.ledger.store.bucket_store import open_bucket
+    from perdure.ledger.store.bucket_store import last_life_in, open_bucket
     from perdure.ledger.store.journal import commits_in
     from perdure.ledger.store.store import (
         BatchRow,
@@ -255,7 +255,7 @@ if TYPE_CHECKING:
         Store,
         Wanted,
     )
-    from perdure.ledger.succession import ATTEND_S, NOBODY, Claim
+    from perdure.ledger.succession import ATTEND_S, NOBODY, Claim, Holder, Traces, where_to_ask
     from perdure.ledger.timeouts import arm
     from perdure.ledger.values import (
         FINGERPRINT_BYTES,

@@ -5,7 +5,7 @@ bucket would fence each other for ever. Therefore a life begins only
 
     - if none has begun before, or the newest one belongs to its own session of Ray,
     - or if it was told to take over,
-    - or if the newest one does not answer.
+    - or if the newest one does not answer, or cannot: the head of its Ray was on this machine, where nothing of it is left.
 
 And a life that Ray has restarted ends, even if nobody answers, when another session has followed its own: whoever works with that session
 decides whether to come back, by opening the bucket anew.
@@ -22,6 +22,7 @@ time of a holder is only shown.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -46,6 +47,10 @@ class Claim(NamedTuple):
         since_ms: the time there.
         take_over: also from a life that answers.
         is_restarted: Ray has restarted the supervisor.
+        address: where the GCS of its Ray is, `host:port`.
+        auth: the `RAY_AUTH_MODE` there.
+        home: the machine, as its processes see it, by an id that no other one has; empty if that is not known.
+        has_head: that GCS runs there too.
     """
 
     session: str = ""
@@ -53,26 +58,34 @@ class Claim(NamedTuple):
     since_ms: int = 0
     take_over: bool = False
     is_restarted: bool = False
+    address: str = ""
+    auth: str = ""
+    home: str = ""
+    has_head: bool = False
 
 
 NOBODY: Final = Claim()
 
 
 class Holder(NamedTuple):
-    """Who has begun, as its fence says: the session of Ray, the machine, the time there, and which other sessions have had the bucket
-    before, the last one first."""
+    """Who has begun, as its fence says: the session of Ray, the machine, the time there, which other sessions have had the bucket before
+    (the last one first), and where its Ray is. `home` is empty if the head of that Ray was on another machine."""
 
     session: str = ""
     machine: str = ""
     since_ms: int = 0
     earlier: tuple[str, ...] = ()
+    address: str = ""
+    auth: str = ""
+    home: str = ""
 
     def packed(self) -> bytes:
-        return pack([self.session, self.machine, self.since_ms, list(self.earlier)])
+        return pack([*self[:3], list(self.earlier), *self[4:]])
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since_ms / 1000, UTC)
-        return f"{self.machine or 'another machine'} (Ray's {self.session or 'session is unknown'}) since {since:%Y-%m-%d %H:%M:%S} UTC"
+        ray = f"Ray's {self.session or 'session is unknown'}" + (f" at {self.address}" if self.address else "")
+        return f"{self.machine or 'another machine'} ({ray}) since {since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def holder_of(about: bytes | None) -> Holder | None:
@@ -81,8 +94,16 @@ def holder_of(about: bytes | None) -> Holder | None:
         return None
     if not about:
         return Holder()
-    session, machine, since_ms, earlier = unpack(about)
-    return Holder(session, machine, since_ms, tuple(earlier))
+    found = Holder(*unpack(about))
+    return found._replace(earlier=tuple(found.earlier))
+
+
+class Traces(NamedTuple):
+    """What a machine sees of the Ray of a holder: whether a process of its session runs there, and whether its GCS refuses connections.
+    Anything but a refusal, such as no answer, refuses nothing."""
+
+    has_processes: bool
+    refuses: bool
 
 
 class Verdict(Enum):
@@ -105,11 +126,23 @@ def verdict(claim: Claim, holder: Holder | None, *, answers: bool | None = None)
     return Verdict.ASKS if answers is None else Verdict.REFUSED
 
 
+def is_gone(claim: Claim, holder: Holder, look: Callable[[Holder], Traces]) -> bool:
+    """Whether it is known that a holder's Ray is gone. Only the machine that had its head can know; that of the claim looks if it is the
+    one."""
+    if not holder.home or (holder.machine, holder.home) != (claim.machine, claim.home):
+        return False
+    found = look(holder)
+    is_replaced = holder.address == claim.address  # its port has passed to the Ray of the claim
+    return not found.has_processes and (found.refuses or is_replaced)
+
+
 def successor(claim: Claim, holder: Holder | None) -> Holder:
     """What the fence of a claim that begins says."""
     known = () if holder is None else (holder.session, *holder.earlier)
     earlier = [each for each in dict.fromkeys(known) if each != claim.session]
-    return Holder(claim.session, claim.machine, claim.since_ms, tuple(earlier[:EARLIER_MAX]))
+    home = claim.home if claim.has_head else ""
+    last = tuple(earlier[:EARLIER_MAX])
+    return Holder(claim.session, claim.machine, claim.since_ms, last, claim.address, claim.auth, home)
 
 
 def refusal(url: str, found: Verdict, holder: Holder) -> ServedElsewhere:
@@ -117,9 +150,19 @@ def refusal(url: str, found: Verdict, holder: Holder) -> ServedElsewhere:
     if found is Verdict.FOLLOWED:
         words = f"it was taken over, and has been served by {holder}; the supervisor here has ended"
         return ServedElsewhere(url, words, f"go on there, or open it here anew. {TAKE_OVER}")
-    return ServedElsewhere(
-        url, f"it is served by {holder}, which answers", f"stop that one (`perdure stop`). {TAKE_OVER}"
-    )
+    advice = f"work with it on a machine of that cluster, or stop it there (`perdure stop`). {TAKE_OVER}"
+    return ServedElsewhere(url, f"it is served by {holder}, which answers", advice)
+
+
+def where_to_ask(life: tuple[Holder | None, bool]) -> str:
+    """Where a supervisor of a bucket is that this machine does not reach, as its `last_life` tells, and what to do."""
+    holder, is_over = life
+    if holder is None:
+        return "from here its bucket tells of nobody who does"
+    if is_over:
+        return f"as its bucket tells, {holder} was stopped, and nobody has followed"
+    where = f"run this on a machine of that cluster: {holder.machine or 'the one that serves it'}"
+    return f"as its bucket tells, it is served by {holder}, unless that one has died; {where}"
 
 
 TAKE_OVER: Final = (
@@ -155,6 +198,14 @@ def heard(life: JournalLife, number: int) -> Procedure[bool | None]:
     keys = [_door(fence, "gone"), _door(fence, f"answer-{number:08}"), slot_key(life.chain.slot + 1)]
     gone, answer, slot = yield from get(keys)
     return False if gone is not None else True if answer is not None or slot is not None else None
+
+
+def last_life(life: JournalLife) -> Procedure[tuple[Holder | None, bool]]:
+    """Who has begun last, None if nobody has, and whether that life has departed. Nothing is begun."""
+    begun = yield from life.look()
+    holder = holder_of((yield from life.newest_about(begun.entries)))
+    (gone,) = yield from get([_door(life.chain.fence, "gone")])
+    return holder, gone is not None
 
 
 def attend(life: JournalLife, answered: int) -> Procedure[int]:

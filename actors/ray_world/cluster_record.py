@@ -15,21 +15,27 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from perdure import ledger
 from perdure.actors.ray_world.identity import IDENTITY, identity_of
+from perdure.actors.ray_world.os_processes import runs_here, with_command
 from perdure.ledger import (
     FORMAT,
     FORMAT_FILE,
     LEDGER,
     BadRequest,
+    Holder,
+    LedgerError,
     LedgerLost,
     LedgerUnwritable,
     NoLongerServed,
     SupervisorUnreachable,
+    Traces,
     bucket_of,
     check_format,
     given_as,
     keep_whole,
     keep_word,
+    where_to_ask,
 )
 
 LEDGER_FILE: Final = re.compile(r"ledger\.(db|journal\.\d+)$")
@@ -173,13 +179,55 @@ def read_record(data: Path) -> ClusterRecord | None:
 
 
 def ray_of(data: Path) -> ClusterRecord | None:
-    """The same; for a bucket that no program of this machine has opened, the Ray that `RAY_ADDRESS` names."""
+    """The first of `rays_of`."""
+    return next(rays_of(data), None)
+
+
+def rays_of(data: Path) -> Iterator[ClusterRecord]:
+    """The Rays that may serve the directory, as far as they answer: the one that it used last; of a bucket also the one that `RAY_ADDRESS`
+    names, and the one that serves it as the bucket itself says, if this machine is a node of it."""
     record, named = read_record(data), os.environ.get(ADDRESS)
-    if record is not None or not named or not bucket_of(data):
-        return record
+    if record is not None:
+        yield record
+    if not bucket_of(data):
+        return
     with contextlib.suppress(BadRequest):
-        return ClusterRecord(named) if named == "auto" or answers(named) else None
-    return None
+        if named and (named == "auto" or answers(named)):
+            yield ClusterRecord(named)
+    holder, is_over = last_life_of(data)
+    if holder is None or is_over or not holder.session or not runs_here(holder.session):
+        return
+    with contextlib.suppress(BadRequest):
+        if answers(holder.address):
+            yield ClusterRecord(holder.address, holder.auth)
+
+
+def last_life_of(data: Path) -> tuple[Holder | None, bool]:
+    """Who has begun last on the bucket of this cache, and whether that life has departed. Nobody, if the bucket cannot be read from here:
+    who needs it says why."""
+    with contextlib.suppress(LedgerError, BadRequest, ImportError):
+        return ledger.last_life_in(bucket_of(data))
+    return None, False
+
+
+def traces_of(holder: Holder) -> Traces:
+    """What this machine sees of a holder's Ray."""
+    host, _, port = holder.address.rpartition(":")
+    refuses = False
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), KNOCK_S).close()
+    except ConnectionRefusedError:
+        refuses = True
+    except (OSError, ValueError):
+        pass
+    return Traces(bool(with_command(holder.session)), refuses)
+
+
+def nothing_serves(data: Path) -> str:
+    """That nothing serves the directory as far as this machine knows, and where a bucket is served."""
+    if not bucket_of(data):
+        return f"nothing serves {data}"
+    return f"nothing that is known on this machine serves {bucket_of(data)}; {where_to_ask(last_life_of(data))}"
 
 
 def _written(data: Path) -> ClusterRecord | None:
@@ -197,6 +245,13 @@ def record_in(content: bytes) -> ClusterRecord:
 
 def write_record(data: Path, address: str, starter: int = 0) -> None:
     _write(data, ClusterRecord(address, os.environ.get(AUTH, ""), starter))
+
+
+def remember(data: Path, address: str) -> None:
+    """Note where the supervisor of a bucket was found, for the next command of this machine."""
+    if bucket_of(data) and read_record(data) is None:
+        with contextlib.suppress(LedgerUnwritable):
+            write_record(data, address)
 
 
 def _write(data: Path, record: ClusterRecord) -> None:

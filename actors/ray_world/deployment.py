@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from perdure import ledger
 from perdure.actors.code.naming import load_type
 from perdure.actors.ports import PoolSpec
-from perdure.actors.ray_world.cluster_record import check_directory
+from perdure.actors.ray_world.cluster_record import check_directory, traces_of
 from perdure.ledger import (
     AGENTS,
     LEDGER,
@@ -123,7 +123,8 @@ class Deployment(NamedTuple):
         """The ledger. Raises `BadRequest` if it is in a bucket, and what reaches buckets is not installed."""
         place = self.data / LEDGER
         if self.bucket:
-            return bucket_store(place, self.bucket, self.claim)
+            with bucket_needed("data", self.bucket):
+                return ledger.open_bucket(place, self.bucket, self.claim, traces=traces_of)
         if (replica := replica_of(self.data)) is not None:
             with bucket_needed("replica", replica.url):
                 return ledger.open_replicated(self.data, replica, self.identity)
@@ -135,11 +136,11 @@ class Deployment(NamedTuple):
         return self.part("agent_storages", self.part("disk", self.data / "agents"))
 
 
-def bucket_store(place: Path, url: str, claim: Claim = NOBODY, *, looks: bool = False) -> BucketStore:
+def bucket_store(place: Path, url: str, *, looks: bool = False) -> BucketStore:
     """The ledger in a bucket, with its cache at a place; with `looks` to look at it only. Raises `BadRequest` if what reaches buckets is
     not installed."""
     with bucket_needed("data", url):
-        return ledger.open_bucket(place, url, claim, looks=looks)
+        return ledger.open_bucket(place, url, looks=looks)
 
 
 @contextmanager

@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 import psutil
 
+from perdure.ledger import boot_id
+
 LOOK_S: Final = 0.01  # between two looks at processes that are waited for
 
 
@@ -50,8 +52,20 @@ class ProcessInfo(NamedTuple):
 
 # A container has a namespace of its own for the numbers of processes.
 def machine() -> str:
-    space = Path("/proc/self/ns/pid")
-    return f"{platform.node()} {space.readlink() if space.is_symlink() else ''}"
+    return f"{platform.node()} {_space('pid')}"
+
+
+def home() -> str:
+    """This machine, or the container, as its processes see it: what runs there, and who listens at its addresses. Nothing else has this
+    id. Empty where the system does not tell it."""
+    known = [boot_id(), _space("pid"), _space("net")]
+    return " ".join(known) if all(known) else ""
+
+
+def _space(kind: str, pid: int | str = "self") -> str:
+    with contextlib.suppress(OSError):
+        return str(Path(f"/proc/{pid}/ns/{kind}").readlink())
+    return ""
 
 
 def this_process() -> ProcessId:
@@ -126,6 +140,12 @@ def descendants(parent: ProcessId, mark: str = "") -> list[ProcessId]:
 
 def with_command(mark: str) -> list[ProcessId]:
     return _ids(each for each in psutil.process_iter() if mark in _command(each))
+
+
+def runs_here(mark: str) -> bool:
+    """Whether a process within this machine, and not in a container on it, has this in its command line."""
+    here = _space("pid")
+    return any(_space("pid", each.pid) in ("", here) for each in with_command(mark))
 
 
 def value_in(process: ProcessId, name: str) -> str:

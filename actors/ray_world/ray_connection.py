@@ -26,13 +26,15 @@ from perdure.actors.ray_world.cluster_record import (
     PACKAGE,
     answers,
     ray_environment,
-    ray_of,
+    rays_of,
+    remember,
 )
 from perdure.actors.ray_world.deployment import Deployment
-from perdure.actors.ray_world.os_processes import children, descendants, kill, this_process
+from perdure.actors.ray_world.os_processes import children, descendants, kill, runs_here, this_process
 from perdure.actors.ray_world.ray_internals import (
     EXIT_ADVICE,
     EXIT_DETAIL,
+    RAYLET,
     SESSION,
     STARTUP_TIMEOUTS,
     only_what_we_use,
@@ -93,19 +95,21 @@ def join_recorded(data: Path) -> bool:
 
     Raises `SupervisorUnreachable` if it cannot be joined, and `ValueError` if nothing serves the directory.
     """
-    known = ray_of(data)
-    if known is None:
-        raise ValueError(f"there is no Ray for {given_as(data)}")
-    with ray_environment({AUTH: known.auth}):
-        _init(address=known.address)
+    name = Deployment(data, Limits(), bucket=bucket_of(data)).supervisor
+    refused: SupervisorUnreachable | None = None
+    for known in rays_of(data):
         try:
-            ray.get_actor(
-                Deployment(data, Limits(), bucket=bucket_of(data)).supervisor, NAMESPACE
-            )  # another Ray may have the address by now
+            with ray_environment({AUTH: known.auth}):
+                _init(address=known.address)
+                ray.get_actor(name, NAMESPACE)  # another Ray may have the address by now
+                remember(data, ray.get_runtime_context().gcs_address)
+        except SupervisorUnreachable as problem:
+            refused = problem
         except ValueError:
             shut_down()
-            raise
-    return True
+        else:
+            return True
+    raise refused or ValueError(f"there is no Ray for {given_as(data)}")
 
 
 def join_again(data: Path, address: str | None) -> bool:
@@ -130,9 +134,11 @@ def _join_named(address: str) -> None:
 
 
 def _init(**options: Any) -> None:
-    before = children(this_process())
+    before, is_own = children(this_process()), options["address"] == "local"
+    if not is_own and not runs_here(RAYLET):  # Ray would look for one for a minute
+        words = f"this machine is no node of the Ray at {options['address']}; run it on a machine of that cluster"
+        raise SupervisorUnreachable(words)
     try:
-        is_own = options["address"] == "local"
         lean = only_what_we_use() if is_own else contextlib.nullcontext()
         with _sigterm_kept(), ray_environment({} if is_own else JOINED), lean:
             read_settings()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Final
 
@@ -13,15 +14,23 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait
 
 from perdure.actors.events.observability import Tags
 from perdure.actors.ports import World
-from perdure.actors.ray_world.cluster_record import begin_directory, refuse_if_stopped
+from perdure.actors.ray_world.cluster_record import (
+    AUTH,
+    begin_directory,
+    last_life_of,
+    mark_stopped,
+    refuse_if_stopped,
+)
 from perdure.actors.ray_world.deployment import Deployment, check_bucket
 from perdure.actors.ray_world.fleet import ActorFleet
 from perdure.actors.ray_world.hosts import RayActors
 from perdure.actors.ray_world.identity import elsewhere, is_blank, note_mount, refuse_elsewhere, refuse_unmounted
 from perdure.actors.ray_world.named_actors import Handle, control, create, kill
+from perdure.actors.ray_world.os_processes import home, with_command
 from perdure.actors.ray_world.parent_death import die_with_parent
 from perdure.actors.ray_world.process_telemetry import begin_telemetry, several
 from perdure.actors.ray_world.processes import SUPERVISOR, SupervisorProcess
+from perdure.actors.ray_world.ray_internals import GCS
 from perdure.actors.ray_world.ray_transport import find_supervisor
 from perdure.actors.ray_world.spares import prepared_environment
 from perdure.actors.ray_world.system import system_world
@@ -87,9 +96,11 @@ class RaySupervisor(SupervisorProcess):
 
 def _claim(given: Claim, world: World) -> Claim:
     context = ray.get_runtime_context()
+    session = context.get_session_name()
     return given._replace(
-        session=context.get_session_name(), machine=world.vitals.node(), since_ms=world.clock.now_ms(),
-        is_restarted=bool(context.was_current_actor_reconstructed),
+        session=session, machine=world.vitals.node(), since_ms=world.clock.now_ms(),
+        is_restarted=bool(context.was_current_actor_reconstructed), address=context.gcs_address,
+        auth=os.environ.get(AUTH, ""), home=home(), has_head=bool({*with_command(session)} & {*with_command(GCS)}),
     )  # fmt: skip
 
 
@@ -198,7 +209,10 @@ def _of_this_directory(handle: Handle, deployment: Deployment) -> Handle:
 def find_again(deployment: Deployment) -> Handle:
     with contextlib.suppress(ValueError):
         return _of_this_directory(find_supervisor(deployment), deployment)
-    refuse_if_stopped(deployment.data, ray.get_runtime_context().gcs_address)
+    address = ray.get_runtime_context().gcs_address
+    if deployment.bucket and last_life_of(deployment.data)[1]:  # from another machine, on which alone it is on record
+        mark_stopped(deployment.data, address)
+    refuse_if_stopped(deployment.data, address)
     return ensure_supervisor(deployment)
 
 

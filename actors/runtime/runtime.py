@@ -32,7 +32,7 @@ from perdure.actors.life.child_types import AsksNothing, AsyncAsksNothing, Async
 from perdure.actors.life.handle import Handle
 from perdure.actors.life.results import RunHandle, RunResult, statuses_of
 from perdure.actors.link.messages import Fields, Plain
-from perdure.actors.ray_world.cluster_record import explain_refusal
+from perdure.actors.ray_world.cluster_record import explain_refusal, nothing_serves
 from perdure.actors.ray_world.driver import FORKED
 from perdure.actors.ray_world.lifetime import Lifetime
 from perdure.actors.ray_world.ray_connection import exit_on_sigterm
@@ -259,7 +259,8 @@ class Runtime:
 
     Args:
         data: the directory under which everything durable lies, or the URL of a bucket: `s3://bucket/prefix`.
-        address: the Ray cluster to join; by default the one that already serves `data`, else a new one on this machine.
+        address: the Ray cluster to join; by default the one that already serves `data`, if this machine is a node of it, else a new one
+            on this machine. `local` is always a new one.
         limits: every limit; see `policies.Limits`. They are those of the supervisor, so one that joins may leave them out, and then has
             the supervisor's; given limits must be the same.
         may_start: False to look at what serves `data`, and start neither a Ray nor a supervisor.
@@ -354,7 +355,7 @@ class Runtime:
             check_format(self.data)
         found = RayCluster.found(self.data, self._address)
         if found is None:
-            raise SupervisorUnreachable(f"nothing serves {given_as(self.data)}")
+            raise SupervisorUnreachable(nothing_serves(self.data))
         return found
 
     async def _first_answer(self) -> Plain:

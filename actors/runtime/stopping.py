@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from perdure.actors.link.messages import Fields
-from perdure.actors.ray_world.cluster_record import ADDRESS, LOCK, mark_stopped, read_record, startup_lock
+from perdure.actors.ray_world.cluster_record import ADDRESS, LOCK, mark_stopped, ray_of, read_record, startup_lock
 from perdure.actors.ray_world.killing import SUPERVISOR
 from perdure.actors.ray_world.os_processes import ProcessInfo, children, kill, process_of, wait_until_gone, with_command
 from perdure.actors.ray_world.ray_internals import RAYLET, workers_of
@@ -72,8 +72,9 @@ def stop_serving(data: Path, patience_s: float, on_wait: Callable[[int], None]) 
     """
     with startup_lock(data) if (data / LOCK).exists() else nullcontext():  # another process may be starting it
         record = read_record(data)
-    elsewhere = os.environ.get(ADDRESS) if record is None else None
-    if record is None and elsewhere is None:
+        known = record or ray_of(data)
+    elsewhere = os.environ.get(ADDRESS) if known is None else None
+    if known is None and elsewhere is None:
         return None
     cluster = RayCluster.found(data, elsewhere)
     if cluster is None:

@@ -60,15 +60,20 @@ from perdure.ledger.succession import (
     KNOCK_S,
     NOBODY,
     Claim,
+    Holder,
+    Traces,
     Verdict,
     attend,
     depart,
     heard,
     holder_of,
+    is_gone,
     knock,
+    last_life,
     refusal,
     successor,
     verdict,
+    where_to_ask,
 )
 from perdure.ledger.whole_files import write_at
 
@@ -77,14 +82,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 PIECE: Final = 1 << 18
 """Bytes of a piece of the database's file."""
-_WHERE_TO_ASK: Final = (
-    "ask on a machine of the cluster that serves it, with the variable RAY_ADDRESS=auto if no program there has opened it; if nothing "
-    "serves it, let a program open it first"
-)
 _RETRY_MS: Final = 2_000
+_LOOKS: Final = 3  # tries, for what can be done without
 _LOOK_S: Final = 0.2  # between two looks whether a life has answered
 _SWEEPS: Final = 24  # in the time for which history is kept
 OPENING_TRIES: Final = 10
@@ -113,7 +115,20 @@ class Snapshot(NamedTuple):
 
 
 class _Asks(Exception):
-    """Whether the newest life answers has to be known first."""
+    """Whether the newest life answers has to be known first.
+
+    Attributes:
+        holder: whose it is.
+    """
+
+    def __init__(self, holder: Holder) -> None:
+        super().__init__(holder)
+        self.holder = holder
+
+
+def sees_nothing(_: Holder) -> Traces:
+    """For one who cannot look at machines."""
+    return Traces(has_processes=True, refuses=False)
 
 
 class BucketStore(DuckDBStore):
@@ -121,6 +136,7 @@ class BucketStore(DuckDBStore):
 
     Args:
         claim: who begins here.
+        traces: what this machine sees of the Ray of another life.
         looks: to look at what is there, while a supervisor may go on: nothing is begun, and nothing can be committed.
         now_s: a steady clock, by which a root is due.
         wall_ms: ms since 1970, by which history is kept.
@@ -153,13 +169,14 @@ class BucketStore(DuckDBStore):
         token: Callable[[int], bytes] = secrets.token_bytes,
         pause: Callable[[float], None] = time.sleep,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        traces: Callable[[Holder], Traces] = sees_nothing,
     ) -> None:
         super().__init__(path, fsync=False)
         self._follows = follows
         self.cache_dir = str(path.parent)
         self._looks = looks
         self._bucket, self._claim, self._now_s, self._token, self._pause = bucket, claim, now_s, token, pause
-        self._wall_ms = wall_ms
+        self._wall_ms, self._traces = wall_ms, traces
         self._life = JournalLife(b"")
         self._tries_max = math.inf
         self._snapshot: Snapshot | None = None
@@ -211,14 +228,15 @@ class BucketStore(DuckDBStore):
         while True:
             try:
                 return self._asked(self._life.begin(lambda about: self._says(about, asked)))
-            except _Asks:
-                asked[self._life.chain.fence] = self._answers()
+            except _Asks as question:
+                is_known = is_gone(self._claim, question.holder, self._traces)
+                asked[self._life.chain.fence] = not is_known and self._answers()
 
     def _says(self, about: bytes | None, asked: dict[int, bool]) -> bytes:
         holder = holder_of(about)
         found = verdict(self._claim, holder, answers=asked.get(self._life.chain.fence))
-        if found is Verdict.ASKS:
-            raise _Asks
+        if holder is not None and found is Verdict.ASKS:
+            raise _Asks(holder)
         if holder is not None and found is not Verdict.BEGINS:
             raise refusal(self._bucket.url, found, holder)
         return successor(self._claim, holder).packed()
@@ -236,6 +254,11 @@ class BucketStore(DuckDBStore):
     def attend(self) -> None:
         """As that of every store."""
         self._answered = self._asked(attend(self._life, self._answered))
+
+    def last_life(self) -> tuple[Holder | None, bool]:
+        """Who has begun last, None if nobody has, and whether that life has departed. The store need not be booted, and is not."""
+        self._check_prefix()
+        return self._asked(last_life(JournalLife(b"")))
 
     def depart(self) -> None:
         """As that of every store."""
@@ -299,7 +322,10 @@ class BucketStore(DuckDBStore):
             problem = f"{self._bucket.url} holds objects of somebody else; name an empty prefix"
             raise BadRequest("data", problem) from None
         if found != FORMAT:
-            raise BucketRefused(self._bucket.url, f"{IDENTITY} says format {found}, and this Perdure reads {FORMAT}")
+            words = f"{IDENTITY} says format {found}, and this Perdure reads {FORMAT}"
+            raise BucketRefused(
+                self._bucket.url, words, "keep it with the Perdure that wrote it, or name an empty prefix"
+            )
         return list(words)
 
     def _catch_up_files(self, root: Root | None, commits: list[Commit]) -> None:
@@ -377,10 +403,10 @@ class BucketStore(DuckDBStore):
         """As that of every store."""
         self._ready()
         if self._looks:
-            holder = holder_of(self._asked(self._life.newest_about()))
-            who = f", the last one on {holder}" if holder is not None and holder.session else ""
             words = "is only looked at here, and what changes it goes through its supervisor"
-            raise BadRequest("data", f"{self._bucket.url} {words}{who}: {_WHERE_TO_ASK}")
+            where = where_to_ask(self.last_life())
+            first = "If nothing serves it, let a program open it first"
+            raise BadRequest("data", f"{self._bucket.url} {words}; {where}. {first}")
         self._at_ms = max(self._at_ms, rows[-1].at_ms if rows else 0)
         self._patches = patches
         if patches and not rows and not payloads:
@@ -551,9 +577,23 @@ class BucketStore(DuckDBStore):
             ) from damage
 
 
-def open_bucket(path: Path, url: str, claim: Claim = NOBODY, *, looks: bool = False) -> BucketStore:
+def open_bucket(
+    path: Path,
+    url: str,
+    claim: Claim = NOBODY,
+    *,
+    looks: bool = False,
+    traces: Callable[[Holder], Traces] = sees_nothing,
+) -> BucketStore:
     """The ledger in the bucket of this URL, with its cache at a path; with `looks` to look at it only. Raises `BadRequest`."""
-    return BucketStore(path, Bucket(url), claim=claim, looks=looks)
+    return BucketStore(path, Bucket(url), claim=claim, looks=looks, traces=traces)
+
+
+def last_life_in(url: str) -> tuple[Holder | None, bool]:
+    """`BucketStore.last_life` of a bucket. Raises `LedgerError` and `BadRequest` for one that cannot be read, and waits only briefly."""
+    store = open_bucket(Path(), url, looks=True)
+    store._tries_max = _LOOKS  # noqa: SLF001
+    return store.last_life()
 
 
 def _weight(body: bytes, pieces: Sequence[bytes]) -> int:

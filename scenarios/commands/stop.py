@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from perdure import actors
-from perdure.ledger import LEDGER, BadRequest, bucket_of, given_as
+from perdure.ledger import LEDGER, BadRequest, given_as
 from perdure.ledger.store.integrity import refuse_if_in_use
 from perdure.scenarios.commands.options import HERE, AsJson, Data, duration_ms
 from perdure.scenarios.commands.shown import json_of
@@ -78,8 +78,8 @@ def _as_object(stopped: Stopped | None) -> dict[str, Any]:
 def stopped_words(data: Path, stopped: Stopped | None) -> Iterable[str]:
     """What was stopped, in sentences."""
     if stopped is None:
-        nothing = "Nothing that is known on this machine" if bucket_of(data) else "Nothing"
-        yield f"{nothing} serves {given_as(data)}."
+        told = actors.nothing_serves(data)
+        yield f"{told[0].upper()}{told[1:]}."
         return
     who = stopped.supervisor
     pids = [str(about.pid) for about in stopped.hosts.values() if about is not None]

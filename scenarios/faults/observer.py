@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from perdure import actors
-from perdure.actors import ray_of
+from perdure.actors import nothing_serves, ray_of
 from perdure.actors.ray_world.os_processes import strike
 from perdure.ledger import NoLongerServed, SupervisorUnreachable, given_as
 from perdure.scenarios.faults.strikes import Victim, kill_by
@@ -79,7 +79,7 @@ class Observer:
     async def _joined(self) -> Runtime:
         if self._runtime is None:
             if await asyncio.to_thread(ray_of, self._data) is None:
-                raise NotServed(f"nothing serves {given_as(self._data)}")
+                raise NotServed(nothing_serves(self._data))
             runtime = actors.Runtime(self._data, may_start=False)
             opening = asyncio.ensure_future(asyncio.to_thread(runtime.open))
             try:

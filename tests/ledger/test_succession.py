@@ -9,10 +9,10 @@ import obstore
 import pytest
 from obstore.store import LocalStore
 
-from perdure.ledger.errors import LedgerError, ServedElsewhere
+from perdure.ledger.errors import BadRequest, LedgerError, ServedElsewhere
 from perdure.ledger.slots import Create, JournalLife, NoAnswer
 from perdure.ledger.store.bucket import Bucket
-from perdure.ledger.store.bucket_store import BucketStore
+from perdure.ledger.store.bucket_store import BucketStore, last_life_in
 from perdure.ledger.store.store import FactRow
 from perdure.ledger.succession import (
     ATTEND_S,
@@ -20,11 +20,14 @@ from perdure.ledger.succession import (
     KNOCK_S,
     Claim,
     Holder,
+    Traces,
     Verdict,
     holder_of,
+    is_gone,
     knock,
     successor,
     verdict,
+    where_to_ask,
 )
 
 AN_HOUR_MS = 3_600_000
@@ -63,14 +66,55 @@ def test_what_becomes_of_a_claim(
 def test_a_fence_names_the_sessions_before_each_once_and_the_last_ones_only() -> None:
     holder = None
     for session in ("a", "b", "b", "a", "c"):
-        holder = holder_of(successor(Claim(session, "m", 5), holder).packed())
-    assert holder == Holder("c", "m", 5, ("a", "b"))
+        claim = Claim(session, "m", 5, address="m:1", auth="token", home="boot", has_head=session == "c")
+        holder = holder_of(successor(claim, holder).packed())
+        assert holder is not None
+        assert bool(holder.home) == (session == "c"), "only the machine of its head can know that a Ray is gone"
+    assert holder == Holder("c", "m", 5, ("a", "b"), "m:1", "token", "boot")
     for number in range(40):
         holder = successor(Claim(f"s{number}"), holder)
     assert holder is not None
     assert holder.earlier == tuple(f"s{38 - at}" for at in range(EARLIER_MAX))
     assert (holder_of(None), holder_of(b"")) == (None, Holder())
     assert "another machine" in str(Holder())
+
+
+HERE = Claim("mine", "m1", 1_000, address="m1:2", home="boot-1", has_head=True)
+THERE = Holder("other", "m1", 900, (), "m1:1", "", "boot-1")
+NOTHING, REFUSAL, PROCESSES = Traces(False, False), Traces(False, True), Traces(True, False)
+
+
+@pytest.mark.parametrize(
+    ("holder", "claim", "nothing", "refusal", "processes", "both"),
+    [
+        (THERE, HERE, "asked", "gone", "asked", "asked"),
+        (THERE, HERE._replace(has_head=False), "asked", "gone", "asked", "asked"),
+        (THERE, HERE._replace(address="m1:1"), "gone", "gone", "asked", "asked"),  # the port is that of our Ray now
+        (THERE, HERE._replace(machine="m2"), "unseen", "unseen", "unseen", "unseen"),
+        (THERE, HERE._replace(home="boot-2"), "unseen", "unseen", "unseen", "unseen"),  # a container of the same name
+        (THERE, HERE._replace(home=""), "unseen", "unseen", "unseen", "unseen"),
+        (THERE._replace(home=""), HERE, "unseen", "unseen", "unseen", "unseen"),  # its head was elsewhere
+        (THERE._replace(home=""), HERE._replace(home=""), "unseen", "unseen", "unseen", "unseen"),
+        (Holder(), HERE, "unseen", "unseen", "unseen", "unseen"),
+        (Holder(), Claim(), "unseen", "unseen", "unseen", "unseen"),
+    ],
+)
+def test_who_is_known_to_be_gone_is_known_on_the_machine_of_its_head_alone(
+    holder: Holder, claim: Claim, nothing: str, refusal: str, processes: str, both: str
+) -> None:
+    for traces, expected in (
+        (NOTHING, nothing), (REFUSAL, refusal), (PROCESSES, processes), (Traces(True, True), both)
+    ):  # fmt: skip
+        looked: list[Holder] = []
+        known = is_gone(claim, holder, lambda at: looked.append(at) or traces)  # type: ignore[func-returns-value] # noqa: B023
+        assert (known, bool(looked)) == (expected == "gone", expected != "unseen")
+
+
+def test_who_has_to_go_elsewhere_is_told_where() -> None:
+    assert where_to_ask((THERE, False)).endswith("run this on a machine of that cluster: m1")
+    assert "m1 (Ray's other at m1:1) since 1970" in where_to_ask((THERE, False))
+    assert "was stopped, and nobody has followed" in where_to_ask((THERE, True))
+    assert "tells of nobody" in where_to_ask((None, False))
 
 
 # ---------------------------------------------------------------- at a bucket
@@ -83,12 +127,14 @@ class Town:
         self.folder, self.at_s, self.waited_s = folder, 0.0, 0.0
         self.attending: list[BucketStore] = []
         self.meanwhile: Callable[[], object] = lambda: None
+        self.traces = PROCESSES
 
     def store(self, name: str, claim: Claim) -> BucketStore:
         bucket = Bucket(f"file://{self.folder}/bucket", pause=lambda _: None)
         return BucketStore(
-            self.folder / name / "ledger", bucket, claim=claim, now_s=lambda: self.at_s, pause=self.pause
-        )
+            self.folder / name / "ledger", bucket, claim=claim, now_s=lambda: self.at_s, pause=self.pause,
+            traces=lambda _: self.traces,
+        )  # fmt: skip
 
     def opened(self, name: str, claim: Claim) -> BucketStore:
         began_s, store = self.at_s, self.store(name, claim)
@@ -162,6 +208,36 @@ def test_what_is_dead_is_followed_after_a_few_seconds(town: Town) -> None:
     other = town.opened("b", B)
     assert found(other) == [1]
     assert KNOCK_S <= town.waited_s < KNOCK_S + 1
+
+
+def test_what_is_known_to_be_gone_is_followed_at_once_and_what_lives_beside_it_is_asked(town: Town) -> None:
+    old, new = HERE._replace(session="old", address="m1:1"), HERE
+    first = town.opened("a", old)
+    append(first, 1)
+    town.attending = [first]
+    with pytest.raises(ServedElsewhere, match="old at m1:1"):
+        town.opened("b", new)
+    town.traces = REFUSAL
+    assert found(town.opened("b", new)) == [1]
+    assert town.waited_s == 0
+
+
+def test_the_last_life_is_told_from_the_bucket_alone(town: Town) -> None:
+    url = f"file://{town.folder}/bucket"
+    with pytest.raises(BadRequest, match="nothing has run there"):
+        last_life_in(url)
+    first = town.opened("a", HERE)
+    first.root_s = 0
+    append(first, 1)
+    first.checkpoint(b"m", 1, [], [])
+    before = town.names("")
+    assert last_life_in(url) == (successor(HERE, None), False)
+    assert town.names("") == before, "nobody has begun, and nobody has knocked"
+    first.close()
+    first.depart()
+    assert last_life_in(url) == (successor(HERE, None), True)
+    town.opened("b", B)
+    assert last_life_in(url) == (successor(B, successor(HERE, None)), False)
 
 
 def test_what_was_stopped_is_followed_at_once(town: Town) -> None:

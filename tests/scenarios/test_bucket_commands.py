@@ -34,7 +34,7 @@ def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def filled(url: str, tmp_path: Path) -> str:
     """A bucket with some facts and one storage, of which a root knows."""
-    store = open_bucket(tmp_path / "writer" / "ledger", url, Claim("session_7", "till-1"))
+    store = open_bucket(tmp_path / "writer" / "ledger", url, Claim("session_7", "till-1", address="till-1:1"))
     store.boot()
     store.root_s = 0
     come = written(tmp_path / "agent", NOTE, 1, "x")
@@ -154,8 +154,8 @@ def test_doctor_names_what_is_strange_and_what_a_backup_lacks(filled: str, tmp_p
 def test_what_changes_it_goes_through_its_supervisor(filled: str) -> None:
     changes = said("forget", "n@m:Note", "--yes", "--data", filled)
     assert "goes through its supervisor" in str(changes.exception)
-    assert "its supervisor, the last one on till-1 (Ray's session_7)" in str(changes.exception)
-    assert "RAY_ADDRESS=auto" in str(changes.exception)
+    assert "served by till-1 (Ray's session_7 at till-1:1) since" in str(changes.exception)
+    assert "run this on a machine of that cluster: till-1" in str(changes.exception)
     assert f"No supervisor that is known on this machine serves {filled}." in changes.stderr
 
 
@@ -219,8 +219,10 @@ def test_rest_reads_the_storages_in_it_and_says_nothing_of_the_cache(filled: str
 
 
 def test_it_is_called_by_its_url_and_its_logs_are_those_of_this_machine(filled: str) -> None:
-    assert said("stop", "--data", filled).stdout == f"Nothing that is known on this machine serves {filled}.\n"
-    assert f"nothing serves {filled}" in str(said("kill", "supervisor", "--data", filled).exception)
+    stopped = said("stop", "--data", filled).stdout
+    assert stopped.startswith(f"Nothing that is known on this machine serves {filled}; ")
+    for told in (stopped, str(said("kill", "supervisor", "--data", filled).exception)):
+        assert "run this on a machine of that cluster: till-1" in told
     assert said("logs", "--data", filled).stderr.startswith("perdure: these are the logs of this machine alone")
 
 
