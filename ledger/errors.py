@@ -199,7 +199,7 @@ class NoLongerServed(LedgerError):
 
 
 class ServedElsewhere(LedgerError):
-    """Another Ray serves the bucket, or has taken it over. The problem names its machine and since when."""
+    """Another Ray serves the bucket, or has taken it over. The problem names its machine, its address and since when."""
 
 
 class StorageError(PerdureError):

@@ -141,6 +141,8 @@ MUTANTS = (
            "test_who_is_known_to_be_gone_is_known_on_the_machine_of_its_head_alone"),
     Mutant("ledger.succession:is_gone", "never", "has_processes",
            "test_who_is_known_to_be_gone_is_known_on_the_machine_of_its_head_alone"),
+    Mutant("actors.ray_world.cluster_record:rays_of", "never", "runs_here",
+           "test_a_bucket_tells_the_machines_of_its_cluster_where_its_ray_is_and_others_where_to_go"),
     Mutant("ledger.succession:last_life", "never", "gone",
            "test_the_last_life_is_told_from_the_bucket_alone"),
     Mutant("ledger.succession:attend", "never", "nonce",

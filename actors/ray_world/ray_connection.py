@@ -136,8 +136,8 @@ def _join_named(address: str) -> None:
 def _init(**options: Any) -> None:
     before, is_own = children(this_process()), options["address"] == "local"
     if not is_own and not runs_here(RAYLET):  # Ray would look for one for a minute
-        words = f"this machine is no node of the Ray at {options['address']}; run it on a machine of that cluster"
-        raise SupervisorUnreachable(words)
+        which = "" if options["address"] == "auto" else f", so it is no node of the one at {options['address']}"
+        raise SupervisorUnreachable(f"no Ray runs on this machine{which}; run this on a machine of that cluster")
     try:
         lean = only_what_we_use() if is_own else contextlib.nullcontext()
         with _sigterm_kept(), ray_environment({} if is_own else JOINED), lean:

@@ -14,15 +14,23 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from perdure import Agent, BadRequest, RunContext, Runtime, exposed
+from perdure import Agent, BadRequest, NoLongerServed, RunContext, Runtime, exposed
 from perdure.actors.ray_world.os_processes import kill
 from perdure.ledger.bucket_cache import cache_of
+from perdure.ledger.slots import names
+from perdure.ledger.store.bucket import Bucket
 from perdure.policies import Limits
 from perdure.scenarios.bench.measuring import process_of
 from perdure.scenarios.cli import app
 from tests.s3_server import in_process
 
 STEPS = 8
+PROGRAM = """
+import sys
+from perdure import Runtime
+with Runtime(sys.argv[1]) as runtime:
+    print("joined", runtime.cluster.address)
+"""
 
 
 class Note(Agent):
@@ -67,17 +75,20 @@ class Stepper(Agent):
         return [await run.step(f"step {at}", work) for at in range(n)]
 
 
-def test_commands_of_another_process_ask_its_supervisor_and_read_the_storages_in_the_bucket(
+def test_commands_and_programs_find_the_supervisor_through_the_bucket_and_who_is_connected_learns_of_a_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"file://{tmp_path}/bucket"
 
-    def said(*words: str, **environment: str) -> str:
+    def python(*words: str, **environment: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-m", "perdure.scenarios.cli", *words, "--data", url],
+            [sys.executable, *words],
             env={**os.environ, **environment}, capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
         return done.stdout + done.stderr
+
+    def said(*words: str, **environment: str) -> str:
+        return python("-m", "perdure.scenarios.cli", *words, "--data", url, **environment)
 
     monkeypatch.setenv("PERDURE_CACHE", str(tmp_path / "cache"))
     with Runtime(url, limits=Limits(hosts_max=1)) as runtime:
@@ -89,10 +100,14 @@ def test_commands_of_another_process_ask_its_supervisor_and_read_the_storages_in
         assert fibers["supervisor"]["pid"]
         assert fibers["storages"] >= 1
         other = str(tmp_path / "other")  # as if a machine of the cluster had not opened it yet
-        assert "RAY_ADDRESS=auto" in said("cancel", "steps", PERDURE_CACHE=other)
-        address = str(runtime.cluster.address)
-        assert "Run steps is aborted." in said("cancel", "steps", PERDURE_CACHE=other, RAY_ADDRESS=address)
-        assert f"Stopped what served {url}" in said("stop", "--timeout", "0s")
+        assert "Run steps is aborted." in said("cancel", "steps", PERDURE_CACHE=other)
+        joined = python("-c", PROGRAM, url, PERDURE_CACHE=str(tmp_path / "third"))
+        assert f"joined {runtime.cluster.address}" in joined, joined
+        assert f"Stopped what served {url}" in said("stop", "--timeout", "0s", PERDURE_CACHE=other)
+        with pytest.raises(NoLongerServed, match="was stopped"):
+            runtime.agent(Note, "n").add(1)
+        stopped = said("stop", PERDURE_CACHE=str(tmp_path / "fourth"))
+        assert "was stopped, and nobody has followed" in stopped, stopped
 
 
 def test_what_was_acknowledged_is_there_whatever_is_killed_and_deleted(
@@ -133,6 +148,10 @@ def test_what_was_acknowledged_is_there_whatever_is_killed_and_deleted(
             assert again.agent(Diary, "copy").lines() == 3
             assert again.run(Stepper, STEPS, run_id="steps").output == steps
             assert again.audit()["balanced"]
+        doors = Bucket(url).run(names("life/", "life/~"))
+        assert [each.rpartition("/")[2] for each in doors] == ["gone"], (
+            "what was killed was not asked, and the other one says so"
+        )
         shutil.rmtree(cache_of(url))
         told = CliRunner().invoke(app, ["audit", "--json", "--data", url])
         assert json.loads(told.stdout)["balanced"], told.output

@@ -4,22 +4,46 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from perdure.actors.ray_world.cluster_record import (
+    ADDRESS,
     AUTH,
     RECORD,
+    ClusterRecord,
     explain_refusal,
     forget_record,
     mark_stopped,
+    nothing_serves,
+    ray_of,
+    rays_of,
     read_record,
     refuse_if_stopped,
     refuse_without_ledger,
+    remember,
+    traces_of,
     write_record,
 )
-from perdure.ledger import LedgerLost, LedgerUnwritable, NoLongerServed, SupervisorUnreachable
+from perdure.actors.ray_world.os_processes import home, runs_here
+from perdure.ledger import (
+    Claim,
+    Holder,
+    LedgerLost,
+    LedgerUnwritable,
+    NoLongerServed,
+    SupervisorUnreachable,
+    Traces,
+    begin_cache,
+    open_bucket,
+)
 
 REFUSED = SupervisorUnreachable("Ray cannot be started or joined: Failed to connect")
 
@@ -76,6 +100,78 @@ def test_a_record_that_cannot_be_written_is_refused_in_words(tmp_path: Path, mon
     with pytest.raises(LedgerUnwritable, match="No space left on device — free some space, or name another"):
         write_record(tmp_path, "127.0.0.1:1")
     assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def answering() -> Iterator[str]:
+    """The address of what answers there as a Ray does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            while (knocking := server.accept()[0]).recv(1):
+                knocking.sendall(b"!")
+                knocking.close()
+            knocking.close()
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        socket.create_connection(server.getsockname()).close()
+        thread.join()
+
+
+@contextmanager
+def running(session: str) -> Iterator[None]:
+    """Within, a process runs here whose command line has this, as those of a Ray have its session."""
+    with subprocess.Popen([sys.executable, "-c", "input()", session], stdin=subprocess.PIPE) as process:
+        try:
+            yield
+        finally:
+            process.communicate(b"\n")
+
+
+def test_a_bucket_tells_the_machines_of_its_cluster_where_its_ray_is_and_others_where_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv(ADDRESS, raising=False)
+    url, session = f"file://{tmp_path}/bucket", f"session_{tmp_path.name}_{os.getpid()}"
+    data = begin_cache(url)
+    assert (ray_of(data), "tells of nobody" in nothing_serves(data)) == (None, True)
+    with answering() as serving, answering() as named, answering() as noted:
+        with closing(
+            open_bucket(tmp_path / "ledger", url, Claim(session, "m1", address=serving, auth="token"))
+        ) as store:
+            store.boot()
+            assert ray_of(data) is None, "this machine is no node of it"
+            assert "run this on a machine of that cluster: m1" in nothing_serves(data)
+            with running(session):
+                found = ClusterRecord(serving, "token")
+                assert ray_of(data) == found
+                monkeypatch.setenv(ADDRESS, named)
+                write_record(data, noted)
+                assert [each.address for each in rays_of(data)] == [noted, named, serving]
+                mark_stopped(data, noted)
+                remember(data, serving)
+                assert [each.address for each in rays_of(data)][:2] == [serving, named]
+                mark_stopped(data, serving)
+                store.close()
+                store.depart()
+                assert [each.address for each in rays_of(data)] == [named], "it was stopped, on whichever machine"
+        assert "was stopped, and nobody has followed" in nothing_serves(data)
+
+
+def test_of_a_ray_are_seen_its_processes_and_whether_its_port_refuses() -> None:
+    session = f"session_seen_{os.getpid()}"
+    with answering() as address:
+        assert traces_of(Holder(session, address=address)) == Traces(has_processes=False, refuses=False)
+        with running(session):
+            assert runs_here(session)
+            assert traces_of(Holder(session, address=address)) == Traces(has_processes=True, refuses=False)
+    assert traces_of(Holder(session, address=address)) == Traces(has_processes=False, refuses=True)
+    assert not traces_of(Holder(session)).refuses, "nobody knows where it was"
+    assert not runs_here(session)
+    assert home() == home() != ""
 
 
 STORAGE = "agents/3f/Till-0123456789abcdef0123456789abcdef.db"
