@@ -373,12 +373,17 @@ def _later(bucket: Waiting) -> None:
     bucket.put(IDENTITY, b"\x92\x63\xa1x")
 
 
+def _earlier(bucket: Waiting) -> None:
+    bucket.put(IDENTITY, b"\x92\x01\xa1x")
+
+
 @pytest.mark.parametrize(
     ("harm", "kind", "words"),
     [
         (_strange, BadRequest, "holds objects of somebody else"),
         (_of_the_same_name, BadRequest, "holds objects of somebody else"),
         (_later, BucketRefused, "says format 99"),
+        (_earlier, BucketRefused, r"says format 1, .* keep it with the Perdure that wrote it"),
     ],
 )
 def test_a_prefix_of_somebody_else_is_refused_and_left_as_it_is(
